@@ -1,0 +1,1 @@
+"""Function probes: callbacks at entry and exit of many functions at once."""

@@ -1,0 +1,1 @@
+"""Patching the stubs at the heads of functions while the code runs."""

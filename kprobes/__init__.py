@@ -1,0 +1,1 @@
+"""Breakpoints on any instruction."""
