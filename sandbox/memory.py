@@ -1,0 +1,239 @@
+"""Executable memory: the only room that maps, protects or writes it.
+
+Text lives on a memfd that is mapped twice: once private, read + execute, at the address where it runs; once shared, at
+an address of its own, through which it is written. The second view is `PROT_NONE` except inside `writable()`, so that no
+mapping is ever writable and executable, and a stray pointer finds nothing to damage. The executable view is private so
+that a debugger can plant breakpoints in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+PAGE = mmap.PAGESIZE
+REACH = (1 << 31) - (1 << 20)
+"""How far a rel32 displacement may go, less a margin for what is allocated together, in bytes."""
+
+_PROT_NONE, _PROT_READ, _PROT_WRITE, _PROT_EXEC = 0, 1, 2, 4
+_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
+_MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0x4000, 0x100000
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_MADV_NOHUGEPAGE = 15
+
+_SYS_MEMBARRIER = 324
+_MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 5
+_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 6
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+)  # fmt: skip
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+text_mutex = threading.RLock()
+"""Held by whoever changes text, as the kernel's text_mutex."""
+
+
+def _check(result: int | None, what: str) -> int:
+    if result is None or result == _MAP_FAILED:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"{what}: {os.strerror(errno)}")
+    return result
+
+
+def _mmap(address: int | None, size: int, prot: int, flags: int, fd: int = -1) -> int:
+    where = "anywhere" if address is None else hex(address)
+    return _check(_libc.mmap(address, size, prot, flags, fd, 0), f"mmap of {size} bytes at {where}")
+
+
+def _mprotect(address: int, size: int, prot: int) -> None:
+    if _libc.mprotect(address, size, prot):
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"mprotect of {size} bytes at {address:#x}: {os.strerror(errno)}")
+
+
+@dataclass(eq=False)
+class TextMapping:
+    """Executable pages and their writable alias.
+
+    `base` and `size` are page-aligned, in bytes; `name` is what /proc/self/maps shows after `memfd:`.
+    """
+
+    base: int
+    size: int
+    name: str
+    _alias: int = field(repr=False)
+    _writers: int = field(default=0, repr=False)
+
+    @property
+    def end(self) -> int:
+        """The first address behind the mapping."""
+        return self.base + self.size
+
+    def __contains__(self, address: int) -> bool:
+        return self.base <= address < self.base + self.size
+
+    @contextlib.contextmanager
+    def writable(self) -> Iterator[int]:
+        """Open the alias for writing; yields `delta`: an address plus delta is its writable alias.
+
+        Holds `text_mutex`. May be nested.
+        """
+        with text_mutex:
+            if not self._writers:
+                _mprotect(self._alias, self.size, _PROT_READ | _PROT_WRITE)
+            self._writers += 1
+            try:
+                yield self._alias - self.base
+            finally:
+                self._writers -= 1
+                if not self._writers:
+                    _mprotect(self._alias, self.size, _PROT_NONE)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Store `data` at `address`, for text that nobody executes yet.
+
+        Raises ValueError if it does not lie within the mapping.
+        """
+        if not (self.base <= address and address + len(data) <= self.end):
+            raise ValueError(f"{len(data)} bytes at {address:#x} do not lie in {self.name}")
+        with self.writable() as delta:
+            ctypes.memmove(address + delta, data, len(data))
+
+    def read(self, address: int, size: int) -> bytes:
+        """The `size` bytes at `address` as the CPU would execute them."""
+        if not (self.base <= address and address + size <= self.end):
+            raise ValueError(f"{size} bytes at {address:#x} do not lie in {self.name}")
+        return ctypes.string_at(address, size)
+
+    def make_private(self) -> None:
+        """Replace the pages, which a fork shares between parent and child, by a copy of this process's own."""
+        with text_mutex:
+            contents = ctypes.string_at(self.base, self.size)
+            _libc.munmap(self._alias, self.size)
+            self._alias = _map_twice(self.base, contents, self.name)
+            self._writers = 0
+
+    def unmap(self) -> None:
+        """Give both views back. Nothing may execute or reference the text any more."""
+        with text_mutex:
+            _libc.munmap(self._alias, self.size)
+            _libc.munmap(self.base, self.size)
+
+
+def _memfd(contents: bytes | int, name: str) -> int:
+    """A memfd holding `contents`, or that many zero bytes."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    if isinstance(contents, int):
+        os.ftruncate(fd, contents)
+    else:
+        view = memoryview(contents)
+        while view:
+            view = view[os.write(fd, view) :]
+    return fd
+
+
+def _map_twice(base: int, contents: bytes | int, name: str, placement: int = _MAP_FIXED) -> int:
+    """Map contents executable at `base` and return the address of a closed (PROT_NONE) writable alias."""
+    size = contents if isinstance(contents, int) else len(contents)
+    fd = _memfd(contents, name)
+    try:
+        alias = _mmap(None, size, _PROT_NONE, _MAP_SHARED, fd)
+        try:
+            _mmap(base, size, _PROT_READ | _PROT_EXEC, _MAP_PRIVATE | placement, fd)
+        except OSError:
+            _libc.munmap(alias, size)
+            raise
+    finally:
+        os.close(fd)
+    return alias
+
+
+def remap_text(base: int, size: int, name: str) -> TextMapping:
+    """Put existing executable pages on a memfd, where they are, and return the mapping.
+
+    `base` and `size` (bytes) are widened to whole pages. Code that runs there at the same time is not disturbed: it
+    finds the same bytes. Raises OSError if the kernel refuses.
+    """
+    low = base & -PAGE
+    high = (base + size + PAGE - 1) & -PAGE
+    with text_mutex:
+        contents = ctypes.string_at(low, high - low)
+        return TextMapping(low, high - low, name, _map_twice(low, contents, name))
+
+
+def mappings() -> list[tuple[int, int, str, str]]:
+    """The process's mappings as (start, end, permissions, path), ascending."""
+    result = []
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 (hot enough)
+        for line in maps:
+            bounds, permissions, _offset, _device, _inode, *path = line.split(maxsplit=5)
+            start, _, end = bounds.partition("-")
+            result.append((int(start, 16), int(end, 16), permissions, path[0].strip() if path else ""))
+    return result
+
+
+def _gaps_near(low: int, high: int, size: int) -> Iterator[int]:
+    """Start addresses of free space of `size` bytes from which all of [low, high) can be reached, nearest first."""
+    lowest = max(high - REACH, 1 << 20)
+    highest = min(low + REACH, (1 << 47) - PAGE) - size
+    candidates = []
+    previous_end = 1 << 20
+    for start, end, _permissions, _path in [*mappings(), (1 << 47, 1 << 47, "", "")]:
+        first, last = max(previous_end, lowest), min(start - size, highest)
+        if first <= last:
+            candidates.append(last & -PAGE if last < low else (first + PAGE - 1) & -PAGE)
+        previous_end = end
+    yield from sorted(candidates, key=lambda address: abs(address - low))
+
+
+def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:
+    """Fresh text pages (zeros) within rel32 reach of the whole range `near` = (low, high).
+
+    `size` is in bytes and widened to whole pages. Raises OSError(ENOMEM) if there is no room in reach.
+    """
+    size = (size + PAGE - 1) & -PAGE
+    low, high = near
+    with text_mutex:
+        for address in _gaps_near(low, high, size):
+            try:
+                return TextMapping(address, size, name, _map_twice(address, size, name, _MAP_FIXED_NOREPLACE))
+            except FileExistsError:
+                continue
+    raise OSError(12, f"no room for {size} bytes of text within reach of {low:#x}..{high:#x}")
+
+
+def reserve(size: int) -> int:
+    """Address of `size` bytes of zeroed read/write memory; pages are charged only when they are touched."""
+    flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
+    address = _mmap(None, size, _PROT_READ | _PROT_WRITE, flags)
+    _libc.madvise(address, size, _MADV_NOHUGEPAGE)
+    return address
+
+
+def release(address: int, size: int) -> None:
+    """Give back what `reserve` returned."""
+    _libc.munmap(address, size)
+
+
+_membarrier_ready = False
+
+
+def sync_cores() -> None:
+    """Return when every core that runs a thread of this process has refetched what it is about to execute."""
+    global _membarrier_ready
+    if not _membarrier_ready:
+        if _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
+            raise OSError(ctypes.get_errno(), "membarrier(SYNC_CORE) is not allowed here")
+        _membarrier_ready = True
+    if _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
+        raise OSError(ctypes.get_errno(), "membarrier(SYNC_CORE) failed")
