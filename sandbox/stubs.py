@@ -1,0 +1,100 @@
+"""Flavours of function-entry stubs: what to ask of LLVM for each, and what each looks like.
+
+A stub is asked for by string attributes on the function. They are put on the *printed* form of a module, in which LLVM
+writes every definition on one line and every set of attributes in a group of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection
+
+NOP5 = bytes.fromhex("0f1f440000")
+"""What every stub is while nothing is attached: nopl 0(%rax,%rax,1)."""
+
+STUB_SIZE = 5
+ENDBR64 = bytes.fromhex("f30f1efa")
+
+
+class Flavour(enum.Enum):
+    """Where in a function the stub sits.
+
+    FENTRY and PATCHABLE: before the first instruction (behind endbr64, where there is one); the return address is on
+    top of the stack. MCOUNT: behind the prologue; the return address is at 8(%rbp). NONE: there is no stub.
+    """
+
+    FENTRY = "fentry"
+    MCOUNT = "mcount"
+    PATCHABLE = "patchable"
+    NONE = "none"
+
+    @classmethod
+    def of(cls, name: str | Flavour) -> Flavour:
+        """The flavour called `name`. Raises ValueError naming the ones there are."""
+        try:
+            return cls(name)
+        except ValueError:
+            known = ", ".join(flavour.value for flavour in cls)
+            raise ValueError(f"no stub flavour {name!r}; there are: {known}") from None
+
+
+HOOKS = {"__fentry__": Flavour.FENTRY, "mcount": Flavour.MCOUNT}
+"""The symbols that stubs call, and the flavour that each means."""
+
+_ATTRIBUTES = {
+    Flavour.FENTRY: '"fentry-call"="true"',
+    Flavour.MCOUNT: '"frame-pointer"="all" "instrument-function-entry-inlined"="mcount"',
+    Flavour.PATCHABLE: f'"patchable-function-entry"="{STUB_SIZE}"',
+    Flavour.NONE: "",
+}
+_ANY_STUB = re.compile(
+    r' ?"(?:fentry-call|patchable-function-(?:entry|prefix)|instrument-function-entry(?:-inlined)?)"="[^"]*"'
+)
+
+_STRING = r'"[^"]*"'
+_PLAIN = rf'(?:[^()"]|{_STRING})'
+_NESTED = rf"\((?:{_PLAIN}|\((?:{_PLAIN}|\((?:{_PLAIN}|\({_PLAIN}*\))*\))*\))*\)"
+DEFINITION = re.compile(
+    rf'^define (?P<head>(?:[^@"(\n]|{_STRING}|{_NESTED})*)'
+    rf"@(?P<name>[-\w$.]+|{_STRING})"
+    rf"(?P<parameters>{_NESTED})"
+    r"(?P<address>(?: (?:local_)?unnamed_addr| addrspace\(\d+\))*)"
+    r"(?P<group>(?: #\d+)?)(?P<rest>[^\n]*)$",
+    re.MULTILINE,
+)
+"""The first line of a function definition in printed IR."""
+
+_GROUP = re.compile(r"^attributes (#\d+) = \{ (.*) \}$", re.MULTILINE)
+
+
+def unquote(name: str) -> str:
+    r"""The symbol that an IR name stands for: without quotes, `\xx` decoded."""
+    if not name.startswith('"'):
+        return name
+    return re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)), name[1:-1])
+
+
+def attribute_groups(ir: str) -> dict[str, str]:
+    """The attribute groups of printed IR: `#0` -> the attributes in it."""
+    return dict(_GROUP.findall(ir))
+
+
+def with_stubs(ir: str, flavour: Flavour, notrace: Collection[str] = ()) -> str:
+    """Printed IR `ir` with stubs of `flavour` asked for on every definition that may have one.
+
+    Not on those that carry the attribute `"notrace"` or are named in `notrace`. Whatever stubs the text asked for
+    itself are dropped. Private functions become internal, so that every stub belongs to a symbol.
+    """
+    ir = _ANY_STUB.sub("", ir)
+    untraced = {group for group, attributes in attribute_groups(ir).items() if '"notrace"' in attributes}
+    wanted = _ATTRIBUTES[flavour]
+
+    def mark(match: re.Match[str]) -> str:
+        head = re.sub(r"^private ", "internal ", match["head"])
+        exempt = match["group"].strip() in untraced or unquote(match["name"]) in notrace
+        stub = f" {wanted}" if wanted and not exempt else ""
+        parts = (match["name"], match["parameters"], match["address"], match["group"], stub, match["rest"])
+        return f"define {head}@{''.join(parts)}"
+
+    return DEFINITION.sub(mark, ir)
