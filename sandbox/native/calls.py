@@ -1,0 +1,274 @@
+"""Checking calls: intrinsics, native functions, external functions, function pointers, a few of Python's own."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import TYPE_CHECKING, Any
+
+from .intrinsics import Construct, Intrinsic
+from .structs import Struct
+from .tree import (
+    BOOL,
+    Call,
+    Cast,
+    Compare,
+    Conditional,
+    Constant,
+    Expression,
+    FunctionAddress,
+    IntrinsicCall,
+    Load,
+    LocalPlace,
+    NullPointer,
+)
+from .types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, i64, u64, void
+
+if TYPE_CHECKING:
+    from .expressions import Expressions
+
+RESULTS: dict[str, Type] = {"void": void, "bool": BOOL, "u64": u64, "i64": i64}
+
+
+def check(checker: Expressions, node: ast.Call, expected: Type | None) -> Expression:
+    """The call *node*, whatever it calls."""
+    scope = checker.scope
+    for keyword in node.keywords:
+        raise scope.error(keyword, "keyword arguments are not in the native language: pass by position")
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            raise scope.error(argument, "* is not in the native language: write the arguments out")
+    target = scope.static(node.func)
+    if isinstance(target, Construct):
+        checked: Expression = _CONSTRUCTS[target.name](checker, node, expected)
+        return checked
+    if isinstance(target, Intrinsic):
+        return _intrinsic(checker, node, target)
+    if target is builtins.min or target is builtins.max:
+        return _extreme(checker, node, target.__name__, expected)
+    if isinstance(target, Type):
+        raise scope.error(node, f"write cast({target}, ...) to convert")
+    return _call(checker, node)
+
+
+def _call(checker: Expressions, node: ast.Call) -> Expression:
+    value = checker.infer(node.func)
+    if not isinstance(value.type, Function):
+        raise checker.scope.error(node.func, f"{value.type} cannot be called")
+    parameters, given = value.type.parameters, len(node.args)
+    if given != len(parameters):
+        name = ast.unparse(node.func)
+        raise checker.scope.error(node, f"{name} takes {_count(len(parameters))}, not {given}")
+    arguments = tuple(checker.value(a, t) for a, t in zip(node.args, parameters, strict=True))
+    target = value.target if isinstance(value, FunctionAddress) else value
+    return Call(checker.scope.at(node), value.type.result, target, arguments)
+
+
+def _count(number: int) -> str:
+    return f"{number} argument{'' if number == 1 else 's'}"
+
+
+def _arity(checker: Expressions, node: ast.Call, name: str, least: int, most: int) -> None:
+    if not least <= len(node.args) <= most:
+        wanted = _count(least) if least == most else f"{least} to {most} arguments"
+        raise checker.scope.error(node, f"{name}() takes {wanted}, not {len(node.args)}")
+
+
+def _intrinsic(checker: Expressions, node: ast.Call, row: Intrinsic) -> Expression:
+    least = 1 if row.name == "syscall" else len(row.shape)
+    most = len(row.shape) + (1 if row.order else 0)
+    _arity(checker, node, row.name, least, most)
+    plain: list[ast.expr] = node.args
+    options: tuple[str, ...] = ()
+    if row.order:
+        plain = node.args[: len(row.shape)]
+        options = (_order(checker, node, row),)
+    arguments = _Arguments(checker, row).check(plain)
+    return IntrinsicCall(checker.scope.at(node), _result(row, arguments), row.name, arguments, options)
+
+
+def _order(checker: Expressions, node: ast.Call, row: Intrinsic) -> str:
+    if len(node.args) == len(row.shape):
+        return row.order
+    last = node.args[-1]
+    if isinstance(last, ast.Constant) and last.value in row.orders:
+        return str(last.value)
+    orders = ", ".join(f'"{order}"' for order in row.orders)
+    raise checker.scope.error(last, f"the memory order of {row.name}() is one of {orders}")
+
+
+def _result(row: Intrinsic, arguments: tuple[Expression, ...]) -> Type:
+    if row.result == "same":
+        return arguments[0].type
+    if row.result == "value":
+        address = arguments[0].type
+        assert isinstance(address, Pointer)
+        return address.target
+    return RESULTS[row.result]
+
+
+class _Arguments:
+    """Checks the arguments of an intrinsic against the letters of its shape."""
+
+    def __init__(self, checker: Expressions, row: Intrinsic) -> None:
+        self.checker, self.row = checker, row
+        self.target: Type = void
+
+    def check(self, nodes: list[ast.expr]) -> tuple[Expression, ...]:
+        return tuple(getattr(self, f"_{letter}")(n) for letter, n in zip(self.row.shape, nodes, strict=False))
+
+    def _a(self, node: ast.expr) -> Expression:
+        address = self.checker.infer(node)
+        if not isinstance(address.type, Pointer):
+            raise self.checker.scope.error(
+                node, f"{self.row.name}() takes an address: write addressof(...), not {address.type}"
+            )
+        target = address.type.target
+        if not target.is_scalar or isinstance(target, Bool):
+            raise self.checker.scope.error(node, f"{self.row.name}() works on integers and pointers, not {target}")
+        if self.row.name in _ARITHMETIC and not isinstance(target, Int):
+            raise self.checker.scope.error(node, f"{self.row.name}() works on integers, not {target}")
+        self.target = target
+        return address
+
+    def _v(self, node: ast.expr) -> Expression:
+        return self.checker.value(node, self.target)
+
+    def _b(self, node: ast.expr) -> Expression:
+        return self.checker.condition(node)
+
+    def _u(self, node: ast.expr) -> Expression:
+        return self.checker.value(node, u64)
+
+    def _i(self, node: ast.expr) -> Expression:
+        value = self.checker.infer(node)
+        if isinstance(value.type, Int):
+            return value
+        raise self.checker.scope.error(node, f"{self.row.name}() takes a typed integer, not {value.type}")
+
+    def _w(self, node: ast.expr) -> Expression:
+        """A word of a system call: any integer (extended by its sign), a pointer, null."""
+        checker, value = self.checker, self.checker.infer(node)
+        if value.type == LITERAL and isinstance(value, Constant):
+            return checker.coerce(node, value, i64 if value.value < 0 else u64)
+        if value.type == NULL:
+            return Constant(value.at, u64, 0)
+        if not isinstance(value.type, (Int, Pointer, Function)):
+            raise checker.scope.error(node, f"syscall() takes integers and pointers, not {value.type}")
+        return value if value.type == u64 else Cast(value.at, u64, value)
+
+
+_ARITHMETIC = ("atomic_add", "atomic_sub", "atomic_and", "atomic_or", "atomic_xor", "single_add", "single_sub")
+
+
+def _cast(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+    _arity(checker, node, "cast", 2, 2)
+    wanted, value = checker.scope.type_of(node.args[0]), checker.infer(node.args[1])
+    at = checker.scope.at(node)
+    if isinstance(value, Constant) and value.type == LITERAL:
+        return _cast_literal(checker, node, wanted, value)
+    if value.type == NULL and isinstance(wanted, (Pointer, Function)):
+        return NullPointer(at, wanted)
+    if value.type == wanted:
+        return value
+    problem = _cast_problem(value.type, wanted)
+    if problem:
+        raise checker.scope.error(node, problem)
+    return Cast(at, wanted, value)
+
+
+def _cast_literal(checker: Expressions, node: ast.Call, wanted: Type, value: Constant) -> Expression:
+    at = checker.scope.at(node)
+    if isinstance(wanted, Int):
+        return Constant(at, wanted, wanted.wrap(value.value))
+    if isinstance(wanted, (Pointer, Function)):
+        return Cast(at, wanted, checker.coerce(node.args[1], value, u64))
+    raise checker.scope.error(node, _cast_problem(u64, wanted) or f"an integer cannot become {wanted}")
+
+
+def _cast_problem(source: Type, wanted: Type) -> str:
+    addresses = (Pointer, Function)
+    if isinstance(source, (Int, Bool)) and isinstance(wanted, Int):
+        return ""
+    if isinstance(wanted, Bool):
+        return "cast to bool is ambiguous: write `x != 0`"
+    if isinstance(source, addresses) and isinstance(wanted, addresses):
+        return ""
+    if isinstance(source, addresses) and wanted in (u64, i64):
+        return ""
+    if source in (u64, i64) and isinstance(wanted, addresses):
+        return ""
+    return f"{source} cannot become {wanted}: an address has 64 bits" if wanted.is_scalar else f"{wanted} is no value"
+
+
+def _addressof(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+    _arity(checker, node, "addressof", 1, 1)
+    return checker.address(node.args[0])
+
+
+def _sizeof(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+    _arity(checker, node, "sizeof", 1, 1)
+    type_ = checker.scope.type_of(node.args[0])
+    try:
+        return Constant(checker.scope.at(node), u64, type_.size)
+    except (TypeError, NameError) as error:
+        raise checker.scope.error(node, str(error)) from None
+
+
+def _offsetof(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+    _arity(checker, node, "offsetof", 2, 2)
+    struct, field = checker.scope.type_of(node.args[0]), node.args[1]
+    if not isinstance(struct, Struct) or not isinstance(field, ast.Constant):
+        raise checker.scope.error(node, 'write offsetof(Struct, "field")')
+    try:
+        return Constant(checker.scope.at(node), u64, struct.offset(str(field.value)))
+    except (AttributeError, TypeError, NameError) as error:
+        raise checker.scope.error(field, str(error)) from None
+
+
+def _zero_fill(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+    _arity(checker, node, "zero_fill", 1, 1)
+    address = _sized_pointer(checker, node.args[0], "zero_fill")
+    return IntrinsicCall(checker.scope.at(node), void, "zero_fill", (address,))
+
+
+def _copy(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+    _arity(checker, node, "copy", 2, 2)
+    target = _sized_pointer(checker, node.args[0], "copy")
+    source = checker.value(node.args[1], target.type)
+    return IntrinsicCall(checker.scope.at(node), void, "copy", (target, source))
+
+
+def _sized_pointer(checker: Expressions, node: ast.expr, name: str) -> Expression:
+    address = checker.infer(node)
+    if isinstance(address.type, Pointer) and address.type.target != void:
+        return address
+    raise checker.scope.error(node, f"{name}() takes the address of something with a size, not {address.type}")
+
+
+def _extreme(checker: Expressions, node: ast.Call, name: str, expected: Type | None) -> Expression:
+    _arity(checker, node, name, 2, 2)
+    a_node, b_node = node.args
+    a, b = checker.infer(a_node, expected), checker.infer(b_node, expected)
+    a, b = checker.settle_pair(a_node, a, b_node, b, f"{name}()")
+    if not isinstance(a.type, Int):
+        raise checker.scope.error(node, f"{name}() takes integers with a width, not {a.type}")
+    at = checker.scope.at(node)
+    for value, argument in ((a, a_node), (b, b_node)):
+        if not _simple(value):
+            raise checker.scope.error(argument, f"an argument of {name}() is a variable or a constant: assign it first")
+    return Conditional(at, a.type, Compare(at, BOOL, "<=" if name == "min" else ">=", a, b), a, b)
+
+
+def _simple(value: Expression) -> bool:
+    return isinstance(value, Constant) or (isinstance(value, Load) and isinstance(value.place, LocalPlace))
+
+
+_CONSTRUCTS: dict[str, Any] = {
+    "cast": _cast,
+    "addressof": _addressof,
+    "sizeof": _sizeof,
+    "offsetof": _offsetof,
+    "zero_fill": _zero_fill,
+    "copy": _copy,
+}

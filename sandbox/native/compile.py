@@ -1,0 +1,49 @@
+"""From a unit to machine code: LLVM's optimiser and code generator, kept from inventing calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .module import TRIPLE
+from .unit import Unit
+
+
+def compile_unit(unit: Unit, opt: int = 2) -> bytes:
+    """The object file of *unit* (ELF, small code model, position independent), optimised at level *opt* (0-3).
+
+    Raises NativeError for what is not in the language.
+    """
+    return compile_ir(unit.ir(), opt)
+
+
+def compile_ir(text: str, opt: int = 2) -> bytes:
+    """The object file of LLVM IR *text*. Raises RuntimeError with LLVM's message when it is not valid."""
+    from llvmlite import binding
+
+    machine = target_machine(opt)
+    module = binding.parse_assembly(text)
+    module.verify()
+    optimise(module, machine, opt)
+    return bytes(machine.emit_object(module))
+
+
+def target_machine(opt: int = 2) -> Any:
+    """LLVM's target machine for native code: baseline x86-64, small code model, position independent."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    binding.initialize_native_asmparser()
+    target = binding.Target.from_triple(TRIPLE)
+    return target.create_target_machine(cpu="x86-64", opt=opt, reloc="pic", codemodel="small")
+
+
+def optimise(module: Any, machine: Any, opt: int) -> None:
+    """Runs LLVM's pipeline of level *opt* on *module*; vectors stay out, loops stay loops."""
+    from llvmlite import binding
+
+    options = binding.create_pipeline_tuning_options(speed_level=opt)
+    options.loop_vectorization = options.slp_vectorization = False
+    options.loop_interleaving = options.loop_unrolling = False
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)

@@ -1,0 +1,101 @@
+"""What a module declares beside functions: typed constants, external symbols and global variables."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from .annotations import Namespace, resolve
+from .types import Array, Bool, Int, Type, as_type
+
+
+@dataclass(frozen=True)
+class Const:
+    """A named integer of a fixed type; usable as an int outside native functions through `.value`."""
+
+    type: Int
+    value: int
+
+    def __index__(self) -> int:
+        return self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """A symbol with a type that is resolved where it is first used."""
+
+    annotation: Any
+    namespace: Namespace = field(repr=False)
+
+    @property
+    def type(self) -> Type:
+        """The declared type. Raises TypeError or NameError when it names something unknown."""
+        return resolve(self.annotation, self.namespace)
+
+
+@dataclass(frozen=True, eq=False)
+class Extern(Declared):
+    """A symbol that something else defines: a C function, module assembly, another unit."""
+
+    symbol: str = ""
+    cc: str = "c"
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalVariable(Declared):
+    """A variable of the unit that uses it. `symbol` is empty when the unit names it after its variable."""
+
+    initial: int | tuple[int, ...] = 0
+    symbol: str = ""
+
+
+def const(type_: Any, value: int) -> Any:
+    """A typed constant. Raises TypeError for a non-integer and OverflowError when it does not fit."""
+    resolved = as_type(type_)
+    if not isinstance(resolved, Int) or isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"const takes an integer type and an int, not {type_} and {value!r}")
+    if not resolved.holds(value):
+        raise OverflowError(f"{value} does not fit {resolved} ({resolved.minimum} to {resolved.maximum})")
+    return Const(resolved, value)
+
+
+def extern(symbol: str, type_: Any) -> Any:
+    """A function (`fn[...]`) or a variable (any other type) that is defined elsewhere as *symbol*.
+
+    The address comes from the process (llvmlite's `add_symbol`, a loaded library) or from assembly in the
+    same unit. Raises TypeError for a type that does not exist.
+    """
+    return Extern(as_type(type_), _caller(), symbol)
+
+
+def global_var(type_: Any, initial: int | bytes | list[int] = 0, *, name: str = "") -> Any:
+    """A variable that lives as long as the compiled unit, zero unless *initial* says otherwise.
+
+    *initial* is an int for an integer or bool, and bytes or a list of ints for an array of integers.
+    *name* is its symbol; without it the unit uses the name of the Python variable.
+    Raises TypeError when *initial* is of the wrong kind and OverflowError when it does not fit.
+    """
+    values = initial if isinstance(initial, int) else tuple(initial)
+    declared = as_type(type_)
+    if values != 0:
+        _check_initial(declared, values)
+    return GlobalVariable(declared, _caller(), values, name)
+
+
+def _check_initial(type_: Type, initial: int | tuple[int, ...]) -> None:
+    element = type_.element if isinstance(type_, Array) else type_
+    if isinstance(initial, tuple) != isinstance(type_, Array) or not isinstance(element, (Int, Bool)):
+        raise TypeError(f"{initial!r} cannot initialise {type_}")
+    values = initial if isinstance(initial, tuple) else (initial,)
+    if isinstance(type_, Array) and len(values) > type_.count:
+        raise OverflowError(f"{len(values)} values do not fit {type_}")
+    for value in values:
+        limit = element if isinstance(element, Int) else Int(8, signed=False)
+        if not limit.holds(value) or (isinstance(element, Bool) and value > 1):
+            raise OverflowError(f"{value} does not fit {element}")
+
+
+def _caller() -> Namespace:
+    frame = sys._getframe(2)
+    return Namespace(frame.f_globals, frame.f_locals)

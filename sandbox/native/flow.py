@@ -1,0 +1,152 @@
+"""What holds on every path through a function: locals are assigned before they are read, a value is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from .tree import (
+    Assign,
+    At,
+    Break,
+    Constant,
+    Continue,
+    Evaluate,
+    ForRange,
+    If,
+    IntrinsicCall,
+    LocalPlace,
+    Return,
+    Statement,
+    Update,
+    While,
+    Zero,
+)
+
+Names = frozenset[str] | None
+"""The locals assigned at a point; None where control cannot be."""
+
+
+class FlowError(Exception):
+    """A path on which the function means nothing: a position and a message."""
+
+    def __init__(self, at: At, message: str) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+class Flow:
+    """Follows the assigned locals through statements; raises FlowError at a read of an unassigned one."""
+
+    def __init__(self) -> None:
+        self._breaks: list[list[Names]] = []
+
+    def block(self, body: Sequence[Statement], assigned: Names) -> Names:
+        """The locals that are assigned after *body*; None when its end cannot be reached."""
+        for statement in body:
+            if assigned is None:
+                raise FlowError(statement.at, "this is never reached")
+            assigned = self._statement(statement, assigned)
+        return assigned
+
+    def _statement(self, statement: Statement, assigned: frozenset[str]) -> Names:
+        match statement:
+            case Assign(place=place, value=value):
+                self._read(value, assigned)
+                return self._write(place, assigned)
+            case Update(place=place, value=value):
+                self._read(place, assigned)
+                self._read(value, assigned)
+                return assigned
+            case Zero(place=place):
+                return assigned | {place.name}
+            case If():
+                return self._if(statement, assigned)
+            case While():
+                return self._while(statement, assigned)
+            case ForRange():
+                return self._for(statement, assigned)
+            case Break():
+                self._breaks[-1].append(assigned)
+                return None
+            case Continue():
+                return None
+        self._read(statement, assigned)
+        if isinstance(statement, Return) or is_trap(statement):
+            return None
+        return assigned
+
+    def _write(self, place: Any, assigned: frozenset[str]) -> frozenset[str]:
+        if isinstance(place, LocalPlace):
+            return assigned | {place.name}
+        self._read(place, assigned)
+        return assigned
+
+    def _if(self, statement: If, assigned: frozenset[str]) -> Names:
+        self._read(statement.condition, assigned)
+        then = self.block(statement.then, assigned)
+        return meet([then, self.block(statement.otherwise, assigned)])
+
+    def _while(self, statement: While, assigned: frozenset[str]) -> Names:
+        self._read(statement.condition, assigned)
+        breaks = self._loop(statement.body, assigned)
+        return meet(breaks if is_true(statement.condition) else [assigned, *breaks])
+
+    def _for(self, statement: ForRange, assigned: frozenset[str]) -> Names:
+        self._read(statement.start, assigned)
+        self._read(statement.stop, assigned)
+        inside = assigned | {statement.variable.name}
+        certain = [] if always_runs(statement) else [assigned]
+        breaks = self._loop(statement.body, inside)
+        return meet([*certain, *breaks, assigned]) if certain else meet([inside, *breaks])
+
+    def _loop(self, body: Sequence[Statement], assigned: frozenset[str]) -> list[Names]:
+        self._breaks.append([])
+        self.block(body, assigned)
+        return self._breaks.pop()
+
+    def _read(self, node: Any, assigned: frozenset[str]) -> None:
+        for place in local_reads(node):
+            if place.name not in assigned:
+                raise FlowError(place.at, f"{place.name!r} may be read before anything is assigned to it")
+
+
+def meet(paths: Sequence[Names]) -> Names:
+    """What is assigned where *paths* come together."""
+    reached = [path for path in paths if path is not None]
+    return frozenset.intersection(*reached) if reached else None
+
+
+def is_true(condition: Any) -> bool:
+    """Whether *condition* is the constant True."""
+    return isinstance(condition, Constant) and condition.value == 1
+
+
+def is_trap(statement: Statement) -> bool:
+    """Whether *statement* is `trap()`, after which nothing runs."""
+    return (
+        isinstance(statement, Evaluate)
+        and isinstance(statement.value, IntrinsicCall)
+        and statement.value.name == "trap"
+    )
+
+
+def always_runs(loop: ForRange) -> bool:
+    """Whether the body of *loop* runs at least once, by its constants."""
+    if not isinstance(loop.start, Constant) or not isinstance(loop.stop, Constant):
+        return False
+    start, stop = loop.start.value, loop.stop.value
+    return start < stop if loop.step > 0 else start > stop
+
+
+def local_reads(node: Any) -> Iterator[LocalPlace]:
+    """Every local that evaluating *node* may read, in order."""
+    if isinstance(node, LocalPlace):
+        yield node
+    elif isinstance(node, (list, tuple)):
+        for item in node:
+            yield from local_reads(item)
+    elif is_dataclass(node) and type(node).__module__.endswith(".tree"):
+        for field in fields(node):
+            yield from local_reads(getattr(node, field.name))

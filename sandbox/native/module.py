@@ -1,0 +1,125 @@
+"""The text of one LLVM module while functions are lowered into it: types, symbols, declarations, metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .debuginfo import DebugInfo, quoted
+from .declarations import Extern, GlobalVariable
+from .structs import Struct
+from .types import Array, Bool, Function, Int, Type, void
+
+TRIPLE = "x86_64-unknown-linux-gnu"
+DATA_LAYOUT = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
+GENERAL_REGISTERS_ONLY = "-x87,-mmx,-sse,-sse2,-sse3,-ssse3,-sse4.1,-sse4.2,-avx,-avx2,-avx512f"
+
+
+class ModuleText:
+    """Collects what lowered functions refer to. Symbols are given by `symbols`: object -> name."""
+
+    def __init__(self, debug: DebugInfo, symbols: dict[Any, str]) -> None:
+        self.debug = debug
+        self._symbols = symbols
+        self._structs: dict[Struct, str] = {}
+        self._definitions: dict[str, str] = {}
+        self._declarations: dict[str, str] = {}
+        self._globals: dict[str, str] = {}
+
+    def symbol(self, target: Any) -> str:
+        """The `@name` of a function or variable; an external one gets its declaration."""
+        if isinstance(target, Extern):
+            return self._extern(target)
+        return f"@{self._symbols[target]}"
+
+    def global_variable(self, variable: GlobalVariable | Extern) -> str:
+        """The `@name` of a variable."""
+        if isinstance(variable, Extern):
+            return self._extern(variable)
+        symbol = self._symbols[variable]
+        if symbol not in self._globals:
+            type_ = variable.type
+            value = self._initial(type_, variable.initial)
+            self._globals[symbol] = f"@{symbol} = dso_local global {self.memory(type_)} {value}, align {_align(type_)}"
+        return f"@{symbol}"
+
+    def declare(self, name: str, declaration: str) -> None:
+        """Declares an LLVM intrinsic once."""
+        self._declarations[name] = declaration
+
+    def memory(self, type_: Type) -> str:
+        """How *type_* is written where it lies in memory."""
+        if isinstance(type_, Bool):
+            return "i8"
+        if isinstance(type_, Array):
+            return f"[{type_.count} x {self.memory(type_.element)}]"
+        if isinstance(type_, Struct):
+            return self._struct(type_)
+        return register(type_)
+
+    def text(self, name: str, assembly: str, functions: list[str]) -> str:
+        """The whole module."""
+        head = [f"; unit {name}", f"source_filename = {quoted(name)}"]
+        head += [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
+        head += [f"module asm {quoted(line)}" for line in assembly.splitlines()]
+        parts = [*head, *self._definitions.values(), *self._globals.values(), *self._declarations.values()]
+        return "\n".join([*parts, *functions, self.debug.text(), ""])
+
+    def _extern(self, target: Extern) -> str:
+        type_ = target.type
+        if isinstance(type_, Function):
+            parameters = ", ".join(map(passed, type_.parameters))
+            declaration = f"declare {returned(type_.result)} @{target.symbol}({parameters}) nounwind"
+        else:
+            declaration = f"@{target.symbol} = external global {self.memory(type_)}"
+        self._declarations[target.symbol] = declaration
+        return f"@{target.symbol}"
+
+    def _struct(self, struct: Struct) -> str:
+        if struct not in self._structs:
+            taken = self._structs.values()
+            name = f"%{struct.name}"
+            self._structs[struct] = name if name not in taken else f"{name}.{len(self._structs)}"
+            fields = ", ".join(map(self.memory, struct.fields.values()))
+            self._definitions[struct.name + str(id(struct))] = f"{self._structs[struct]} = type {{ {fields} }}"
+        return self._structs[struct]
+
+    def _initial(self, type_: Type, initial: int | tuple[int, ...]) -> str:
+        if initial in (0, ()):
+            return "zeroinitializer" if not isinstance(type_, (Int, Bool)) else "0"
+        if isinstance(initial, int):
+            return str(int(initial))
+        assert isinstance(type_, Array)
+        values = [*initial, *[0] * (type_.count - len(initial))]
+        return "[" + ", ".join(f"{self.memory(type_.element)} {value}" for value in values) + "]"
+
+
+def _align(type_: Type) -> int:
+    return 16 if type_.size >= 16 else max(type_.align, 1)
+
+
+def register(type_: Type) -> str:
+    """How a value of *type_* is written where it is in a register."""
+    if isinstance(type_, Int):
+        return f"i{type_.bits}"
+    if isinstance(type_, Bool):
+        return "i1"
+    return "void" if type_ == void else "ptr"
+
+
+def passed(type_: Type) -> str:
+    """A parameter of *type_* with the extension that C callers expect."""
+    return f"{register(type_)} {extension(type_)}".strip()
+
+
+def returned(type_: Type) -> str:
+    """A result of *type_* with the extension that C callers expect."""
+    return f"{extension(type_)} {register(type_)}".strip()
+
+
+def extension(type_: Type) -> str:
+    """`signext` or `zeroext` for a type narrower than 32 bits, else nothing."""
+    if isinstance(type_, Bool):
+        return "zeroext"
+    if isinstance(type_, Int) and type_.bits < 32:
+        return "signext" if type_.signed else "zeroext"
+    return ""

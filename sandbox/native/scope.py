@@ -1,0 +1,103 @@
+"""What the names in one function mean, while it is being checked."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from .annotations import Namespace, resolve
+from .errors import NativeError, Origin, error_at
+from .tree import At
+from .types import Type
+
+MISSING = object()
+
+
+@dataclass
+class Scope:
+    """The names of one function: its locals as they get their types, then what its module declares."""
+
+    origin: Origin
+    namespace: Namespace
+    result: Type
+    assigned: frozenset[str]
+    globals: frozenset[str]
+    locals: dict[str, Type] = field(default_factory=dict)
+    loops: int = 0
+
+    def error(self, node: ast.AST, message: str) -> NativeError:
+        """The error *message* at *node*, to be raised by the caller."""
+        return error_at(self.origin, node, message)
+
+    def at(self, node: ast.AST) -> At:
+        """The position of *node*."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+        end = getattr(node, "end_lineno", line), getattr(node, "end_col_offset", column) + 1
+        return At(line, column, *end)
+
+    def is_local(self, name: str) -> bool:
+        """Whether *name* is a local variable by Python's rule: assigned somewhere in the function."""
+        return name in self.assigned
+
+    def static(self, node: ast.AST) -> Any:
+        """The Python object that a name or a dotted name denotes, MISSING when it starts with a local."""
+        if isinstance(node, ast.Name):
+            return MISSING if self.is_local(node.id) else self._lookup(node)
+        if isinstance(node, ast.Attribute):
+            owner = self.static(node.value)
+            if isinstance(owner, (ModuleType, type)):
+                return self._member(node, owner)
+        return MISSING
+
+    def type_of(self, node: ast.expr) -> Type:
+        """The type that the annotation *node* denotes."""
+        code = compile(ast.Expression(node), self.origin.filename, "eval")
+        try:
+            return resolve(code, self.namespace)
+        except NameError as error:
+            raise self.error(node, f"unknown type name {error.name!r}") from None
+        except (TypeError, AttributeError, SyntaxError) as error:
+            raise self.error(node, str(error)) from None
+
+    def _lookup(self, node: ast.Name) -> Any:
+        try:
+            return self.namespace[node.id]
+        except KeyError:
+            raise self.error(node, f"unknown name {node.id!r}{similar(node.id, self._known())}") from None
+
+    def _member(self, node: ast.Attribute, owner: Any) -> Any:
+        try:
+            return getattr(owner, node.attr)
+        except AttributeError:
+            raise self.error(node, f"{owner.__name__} has no {node.attr!r}") from None
+
+    def _known(self) -> set[str]:
+        return set(self.locals) | set(self.namespace)
+
+
+def similar(name: str, known: set[str]) -> str:
+    """A hint at a name close to *name*, or an empty string."""
+    import difflib
+
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def assigned_names(function: ast.FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that *function* binds (parameters included), and those that it declares `global`."""
+    bound = {argument.arg for argument in function.args.args}
+    declared: set[str] = set()
+    for node in _own_nodes(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            bound.add(node.id)
+        elif isinstance(node, ast.Global):
+            declared.update(node.names)
+    return frozenset(bound - declared), frozenset(declared)
+
+
+def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    for statement in function.body:
+        yield from ast.walk(statement)

@@ -1,0 +1,36 @@
+"""The syntax tree of a Python function, with the line and column numbers of its file."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from functools import lru_cache
+from types import FunctionType
+
+from .errors import NativeError, Origin
+
+
+def find(function: FunctionType) -> tuple[Origin, ast.FunctionDef]:
+    """The source of *function*. Raises NativeError when there is none (for instance from `exec`)."""
+    code = function.__code__
+    lines = tuple(linecache.getlines(code.co_filename, function.__globals__))
+    definitions = _definitions(code.co_filename, lines)
+    node = definitions.get((code.co_firstlineno, function.__name__))
+    if node is None:
+        message = f"the source of {function.__name__} cannot be found; native functions are compiled from it"
+        raise NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
+    return Origin(code.co_filename, tuple(line.rstrip("\r\n") for line in lines)), node
+
+
+@lru_cache(maxsize=64)
+def _definitions(filename: str, lines: tuple[str, ...]) -> dict[tuple[int, str], ast.FunctionDef]:
+    try:
+        tree = ast.parse("".join(lines), filename)
+    except SyntaxError:
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            found[first, node.name] = node
+    return found

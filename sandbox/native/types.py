@@ -1,0 +1,258 @@
+"""The types of the native language: integers, bool, pointers, fixed arrays, functions; structs are in `structs`.
+
+Every type knows its size and alignment in bytes, as the C compiler of x86-64 Linux lays it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class Type:
+    """A type of the language. Types are immutable and compare by structure (structs: by identity)."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that a value takes in memory; TypeError for a type without values in memory."""
+        raise TypeError(f"{self} has no size")
+
+    @property
+    def align(self) -> int:
+        """Alignment in bytes; TypeError for a type without values in memory."""
+        raise TypeError(f"{self} has no alignment")
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether a value of this type fits a register: it can be assigned, passed and returned."""
+        return False
+
+
+@dataclass(frozen=True)
+class Int(Type):
+    """A two's complement integer of 8, 16, 32 or 64 bits; arithmetic wraps around."""
+
+    bits: int
+    signed: bool
+
+    def __str__(self) -> str:
+        return f"{'i' if self.signed else 'u'}{self.bits}"
+
+    @property
+    def size(self) -> int:
+        return self.bits // 8
+
+    @property
+    def align(self) -> int:
+        return self.bits // 8
+
+    @property
+    def is_scalar(self) -> bool:
+        return True
+
+    @property
+    def minimum(self) -> int:
+        """The least value."""
+        return -(1 << self.bits - 1) if self.signed else 0
+
+    @property
+    def maximum(self) -> int:
+        """The greatest value."""
+        return (1 << self.bits - self.signed) - 1
+
+    def holds(self, value: int) -> bool:
+        """Whether *value* is one of this type's values."""
+        return self.minimum <= value <= self.maximum
+
+    def wrap(self, value: int) -> int:
+        """*value* reduced modulo 2**bits to a value of this type."""
+        value &= (1 << self.bits) - 1
+        return value - (1 << self.bits) if value > self.maximum else value
+
+
+@dataclass(frozen=True)
+class Bool(Type):
+    """True or False; one byte in memory, 0 or 1."""
+
+    def __str__(self) -> str:
+        return "bool"
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    @property
+    def align(self) -> int:
+        return 1
+
+    @property
+    def is_scalar(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Void(Type):
+    """No value: what a function without a result returns."""
+
+    def __str__(self) -> str:
+        return "void"
+
+
+@dataclass(frozen=True)
+class _Address(Type):
+    @property
+    def size(self) -> int:
+        return 8
+
+    @property
+    def align(self) -> int:
+        return 8
+
+    @property
+    def is_scalar(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Pointer(_Address):
+    """The address of a `target`, of any alignment."""
+
+    target: Type
+
+    def __str__(self) -> str:
+        return f"ptr[{self.target}]"
+
+
+@dataclass(frozen=True)
+class Function(_Address):
+    """The address of a C function that takes `parameters` and returns `result`."""
+
+    result: Type
+    parameters: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        return f"fn[{', '.join(map(str, (self.result, *self.parameters)))}]"
+
+
+@dataclass(frozen=True)
+class Array(Type):
+    """`count` elements one after the other."""
+
+    element: Type
+    count: int
+
+    def __str__(self) -> str:
+        return f"array[{self.element}, {self.count}]"
+
+    @property
+    def size(self) -> int:
+        return self.element.size * self.count
+
+    @property
+    def align(self) -> int:
+        return self.element.align
+
+
+@dataclass(frozen=True)
+class Literal(Type):
+    """An integer that has no width yet; it takes the type of its context."""
+
+    def __str__(self) -> str:
+        return "an integer literal"
+
+
+@dataclass(frozen=True)
+class Null(Type):
+    """The type of `null` before its context says which pointer it is."""
+
+    def __str__(self) -> str:
+        return "null"
+
+
+@dataclass(frozen=True)
+class Named(Type):
+    """A type that was written as a string, to be looked up when it is used: `ptr["Node"]`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _PointerTo:
+    def __getitem__(self, target: Any) -> Pointer:
+        return Pointer(as_type(target))
+
+    def __repr__(self) -> str:
+        return "ptr"
+
+
+class _ArrayOf:
+    def __getitem__(self, arguments: Any) -> Array:
+        if not isinstance(arguments, tuple) or len(arguments) != 2:
+            raise TypeError("array takes an element type and a length: array[u64, 16]")
+        element, count = as_type(arguments[0]), getattr(arguments[1], "value", arguments[1])
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise TypeError(f"the length of an array is a positive integer, not {count!r}")
+        _require_sized(element, "an array's element")
+        return Array(element, count)
+
+    def __repr__(self) -> str:
+        return "array"
+
+
+class _FunctionOf:
+    def __getitem__(self, arguments: Any) -> Function:
+        arguments = arguments if isinstance(arguments, tuple) else (arguments,)
+        result, *parameters = map(as_type, arguments)
+        for parameter in parameters:
+            if not parameter.is_scalar and not isinstance(parameter, Named):
+                raise TypeError(f"a parameter is an integer, a bool or a pointer, not {parameter}")
+        if not result.is_scalar and result != void and not isinstance(result, Named):
+            raise TypeError(f"a function returns an integer, a bool, a pointer or void, not {result}")
+        return Function(result, tuple(parameters))
+
+    def __repr__(self) -> str:
+        return "fn"
+
+
+def as_type(value: Any) -> Type:
+    """The type that *value* stands for: a Type, a name as a string, Python's `bool`, or None for void.
+
+    Raises TypeError for anything else, naming it.
+    """
+    if isinstance(value, Type):
+        return value
+    if isinstance(value, str):
+        return Named(value)
+    if value is bool:
+        return bool_
+    if value is None:
+        return void
+    if value is int:
+        raise TypeError("int has no width: write i64, u64, u32, ...")
+    if value is float:
+        raise TypeError("there is no floating point in the native language: handlers must not touch it")
+    if isinstance(value, (_PointerTo, _ArrayOf, _FunctionOf)):
+        raise TypeError(f"{value!r} needs to know of what: {value!r}[...]")
+    raise TypeError(f"{_name(value)} is not a type of the native language")
+
+
+def _name(value: Any) -> str:
+    return f"the class {value.__name__} (without @struct)" if isinstance(value, type) else repr(value)
+
+
+def _require_sized(type_: Type, what: str) -> None:
+    if type_ == void or isinstance(type_, (Literal, Null)):
+        raise TypeError(f"{what} cannot be {type_}")
+
+
+u8, u16, u32, u64 = (Int(bits, signed=False) for bits in (8, 16, 32, 64))
+i8, i16, i32, i64 = (Int(bits, signed=True) for bits in (8, 16, 32, 64))
+bool_ = Bool()
+void = Void()
+ptr = _PointerTo()
+array = _ArrayOf()
+fn = _FunctionOf()
+LITERAL = Literal()
+NULL = Null()
