@@ -1,0 +1,337 @@
+"""What a hit does, complete: the path for every case that the fast trampolines do not take.
+
+`dispatch_entry` and `dispatch_exit` are called by the trampolines of `ftrace.x86_64.trampolines` with a full pt_regs.
+They hold the order of FP-29, FP-31 and FP-37 for fprobes and of FT-42..44 for bare ops.
+"""
+
+from __future__ import annotations
+
+from ftrace.pools import CREDIT, pool_give, pool_take
+from ftrace.records import (
+    ASSIST, CALLBACK, DISABLED, FILTERED, FOREIGN, HAS_ENTRY, HAS_EXIT, KPROBE_SHARED, PYTHON, STOPPED, Handler, Item,
+    Probe, ProbeList, StubRecord,
+)  # fmt: skip
+from ftrace.recursion import FTRACE, INSIDE, LIST, OCCUPIED, trylock, unlock
+from ftrace.rethook import (
+    drop_dead, find_return, node_fill, node_release, node_reserve, probes_of, real_caller, word_at,
+)  # fmt: skip
+from sandbox.native import (
+    addressof, atomic_add, atomic_or, bool_, cast, extern, fn, i32, i64, load, native, null, ptr, signal_fence, struct,
+    trap, u32, u64, void, zeroed,
+)  # fmt: skip
+from sandbox.tasks import Node, Task, counters, current, task_get
+
+SITE_SIZE = 5
+SHARED_BUSY = 1
+"""Task.kprobe while a KPROBE_SHARED handler runs and no kprobe is (kprobe_busy_begin)."""
+
+DECLINED, HOOKED, REDIRECTED = 0, 1, 2
+
+
+@struct
+class pt_regs:
+    """The kernel's struct pt_regs for x86-64: 21 words of 8 bytes."""
+
+    r15: u64
+    r14: u64
+    r13: u64
+    r12: u64
+    bp: u64
+    bx: u64
+    r11: u64
+    r10: u64
+    r9: u64
+    r8: u64
+    ax: u64
+    cx: u64
+    dx: u64
+    si: u64
+    di: u64
+    orig_ax: u64
+    ip: u64
+    cs: u64
+    flags: u64
+    sp: u64
+    ss: u64
+
+
+call_foreign = extern("ftrace_call_foreign", fn[i32, Handler, u64, u64, u64, u64, u64])
+lost_return = extern("ftrace_lost_return", fn[void, u64, u64])
+
+
+@struct
+class Hit:
+    """One entry being dispatched."""
+
+    task: ptr[Task]
+    probes: ptr[ProbeList]
+    regs: ptr[pt_regs]
+    stub: ptr[StubRecord]
+    parent: u64
+    node: ptr[Node]  # reserved for this call, or null
+    armed: u64
+    interrupted: bool_
+
+
+@native
+def call_handler(task: ptr[Task], kind: u32, handler: Handler, fp: u64, ip: u64, ret: u64, regs: u64, data: u64) -> i32:
+    if kind & FOREIGN == 0:
+        return handler(fp, ip, ret, regs, data)
+    saved = task.errno[0]
+    result = call_foreign(handler, fp, ip, ret, regs, data)
+    task.errno[0] = saved
+    return result
+
+
+@native
+def passes_filter(task: ptr[Task], probe: ptr[Probe]) -> bool_:
+    """The thread filter and max_hits; the hit that uses up the limit still counts."""
+    if probe.thread != 0 and probe.thread != task.tid:
+        return False
+    if probe.max_hits == 0:
+        return True
+    left = atomic_add(addressof(probe.hits_left), -1, "relaxed")
+    if left == 1:
+        atomic_or(addressof(probe.flags), DISABLED, "relaxed")
+    return left > 0
+
+
+@native
+def take_node(hit: ptr[Hit], item: ptr[Item]) -> bool_:
+    """A return node for this probe and a place on the shadow stack for this call, or a counted miss."""
+    line = counters(hit.task, item.counters)
+    if item.probe.flags & STOPPED != 0:
+        line.missed_nodes += 1
+        return False
+    if hit.node == null:
+        hit.node = node_reserve(hit.task, hit.probes.data_size)
+        if hit.node == null:
+            line.missed_depth += 1
+            return False
+    if not pool_take(hit.task, item.probe, hit.interrupted):
+        line.missed_nodes += 1
+        return False
+    return True
+
+
+@native
+def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
+    """FP-29 from step 3 on: node, entry handler, hook or cancel. A shortage skips only the exit (CHOICE)."""
+    probe = item.probe
+    taken = False
+    data: u64 = 0
+    if probe.kind & HAS_EXIT != 0:
+        taken = take_node(hit, item)
+        if probe.flags & STOPPED != 0:
+            return
+        if taken and item.data_size != 0:
+            data = hit.node.data + cast(u64, item.data)
+    result: i32 = 0
+    if probe.kind & HAS_ENTRY != 0:
+        regs = cast(u64, hit.regs)
+        result = call_handler(hit.task, probe.kind, probe.entry, probe.cookie, hit.stub.ip, hit.parent, regs, data)
+    if not taken:
+        return
+    if result != 0:
+        pool_give(hit.task, probe)
+    else:
+        hit.armed |= bit_in_node
+
+
+@native
+def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
+    """FPROBE_FL_KPROBE_SHARED: not while a kprobe is running, and no kprobe while it runs (FP-31, FP-35)."""
+    task = hit.task
+    if task.kprobe != 0:
+        counters(task, item.counters).missed_busy += 1
+        return
+    task.kprobe = SHARED_BUSY
+    run_entry(hit, item, bit_in_node)
+    task.kprobe = 0
+
+
+@native
+def run_callback(hit: ptr[Hit], probe: ptr[Probe]) -> void:
+    """A bare ftrace_ops: func(ip, parent_ip, ops, fregs), with no lock of its own (FT-42)."""
+    call_handler(hit.task, probe.kind, probe.entry, hit.stub.ip, hit.parent, probe.cookie, cast(u64, hit.regs), 0)
+
+
+@native
+def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
+    task = hit.task
+    probe = item.probe
+    line = counters(task, item.counters)
+    if probe.flags & DISABLED != 0:
+        return
+    if probe.kind & PYTHON != 0 and task.context >= 2:
+        line.missed_context += 1
+        return
+    if probe.kind & CALLBACK != 0:
+        line.hits += 1
+        run_callback(hit, probe)
+        return
+    bit = trylock(task, FTRACE)
+    if bit == 0:
+        line.missed_recursion += 1
+        return
+    if probe.flags & FILTERED == 0 or passes_filter(task, probe):
+        line.hits += 1
+        if probe.kind & KPROBE_SHARED != 0:
+            run_shared(hit, item, bit_in_node)
+        else:
+            run_entry(hit, item, bit_in_node)
+    unlock(task, bit)
+
+
+@native(bounded=False)
+def run_list(hit: ptr[Hit]) -> void:
+    """A single probe is called directly; several, or one that asks for it, under the LIST lock (FT-42..44)."""
+    task = hit.task
+    probes = hit.probes
+    if probes.count == 1 and probes.items[0].probe.kind & ASSIST == 0:
+        run_probe(hit, addressof(probes.items[0]), 1)
+        return
+    bit = trylock(task, LIST)
+    if bit == 0:
+        return
+    for index in range(probes.count):
+        run_probe(hit, addressof(probes.items[index]), cast(u64, 1) << cast(u64, index))
+    unlock(task, bit)
+
+
+@native
+def settle(hit: ptr[Hit], exit_address: u64) -> u32:
+    """Fill the node or give it back, and say how the stub is to go on."""
+    task = hit.task
+    regs = hit.regs
+    moved = regs.ip != hit.stub.ip + SITE_SIZE
+    if hit.armed == 0:
+        if hit.node != null:
+            node_release(task, hit.node)
+        return REDIRECTED if moved else DECLINED
+    node = hit.node
+    node_fill(node, hit.probes, regs.sp, hit.parent, real_caller(task, regs.sp, hit.parent), exit_address)
+    node.armed = hit.armed
+    node.ip = hit.stub.ip
+    if moved or hit.stub.after_prologue != 0:
+        word_at(regs.sp)[0] = exit_address
+        return REDIRECTED if moved else DECLINED
+    return HOOKED
+
+
+@native
+def dispatch_entry(
+    task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], stub: ptr[StubRecord], exit_address: u64, outer: u32
+) -> u32:
+    """Run a site's probes. `outer`: what `rec` was before this hit; it is restored."""
+    if stub.after_prologue != 0:
+        regs.sp = regs.bp + 8
+    hit: Hit = zeroed
+    hit.task = task
+    hit.probes = probes
+    hit.regs = regs
+    hit.stub = stub
+    hit.parent = word_at(regs.sp)[0]
+    hit.node = null
+    hit.armed = 0
+    hit.interrupted = outer & CREDIT != 0 or outer & (INSIDE | OCCUPIED) == INSIDE
+    regs.ip = stub.ip + SITE_SIZE
+    if outer == 0:
+        drop_dead(task, regs.sp)
+    run_list(addressof(hit))
+    result = settle(addressof(hit), exit_address)
+    signal_fence()
+    task.rec = outer
+    return result
+
+
+@native
+def ftrace_cancel(task: ptr[Task]) -> void:
+    """The entry handler of a fast hit returned non-zero: undo the hook (FP-34)."""
+    node = task.top
+    pool_give(task, probes_of(node).items[0].probe)
+    node_release(task, node)
+    signal_fence()
+    task.rec = 0
+
+
+@native(noinline=True)
+def dispatch_slow(regs: ptr[pt_regs], stub: ptr[StubRecord], exit_address: u64) -> u32:
+    """A hit in a thread that has no task yet, or in one that is in tracing code already."""
+    task = task_get()
+    if task == null:
+        count_without_task(load(stub.slot, "acquire"))
+        return DECLINED
+    outer = task.rec
+    task.rec = outer | INSIDE
+    signal_fence()
+    return dispatch_entry(task, load(stub.slot, "acquire"), regs, stub, exit_address, outer)
+
+
+@native(bounded=False)
+def count_without_task(probes: ptr[ProbeList]) -> void:
+    for index in range(probes.count):
+        probe = probes.items[index].probe
+        if probe.flags & DISABLED == 0:
+            atomic_add(addressof(probe.missed_task), 1, "relaxed")
+
+
+@native
+def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs]) -> void:
+    """FP-37: disabled, stopped; the recursion lock; the handler."""
+    probe = item.probe
+    line = counters(task, item.counters)
+    if probe.flags & (DISABLED | STOPPED) != 0:
+        return
+    if probe.kind & PYTHON != 0 and task.context >= 2:
+        line.missed_context += 1
+        return
+    bit = trylock(task, FTRACE)
+    if bit == 0:
+        line.missed_recursion += 1
+        return
+    data: u64 = 0
+    if item.data_size != 0:
+        data = node.data + cast(u64, item.data)
+    line.exits += 1
+    call_handler(task, probe.kind, probe.exit, probe.cookie, node.ip, node.caller, cast(u64, regs), data)
+    unlock(task, bit)
+
+
+@native(bounded=False)
+def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
+    """The armed probes' exit handlers, most recently hooked first, then their return nodes (RH-11)."""
+    probes = probes_of(node)
+    index: u32 = probes.count
+    while index > 0:
+        index -= 1
+        if node.armed >> cast(u64, index) & 1 != 0:
+            run_exit(task, node, addressof(probes.items[index]), regs)
+    index = probes.count
+    while index > 0:
+        index -= 1
+        if node.armed >> cast(u64, index) & 1 != 0:
+            pool_give(task, probes.items[index].probe)
+
+
+@native(noinline=True)
+def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
+    """Run the exit handlers of the call that returned into `stub`; the result is where it goes on."""
+    task = current()
+    outer = task.rec
+    task.rec = outer | INSIDE
+    signal_fence()
+    node = task.top
+    if node.frame != frame or node.stub != stub:
+        node = find_return(task, frame, stub)
+        if node == null:
+            lost_return(stub, frame)
+            trap()
+    regs.ip = node.caller
+    run_exits(task, node, regs)
+    parent = node.parent
+    signal_fence()
+    node_release(task, node)
+    signal_fence()
+    task.rec = outer
+    return parent

@@ -1,0 +1,147 @@
+"""The pattern language of the filter files and calls: FT-32..35.
+
+A pattern is classified once; a match is then a comparison, a prefix, a suffix, a substring or a full glob.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+_BITS = bytes.maketrans(b"\x00\x01", b"01")
+
+
+class Match(Enum):
+    """How a pattern is compared with a name (enum regex_type)."""
+
+    FULL = "full"
+    FRONT = "front"
+    END = "end"
+    MIDDLE = "middle"
+    GLOB = "glob"
+    INDEX = "index"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A classified pattern. `negated`: it was written with a leading `!` and removes what it matches (FT-35)."""
+
+    text: str
+    kind: Match
+    search: str
+    negated: bool
+
+    def select(self, names: Sequence[str]) -> int:
+        """Which of `names` match: a number whose bit i stands for names[i]. INDEX patterns select nothing here."""
+        if not names or not self.text or self.kind is Match.INDEX:
+            return 0
+        if not self.search and self.kind in (Match.END, Match.MIDDLE, Match.FRONT):
+            return (1 << len(names)) - 1
+        matches = self._matcher()
+        flags = bytes(map(matches, names))
+        return int(flags.translate(_BITS)[::-1], 2)
+
+    def matches(self, name: str) -> bool:
+        """Whether `name` as a whole matches."""
+        return bool(self.select([name]))
+
+    def _matcher(self):  # type: ignore[no-untyped-def]
+        search = self.search
+        if self.kind is Match.FULL:
+            return search.__eq__
+        if self.kind is Match.FRONT:
+            return lambda name: name.startswith(search)
+        if self.kind is Match.END:
+            return lambda name: name.endswith(search)
+        if self.kind is Match.MIDDLE:
+            return lambda name: search in name
+        fullmatch = re.compile(translate(search), re.DOTALL).fullmatch
+        return lambda name: fullmatch(name) is not None
+
+
+def parse(text: str) -> Pattern:
+    """Classify a pattern as filter_parse_regex does. Any string is a pattern; the empty one matches nothing."""
+    negated = text.startswith("!")
+    body = text[1:] if negated else text
+    kind, search = _classify(body)
+    return Pattern(body, kind, search, negated)
+
+
+def _classify(body: str) -> tuple[Match, str]:
+    if body[:1].isdigit() and body[:1].isascii():
+        return Match.INDEX, body
+    leading = body.startswith("*")
+    inner = body[1:] if leading else body
+    trailing = inner.endswith("*")
+    if trailing:
+        inner = inner[:-1]
+    if any(special in inner for special in "*?[\\"):
+        return Match.GLOB, body
+    if leading and trailing:
+        return Match.MIDDLE, inner
+    if leading:
+        return Match.END, inner
+    return (Match.FRONT, inner) if trailing else (Match.FULL, inner)
+
+
+def index_of(pattern: Pattern) -> int:
+    """The 0-based position that an INDEX pattern names, or -1 if it is no number in C notation (FT-34)."""
+    text = pattern.text
+    digits = text[1:] if len(text) > 1 and text[0] == "0" and text[1].isdigit() else text
+    base = 8 if digits is not text else 0
+    try:
+        return int(digits, base) - 1
+    except ValueError:
+        return -1
+
+
+def translate(glob: str) -> str:
+    """A regular expression for the grammar of FT-33 (lib/glob.c): `?`, `*`, classes, backslash."""
+    result = []
+    position = 0
+    while position < len(glob):
+        char = glob[position]
+        position += 1
+        if char == "*":
+            result.append(".*")
+        elif char == "?":
+            result.append(".")
+        elif char == "[":
+            piece, position = _translate_class(glob, position)
+            result.append(piece)
+        elif char == "\\":
+            result.append(re.escape(glob[position : position + 1]))
+            position += 1
+        else:
+            result.append(re.escape(char))
+    return "".join(result)
+
+
+def _translate_class(glob: str, start: int) -> tuple[str, int]:
+    """The class that begins behind the `[` at start-1, and where it ends; a `[` without its `]` stands for itself."""
+    position = start
+    inverted = glob[position : position + 1] == "!"
+    position += inverted
+    ranges: list[str] = []
+    first = True
+    while first or glob[position : position + 1] != "]":
+        first = False
+        low = glob[position : position + 1]
+        high = low
+        position += 1
+        if glob[position : position + 1] == "-" and glob[position + 1 : position + 2] != "]":
+            high = glob[position + 1 : position + 2]
+            position += 2
+        if not low or not high:
+            return re.escape("["), start
+        if low <= high:
+            ranges.append(f"{re.escape(low)}-{re.escape(high)}")
+    return _class_expression(ranges, inverted), position + 1
+
+
+def _class_expression(ranges: list[str], inverted: bool) -> str:
+    if not ranges:
+        return "." if inverted else "(?!)"
+    return f"[{'^' if inverted else ''}{''.join(ranges)}]"

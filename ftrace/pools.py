@@ -1,0 +1,133 @@
+"""Return-node pools: exactly `nr_maxactive` nodes in flight, without a counter that threads share (FP-25..28).
+
+Until the first shortage a task takes from and gives to credits of its own, unlocked; a task that has none claims one of
+the unclaimed nodes. When none is left either, the pool is *switched* for good to one shared atomic counter. Unlocked
+credits may be touched only while `rec` holds INSIDE and no other bit, or, below a lock, with CREDIT set; the switch waits
+for both to pass in every other task.
+"""
+
+from __future__ import annotations
+
+from ftrace.recursion import INSIDE, OCCUPIED
+from ftrace.records import POOL_SHARED, SWITCHING, Probe
+from sandbox.native import (
+    addressof, atomic_add, atomic_cas, atomic_exchange, atomic_or, bool_, cast, i64, load, native, pause, ptr, signal_fence,
+    single_add, single_sub, store, syscall, u32, u64, void, volatile_load,
+)  # fmt: skip
+from sandbox.tasks import Counters, Task, claimed_high, counters, task_at
+
+CREDIT = 1 << 11
+_SYS_SCHED_YIELD, _SYS_MEMBARRIER = 24, 324
+_PRIVATE_EXPEDITED = 8
+
+
+@native(inline=True)
+def touches_credits(task: ptr[Task]) -> bool_:
+    rec = volatile_load(addressof(task.rec))
+    return rec & CREDIT != 0 or rec & (INSIDE | OCCUPIED) == INSIDE
+
+
+@native(bounded=False)
+def wait_for_credits(me: ptr[Task]) -> void:
+    high = load(addressof(claimed_high), "acquire")
+    for index in range(high):
+        task = task_at(index)
+        while task != me and touches_credits(task):
+            syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+
+
+@native(bounded=False)
+def gather_credits(probe: ptr[Probe]) -> i64:
+    total: i64 = atomic_exchange(addressof(probe.pool_unclaimed), 0, "acq_rel")
+    high = load(addressof(claimed_high), "acquire")
+    for index in range(high):
+        line = counters(task_at(index), probe.counters)
+        total += cast(i64, line.credits)
+        line.credits = 0
+    return total
+
+
+@native(noinline=True, bounded=False)
+def pool_switch(task: ptr[Task], probe: ptr[Probe]) -> void:
+    """Leave the contention-free mode. Whoever comes second waits for the first."""
+    old = atomic_or(addressof(probe.flags), SWITCHING, "acq_rel")
+    if old & SWITCHING != 0:
+        while load(addressof(probe.flags), "acquire") & POOL_SHARED == 0:
+            syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+        return
+    syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
+    wait_for_credits(task)
+    atomic_add(addressof(probe.pool_shared), gather_credits(probe), "acq_rel")
+    atomic_or(addressof(probe.flags), POOL_SHARED, "acq_rel")
+
+
+@native(inline=True, bounded=False)
+def take_shared(probe: ptr[Probe]) -> bool_:
+    free = load(addressof(probe.pool_shared), "relaxed")
+    while free > 0:
+        if atomic_cas(addressof(probe.pool_shared), free, free - 1, "acq_rel"):
+            return True
+        free = load(addressof(probe.pool_shared), "relaxed")
+    return False
+
+
+@native(inline=True, bounded=False)
+def take_unclaimed(probe: ptr[Probe]) -> bool_:
+    free = load(addressof(probe.pool_unclaimed), "relaxed")
+    while free > 0:
+        if atomic_cas(addressof(probe.pool_unclaimed), free, free - 1, "acq_rel"):
+            return True
+        free = load(addressof(probe.pool_unclaimed), "relaxed")
+    return False
+
+
+@native(inline=True)
+def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
+    """1: taken. 0: none left. 2: the pool is shared or about to be."""
+    line = counters(task, probe.counters)
+    outer = task.rec & CREDIT
+    task.rec |= CREDIT
+    signal_fence()
+    result: u32 = 0
+    if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) != 0:
+        result = 2
+    elif cast(i64, line.credits) > 0:
+        single_sub(addressof(line.credits), 1)
+        result = 1
+    signal_fence()
+    if outer == 0:
+        task.rec &= ~CREDIT
+    return result
+
+
+@native(bounded=False)
+def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
+    """One node for this call. `interrupted`: the hit came in a signal that stopped this task while it touched credits."""
+    taken = take_credit(task, probe)
+    if taken == 1:
+        return True
+    if taken == 0:
+        if take_unclaimed(probe):
+            return True
+        if interrupted:
+            return False
+        pool_switch(task, probe)
+    if interrupted and volatile_load(addressof(probe.flags)) & POOL_SHARED == 0:
+        return False
+    while volatile_load(addressof(probe.flags)) & POOL_SHARED == 0:
+        pause()
+    return take_shared(probe)
+
+
+@native
+def pool_give(task: ptr[Task], probe: ptr[Probe]) -> void:
+    outer = task.rec & CREDIT
+    task.rec |= CREDIT
+    signal_fence()
+    if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) == 0:
+        single_add(addressof(counters(task, probe.counters).credits), 1)
+    else:
+        atomic_add(addressof(probe.pool_shared), 1, "acq_rel")
+    signal_fence()
+    if outer == 0:
+        task.rec &= ~CREDIT

@@ -1,0 +1,84 @@
+"""Waiting until no thread is, or can come, inside what was replaced (FT-40, FP-44).
+
+A hit marks its task (`rec` becomes non-zero) before it loads its site's list. So after the lists have been swapped and a
+membarrier has passed, whoever is not marked will find the new list; whoever is, is waited for until the mark has gone or
+another hit has begun. A thread that blocks in a probed function, outside any handler, is not marked.
+"""
+
+from __future__ import annotations
+
+from ftrace.rethook import below
+from sandbox.native import (
+    addressof, array, bool_, cast, global_var, i64, load, native, ptr, syscall, u32, u64, void, volatile_load, zeroed,
+)  # fmt: skip
+from sandbox.tasks import COUNTERS, Task, claimed_high, counters, current, task_at
+
+_SYS_SCHED_YIELD, _SYS_NANOSLEEP, _SYS_MEMBARRIER = 24, 35, 324
+_PRIVATE_EXPEDITED = 8
+_YIELDS = 200
+_NAP = 50_000
+_LINE = 64
+
+lines_used = global_var(u64, 0, name="counter_lines_used")
+"""Bytes of counter lines that have ever been in use."""
+
+
+@native(bounded=False)
+def hits_of(task: ptr[Task]) -> u64:
+    total: u64 = 0
+    offset: u64 = 0
+    while offset < lines_used:
+        total += volatile_load(addressof(counters(task, cast(u32, COUNTERS + offset)).hits))
+        offset += _LINE
+    return total
+
+
+@native
+def nap() -> void:
+    time: array[u64, 2] = zeroed
+    time[0] = 0
+    time[1] = _NAP
+    syscall(_SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
+
+
+@native(bounded=False)
+def wait_for_task(task: ptr[Task]) -> void:
+    """Return once the task has been seen outside, or has begun a hit since this began."""
+    rounds: u64 = 0
+    hits: u64 = 0
+    while volatile_load(addressof(task.rec)) != 0:
+        if rounds < _YIELDS:
+            syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+        elif rounds == _YIELDS:
+            hits = hits_of(task)
+        else:
+            nap()
+            if hits_of(task) != hits:
+                return
+        rounds += 1
+
+
+@native(bounded=False)
+def quiesce() -> void:
+    """Wait for every other thread; a caller inside a handler does not wait for itself."""
+    syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
+    me = current()
+    high = load(addressof(claimed_high), "acquire")
+    for index in range(high):
+        task = task_at(index)
+        if task != me:
+            wait_for_task(task)
+
+
+@native(bounded=False)
+def is_pinned(probes: u64) -> bool_:
+    """Whether a node on any shadow stack came in with this list. Asked after `quiesce`, so that none can be added."""
+    high = load(addressof(claimed_high), "acquire")
+    for index in range(high):
+        task = task_at(index)
+        node = task.top
+        while node != task.bottom:
+            if node.probes == probes:
+                return True
+            node = below(node)
+    return False

@@ -1,0 +1,82 @@
+"""The records that a hit reads: probes, the immutable lists of them, and what a stub knows of itself."""
+
+from __future__ import annotations
+
+from sandbox.native import array, fn, i32, i64, ptr, struct, u32, u64
+
+# Probe.flags: whatever is not 0 sends a hit down the complete path.
+DISABLED = 1
+STOPPED = 2  # rethook_stop: no new nodes, no exit handlers
+FILTERED = 4  # a thread filter or a limit of hits is to be asked
+POOL_SHARED = 8  # the node pool has left its contention-free mode
+SWITCHING = 16  # ... and is just doing so
+COMPLETE = 32  # the handlers are not bare native functions: foreign, Python, regs wanted
+
+# Probe.kind
+HAS_ENTRY = 1
+HAS_EXIT = 2
+FOREIGN = 4  # C code: vector registers and errno are kept from it
+PYTHON = 8  # also never called in an asynchronous context
+KPROBE_SHARED = 16
+CALLBACK = 32  # a bare ftrace_ops: func(ip, parent_ip, ops, regs), no recursion lock of its own
+ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
+
+MAX_PROBES_PER_SITE = 64
+
+Handler = fn[i32, u64, u64, u64, u64, u64]
+"""entry(fp, entry_ip, ret_ip, regs, entry_data); an exit handler's result is ignored."""
+
+
+@struct
+class Probe:
+    """The native half of an ftrace_ops."""
+
+    flags: u32
+    kind: u32
+    entry: Handler
+    exit: Handler
+    cookie: u64  # what handlers get as `fp`
+    counters: u32  # offset of this probe's Counters in a Task
+    data_size: u32
+    pool_unclaimed: i64  # nodes that no task has taken as credit yet
+    pool_shared: i64  # free nodes, once POOL_SHARED
+    missed_task: u64
+    hits_left: i64  # FILTERED: runs out at max_hits
+    max_hits: i64  # 0: no limit
+    thread: u32  # FILTERED: the only thread whose hits count; 0: all
+    nr_nodes: u32
+
+
+@struct
+class Item:
+    """A probe in a list, with what the trampolines need at hand."""
+
+    probe: ptr[Probe]
+    entry: u64
+    exit: u64
+    counters: u32
+    data: u32  # offset of its entry data in the node's data area
+    data_size: u32
+    reserved: u32
+
+
+@struct
+class ProbeList:
+    """The probes of a site, newest first. Immutable; swapped in whole."""
+
+    entry: u64  # entry trampoline
+    exit: u64  # exit trampoline
+    count: u32
+    data_size: u32  # all entry data together, bytes
+    data_words: u32  # what the fast path has to clear, in words of 8
+    reserved: u32
+    items: array[Item, 64]
+
+
+@struct
+class StubRecord:
+    """The words behind a stub's code."""
+
+    ip: u64  # the site: entry_ip
+    slot: ptr[ptr[ProbeList]]
+    after_prologue: u64  # 1: the return slot is at 8(%rbp) (mcount), and the classic swap is used

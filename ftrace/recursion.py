@@ -1,0 +1,42 @@
+"""Recursion protection: FT-50..FT-55.
+
+Two families of context bits per task. A context that already holds its bit may once take the family's TRANSITION bit, so
+that a callback which calls a traced function runs twice, and no deeper. `INSIDE` marks the outermost hit from before it
+loads a site's list until it has done with it: unregistering waits for it (ftrace.quiesce).
+"""
+
+from __future__ import annotations
+
+from sandbox.native import cast, native, ptr, u32, void
+from sandbox.tasks import Task
+
+INSIDE = 1
+FTRACE = 1
+"""Shift of the family that callbacks take (ftrace_test_recursion_trylock)."""
+LIST = 6
+"""Shift of the family that the list walker and the assist function take."""
+
+NORMAL_BIT = 3
+TRANSITION_BIT = 4
+FTRACE_NORMAL = 1 << (FTRACE + NORMAL_BIT)
+OCCUPIED = 0x7FE
+"""Any bit of either family."""
+
+
+@native(inline=True)
+def trylock(task: ptr[Task], family: u32) -> u32:
+    """The bit taken, or 0."""
+    context_bit = cast(u32, 1) << (family + NORMAL_BIT - task.context)
+    if task.rec & context_bit == 0:
+        task.rec |= context_bit
+        return context_bit
+    transition = cast(u32, 1) << (family + TRANSITION_BIT)
+    if task.rec & transition == 0:
+        task.rec |= transition
+        return transition
+    return 0
+
+
+@native(inline=True)
+def unlock(task: ptr[Task], bit: u32) -> void:
+    task.rec &= ~bit

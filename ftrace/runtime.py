@@ -1,0 +1,103 @@
+"""The native runtime: one image with the whole hit path, linked when the first function is to be traced."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from functools import cache
+
+from ftrace import dispatch, pools, quiesce, rethook, text_poke
+from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList, StubRecord
+from ftrace.recursion import FTRACE_NORMAL, INSIDE
+from ftrace.x86_64 import stubs, trampolines
+from sandbox import memory, signals, tasks
+from sandbox.native_image import NativeImage
+from sandbox.native import Unit
+from sandbox.native.compile import compile_unit
+from sandbox.thread_key import ThreadKey
+from sandbox.x86_64.vectors import save_area
+
+FUNCTIONS = (
+    tasks.task_get, rethook.rethook_flush_task,
+    dispatch.dispatch_entry, dispatch.dispatch_slow, dispatch.dispatch_exit, dispatch.ftrace_cancel, pools.pool_give,
+    text_poke.emit_stubs, text_poke.choose, text_poke.distinct_lists, text_poke.relist, text_poke.missing_stub,
+    text_poke.verify_sites, text_poke.poke_words, text_poke.poke_step, text_poke.read_back, text_poke.poke_trap,
+    quiesce.quiesce, quiesce.is_pinned,
+    signals.signal_dispatch,
+)  # fmt: skip
+
+def constants(task_offset: int, save_area: int, save_mask: int, save: str) -> dict[str, int | str]:
+    """What the assembly names: field offsets and sizes."""
+    task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
+    first_item = ProbeList.offset("items")
+    record = stubs.RECORD - stubs.RETURN_POINT
+    return {
+        "TASK": task_offset, "REC": task.offset("rec"), "TOP": task.offset("top"), "LIMIT": task.offset("limit"),
+        "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
+        "PROBES": node.offset("probes"), "CALLER": node.offset("caller"), "ARMED": node.offset("armed"),
+        "DATA": node.offset("data"), "NODE_IP": node.offset("ip"), "INLINE_DATA": node.offset("inline_data"),
+        "NODE": tasks.NODE, "CREDITS": counters.offset("credits"), "HITS": counters.offset("hits"),
+        "EXITS": counters.offset("exits"), "LIST_WORDS": ProbeList.offset("data_words"),
+        "ITEM_PROBE": first_item + item.offset("probe"), "ITEM_ENTRY": first_item + item.offset("entry"),
+        "ITEM_EXIT": first_item + item.offset("exit"), "ITEM_COUNTERS": first_item + item.offset("counters"),
+        "PROBE_FLAGS": 0, "POOL_FLAGS": POOL_SHARED | SWITCHING, "INSIDE_FTRACE": INSIDE | FTRACE_NORMAL,
+        "RECORD_IP": record + StubRecord.offset("ip"), "RECORD_FROM_RETURN": record,
+        "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
+        "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
+        "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),
+        "USER_SS": 0x2B, "USER_CS": 0x33, "REDIRECTED": dispatch.REDIRECTED,
+        "XSAVE_SIZE": save_area + 64, "XSAVE_MASK": save_mask, "XSAVE": save,
+    }  # fmt: skip
+
+
+class Runtime:
+    """The linked hit path and what it needs of the process."""
+
+    def __init__(self) -> None:
+        self.key = ThreadKey()
+        self.image = NativeImage(_object_code(self.key.offset))
+        self.template = stubs.stub_template(self.key.offset, _stub_offsets())
+        self.slab = memory.reserve(tasks.CAPACITY * tasks.STRIDE)
+        self.image.variable("tasks_slab").value = self.slab
+        self.image.variable("task_offset").value = self.key.offset
+        self.image.variable("task_key").value = self.key.number
+        self.key.set_destructor(self.image.address("rethook_flush_task"))
+        self.signals = signals.SignalRoom(self.image)
+        self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
+        memory.sync_cores()
+        atexit.register(self.disarm_python)
+
+    def tasks(self) -> list[ctypes.Structure]:
+        """The records ever claimed, as ctypes structures of `sandbox.tasks.Task`."""
+        claimed = self.image.variable("tasks_claimed_high").value
+        return [tasks.Task.ctypes.from_address(self.slab + index * tasks.STRIDE) for index in range(claimed)]
+
+    def quiesce(self) -> None:
+        """Return when no other thread can still be inside what was replaced before. Without the GIL."""
+        self.image.call("quiesce")
+
+    def disarm_python(self) -> None:
+        """Called when the interpreter is about to end."""
+
+
+def _stub_offsets() -> dict[str, int]:
+    return {
+        "REC": tasks.Task.offset("rec"),
+        "TOP": tasks.Task.offset("top"),
+        "STUB": tasks.Node.offset("stub"),
+        "PROBES": tasks.Node.offset("probes"),
+        "EXIT": ProbeList.offset("exit"),
+    }
+
+
+def _object_code(task_offset: int) -> bytes:
+    area = save_area()
+    text = trampolines.assembly(constants(task_offset, area.size, area.mask, area.instruction))
+    unit = Unit("ftrace_runtime", FUNCTIONS, assembly=text + signals.RESTORER)
+    return compile_unit(unit)
+
+
+@cache
+def runtime() -> Runtime:
+    """The process's runtime, started by the first caller."""
+    return Runtime()

@@ -1,0 +1,408 @@
+"""The trampolines between a stub and the handlers, as assembly text (AT&T) for LLVM to assemble.
+
+Every entry trampoline is called by a stub (ftrace.x86_64.stubs) with
+
+    r11 = task   r10 = probe list   all argument registers and rax live
+    stack        (%rsp) return into the stub    8(%rsp) the parent's return address
+
+and returns with ZF=1 to run the function unhooked, ZF=0 to have the stub call the body. Every exit trampoline is jumped to with
+
+    r11 = node   r10 = probe list   rax, rdx, rcx and the vector registers live: they hold the function's results
+    stack        rsp = return slot + 8, 16-byte aligned
+
+and returns to the parent. The *fast* trampolines serve a site with one probe whose handlers are native and do not ask for
+registers; whatever is not plain (a flag of the probe, no credit, a dead node below, the shadow stack full) leaves them
+for the *complete* ones before anything has been changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from string import Template
+
+PT_REGS_WORDS = 21
+_SAVED = ("rax", "rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
+
+# Words of a full register image, from the highest address down; what stands at each is pushed.
+_IMAGE = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10", "r11", "rbx", "rbp", "r12", "r13", "r14", "r15")
+
+
+def _push(registers: tuple[str, ...]) -> str:
+    return "\n".join(f"    push %{register}" for register in registers)
+
+
+def _pop(registers: tuple[str, ...]) -> str:
+    return "\n".join(f"    pop %{register}" for register in reversed(registers))
+
+
+ENTRY_FAST = """
+# A site with one native probe: the entry handler only.
+#   stack inside: 8 saved registers, return into the stub at 64(%rsp), parent at 72(%rsp)
+    .globl ftrace_entry_only
+    .p2align 6
+ftrace_entry_only:
+$save
+    mov $ITEM_PROBE(%r10), %rdi
+    cmpl $$0, $PROBE_FLAGS(%rdi)
+    jne entry_only_complete
+    mov $ITEM_COUNTERS(%r10), %eax
+    movl $$$INSIDE_FTRACE, $REC(%r11)
+    incq $HITS(%r11,%rax)
+    mov 64(%rsp), %rax
+    mov 72(%rsp), %rdx
+    mov $RECORD_IP(%rax), %rsi
+    xor %ecx, %ecx
+    xor %r8d, %r8d
+    call *$ITEM_ENTRY(%r10)
+    pop %r11
+    movl $$0, $REC(%r11)
+$restore_but_r11
+    cmp %eax, %eax
+    ret
+entry_only_complete:
+$restore
+    jmp ftrace_entry_complete
+"""
+
+BOTH_FAST = """
+# A site with one native probe that has an exit handler. The node is reserved (the new top stored) before it is filled;
+# what can decline did so before.
+#   inside: r8 = the new node, r9 = address of the return slot, rcx = the node that was on top
+    .globl $name
+    .p2align 6
+$name:
+$save
+    mov $ITEM_PROBE(%r10), %rdi
+    cmpl $$0, $PROBE_FLAGS(%rdi)
+    jne 8f
+    mov $TOP(%r11), %rcx
+    lea 72(%rsp), %r9
+    cmp %r9, $FRAME(%rcx)
+    jbe 8f
+    lea $NODE(%rcx), %r8
+    cmp $LIMIT(%r11), %r8
+    ja 8f
+    mov $ITEM_COUNTERS(%r10), %eax
+    subq $$1, $CREDITS(%r11,%rax)
+    js 7f
+    mov %r8, $TOP(%r11)
+    movl $$$INSIDE_FTRACE, $REC(%r11)
+    incq $HITS(%r11,%rax)
+    mov 64(%rsp), %rax
+    mov 72(%rsp), %rdx
+    mov %r9, $FRAME(%r8)
+    mov %r10, $PROBES(%r8)
+    mov $RECORD_IP(%rax), %rsi
+    mov %rdx, $PARENT(%r8)
+    mov %rdx, $CALLER(%r8)
+    add $$$EXIT_FROM_RETURN, %rax
+    mov %rsi, $NODE_IP(%r8)
+    mov %rax, $STUB(%r8)
+    movq $$1, $ARMED(%r8)
+$data
+    xor %ecx, %ecx
+$call
+    pop %r11
+    test %eax, %eax
+    jne 6f
+    movl $$0, $REC(%r11)
+$restore_but_r11
+    test %rsp, %rsp
+    ret
+6:  # cancelled: give the node back
+    push %r11
+    mov %r11, %rdi
+    call ftrace_cancel
+    pop %r11
+$restore_but_r11
+    cmp %eax, %eax
+    ret
+7:  addq $$1, $CREDITS(%r11,%rax)
+8:
+$restore
+    jmp ftrace_entry_complete
+"""
+
+NO_DATA = """
+    movq $$0, $DATA(%r8)
+    xor %r8d, %r8d"""
+
+INLINE_DATA = """
+    mov $LIST_WORDS(%r10), %ecx
+    lea $INLINE_DATA(%r8), %rax
+    mov %rax, $DATA(%r8)
+9:  movq $$0, $INLINE_DATA-8(%r8,%rcx,8)
+    dec %ecx
+    jne 9b
+    mov %rax, %r8"""
+
+CALL_ENTRY = """    call *$ITEM_ENTRY(%r10)"""
+NO_ENTRY = """    xor %eax, %eax"""
+
+EXIT_FAST = """
+# Return of a call that came in through a fast trampoline with an exit handler.
+#   stack inside: the parent (where `ret` goes), rax, rdx, rcx, node, probe list
+    .globl ftrace_exit_fast
+    .p2align 6
+ftrace_exit_fast:
+    push $PARENT(%r11)
+    cmp %rsp, $FRAME(%r11)
+    jne exit_fast_complete
+    push %rax
+    push %rdx
+    push %rcx
+    push %r11
+    push %r10
+    mov %r11, %r9
+    mov %fs:$TASK, %r11
+    cmpl $$0, $REC(%r11)
+    jne exit_fast_unsaved
+    movl $$1, $REC(%r11)
+    mov $ITEM_PROBE(%r10), %rdi
+    cmpl $$0, $PROBE_FLAGS(%rdi)
+    jne exit_fast_flagged
+    mov $ITEM_COUNTERS(%r10), %eax
+    movl $$$INSIDE_FTRACE, $REC(%r11)
+    incq $EXITS(%r11,%rax)
+    mov $NODE_IP(%r9), %rsi
+    mov $CALLER(%r9), %rdx
+    mov $DATA(%r9), %r8
+    xor %ecx, %ecx
+    call *$ITEM_EXIT(%r10)
+    pop %r10
+    pop %rsi
+    mov %fs:$TASK, %r11
+    movl $$1, $REC(%r11)
+    mov $ITEM_PROBE(%r10), %rdi
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne exit_fast_shared
+    mov $ITEM_COUNTERS(%r10), %eax
+    incq $CREDITS(%r11,%rax)
+exit_fast_release:
+    sub $$$NODE, %rsi
+    mov %rsi, $TOP(%r11)
+    movl $$0, $REC(%r11)
+    pop %rcx
+    pop %rdx
+    pop %rax
+    ret
+exit_fast_shared:
+    push %rsi
+    push %r11
+    mov %rdi, %rsi
+    mov %r11, %rdi
+    call pool_give
+    pop %r11
+    pop %rsi
+    jmp exit_fast_release
+exit_fast_flagged:
+    movl $$0, $REC(%r11)
+exit_fast_unsaved:
+    pop %r10
+    pop %r11
+    pop %rcx
+    pop %rdx
+    pop %rax
+exit_fast_complete:
+    add $$8, %rsp
+    mov $STUB(%r11), %r10
+    jmp ftrace_exit_complete
+"""
+
+ENTRY_COMPLETE = """
+# Entry with a full pt_regs, for every kind of list. regs->ip and sp are made here: sp is the address of the return slot.
+#   stack inside: pt_regs (168 bytes), 8 bytes of padding, return into the stub, return slot
+    .globl ftrace_entry_complete
+    .p2align 6
+ftrace_entry_complete:
+$image
+    mov %r11, %rdi
+    mov %r10, %rsi
+    mov %rsp, %rdx
+    mov 176(%rsp), %rcx
+    lea $EXIT_FROM_RETURN(%rcx), %r8
+    add $$$RECORD_FROM_RETURN, %rcx
+    xor %r9d, %r9d
+    call dispatch_entry
+entry_finish:
+    cmp $$$REDIRECTED, %eax
+    je entry_redirect
+    mov %eax, 168(%rsp)
+$unimage
+    add $$32, %rsp
+    cmpl $$0, 8(%rsp)
+    lea 16(%rsp), %rsp
+    ret
+entry_redirect:
+    mov $REGS_IP(%rsp), %rax
+    mov %rax, 176(%rsp)
+$unimage
+    add $$48, %rsp
+    ret
+
+# A thread without a task, or one in tracing code already: called from the end of the stub, returns to its middle.
+    .globl ftrace_entry_slow
+    .p2align 4
+ftrace_entry_slow:
+    subq $$$SLOW_TO_RETURN, (%rsp)
+$image
+    mov %rsp, %rdi
+    mov 176(%rsp), %rcx
+    lea $RECORD_FROM_RETURN(%rcx), %rsi
+    lea $EXIT_FROM_RETURN(%rcx), %rdx
+    call dispatch_slow
+    jmp entry_finish
+
+# Return with a full pt_regs: sp is the caller's after the return. r10 = the address in the return slot.
+#   stack inside: pt_regs (168 bytes), flags as they were, padding, the parent (where `ret` goes)
+    .globl ftrace_exit_complete
+    .p2align 6
+ftrace_exit_complete:
+    lea -16(%rsp), %rsp
+    pushfq
+    push $$$USER_SS
+    lea 32(%rsp), %r11
+    push %r11
+    pushfq
+    push $$$USER_CS
+    push $$0
+    push $$-1
+$push_image
+    cld
+    mov %rsp, %rdi
+    lea 184(%rsp), %rsi
+    mov %r10, %rdx
+    call dispatch_exit
+    mov %rax, 184(%rsp)
+$unimage
+    mov 16(%rsp), %r11
+    cmp %r11, 40(%rsp)
+    jne exit_flags
+    add $$56, %rsp
+    ret
+exit_flags:
+    push %r11
+    popfq
+    lea 56(%rsp), %rsp
+    ret
+"""
+
+CALL_FOREIGN = """
+# i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, with the
+# vector state kept. The save area is on the stack, 64-byte aligned; its size and mask come from CPUID.
+#   rbx = handler, then its result; r12 = ip; rbp = frame
+    .globl ftrace_call_foreign
+    .p2align 4
+ftrace_call_foreign:
+    push %rbp
+    mov %rsp, %rbp
+    push %rbx
+    push %r12
+    sub $$$XSAVE_SIZE, %rsp
+    and $$-64, %rsp
+    mov %rdi, %rbx
+    mov %rdx, %r12
+    xor %edx, %edx
+    mov $$$XSAVE_MASK, %eax
+    movq $$0, 512(%rsp)
+    movq $$0, 520(%rsp)
+    movq $$0, 528(%rsp)
+    movq $$0, 536(%rsp)
+    movq $$0, 544(%rsp)
+    movq $$0, 552(%rsp)
+    movq $$0, 560(%rsp)
+    movq $$0, 568(%rsp)
+    $XSAVE (%rsp)
+    mov %rsi, %rdi
+    mov %r12, %rsi
+    mov %rcx, %rdx
+    mov %r8, %rcx
+    mov %r9, %r8
+    cld
+    call *%rbx
+    mov %eax, %ebx
+    xor %edx, %edx
+    mov $$$XSAVE_MASK, %eax
+    xrstor (%rsp)
+    mov %ebx, %eax
+    lea -16(%rbp), %rsp
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+"""
+
+LOST = """
+# void ftrace_lost_return(stub, frame): nobody knows where this call came from. Say so and die on the spot.
+    .globl ftrace_lost_return
+ftrace_lost_return:
+    mov $$1, %eax
+    mov $$2, %edi
+    lea lost_message(%rip), %rsi
+    mov $$lost_message_end - lost_message, %edx
+    syscall
+    ud2
+lost_message:
+    .ascii "fprobe: Return address not found: a hooked function returned on a stack that nobody hooked.\\n"
+lost_message_end:
+"""
+
+EMPTY = """
+# A site whose probes have all gone while a thread was on its way here.
+    .globl ftrace_entry_none
+    .p2align 4
+ftrace_entry_none:
+    movl $$0, $REC(%r11)
+    cmp %eax, %eax
+    ret
+"""
+
+# The image of an entry: a word of padding, then ss, sp, flags, cs, ip, orig_ax by hand, then the registers.
+_ENTRY_IMAGE = """    sub $$8, %rsp
+    push $$$USER_SS
+    push %r11
+    pushfq
+    push $$$USER_CS
+    push $$0
+    push $$0
+"""
+
+
+def _image() -> str:
+    fix_sp = "    lea 184(%rsp), %rax\n    mov %rax, $REGS_SP(%rsp)\n    cld"
+    return _ENTRY_IMAGE + _push(_IMAGE) + "\n" + fix_sp
+
+
+def _unimage() -> str:
+    """Restore every register from the image and leave rsp at its ip word less 8: orig_ax."""
+    return _pop(_IMAGE) + "\n    add $$8, %rsp"
+
+
+def assembly(constants: Mapping[str, int | str]) -> str:
+    """All trampolines. `constants` gives the field offsets and sizes that the text names (see `ftrace.runtime`)."""
+    saves = {
+        "save": _push(_SAVED),
+        "restore": _pop(_SAVED),
+        "restore_but_r11": _pop(_SAVED[:-1]),
+        "image": _image(),
+        "push_image": _push(_IMAGE),
+        "unimage": _unimage(),
+    }
+    variants = (
+        ("ftrace_both", NO_DATA, CALL_ENTRY),
+        ("ftrace_both_data", INLINE_DATA, CALL_ENTRY),
+        ("ftrace_exit_only", NO_DATA, NO_ENTRY),
+        ("ftrace_exit_only_data", INLINE_DATA, NO_ENTRY),
+    )
+    texts = [ENTRY_FAST, EXIT_FAST, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY]
+    texts += [_expand(BOTH_FAST, {"name": name, "data": data, "call": call}) for name, data, call in variants]
+    expanded = "\n".join(_expand(text, saves) for text in texts)
+    return "    .text\n" + Template(expanded).substitute(constants)
+
+
+def _expand(text: str, blocks: Mapping[str, str]) -> str:
+    """Put blocks in where they stand alone on a line, leaving `$$` and the names of constants for the last step."""
+    for name, block in blocks.items():
+        text = re.sub(rf"\${name}(?=:?$)", lambda _, block=block: block, text, flags=re.MULTILINE)
+    return text

@@ -1,0 +1,41 @@
+"""Native images: a compiled unit of native functions, linked into this process for good."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+
+class NativeImage:
+    """The code and variables of a native unit. Calls release the GIL."""
+
+    def __init__(self, object_code: bytes) -> None:
+        from llvmlite import binding
+
+        from sandbox.native.compile import target_machine
+
+        machine = target_machine()
+        empty = binding.parse_assembly(f'target triple = "{machine.triple}"')
+        self._engine = binding.create_mcjit_compiler(empty, machine)
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
+        self._engine.finalize_object()
+        self._functions: dict[str, Any] = {}
+
+    def address(self, symbol: str) -> int:
+        """Where `symbol` is. Raises LookupError if the image does not have it."""
+        address = self._engine.get_function_address(symbol) or self._engine.get_global_value_address(symbol)
+        if not address:
+            raise LookupError(f"no symbol {symbol!r} in the native image")
+        return int(address)
+
+    def call(self, symbol: str, *arguments: int) -> int:
+        """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number."""
+        function = self._functions.get(symbol)
+        if function is None:
+            prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_uint64] * len(arguments))
+            function = self._functions[symbol] = prototype(self.address(symbol))
+        return int(function(*arguments))
+
+    def variable(self, symbol: str) -> ctypes.c_uint64:
+        """A 64-bit variable of the image: its `.value` reads and writes it."""
+        return ctypes.c_uint64.from_address(self.address(symbol))

@@ -1,0 +1,188 @@
+"""Per-thread state, found in one load.
+
+A *task* is a record for a thread that has run a probed function. Records lie in one preallocated slab, `STRIDE` bytes
+apart: the `Task` header, one `Counters` line per registered probe, and the shadow stack. A thread finds its record
+through a `pthread` key whose place relative to %fs is discovered at start-up: a new thread reads 0 there and claims a
+record on its first hit, and the key's destructor gives it back. Nothing is allocated on the way.
+"""
+
+from __future__ import annotations
+
+from sandbox.native import (
+    addressof, array, atomic_cas, cast, extern, fn, global_var, i32, i64, load, native, null, ptr, read_fs, store,
+    struct, syscall, u8, u32, u64, void, zeroed,
+)  # fmt: skip
+
+CAPACITY = 2048
+"""Threads that can be inside probed code at the same time; one more counts misses with the cause `task`."""
+STRIDE = 1 << 22
+"""Bytes of address space per task."""
+COUNTER_LINES = 2048
+"""Probes that can be registered at the same time."""
+
+FREE, CLAIMED = 0, 1
+
+_SYS_RT_SIGPROCMASK, _SYS_GETTID = 14, 186
+_SIG_SETMASK = 2
+# Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked.
+_ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10)
+
+
+@struct
+class Counters:
+    """What one task has counted for one probe; a cache line, written by its thread only."""
+
+    credits: u64  # return nodes this task may take without asking (a signed number)
+    hits: u64
+    missed_recursion: u64
+    missed_nodes: u64
+    missed_busy: u64
+    missed_depth: u64
+    missed_context: u64
+    exits: u64
+
+
+@struct
+class Node:
+    """A hooked call on the shadow stack."""
+
+    parent: u64  # what the return slot held: where the stub returns to
+    frame: u64  # address of the return slot
+    stub: u64  # what the slot holds while the body runs
+    probes: u64  # the ftrace ProbeList the call came in with, which it pins
+    caller: u64  # the real return address: parent, seen through other stubs
+    armed: u64  # bit i: the i-th probe of the list wants its exit
+    data: u64  # address of the entry data, or 0
+    ip: u64
+    inline_data: array[u64, 8]
+
+
+@struct
+class Task:
+    """A thread's record."""
+
+    rec: u32  # recursion bits (ftrace.recursion); 0 exactly when the thread is in no tracing code
+    context: u32  # 0 normal, 1 softirq, 2 irq, 3 nmi
+    top: ptr[Node]  # the newest node
+    limit: u64  # a node at this address or above does not fit
+    bottom: ptr[Node]  # a sentinel that is no call
+    data_top: u64  # entry data that does not fit a node is stacked here
+    data_limit: u64
+    kprobe: u64  # kprobe_running(): the kprobe being handled, or 0
+    tid: u32
+    state: u32
+    errno: ptr[i32]
+    preempt: u32
+    index: u32
+    abandoned: u64  # nodes whose call never returned
+    saved_mask: u64
+    vectors: u64  # where a foreign handler's caller has its vector registers saved, or 0
+
+
+HEADER = 4096
+COUNTERS = HEADER
+NODES = HEADER + COUNTER_LINES * 64
+DATA_STACK = STRIDE - (1 << 18)
+NODE = 128
+
+slab = global_var(u64, 0, name="tasks_slab")
+task_offset = global_var(u64, 0, name="task_offset")
+claimed_high = global_var(u64, 0, name="tasks_claimed_high")  # one past the highest record ever claimed
+
+errno_location = extern("__errno_location", fn[ptr[i32]])
+pthread_setspecific = extern("pthread_setspecific", fn[i32, u32, u64])
+task_key = global_var(u64, 0, name="task_key")
+
+
+@native(inline=True)
+def current() -> ptr[Task]:
+    """The running thread's task, or null if it has none yet."""
+    return cast(ptr[Task], read_fs(task_offset))
+
+
+@native(inline=True)
+def task_at(index: u64) -> ptr[Task]:
+    return cast(ptr[Task], addressof(cast(ptr[u8], slab)[index * STRIDE]))
+
+
+@native(inline=True)
+def counters(task: ptr[Task], offset: u32) -> ptr[Counters]:
+    return cast(ptr[Counters], addressof(cast(ptr[u8], task)[cast(u64, offset)]))
+
+
+@native
+def task_reset(task: ptr[Task]) -> void:
+    """Empty the shadow stack; counters and credits stay with the record, whoever owns it."""
+    base = cast(ptr[u8], task)
+    task.bottom = cast(ptr[Node], addressof(base[NODES]))
+    task.bottom.frame = 0xFFFF_FFFF_FFFF_FFFF
+    task.bottom.stub = 0
+    task.top = task.bottom
+    task.limit = cast(u64, addressof(base[DATA_STACK - NODE]))
+    task.data_top = cast(u64, addressof(base[DATA_STACK]))
+    task.data_limit = cast(u64, addressof(base[STRIDE]))
+    task.context = 0
+    task.kprobe = 0
+    task.preempt = 0
+    task.vectors = 0
+    task.rec = 0
+
+
+@native(bounded=False)
+def task_search(start: u64) -> ptr[Task]:
+    """Take the first free record at or behind `start`."""
+    index: u64 = start
+    while index < CAPACITY:
+        task = task_at(index)
+        if load(addressof(task.state), "relaxed") == FREE and atomic_cas(addressof(task.state), FREE, CLAIMED, "acq_rel"):
+            task.index = cast(u32, index)
+            return task
+        index += 1
+    return null
+
+
+@native(bounded=False)
+def raise_high(index: u64) -> void:
+    high = load(addressof(claimed_high), "relaxed")
+    while index >= high and not atomic_cas(addressof(claimed_high), high, index + 1, "acq_rel"):
+        high = load(addressof(claimed_high), "relaxed")
+
+
+@native(noinline=True)
+def task_claim() -> ptr[Task]:
+    """A record for this thread, or null if there is none left. Signals are held off meanwhile."""
+    task = task_search(0)
+    if task == null:
+        return null
+    task_reset(task)
+    task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
+    task.errno = errno_location()
+    raise_high(cast(u64, task.index))
+    pthread_setspecific(cast(u32, task_key), cast(u64, task))
+    return task
+
+
+mask_all = global_var(u64, _ASYNCHRONOUS)
+
+
+@native(noinline=True)
+def task_get() -> ptr[Task]:
+    """The running thread's task, claimed now if need be; null if the slab is full."""
+    task = current()
+    if task != null:
+        return task
+    old: array[u64, 1] = zeroed
+    syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(mask_all)), cast(i64, addressof(old[0])), 8, 0, 0)
+    task = current()
+    if task == null:
+        task = task_claim()
+    syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(old[0])), 0, 8, 0, 0)
+    return task
+
+
+
+@native
+def task_free(task: ptr[Task]) -> void:
+    task_reset(task)
+    task.tid = 0
+    store(addressof(task.state), FREE, "release")

@@ -1,0 +1,83 @@
+"""How the vector state is saved around foreign code: which instruction, which components, how many bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+
+from sandbox import memory
+
+X87, SSE, AVX, AVX512 = 1 << 0, 1 << 1, 1 << 2, 7 << 5
+WANTED = X87 | SSE | AVX | AVX512
+"""Everything a compiler may use for arguments, results and temporaries; not AMX, not protection keys."""
+
+_LEGACY_AND_HEADER = 576
+
+# cpuid(leaf = edi, subleaf = esi) -> four words at rdx ; xgetbv(0) -> rax
+_CPUID = bytes.fromhex("534989d089f889f10fa24189004189580441894808418950 0c5bc3".replace(" ", ""))
+_XGETBV = bytes.fromhex("31c90f01d048c1e2204809d0c3")
+
+
+@dataclass(frozen=True)
+class SaveArea:
+    """`instruction` ('xsavec' or 'xsave'), `mask` of components, and `size` in bytes of the area (64-byte aligned)."""
+
+    instruction: str
+    mask: int
+    size: int
+
+
+class _Cpu:
+    """CPUID and XGETBV, from a page of code that is given back."""
+
+    def __init__(self) -> None:
+        self._text = memory.allocate_text((1 << 32, 1 << 32), memory.PAGE, "fprobe-cpuid")
+        self._text.write(self._text.base, _CPUID)
+        self._text.write(self._text.base + 64, _XGETBV)
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
+        self._cpuid = prototype(self._text.base)
+        self.xgetbv = ctypes.CFUNCTYPE(ctypes.c_uint64)(self._text.base + 64)
+
+    def cpuid(self, leaf: int, subleaf: int = 0) -> tuple[int, int, int, int]:
+        words = ctypes.create_string_buffer(16)
+        self._cpuid(leaf, subleaf, words)
+        eax, ebx, ecx, edx = struct.unpack("<4I", words)
+        return eax, ebx, ecx, edx
+
+    def close(self) -> None:
+        self._text.unmap()
+
+
+def save_area() -> SaveArea:
+    """What this CPU offers. Raises OSError if it has no XSAVE (or the kernel does not allow it)."""
+    cpu = _Cpu()
+    try:
+        if not cpu.cpuid(1)[2] >> 27 & 1:
+            raise OSError(38, "this CPU has no XSAVE: vector registers cannot be kept around handlers")
+        mask = cpu.xgetbv() & WANTED
+        if cpu.cpuid(0xD, 1)[0] >> 1 & 1:
+            return SaveArea("xsavec", mask, _compacted_size(cpu, mask))
+        return SaveArea("xsave", mask, _standard_size(cpu, mask))
+    finally:
+        cpu.close()
+
+
+def _components(mask: int) -> list[int]:
+    return [number for number in range(2, 63) if mask >> number & 1]
+
+
+def _compacted_size(cpu: _Cpu, mask: int) -> int:
+    size = _LEGACY_AND_HEADER
+    for number in _components(mask):
+        length, _offset, flags, _ = cpu.cpuid(0xD, number)
+        if flags & 2:
+            size = (size + 63) & -64
+        size += length
+    return (size + 63) & -64
+
+
+def _standard_size(cpu: _Cpu, mask: int) -> int:
+    ends = [_LEGACY_AND_HEADER]
+    ends += [sum(cpu.cpuid(0xD, number)[:2]) for number in _components(mask)]
+    return (max(ends) + 63) & -64
