@@ -1,12 +1,48 @@
+"""The built-in demo program: a small in-memory file system in the shape of a kernel's.
+
+About 150 functions of LLVM IR, readable, in files by theme beside this one. `demo_main(i64 n)` does n rounds of
+open, write, fsync, read, stat, mmap, close and unlink, with failures among them, and returns a checksum that depends
+on n alone. It may be called by any number of threads at once, and from signal handlers: every call has a task, with a
+file system, of its own (15 at a time; the others wait). Every other function works on the task of the calling
+demo_main, or, called directly, on task 0, which all threads share: direct calls need the caller's own locking.
+
+========================  ==========================================================================================
+what                      where
+========================  ==========================================================================================
+file system               do_sys_open, do_filp_open, vfs_open, vfs_read, vfs_write, vfs_fsync, vfs_llseek, vfs_create,
+                          vfs_mkdir, vfs_unlink, vfs_getattr, vfs_statfs; dget, dput, d_lookup, iput, fput
+memory                    kmalloc, kfree, alloc_page, free_page, do_mmap
+scheduling                schedule, pick_next_task, update_curr, calc_load; get_current, which is notrace
+interrupt-like entry      asm_sysvec_apic_timer_interrupt
+recursion                 link_path_walk, simple_du, seq_put_decimal_ull
+loops                     hash_name, csum_partial, generic_file_read, generic_file_write
+indirect calls            do_syscall through sys_call_table; vfs_* through file_operations and inode_operations
+more than six arguments   do_syscall (7), do_mmap (8)
+floating point            calc_load, calc_global_load, seq_put_double
+vectors                   mix_lanes (arguments and result), page_checksum, clear_page
+structs by value          vfs_getattr (sret), cp_new_stat (byval), current_time and timespec64_sub (in registers)
+varargs                   printk, scnprintf (int, string, double); vprintk, seq_vprintf take a va_list
+tail calls                elv_scan_up and elv_scan_down (each other), copy_to_user, dput and dentry_kill (each other),
+                          iput, fput; vfs_llseek and vfs_fsync_range (indirect)
+other conventions         page_checksum is fastcc
+errors                    -ENOENT, -EBADF, -ENOTDIR, -EISDIR, -EINVAL, -EFBIG, -ENOSPC, -ENAMETOOLONG, -ENOSYS occur
+data symbols              jiffies, nr_files, saved_command_line, linux_banner, sys_call_table, tasks, task_owner
+========================  ==========================================================================================
+
+`nr_files` is back at its old value when demo_main returns; `jiffies` grows by a quarter of the rounds.
+"""
+
 from __future__ import annotations
 
 from importlib.resources import files
 
 NAME = "demo"
+"""The name of the module, as in [demo]."""
+
 _PARTS = ("types", "lib", "mm", "sched", "dcache", "ramfs", "vfs", "syscall", "main")
 
 
 def source() -> str:
-    """The program as LLVM IR text."""
+    """The program as LLVM IR text, without stubs."""
     here = files(__name__)
     return "\n".join(here.joinpath(f"{part}.ll").read_text("utf-8") for part in _PARTS)

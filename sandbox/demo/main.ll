@@ -36,7 +36,7 @@ define void @start_kernel(ptr %task) #0 {
   ret void
 }
 
-; Everything free: 64 page frames, 32 inodes, dentries and objects, 16 files. Bits of a map that
+; Everything free: 32 page frames, inodes, dentries and objects, 16 files. Bits of a map that
 ; stand for nothing are set for good.
 define void @mm_init(ptr %task) #0 {
   %inodes = getelementptr %struct.task_struct, ptr %task, i32 0, i32 1
@@ -54,7 +54,7 @@ define void @mm_init(ptr %task) #0 {
   %fds = getelementptr %struct.task_struct, ptr %task, i32 0, i32 15
   %log = getelementptr %struct.task_struct, ptr %task, i32 0, i32 21
   %populated = getelementptr %struct.task_struct, ptr %task, i32 0, i32 22
-  store i64 0, ptr %task
+  store i64 -4294967296, ptr %task
   store i64 -4294967296, ptr %inodes
   store i64 -4294967296, ptr %dentries
   store i64 -65536, ptr %files
@@ -136,7 +136,7 @@ define i64 @demo_io(i64 %fd, i32 %random, ptr %buf, ptr %written) #0 {
   %address = ptrtoint ptr %buf to i64
   %count = call i64 @demo_count(i32 %random)
   %upper = lshr i32 %random, 20
-  %place = urem i32 %upper, 1024
+  %place = urem i32 %upper, 4200
   %offset = zext i32 %place to i64
   call void @fill_pattern(ptr %buf, i64 %count, i32 %random)
   %pos = call i64 @sys3(i64 5, i64 %fd, i64 %offset, i64 0)
@@ -374,6 +374,7 @@ define i64 @demo_summary(ptr %task, i64 %hash) #0 {
   ret i64 %h9
 }
 
+; All rounds, then the summary. Its frame holds the buffer.
 define i64 @demo_run(ptr %task, i64 %n) #0 {
 entry:
   %state = alloca i64
@@ -395,8 +396,8 @@ done:
   ret i64 %result
 }
 
-; n rounds (none if n <= 0) in a file system of its own; the checksum depends on n alone. Any number of threads may
-; call it at once; 15 run, the others wait.
+; n rounds (none if n <= 0) in a file system of its own; the checksum depends on n alone. Any
+; number of threads may call it at once: 15 run, the others wait. A signal handler may call it too.
 define i64 @demo_main(i64 %n) #0 {
   %caller = call ptr @get_current()
   %previous = call i64 @task_nr(ptr %caller)

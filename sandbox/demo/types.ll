@@ -126,7 +126,7 @@ target triple = "x86_64-unknown-linux-gnu"
   [16 x %struct.file],       ; 16 files
   [32 x %struct.inode],      ; 17 inodes
   [32 x %struct.dentry],     ; 18 dentries
-  [64 x [512 x i8]],         ; 19 page frames
+  [32 x [512 x i8]],         ; 19 page frames
   [32 x [64 x i8]],          ; 20 kmalloc objects
   [1024 x i8],               ; 21 log_buf, a ring
   i64                        ; 22 nr_populated: pages that mappings found resident

@@ -399,7 +399,7 @@ define i32 @vfs_statfs(ptr %dentry, ptr %buf) #0 {
   %ffree.at = getelementptr %struct.kstatfs, ptr %buf, i32 0, i32 5
   store i64 2240043254, ptr %buf
   store i64 512, ptr %bsize.at
-  store i64 64, ptr %blocks.at
+  store i64 32, ptr %blocks.at
   store i64 %bfree, ptr %bfree.at
   store i64 32, ptr %files.at
   store i64 %ffree, ptr %ffree.at
