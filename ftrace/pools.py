@@ -11,7 +11,7 @@ from __future__ import annotations
 from ftrace.recursion import INSIDE, OCCUPIED
 from ftrace.records import POOL_SHARED, SWITCHING, Probe
 from sandbox.native import (
-    addressof, atomic_add, atomic_cas, atomic_exchange, atomic_or, bool_, cast, i64, load, native, pause, ptr, signal_fence,
+    addressof, atomic_add, atomic_and, atomic_cas, atomic_exchange, atomic_or, bool_, cast, i64, load, native, pause, ptr, signal_fence,
     single_add, single_sub, store, syscall, u32, u64, void, volatile_load,
 )  # fmt: skip
 from sandbox.tasks import Counters, Task, claimed_high, counters, task_at
@@ -131,3 +131,9 @@ def pool_give(task: ptr[Task], probe: ptr[Probe]) -> void:
     signal_fence()
     if outer == 0:
         task.rec &= ~CREDIT
+
+
+@native
+def probe_set_flags(probe: ptr[Probe], on: u64, off: u64) -> void:
+    atomic_or(addressof(probe.flags), cast(u32, on), "acq_rel")
+    atomic_and(addressof(probe.flags), ~cast(u32, off), "acq_rel")

@@ -20,6 +20,7 @@ from sandbox.x86_64.vectors import save_area
 FUNCTIONS = (
     tasks.task_get, rethook.rethook_flush_task,
     dispatch.dispatch_entry, dispatch.dispatch_slow, dispatch.dispatch_exit, dispatch.ftrace_cancel, pools.pool_give,
+    pools.probe_set_flags,
     text_poke.emit_stubs, text_poke.choose, text_poke.distinct_lists, text_poke.relist, text_poke.missing_stub,
     text_poke.verify_sites, text_poke.poke_words, text_poke.poke_step, text_poke.read_back, text_poke.poke_trap,
     quiesce.quiesce, quiesce.is_pinned,
@@ -64,6 +65,8 @@ class Runtime:
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
+        self.force_breakpoints = 0
+        """1: patch every site by the breakpoint protocol, also where a single store would do."""
         memory.sync_cores()
         atexit.register(self.disarm_python)
 
@@ -72,12 +75,21 @@ class Runtime:
         claimed = self.image.variable("tasks_claimed_high").value
         return [tasks.Task.ctypes.from_address(self.slab + index * tasks.STRIDE) for index in range(claimed)]
 
+    def shadow_ips(self) -> list[int]:
+        """The entry addresses of all hooked calls that have not returned, over all threads."""
+        return [node.ip for task in self.tasks() for node in _nodes(task)]
+
     def quiesce(self) -> None:
         """Return when no other thread can still be inside what was replaced before. Without the GIL."""
         self.image.call("quiesce")
 
     def disarm_python(self) -> None:
         """Called when the interpreter is about to end."""
+
+
+def _nodes(task: ctypes.Structure) -> list[ctypes.Structure]:
+    """The nodes on a task's shadow stack, newest first."""
+    return [tasks.Node.ctypes.from_address(address) for address in range(task.top, task.bottom, -tasks.NODE)]
 
 
 def _stub_offsets() -> dict[str, int]:

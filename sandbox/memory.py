@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import functools
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 PAGE = mmap.PAGESIZE
@@ -45,8 +47,8 @@ text_mutex = threading.RLock()
 
 def _check(result: int | None, what: str) -> int:
     if result is None or result == _MAP_FAILED:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"{what}: {os.strerror(errno)}")
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
     return result
 
 
@@ -57,8 +59,8 @@ def _mmap(address: int | None, size: int, prot: int, flags: int, fd: int = -1) -
 
 def _mprotect(address: int, size: int, prot: int) -> None:
     if _libc.mprotect(address, size, prot):
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"mprotect of {size} bytes at {address:#x}: {os.strerror(errno)}")
+        code = ctypes.get_errno()
+        raise OSError(code, f"mprotect of {size} bytes at {address:#x}: {os.strerror(code)}")
 
 
 @dataclass(eq=False)
@@ -196,26 +198,39 @@ def _gaps_near(low: int, high: int, size: int) -> Iterator[int]:
     yield from sorted(candidates, key=lambda address: abs(address - low))
 
 
+def _place_near(near: tuple[int, int], size: int, place: Callable[[int], int]) -> tuple[int, int]:
+    """Call `place(address)` with free addresses in reach until one is still free; that address and the result."""
+    with text_mutex:
+        for address in _gaps_near(*near, size):
+            try:
+                return address, place(address)
+            except FileExistsError:
+                continue
+    raise OSError(errno.ENOMEM, f"no room for {size} bytes within reach of {near[0]:#x}..{near[1]:#x}")
+
+
 def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:
     """Fresh text pages (zeros) within rel32 reach of the whole range `near` = (low, high).
 
     `size` is in bytes and widened to whole pages. Raises OSError(ENOMEM) if there is no room in reach.
     """
     size = (size + PAGE - 1) & -PAGE
-    low, high = near
-    with text_mutex:
-        for address in _gaps_near(low, high, size):
-            try:
-                return TextMapping(address, size, name, _map_twice(address, size, name, _MAP_FIXED_NOREPLACE))
-            except FileExistsError:
-                continue
-    raise OSError(12, f"no room for {size} bytes of text within reach of {low:#x}..{high:#x}")
+    base, alias = _place_near(near, size, lambda address: _map_twice(address, size, name, _MAP_FIXED_NOREPLACE))
+    return TextMapping(base, size, name, alias)
 
 
-def reserve(size: int) -> int:
-    """Address of `size` bytes of zeroed read/write memory; pages are charged only when they are touched."""
+def reserve(size: int, near: tuple[int, int] | None = None) -> int:
+    """Address of `size` bytes of zeroed read/write memory; pages are charged only when they are touched.
+
+    With `near` = (low, high), within rel32 reach of that whole range; OSError(ENOMEM) if there is no room.
+    """
     flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
-    address = _mmap(None, size, _PROT_READ | _PROT_WRITE, flags)
+    size = (size + PAGE - 1) & -PAGE
+    if near is None:
+        address = _mmap(None, size, _PROT_READ | _PROT_WRITE, flags)
+    else:
+        place = functools.partial(_mmap, size=size, prot=_PROT_READ | _PROT_WRITE, flags=flags | _MAP_FIXED_NOREPLACE)
+        address, _ = _place_near(near, size, place)
     _libc.madvise(address, size, _MADV_NOHUGEPAGE)
     return address
 

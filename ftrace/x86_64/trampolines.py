@@ -254,6 +254,13 @@ $image
     call dispatch_slow
     jmp entry_finish
 
+# What a list names as its exit trampoline when its calls all return through the complete one.
+    .globl ftrace_exit_from_list
+    .p2align 4
+ftrace_exit_from_list:
+    mov $STUB(%r11), %r10
+    jmp ftrace_exit_complete
+
 # Return with a full pt_regs: sp is the caller's after the return. r10 = the address in the return slot.
 #   stack inside: pt_regs (168 bytes), flags as they were, padding, the parent (where `ret` goes)
     .globl ftrace_exit_complete

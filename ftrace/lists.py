@@ -1,0 +1,115 @@
+"""Probe lists: what a site runs. Immutable, shared by all sites with the same probes, freed when nobody can use them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from typing import TYPE_CHECKING
+
+from ftrace.records import (
+    COMPLETE, HAS_ENTRY, HAS_EXIT, MAX_PROBES_PER_SITE, Item, ProbeList,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from ftrace.probe import NativeProbe
+    from ftrace.runtime import Runtime
+
+_ITEMS = ProbeList.offset("items")
+_FAST_DATA = 64
+"""The most entry data, in bytes, that the fast trampolines clear."""
+
+
+class ListRecord:
+    """A native ProbeList and what keeps it alive. `probes` are in the order in which their entry handlers run."""
+
+    def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...]) -> None:
+        if len(probes) > MAX_PROBES_PER_SITE:
+            raise OSError(errno.ENOSPC, f"more than {MAX_PROBES_PER_SITE} probes on one function")
+        self.probes = probes
+        self.sites = 0
+        """How many sites run it."""
+        self._memory = ctypes.create_string_buffer(_ITEMS + Item.size * max(len(probes), 1) + 64)
+        self.address = (ctypes.addressof(self._memory) + 63) & -64
+        self._fill(runtime)
+
+    def _fill(self, runtime: Runtime) -> None:
+        native = ProbeList.ctypes.from_address(self.address)
+        offset = 0
+        for index, probe in enumerate(self.probes):
+            item = Item.ctypes.from_address(self.address + _ITEMS + index * Item.size)
+            item.probe, item.counters = probe.address, probe.native.counters
+            item.entry, item.exit = probe.native.entry or 0, probe.native.exit or 0
+            item.data, item.data_size = offset, probe.native.data_size
+            offset += (probe.native.data_size + 7) & -8
+        native.count, native.data_size, native.data_words = len(self.probes), offset, (offset + 7) >> 3
+        native.entry = runtime.image.address(_entry_trampoline(self.probes, offset))
+        native.exit = runtime.image.address(_exit_trampoline(self.probes))
+
+
+def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
+    return len(probes) == 1 and not probes[0].native.flags & COMPLETE
+
+
+def _entry_trampoline(probes: tuple[NativeProbe, ...], data_size: int) -> str:
+    if not probes:
+        return "ftrace_entry_none"
+    kind = probes[0].native.kind
+    if not _is_fast(probes) or data_size > _FAST_DATA or not kind & (HAS_ENTRY | HAS_EXIT):
+        return "ftrace_entry_complete"
+    if not kind & HAS_EXIT:
+        return "ftrace_entry_only"
+    return ("ftrace_both" if kind & HAS_ENTRY else "ftrace_exit_only") + ("_data" if data_size else "")
+
+
+def _exit_trampoline(probes: tuple[NativeProbe, ...]) -> str:
+    return "ftrace_exit_fast" if _is_fast(probes) else "ftrace_exit_from_list"
+
+
+class ListCache:
+    """The lists in use, by their probes, and those that wait to be freed."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._by_probes: dict[tuple[NativeProbe, ...], ListRecord] = {}
+        self._by_address: dict[int, ListRecord] = {}
+        self._retired: list[ListRecord] = []
+        self.empty = self.get(())
+        self.empty.sites = 1
+
+    def get(self, probes: tuple[NativeProbe, ...]) -> ListRecord:
+        """The list of these probes, made if there is none. Raises OSError(ENOSPC) if they are too many."""
+        record = self._by_probes.get(probes)
+        if record is None:
+            record = ListRecord(self._runtime, probes)
+            self._by_probes[probes] = self._by_address[record.address] = record  # type: ignore[index]
+        return record
+
+    def at(self, address: int) -> ListRecord:
+        """The list at a native address."""
+        return self._by_address[address]
+
+    def moved(self, old: ListRecord, new: ListRecord, count: int) -> None:
+        """`count` sites went from one list to another."""
+        if old is not self.empty:
+            old.sites -= count
+        if new is not self.empty:
+            new.sites += count
+
+    def retire(self) -> None:
+        """Take lists that no site runs out of use; call `free` once every thread has been waited for."""
+        unused = [record for record in self._by_probes.values() if not record.sites]
+        for record in unused:
+            del self._by_probes[record.probes]
+        self._retired += unused
+
+    def free(self) -> None:
+        """Free the retired lists that no shadow stack refers to. Call it after `quiesce`."""
+        pinned = [record for record in self._retired if self._runtime.image.call("is_pinned", record.address)]
+        for record in self._retired:
+            if record not in pinned:
+                del self._by_address[record.address]
+        self._retired = pinned
+
+    def in_retired(self, probe: NativeProbe) -> bool:
+        """Whether a call that this probe hooked has not returned yet."""
+        return any(probe in record.probes for record in self._retired)

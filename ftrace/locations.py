@@ -1,0 +1,162 @@
+"""The location table: every stub of every loaded module, in table order (FT-2, FT-6, FT-7, FT-24).
+
+A *selection* says which locations are meant: for each block of sites a number whose bit i stands for its i-th site.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ftrace.glob import Match, Pattern, index_of
+from ftrace.lists import ListCache
+from ftrace.probe import CounterLines
+from ftrace.runtime import Runtime
+from ftrace.sites import SiteBlock
+from sandbox.module import Module
+from sandbox.symbols import Symbol
+
+SITE_SIZE = 5
+
+
+class Location(NamedTuple):
+    """A place that can be patched: dyn_ftrace."""
+
+    block: SiteBlock
+    index: int
+
+    @property
+    def ip(self) -> int:
+        """Address of the 5-byte stub."""
+        return self.block.addresses[self.index]
+
+    @property
+    def function(self) -> Symbol:
+        """The function it stands at the head of."""
+        return self.block.functions[self.index]
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return self.block.names[self.index]
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.block.module.name}]"
+
+
+class Selection(dict[SiteBlock, int]):
+    """Locations: a bit mask for each block that has any."""
+
+    def count(self) -> int:
+        """How many locations."""
+        return sum(mask.bit_count() for mask in self.values())
+
+    def __or__(self, other: Selection) -> Selection:  # type: ignore[override]
+        return _clean({block: self.get(block, 0) | other.get(block, 0) for block in {**self, **other}})
+
+    def __and__(self, other: Selection) -> Selection:
+        return _clean({block: mask & other.get(block, 0) for block, mask in self.items()})
+
+    def __sub__(self, other: Selection) -> Selection:
+        return _clean({block: mask & ~other.get(block, 0) for block, mask in self.items()})
+
+    def __contains__(self, item: object) -> bool:
+        if isinstance(item, Location):
+            return bool(self.get(item.block, 0) >> item.index & 1)
+        return super().__contains__(item)
+
+    def locations(self) -> Iterator[Location]:
+        """Each location, in table order."""
+        for block, mask in self.items():
+            for index in _bits(mask):
+                yield Location(block, index)
+
+
+def _clean(masks: dict[SiteBlock, int]) -> Selection:
+    return Selection({block: mask for block, mask in masks.items() if mask})
+
+
+def _bits(mask: int) -> Iterator[int]:
+    text = bin(mask)[:1:-1]
+    index = text.find("1")
+    while index >= 0:
+        yield index
+        index = text.find("1", index + 1)
+
+
+class LocationTable:
+    """All locations. Blocks stand in the order in which their modules were loaded."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.lists = ListCache(runtime)
+        self.lines = CounterLines(runtime)
+        self.blocks: list[SiteBlock] = []
+        self.lock = threading.RLock()
+        """ftrace_lock: held while operations are registered or the table changes."""
+
+    def add(self, module: Module) -> SiteBlock | None:
+        """Append a module's stubs; None if it has none."""
+        if not len(module.sites):
+            return None
+        block = SiteBlock(module, self.runtime, self.lists)
+        self.blocks.append(block)
+        return block
+
+    def block_of(self, module: Module) -> SiteBlock | None:
+        """The block of a module, if it has one."""
+        return next((block for block in self.blocks if block.module is module), None)
+
+    def everything(self) -> Selection:
+        """All locations."""
+        return Selection({block: block.everything for block in self.blocks})
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blocks))
+
+    def select(self, pattern: Pattern) -> Selection:
+        """The locations whose function matches a pattern (its negation is the caller's affair)."""
+        if pattern.kind is Match.INDEX:
+            location = self.at(index_of(pattern))
+            return Selection({location.block: 1 << location.index}) if location else Selection()
+        return _clean({block: pattern.select(block.names) for block in self.blocks})
+
+    def at(self, position: int) -> Location | None:
+        """The location at a 0-based position of the table."""
+        if position < 0:
+            return None
+        for block in self.blocks:
+            if position < len(block):
+                return Location(block, position)
+            position -= len(block)
+        return None
+
+    def location(self, address: int) -> Location | None:
+        """ftrace_location: by an address within a stub, or the address of a function (FT-7)."""
+        for block in self.blocks:
+            index = bisect_right(block.addresses, address) - 1
+            if index >= 0 and address < block.addresses[index] + SITE_SIZE:
+                return Location(block, index)
+            following = index + 1
+            if following < len(block) and block.functions[following].address == address:
+                return Location(block, following)
+        return None
+
+    def location_range(self, start: int, end: int) -> Location | None:
+        """ftrace_location_range: a location whose 5 bytes touch start..end, both inclusive (FT-6)."""
+        for block in self.blocks:
+            index = bisect_right(block.addresses, end) - 1
+            if index >= 0 and block.addresses[index] + SITE_SIZE > start:
+                return Location(block, index)
+        return None
+
+    def named(self, name: str) -> Location | None:
+        """The first location of a function called exactly `name`."""
+        for block in self.blocks:
+            try:
+                return Location(block, block.names.index(name))
+            except ValueError:
+                continue
+        return None

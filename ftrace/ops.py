@@ -1,0 +1,156 @@
+"""ftrace_ops: a callback, the functions it is for, and its registration (FT-14..31, FT-36..40)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ftrace.glob import parse
+from ftrace.locations import Selection
+from ftrace.probe import NativeProbe
+from ftrace.sites import SiteBlock
+from ftrace.tracer import Tracer, tracer
+
+FTRACE_OPS_FL_ENABLED = 1 << 0
+FTRACE_OPS_FL_DYNAMIC = 1 << 1
+FTRACE_OPS_FL_SAVE_REGS = 1 << 2
+FTRACE_OPS_FL_SAVE_REGS_IF_SUPPORTED = 1 << 3
+FTRACE_OPS_FL_RECURSION = 1 << 4
+FTRACE_OPS_FL_STUB = 1 << 5
+FTRACE_OPS_FL_INITIALIZED = 1 << 6
+FTRACE_OPS_FL_DELETED = 1 << 7
+FTRACE_OPS_FL_IPMODIFY = 1 << 13
+FTRACE_OPS_FL_RCU = 1 << 14
+FTRACE_OPS_FL_PERMANENT = 1 << 16
+
+
+class ftrace_ops:
+    """What is called, and where.
+
+    `filter_hash` and `notrace_hash`: an empty filter means all functions, an empty notrace excludes none (FT-23).
+    `detach` is called by `detach_all` in place of a plain unregister.
+    """
+
+    def __init__(self, flags: int = 0) -> None:
+        self.flags = flags
+        self.filter_hash = Selection()
+        self.notrace_hash = Selection()
+        self.detach: Callable[[], Any] = lambda: unregister_ftrace_function(self)
+        self._probe: NativeProbe | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it is registered."""
+        return bool(self.flags & FTRACE_OPS_FL_ENABLED)
+
+    @property
+    def probe(self) -> NativeProbe:
+        """The native half. Raises ValueError before the first registration."""
+        if self._probe is None:
+            raise ValueError("this ftrace_ops has never been registered")
+        return self._probe
+
+    def selection(self) -> Selection:
+        """The locations it is for, by its hashes as they are now."""
+        chosen = self.filter_hash or tracer().table.everything()
+        return chosen - self.notrace_hash
+
+    def forget(self, block: SiteBlock) -> None:
+        """A module has gone: no address of it may match one that comes later (FT-72)."""
+        self.filter_hash = self.filter_hash - Selection({block: block.everything})
+        self.notrace_hash = self.notrace_hash - Selection({block: block.everything})
+
+
+def register_ops(ops: ftrace_ops, probe: NativeProbe) -> None:
+    """Register `ops` with its native half. Raises OSError with the errno of FT-36."""
+    tracing = tracer()
+    with tracing.table.lock:
+        tracing.check_alive()
+        if ops.flags & FTRACE_OPS_FL_DELETED:
+            raise OSError(errno.EINVAL, "this ftrace_ops is marked as deleted")
+        if ops.enabled:
+            raise OSError(errno.EBUSY, "this ftrace_ops is registered already")
+        ops._probe = probe
+        tracing.enable(ops)
+        ops.flags |= FTRACE_OPS_FL_ENABLED
+
+
+def unregister_ftrace_function(ops: ftrace_ops) -> None:
+    """Take `ops` off all functions; returns when no other thread is in its callback (FT-39, FT-40).
+
+    Raises OSError: ENODEV if ftrace is dead, EBUSY if it is not registered.
+    """
+    tracing = tracer()
+    with tracing.table.lock:
+        tracing.check_alive()
+        if not ops.enabled:
+            raise OSError(errno.EBUSY, "this ftrace_ops is not registered")
+        ops.flags &= ~FTRACE_OPS_FL_ENABLED
+        tracing.disable(ops)
+
+
+def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:
+    """Add the functions that match to the filter; `!pattern` removes them; `reset` starts from an empty one (FT-25).
+
+    Raises OSError(EINVAL), with the filter unchanged, if nothing matches.
+    """
+    _set_hash(ops, "filter_hash", pattern, reset)
+
+
+def ftrace_set_notrace(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:
+    """The same for the functions that are excluded. Raises OSError(EINVAL) also for an IPMODIFY ops (FT-28)."""
+    if ops.flags & FTRACE_OPS_FL_IPMODIFY:
+        raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY takes no notrace filter")
+    _set_hash(ops, "notrace_hash", pattern, reset)
+
+
+def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = False, reset: bool = False) -> None:
+    """Add (or remove) the locations of these addresses, all or none (FT-26).
+
+    Raises OSError: EINVAL for an address without a location, ENOENT for removing one that is not there.
+    """
+    tracing = tracer()
+    with tracing.table.lock:
+        tracing.check_alive()
+        changed = Selection() if reset else ops.filter_hash
+        for ip in ips:
+            location = tracing.table.location(ip)
+            if location is None:
+                raise OSError(errno.EINVAL, f"{ip:#x} is in no function that can be traced")
+            one = Selection({location.block: 1 << location.index})
+            if remove and location not in changed:
+                raise OSError(errno.ENOENT, f"{location} is not in the filter")
+            changed = changed - one if remove else changed | one
+        _install(tracing, ops, "filter_hash", changed)
+
+
+def ftrace_free_filter(ops: ftrace_ops) -> None:
+    """Empty both hashes (FT-30)."""
+    ops.filter_hash, ops.notrace_hash = Selection(), Selection()
+
+
+def _set_hash(ops: ftrace_ops, which: str, pattern: str | None, reset: bool) -> None:
+    tracing = tracer()
+    with tracing.table.lock:
+        tracing.check_alive()
+        base = Selection() if reset else getattr(ops, which)
+        changed = base if pattern is None else _edited(tracing, base, pattern)
+        _install(tracing, ops, which, changed)
+
+
+def _edited(tracing: Tracer, base: Selection, text: str) -> Selection:
+    pattern = parse(text)
+    found = tracing.table.select(pattern)
+    if not found:
+        raise OSError(errno.EINVAL, f"no function matches {text!r}")
+    return base - found if pattern.negated else base | found
+
+
+def _install(tracing: Tracer, ops: ftrace_ops, which: str, changed: Selection) -> None:
+    if not ops.enabled:
+        setattr(ops, which, changed)
+        return
+    before = ops.selection()
+    setattr(ops, which, changed)
+    tracing.change(ops, before, ops.selection())

@@ -1,0 +1,103 @@
+"""The native half of an ftrace_ops: the record that trampolines read, and its line of counters in every task."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from ftrace.records import Probe
+from sandbox import tasks
+
+if TYPE_CHECKING:
+    from ftrace.runtime import Runtime
+
+
+@dataclass
+class Counts:
+    """What a probe has counted, over all threads. `missed_*` are the causes; their sum is nmissed."""
+
+    hits: int = 0
+    exits: int = 0
+    missed_recursion: int = 0
+    missed_nodes: int = 0
+    missed_busy: int = 0
+    missed_depth: int = 0
+    missed_context: int = 0
+    missed_task: int = 0
+
+    @property
+    def missed(self) -> int:
+        """All misses."""
+        return sum(getattr(self, field.name) for field in fields(self) if field.name.startswith("missed_"))
+
+
+class CounterLines:
+    """Which of the counter lines are taken. A line is reused when no call refers to its probe any more."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._free: list[int] = []
+        self._used = 0
+
+    def take(self) -> int:
+        """The offset in a Task of a line that is zero in all tasks. Raises OSError(ENOSPC) if there is none left."""
+        if self._free:
+            return self._free.pop()
+        if self._used == tasks.COUNTER_LINES:
+            raise OSError(errno.ENOSPC, f"more than {tasks.COUNTER_LINES} probes are registered")
+        self._used += 1
+        self._runtime.image.variable("counter_lines_used").value = self._used * tasks.Counters.size
+        return tasks.COUNTERS + (self._used - 1) * tasks.Counters.size
+
+    def give(self, offset: int) -> None:
+        """Zero the line everywhere and make it available."""
+        for line in self.each(offset):
+            ctypes.memset(ctypes.addressof(line), 0, tasks.Counters.size)
+        self._free.append(offset)
+
+    def each(self, offset: int) -> Iterator[ctypes.Structure]:
+        """The line at `offset` in every task ever claimed."""
+        claimed = self._runtime.image.variable("tasks_claimed_high").value
+        for index in range(claimed):
+            yield tasks.Counters.ctypes.from_address(self._runtime.slab + index * tasks.STRIDE + offset)
+
+
+class NativeProbe:
+    """A Probe record in native memory. `native` is its ctypes view, `address` where it is."""
+
+    def __init__(self, lines: CounterLines, **values: Any) -> None:
+        self._lines = lines
+        self._memory = ctypes.create_string_buffer(Probe.size + 64)
+        self.address = (ctypes.addressof(self._memory) + 63) & -64
+        self.native: Any = Probe.ctypes.from_address(self.address)
+        self.native.counters = lines.take()
+        self.native.cookie = self.address
+        for name, value in values.items():
+            setattr(self.native, name, value)
+
+    def counts(self) -> Counts:
+        """The sum over all threads, at this moment."""
+        total = Counts(missed_task=self.native.missed_task)
+        for line in self._lines.each(self.native.counters):
+            for field in fields(Counts):
+                if field.name != "missed_task":
+                    setattr(total, field.name, getattr(total, field.name) + getattr(line, field.name))
+        return total
+
+    def set_flag(self, flag: int) -> None:
+        """Set a flag; takes effect at the next hit."""
+        self._runtime_flags(flag, True)
+
+    def clear_flag(self, flag: int) -> None:
+        """Clear a flag; takes effect at the next hit."""
+        self._runtime_flags(flag, False)
+
+    def _runtime_flags(self, flag: int, on: bool) -> None:
+        self._lines._runtime.image.call("probe_set_flags", self.address, flag if on else 0, 0 if on else flag)
+
+    def free(self) -> None:
+        """Give the counter line back. No list and no shadow stack may refer to the probe."""
+        self._lines.give(self.native.counters)

@@ -1,0 +1,203 @@
+"""The sites of one module: which list each runs, its stub, and the batch that switches them.
+
+The way of a change: verify the sites -> swap their lists -> write the stubs that are missing -> poke -> sync -> read back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ftrace.text_poke import Block
+from ftrace.x86_64 import stubs
+from sandbox import memory
+
+if TYPE_CHECKING:
+    from ftrace.lists import ListCache, ListRecord
+    from ftrace.runtime import Runtime
+    from sandbox.module import Module
+    from sandbox.symbols import Symbol
+
+Change = Callable[["ListRecord"], "ListRecord"]
+"""From the list that a site runs to the one it is to run."""
+
+_CHUNK = 512
+"""Stubs are written this many at a time."""
+_LISTS_AT_ONCE = 256
+
+
+class SiteMismatch(OSError):
+    """A site does not hold what it should: somebody else has patched it. `index` is its place in the block."""
+
+    def __init__(self, block: SiteBlock, index: int, text: str) -> None:
+        super().__init__(errno.EINVAL, text)
+        self.block = block
+        self.index = index
+
+
+class SiteBlock:
+    """The stubs of a module, ascending by address; position i stands for the i-th of them everywhere."""
+
+    def __init__(self, module: Module, runtime: Runtime, lists: ListCache) -> None:
+        self.module = module
+        self.addresses: array[int] = module.sites
+        self.functions: list[Symbol] = module.site_functions
+        self.names: list[str] = [symbol.name for symbol in module.site_functions]
+        self._runtime = runtime
+        self._lists = lists
+        self._text = _text_of(module)
+        self._slots: ctypes.Array[ctypes.c_uint64] | None = None
+        self._stub_text: memory.TextMapping | None = None
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def everything(self) -> int:
+        """The mask of all sites."""
+        return (1 << len(self)) - 1
+
+    def list_at(self, index: int) -> ListRecord:
+        """What the site at `index` runs."""
+        return self._lists.at(self._slots[index]) if self._slots is not None else self._lists.empty
+
+    def apply(self, mask: int, change: Change) -> None:
+        """Switch the sites in `mask`: each gets `change(list)`, and jumps to its stub or is a NOP again.
+
+        Holds the text mutex. Raises SiteMismatch, having changed nothing, if a site holds something else than it
+        should. The caller has to quiesce before it frees anything.
+        """
+        with memory.text_mutex:
+            if self._slots is None:
+                self._prepare()
+            self._call("choose", _bytes_of(mask, len(self)))
+            self._verify()
+            self._relist(change)
+            self._write_stubs()
+            self._poke()
+
+    # -- set up -------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Memory for the slots and room for all stubs, within reach of the text."""
+        count = len(self)
+        near = (self._text.base, self._text.end)
+        self._stub_text = memory.allocate_text(near, count * stubs.STUB_SIZE, f"{self.module.name}-stubs")
+        reach = (min(near[0], self._stub_text.base), max(near[1], self._stub_text.end))
+        self._pointers = memory.reserve(16 + count * 8, reach)
+        pointers = (ctypes.c_uint64 * 2).from_address(self._pointers)
+        pointers[0] = self._runtime.image.address("ftrace_exit_complete")
+        pointers[1] = self._runtime.image.address("ftrace_entry_slow")
+        self._slots = (ctypes.c_uint64 * count).from_address(self._pointers + 16)
+        self._slots[:] = [self._lists.empty.address] * count
+        self._template = ctypes.create_string_buffer(self._template_bytes(), stubs.STUB_SIZE)
+        self._describe()
+
+    def _template_bytes(self) -> bytes:
+        template = self._runtime.template
+        return (stubs.swapping(template) if self.module.site_kind == "mcount" else template).code
+
+    def _describe(self) -> None:
+        count = len(self)
+        self._stubs = (ctypes.c_uint64 * count)()
+        self._chosen = (ctypes.c_uint8 * count)()
+        self._site_array = (ctypes.c_uint64 * count).from_buffer(self.addresses)
+        self._native = Block.ctypes()
+        self._native.count, self._native.empty = count, self._lists.empty.address
+        for name, data in (
+            ("sites", self._site_array), ("slots", self._slots), ("chosen", self._chosen), ("stubs", self._stubs),
+        ):  # fmt: skip
+            setattr(self._native, name, ctypes.addressof(data))
+
+    def _call(self, function: str, *arguments: int | bytes) -> int:
+        """Call a function of ftrace.text_poke on this block."""
+        values = [ctypes.addressof(_keep(a)) if isinstance(a, bytes) else a for a in arguments]
+        return self._runtime.image.call(function, ctypes.addressof(self._native), *values)
+
+    # -- the steps of a change ----------------------------------------------------------------------------------
+
+    def _verify(self) -> None:
+        index = self._call("verify_sites")
+        if index >= 0:
+            raise self._mismatch(index, "holds")
+
+    def _mismatch(self, index: int, verb: str) -> SiteMismatch:
+        address = self.addresses[index]
+        found = ctypes.string_at(address, stubs.SITE_SIZE).hex(":")
+        return SiteMismatch(self, index, f"the stub of {self.names[index]} at {address:#x} {verb} {found}")
+
+    def _relist(self, change: Change) -> None:
+        found = (ctypes.c_uint64 * _LISTS_AT_ONCE)()
+        while count := self._call("distinct_lists", ctypes.addressof(found), _LISTS_AT_ONCE):
+            for address in found[:count]:
+                old = self._lists.at(address)
+                new = change(old)
+                self._lists.moved(old, new, self._call("relist", old.address, new.address))
+
+    def _write_stubs(self) -> None:
+        text = self._stub_text
+        assert text is not None
+        index = self._call("missing_stub", 0)
+        if index == len(self):
+            return
+        with text.writable() as delta:
+            while index < len(self):
+                first = index // _CHUNK * _CHUNK
+                last = min(first + _CHUNK, len(self))
+                where = text.base + first * stubs.STUB_SIZE
+                template = ctypes.addressof(self._template)
+                self._call("emit_stubs", first, last, where, delta, template, self._pointers)
+                index = self._call("missing_stub", last)
+
+    def _poke(self) -> None:
+        with self._text.writable() as delta:
+            left = self._call("poke_words", delta & (1 << 64) - 1, self._runtime.force_breakpoints)
+            if left:
+                self._poke_with_breakpoints(delta & (1 << 64) - 1)
+            memory.sync_cores()
+        index = self._call("read_back")
+        if index >= 0:
+            raise self._mismatch(index, "was written, but holds")
+
+    def _poke_with_breakpoints(self, delta: int) -> None:
+        poking = self._runtime.image.variable("text_poking")
+        poking.value = ctypes.addressof(self._native)
+        try:
+            for step in range(3):
+                self._call("poke_step", delta, step)
+                memory.sync_cores()
+        finally:
+            poking.value = 0
+
+    def close(self) -> None:
+        """Give back the stubs and slots of a module that is gone."""
+        if self._stub_text is not None:
+            self._stub_text.unmap()
+            memory.release(self._pointers, 16 + len(self) * 8)
+            self._stub_text = self._slots = None
+
+
+_kept = ctypes.create_string_buffer(1)
+
+
+def _keep(data: bytes) -> ctypes.Array[ctypes.c_char]:
+    """A buffer with these bytes that lives until the next call; the text mutex is held meanwhile."""
+    global _kept
+    _kept = ctypes.create_string_buffer(data, len(data))
+    return _kept
+
+
+def _bytes_of(mask: int, count: int) -> bytes:
+    return mask.to_bytes((count + 7) // 8, "little")
+
+
+def _text_of(module: Module) -> memory.TextMapping:
+    """The mapping with the module's sites."""
+    first, last = module.sites[0], module.sites[-1]
+    for text in module.texts:
+        if first in text and last in text:
+            return text
+    raise ValueError(f"the stubs of module {module.name!r} do not lie in one text mapping")

@@ -1,0 +1,161 @@
+"""What is traced in this process: the location table and the operations that are registered on it.
+
+The way of a registration: the ops' hashes select locations -> each site gets a list with the probe in its place -> one
+batch switches the sites. The way back is the same, and then waits until nobody is in what was replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ftrace.locations import LocationTable, Selection
+from ftrace.runtime import Runtime, runtime
+from ftrace.sites import Change, SiteBlock
+from sandbox.module import Module, ModuleState, register_module_notifier
+
+if TYPE_CHECKING:
+    from ftrace.lists import ListRecord
+    from ftrace.ops import ftrace_ops
+    from ftrace.probe import NativeProbe
+
+OFF_VARIABLE = "FPROBE_OFF"
+"""Environment variable that switches all probing off: nothing can be registered."""
+
+
+class Tracer:
+    """The process's function tracing. `enabled`: the registered operations, newest first."""
+
+    def __init__(self, native: Runtime) -> None:
+        self.runtime = native
+        self.table = LocationTable(native)
+        self.enabled: list[ftrace_ops] = []
+        self.dead = False
+        """Set by ftrace_kill; for good."""
+        self._waiting: list[NativeProbe] = []
+        register_module_notifier(self._module_event)
+
+    # -- registered operations ----------------------------------------------------------------------------------
+
+    def enable(self, ops: ftrace_ops) -> None:
+        """Put an ops at the head of the list and on its sites. Raises OSError, having undone everything."""
+        with self.table.lock:
+            self.check_alive()
+            self.enabled.insert(0, ops)
+            try:
+                self._apply(ops.selection(), self._adding(ops.probe))
+            except OSError:
+                self.enabled.remove(ops)
+                raise
+
+    def disable(self, ops: ftrace_ops) -> None:
+        """Take an ops off its sites; returns when no other thread is in its callbacks."""
+        with self.table.lock:
+            self.check_alive()
+            self._apply(ops.selection(), self._removing(ops.probe))
+            self.enabled.remove(ops)
+            self._settle(ops.probe)
+
+    def change(self, ops: ftrace_ops, old: Selection, new: Selection) -> None:
+        """Move an enabled ops from one selection to another; only the difference is patched (FT-27)."""
+        with self.table.lock:
+            self._apply(old - new, self._removing(ops.probe))
+            self._apply(new - old, self._adding(ops.probe))
+            self._settle(None)
+
+    def check_alive(self) -> None:
+        """Raise OSError(ENODEV) if ftrace is dead or probing is switched off."""
+        if self.dead:
+            raise OSError(errno.ENODEV, "ftrace has been killed after a bug; nothing can be registered any more")
+        if os.environ.get(OFF_VARIABLE, "0") not in ("", "0"):
+            raise OSError(errno.ENODEV, f"probing is switched off by {OFF_VARIABLE}")
+
+    def _adding(self, probe: NativeProbe) -> Change:
+        order = [ops.probe for ops in self.enabled]
+
+        def add(old: ListRecord) -> ListRecord:
+            members = {*old.probes, probe}
+            return self.table.lists.get(tuple(other for other in order if other in members))
+
+        return add
+
+    def _removing(self, probe: NativeProbe) -> Change:
+        def remove(old: ListRecord) -> ListRecord:
+            return self.table.lists.get(tuple(other for other in old.probes if other is not probe))
+
+        return remove
+
+    def _apply(self, selection: Selection, change: Change) -> None:
+        for block, mask in selection.items():
+            block.apply(mask, change)
+
+    def _settle(self, probe: NativeProbe | None) -> None:
+        """Wait for every thread, then free what nobody can reach any more."""
+        lists = self.table.lists
+        lists.retire()
+        self.runtime.quiesce()
+        lists.free()
+        if probe is not None:
+            self._waiting.append(probe)
+        pinned = [waiting for waiting in self._waiting if lists.in_retired(waiting)]
+        for waiting in self._waiting:
+            if waiting not in pinned:
+                waiting.free()
+        self._waiting = pinned
+
+    # -- modules ------------------------------------------------------------------------------------------------
+
+    def _module_event(self, event: ModuleState, module: Module) -> None:
+        if event is ModuleState.COMING:
+            self._module_coming(module)
+        elif event is ModuleState.GOING:
+            self._module_going(module)
+
+    def _module_coming(self, module: Module) -> None:
+        """An ops with an empty filter covers the new functions too (FT-71, FT-79)."""
+        with self.table.lock:
+            block = self.table.add(module)
+            if block is None:
+                return
+            for ops in reversed(self.enabled):
+                mask = ops.selection().get(block, 0)
+                if mask:
+                    block.apply(mask, self._adding(ops.probe))
+
+    def _module_going(self, module: Module) -> None:
+        """Take the module's functions out of everything (FT-72); EBUSY if one is being run with its return hooked."""
+        with self.table.lock:
+            block = self.table.block_of(module)
+            if block is None:
+                return
+            busy = self._frames_in(block)
+            if busy:
+                raise OSError(errno.EBUSY, f"module {module.name!r} is in use: {', '.join(busy)} has not returned")
+            block.apply(block.everything, lambda _old: self.table.lists.empty)
+            self._settle(None)
+            self.table.blocks.remove(block)
+            for ops in self.enabled:
+                ops.forget(block)
+            block.close()
+
+    def _frames_in(self, block: SiteBlock) -> list[str]:
+        """The functions of a block that are on a shadow stack."""
+        position = {address: index for index, address in enumerate(block.addresses)}
+        found = {position[ip] for ip in self.runtime.shadow_ips() if ip in position}
+        return [block.names[index] for index in sorted(found)]
+
+
+@cache
+def tracer() -> Tracer:
+    """The process's tracer, with its runtime started."""
+    return Tracer(runtime())
+
+
+def detach_all() -> None:
+    """Unregister every ops: all text is as it was loaded when this returns."""
+    current = tracer()
+    with current.table.lock:
+        for ops in list(current.enabled):
+            ops.detach()
