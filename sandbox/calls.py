@@ -3,200 +3,245 @@
 from __future__ import annotations
 
 import ctypes
-import math
+import errno
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sandbox.types import Floating, Integer, Parameter, Pointer, Signature, Type, Void
+from sandbox import layout
+from sandbox.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Unsupported, Void
+from sandbox.words import parse_word
 
-_C_INTEGERS: dict[int, Any] = {
+_SIGNED: dict[int, Any] = {
     1: ctypes.c_bool, 8: ctypes.c_int8, 16: ctypes.c_int16, 32: ctypes.c_int32, 64: ctypes.c_int64,
 }  # fmt: skip
-_C_UNSIGNED: dict[int, Any] = {
+_UNSIGNED: dict[int, Any] = {
     1: ctypes.c_bool, 8: ctypes.c_uint8, 16: ctypes.c_uint16, 32: ctypes.c_uint32, 64: ctypes.c_uint64,
 }  # fmt: skip
-_C_FLOATING: dict[str, Any] = {"float": ctypes.c_float, "double": ctypes.c_double}
+_FLOATING: dict[str, Any] = {"float": ctypes.c_float, "double": ctypes.c_double, "x86_fp80": ctypes.c_longdouble}
+_PLAIN_ATTRIBUTES = {
+    "noundef", "nonnull", "noalias", "nocapture", "readonly", "writeonly", "readnone", "signext", "zeroext",
+    "returned", "immarg", "nofree", "noext", "dead_on_unwind", "writable",
+}  # fmt: skip
+
+
+class Gate:
+    """Lets calls into a module, and counts them, until it is closed. One for each module."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        """The name of the function for each call under way."""
+        self.closed = ""
+        """Why calls are refused; empty while they are not."""
+
+    def enter(self, name: str) -> None:
+        """Note that a call of function `name` begins; `leave` must follow. Raises OSError(ESHUTDOWN) if closed."""
+        # append and remove are atomic. Noting comes before looking: whoever closes the gate looks at `running` after.
+        self.running.append(name)
+        if self.closed:
+            self.running.remove(name)
+            raise OSError(errno.ESHUTDOWN, f"{name}() cannot be called: {self.closed}")
+
+    def leave(self, name: str) -> None:
+        """Note that a call of function `name` is over."""
+        self.running.remove(name)
 
 
 class Function:
     """A function of a loaded module, called like a Python function.
 
-    Integers are checked for range; a pointer is an int, None, bytes, a str (its UTF-8, NUL-terminated) or a ctypes
-    object (its address). TypeError names function, parameter and value where they do not fit, OverflowError where an
-    integer is out of range. The GIL is released while the function runs.
+    Integers are checked for range. A pointer is an int, None, bytes, a str (its UTF-8, NUL-terminated), a writable
+    buffer, a ctypes object or a Function: each stands for its address. Structs, arrays and vectors are sequences. A
+    parameter that receives the result (`sret`) is not given; its contents are returned.
+
+    TypeError names function, parameter and value where they do not fit, OverflowError where a number is out of range.
+    The GIL is released while the function runs. Any number of threads may call it.
     """
 
-    def __init__(self, signature: Signature, address: int, size: int) -> None:
+    def __init__(self, signature: Signature, address: int, size: int, gate: Gate | None = None) -> None:
         self.signature = signature
+        """Prints as the source language would write it."""
         self.name = signature.name
         self.address = address
-        """The function's first byte."""
+        """Of the function's first byte."""
         self.size = size
         """In bytes."""
-        self._native: Callable[..., Any] | None = None
+        self._gate = gate or Gate()
 
     def __repr__(self) -> str:
         return f"<Function {self.signature} at {self.address:#x}>"
 
     def __call__(self, *arguments: Any) -> Any:
-        converted = self._converted(arguments)
-        if self._native is None:
-            self._native = _native(self.signature, self.address)
-        return self._native(*converted)
+        self._check_count(len(arguments), arguments)
+        self._gate.enter(self.name)
+        try:
+            return self._call(*arguments)
+        finally:
+            self._gate.leave(self.name)
 
-    def _converted(self, arguments: Sequence[Any]) -> list[Any]:
-        parameters = self.signature.parameters
-        if len(arguments) != len(parameters) and not (self.signature.variadic and len(arguments) > len(parameters)):
-            least = "at least " * self.signature.variadic
-            raise TypeError(
-                f"{self.name}() takes {least}{len(parameters)} argument(s), {len(arguments)} given: {self.signature}"
-            )
-        converted = [
-            convert(value, parameter.type, self._where(index, parameter))
-            for index, (value, parameter) in enumerate(zip(arguments, parameters, strict=False))
+    @functools.cached_property
+    def _call(self) -> Callable[..., Any]:
+        return self._through_ctypes if is_direct(self.signature) else self._through_thunk
+
+    @functools.cached_property
+    def pointer(self) -> Any:
+        """The bare ctypes function, without checks. Raises TypeError if ctypes cannot make such calls."""
+        if not is_direct(self.signature):
+            raise TypeError(f"ctypes cannot call {self.signature}")
+        parameters = [c_type(parameter.type) for parameter in self.signature.parameters]
+        return ctypes.CFUNCTYPE(c_type(self.signature.returns), *parameters)(self.address)
+
+    def _through_ctypes(self, *arguments: Any) -> Any:
+        kinds = self.signature.parameters
+        named = [
+            _for_ctypes(value, parameter.type, self._where(i, parameter))
+            for i, (value, parameter) in enumerate(zip(arguments, kinds, strict=False))
         ]
-        extra = arguments[len(parameters) :]
-        return converted + [_convert_extra(value, f"{self.name}() vararg {value!r}") for value in extra]
+        extra = [self._extra(i, value) for i, value in enumerate(arguments[len(kinds) :], len(kinds))]
+        result = self.pointer(*named, *(_for_ctypes(value, kind, where) for value, kind, where in extra))
+        if isinstance(self.signature.returns, Record):
+            return layout.decode(bytes(result), self.signature.returns)
+        return result or 0 if isinstance(self.signature.returns, Pointer) else result
 
-    def _where(self, index: int, parameter: Parameter) -> str:
-        return f"{self.name}() argument {index + 1}" + (f" ({parameter.name})" if parameter.name else "")
+    def _through_thunk(self, *arguments: Any) -> Any:
+        from sandbox import thunks
+
+        passed = self.signature.passed
+        kinds = [
+            (value, parameter.copied or parameter.type, self._where(i, parameter))
+            for i, (value, parameter) in enumerate(zip(arguments, passed, strict=False))
+        ]
+        extra = [self._extra(i, value) for i, value in enumerate(arguments[len(passed) :], len(passed))]
+        alive: list[Any] = []
+        values = [_in_memory(value, kind, where, alive) for value, kind, where in (*kinds, *extra)]
+        return thunks.call(self.signature, self.address, values, [kind for _, kind, _ in extra])
+
+    def _extra(self, i: int, value: Any) -> tuple[Any, Type, str]:
+        kind: Type = Pointer()
+        if isinstance(value, float):
+            kind = Floating("double")
+        elif hasattr(value, "__index__"):
+            kind = Integer(64)
+        return value, kind, f"{self.name}() argument {i + 1}"
+
+    def _check_count(self, count: int, given: Sequence[Any]) -> None:
+        passed = len(self.signature.passed)
+        if count < passed or (count > passed and not self.signature.variadic):
+            least = "at least " if self.signature.variadic else ""
+            values = ", ".join(map(repr, given))
+            raise TypeError(f"{self.name}() takes {least}{passed} arguments, not {count} ({values}): {self.signature}")
+
+    def _where(self, i: int, parameter: Parameter) -> str:
+        return f"{self.name}() argument {i + 1}" + (f" ({parameter.name})" if parameter.name else "")
 
     def parse_arguments(self, words: Sequence[str]) -> list[Any]:
-        """Python values for arguments written as text, by the signature.
+        """Python values for arguments written as text, as on a command line, by the signature.
 
-        Integers may be written `10`, `-1`, `0x1f`, or `'a'`; a pointer parameter takes an integer or a text, which is
-        passed as a C string. Raises TypeError if the number is wrong, ValueError naming what does not parse.
+        Raises TypeError if their number is wrong, ValueError naming function, parameter and word if one does not fit.
         """
-        parameters = self.signature.parameters
-        if len(words) < len(parameters) or (len(words) > len(parameters) and not self.signature.variadic):
-            raise TypeError(f"{self.name}() takes {len(parameters)} argument(s), {len(words)} given: {self.signature}")
+        self._check_count(len(words), words)
+        passed = self.signature.passed
         named = [
-            parse_word(word, parameter.type, self._where(index, parameter))
-            for index, (word, parameter) in enumerate(zip(words, parameters, strict=False))
+            parse_word(word, parameter.copied or parameter.type, self._where(i, parameter))
+            for i, (word, parameter) in enumerate(zip(words, passed, strict=False))
         ]
-        return named + [_parse_extra(word) for word in words[len(parameters) :]]
+        return named + [parse_word(word, Void(), self.name) for word in words[len(passed) :]]
 
 
-def convert(value: Any, kind: Type, where: str) -> Any:
-    """`value` as ctypes takes it for a parameter of type `kind`. Raises TypeError or OverflowError naming `where`."""
+def is_direct(signature: Signature) -> bool:
+    """Whether ctypes makes such a call as the compiler would."""
+    if signature.is_c:
+        return True
+    scalars = all(_is_scalar(parameter.type) for parameter in signature.parameters)
+    plain = all(_is_plain(word) for parameter in signature.parameters for word in parameter.attributes)
+    returns = isinstance(signature.returns, Void) or _is_scalar(signature.returns)
+    return scalars and plain and returns and not signature.convention
+
+
+def _is_plain(attribute: str) -> bool:
+    return attribute.split(" ")[0] in {*_PLAIN_ATTRIBUTES, "align", "dereferenceable", "captures", "range"}
+
+
+def _is_scalar(kind: Type) -> bool:
     if isinstance(kind, Integer):
-        return _integer(value, kind, where)
-    if isinstance(kind, Floating):
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        raise TypeError(f"{where}: expected a number for {kind}, got {value!r}")
+        return kind.bits in _SIGNED
+    return isinstance(kind, Pointer) or (isinstance(kind, Floating) and kind.kind in _FLOATING)
+
+
+@functools.cache
+def c_type(kind: Type) -> Any:
+    """The ctypes type for `kind`; None for void. Raises TypeError if ctypes has none."""
+    if isinstance(kind, Void):
+        return None
+    if isinstance(kind, Integer) and kind.bits in _SIGNED:
+        return (_UNSIGNED if kind.signed is False else _SIGNED)[kind.bits]
+    if isinstance(kind, Floating) and kind.kind in _FLOATING:
+        return _FLOATING[kind.kind]
     if isinstance(kind, Pointer):
-        return _pointer(value, kind, where)
-    raise TypeError(f"{where}: cannot pass a value of type {kind}")
+        return ctypes.c_void_p
+    if isinstance(kind, Array) and not kind.is_vector:
+        return c_type(kind.element) * kind.count
+    if isinstance(kind, Record) and not kind.is_union:
+        return _structure(kind)
+    why = f": {kind.why}" if isinstance(kind, Unsupported) else ""
+    raise TypeError(f"values of type {kind} cannot be passed from Python{why}")
 
 
-def _integer(value: Any, kind: Integer, where: str) -> int:
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"{where}: expected an integer for {kind}, got {value!r}")
-    number = int(value.__index__())
-    if not kind.lowest <= number <= kind.highest:
-        raise OverflowError(f"{where}: {number} is out of range for {kind} ({kind.lowest}..{kind.highest})")
-    return number
+def _structure(kind: Record) -> Any:
+    body: dict[str, Any] = {"_pack_": 1} if kind.packed else {}
+    body["_fields_"] = [(name or f"_{i}", c_type(field)) for i, (name, field) in enumerate(kind.fields)]
+    return type(str(kind), (ctypes.Structure,), body)
 
 
-def _pointer(value: Any, kind: Type, where: str) -> Any:
+def _for_ctypes(value: Any, kind: Type, where: str) -> Any:
+    if isinstance(kind, Pointer):
+        return _address(value, kind, where)
+    if isinstance(kind, Integer):
+        return c_type(kind)(layout.checked_integer(value, kind, where))
+    if isinstance(kind, Floating):
+        return c_type(kind)(layout.checked_number(value, kind, where))
+    if isinstance(value, c_type(kind)):
+        return value
+    return c_type(kind).from_buffer_copy(layout.encode(value, kind, where))
+
+
+def _in_memory(value: Any, kind: Type, where: str, alive: list[Any]) -> bytes:
+    """The bytes of one argument; what they point to is added to `alive`."""
+    if isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)) and isinstance(kind, (Record, Array)):
+        value = bytes(value)
+    if isinstance(kind, Pointer):
+        pointer = _address(value, kind, where)
+        alive.append((pointer, value))
+        value = ctypes.cast(pointer, ctypes.c_void_p).value or 0
+    return layout.encode(value, kind, where)
+
+
+def _address(value: Any, kind: Type, where: str) -> Any:
+    """What ctypes accepts as the address that `value` stands for."""
     if value is None:
         return None
     if isinstance(value, str):
         return ctypes.c_char_p(value.encode())
     if isinstance(value, bytes):
         return ctypes.c_char_p(value)
-    if isinstance(value, (bytearray, memoryview)):
-        return (ctypes.c_char * len(value)).from_buffer(value)
     if isinstance(value, Function):
         return ctypes.c_void_p(value.address)
-    if isinstance(value, (ctypes.Structure, ctypes.Union)):
-        return ctypes.byref(value)
-    if isinstance(value, (ctypes.Array, ctypes._Pointer, ctypes._SimpleCData, ctypes._CFuncPtr)):  # type: ignore[attr-defined]
-        return value if not _is_number(value) else ctypes.byref(value)
+    if isinstance(value, (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_wchar_p)) or _is_c_pointer(value):
+        return ctypes.cast(value, ctypes.c_void_p)
+    if isinstance(value, _C_DATA):
+        return ctypes.c_void_p(ctypes.addressof(value))
     if hasattr(value, "__index__"):
-        return ctypes.c_void_p(_integer(value, Integer(64, name=str(kind)), where))
-    raise TypeError(f"{where}: expected an address, bytes, str or ctypes object for {kind}, got {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    simple = isinstance(value, ctypes._SimpleCData)
-    return simple and not isinstance(value, (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_wchar_p))
-
-
-def _convert_extra(value: Any, where: str) -> Any:
-    if isinstance(value, float):
-        return ctypes.c_double(value)
-    if hasattr(value, "__index__"):
-        return ctypes.c_int64(_wrapped(_integer(value, Integer(64), where)))
-    return _pointer(value, Pointer(), where)
-
-
-def _wrapped(number: int) -> int:
-    return number - (1 << 64) if number >> 63 > 0 else number
-
-
-def parse_word(word: str, kind: Type, where: str) -> Any:
-    """The value that `word` stands for as a `kind`. Raises ValueError naming `where` and the word."""
-    if isinstance(kind, Integer):
-        number = _parsed_integer(word)
-        if number is None:
-            raise ValueError(f"{where}: expected an integer for {kind}, got {word!r}")
-        return number
-    if isinstance(kind, Floating):
-        try:
-            return float(word)
-        except ValueError:
-            raise ValueError(f"{where}: expected a number for {kind}, got {word!r}") from None
-    if isinstance(kind, Pointer):
-        number = _parsed_integer(word)
-        return word if number is None else number
-    raise ValueError(f"{where}: a value of type {kind} cannot be written as text")
-
-
-def _parsed_integer(word: str) -> int | None:
-    if len(word) == 3 and word[0] == word[2] == "'":
-        return ord(word[1])
+        return ctypes.c_void_p(layout.checked_integer(value, Integer(64, name=str(kind)), where))
     try:
-        return int(word, 0)
-    except ValueError:
-        return None
+        return ctypes.cast((ctypes.c_char * memoryview(value).nbytes).from_buffer(value), ctypes.c_void_p)
+    except TypeError:
+        raise TypeError(f"{where}: expected an address, a string or a buffer for {kind}, got {value!r}") from None
 
 
-def _parse_extra(word: str) -> Any:
-    number = _parsed_integer(word)
-    if number is not None:
-        return number
-    try:
-        return float(word)
-    except ValueError:
-        return word
+_C_DATA: Any = ctypes.c_int.__mro__[2]
+_C_FUNCTION: Any = ctypes.CFUNCTYPE(None).__mro__[1]
+_C_POINTER: Any = ctypes.POINTER(ctypes.c_int).__mro__[1]
 
 
-def c_type(kind: Type) -> Any:
-    """The ctypes type of a scalar `kind`; None for void. Raises TypeError if ctypes has none."""
-    if isinstance(kind, Void):
-        return None
-    if isinstance(kind, Integer):
-        table = _C_UNSIGNED if kind.signed is False else _C_INTEGERS
-        if kind.bits in table:
-            return table[kind.bits]
-    if isinstance(kind, Floating) and kind.kind in _C_FLOATING:
-        return _C_FLOATING[kind.kind]
-    if isinstance(kind, Pointer):
-        return ctypes.c_void_p
-    raise TypeError(f"no ctypes type for {kind}")
-
-
-def _native(signature: Signature, address: int) -> Callable[..., Any]:
-    parameters = [c_type(parameter.type) for parameter in signature.parameters]
-    returns = c_type(signature.returns)
-    function = ctypes.CFUNCTYPE(returns, *parameters)(address)
-    if isinstance(signature.returns, Pointer):
-        return lambda *arguments: function(*arguments) or 0
-    return function
-
-
-def is_finite(value: float) -> bool:
-    """Whether `value` is a number and not infinite."""
-    return math.isfinite(value)
+def _is_c_pointer(value: Any) -> bool:
+    return isinstance(value, (_C_FUNCTION, _C_POINTER))

@@ -7,7 +7,7 @@ patchable entries has 100,000 sections.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 ET_REL, ET_DYN = 1, 3
@@ -15,17 +15,24 @@ EM_X86_64 = 62
 
 SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA = 0, 1, 2, 3, 4
 SHT_NOBITS, SHT_DYNSYM, SHT_INIT_ARRAY, SHT_SYMTAB_SHNDX = 8, 11, 14, 18
+PT_LOAD, PF_X = 1, 1
 SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 0x1, 0x2, 0x4, 0x400
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 3, 4, 5, 6, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
 SHN_UNDEF, SHN_LORESERVE, SHN_ABS, SHN_COMMON, SHN_XINDEX = 0, 0xFF00, 0xFFF1, 0xFFF2, 0xFFFF
 
+NAMED_TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_GNU_IFUNC))
+"""Symbol types of things that have a name of their own."""
+
 R_X86_64_NONE, R_X86_64_64, R_X86_64_PC32, R_X86_64_PLT32, R_X86_64_RELATIVE = 0, 1, 2, 4, 8
+RELATIVE_CALLS = frozenset((R_X86_64_PC32, R_X86_64_PLT32))
+"""Relocation types of a call with a 32-bit displacement."""
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
 _RELA = struct.Struct("<QIIq")
 
 
@@ -48,24 +55,30 @@ class Section(NamedTuple):
     entry_size: int
 
 
+class Segment(NamedTuple):
+    """A program header. Offsets, sizes and addresses in bytes."""
+
+    type: int
+    flags: int
+    offset: int
+    address: int
+    physical: int
+    file_size: int
+    memory_size: int
+    alignment: int
+
+
 class ElfSymbol(NamedTuple):
-    """A symbol table entry; `section` is an index (after SHN_XINDEX) or one of the reserved SHN values."""
+    """A symbol table entry.
+
+    `info` is the STB value << 4 | the STT value; `section` an index (after SHN_XINDEX) or a reserved SHN value.
+    """
 
     name_offset: int
     info: int
     section: int
     value: int
     size: int
-
-    @property
-    def type(self) -> int:
-        """An STT value."""
-        return self.info & 15
-
-    @property
-    def binding(self) -> int:
-        """An STB value."""
-        return self.info >> 4
 
 
 class Relocation(NamedTuple):
@@ -93,18 +106,26 @@ class ElfFile:
     def _read_headers(self) -> None:
         header = _HEADER.unpack_from(self.data)
         if header[0][:6] != b"\x7fELF\x02\x01":
-            raise ElfError(f"not an ELF64 little-endian file: it starts with {header[0][:6].hex(' ')}")
+            raise ElfError(f"not an ELF64 little-endian file: it starts with {header[0][:6].hex(' ') or 'nothing'}")
         if header[2] != EM_X86_64:
             raise ElfError(f"not for x86-64: machine {header[2]}")
         self.type: int = header[1]
-        self.header_offset: int = header[6]
+        self.segments_offset: int = header[5]
+        self.segments_count: int = header[10]
+        self.headers_offset: int = header[6]
         count, names = header[12], header[13]
-        first = Section(*_SECTION.unpack_from(self.data, self.header_offset))
+        first = Section(*_SECTION.unpack_from(self.data, self.headers_offset))
         count = count or first.size
         names = first.link if names == SHN_XINDEX else names
-        table = self.data[self.header_offset : self.header_offset + count * _SECTION.size]
+        table = self.data[self.headers_offset : self.headers_offset + count * _SECTION.size]
         self.sections = [Section(*fields) for fields in _SECTION.iter_unpack(table)]
         self._names = bytes(self.contents(names))
+
+    def segments(self) -> list[Segment]:
+        """The program headers."""
+        start = self.segments_offset
+        table = self.data[start : start + self.segments_count * _SEGMENT.size]
+        return [Segment(*fields) for fields in _SEGMENT.iter_unpack(table)]
 
     def contents(self, index: int) -> memoryview:
         """The bytes of section `index`; empty for sections without any."""
@@ -131,7 +152,7 @@ class ElfFile:
         """The entries of the symbol table in section `table`."""
         extended = self._extended_indices(table)
         entries = []
-        for i, (name, info, _, section, value, size) in enumerate(_SYMBOL.iter_unpack(self.contents(table))):
+        for i, (name, info, _, section, value, size) in enumerate(SYMBOL.iter_unpack(self.contents(table))):
             if section == SHN_XINDEX:
                 section = extended[i]
             entries.append(ElfSymbol(name, info, section, value, size))
@@ -162,11 +183,20 @@ def string_at(table: bytes, offset: int) -> str:
     return table[offset : table.index(b"\0", offset)].decode("utf-8", "surrogateescape")
 
 
-def without_relocation(data: bytearray, section: Section, number: int) -> None:
+def drop_relocation(data: bytearray, section: Section, number: int) -> None:
     """Turn entry `number` of the RELA section `section` into R_X86_64_NONE, in place."""
     struct.pack_into("<II", data, section.offset + number * _RELA.size + 8, R_X86_64_NONE, 0)
 
 
-def without_section(data: bytearray, file: ElfFile, index: int) -> None:
+def drop_section(data: bytearray, file: ElfFile, index: int) -> None:
     """Make section `index` SHT_NULL and unallocated, in place, so that nothing links it."""
-    struct.pack_into("<IQ", data, file.header_offset + index * _SECTION.size + 4, SHT_NULL, 0)
+    struct.pack_into("<IQ", data, file.headers_offset + index * _SECTION.size + 4, SHT_NULL, 0)
+
+
+def placed(data: bytes, addresses: Mapping[int, int]) -> bytes:
+    """A relocatable object with its sections at `addresses` (section index -> address), as a debugger wants it."""
+    image = bytearray(data)
+    headers_offset = _HEADER.unpack_from(image)[6]
+    for index, address in addresses.items():
+        struct.pack_into("<Q", image, headers_offset + index * _SECTION.size + 16, address)
+    return bytes(image)

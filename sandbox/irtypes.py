@@ -1,57 +1,97 @@
-"""Signatures read from the definitions of printed LLVM IR."""
+"""What printed LLVM IR says about its functions: their signatures and attributes.
+
+Only the lines that define functions, types and groups of attributes are kept ("declarations"); they are short, can be
+cached beside the object, and are parsed when somebody asks.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 
-from sandbox.stubs import DEFINITION, unquote
-from sandbox.types import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Void
+from sandbox.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Void
+from sandbox.stubs import DEFINITION, attribute_groups, unquote
 
 _TOKEN = re.compile(r'\s*(\.\.\.|%(?:[-\w$.]+|"[^"]*")|"[^"]*"|<\{|\}>|[-\w$.]+|[(){}\[\]<>,*=#@!])', re.ASCII)
 _FLOATING = {"half", "bfloat", "float", "double", "x86_fp80", "fp128"}
 _INTEGER = re.compile(r"i(\d+)")
 _TYPE_DEFINITION = re.compile(r'^(%(?:[-\w$.]+|"[^"]*")) = type (.*)$', re.MULTILINE)
-_CONVENTIONS = re.compile(r"\b(\w+cc|cc ?\d+|intel_ocl_bicc|x86_\w+cc|\w+_cc)\b")
-_TYPED_ATTRIBUTES = {"byval", "sret", "byref", "inalloca", "preallocated", "elementtype"}
+_CONVENTION = re.compile(r"(?<![-\w$.%@])(?:\w+cc|cc ?\d+|\w+_cc|intel_ocl_bicc)(?![-\w$.])")
+_QUOTED = re.compile(r'"[^"]*"')
+_GROUP_OF = re.compile(r" (#\d+)\b")
+_SCRATCH_FREE = {"", "fastcc", "x86_64_sysvcc", "cc 78"}
 
 
-def definition_lines(ir: str) -> dict[str, str]:
-    """Function name -> the line that defines it, of printed IR."""
-    return {unquote(match["name"]): match[0] for match in DEFINITION.finditer(ir)}
+def declarations(ir: str) -> str:
+    """The lines of printed IR that define functions, types and attribute groups."""
+    return "\n".join(line for line in ir.splitlines() if line.startswith(("define ", "%", "attributes #")))
 
 
-def type_definitions(ir: str) -> dict[str, str]:
-    """Name of a struct type, with its `%` -> its body, of printed IR."""
-    return dict(_TYPE_DEFINITION.findall(ir))
+class IrInterface:
+    """Answers questions about functions from `declarations`."""
+
+    def __init__(self, declared: str) -> None:
+        self._declared = declared
+
+    @functools.cached_property
+    def _types(self) -> dict[str, str]:
+        return dict(_TYPE_DEFINITION.findall(self._declared))
+
+    @functools.cached_property
+    def _definitions(self) -> dict[str, re.Match[str]]:
+        return {unquote(match["name"]): match for match in DEFINITION.finditer(self._declared)}
+
+    @functools.cached_property
+    def _groups(self) -> dict[str, frozenset[str]]:
+        groups = attribute_groups(self._declared).items()
+        return {name: frozenset(word.strip('"') for word in attributes.split()) for name, attributes in groups}
+
+    def signature(self, name: str) -> Signature | None:
+        """The signature of function `name`; None if it is not defined here."""
+        match = self._definitions.get(name)
+        return signature(match, self._types) if match else None
+
+    def functions_with(self, attribute: str) -> frozenset[str]:
+        """Names of the functions that carry the LLVM attribute, such as `returns_twice` or `noinline`."""
+        groups = {name for name, attributes in self._groups.items() if attribute in attributes}
+        return frozenset(name for name, match in self._definitions.items() if match["group"].strip() in groups)
+
+    @functools.cached_property
+    def scratch_taken(self) -> frozenset[str]:
+        """Names of the functions at whose entry r10 or r11 may hold something."""
+        suspects = {name for name, match in self._definitions.items() if _takes_scratch(match)}
+        return frozenset(suspects | self.functions_with("split-stack"))
 
 
-def signature(line: str, types: Mapping[str, str]) -> Signature:
-    """The signature of the function that `line` defines; `types` as from `type_definitions`.
+def _takes_scratch(match: re.Match[str]) -> bool:
+    return _without_convention(match["head"])[1] not in _SCRATCH_FREE or bool(
+        re.search(r"\bnest\b", _QUOTED.sub("", match["parameters"]))
+    )
 
-    Raises ValueError if the line is not a definition.
+
+def signature(match: re.Match[str], types: Mapping[str, str]) -> Signature:
+    """The signature in a match of `stubs.DEFINITION`; `types`: a named type, with its `%` -> its body.
+
+    Raises ValueError if a type is not known.
     """
-    match = DEFINITION.match(line)
-    if not match:
-        raise ValueError(f"not a function definition: {line!r}")
     head, convention = _without_convention(match["head"])
     parameters, variadic = _Parser(match["parameters"], types).parameters()
-    name = unquote(match["name"])
-    return Signature(name, _return_type(head, types), parameters, variadic, convention)
+    return Signature(unquote(match["name"]), _return_type(head, types), parameters, variadic, convention)
 
 
 def _without_convention(head: str) -> tuple[str, str]:
-    found = _CONVENTIONS.search(re.sub(r'"[^"]*"', lambda quoted: " " * len(quoted[0]), head))
+    found = _CONVENTION.search(_QUOTED.sub(lambda quoted: " " * len(quoted[0]), head))
     if not found:
         return head, ""
-    convention = found[1]
-    return head.replace(convention, " ", 1), "" if convention == "ccc" else convention
+    convention = head[found.start() : found.end()]
+    return head[: found.start()] + head[found.end() :], "" if convention == "ccc" else convention
 
 
 def _return_type(head: str, types: Mapping[str, str]) -> Type:
     """The type at the end of what stands before the name: linkage, visibility and attributes come first."""
     parser = _Parser(head, types)
-    while True:
+    while not parser.at_end():
         start = parser.position
         try:
             kind = parser.type()
@@ -61,11 +101,12 @@ def _return_type(head: str, types: Mapping[str, str]) -> Type:
             pass
         parser.position = start
         parser.skip_attribute()
+    raise ValueError(f"no return type in {head!r}")
 
 
 class _Parser:
     def __init__(self, text: str, types: Mapping[str, str]) -> None:
-        self.tokens = [token for token in _TOKEN.findall(text) if token]
+        self.tokens: list[str] = _TOKEN.findall(text)
         self.types = types
         self.text = text
         self.position = 0
@@ -118,9 +159,9 @@ class _Parser:
         return Pointer()
 
     def named(self, name: str) -> Type:
-        if name not in self.types:
+        body = self.types.get(name)
+        if body is None:
             raise ValueError(f"unknown type {name} in {self.text!r}")
-        body = self.types[name]
         if body == "opaque":
             return Record((), name)
         inner = _Parser(body, self.types).type()
@@ -154,19 +195,24 @@ class _Parser:
     def parameter(self) -> Parameter:
         kind = self.type()
         attributes: list[str] = []
-        by_value: Type | None = None
+        targets: dict[str, Type] = {}
         while self.peek() not in (",", ")") and not self.peek().startswith("%"):
-            attribute = self.peek()
-            attributes.append(attribute)
-            if attribute == "byval":
-                self.next()
-                self.expect("(")
-                by_value = self.type()
-                self.expect(")")
+            start = self.position
+            if self.peek() in ("byval", "sret"):
+                attribute = self.next()
+                targets[attribute] = self.target()
             else:
                 self.skip_attribute()
+            attributes.append(" ".join(self.tokens[start : self.position]))
         name = unquote(self.next()[1:]) if self.peek().startswith("%") else ""
-        return Parameter(kind, "" if name.isdigit() else name, tuple(attributes), by_value)
+        name = "" if name.isdigit() else name
+        return Parameter(kind, name, tuple(attributes), targets.get("byval"), targets.get("sret"))
+
+    def target(self) -> Type:
+        self.expect("(")
+        kind = self.type()
+        self.expect(")")
+        return kind
 
     def skip_attribute(self) -> None:
         """Pass over `noundef`, `align 8`, `"key"="value"`, `dereferenceable(8)`, `range(i8 0, 2)`, `sret(%T)`."""

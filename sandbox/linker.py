@@ -2,55 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from sandbox import elf, memory
-from sandbox.memory import TextMapping
-from sandbox.objectfile import LoadableObject, ObjectSymbol
+from sandbox import elf
+from sandbox.image import Image, drop_aliases, owners, remap, sorted_symbols
+from sandbox.objectfile import LoadableObject
 from sandbox.program import TRIPLE, initialize_llvm, target_machine
-from sandbox.stubs import Flavour
 from sandbox.symbols import Symbol
+
+if TYPE_CHECKING:
+    from llvmlite.binding import ExecutionEngine
 
 
 class LinkError(ValueError):
     """An object that cannot be linked; the message names the symbols at fault."""
 
 
-@dataclass
-class LinkedObject:
-    """Code in place: not yet known to anyone, its stubs NOPs. `unlink` unmaps it."""
-
-    kind: Flavour
-    functions: tuple[Symbol, ...]
-    data: tuple[Symbol, ...]
-    sites: array[int]
-    site_functions: list[Symbol]
-    texts: tuple[TextMapping, ...]
-    engine: Any
-
-    def unlink(self) -> None:
-        """Unmap everything. Nobody may be in it."""
-        self.engine.close()
-
-
-def link(obj: LoadableObject, name: str) -> LinkedObject:
+def link(obj: LoadableObject, name: str) -> Image:
     """Link `obj` as module `name`. Raises LinkError if symbols are missing, OSError if memory is refused."""
-    _check_undefined(obj, name)
+    check_undefined(obj, name)
     engine = _engine()
     _add(engine, obj.data)
-    bases = _section_bases(engine, obj)
-    functions = _placed((s for s in obj.symbols if s.section in obj.executable), bases, engine, name)
-    data = _placed((s for s in obj.symbols if s.section not in obj.executable), bases, engine, name)
-    sites = array("Q", sorted(bases[section] + start for section, starts in obj.stubs.items() for start in starts))
-    texts = _remapped(obj, bases, name)
-    return LinkedObject(obj.kind, functions, data, sites, _owners(sites, functions), texts, engine)
+    return image_of(obj, name, engine, engine.close)
 
 
-def _check_undefined(obj: LoadableObject, name: str) -> None:
+def check_undefined(obj: LoadableObject, name: str) -> None:
+    """Raise LinkError if `obj` needs symbols that this process does not have."""
     from llvmlite import binding
 
     initialize_llvm()
@@ -60,7 +41,7 @@ def _check_undefined(obj: LoadableObject, name: str) -> None:
         raise LinkError(f"module {name!r} uses symbols that are nowhere in this process: {listed}")
 
 
-def _engine() -> Any:
+def _engine() -> ExecutionEngine:
     from llvmlite import binding
 
     initialize_llvm()
@@ -68,54 +49,74 @@ def _engine() -> Any:
     return binding.create_mcjit_compiler(empty, target_machine(1))
 
 
-def _add(engine: Any, data: bytes) -> None:
+def _add(engine: ExecutionEngine, data: bytes) -> None:
     from llvmlite import binding
 
     engine.add_object_file(binding.ObjectFileRef.from_data(data))
     engine.finalize_object()
 
 
-def _section_bases(engine: Any, obj: LoadableObject) -> dict[int, int]:
-    """Where each section with a symbol was put."""
+def image_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Callable[[], None]) -> Image:
+    """What `engine` made of `obj`; `close` gives the engine up when the image is discarded."""
+    bases = _section_bases(engine, obj)
+    symbols = list(_placed(obj, bases, engine, name))
+    functions = sorted_symbols(symbol for symbol, section in symbols if section in obj.executable)
+    data = sorted_symbols(symbol for symbol, section in symbols if section not in obj.executable)
+    sites = array("Q", sorted(bases[section] + start for section, starts in obj.stubs.items() for start in starts))
+    texts = remap(_text_spans(obj, bases), name)
+
+    def discard() -> None:
+        close()
+        drop_aliases(texts)
+
+    return Image(
+        kind=obj.kind,
+        functions=functions,
+        data=data,
+        sites=sites,
+        site_functions=owners(sites, functions),
+        texts=texts,
+        start=lambda: _construct(bases[section] + offset for section, offset in obj.constructors),
+        discard=discard,
+        debug_image=elf.placed(obj.data, bases),
+    )
+
+
+def _section_bases(engine: ExecutionEngine, obj: LoadableObject) -> dict[int, int]:
+    """Where each section that has a symbol was put."""
     bases: dict[int, int] = {}
-    for symbol in obj.symbols:
-        if symbol.section in bases or symbol.section == elf.SHN_COMMON:
+    uses = Counter(symbol.name for symbol in obj.symbols)
+    for name, section, value, _ in obj.symbols:
+        if section in bases or section == elf.SHN_COMMON or uses[name] > 1:
             continue
-        address = engine.get_global_value_address(symbol.name)
+        address = engine.get_global_value_address(name)
         if address:
-            bases[symbol.section] = address - symbol.value
+            bases[section] = address - value
+    lost = [obj.sections[section][0] for section in obj.stubs if section not in bases]
+    if lost:
+        raise LinkError(f"section {lost[0]!r} has stubs, but no symbol whose name is used only once")
     return bases
 
 
-def _placed(symbols: Iterable[ObjectSymbol], bases: dict[int, int], engine: Any, module: str) -> tuple[Symbol, ...]:
-    placed = []
-    for symbol in symbols:
-        if symbol.section == elf.SHN_COMMON:
-            address = engine.get_global_value_address(symbol.name)
-        elif symbol.section in bases:
-            address = bases[symbol.section] + symbol.value
-        else:
-            continue
-        placed.append(Symbol(symbol.name, address, symbol.size, module))
-    return tuple(sorted(placed, key=lambda symbol: symbol.address))
+def _placed(
+    obj: LoadableObject, bases: dict[int, int], engine: ExecutionEngine, module: str
+) -> Iterator[tuple[Symbol, int]]:
+    """Each symbol with the section that it is in."""
+    sections = {i: name for i, (name, _) in obj.sections.items()}
+    for name, section, value, size in obj.symbols:
+        if section in bases:
+            yield Symbol(name, bases[section] + value, size, module, sections.get(section, "")), section
+        elif section == elf.SHN_COMMON:
+            yield Symbol(name, engine.get_global_value_address(name), size, module, ".bss"), section
 
 
-def _owners(sites: array[int], functions: tuple[Symbol, ...]) -> list[Symbol]:
-    addresses = [symbol.address for symbol in functions]
-    return [functions[bisect_right(addresses, site) - 1] for site in sites]
+def _text_spans(obj: LoadableObject, bases: dict[int, int]) -> Iterator[tuple[int, int]]:
+    for section in obj.executable & bases.keys():
+        size = obj.sections[section][1]
+        if size:
+            yield bases[section], bases[section] + size
 
 
-def _remapped(obj: LoadableObject, bases: dict[int, int], name: str) -> tuple[TextMapping, ...]:
-    """Every page with text on a memfd, so that it can be written later; neighbouring sections share a mapping."""
-    page = memory.PAGE
-    spans: list[list[int]] = []
-    for section in sorted(obj.executable & bases.keys(), key=bases.__getitem__):
-        if not obj.section_sizes[section]:
-            continue
-        low = bases[section] & -page
-        high = (bases[section] + obj.section_sizes[section] + page - 1) & -page
-        if spans and low <= spans[-1][1]:
-            spans[-1][1] = max(spans[-1][1], high)
-        else:
-            spans.append([low, high])
-    return tuple(memory.remap_text(low, high - low, name) for low, high in spans)
+def _construct(constructors: Iterable[int]) -> None:
+    for address in constructors:
+        ctypes.CFUNCTYPE(None)(address)()

@@ -1,30 +1,28 @@
-"""Modules: programs loaded into this process, coming and going.
+"""Modules: programs that are loaded into this process, coming and going.
 
-A module is registered while it is loaded. It is never unloaded by garbage collection: only `unload()` ends it.
+A module is registered while it is loaded, and registered modules are never collected: only `unload()` ends one.
 """
 
 from __future__ import annotations
 
 import enum
+import errno
 import threading
 from array import array
-from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-from sandbox.calls import Function
-from sandbox.irtypes import signature
-from sandbox.linker import LinkedObject, link
+from sandbox import gdbjit
+from sandbox.calls import Function, Gate
+from sandbox.image import Image
 from sandbox.memory import TextMapping
-from sandbox.objectfile import prepare
-from sandbox.program import CompiledProgram, compile_ir, read_source
-from sandbox.stubs import Flavour
+from sandbox.perfmap import perf_map
+from sandbox.signatures import Signature
 from sandbox.symbols import Symbol, symbol_table
-from sandbox.types import Signature
 
 
 class ModuleState(enum.Enum):
-    """COMING: linked, and nobody can run it yet. GOING: being unloaded. GONE: its code is no longer mapped."""
+    """COMING: in place, and nobody can run it yet. GOING: being unloaded. GONE: its code is not there any more."""
 
     COMING = "coming"
     LIVE = "live"
@@ -36,10 +34,14 @@ class Interface(Protocol):
     """What a source says about its functions."""
 
     def signature(self, name: str) -> Signature | None:
-        """The signature of function `name`, None if the source does not give it."""
+        """The signature of function `name`; None if the source does not give it."""
 
-    def attributes(self, name: str) -> frozenset[str]:
-        """LLVM attributes of function `name`, such as `returns_twice`."""
+    def functions_with(self, attribute: str) -> frozenset[str]:
+        """Names of the functions with that LLVM attribute."""
+
+    @property
+    def scratch_taken(self) -> frozenset[str]:
+        """Names of the functions at whose entry r10 or r11 may hold something."""
 
 
 Notifier = Callable[[ModuleState, "Module"], None]
@@ -50,164 +52,149 @@ _notifiers: list[Notifier] = []
 
 
 class Module:
-    """A loaded program. Made by `load`, not directly."""
+    """A loaded program. Made by `sandbox.load` and `sandbox.adopt`."""
 
-    def __init__(self, name: str, linked: LinkedObject, interface: Interface) -> None:
+    def __init__(self, name: str, image: Image, interface: Interface) -> None:
         self.name = name
         """Printed as [name]."""
-        self.functions: tuple[Symbol, ...] = linked.functions
+        self.functions: tuple[Symbol, ...] = image.functions
         """By ascending address."""
-        self.data: tuple[Symbol, ...] = linked.data
+        self.data: tuple[Symbol, ...] = image.data
         """Data symbols, by ascending address."""
-        self.sites: array[int] = linked.sites
+        self.sites: array[int] = image.sites
         """Addresses of the 5-byte stubs, ascending."""
-        self.site_functions: list[Symbol] = linked.site_functions
+        self.site_functions: list[Symbol] = image.site_functions
         """The function of each site, in the same order."""
-        self.site_kind: str = linked.kind.value
+        self.site_kind: str = image.kind.value
         """'fentry', 'mcount', 'patchable' or 'none'."""
-        self.texts: tuple[TextMapping, ...] = linked.texts
+        self.texts: tuple[TextMapping, ...] = image.texts
         self.state = ModuleState.COMING
-        self._linked: LinkedObject | None = linked
+        self._image: Image | None = image
         self._interface = interface
-        self._by_name = {symbol.name: symbol for symbol in reversed(linked.functions)}
+        self._by_name = {symbol.name: symbol for symbol in reversed(image.functions)}
         self._callables: dict[str, Function] = {}
+        self._gate = Gate()
+        self._seen_by_debuggers: gdbjit.Registration | None = None
 
     def __repr__(self) -> str:
         return f"<Module {self.name}: {len(self.functions)} functions, {self.state.value}>"
 
     def __getitem__(self, name: str) -> Function:
-        """The function `name`, callable. Raises LookupError naming it if there is none."""
-        if self.state is ModuleState.GONE:
-            raise LookupError(f"module {self.name!r} is unloaded")
+        """The function `name`, callable. Raises LookupError naming it if it is not there or its type is not known."""
         found = self._callables.get(name)
         if found is None:
             symbol = self.symbol(name)
-            kind = self._interface.signature(name)
-            if kind is None:
-                raise LookupError(f"module {self.name!r} does not say what {name!r} takes and returns")
-            found = self._callables[name] = Function(kind, symbol.address, symbol.size)
+            signature = self._interface.signature(symbol.name)
+            if signature is None:
+                raise LookupError(f"the source of module {self.name!r} does not say what {name!r} takes and returns")
+            found = self._callables[name] = Function(signature, symbol.address, symbol.size, self._gate)
         return found
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
     def symbol(self, name: str) -> Symbol:
-        """The symbol of function `name`. Raises LookupError naming it, and near misses, if there is none."""
+        """The symbol of function `name`. Raises LookupError naming it, and what comes near, if there is none."""
+        if self.state is ModuleState.GONE:
+            raise LookupError(f"module {self.name!r} is unloaded")
         try:
             return self._by_name[name]
         except KeyError:
-            raise LookupError(f"no function {name!r} in module {self.name!r}{self._suggestion(name)}") from None
+            raise LookupError(f"no function {name!r} in module {self.name!r}{self._near(name)}") from None
 
-    def _suggestion(self, name: str) -> str:
+    def _near(self, name: str) -> str:
         import difflib
 
         near = difflib.get_close_matches(name, self._by_name, 3)
-        return f"; is it {' or '.join(map(repr, near))}?" if near else ""
+        return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
-    def attributes(self, name: str) -> frozenset[str]:
-        """LLVM attributes of function `name` (`noinline`, `returns_twice`, ...); empty for other sources."""
-        return self._interface.attributes(name)
+    def functions_with(self, attribute: str) -> frozenset[str]:
+        """Names of the functions with an LLVM attribute such as `returns_twice`; empty where the source has none."""
+        return self._interface.functions_with(attribute)
+
+    @property
+    def scratch_taken(self) -> frozenset[str]:
+        """Names of the functions at whose entry r10 or r11 may hold something, by their calling convention."""
+        return self._interface.scratch_taken
 
     def unload(self) -> None:
-        """Take the module out of the process.
+        """Take the module out of the process; nothing happens if it is out already.
 
-        Tells everyone GOING first; an OSError(EBUSY) from one of them is raised on and the module stays.
+        Raises OSError(EBUSY), and the module stays, if it is being called from Python or if a notifier that is told
+        GOING raises that. Calls by native code that holds an address are its owner's business.
         """
         with _lock:
             if self.state is ModuleState.GONE:
                 return
-            self._say_goodbye()
+            self._leave()
             del _modules[self.name]
             symbol_table.remove(self.name)
             self.state = ModuleState.GONE
-            self._callables.clear()
-            linked, self._linked = self._linked, None
-            self.texts = ()
-        if linked is not None:
-            linked.unlink()
+            image, self._image = self._image, None
+        if self._seen_by_debuggers:
+            self._seen_by_debuggers.withdraw()
+        if image is not None:
+            image.discard()
 
-    def _say_goodbye(self) -> None:
-        self.state = ModuleState.GOING
+    def _leave(self) -> None:
+        """Go from LIVE to GOING with everybody's consent, or raise OSError and stay."""
         told: list[Notifier] = []
+        self.state, self._gate.closed = ModuleState.GOING, f"module {self.name!r} is unloaded"
         try:
-            for notifier in _notifiers:
+            if self._gate.running:
+                names = ", ".join(sorted(set(self._gate.running)))
+                raise OSError(errno.EBUSY, f"module {self.name!r} is being called: {names}")
+            for notifier in list(_notifiers):
                 notifier(ModuleState.GOING, self)
                 told.append(notifier)
         except OSError:
-            # Those who let go already take the module up again.
+            self.state, self._gate.closed = ModuleState.LIVE, ""
             for notifier in told:
                 notifier(ModuleState.COMING, self)
                 notifier(ModuleState.LIVE, self)
-            self.state = ModuleState.LIVE
             raise
 
-
-class _IrInterface:
-    def __init__(self, program: CompiledProgram) -> None:
-        self._program = program
-
-    def signature(self, name: str) -> Signature | None:
-        line = self._program.definitions.get(name)
-        return signature(line, self._program.types) if line else None
-
-    def attributes(self, name: str) -> frozenset[str]:
-        import re
-
-        line = self._program.definitions.get(name, "")
-        group = re.search(r" (#\d+)\b", line)
-        return frozenset(self._program.groups.get(group[1], "").split()) if group else frozenset()
+    def _show(self) -> None:
+        """Let profilers and debuggers know the code."""
+        perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.functions)
+        if self._image and self._image.debug_image:
+            self._seen_by_debuggers = gdbjit.register(self._image.debug_image)
+            self._image.debug_image = None
 
 
-def load(
-    source: Any,
-    *,
-    name: str | None = None,
-    flavour: str | Flavour = Flavour.FENTRY,
-    opt: int = 1,
-    notrace: Collection[str] = (),
-) -> Module:
-    """Compile `source` and load it as module `name`.
-
-    `source`: LLVM IR text (str), bitcode (bytes), an `llvmlite.ir.Module`, or the pathlib.Path of a file with IR text
-    or bitcode. `flavour`: of the stubs ('fentry', 'mcount', 'patchable', 'none'). `opt`: 0 to 3. `notrace`: functions
-    that get no stub.
-
-    Raises ProgramError (a ValueError) if it does not compile, ValueError if a module of that name is loaded.
-    """
-    origin = str(source) if isinstance(source, Path) else f"<{name or 'program'}>"
-    name = name or (source.stem if isinstance(source, Path) else _free_name())
-    _check_name(name)
-    text = read_source(source) if isinstance(source, Path) else source
-    program = compile_ir(text, origin=origin, flavour=Flavour.of(flavour), opt=opt, notrace=notrace)
-    linked = link(prepare(program.object), name)
-    return _introduce(Module(name, linked, _IrInterface(program)))
-
-
-def _free_name() -> str:
-    return next(name for name in (f"program{i}" for i in range(len(_modules) + 1)) if name not in _modules)
-
-
-def _check_name(name: str) -> None:
-    if not name or any(character.isspace() or character in "[]:*?" for character in name):
+def check_name(name: str) -> None:
+    """Raise ValueError if `name` cannot be a module's name, or a module of that name is loaded."""
+    if not name or any(character.isspace() or character in "[]:*?\0/" for character in name):
         raise ValueError(f"not a module name: {name!r}")
     if name in _modules:
-        raise ValueError(f"a module {name!r} is already loaded; unload it or choose another name")
+        raise ValueError(f"a module {name!r} is already loaded: unload it, or choose another name")
 
 
-def _introduce(module: Module) -> Module:
-    """Register the module and tell everyone; afterwards it may run."""
+def introduce(module: Module) -> Module:
+    """Register a module that is in place: tell everyone COMING, run its constructors, tell everyone LIVE.
+
+    If a notifier raises, the module is taken out again. Raises ValueError if the name is taken.
+    """
+    image = module._image
+    assert image is not None
     with _lock:
-        _check_name(module.name)
+        check_name(module.name)
         symbol_table.add(module.name, (*module.functions, *module.data))
         _modules[module.name] = module
-        _tell(_notifiers, ModuleState.COMING, module)
-        module.state = ModuleState.LIVE
-        _tell(_notifiers, ModuleState.LIVE, module)
+        module._show()
+        try:
+            _tell(ModuleState.COMING, module)
+            image.start()
+            module.state = ModuleState.LIVE
+            _tell(ModuleState.LIVE, module)
+        except BaseException:
+            module.unload()
+            raise
     return module
 
 
-def _tell(notifiers: Iterable[Notifier], event: ModuleState, module: Module) -> None:
-    for notifier in list(notifiers):
+def _tell(event: ModuleState, module: Module) -> None:
+    for notifier in list(_notifiers):
         notifier(event, module)
 
 
@@ -225,11 +212,19 @@ def find_module(name: str) -> Module:
         raise LookupError(f"no module {name!r} is loaded") from None
 
 
+def free_name(stem: str) -> str:
+    """`stem`, or `stem2`, `stem3`, ... : the first that no loaded module has."""
+    name, number = stem, 2
+    while name in _modules:
+        name, number = f"{stem}{number}", number + 1
+    return name
+
+
 def register_module_notifier(callback: Notifier) -> None:
     """Call `callback(event, module)` with COMING (before any code of it can run), LIVE and GOING of every module.
 
-    It is first told COMING and LIVE of the modules that are already there. An OSError(EBUSY) raised for GOING stops
-    the unload.
+    It is first told COMING and LIVE of the modules that are already there. An OSError(EBUSY) that it raises for GOING
+    stops the unload; whoever had consented before it is told COMING and LIVE again.
     """
     with _lock:
         for module in _modules.values():

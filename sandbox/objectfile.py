@@ -7,217 +7,212 @@ entries), and every one is turned into the 5-byte NOP before anything links the 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from sandbox import elf
-from sandbox.stubs import ENDBR64, HOOKS, NOP5, STUB_SIZE, Flavour
+from sandbox.stubs import ENDBR64, HOOKS, NOP5, PATCHABLE_ENTRIES, STUB_SIZE, Flavour
 
 _CALL = 0xE8
-_PATCHABLE_ENTRIES = "__patchable_function_entries"
-_NOP_FORMS = (NOP5, bytes.fromhex("0f1f440008"), bytes.fromhex("90") * 5)
-_LINKED = elf.SHF_ALLOC
+_NOP_FORMS = (NOP5, bytes.fromhex("0f1f440008"), b"\x90" * STUB_SIZE)
 
 
 class StubError(ValueError):
-    """An object whose stubs cannot be used; says which function and why."""
+    """Code whose stubs cannot be used; the message says which and why."""
 
 
-@dataclass(frozen=True)
-class ObjectSymbol:
-    """A defined symbol of an object. `value` is its offset in section `section`; sizes in bytes.
+class ObjectSymbol(NamedTuple):
+    """A function or variable that an object defines: `size` bytes at offset `value` of section number `section`.
 
-    `section` is elf.SHN_COMMON for a common symbol, which gets its place when it is linked.
+    A common symbol gets its place only when it is linked; its `section` is elf.SHN_COMMON.
     """
 
     name: str
     section: int
     value: int
     size: int
-    is_function: bool
-    is_local: bool
 
 
 @dataclass(frozen=True)
 class LoadableObject:
-    """An object whose stubs are NOPs. `stubs` maps a text section's index to the offsets of its stubs, ascending."""
+    """An object whose stubs are NOPs."""
 
     data: bytes
     kind: Flavour
     stubs: dict[int, array[int]]
+    """Text section -> offsets of its stubs, ascending."""
     symbols: list[ObjectSymbol]
     undefined: frozenset[str]
-    section_sizes: dict[int, int] = field(default_factory=dict)
-    executable: frozenset[int] = frozenset()
+    """Names that must come from elsewhere."""
+    sections: dict[int, tuple[str, int]]
+    """Section -> its name and size, of those that get memory."""
+    executable: frozenset[int]
+    constructors: tuple[tuple[int, int], ...]
+    """(section, offset) of the functions that run when the object is loaded, in that order."""
 
 
 def prepare(data: bytes) -> LoadableObject:
     """Find the stubs of a relocatable object and silence them.
 
-    Raises elf.ElfError if `data` is not a relocatable x86-64 object, StubError if a stub is not five bytes or the
-    object needs what the loader cannot give (thread-local variables).
+    Raises elf.ElfError if `data` is not a relocatable x86-64 object, StubError if a stub is not five bytes long, or if
+    the object has thread-local variables, for which the JIT linker has no place.
     """
     file = elf.ElfFile(data)
     if file.type != elf.ET_REL:
         raise elf.ElfError(f"not a relocatable object: ELF type {file.type}")
-    table = _symbol_table(file)
-    entries = file.symbols(table)
-    strings = file.strings(table)
-    image = bytearray(data)
-    calls = _calls_to_hooks(file, entries, strings, image)
-    patchable = _patchable_entries(file, entries, image)
-    _refuse_thread_locals(entries, strings)
-    stubs = _silenced(file, image, calls, patchable)
-    return LoadableObject(
-        data=bytes(image),
-        kind=_kind(calls, patchable),
-        stubs=stubs,
-        symbols=_defined(file, entries, strings),
-        undefined=_undefined(entries, strings),
-        section_sizes={i: section.size for i, section in enumerate(file.sections) if section.flags & _LINKED},
-        executable=frozenset(_text_sections(file)),
-    )
-
-
-def _symbol_table(file: elf.ElfFile) -> int:
     tables = file.sections_of_type(elf.SHT_SYMTAB)
     if not tables:
         raise elf.ElfError("the object has no symbol table")
-    return tables[0]
+    return _Preparation(file, tables[0]).result()
 
 
-def _text_sections(file: elf.ElfFile) -> list[int]:
-    return [i for i, section in enumerate(file.sections) if section.flags & elf.SHF_EXECINSTR]
+class _Preparation:
+    def __init__(self, file: elf.ElfFile, table: int) -> None:
+        self.file = file
+        self.entries = file.symbols(table)
+        self.strings = file.strings(table)
+        self.image = bytearray(file.data)
+        self.text = [i for i, section in enumerate(file.sections) if section.flags & elf.SHF_EXECINSTR]
+        self.relocations = file.relocation_sections()
+        self.imported = self._imported()
 
-
-Calls = dict[int, dict[Flavour, list[int]]]
-
-
-def _calls_to_hooks(file: elf.ElfFile, entries: list[elf.ElfSymbol], strings: bytes, image: bytearray) -> Calls:
-    """The offsets of calls to `__fentry__` and `mcount` by text section; their relocations are taken out of `image`."""
-    hooks = {i: HOOKS[name] for i, name in _names_of_undefined(entries, strings).items() if name in HOOKS}
-    calls: Calls = {}
-    if not hooks:
-        return calls
-    relocations = file.relocation_sections()
-    for section in _text_sections(file):
-        if section not in relocations:
-            continue
-        table = file.sections[relocations[section]]
-        for number, relocation in enumerate(file.relocations(relocations[section])):
-            flavour = hooks.get(relocation.symbol)
-            if flavour is None:
-                continue
-            start = relocation.offset - 1
-            _check_call(file, section, start, relocation)
-            calls.setdefault(section, {}).setdefault(flavour, []).append(start)
-            elf.without_relocation(image, table, number)
-    return calls
-
-
-def _check_call(file: elf.ElfFile, section: int, start: int, relocation: elf.Relocation) -> None:
-    code = file.contents(section)
-    relative = relocation.type in (elf.R_X86_64_PLT32, elf.R_X86_64_PC32)
-    if start < 0 or not relative or code[start] != _CALL:
-        found = bytes(code[max(start - 1, 0) : start + STUB_SIZE + 1]).hex(" ")
-        raise StubError(
-            f"the stub at offset {start:#x} of {file.section_name(section)} is not a 5-byte call ({found}): "
-            "the object was built for the large code model, or for -fno-plt; build it with the small model"
+    def result(self) -> LoadableObject:
+        self._refuse_thread_locals()
+        calls = self._calls_to_hooks()
+        entries = self._patchable_entries()
+        kind = _only_kind({*calls, Flavour.PATCHABLE} if entries else set(calls))
+        stubs = {section: array("Q", sorted(offsets)) for section, offsets in (calls.get(kind) or entries).items()}
+        self._silence(stubs)
+        file = self.file
+        return LoadableObject(
+            data=bytes(self.image),
+            kind=kind,
+            stubs=stubs,
+            symbols=self._defined(),
+            undefined=self._undefined(),
+            sections={
+                i: (file.section_name(i), section.size)
+                for i, section in enumerate(file.sections)
+                if section.flags & elf.SHF_ALLOC and section.type != elf.SHT_NULL
+            },
+            executable=frozenset(self.text),
+            constructors=tuple(self._constructors()),
         )
 
+    def _imported(self) -> dict[int, str]:
+        """Number of an undefined symbol -> its name."""
+        return {
+            i: elf.string_at(self.strings, entry.name_offset)
+            for i, entry in enumerate(self.entries)
+            if not entry.section and entry.name_offset
+        }
 
-def _patchable_entries(file: elf.ElfFile, entries: list[elf.ElfSymbol], image: bytearray) -> dict[int, list[int]]:
-    """Offsets of patchable entries by text section; the tables that list them are taken out of `image`.
+    def _undefined(self) -> frozenset[str]:
+        strong = {name for i, name in self.imported.items() if self.entries[i].info >> 4 != elf.STB_WEAK}
+        return frozenset(strong - HOOKS.keys())
 
-    There is one table per function, and MCJIT's relocation of them takes time quadratic in their number.
-    """
-    tables = file.sections_named(_PATCHABLE_ENTRIES)
-    relocations = file.relocation_sections() if tables else {}
-    sites: dict[int, list[int]] = {}
-    for table in tables:
-        elf.without_section(image, file, table)
-        if table not in relocations:
-            continue
-        elf.without_section(image, file, relocations[table])
-        for relocation in file.relocations(relocations[table]):
-            target = entries[relocation.symbol]
-            sites.setdefault(target.section, []).append(target.value + relocation.addend)
-    return sites
+    def _refuse_thread_locals(self) -> None:
+        for entry in self.entries:
+            if entry.info & 15 == elf.STT_TLS:
+                name = elf.string_at(self.strings, entry.name_offset)
+                raise StubError(f"thread-local variable {name!r}: the JIT linker has no place for such variables")
+
+    def _calls_to_hooks(self) -> dict[Flavour, dict[int, list[int]]]:
+        """Flavour -> text section -> offsets of calls; their relocations are taken out of the image."""
+        calls: dict[Flavour, dict[int, list[int]]] = {}
+        hooks = {i: name for i, name in self.imported.items() if name in HOOKS}
+        for section in self.text if hooks else ():
+            table = self.relocations.get(section)
+            if table is None:
+                continue
+            for symbol, name in hooks.items():
+                starts = self._calls_in(section, table, symbol, name)
+                if starts:
+                    calls.setdefault(HOOKS[name], {})[section] = starts
+        return calls
+
+    def _calls_in(self, section: int, table: int, symbol: int, name: str) -> list[int]:
+        code = self.file.contents(section)
+        header = self.file.sections[table]
+        starts = []
+        for number, relocation in enumerate(self.file.relocations(table)):
+            if relocation.symbol != symbol:
+                continue
+            start = relocation.offset - 1
+            if start < 0 or code[start] != _CALL or relocation.type not in elf.RELATIVE_CALLS:
+                raise StubError(self._wrong_call(name, section, start))
+            starts.append(start)
+            elf.drop_relocation(self.image, header, number)
+        return starts
+
+    def _wrong_call(self, name: str, section: int, start: int) -> str:
+        found = bytes(self.file.contents(section)[max(start - 1, 0) : start + STUB_SIZE + 4]).hex(" ")
+        return (
+            f"the call of {name} at {self.file.section_name(section)}+{max(start, 0):#x} is not a 5-byte call "
+            f"({found}): compile for the small code model (codemodel='small', reloc='pic'), and without -fno-plt"
+        )
+
+    def _patchable_entries(self) -> dict[int, list[int]]:
+        """Text section -> offsets of patchable entries. The tables that list them are taken out of the image.
+
+        There is one table for each function, and MCJIT needs time quadratic in their number to relocate them.
+        """
+        sites: dict[int, list[int]] = {}
+        for table in self.file.sections_named(PATCHABLE_ENTRIES):
+            elf.drop_section(self.image, self.file, table)
+            relocations = self.relocations.get(table)
+            if relocations is None:
+                continue
+            elf.drop_section(self.image, self.file, relocations)
+            for relocation in self.file.relocations(relocations):
+                target = self.entries[relocation.symbol]
+                start = patchable_stub(self.file.contents(target.section), target.value + relocation.addend)
+                sites.setdefault(target.section, []).append(start)
+        return sites
+
+    def _silence(self, stubs: dict[int, array[int]]) -> None:
+        for section, offsets in stubs.items():
+            base = self.file.sections[section].offset
+            for start in offsets:
+                self.image[base + start : base + start + STUB_SIZE] = NOP5
+
+    def _defined(self) -> list[ObjectSymbol]:
+        strings = self.strings
+        kinds = elf.NAMED_TYPES
+        return [
+            ObjectSymbol(elf.string_at(strings, name), section, value, size)
+            for name, info, section, value, size in self.entries
+            if section and name and info & 15 in kinds and section != elf.SHN_ABS
+        ]
+
+    def _constructors(self) -> list[tuple[int, int]]:
+        found = []
+        for section in self.file.sections_of_type(elf.SHT_INIT_ARRAY):
+            if section in self.relocations:
+                entries = sorted(self.file.relocations(self.relocations[section]))
+                targets = [(self.entries[entry.symbol], entry.addend) for entry in entries]
+                found += [(target.section, target.value + addend) for target, addend in targets]
+        return found
 
 
-def _kind(calls: Calls, patchable: dict[int, list[int]]) -> Flavour:
-    kinds = {flavour for section in calls.values() for flavour in section}
-    if patchable:
-        kinds.add(Flavour.PATCHABLE)
+def _only_kind(kinds: set[Flavour]) -> Flavour:
     if len(kinds) > 1:
         names = " and ".join(sorted(kind.value for kind in kinds))
         raise StubError(f"the object mixes stubs of the flavours {names}; use one of them")
     return kinds.pop() if kinds else Flavour.NONE
 
 
-def _silenced(
-    file: elf.ElfFile, image: bytearray, calls: Calls, patchable: dict[int, list[int]]
-) -> dict[int, array[int]]:
-    """Write a NOP over every stub in `image`; returns the stubs' offsets by section, ascending."""
-    stubs: dict[int, array[int]] = {}
-    for section, by_flavour in calls.items():
-        stubs[section] = array("Q", sorted(start for starts in by_flavour.values() for start in starts))
-    for section, starts in patchable.items():
-        stubs[section] = array("Q", sorted(_entry(file, section, start) for start in starts))
-    for section, offsets in stubs.items():
-        base = file.sections[section].offset
-        for start in offsets:
-            image[base + start : base + start + STUB_SIZE] = NOP5
-    return stubs
+def patchable_stub(code: memoryview | bytes, start: int) -> int:
+    """Where in `code` the stub of the patchable entry recorded at `start` is.
 
-
-def _entry(file: elf.ElfFile, section: int, start: int) -> int:
-    """Where the patchable NOPs recorded at `start` are. Raises StubError if they are not five bytes of NOP."""
-    code = file.contents(section)
-    if code[start : start + len(ENDBR64)] == ENDBR64:
+    Raises StubError if there are not five bytes of NOP.
+    """
+    if bytes(code[start : start + len(ENDBR64)]) == ENDBR64:
         start += len(ENDBR64)
     found = bytes(code[start : start + STUB_SIZE])
     if found not in _NOP_FORMS:
         raise StubError(
-            f"the patchable entry at offset {start:#x} of {file.section_name(section)} holds "
-            f"{found.hex(' ')}, not {STUB_SIZE} bytes of NOP: build it with -fpatchable-function-entry=5"
+            f"the patchable entry at offset {start:#x} of the text holds {found.hex(' ')}, not {STUB_SIZE} bytes of "
+            f"NOP: compile with -fpatchable-function-entry={STUB_SIZE}"
         )
     return start
-
-
-def _names_of_undefined(entries: list[elf.ElfSymbol], strings: bytes) -> dict[int, str]:
-    return {
-        i: elf.string_at(strings, entry.name_offset)
-        for i, entry in enumerate(entries)
-        if entry.section == elf.SHN_UNDEF and entry.name_offset
-    }
-
-
-def _undefined(entries: list[elf.ElfSymbol], strings: bytes) -> frozenset[str]:
-    """Names that must come from elsewhere; weak ones may stay unresolved."""
-    names = _names_of_undefined(entries, strings)
-    strong = {name for i, name in names.items() if entries[i].binding != elf.STB_WEAK}
-    return frozenset(strong - HOOKS.keys())
-
-
-def _defined(file: elf.ElfFile, entries: list[elf.ElfSymbol], strings: bytes) -> list[ObjectSymbol]:
-    text = set(_text_sections(file))
-    kinds = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_NOTYPE, elf.STT_COMMON)
-    return [
-        ObjectSymbol(
-            elf.string_at(strings, entry.name_offset),
-            entry.section,
-            entry.value,
-            entry.size,
-            entry.section in text,
-            entry.binding == elf.STB_LOCAL,
-        )
-        for entry in entries
-        if entry.type in kinds and entry.name_offset and entry.section not in (elf.SHN_UNDEF, elf.SHN_ABS)
-    ]
-
-
-def _refuse_thread_locals(entries: list[elf.ElfSymbol], strings: bytes) -> None:
-    for entry in entries:
-        if entry.type == elf.STT_TLS:
-            name = elf.string_at(strings, entry.name_offset)
-            raise StubError(f"thread-local variable {name!r}: the JIT linker cannot place thread-local storage")

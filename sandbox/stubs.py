@@ -14,6 +14,9 @@ NOP5 = bytes.fromhex("0f1f440000")
 """What every stub is while nothing is attached: nopl 0(%rax,%rax,1)."""
 
 STUB_SIZE = 5
+SCHEME = "1"
+"""Part of the key of cached objects: changes whenever what is done to programs does."""
+PATCHABLE_ENTRIES = "__patchable_function_entries"
 ENDBR64 = bytes.fromhex("f30f1efa")
 
 
@@ -87,7 +90,9 @@ def with_stubs(ir: str, flavour: Flavour, notrace: Collection[str] = ()) -> str:
     itself are dropped. Private functions become internal, so that every stub belongs to a symbol.
     """
     ir = _ANY_STUB.sub("", ir)
-    untraced = {group for group, attributes in attribute_groups(ir).items() if '"notrace"' in attributes}
+    # A naked function has no prologue for a call of mcount to stand behind.
+    unfit = re.compile(r'"notrace"|\bnaked\b' if flavour is Flavour.MCOUNT else '"notrace"')
+    untraced = {group for group, attributes in attribute_groups(ir).items() if unfit.search(attributes)}
     wanted = _ATTRIBUTES[flavour]
 
     def mark(match: re.Match[str]) -> str:

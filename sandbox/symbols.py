@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -20,8 +21,10 @@ class Symbol(NamedTuple):
     def __str__(self) -> str:
         return f"{self.name} [{self.module}]"
 
-    def __contains__(self, address: object) -> bool:
-        return isinstance(address, int) and self.address <= address < self.address + max(self.size, 1)
+    @property
+    def end(self) -> int:
+        """The first address behind it."""
+        return self.address + self.size
 
 
 class Location(NamedTuple):
@@ -35,14 +38,35 @@ class Location(NamedTuple):
         return f"{symbol.name}+{self.offset:#x}/{symbol.size:#x} [{symbol.module}]"
 
 
+_ENCLOSING = 8
+"""How many symbols may start inside a function before its end: labels of assembly, aliases."""
+
+
+_address_of = operator.itemgetter(1)
+
+
+def locate(symbols: Sequence[Symbol], address: int) -> Location | None:
+    """The symbol that `address` lies in, of `symbols` by ascending address; None if in none.
+
+    A symbol without a size covers only its own address. Of several at one address the last one with a size wins.
+    """
+    end = bisect_right(symbols, address, key=_address_of)
+    for symbol in reversed(symbols[max(end - _ENCLOSING, 0) : end]):
+        if symbol.address <= address < symbol.address + symbol.size:
+            return Location(symbol, address - symbol.address)
+    if end and symbols[end - 1].address == address:
+        return Location(symbols[end - 1], 0)
+    return None
+
+
 class SymbolTable:
     """Symbols of any number of modules, each added and removed as a whole. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._modules: dict[str, tuple[Symbol, ...]] = {}
-        self._sorted: list[Symbol] = []
-        self._addresses: list[int] = []
+        # Replaced as a whole, never changed: readers take no lock.
+        self._sorted: tuple[Symbol, ...] = ()
         self._names: dict[str, list[Symbol]] | None = {}
 
     def add(self, module: str, symbols: Iterable[Symbol]) -> None:
@@ -51,59 +75,55 @@ class SymbolTable:
             if module in self._modules:
                 raise ValueError(f"symbols of module {module!r} are already registered")
             self._modules[module] = tuple(symbols)
-            self._rebuild()
+            self._publish()
 
     def remove(self, module: str) -> None:
-        """Forget the symbols of `module`. Raises KeyError if there are none."""
+        """Forget the symbols of `module`. Raises LookupError if there are none."""
         with self._lock:
+            if module not in self._modules:
+                raise LookupError(f"no symbols of module {module!r} are registered")
             del self._modules[module]
-            self._rebuild()
+            self._publish()
 
-    def _rebuild(self) -> None:
-        # Readers take no lock: each list is complete before it is published, and never changed afterwards.
-        ordered = sorted((s for symbols in self._modules.values() for s in symbols), key=lambda s: s.address)
-        addresses = [symbol.address for symbol in ordered]
-        self._sorted, self._addresses, self._names = ordered, addresses, None
+    def _publish(self) -> None:
+        everything = (symbol for symbols in self._modules.values() for symbol in symbols)
+        self._sorted, self._names = tuple(sorted(everything, key=_address_of)), None
 
     def _by_name(self) -> dict[str, list[Symbol]]:
         names = self._names
         if names is None:
-            names = {}
-            for symbol in self._sorted:
-                names.setdefault(symbol.name, []).append(symbol)
-            self._names = names
+            with self._lock:
+                names = {}
+                for symbol in self._sorted:
+                    names.setdefault(symbol.name, []).append(symbol)
+                self._names = names
         return names
 
     def named(self, name: str) -> list[Symbol]:
-        """Every symbol called `name`, by ascending address; empty if there is none."""
-        return list(self._by_name().get(name, ()))
+        """Every symbol called `name`, written `symbol` or `module:symbol`, by ascending address."""
+        found = self._by_name().get(name)
+        if found is None and ":" in name:
+            module, _, bare = name.partition(":")
+            found = [symbol for symbol in self._by_name().get(bare, ()) if symbol.module == module]
+        return list(found or ())
 
     def lookup(self, name: str) -> int:
-        """The address of `name`, written `symbol` or `module:symbol`; of several, the lowest.
+        """The address of `name` (see `named`); of several, the lowest.
 
         Raises LookupError naming it if there is none.
         """
-        module, _, bare = name.rpartition(":")
-        found = [s for s in self.named(bare) if not module or s.module == module]
+        found = self.named(name)
         if not found:
             raise LookupError(f"no symbol {name!r}")
         return found[0].address
 
     def locate(self, address: int) -> Location | None:
-        """The symbol that `address` (an integer) lies in, and how far; None if in none."""
-        ordered, addresses = self._sorted, self._addresses
-        for index in range(bisect_right(addresses, address) - 1, -1, -1):
-            symbol = ordered[index]
-            if address in symbol:
-                return Location(symbol, address - symbol.address)
-            if symbol.address < address and symbol.size:
-                return None
-        return None
+        """The symbol that `address` lies in, and how far; None if in none."""
+        return locate(self._sorted, address)
 
     def describe(self, address: int) -> str:
         """`name+0xoff/0xsize [module]`, or the bare address in hexadecimal if no symbol covers it."""
-        location = self.locate(address)
-        return str(location) if location else f"{address:#x}"
+        return str(self.locate(address) or f"{address:#x}")
 
     def __iter__(self) -> Iterator[Symbol]:
         return iter(self._sorted)

@@ -1,0 +1,106 @@
+"""A cache of compiled objects on disk.
+
+What is in it gets executed. So the directory must be ours alone, entries appear whole or not at all, and each carries a
+hash of its contents; whatever does not fit is taken for absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+DIRECTORY = "FPROBE_CACHE_DIR"
+"""Environment variable: where the cache is, instead of $XDG_CACHE_HOME/fprobe or ~/.cache/fprobe."""
+OPT_OUT = "FPROBE_NO_CACHE"
+"""Set this environment variable to compile everything afresh."""
+
+_MAGIC = b"fprobe-cache-1\n"
+_SEAL_SIZE = hashlib.sha256().digest_size
+
+
+def key(*parts: str | bytes) -> str:
+    """The key of what is made from `parts`, in their order: 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def default_directory() -> Path:
+    """Where the cache of this user is."""
+    chosen = os.environ.get(DIRECTORY)
+    if chosen:
+        return Path(chosen)
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(root) if Path(root).is_absolute() else Path.home() / ".cache") / "fprobe"
+
+
+class Cache:
+    """Entries of bytes by key, in `directory`; every one is absent while it is None."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+
+    def get(self, key: str) -> bytes | None:
+        """The contents stored under `key`; None if there are none, or they are not what was stored."""
+        if self.directory is None or not _is_ours(self.directory):
+            return None
+        try:
+            return _verified(key, self._path(key).read_bytes())
+        except OSError:
+            return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store `data` under `key`. Does nothing if the directory cannot be written or is not ours alone."""
+        if self.directory is None:
+            return
+        with contextlib.suppress(OSError):
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_ours(self.directory):
+                _write_whole(self._path(key), _MAGIC + _seal(key, data) + data)
+
+    def _path(self, key: str) -> Path:
+        assert self.directory is not None
+        return self.directory / f"{key}.bin"
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether it is a directory that nobody else can write to."""
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def _seal(key: str, data: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + data).digest()
+
+
+def _verified(key: str, stored: bytes) -> bytes | None:
+    start = len(_MAGIC) + _SEAL_SIZE
+    data = stored[start:]
+    whole = stored.startswith(_MAGIC) and stored[len(_MAGIC) : start] == _seal(key, data)
+    return data if whole else None
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def default_cache() -> Cache:
+    """The cache of this user, or one that holds nothing if that was opted out of."""
+    return Cache(None if os.environ.get(OPT_OUT) else default_directory())

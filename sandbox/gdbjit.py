@@ -1,0 +1,138 @@
+"""The GDB JIT interface: debuggers learn the names (and lines, where there is debug information) of loaded code.
+
+A debugger finds `__jit_debug_descriptor`, a list of ELF images in memory, and plants a breakpoint in
+`__jit_debug_register_code`, which is called whenever the list changes. LLVM's library contains both, but does not
+export them, so their addresses come from its symbol table on disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from sandbox import elf
+
+_DESCRIPTOR, _REGISTER = "__jit_debug_descriptor", "__jit_debug_register_code"
+_NOACTION, _REGISTERED, _UNREGISTERED = 0, 1, 2
+OPT_OUT = "FPROBE_NO_GDB_JIT"
+"""Set this environment variable to keep loaded code from debuggers."""
+
+
+class _Entry(ctypes.Structure):
+    pass
+
+
+_Entry._fields_ = [
+    ("next", ctypes.POINTER(_Entry)),
+    ("previous", ctypes.POINTER(_Entry)),
+    ("image", ctypes.c_void_p),
+    ("size", ctypes.c_uint64),
+]
+
+
+class _Descriptor(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint32),
+        ("action", ctypes.c_uint32),
+        ("relevant", ctypes.POINTER(_Entry)),
+        ("first", ctypes.POINTER(_Entry)),
+    ]
+
+
+class Registration:
+    """An ELF image that debuggers see until `withdraw` is called."""
+
+    def __init__(self, image: bytes, interface: _Interface) -> None:
+        self._image = ctypes.create_string_buffer(image, len(image))
+        self._entry = _Entry(image=ctypes.addressof(self._image), size=len(image))
+        self._interface = interface
+        interface.insert(self._entry)
+
+    def withdraw(self) -> None:
+        """Tell debuggers that the code is gone."""
+        self._interface.remove(self._entry)
+
+
+def register(image: bytes) -> Registration | None:
+    """Show `image` to debuggers; None if that was opted out of, or LLVM's library does not have the interface."""
+    if os.environ.get(OPT_OUT):
+        return None
+    interface = _find_interface()
+    return Registration(image, interface) if interface else None
+
+
+class _Interface:
+    def __init__(self, descriptor: int, register: int) -> None:
+        self._descriptor = _Descriptor.from_address(descriptor)
+        self._notify = ctypes.CFUNCTYPE(None)(register)
+        self._lock = threading.Lock()
+
+    def insert(self, entry: _Entry) -> None:
+        with self._lock:
+            first = self._descriptor.first
+            entry.next = first
+            if first:
+                first.contents.previous = ctypes.pointer(entry)
+            self._descriptor.first = ctypes.pointer(entry)
+            self._tell(entry, _REGISTERED)
+
+    def remove(self, entry: _Entry) -> None:
+        with self._lock:
+            if entry.previous:
+                entry.previous.contents.next = entry.next
+            else:
+                self._descriptor.first = entry.next
+            if entry.next:
+                entry.next.contents.previous = entry.previous
+            self._tell(entry, _UNREGISTERED)
+
+    def _tell(self, entry: _Entry, action: int) -> None:
+        self._descriptor.relevant = ctypes.pointer(entry)
+        self._descriptor.action = action
+        self._notify()
+        self._descriptor.relevant = None
+        self._descriptor.action = _NOACTION
+
+
+@functools.cache
+def _find_interface() -> _Interface | None:
+    from llvmlite.binding import ffi
+
+    from sandbox.libraries import load_base
+
+    values = static_symbols(Path(ffi.lib._name), (_DESCRIPTOR, _REGISTER))
+    if len(values) != 2:
+        return None
+    base = load_base(ffi.lib._handle)
+    return _Interface(base + values[_DESCRIPTOR], base + values[_REGISTER])
+
+
+def static_symbols(path: Path, names: Iterable[str]) -> dict[str, int]:
+    """Values of the symbols `names` in the full symbol table of the ELF file at `path`; those not there are left out.
+
+    Searches the tables as bytes, which takes milliseconds where reading them takes seconds. Raises OSError, ElfError.
+    """
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as view:
+        sections = elf.ElfFile(memoryview(view)).sections
+        tables = [section for section in sections if section.type == elf.SHT_SYMTAB]
+        found = {name: _value_of(view, table, sections[table.link], name) for table in tables for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _value_of(view: mmap.mmap, table: elf.Section, strings: elf.Section, name: str) -> int | None:
+    start = view.find(b"\0" + name.encode() + b"\0", strings.offset, strings.offset + strings.size)
+    if start < 0:
+        return None
+    wanted = struct.pack("<I", start + 1 - strings.offset)
+    at, end = table.offset, table.offset + table.size
+    while (at := view.find(wanted, at, end)) >= 0:
+        if (at - table.offset) % elf.SYMBOL.size == 0:
+            return int(elf.SYMBOL.unpack_from(view, at)[4])
+        at += 1
+    return None

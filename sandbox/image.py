@@ -1,0 +1,69 @@
+"""Code in place: what every way of loading hands to a module."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from sandbox import memory
+from sandbox.memory import TextMapping
+from sandbox.stubs import Flavour
+from sandbox.symbols import Symbol
+
+
+@dataclass
+class Image:
+    """A program in memory whose stubs are NOPs, and which nobody runs yet.
+
+    Functions and data by ascending address; `sites` are the stubs' addresses, ascending, `site_functions` the function
+    of each. `start` runs the constructors, `discard` unmaps everything: nobody may be in it, or come.
+    """
+
+    kind: Flavour
+    functions: tuple[Symbol, ...]
+    data: tuple[Symbol, ...]
+    sites: array[int]
+    site_functions: list[Symbol]
+    texts: tuple[TextMapping, ...]
+    start: Callable[[], None]
+    discard: Callable[[], None]
+    debug_image: bytes | None = None
+    """An ELF image for debuggers, its sections at the addresses where they are; None if they can find it themselves."""
+
+
+def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
+    """By ascending address."""
+    return tuple(sorted(symbols, key=attrgetter("address")))
+
+
+def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:
+    """The function that each of `sites` lies in. Raises ValueError naming a site outside of all of them."""
+    addresses = [symbol.address for symbol in functions]
+    found = []
+    for site in sites:
+        index = bisect_right(addresses, site) - 1
+        if index < 0:
+            raise ValueError(f"the stub at {site:#x} lies in no function")
+        found.append(functions[index])
+    return found
+
+
+def remap(spans: Iterable[tuple[int, int]], name: str) -> tuple[TextMapping, ...]:
+    """Put the text in `spans` (start, end) where it can be written later; whole pages, neighbours in one mapping."""
+    merged: list[list[int]] = []
+    for start, end in sorted(spans):
+        low, high = start & -memory.PAGE, (end + memory.PAGE - 1) & -memory.PAGE
+        if merged and low <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], high)
+        elif high > low:
+            merged.append([low, high])
+    return tuple(memory.remap_text(low, high - low, name) for low, high in merged)
+
+
+def drop_aliases(texts: Iterable[TextMapping]) -> None:
+    """Give back the writable views of text whose executable pages their owner has unmapped already."""
+    for text in texts:
+        memory.release(text._alias, text.size)

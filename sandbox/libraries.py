@@ -1,0 +1,124 @@
+"""The shared libraries in this process: where they lie and what is in them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox import elf
+from sandbox.symbols import Location, Symbol, locate
+
+_PT_LOAD, _PF_X = 1, 1
+
+
+class _ProgramHeader(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("offset", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("physical", ctypes.c_uint64),
+        ("file_size", ctypes.c_uint64),
+        ("memory_size", ctypes.c_uint64),
+        ("alignment", ctypes.c_uint64),
+    ]
+
+
+class _Information(ctypes.Structure):
+    _fields_ = [
+        ("base", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.POINTER(_ProgramHeader)),
+        ("count", ctypes.c_uint16),
+    ]
+
+
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Information), ctypes.c_size_t, ctypes.c_void_p)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library, or the program itself (then `path` is that of /proc/self/exe).
+
+    `base` is what is added to the addresses in the file; `text` are the executable ranges (start, end).
+    """
+
+    name: str
+    path: Path
+    base: int
+    text: tuple[tuple[int, int], ...]
+
+    def __contains__(self, address: object) -> bool:
+        return isinstance(address, int) and any(start <= address < end for start, end in self.text)
+
+    @functools.cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Functions and variables by ascending address, from the full symbol table if the file has one, else from the
+        dynamic one. Empty if the file cannot be read (the vDSO has none).
+        """
+        try:
+            return read_symbols(self.path.read_bytes(), self.base, self.name)
+        except (OSError, elf.ElfError):
+            return ()
+
+    def locate(self, address: int) -> Location | None:
+        """The symbol that `address` lies in."""
+        return locate(self.symbols, address)
+
+
+def libraries() -> list[Library]:
+    """What the dynamic loader has loaded, in its order: first the program itself."""
+    found: list[Library] = []
+
+    def visit(information: ctypes._Pointer[_Information], _size: int, _data: int) -> int:
+        found.append(_library(information.contents))
+        return 0
+
+    dl_iterate_phdr = ctypes.CDLL(None).dl_iterate_phdr
+    dl_iterate_phdr(_Callback(visit), None)
+    return found
+
+
+def _library(information: _Information) -> Library:
+    base = information.base
+    text = tuple(
+        (base + header.address, base + header.address + header.memory_size)
+        for header in information.headers[: information.count]
+        if header.type == _PT_LOAD and header.flags & _PF_X
+    )
+    name = (information.name or b"").decode("utf-8", "surrogateescape")
+    path = Path(name or "/proc/self/exe")
+    path = path.resolve() if not name else path
+    return Library(path.name, path, base, text)
+
+
+def library_at(address: int) -> Library | None:
+    """The library whose code `address` lies in; None if in none."""
+    return next((library for library in libraries() if address in library), None)
+
+
+def load_base(handle: int) -> int:
+    """The load address of the library with this dlopen handle: the first word of the loader's `struct link_map`."""
+    return ctypes.c_uint64.from_address(handle).value
+
+
+def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
+    """The functions and variables in the symbol table of a shared library, by ascending address.
+
+    `base` is its load address. Raises elf.ElfError if `data` is not an ELF file.
+    """
+    file = elf.ElfFile(data)
+    tables = file.sections_of_type(elf.SHT_SYMTAB) or file.sections_of_type(elf.SHT_DYNSYM)
+    if not tables:
+        return ()
+    strings = file.strings(tables[0])
+    wanted = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
+    names = {i: file.section_name(i) for i in range(len(file.sections))}
+    found = [
+        Symbol(elf.string_at(strings, name), base + value, size, module, names[section])
+        for name, info, section, value, size in file.symbols(tables[0])
+        if section and section < elf.SHN_LORESERVE and info & 15 in wanted and name
+    ]
+    return tuple(sorted(found, key=lambda symbol: symbol.address))

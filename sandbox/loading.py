@@ -1,0 +1,91 @@
+"""`load`: from a source, whatever it is written in, to a module that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandbox import cache
+from sandbox.irtypes import IrInterface
+from sandbox.linker import link
+from sandbox.module import Module, check_name, free_name, introduce
+from sandbox.objectfile import prepare
+from sandbox.program import ProgramError, compile_ir
+from sandbox.stubs import Flavour
+
+C_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".C")
+IR_SUFFIXES = (".ll", ".bc")
+_BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
+
+
+@dataclass(frozen=True)
+class _Options:
+    flavour: Flavour
+    opt: int
+    notrace: Collection[str]
+    cflags: Sequence[str]
+
+
+def load(
+    source: Any,
+    *,
+    name: str | None = None,
+    flavour: str | Flavour = Flavour.FENTRY,
+    opt: int = 1,
+    notrace: Collection[str] = (),
+    cflags: Sequence[str] = (),
+) -> Module:
+    """Compile `source` and load it as module `name`.
+
+    `source` is LLVM IR as text (str), bitcode (bytes), an `llvmlite.ir.Module`, or the pathlib.Path of a file: IR as
+    text (`.ll`) or bitcode (`.bc`), C (`.c`) or C++ (`.cc`, `.cpp`, `.cxx`). `name` defaults to the file's, without
+    suffix. `flavour` is that of the stubs ('fentry', 'mcount', 'patchable', 'none'); those of C and C++ are 'patchable'
+    unless 'none' is asked for. `opt` is 0 to 3 and counts for IR; C gets -O1 unless `cflags`, which go to the compiler
+    after our own, say something else. Functions named in `notrace` get no stub.
+
+    Raises ProgramError (a ValueError) if it does not compile, LinkError if it needs symbols that are not there,
+    ValueError if the name is not free, OSError if a file cannot be read.
+    """
+    options = _Options(Flavour.of(flavour), opt, notrace, cflags)
+    if isinstance(source, Path):
+        return _load_file(source, name or free_name(source.stem), options)
+    name = name or free_name("program")
+    return _load_ir(source, name, f"<{name}>", options)
+
+
+def _load_file(path: Path, name: str, options: _Options) -> Module:
+    if path.suffix in C_SUFFIXES:
+        from sandbox.csource import load_c
+
+        check_name(name)
+        return introduce(load_c(path, name, options.flavour, options.notrace, options.cflags))
+    if path.suffix not in IR_SUFFIXES:
+        known = ", ".join((*IR_SUFFIXES, *C_SUFFIXES))
+        raise ProgramError(f"{path}: not a program: the suffix {path.suffix!r} is none of {known}")
+    data = path.read_bytes()
+    return _load_ir(data if data.startswith(_BITCODE) else _decoded(data, path), name, str(path), options)
+
+
+def _decoded(data: bytes, path: Path) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ProgramError(f"{path}:{line}: neither bitcode nor text: byte {data[error.start]:#04x}") from None
+
+
+def _load_ir(source: Any, name: str, origin: str, options: _Options) -> Module:
+    check_name(name)
+    if options.cflags:
+        raise ProgramError(f"{origin}: cflags are for C and C++, not for IR: {' '.join(options.cflags)}")
+    program = compile_ir(
+        source,
+        origin=origin,
+        flavour=options.flavour,
+        opt=options.opt,
+        notrace=options.notrace,
+        store=cache.default_cache(),
+    )
+    return introduce(Module(name, link(prepare(program.object), name), IrInterface(program.declared)))

@@ -1,0 +1,158 @@
+"""Signatures of functions and the types in them, whatever language they were written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Type:
+    """Base of all types; `str()` gives the way the source language writes it."""
+
+
+@dataclass(frozen=True)
+class Void(Type):
+    """No value."""
+
+    def __str__(self) -> str:
+        return "void"
+
+
+@dataclass(frozen=True)
+class Integer(Type):
+    """An integer of `bits` bits. `signed` is None where the source does not say (LLVM IR)."""
+
+    bits: int
+    signed: bool | None = None
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or f"i{self.bits}"
+
+    @property
+    def lowest(self) -> int:
+        """The least value that is accepted."""
+        return 0 if self.signed is False else -(1 << (self.bits - 1))
+
+    @property
+    def highest(self) -> int:
+        """The greatest value that is accepted; without a sign that of the unsigned reading."""
+        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+
+@dataclass(frozen=True)
+class Floating(Type):
+    """A floating-point number; `kind` is LLVM's name: half, bfloat, float, double, x86_fp80 or fp128."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.kind
+
+
+@dataclass(frozen=True)
+class Pointer(Type):
+    """An address; `name` is how the source writes the type, where it says more than `ptr`."""
+
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or "ptr"
+
+
+@dataclass(frozen=True)
+class Array(Type):
+    """`count` elements in a row; a vector register's worth of them if `is_vector`."""
+
+    element: Type
+    count: int
+    is_vector: bool = False
+
+    def __str__(self) -> str:
+        opening, closing = "<>" if self.is_vector else "[]"
+        return f"{opening}{self.count} x {self.element}{closing}"
+
+
+@dataclass(frozen=True)
+class Record(Type):
+    """A struct or union. `fields` are (name, type); those of IR, which have no names, are `_0`, `_1`, ..."""
+
+    fields: tuple[tuple[str, Type], ...]
+    name: str = ""
+    packed: bool = False
+    is_union: bool = False
+
+    def __str__(self) -> str:
+        return self.name or self.spelled_out
+
+    @property
+    def spelled_out(self) -> str:
+        """The type without its name."""
+        inside = ", ".join(str(kind) for _, kind in self.fields)
+        return f"<{{{inside}}}>" if self.packed else f"{{{inside}}}"
+
+
+@dataclass(frozen=True)
+class Unsupported(Type):
+    """A type that cannot be passed from Python; `why` is a clause that says so."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter; `name` is empty if the source gives none.
+
+    `attributes` are those of LLVM IR, as written. `copied` is the type behind a pointer whose target is passed by
+    value (`byval`), `returned` that behind a pointer to the room for the result (`sret`).
+    """
+
+    type: Type
+    name: str = ""
+    attributes: tuple[str, ...] = ()
+    copied: Type | None = None
+    returned: Type | None = None
+
+    def __str__(self) -> str:
+        kind = f"{self.type} sret({self.returned})" if self.returned else str(self.type)
+        kind = f"{kind} byval({self.copied})" if self.copied else kind
+        joint = "" if kind.endswith("*") or not self.name else " "
+        return f"{kind}{joint}{self.name}"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function takes and returns.
+
+    `convention` is empty for the calling convention of C. `is_c` says that structs are passed as C passes them; LLVM IR
+    passes each of their fields like an argument of its own.
+    """
+
+    name: str
+    returns: Type
+    parameters: tuple[Parameter, ...]
+    variadic: bool = False
+    convention: str = ""
+    is_c: bool = False
+
+    def __str__(self) -> str:
+        listed = [str(parameter) for parameter in self.parameters] + ["..."] * self.variadic
+        prefix = f"{self.convention} " if self.convention else ""
+        joint = "" if str(self.returns).endswith("*") else " "
+        return f"{prefix}{self.returns}{joint}{self.name}({', '.join(listed)})"
+
+    @property
+    def passed(self) -> tuple[Parameter, ...]:
+        """The parameters that a caller gives: all but the room for a result."""
+        return tuple(parameter for parameter in self.parameters if parameter.returned is None)
+
+    @property
+    def result(self) -> Type:
+        """What a caller gets: what is returned, or what is left in the room given for the result."""
+        rooms = [parameter.returned for parameter in self.parameters if parameter.returned is not None]
+        return rooms[0] if rooms else self.returns
