@@ -1,39 +1,77 @@
-"""Bounded work: how often the loops of a function run at most, from what can be seen in it."""
+"""Bounded work and bounded frames: what can be seen of a function's loops and variables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .flow import FlowError
-from .tree import Compare, Conditional, Constant, Expression, ForRange, If, Statement, While
+from .errors import LocatedError
+from .tree import (
+    Binary,
+    Call,
+    Cast,
+    Constant,
+    Expression,
+    Extreme,
+    ForRange,
+    If,
+    Statement,
+    TypedFunction,
+    While,
+    nodes,
+)
 from .types import Int
 
-MAX_ITERATIONS = 65536
+MAX_ITERATIONS = 1 << 20
+"""How often the innermost statements of a function may run in one call, by what is visible."""
+MAX_FRAME = 4096
+"""Bytes of local variables in one function."""
+ADVICE = "write `for i in range(n)` with a constant or min(n, constant), or @native(bounded=False)"
 
 
-def check(body: Sequence[Statement]) -> None:
-    """Raises FlowError at the first loop of *body* that may run more than MAX_ITERATIONS times."""
-    for statement in body:
+def frame(function: TypedFunction) -> int:
+    """The bytes that the variables of *function* may take on the stack. Raises LocatedError above MAX_FRAME."""
+    total = sum(-(-type_.size // 8) * 8 for type_ in function.locals.values())
+    if total > MAX_FRAME:
+        message = f"the variables of {function.name} take {total} bytes, more than {MAX_FRAME}: use a global_var"
+        raise LocatedError(function.at, message)
+    return total
+
+
+def work(function: TypedFunction, callees: Mapping[Any, int]) -> int:
+    """An upper limit of the loop iterations in one call of *function*; *callees* has those of what it calls.
+
+    Raises LocatedError at a loop without a visible bound, and at the loop or call that makes them too many.
+    """
+    return _Work(callees).block(function.body)
+
+
+class _Work:
+    def __init__(self, callees: Mapping[Any, int]) -> None:
+        self._callees = callees
+
+    def block(self, body: Sequence[Statement]) -> int:
+        return max(1, sum(map(self._statement, body)))
+
+    def _statement(self, statement: Statement) -> int:
         if isinstance(statement, While):
-            raise FlowError(
-                statement.at,
-                "a while loop has no visible bound: write `for i in range(n)`, or @native(bounded=False)",
-            )
-        if isinstance(statement, ForRange):
-            _check_for(statement)
+            raise LocatedError(statement.at, f"a while loop has no visible bound: {ADVICE}")
         if isinstance(statement, If):
-            check(statement.then)
-            check(statement.otherwise)
+            return self._calls(statement.condition) + max(self.block(statement.then), self.block(statement.otherwise))
+        if isinstance(statement, ForRange):
+            return self._calls((statement.start, statement.stop)) + self._loop(statement)
+        return self._calls(statement)
 
+    def _loop(self, loop: ForRange) -> int:
+        rounds = most_iterations(loop)
+        total = rounds * self.block(loop.body)
+        if total > MAX_ITERATIONS:
+            times = f"{rounds} times" if total == rounds else f"{total} times with what is inside"
+            raise LocatedError(loop.at, f"this loop may run {times}, more than {MAX_ITERATIONS}: {ADVICE}")
+        return total
 
-def _check_for(loop: ForRange) -> None:
-    if most_iterations(loop) > MAX_ITERATIONS:
-        raise FlowError(
-            loop.at,
-            f"this loop may run more than {MAX_ITERATIONS} times: give a constant or min(n, constant) as bound, "
-            "or write @native(bounded=False)",
-        )
-    check(loop.body)
+    def _calls(self, tree: Any) -> int:
+        return sum(self._callees.get(call.target, 0) for call in nodes(tree, Call))
 
 
 def most_iterations(loop: ForRange) -> int:
@@ -45,19 +83,27 @@ def most_iterations(loop: ForRange) -> int:
 
 def limits(value: Expression) -> tuple[int, int]:
     """The least and the greatest value that the integer expression *value* can have, as far as it shows."""
-    assert isinstance(value.type, Int)
+    type_ = value.type
+    assert isinstance(type_, Int)
     if isinstance(value, Constant):
         return value.value, value.value
-    if isinstance(value, Conditional):
-        return _conditional_limits(value)
-    return value.type.minimum, value.type.maximum
+    if isinstance(value, Extreme):
+        choose = min if value.name == "min" else max
+        a, b = limits(value.left), limits(value.right)
+        return choose(a[0], b[0]), choose(a[1], b[1])
+    if isinstance(value, Cast) and isinstance(value.operand.type, Int):
+        inner = limits(value.operand)
+        return inner if type_.holds(inner[0]) and type_.holds(inner[1]) else (type_.minimum, type_.maximum)
+    if isinstance(value, Binary):
+        return _binary_limits(value, type_)
+    return type_.minimum, type_.maximum
 
 
-def _conditional_limits(value: Conditional) -> tuple[int, int]:
-    a, b = limits(value.then), limits(value.otherwise)
-    test = value.condition
-    if isinstance(test, Compare) and (test.left, test.right) == (value.then, value.otherwise):
-        if test.operator == "<=":
-            return min(a[0], b[0]), min(a[1], b[1])
-        return max(a[0], b[0]), max(a[1], b[1])
-    return min(a[0], b[0]), max(a[1], b[1])
+def _binary_limits(value: Binary, type_: Int) -> tuple[int, int]:
+    """`x & 63` and `x % 64` show their bound when it is a constant that is not negative."""
+    if isinstance(value.right, Constant) and value.right.value > 0:
+        if value.operator == "&":
+            return 0, value.right.value
+        if value.operator == "%":
+            return 0, value.right.value - 1
+    return type_.minimum, type_.maximum

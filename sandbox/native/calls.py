@@ -6,20 +6,18 @@ import ast
 import builtins
 from typing import TYPE_CHECKING, Any
 
+from .errors import position
 from .intrinsics import Construct, Intrinsic
 from .structs import Struct
 from .tree import (
     BOOL,
     Call,
     Cast,
-    Compare,
-    Conditional,
     Constant,
     Expression,
+    Extreme,
     FunctionAddress,
     IntrinsicCall,
-    Load,
-    LocalPlace,
     NullPointer,
 )
 from .types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, i64, u64, void
@@ -61,7 +59,7 @@ def _call(checker: Expressions, node: ast.Call) -> Expression:
         raise checker.scope.error(node, f"{name} takes {_count(len(parameters))}, not {given}")
     arguments = tuple(checker.value(a, t) for a, t in zip(node.args, parameters, strict=True))
     target = value.target if isinstance(value, FunctionAddress) else value
-    return Call(checker.scope.at(node), value.type.result, target, arguments)
+    return Call(position(node), value.type.result, target, arguments)
 
 
 def _count(number: int) -> str:
@@ -84,7 +82,7 @@ def _intrinsic(checker: Expressions, node: ast.Call, row: Intrinsic) -> Expressi
         plain = node.args[: len(row.shape)]
         options = (_order(checker, node, row),)
     arguments = _Arguments(checker, row).check(plain)
-    return IntrinsicCall(checker.scope.at(node), _result(row, arguments), row.name, arguments, options)
+    return IntrinsicCall(position(node), _result(row, arguments), row.name, arguments, options)
 
 
 def _order(checker: Expressions, node: ast.Call, row: Intrinsic) -> str:
@@ -164,7 +162,7 @@ _ARITHMETIC = ("atomic_add", "atomic_sub", "atomic_and", "atomic_or", "atomic_xo
 def _cast(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
     _arity(checker, node, "cast", 2, 2)
     wanted, value = checker.scope.type_of(node.args[0]), checker.infer(node.args[1])
-    at = checker.scope.at(node)
+    at = position(node)
     if isinstance(value, Constant) and value.type == LITERAL:
         return _cast_literal(checker, node, wanted, value)
     if value.type == NULL and isinstance(wanted, (Pointer, Function)):
@@ -178,7 +176,7 @@ def _cast(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expre
 
 
 def _cast_literal(checker: Expressions, node: ast.Call, wanted: Type, value: Constant) -> Expression:
-    at = checker.scope.at(node)
+    at = position(node)
     if isinstance(wanted, Int):
         return Constant(at, wanted, wanted.wrap(value.value))
     if isinstance(wanted, (Pointer, Function)):
@@ -210,7 +208,7 @@ def _sizeof(checker: Expressions, node: ast.Call, _expected: Type | None) -> Exp
     _arity(checker, node, "sizeof", 1, 1)
     type_ = checker.scope.type_of(node.args[0])
     try:
-        return Constant(checker.scope.at(node), u64, type_.size)
+        return Constant(position(node), u64, type_.size)
     except (TypeError, NameError) as error:
         raise checker.scope.error(node, str(error)) from None
 
@@ -221,7 +219,7 @@ def _offsetof(checker: Expressions, node: ast.Call, _expected: Type | None) -> E
     if not isinstance(struct, Struct) or not isinstance(field, ast.Constant):
         raise checker.scope.error(node, 'write offsetof(Struct, "field")')
     try:
-        return Constant(checker.scope.at(node), u64, struct.offset(str(field.value)))
+        return Constant(position(node), u64, struct.offset(str(field.value)))
     except (AttributeError, TypeError, NameError) as error:
         raise checker.scope.error(field, str(error)) from None
 
@@ -229,14 +227,14 @@ def _offsetof(checker: Expressions, node: ast.Call, _expected: Type | None) -> E
 def _zero_fill(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
     _arity(checker, node, "zero_fill", 1, 1)
     address = _sized_pointer(checker, node.args[0], "zero_fill")
-    return IntrinsicCall(checker.scope.at(node), void, "zero_fill", (address,))
+    return IntrinsicCall(position(node), void, "zero_fill", (address,))
 
 
 def _copy(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
     _arity(checker, node, "copy", 2, 2)
     target = _sized_pointer(checker, node.args[0], "copy")
     source = checker.value(node.args[1], target.type)
-    return IntrinsicCall(checker.scope.at(node), void, "copy", (target, source))
+    return IntrinsicCall(position(node), void, "copy", (target, source))
 
 
 def _sized_pointer(checker: Expressions, node: ast.expr, name: str) -> Expression:
@@ -253,15 +251,7 @@ def _extreme(checker: Expressions, node: ast.Call, name: str, expected: Type | N
     a, b = checker.settle_pair(a_node, a, b_node, b, f"{name}()")
     if not isinstance(a.type, Int):
         raise checker.scope.error(node, f"{name}() takes integers with a width, not {a.type}")
-    at = checker.scope.at(node)
-    for value, argument in ((a, a_node), (b, b_node)):
-        if not _simple(value):
-            raise checker.scope.error(argument, f"an argument of {name}() is a variable or a constant: assign it first")
-    return Conditional(at, a.type, Compare(at, BOOL, "<=" if name == "min" else ">=", a, b), a, b)
-
-
-def _simple(value: Expression) -> bool:
-    return isinstance(value, Constant) or (isinstance(value, Load) and isinstance(value.place, LocalPlace))
+    return Extreme(position(node), a.type, name, a, b)
 
 
 _CONSTRUCTS: dict[str, Any] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .errors import At
 from .module import ModuleText
-from .tree import At
 
 
 class Emitter:
@@ -22,7 +22,7 @@ class Emitter:
 
     def position(self, at: At) -> None:
         """What follows comes from the source position *at*."""
-        self._location = f", !dbg !{self.module.debug.location(at, self._subprogram)}"
+        self._location = f", !dbg !{self.module.metadata.location(at, self._subprogram)}"
 
     def value(self, instruction: str) -> str:
         """Emits an instruction with a result; returns the result's name."""
@@ -57,9 +57,21 @@ class Emitter:
         """Ends the block with a jump."""
         self.terminate(f"br label %{label}")
 
-    def branch(self, condition: str, then: str, otherwise: str, weights: str = "") -> None:
+    def branch(self, condition: str, then: str, otherwise: str) -> None:
         """Ends the block with a conditional jump."""
-        self.terminate(f"br i1 {condition}, label %{then}, label %{otherwise}{weights}")
+        self.terminate(f"br i1 {condition}, label %{then}, label %{otherwise}")
+
+    def rarely(self, condition: str, event: str, otherwise: str) -> str:
+        """Ends the block with a jump to *otherwise*, or when *condition* holds to a new block, which it returns.
+
+        The new block is begun and counts *event*; it is laid out of the way.
+        """
+        rare = self.label(event)
+        weights = f", !prof !{self.module.metadata.unlikely()}"
+        self.terminate(f"br i1 {condition}, label %{rare}, label %{otherwise}{weights}")
+        self.begin(rare)
+        self.value(self.module.count(event))
+        return rare
 
     def terminate(self, instruction: str) -> None:
         """Ends the block."""

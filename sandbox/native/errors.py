@@ -18,12 +18,33 @@ class Origin:
         return self.lines[line - 1] if 0 < line <= len(self.lines) else ""
 
 
+@dataclass(frozen=True)
+class At:
+    """A stretch of source: first line and column, last line and the column after it (1-based, in UTF-8 bytes)."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class LocatedError(Exception):
+    """Something wrong at a position, found where the source text is not at hand."""
+
+    def __init__(self, at: At, message: str) -> None:
+        super().__init__(message)
+        self.at = at
+
+
 class NativeError(SyntaxError):
     """A function or declaration that the native language does not accept.
 
     Carries `filename`, `lineno`, `offset`, `text`, `end_lineno` and `end_offset` like every SyntaxError
     (offsets are 1-based, in characters); `msg` names the construct and says what to write instead.
     """
+
+    unknown: str = ""
+    """The name that nothing is known of, when that is what is wrong: it may be defined later."""
 
     def render(self) -> str:
         """The error as text: place, message, source line and caret."""
@@ -34,14 +55,20 @@ class NativeWarning(SyntaxWarning):
     """Accepted, but probably not what was meant."""
 
 
-def error_at(origin: Origin, node: ast.AST, message: str) -> NativeError:
-    """A NativeError that points at *node* of the source *origin*."""
-    line = getattr(node, "lineno", 1)
-    end_line = getattr(node, "end_lineno", line)
-    text = origin.text(line)
-    begin = _characters(text, getattr(node, "col_offset", 0))
-    end = _characters(origin.text(end_line), getattr(node, "end_col_offset", 0))
-    return NativeError(message, (origin.filename, line, begin + 1, text + "\n", end_line, end + 1))
+def position(node: ast.AST) -> At:
+    """Where *node* stands."""
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    end_line = getattr(node, "end_lineno", None) or line
+    end_column = getattr(node, "end_col_offset", None) or column
+    return At(line, column + 1, end_line, end_column + 1)
+
+
+def error_at(origin: Origin, at: At, message: str) -> NativeError:
+    """A NativeError that points at *at* in the source *origin*."""
+    text = origin.text(at.line)
+    offset = _characters(text, at.column)
+    end_offset = _characters(origin.text(at.end_line), at.end_column)
+    return NativeError(message, (origin.filename, at.line, offset, text + "\n", at.end_line, end_offset))
 
 
 def render(error: SyntaxError) -> str:
@@ -57,5 +84,5 @@ def render(error: SyntaxError) -> str:
     return f"{place}\n    {text}\n    {pad}{'^' * max(1, end - begin)}"
 
 
-def _characters(text: str, utf8_offset: int) -> int:
-    return len(text.encode()[:utf8_offset].decode(errors="replace"))
+def _characters(text: str, utf8_column: int) -> int:
+    return len(text.encode()[: utf8_column - 1].decode(errors="replace")) + 1

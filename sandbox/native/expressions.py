@@ -7,6 +7,7 @@ from typing import Any
 
 from . import calls
 from .declarations import Const, Extern, GlobalVariable
+from .errors import position
 from .intrinsics import Intrinsic
 from .scope import MISSING, Scope, similar
 from .structs import Struct
@@ -125,7 +126,7 @@ class Expressions:
 
     def _constant(self, node: ast.Constant) -> Expression:
         if isinstance(node.value, bool):
-            return Constant(self.scope.at(node), BOOL, int(node.value))
+            return Constant(position(node), BOOL, int(node.value))
         if isinstance(node.value, int):
             return self._literal(node, node.value)
         raise self.scope.error(node, _unsupported_constant(node.value))
@@ -136,10 +137,10 @@ class Expressions:
             return self._object(node, node.id, scope.static(node))
         if node.id not in scope.locals:
             raise scope.error(node, f"{node.id!r} is read before anything is assigned to it")
-        return LocalPlace(scope.at(node), scope.locals[node.id], node.id)
+        return LocalPlace(position(node), scope.locals[node.id], node.id)
 
     def _object(self, node: ast.expr, name: str, value: Any) -> Expression | Place:
-        at = self.scope.at(node)
+        at = position(node)
         if isinstance(value, bool):
             return Constant(at, BOOL, int(value))
         if isinstance(value, int):
@@ -160,13 +161,13 @@ class Expressions:
         except (TypeError, NameError) as error:
             raise self.scope.error(node, f"the declaration of {name!r}: {error}") from None
         if isinstance(value, Extern) and isinstance(type_, Function):
-            return FunctionAddress(self.scope.at(node), type_, value)
-        return GlobalPlace(self.scope.at(node), type_, name, value)
+            return FunctionAddress(position(node), type_, value)
+        return GlobalPlace(position(node), type_, name, value)
 
     def _literal(self, node: ast.expr, value: int, complement: bool = False) -> Constant:
         if value.bit_length() > MAX_LITERAL_BITS:
             raise self.scope.error(node, "this constant needs more than 64 bits")
-        return Constant(self.scope.at(node), LITERAL, value, complement)
+        return Constant(position(node), LITERAL, value, complement)
 
     def _settle(self, node: ast.expr, value: Constant, expected: Type) -> Constant:
         if not isinstance(expected, Int):
@@ -197,7 +198,7 @@ class Expressions:
         if name not in fields:
             known = similar(name, set(fields)) or f"; it has {', '.join(fields)}"
             raise self.scope.error(node, f"struct {struct} has no field {name!r}{known}")
-        return FieldPlace(self.scope.at(node), fields[name], base, struct, name)
+        return FieldPlace(position(node), fields[name], base, struct, name)
 
     def _pointee(self, node: ast.expr) -> Place:
         found = self.examine(node)
@@ -212,7 +213,7 @@ class Expressions:
         if isinstance(node.slice, (ast.Slice, ast.Tuple)):
             raise self.scope.error(node, "slices are not in the native language: index one element")
         base = self.examine(node.value)
-        index, at = self._index(node.slice), self.scope.at(node)
+        index, at = self._index(node.slice), position(node)
         if isinstance(base, Place) and isinstance(base.type, Array):
             self._check_bound(node.slice, index, base.type)
             return ElementPlace(at, base.type.element, base, index)
@@ -240,7 +241,7 @@ class Expressions:
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
         if isinstance(node.op, ast.Not):
-            return Unary(self.scope.at(node), BOOL, "not", self.condition(node.operand))
+            return Unary(position(node), BOOL, "not", self.condition(node.operand))
         operand = self.infer(node.operand)
         if operand.type == LITERAL and isinstance(operand, Constant):
             return self._fold_unary(node, operand.value)
@@ -250,7 +251,7 @@ class Expressions:
         if isinstance(node.op, ast.UAdd):
             return operand
         operator = "~" if isinstance(node.op, ast.Invert) else "-"
-        return Unary(self.scope.at(node), operand.type, operator, operand)
+        return Unary(position(node), operand.type, operator, operand)
 
     def _fold_unary(self, node: ast.UnaryOp, value: int) -> Constant:
         if isinstance(node.op, ast.Invert):
@@ -272,7 +273,7 @@ class Expressions:
             return self._shift(node, operator, left_node, left, right_node, right)
         left, right = self.settle_pair(left_node, left, right_node, right, operator)
         self.check_operand(node, operator, left.type)
-        return Binary(self.scope.at(node), left.type, operator, left, right)
+        return Binary(position(node), left.type, operator, left, right)
 
     def operator(self, node: ast.AST, op: ast.operator) -> str:
         """The name of *op*, or NativeError for one that the language does not have."""
@@ -304,7 +305,7 @@ class Expressions:
             raise self.scope.error(left_node, "this literal has no width: write cast(u64, ...) around it")
         self.check_operand(node, operator, left.type)
         right = self.shift_count(right_node, right)
-        return Binary(self.scope.at(node), left.type, operator, left, right)
+        return Binary(position(node), left.type, operator, left, right)
 
     def shift_count(self, node: ast.expr, count: Expression) -> Expression:
         """*count*, an unsigned number of bits."""
@@ -368,16 +369,16 @@ class Expressions:
         left, right = self.settle_pair(left_node, left, right_node, right, operator)
         if isinstance(left, Constant) and isinstance(right, Constant) and left.type == LITERAL:
             result = compare(operator, left.value, right.value)
-            return Constant(self.scope.at(node), BOOL, int(result))
+            return Constant(position(node), BOOL, int(result))
         if not isinstance(left.type, Int) and operator not in ("==", "!=") and left.type != BOOL:
             raise self.scope.error(node, f"{operator} needs integers, not {left.type}: cast both to u64")
-        return Compare(self.scope.at(node), BOOL, operator, left, right)
+        return Compare(position(node), BOOL, operator, left, right)
 
     def _boolop(self, node: ast.BoolOp) -> Expression:
         operator = "and" if isinstance(node.op, ast.And) else "or"
         *first, result = [self.condition(value) for value in node.values]
         for value in reversed(first):
-            result = Logic(self.scope.at(node), BOOL, operator, value, result)
+            result = Logic(position(node), BOOL, operator, value, result)
         return result
 
     def _ifexp(self, node: ast.IfExp, expected: Type | None) -> Expression:
@@ -388,7 +389,7 @@ class Expressions:
         then, otherwise = self.settle_pair(node.body, then, node.orelse, otherwise, "if-else")
         if then.type in (LITERAL, NULL):
             raise self.scope.error(node, "neither value has a type: write `x: u64 = ...`")
-        return Conditional(self.scope.at(node), then.type, condition, then, otherwise)
+        return Conditional(position(node), then.type, condition, then, otherwise)
 
     # calls
 
@@ -398,7 +399,7 @@ class Expressions:
     def address(self, node: ast.expr) -> Expression:
         """The address of the place *node*."""
         found = self.place(node)
-        return AddressOf(self.scope.at(node), Pointer(found.type), found)
+        return AddressOf(position(node), Pointer(found.type), found)
 
 
 def fold(operator: str, a: int, b: int) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
 from typing import Any
 
+from .errors import LocatedError
 from .tree import (
     Assign,
-    At,
     Break,
     Constant,
     Continue,
@@ -19,25 +18,28 @@ from .tree import (
     LocalPlace,
     Return,
     Statement,
+    TypedFunction,
     Update,
     While,
     Zero,
+    nodes,
 )
+from .types import void
 
 Names = frozenset[str] | None
 """The locals assigned at a point; None where control cannot be."""
 
 
-class FlowError(Exception):
-    """A path on which the function means nothing: a position and a message."""
-
-    def __init__(self, at: At, message: str) -> None:
-        super().__init__(message)
-        self.at = at
+def check_flow(function: TypedFunction) -> None:
+    """Raises LocatedError where a local may be read unassigned, at code that is never reached, and when the end of a
+    function that returns something can be reached."""
+    end = Flow().block(function.body, frozenset(function.parameters))
+    if end is not None and function.signature.result != void:
+        raise LocatedError(function.at, f"{function.name} may end without returning {function.signature.result}")
 
 
 class Flow:
-    """Follows the assigned locals through statements; raises FlowError at a read of an unassigned one."""
+    """Follows the assigned locals through statements; raises LocatedError at a read of an unassigned one."""
 
     def __init__(self) -> None:
         self._breaks: list[list[Names]] = []
@@ -46,7 +48,7 @@ class Flow:
         """The locals that are assigned after *body*; None when its end cannot be reached."""
         for statement in body:
             if assigned is None:
-                raise FlowError(statement.at, "this is never reached")
+                raise LocatedError(statement.at, "this is never reached")
             assigned = self._statement(statement, assigned)
         return assigned
 
@@ -97,9 +99,8 @@ class Flow:
         self._read(statement.start, assigned)
         self._read(statement.stop, assigned)
         inside = assigned | {statement.variable.name}
-        certain = [] if always_runs(statement) else [assigned]
         breaks = self._loop(statement.body, inside)
-        return meet([*certain, *breaks, assigned]) if certain else meet([inside, *breaks])
+        return meet([inside if always_runs(statement) else assigned, *breaks])
 
     def _loop(self, body: Sequence[Statement], assigned: frozenset[str]) -> list[Names]:
         self._breaks.append([])
@@ -107,9 +108,9 @@ class Flow:
         return self._breaks.pop()
 
     def _read(self, node: Any, assigned: frozenset[str]) -> None:
-        for place in local_reads(node):
+        for place in nodes(node, LocalPlace):
             if place.name not in assigned:
-                raise FlowError(place.at, f"{place.name!r} may be read before anything is assigned to it")
+                raise LocatedError(place.at, f"{place.name!r} may be read before anything is assigned to it")
 
 
 def meet(paths: Sequence[Names]) -> Names:
@@ -138,15 +139,3 @@ def always_runs(loop: ForRange) -> bool:
         return False
     start, stop = loop.start.value, loop.stop.value
     return start < stop if loop.step > 0 else start > stop
-
-
-def local_reads(node: Any) -> Iterator[LocalPlace]:
-    """Every local that evaluating *node* may read, in order."""
-    if isinstance(node, LocalPlace):
-        yield node
-    elif isinstance(node, (list, tuple)):
-        for item in node:
-            yield from local_reads(item)
-    elif is_dataclass(node) and type(node).__module__.endswith(".tree"):
-        for field in fields(node):
-            yield from local_reads(getattr(node, field.name))

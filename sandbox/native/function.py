@@ -1,4 +1,4 @@
-"""Native functions: the decorator, the signature, and the typed tree made at first need."""
+"""Native functions: the decorator and the objects that it makes, checked at definition or at first need."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
-from . import bounds, source
+from . import frontend, graph, lint, model, source
 from .annotations import Namespace
-from .errors import Origin, error_at
-from .flow import Flow, FlowError
-from .scope import Scope, assigned_names
-from .statements import Statements
-from .tree import At, Callee, TypedFunction
-from .types import Function, Type, void
+from .errors import NativeError, Origin
+from .tree import Callee, TypedFunction
+from .types import Function
 
 CONVENTIONS = ("c", "preserve_most", "preserve_all")
 
@@ -35,7 +32,10 @@ class Options:
 
 
 class NativeFunction(Callee):
-    """A function of the native language. Its checks run at first need; they raise NativeError."""
+    """A function of the native language.
+
+    Calling it runs its Python model (see `model`); the machine code is made by a `Unit`.
+    """
 
     def __init__(self, function: FunctionType, options: Options, names: dict[str, Any]) -> None:
         self.__wrapped__ = function
@@ -46,6 +46,15 @@ class NativeFunction(Callee):
 
     def __repr__(self) -> str:
         return f"<native function {self.name}>"
+
+    def __call__(self, *arguments: int) -> int | bool | None:
+        """The result by the Python model of the language.
+
+        Raises TypeError when the function touches memory or the machine, or for arguments that are not ints,
+        OverflowError when one does not fit its type.
+        """
+        result: int | bool | None = self._model(*arguments)
+        return result
 
     @property
     def name(self) -> str:
@@ -58,62 +67,53 @@ class NativeFunction(Callee):
         return self.options.cc
 
     @property
+    def bounded(self) -> bool:
+        """Whether every loop must show its bound."""
+        return self.options.bounded
+
+    @property
     def filename(self) -> str:
         """The file that the function was written in."""
         return self.__wrapped__.__code__.co_filename
 
     @property
     def namespace(self) -> Namespace:
-        """The names that the function can see."""
+        """The names that the function can see, itself among them."""
         function = self.__wrapped__
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         closure = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
-        return Namespace(function.__globals__, {**self._names, **closure})
+        return Namespace(function.__globals__, {function.__name__: self, **self._names, **closure})
 
     @cached_property
     def signature(self) -> Function:
         """The function's type. Raises NativeError for a parameter without a type."""
-        scope, node = self._scope(void), self._source[1]
-        _check_parameters(scope, node)
-        parameters = tuple(_parameter_type(scope, argument) for argument in node.args.args)
-        return Function(_result_type(scope, node), parameters)
+        return frontend.signature(*self._source, self.namespace)
 
     @cached_property
     def typed(self) -> TypedFunction:
         """The checked body. Raises NativeError at the first thing that is not in the language."""
-        origin, node = self._source
-        scope = self._scope(self.signature.result)
-        names = tuple(argument.arg for argument in node.args.args)
-        scope.locals.update(zip(names, self.signature.parameters, strict=True))
-        body = Statements(scope).block(node.body)
-        try:
-            end = Flow().block(body, frozenset(names))
-        except FlowError as error:
-            raise error_at(origin, located(error.at), str(error)) from None
-        if end is not None and self.signature.result != void:
-            raise scope.error(node, f"{node.name} may end without returning {self.signature.result}")
-        return TypedFunction(self.name, self.signature, names, scope.locals, body, scope.at(node), origin.filename)
-
-    def check_bounds(self) -> None:
-        """Raises NativeError at a loop without a visible bound, unless the function opted out."""
-        if self.options.bounded:
-            try:
-                bounds.check(self.typed.body)
-            except FlowError as error:
-                raise error_at(self.origin, located(error.at), str(error)) from None
+        return frontend.check(*self._source, self.namespace, self.name, self.signature)
 
     @property
     def origin(self) -> Origin:
         """The file that the function was written in, with its lines."""
         return self._source[0]
 
+    def check(self) -> None:
+        """Checks the function and all that it reaches, as a unit would, and warns of what is surprising.
+
+        Raises NativeError at the first thing that is not in the language.
+        """
+        graph.check([self])
+        lint.warn(self.typed)
+
     @cached_property
     def _source(self) -> tuple[Origin, ast.FunctionDef]:
         return source.find(self.__wrapped__)
 
-    def _scope(self, result: Type) -> Scope:
-        origin, node = self._source
-        return Scope(origin, self.namespace, result, *assigned_names(node))
+    @cached_property
+    def _model(self) -> Callable[..., Any]:
+        return model.python(self.typed)
 
 
 def native(
@@ -125,13 +125,15 @@ def native(
     noinline: bool = False,
     bounded: bool = True,
     cc: str = "c",
+    eager: bool = False,
 ) -> Any:
     """Decorator: compile a function of restricted Python to machine code (docs/native.md has the language).
 
     `name` is its symbol, `export` makes it visible to assembly and to the linker under that name, `inline` and
     `noinline` force and forbid inlining, `bounded=False` allows loops without a visible bound, `cc` is the calling
-    convention (`c`, `preserve_most`, `preserve_all`). Raises TypeError for what is not a plain function,
-    ValueError for options that do not go together.
+    convention (`c`, `preserve_most`, `preserve_all`). `eager` checks at once and raises NativeError, except that a
+    function which names something that its file defines further down is checked at first use, like the others.
+    Raises TypeError for what is not a plain function, ValueError for options that do not go together.
     """
     if inline and noinline:
         raise ValueError("inline and noinline exclude each other")
@@ -143,9 +145,20 @@ def native(
     def decorate(target: Callable[..., Any]) -> NativeFunction:
         if not isinstance(target, FunctionType):
             raise TypeError(f"@native takes a plain function, not {target!r}")
-        return NativeFunction(target, options, names)
+        made = NativeFunction(target, options, names)
+        if eager:
+            _check_now(made)
+        return made
 
     return decorate(function) if function is not None else decorate
+
+
+def _check_now(function: NativeFunction) -> None:
+    try:
+        function.check()
+    except NativeError as error:
+        if not source.binds(function.__wrapped__, error.unknown):
+            raise
 
 
 def _enclosing_names(frame: Any) -> dict[str, Any]:
@@ -158,38 +171,3 @@ def _is_filled(cell: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _check_parameters(scope: Scope, node: ast.FunctionDef) -> None:
-    arguments = node.args
-    for extra in (arguments.vararg, arguments.kwarg, *arguments.kwonlyargs, *arguments.posonlyargs):
-        if extra is not None:
-            raise scope.error(extra, "only plain positional parameters are in the native language")
-    for default in arguments.defaults:
-        raise scope.error(default, "defaults are not in the native language")
-
-
-def _parameter_type(scope: Scope, argument: ast.arg) -> Type:
-    if argument.annotation is None:
-        raise scope.error(argument, f"parameter {argument.arg} has no type: write `{argument.arg}: u64`")
-    type_ = scope.type_of(argument.annotation)
-    if not type_.is_scalar:
-        raise scope.error(argument, f"a parameter cannot be {type_}: pass a pointer")
-    return type_
-
-
-def _result_type(scope: Scope, node: ast.FunctionDef) -> Type:
-    if node.returns is None:
-        raise scope.error(node, f"{node.name} has no result type: write `-> void` or another type")
-    type_ = scope.type_of(node.returns)
-    if type_ != void and not type_.is_scalar:
-        raise scope.error(node.returns, f"a function cannot return {type_}: fill one through a pointer")
-    return type_
-
-
-def located(at: At) -> ast.AST:
-    """A syntax node at the position *at*, for errors that are found in the typed tree."""
-    node = ast.Pass()
-    node.lineno, node.col_offset = at.line, at.column - 1
-    node.end_lineno, node.end_col_offset = at.end_line, at.end_column - 1
-    return node

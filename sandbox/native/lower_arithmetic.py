@@ -62,14 +62,14 @@ def _divide(emitter: Emitter, type_: Int, operator: str, left: str, divisor: Exp
     word = register(type_)
     if isinstance(divisor, Constant) and divisor.value != 0:
         return _divide_safely(emitter, type_, operator, left, right, divisor.value)
-    zero = emitter.value(f"icmp eq {word} {right}, 0")
-    instead, entered = ("0" if operator == "//" else left), emitter.current
     divide, end = emitter.label("divide"), emitter.label("divided")
-    emitter.branch(zero, end, divide)
+    rare = emitter.rarely(emitter.value(f"icmp eq {word} {right}, 0"), "zero_divisions", divide)
+    emitter.jump(end)
     emitter.begin(divide)
     result, divided = _divide_safely(emitter, type_, operator, left, right, None), emitter.current
     emitter.begin(end)
-    return emitter.value(f"phi {word} [ {instead}, %{entered} ], [ {result}, %{divided} ]")
+    instead = "0" if operator == "//" else left
+    return emitter.value(f"phi {word} [ {instead}, %{rare} ], [ {result}, %{divided} ]")
 
 
 def _divide_safely(emitter: Emitter, type_: Int, operator: str, left: str, right: str, constant: int | None) -> str:

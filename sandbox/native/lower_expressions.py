@@ -16,6 +16,7 @@ from .tree import (
     Dereference,
     ElementPlace,
     Expression,
+    Extreme,
     FieldPlace,
     FunctionAddress,
     GlobalPlace,
@@ -28,7 +29,7 @@ from .tree import (
     Place,
     Unary,
 )
-from .types import Bool, Function, Int, Pointer, void
+from .types import Array, Bool, Function, Int, Pointer, void
 
 PREDICATES = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 HIDE_PROVENANCE = 'asm "", "=r,0,~{dirflag},~{fpsr},~{flags}"'
@@ -110,6 +111,14 @@ class Lowering:
         incoming = f"[ {first}, %{first_end} ], [ {second}, %{second_end} ]"
         return emitter.value(f"phi {register(node.type)} {incoming}")
 
+    def _extreme(self, node: Extreme) -> str:
+        left, right = self.value(node.left), self.value(node.right)
+        assert isinstance(node.type, Int)
+        relation = ("s" if node.type.signed else "u") + ("lt" if node.name == "min" else "gt")
+        word = register(node.type)
+        chosen = self.emitter.value(f"icmp {relation} {word} {left}, {right}")
+        return self.emitter.value(f"select i1 {chosen}, {word} {left}, {word} {right}")
+
     def _cast(self, node: Cast) -> str:
         source, wanted, operand = node.operand.type, node.type, self.value(node.operand)
         if isinstance(source, (Pointer, Function)):
@@ -152,8 +161,10 @@ class Lowering:
                 start, index = self.address(base), struct.index(field)
                 return self._element(module.memory(struct), start, f"i32 0, i32 {index}")
             case ElementPlace(base=base, index=index):
-                start = self.address(base)
-                return self._element(module.memory(base.type), start, f"i64 0, i64 {self._index(index)}")
+                start, number = self.address(base), self._index(index)
+                if module.checked and not isinstance(index, Constant) and isinstance(base.type, Array):
+                    number = self._within(number, base.type.count)
+                return self._element(module.memory(base.type), start, f"i64 0, i64 {number}")
             case OffsetPlace(pointer=pointer, index=index):
                 start = self.value(pointer)
                 return self._element(module.memory(place.type), start, f"i64 {self._index(index)}")
@@ -165,6 +176,14 @@ class Lowering:
     def _index(self, index: Expression) -> str:
         wide = Int(64, signed=isinstance(index.type, Int) and index.type.signed)
         return lower_arithmetic.convert(self.emitter, index.type, wide, self.value(index))
+
+    def _within(self, number: str, count: int) -> str:
+        """*number* if it is less than *count*, else 0, which is counted."""
+        emitter, entered = self.emitter, self.emitter.current
+        end = emitter.label("within")
+        rare = emitter.rarely(emitter.value(f"icmp uge i64 {number}, {count}"), "bad_indices", end)
+        emitter.begin(end)
+        return emitter.value(f"phi i64 [ 0, %{rare} ], [ {number}, %{entered} ]")
 
     def load(self, place: Place, address: str) -> str:
         """The value at *address*, which is the address of *place*."""

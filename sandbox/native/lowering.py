@@ -168,7 +168,7 @@ class FunctionLowering:
 
 def definition(module: ModuleText, function: TypedFunction, symbol: str, attributes: str, cc: str, linkage: str) -> str:
     """The text of one `define`, its instructions tied to the source lines."""
-    subprogram = module.debug.subprogram(function, symbol)
+    subprogram = module.metadata.subprogram(function, symbol)
     types = function.signature.parameters
     parameters = ", ".join(f"{passed(type_)} %{name}" for type_, name in zip(types, function.parameters, strict=True))
     head = f"define {linkage}{CONVENTIONS[cc]}{returned(function.signature.result)} @{symbol}({parameters})"

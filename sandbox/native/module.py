@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .debuginfo import DebugInfo, quoted
 from .declarations import Extern, GlobalVariable
+from .metadata import Metadata, quoted
 from .structs import Struct
 from .types import Array, Bool, Function, Int, Type, void
 
@@ -17,9 +17,10 @@ GENERAL_REGISTERS_ONLY = "-x87,-mmx,-sse,-sse2,-sse3,-ssse3,-sse4.1,-sse4.2,-avx
 class ModuleText:
     """Collects what lowered functions refer to. Symbols are given by `symbols`: object -> name."""
 
-    def __init__(self, debug: DebugInfo, symbols: dict[Any, str]) -> None:
-        self.debug = debug
+    def __init__(self, metadata: Metadata, symbols: dict[Any, str], checked: bool = False) -> None:
+        self.metadata = metadata
         self._symbols = symbols
+        self.checked = checked
         self._structs: dict[Struct, str] = {}
         self._definitions: dict[str, str] = {}
         self._declarations: dict[str, str] = {}
@@ -42,6 +43,12 @@ class ModuleText:
             self._globals[symbol] = f"@{symbol} = dso_local global {self.memory(type_)} {value}, align {_align(type_)}"
         return f"@{symbol}"
 
+    def count(self, event: str) -> str:
+        """The instruction that counts *event* in the unit's counter `native.<event>`."""
+        symbol = f"native.{event}"
+        self._globals[symbol] = f"@{symbol} = dso_local global i64 0, align 8"
+        return f"atomicrmw add ptr @{symbol}, i64 1 monotonic, align 8"
+
     def declare(self, name: str, declaration: str) -> None:
         """Declares an LLVM intrinsic once."""
         self._declarations[name] = declaration
@@ -62,7 +69,7 @@ class ModuleText:
         head += [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
         head += [f"module asm {quoted(line)}" for line in assembly.splitlines()]
         parts = [*head, *self._definitions.values(), *self._globals.values(), *self._declarations.values()]
-        return "\n".join([*parts, *functions, self.debug.text(), ""])
+        return "\n".join([*parts, *functions, self.metadata.text(), ""])
 
     def _extern(self, target: Extern) -> str:
         type_ = target.type

@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from .annotations import Namespace, resolve
-from .errors import NativeError, Origin, error_at
-from .tree import At
+from .errors import NativeError, Origin, error_at, position
 from .types import Type
 
 MISSING = object()
@@ -30,13 +29,13 @@ class Scope:
 
     def error(self, node: ast.AST, message: str) -> NativeError:
         """The error *message* at *node*, to be raised by the caller."""
-        return error_at(self.origin, node, message)
+        return error_at(self.origin, position(node), message)
 
-    def at(self, node: ast.AST) -> At:
-        """The position of *node*."""
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-        end = getattr(node, "end_lineno", line), getattr(node, "end_col_offset", column) + 1
-        return At(line, column, *end)
+    def unknown(self, node: ast.AST, kind: str, name: str) -> NativeError:
+        """The error that nothing is known of *name*, to be raised by the caller."""
+        error = self.error(node, f"unknown {kind} {name!r}{similar(name, self._known())}")
+        error.unknown = name
+        return error
 
     def is_local(self, name: str) -> bool:
         """Whether *name* is a local variable by Python's rule: assigned somewhere in the function."""
@@ -58,7 +57,7 @@ class Scope:
         try:
             return resolve(code, self.namespace)
         except NameError as error:
-            raise self.error(node, f"unknown type name {error.name!r}") from None
+            raise self.unknown(node, "type", str(error.name)) from None
         except (TypeError, AttributeError, SyntaxError) as error:
             raise self.error(node, str(error)) from None
 
@@ -66,7 +65,7 @@ class Scope:
         try:
             return self.namespace[node.id]
         except KeyError:
-            raise self.error(node, f"unknown name {node.id!r}{similar(node.id, self._known())}") from None
+            raise self.unknown(node, "name", node.id) from None
 
     def _member(self, node: ast.Attribute, owner: Any) -> Any:
         try:

@@ -34,3 +34,23 @@ def _definitions(filename: str, lines: tuple[str, ...]) -> dict[tuple[int, str],
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             found[first, node.name] = node
     return found
+
+
+def binds(function: FunctionType, name: str) -> bool:
+    """Whether the file of *function* binds *name* anywhere, so that it may yet come to exist."""
+    filename = function.__code__.co_filename
+    lines = tuple(linecache.getlines(filename, function.__globals__))
+    return bool(name) and name in _bound_names(filename, lines)
+
+
+@lru_cache(maxsize=64)
+def _bound_names(filename: str, lines: tuple[str, ...]) -> frozenset[str]:
+    names = set()
+    for node in ast.walk(ast.parse("".join(lines), filename)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return frozenset(names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from .errors import position
 from .expressions import Expressions, Zeroed
 from .scope import Scope
 from .tree import (
@@ -62,7 +63,7 @@ class Statements:
         place = self.target(target)
         if not place.type.is_scalar:
             raise self.scope.error(node, f"{place.type} cannot be assigned: write copy(addressof(a), addressof(b))")
-        return Assign(self.scope.at(node), place, self.expressions.value(value, place.type))
+        return Assign(position(node), place, self.expressions.value(value, place.type))
 
     def _is_new(self, target: ast.Name) -> bool:
         return self.scope.is_local(target.id) and target.id not in self.scope.locals
@@ -87,7 +88,7 @@ class Statements:
         else:
             checked = self.expressions.value(value, type_)
         self.scope.locals[target.id] = checked.type
-        return Assign(self.scope.at(node), LocalPlace(self.scope.at(target), checked.type, target.id), checked)
+        return Assign(position(node), LocalPlace(position(target), checked.type, target.id), checked)
 
     def _annassign(self, node: ast.AnnAssign) -> list[Statement]:
         target, scope = node.target, self.scope
@@ -110,7 +111,7 @@ class Statements:
         if node.value is None or not isinstance(self.scope.static(node.value), Zeroed):
             raise self.scope.error(node, f"{type_} starts as zero: write `{target.id}: {type_} = zeroed`")
         self.scope.locals[target.id] = type_
-        return Zero(self.scope.at(node), LocalPlace(self.scope.at(target), type_, target.id))
+        return Zero(position(node), LocalPlace(position(target), type_, target.id))
 
     def _augassign(self, node: ast.AugAssign) -> Statement:
         if isinstance(node.target, ast.Name) and self._is_new(node.target):
@@ -122,7 +123,7 @@ class Statements:
             value = check.shift_count(node.value, check.infer(node.value))
         else:
             value = check.value(node.value, place.type)
-        return Update(self.scope.at(node), place, operator, value)
+        return Update(position(node), place, operator, value)
 
     # expressions, and what does nothing
 
@@ -132,7 +133,7 @@ class Statements:
         value = self.expressions.infer(node.value)
         if not isinstance(value, (Call, IntrinsicCall)):
             raise self.scope.error(node, "this computes something and drops it")
-        return [Evaluate(self.scope.at(node), value)]
+        return [Evaluate(position(node), value)]
 
     def _pass(self, _node: ast.Pass) -> list[Statement]:
         return []
@@ -147,7 +148,7 @@ class Statements:
     # control flow
 
     def _return(self, node: ast.Return) -> Statement:
-        result, at = self.scope.result, self.scope.at(node)
+        result, at = self.scope.result, position(node)
         if result == void:
             if node.value is not None:
                 raise self.scope.error(node.value, "this function returns void: write `return` alone")
@@ -159,12 +160,12 @@ class Statements:
     def _if(self, node: ast.If) -> Statement:
         condition = self.expressions.condition(node.test)
         then = self.block(node.body)
-        return If(self.scope.at(node), condition, then, self.block(node.orelse))
+        return If(position(node), condition, then, self.block(node.orelse))
 
     def _while(self, node: ast.While) -> Statement:
         self._no_else(node)
         condition = self.expressions.condition(node.test)
-        return While(self.scope.at(node), condition, self._loop_body(node.body))
+        return While(position(node), condition, self._loop_body(node.body))
 
     def _for(self, node: ast.For) -> Statement:
         self._no_else(node)
@@ -173,7 +174,7 @@ class Statements:
         start, stop, step = self._range(node.iter, node.target)
         variable = self._loop_variable(node.target, stop.type)
         body = self._loop_body(node.body)
-        return ForRange(self.scope.at(node), variable, start, stop, step, body)
+        return ForRange(position(node), variable, start, stop, step, body)
 
     def _loop_variable(self, target: ast.Name, type_: Type) -> LocalPlace:
         known = self.scope.locals.setdefault(target.id, type_)
@@ -181,7 +182,7 @@ class Statements:
             raise self.scope.error(target, "the variable of a loop is local")
         if known != type_:
             raise self.scope.error(target, f"{target.id} is {known} already, and this range is of {type_}")
-        return LocalPlace(self.scope.at(target), type_, target.id)
+        return LocalPlace(position(target), type_, target.id)
 
     def _range(self, node: ast.expr, target: ast.Name) -> tuple[Expression, Expression, int]:
         if not isinstance(node, ast.Call) or self.scope.static(node.func) is not range:
@@ -227,10 +228,10 @@ class Statements:
             raise self.scope.error(node.orelse[0], "else after a loop is not in the native language")
 
     def _break(self, node: ast.Break) -> Statement:
-        return Break(self.scope.at(node))
+        return Break(position(node))
 
     def _continue(self, node: ast.Continue) -> Statement:
-        return Continue(self.scope.at(node))
+        return Continue(position(node))
 
 
 def unsupported(node: ast.stmt) -> str:

@@ -6,11 +6,12 @@ to, and its address taken. Every node knows the line and column that it came fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from .declarations import Extern, GlobalVariable
+from .errors import At
 from .structs import Struct
 from .types import Bool, Function, Type
 
@@ -32,16 +33,6 @@ class Callee:
     def cc(self) -> str:
         """Its calling convention."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class At:
-    """A position: 1-based line, 1-based column, and the last line and column."""
-
-    line: int
-    column: int
-    end_line: int = 0
-    end_column: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +104,15 @@ class Conditional(Expression):
     condition: Expression
     then: Expression
     otherwise: Expression
+
+
+@dataclass(frozen=True)
+class Extreme(Expression):
+    """`min(left, right)` or `max(left, right)`."""
+
+    name: str
+    left: Expression
+    right: Expression
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,18 @@ class TypedFunction:
     body: Sequence[Statement]
     at: At
     filename: str
-    uses: tuple[Any, ...] = field(default=())
 
 
 BOOL = Bool()
+
+
+def nodes(tree: Any, kind: Any) -> Iterator[Any]:
+    """Every node of *kind* (a class or a tuple of classes) in a typed tree, outer ones first."""
+    if isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from nodes(item, kind)
+    elif isinstance(tree, (Expression, Place, Statement)):
+        if isinstance(tree, kind):
+            yield tree
+        for field in fields(tree):
+            yield from nodes(getattr(tree, field.name), kind)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from .debuginfo import DebugInfo
+from . import graph
 from .declarations import Extern, GlobalVariable
-from .errors import NativeError, error_at
-from .function import NativeFunction, located
+from .function import NativeFunction
 from .lowering import definition
+from .metadata import Metadata
 from .module import GENERAL_REGISTERS_ONLY, ModuleText
 from .structs import Struct
-from .tree import Call, FunctionAddress, GlobalPlace
+from .tree import GlobalPlace, nodes
 
 
 class Unit:
@@ -22,6 +21,7 @@ class Unit:
     *functions* are its entry points: visible under their own names. What they reach comes along and stays internal.
     *assembly* is text for LLVM's assembler in the same module. *features*: `no_sse` (nothing but general registers).
     *bounded* is False for a unit whose loops are trusted to end.
+    *checked* compares every index into an array of known length with that length; one outside becomes 0.
     *red_zone* allows code to use the 128 bytes under the stack pointer. *functions* may be extended until `ir()`.
     """
 
@@ -32,6 +32,7 @@ class Unit:
         *,
         features: str = "no_sse",
         bounded: bool = True,
+        checked: bool = False,
         assembly: str = "",
         red_zone: bool = True,
     ) -> None:
@@ -41,6 +42,7 @@ class Unit:
         self.functions = list(functions)
         self.assembly = assembly
         self.bounded = bounded
+        self.checked = checked
         self.red_zone = red_zone
 
     def add(self, *functions: NativeFunction) -> None:
@@ -52,10 +54,7 @@ class Unit:
 
         Raises NativeError for a recursive call and, in a bounded unit, for a loop without a visible bound.
         """
-        functions = list(_order(self.functions))
-        for function in functions if self.bounded else ():
-            function.check_bounds()
-        return functions
+        return graph.check(self.functions, self.bounded)
 
     def symbols(self) -> dict[Any, str]:
         """Function or variable -> its symbol. Raises ValueError when two entry points share a name."""
@@ -69,7 +68,7 @@ class Unit:
         functions = self.reachable()
         symbols = self.symbols()
         first = functions[0].filename if functions else self.name
-        module = ModuleText(DebugInfo(self.name, first), symbols)
+        module = ModuleText(Metadata(self.name, first), symbols, self.checked)
         texts = [self._definition(module, function, symbols[function]) for function in functions]
         return module.text(self.name, self.assembly, texts)
 
@@ -132,47 +131,3 @@ class _Names:
             candidate = f"{name}.{number}"
         self._taken[candidate] = owner
         self._symbols[owner] = candidate
-
-
-def callees(function: NativeFunction) -> Iterator[tuple[NativeFunction, Any]]:
-    """The native functions that *function* calls or takes the address of, with the node that does it."""
-    for node in nodes(function.typed.body, (Call, FunctionAddress)):
-        if isinstance(node.target, NativeFunction):
-            yield node.target, node
-
-
-def nodes(tree: Any, kind: Any) -> Iterator[Any]:
-    """Every node of *kind* in a typed tree, outer ones first."""
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from nodes(item, kind)
-    elif is_dataclass(tree) and type(tree).__module__ == Call.__module__:
-        if isinstance(tree, kind):
-            yield tree
-        for field in fields(tree):
-            yield from nodes(getattr(tree, field.name), kind)
-
-
-def _order(functions: Sequence[NativeFunction]) -> Iterator[NativeFunction]:
-    done: set[NativeFunction] = set()
-    for function in functions:
-        yield from _visit(function, done, [])
-
-
-def _visit(function: NativeFunction, done: set[NativeFunction], path: list[NativeFunction]) -> Iterator[NativeFunction]:
-    if function in done:
-        return
-    path.append(function)
-    for callee, node in callees(function):
-        if callee in path and isinstance(node, Call):
-            raise _recursion(function, node, [*path[path.index(callee) :], callee])
-        if callee not in path:
-            yield from _visit(callee, done, path)
-    path.pop()
-    done.add(function)
-    yield function
-
-
-def _recursion(function: NativeFunction, node: Any, cycle: list[NativeFunction]) -> NativeError:
-    chain = " -> ".join(each.name for each in cycle)
-    return error_at(function.origin, located(node.at), f"recursion ({chain}): the stack of a handler is bounded")

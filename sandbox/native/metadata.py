@@ -1,13 +1,14 @@
-"""Line tables: the DWARF metadata of a unit, as LLVM IR text."""
+"""Metadata of a unit as LLVM IR text: line tables for DWARF, branch weights."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
 
-from .tree import At, TypedFunction
+from .errors import At
+from .tree import TypedFunction
 
 
-class DebugInfo:
+class Metadata:
     """Numbers the metadata nodes of one module and keeps each node once."""
 
     def __init__(self, unit_name: str, first_file: str) -> None:
@@ -15,7 +16,7 @@ class DebugInfo:
         file = self.file(first_file)
         self._types = self._add("!DISubroutineType(types: !{})")
         self._unit = self._add(
-            f'distinct !DICompileUnit(language: DW_LANG_C99, file: !{file}, producer: "fprobe native ({unit_name})", '
+            f"distinct !DICompileUnit(language: DW_LANG_C99, file: !{file}, producer: {quoted('fprobe ' + unit_name)}, "
             "isOptimized: true, runtimeVersion: 0, emissionKind: FullDebug)"
         )
         self._flags = [
@@ -41,6 +42,10 @@ class DebugInfo:
     def location(self, at: At, subprogram: int) -> int:
         """The node of a position inside *subprogram*."""
         return self._add(f"!DILocation(line: {at.line}, column: {at.column}, scope: !{subprogram})")
+
+    def unlikely(self) -> int:
+        """Branch weights that say: hardly ever the first way."""
+        return self._add('!{!"branch_weights", i32 1, i32 2000}')
 
     def text(self) -> str:
         """All nodes and the module's flags."""

@@ -1,0 +1,67 @@
+"""The front end: from a function's syntax tree and the names that it sees to a signature and a typed tree."""
+
+from __future__ import annotations
+
+import ast
+
+from .annotations import Namespace
+from .errors import LocatedError, Origin, error_at, position
+from .flow import check_flow
+from .scope import Scope, assigned_names
+from .statements import Statements
+from .tree import TypedFunction
+from .types import Function, Type, void
+
+
+def signature(origin: Origin, node: ast.FunctionDef, namespace: Namespace) -> Function:
+    """The type of the function *node*. Raises NativeError for a parameter or result without a type."""
+    scope = Scope(origin, namespace, void, *assigned_names(node))
+    _check_parameters(scope, node)
+    parameters = tuple(_parameter_type(scope, argument) for argument in node.args.args)
+    return Function(_result_type(scope, node), parameters)
+
+
+def check(origin: Origin, node: ast.FunctionDef, namespace: Namespace, name: str, type_: Function) -> TypedFunction:
+    """The typed tree of the function *node*, whose signature is *type_*.
+
+    Raises NativeError at the first thing that is not in the language.
+    """
+    scope = Scope(origin, namespace, type_.result, *assigned_names(node))
+    parameters = tuple(argument.arg for argument in node.args.args)
+    scope.locals.update(zip(parameters, type_.parameters, strict=True))
+    body = Statements(scope).block(node.body)
+    function = TypedFunction(name, type_, parameters, scope.locals, body, position(node), origin.filename)
+    try:
+        check_flow(function)
+    except LocatedError as problem:
+        raise error_at(origin, problem.at, str(problem)) from None
+    return function
+
+
+def _check_parameters(scope: Scope, node: ast.FunctionDef) -> None:
+    arguments = node.args
+    for extra in (arguments.vararg, arguments.kwarg, *arguments.kwonlyargs, *arguments.posonlyargs):
+        if extra is not None:
+            raise scope.error(extra, "only plain positional parameters are in the native language")
+    for default in arguments.defaults:
+        raise scope.error(default, "defaults are not in the native language: the caller passes every argument")
+    for parameter in getattr(node, "type_params", ()):
+        raise scope.error(parameter, "type parameters are not in the native language")
+
+
+def _parameter_type(scope: Scope, argument: ast.arg) -> Type:
+    if argument.annotation is None:
+        raise scope.error(argument, f"parameter {argument.arg} has no type: write `{argument.arg}: u64`")
+    type_ = scope.type_of(argument.annotation)
+    if not type_.is_scalar:
+        raise scope.error(argument, f"a parameter cannot be {type_}: pass a pointer")
+    return type_
+
+
+def _result_type(scope: Scope, node: ast.FunctionDef) -> Type:
+    if node.returns is None:
+        raise scope.error(node, f"{node.name} has no result type: write `-> void` or another type")
+    type_ = scope.type_of(node.returns)
+    if type_ != void and not type_.is_scalar:
+        raise scope.error(node.returns, f"a function cannot return {type_}: fill one through a pointer")
+    return type_
