@@ -88,17 +88,21 @@ class Function:
         """The bare ctypes function, without checks. Raises TypeError if ctypes cannot make such calls."""
         if not is_direct(self.signature):
             raise TypeError(f"ctypes cannot call {self.signature}")
-        parameters = [c_type(parameter.type) for parameter in self.signature.parameters]
-        return ctypes.CFUNCTYPE(c_type(self.signature.returns), *parameters)(self.address)
+        try:
+            parameters = [c_type(parameter.type) for parameter in self.signature.parameters]
+            return ctypes.CFUNCTYPE(c_type(self.signature.returns), *parameters)(self.address)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() cannot be called from Python: {error}") from None
 
     def _through_ctypes(self, *arguments: Any) -> Any:
         kinds = self.signature.parameters
+        function = self.pointer
         named = [
             _for_ctypes(value, parameter.type, self._where(i, parameter))
             for i, (value, parameter) in enumerate(zip(arguments, kinds, strict=False))
         ]
         extra = [self._extra(i, value) for i, value in enumerate(arguments[len(kinds) :], len(kinds))]
-        result = self.pointer(*named, *(_for_ctypes(value, kind, where) for value, kind, where in extra))
+        result = function(*named, *(_for_ctypes(value, kind, where) for value, kind, where in extra))
         if isinstance(self.signature.returns, Record):
             return layout.decode(bytes(result), self.signature.returns)
         return result or 0 if isinstance(self.signature.returns, Pointer) else result
@@ -184,7 +188,7 @@ def c_type(kind: Type) -> Any:
     if isinstance(kind, Record) and not kind.is_union:
         return _structure(kind)
     why = f": {kind.why}" if isinstance(kind, Unsupported) else ""
-    raise TypeError(f"values of type {kind} cannot be passed from Python{why}")
+    raise TypeError(f"values of type {kind} cannot be passed{why}")
 
 
 def _structure(kind: Record) -> Any:

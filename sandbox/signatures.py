@@ -121,6 +121,8 @@ class Parameter:
     def __str__(self) -> str:
         kind = f"{self.type} sret({self.returned})" if self.returned else str(self.type)
         kind = f"{kind} byval({self.copied})" if self.copied else kind
+        if "(*)" in kind:
+            return kind.replace("(*)", f"(*{self.name})", 1)
         joint = "" if kind.endswith("*") or not self.name else " "
         return f"{kind}{joint}{self.name}"
 
