@@ -15,7 +15,7 @@ from .types import Function, Type, void
 
 def signature(origin: Origin, node: ast.FunctionDef, namespace: Namespace) -> Function:
     """The type of the function *node*. Raises NativeError for a parameter or result without a type."""
-    scope = Scope(origin, namespace, void, *assigned_names(node))
+    scope = Scope(origin, namespace, void)
     _check_parameters(scope, node)
     parameters = tuple(_parameter_type(scope, argument) for argument in node.args.args)
     return Function(_result_type(scope, node), parameters)

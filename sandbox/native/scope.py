@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from .annotations import Namespace, resolve
 from .errors import NativeError, Origin, error_at, position
+from .source import statements
 from .types import Type
 
 MISSING = object()
@@ -22,8 +22,8 @@ class Scope:
     origin: Origin
     namespace: Namespace
     result: Type
-    assigned: frozenset[str]
-    globals: frozenset[str]
+    assigned: frozenset[str] = frozenset()
+    globals: frozenset[str] = frozenset()
     locals: dict[str, Type] = field(default_factory=dict)
     loops: int = 0
 
@@ -89,14 +89,16 @@ def assigned_names(function: ast.FunctionDef) -> tuple[frozenset[str], frozenset
     """The names that *function* binds (parameters included), and those that it declares `global`."""
     bound = {argument.arg for argument in function.args.args}
     declared: set[str] = set()
-    for node in _own_nodes(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            bound.add(node.id)
-        elif isinstance(node, ast.Global):
-            declared.update(node.names)
+    for statement in statements(function):
+        bound.update(target.id for target in _targets(statement) if isinstance(target, ast.Name))
+        if isinstance(statement, ast.Global):
+            declared.update(statement.names)
     return frozenset(bound - declared), frozenset(declared)
 
 
-def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    for statement in function.body:
-        yield from ast.walk(statement)
+def _targets(statement: ast.AST) -> list[ast.expr]:
+    if isinstance(statement, ast.Assign):
+        return statement.targets
+    if isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For)):
+        return [statement.target]
+    return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from functools import lru_cache
 from types import FunctionType
 
@@ -13,34 +14,44 @@ from .errors import NativeError, Origin
 def find(function: FunctionType) -> tuple[Origin, ast.FunctionDef]:
     """The source of *function*. Raises NativeError when there is none (for instance from `exec`)."""
     code = function.__code__
-    lines = tuple(linecache.getlines(code.co_filename, function.__globals__))
-    definitions = _definitions(code.co_filename, lines)
+    origin, definitions = _definitions(code.co_filename, _lines(function))
     node = definitions.get((code.co_firstlineno, function.__name__))
     if node is None:
         message = f"the source of {function.__name__} cannot be found; native functions are compiled from it"
         raise NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
-    return Origin(code.co_filename, tuple(line.rstrip("\r\n") for line in lines)), node
+    return origin, node
+
+
+def _lines(function: FunctionType) -> tuple[str, ...]:
+    return tuple(linecache.getlines(function.__code__.co_filename, function.__globals__))
 
 
 @lru_cache(maxsize=64)
-def _definitions(filename: str, lines: tuple[str, ...]) -> dict[tuple[int, str], ast.FunctionDef]:
+def _definitions(filename: str, lines: tuple[str, ...]) -> tuple[Origin, dict[tuple[int, str], ast.FunctionDef]]:
+    origin = Origin(filename, tuple(line.rstrip("\r\n") for line in lines))
     try:
         tree = ast.parse("".join(lines), filename)
     except SyntaxError:
-        return {}
+        return origin, {}
     found = {}
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             found[first, node.name] = node
-    return found
+    return origin, found
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement under *node*, without descending into expressions."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, name, ()):
+            yield child
+            yield from statements(child)
 
 
 def binds(function: FunctionType, name: str) -> bool:
     """Whether the file of *function* binds *name* anywhere, so that it may yet come to exist."""
-    filename = function.__code__.co_filename
-    lines = tuple(linecache.getlines(filename, function.__globals__))
-    return bool(name) and name in _bound_names(filename, lines)
+    return bool(name) and name in _bound_names(function.__code__.co_filename, _lines(function))
 
 
 @lru_cache(maxsize=64)

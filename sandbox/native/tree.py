@@ -7,7 +7,7 @@ to, and its address taken. Every node knows the line and column that it came fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from .declarations import Extern, GlobalVariable
@@ -275,12 +275,23 @@ BOOL = Bool()
 
 
 def nodes(tree: Any, kind: Any) -> Iterator[Any]:
-    """Every node of *kind* (a class or a tuple of classes) in a typed tree, outer ones first."""
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from nodes(item, kind)
-    elif isinstance(tree, (Expression, Place, Statement)):
-        if isinstance(tree, kind):
-            yield tree
-        for field in fields(tree):
-            yield from nodes(getattr(tree, field.name), kind)
+    """Every node of *kind* (a class or a tuple of classes) in a typed tree, outer ones first, in source order."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (Expression, Place, Statement)):
+            if isinstance(node, kind):
+                yield node
+            waiting += [getattr(node, name) for name in _CHILDREN[type(node)]]
+        elif isinstance(node, (list, tuple)):
+            waiting += reversed(node)
+
+
+def _children(kind: Any) -> tuple[str, ...]:
+    """The fields of a kind of node that may hold nodes, last one first."""
+    leaves = ("at", "type", "operator", "name", "field", "struct", "step")
+    return tuple(each.name for each in reversed(fields(kind)) if each.name not in leaves)
+
+
+_KINDS = [kind for kind in list(globals().values()) if isinstance(kind, type) and is_dataclass(kind)]
+_CHILDREN = {kind: _children(kind) for kind in _KINDS}
