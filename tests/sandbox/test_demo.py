@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import demo_model
 import pytest
 
-from sandbox import demo, module
+from sandbox import demo, load
 
 MASK = (1 << 64) - 1
 ROUNDS = (0, 1, 2, 7, 8, 64, 500)
@@ -21,7 +21,7 @@ READ, WRITE, OPEN, CLOSE, LSEEK = 0, 1, 2, 3, 5
 
 @pytest.fixture(scope="module")
 def loaded():
-    program = module.load(demo.source(), name="demo.tested")
+    program = load(demo.source(), name="demo.tested")
     yield program
     program.unload()
 
@@ -58,7 +58,7 @@ def test_model_sees_every_outcome_of_a_write():
 @pytest.mark.parametrize("opt", range(4))
 @pytest.mark.parametrize("flavour", ["none", "mcount"])
 def test_optimization_and_stubs_do_not_change_the_checksum(flavour, opt):
-    program = module.load(demo.source(), name="demo.built", flavour=flavour, opt=opt)
+    program = load(demo.source(), name="demo.built", flavour=flavour, opt=opt)
     try:
         assert checksum(program, 100) == demo_model.demo_main(100)
     finally:
@@ -78,7 +78,7 @@ def test_threads_at_once_do_not_disturb_each_other(loaded, threads):
 
 INTERRUPTED = """
 import ctypes, signal, sys
-from sandbox import demo, module
+from sandbox import demo, load
 
 HANDLER = '''
 @interrupted = global i64 0
@@ -93,7 +93,7 @@ define void @on_alarm(i32 %signal) {
   ret void
 }
 '''
-program = module.load(demo.source() + HANDLER, name="demo")
+program = load(demo.source() + HANDLER, name="demo")
 data = {symbol.name: ctypes.c_int64.from_address(symbol.address) for symbol in program.data if symbol.size == 8}
 ctypes.CDLL(None).signal(signal.SIGALRM, ctypes.c_void_p(program["on_alarm"].address))
 signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)

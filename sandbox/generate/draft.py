@@ -1,0 +1,112 @@
+"""A program while it is being written: what can be called, and the text so far."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+
+from sandbox.generate.body import Body
+from sandbox.generate.conversions import operand
+from sandbox.generate.features import Feature
+from sandbox.generate.functions import Function, Shape
+from sandbox.generate.types import value_types
+
+CALL_COUNTS = "call_counts"
+"""The array in which every function counts its calls."""
+
+COST_LIMIT = 150
+"""The most calls that one call of a function may lead to."""
+
+_TABLE_SIZE = 4
+_TRIES = 6
+
+
+class Draft:
+    """Functions are written in an order in which each one calls only earlier ones (and, in bounds, itself)."""
+
+    def __init__(self, seed: int, features: frozenset[Feature]) -> None:
+        self.random = Random(seed)
+        self.features = features
+        self.types = value_types(features)
+        self.names: list[str] = []
+        """Of all functions; the position is that of the function's counter."""
+        self.untraced: set[str] = set()
+        self.functions: list[Function] = []
+        self.by_shape: defaultdict[Shape, list[Function]] = defaultdict(list)
+        self.shapes: list[Shape] = []
+        self._texts: list[str] = []
+        self._data: list[str] = []
+        self._tables = 0
+
+    def has(self, feature: Feature, probability: float = 1.0) -> bool:
+        """Whether to use a feature now."""
+        return feature in self.features and self.random.random() < probability
+
+    def add(self, function: Function) -> None:
+        """Let a function that has been written be called."""
+        self.functions.append(function)
+        self.by_shape[function.shape].append(function)
+
+    def write(self, text: str) -> None:
+        """Append a definition."""
+        self._texts.append(text)
+
+    def affordable(self, budget: int) -> Function | None:
+        """A function that costs no more than the budget, if a few tries find one."""
+        for _ in range(_TRIES if self.functions else 0):
+            function = self.random.choice(self.functions)
+            if function.cost <= budget:
+                return function
+        return None
+
+    def of_shape(self, shape: Shape, budget: int) -> Function | None:
+        """A function of that shape that costs no more than the budget."""
+        known = [function for function in self.by_shape[shape] if function.cost <= budget]
+        return self.random.choice(known) if known else None
+
+    def table(self, names: list[str]) -> str:
+        """A constant table of function pointers, as an operand, with `_TABLE_SIZE` entries."""
+        picks = [*names, *self.random.choices(names, k=_TABLE_SIZE)][:_TABLE_SIZE]
+        entries = ", ".join(f"ptr @{name}" for name in picks)
+        return self.data(f"[{_TABLE_SIZE} x ptr] [{entries}]", f"table_{self._next_table()}")
+
+    def _next_table(self) -> int:
+        self._tables += 1
+        return self._tables
+
+    def data(self, initialised: str, name: str | None = None) -> str:
+        """A constant; the operand that names it."""
+        name = name or f"data_{self._next_table()}"
+        self._data.append(f"@{name} = constant {initialised}")
+        return f"@{name}"
+
+    def text(self) -> str:
+        """All definitions, and the counters that they count themselves in."""
+        counters = f"@{CALL_COUNTS} = global [{len(self.names)} x i64] zeroinitializer, align 64"
+        return "\n\n".join(["\n".join([counters, *self._data]), *self._texts])
+
+
+class FunctionBody(Body):
+    """The body of a function of a draft, and what a call of it costs."""
+
+    def __init__(self, draft: Draft, weight: int = 1) -> None:
+        super().__init__(draft.random)
+        self.draft = draft
+        self.weight = weight
+        """How often the place being written may run in one call from outside."""
+        self.cost = weight
+
+    @property
+    def budget(self) -> int:
+        """The most that a call at this place may cost."""
+        return (COST_LIMIT - self.cost) // self.weight
+
+    def spend(self, cost: int) -> None:
+        """Account for a call at this place."""
+        self.cost += cost * self.weight
+
+
+def load_entry(body: Body, table: str) -> str:
+    """A function pointer from a table, chosen by a value in scope."""
+    index = body.emit(f"and i64 {operand(body, 'i64')}, {_TABLE_SIZE - 1}")
+    return body.emit(f"load ptr, ptr {body.emit(f'getelementptr ptr, ptr {table}, i64 {index}')}")
