@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
+from .fingerprint import fingerprint
 from .module import TRIPLE
 from .unit import Unit
 
 
-def compile_unit(unit: Unit, opt: int = 2) -> bytes:
+class ObjectCache(Protocol):
+    """Where compiled objects are kept between processes."""
+
+    def get(self, key: str) -> bytes | None:
+        """What is kept under *key*; None if nothing is."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keeps *data* under *key*."""
+
+
+def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> bytes:
     """The object file of *unit* (ELF, small code model, position independent), optimised at level *opt* (0-3).
 
+    With a *cache* an object that is in it is taken from there, and nothing is parsed or checked.
     Raises NativeError for what is not in the language.
     """
-    return compile_ir(unit.ir(), opt)
+    key = fingerprint(unit, opt) if cache else ""
+    data = cache.get(key) if cache else None
+    if data is None:
+        data = compile_ir(unit.ir(), opt)
+        if cache:
+            cache.put(key, data)
+    return data
 
 
 def compile_ir(text: str, opt: int = 2) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from machine import Loaded, load_functions
+from native_machine import Loaded, isolated, load_functions
 
 from sandbox.native import (
     Unit,
@@ -130,6 +130,7 @@ def python_work(n: int, d: int) -> int:
     return x + total + 9 if n > 5 and x != 12 else x
 
 
+@isolated
 def test_a_list_is_walked_through_typed_pointers() -> None:
     unit = load_functions(find)
     nodes = (Node.ctypes * 3)()
@@ -140,6 +141,7 @@ def test_a_list_is_walked_through_typed_pointers() -> None:
     assert unit.find(ctypes.addressof(task), 11) is None
 
 
+@isolated
 def test_a_function_pointer_is_called() -> None:
     seen = []
     callback = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint64)(
@@ -149,12 +151,14 @@ def test_a_function_pointer_is_called() -> None:
     assert seen == [(4096, 1 << 63)]
 
 
+@isolated
 def test_arithmetic_is_pythons() -> None:
     unit = load_functions(work)
     for n, d in [(0, 5), (10, -5), (50, 100), (99, -1), (200, -(1 << 40))]:
         assert unit.work(n, d) == python_work(n, d)
 
 
+@isolated
 def test_globals_and_atomics() -> None:
     unit = Loaded(Unit("test", [touch]))
     assert unit.touch(2, True) == 3
@@ -166,12 +170,14 @@ def test_globals_and_atomics() -> None:
     assert unit.variable("counter", u64).value == 100
 
 
+@isolated
 def test_a_pointer_is_published() -> None:
     task = Task.ctypes()
     load_functions(publish).publish(ctypes.addressof(task), 4096)
     assert task.top == 4096
 
 
+@isolated
 def test_system_calls_and_the_thread_pointer() -> None:
     unit = load_functions(process_id, thread_pointer)
     assert unit.process_id() == os.getpid()

@@ -1,0 +1,113 @@
+"""A key for the compiled form of a unit, found without parsing or compiling anything.
+
+Whatever could change the object changes the key: the text of the files that the functions come from, the values that
+those files see (constants, structs, externs), the unit's options, this compiler and the LLVM underneath. The key says
+more than it must: any edit of such a file makes a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .declarations import Const, Extern, GlobalVariable
+from .function import NativeFunction
+from .structs import Struct
+from .types import Array, Function, Pointer, Type
+from .unit import Unit
+
+
+def fingerprint(unit: Unit, opt: int = 2) -> str:
+    """The key of what `compile_unit(unit, opt)` makes: 64 hexadecimal digits."""
+    options = (unit.name, unit.assembly, unit.bounded, unit.checked, unit.red_zone, opt)
+    digest = hashlib.sha256(repr((_compiler(), options, [function.name for function in unit.functions])).encode())
+    for line in _Reader().read(unit.functions):
+        digest.update(line.encode("utf-8", "surrogateescape"))
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+@cache
+def _compiler() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return f"{digest.hexdigest()} llvmlite {metadata.version('llvmlite')} python {sys.version_info[:2]}"
+
+
+class _Reader:
+    """Reads all that functions depend on, each thing once."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._waiting: list[NativeFunction] = []
+
+    def read(self, functions: list[NativeFunction]) -> Iterator[str]:
+        self._waiting += reversed(functions)
+        while self._waiting:
+            function = self._waiting.pop()
+            if self._is_new(function):
+                line = function.__wrapped__.__code__.co_firstlineno
+                yield f"{function.name} {function.options} {function.filename}:{line}"
+                yield from self._module(function)
+                yield from self._names(function.namespace.locals)
+
+    def _module(self, function: NativeFunction) -> Iterator[str]:
+        python = function.__wrapped__
+        if self._is_new(python.__globals__):
+            yield "".join(linecache.getlines(function.filename, python.__globals__))
+            yield from self._names(python.__globals__)
+
+    def _names(self, names: Mapping[str, Any]) -> Iterator[str]:
+        for name, value in list(names.items()):
+            if not name.startswith("__"):
+                yield from (f"{name}={part}" for part in self._value(value))
+
+    def _value(self, value: Any) -> Iterator[str]:
+        if isinstance(value, NativeFunction):
+            self._waiting.append(value)
+            yield value.name
+        elif isinstance(value, (int, Const)):
+            yield repr(value)
+        elif isinstance(value, Type):
+            yield from self._type(value)
+        elif isinstance(value, (Extern, GlobalVariable)):
+            yield f"{type(value).__name__} {value.symbol} {getattr(value, 'initial', '')}"
+            yield from self._type(value.annotation)
+        elif isinstance(value, (ModuleType, type)) and self._is_new(value):
+            yield from self._constants(value)
+
+    def _constants(self, owner: ModuleType | type) -> Iterator[str]:
+        """The integers that can be reached as `owner.NAME`."""
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, (int, Const)) and not name.startswith("_"):
+                yield f"{name}={value!r}"
+            elif isinstance(value, NativeFunction):
+                self._waiting.append(value)
+
+    def _type(self, type_: Any) -> Iterator[str]:
+        yield str(type_)
+        if isinstance(type_, Pointer):
+            yield from self._type(type_.target)
+        elif isinstance(type_, Array):
+            yield from self._type(type_.element)
+        elif isinstance(type_, Function):
+            for part in (type_.result, *type_.parameters):
+                yield from self._type(part)
+        elif isinstance(type_, Struct) and self._is_new(type_):
+            for name, field in type_.fields.items():
+                yield name
+                yield from self._type(field)
+
+    def _is_new(self, thing: Any) -> bool:
+        """Everything here outlives the reading, so that its id stays its own."""
+        new = id(thing) not in self._seen
+        self._seen.add(id(thing))
+        return new
