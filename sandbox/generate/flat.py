@@ -19,22 +19,30 @@ _MEANINGS: tuple[Callable[[int, int, int], int], ...] = (
     lambda x, k, i: x - (i if x > k else k),
 )
 
-_SWEEP = """
-@functions = constant [{n} x ptr] [{table}]
+# Tables of bounded size: LLVM needs quadratic time to read one table of functions that are defined after it.
+_CHUNK = 64
 
-; Calls every function once, through the table; the sum of what they return.
+_SWEEP = """
+{tables}
+@functions = constant [{chunks} x ptr] [{chunk_list}]
+
+; Calls every function once, through the tables; the sum of what they return.
 define i64 @sweep(i64 %x) #0 {{
 entry:
   br label %body
 body:
   %i = phi i64 [ 0, %entry ], [ %i.next, %body ]
   %sum = phi i64 [ 0, %entry ], [ %sum.next, %body ]
-  %slot = getelementptr ptr, ptr @functions, i64 %i
+  %chunk = lshr i64 %i, 6
+  %chunk.at = getelementptr ptr, ptr @functions, i64 %chunk
+  %table = load ptr, ptr %chunk.at
+  %place = and i64 %i, 63
+  %slot = getelementptr ptr, ptr %table, i64 %place
   %function = load ptr, ptr %slot
   %value = call i64 %function(i64 %x)
   %sum.next = add i64 %sum, %value
   %i.next = add i64 %i, 1
-  %more = icmp ult i64 %i.next, {n}
+  %more = icmp ult i64 %i.next, {size}
   br i1 %more, label %body, label %done
 done:
   ret i64 %sum.next
@@ -70,5 +78,16 @@ def generate_flat(size: int) -> FlatProgram:
         f"define i64 @f{i:05}(i64 %x) #0 {{\n  {_TEXTS[i % len(_TEXTS)].format(k=_constant(i), i=i)}\n  ret i64 %r\n}}"
         for i in range(size)
     ]
-    table = ", ".join(f"ptr @f{i:05}" for i in range(size))
-    return FlatProgram("\n".join(texts) + _SWEEP.format(n=size, table=table), size)
+    return FlatProgram("\n".join(texts) + _sweep(size), size)
+
+
+def _sweep(size: int) -> str:
+    starts = range(0, size, _CHUNK)
+    tables = "\n".join(_table(start, min(_CHUNK, size - start)) for start in starts)
+    chunk_list = ", ".join(f"ptr @table{start:05}" for start in starts)
+    return _SWEEP.format(size=size, tables=tables, chunks=len(starts), chunk_list=chunk_list)
+
+
+def _table(start: int, count: int) -> str:
+    entries = ", ".join(f"ptr @f{i:05}" for i in range(start, start + count))
+    return f"@table{start:05} = constant [{count} x ptr] [{entries}]"
