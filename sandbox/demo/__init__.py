@@ -34,7 +34,7 @@ data symbols              jiffies, nr_files, saved_command_line, linux_banner, s
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 
 NAME = "demo"
 """The name of the module, as in [demo]."""
@@ -44,5 +44,5 @@ _PARTS = ("types", "lib", "mm", "sched", "dcache", "ramfs", "vfs", "syscall", "m
 
 def source() -> str:
     """The program as LLVM IR text, without stubs."""
-    here = files(__name__)
-    return "\n".join(here.joinpath(f"{part}.ll").read_text("utf-8") for part in _PARTS)
+    here = Path(__file__).parent
+    return "\n".join((here / f"{part}.ll").read_text("utf-8") for part in _PARTS)
