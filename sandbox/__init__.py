@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sandbox.adoption import adopt as adopt
     from sandbox.loading import load as load
     from sandbox.module import Module as Module
     from sandbox.module import ModuleState as ModuleState
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from sandbox.symbols import symbol_table as symbol_table
 
 _HOMES = {
+    "adopt": "adoption",
     "load": "loading",
     "Module": "module",
     "ModuleState": "module",

@@ -104,9 +104,10 @@ class ElfFile:
             raise ElfError(f"not a whole ELF file ({len(self.data)} bytes): {error}") from None
 
     def _read_headers(self) -> None:
+        magic = bytes(self.data[:6])
+        if magic != b"\x7fELF\x02\x01":
+            raise ElfError(f"not an ELF64 little-endian file: it starts with {magic!r}")
         header = _HEADER.unpack_from(self.data)
-        if header[0][:6] != b"\x7fELF\x02\x01":
-            raise ElfError(f"not an ELF64 little-endian file: it starts with {header[0][:6].hex(' ') or 'nothing'}")
         if header[2] != EM_X86_64:
             raise ElfError(f"not for x86-64: machine {header[2]}")
         self.type: int = header[1]

@@ -40,14 +40,19 @@ def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
 
 
 def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:
-    """The function that each of `sites` lies in. Raises ValueError naming a site outside of all of them."""
-    addresses = [symbol.address for symbol in functions]
+    """The function that each of `sites` lies in; of several names for one, that which comes first.
+
+    Raises ValueError naming a site outside of all functions.
+    """
+    # In ascending order, so that the last one put in is the first of its address.
+    first = {symbol.address: symbol for symbol in reversed(functions) if symbol.size}
+    starts = sorted(first)
     found = []
     for site in sites:
-        index = bisect_right(addresses, site) - 1
-        if index < 0:
+        index = bisect_right(starts, site) - 1
+        if index < 0 or site >= first[starts[index]].end:
             raise ValueError(f"the stub at {site:#x} lies in no function")
-        found.append(functions[index])
+        found.append(first[starts[index]])
     return found
 
 

@@ -19,13 +19,15 @@ _INTEGER = re.compile(r"i(\d+)")
 _TYPE_DEFINITION = re.compile(r'^(%(?:[-\w$.]+|"[^"]*")) = type (.*)$', re.MULTILINE)
 _CONVENTION = re.compile(r"(?<![-\w$.%@])(?:\w+cc|cc ?\d+|\w+_cc|intel_ocl_bicc)(?![-\w$.])")
 _QUOTED = re.compile(r'"[^"]*"')
-_GROUP_OF = re.compile(r" (#\d+)\b")
+_ALIAS = re.compile(r'^@([-\w$.]+|"[^"]*") = [^"]*\balias .*, ptr @([-\w$.]+|"[^"]*")', re.MULTILINE)
+_NEST = re.compile(r"(?<![-\w$.%])nest(?![-\w$.])")
 _SCRATCH_FREE = {"", "fastcc", "x86_64_sysvcc", "cc 78"}
 
 
 def declarations(ir: str) -> str:
-    """The lines of printed IR that define functions, types and attribute groups."""
-    return "\n".join(line for line in ir.splitlines() if line.startswith(("define ", "%", "attributes #")))
+    """The lines of printed IR that define functions, aliases of functions, types and attribute groups."""
+    starts = ("define ", "%", "attributes #")
+    return "\n".join(line for line in ir.splitlines() if line.startswith(starts) or _ALIAS.match(line))
 
 
 class IrInterface:
@@ -40,7 +42,9 @@ class IrInterface:
 
     @functools.cached_property
     def _definitions(self) -> dict[str, re.Match[str]]:
-        return {unquote(match["name"]): match for match in DEFINITION.finditer(self._declared)}
+        defined = {unquote(match["name"]): match for match in DEFINITION.finditer(self._declared)}
+        aliases = {unquote(name): defined.get(unquote(target)) for name, target in _ALIAS.findall(self._declared)}
+        return defined | {name: match for name, match in aliases.items() if match}
 
     @functools.cached_property
     def _groups(self) -> dict[str, frozenset[str]]:
@@ -65,9 +69,8 @@ class IrInterface:
 
 
 def _takes_scratch(match: re.Match[str]) -> bool:
-    return _without_convention(match["head"])[1] not in _SCRATCH_FREE or bool(
-        re.search(r"\bnest\b", _QUOTED.sub("", match["parameters"]))
-    )
+    convention = _without_convention(match["head"])[1]
+    return convention not in _SCRATCH_FREE or bool(_NEST.search(_QUOTED.sub("", match["parameters"])))
 
 
 def signature(match: re.Match[str], types: Mapping[str, str]) -> Signature:

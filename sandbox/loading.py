@@ -11,7 +11,7 @@ from sandbox import cache
 from sandbox.irtypes import IrInterface
 from sandbox.linker import link
 from sandbox.module import Module, check_name, free_name, introduce
-from sandbox.objectfile import prepare
+from sandbox.objectfile import StubError, prepare
 from sandbox.program import ProgramError, compile_ir
 from sandbox.stubs import Flavour
 
@@ -88,4 +88,8 @@ def _load_ir(source: Any, name: str, origin: str, options: _Options) -> Module:
         notrace=options.notrace,
         store=cache.default_cache(),
     )
-    return introduce(Module(name, link(prepare(program.object), name), IrInterface(program.declared)))
+    try:
+        obj = prepare(program.object)
+    except StubError as error:
+        raise StubError(f"{origin}: {error}") from None
+    return introduce(Module(name, link(obj, name), IrInterface(program.declared)))

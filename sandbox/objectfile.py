@@ -6,6 +6,7 @@ entries), and every one is turned into the 5-byte NOP before anything links the 
 
 from __future__ import annotations
 
+import re
 from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from sandbox import elf
 from sandbox.stubs import ENDBR64, HOOKS, NOP5, PATCHABLE_ENTRIES, STUB_SIZE, Flavour
 
 _CALL = 0xE8
+_CONSTRUCTORS = re.compile(r"\.(?P<kind>init_array|ctors)(?:\.(?P<priority>\d+))?")
+_LAST = 65535
 _NOP_FORMS = (NOP5, bytes.fromhex("0f1f440008"), b"\x90" * STUB_SIZE)
 
 
@@ -186,13 +189,25 @@ class _Preparation:
         ]
 
     def _constructors(self) -> list[tuple[int, int]]:
+        tables = sorted(
+            (_priority(match), match["kind"] == "ctors", section)
+            for section in self.relocations
+            if (match := _CONSTRUCTORS.fullmatch(self.file.section_name(section)))
+        )
         found = []
-        for section in self.file.sections_of_type(elf.SHT_INIT_ARRAY):
-            if section in self.relocations:
-                entries = sorted(self.file.relocations(self.relocations[section]))
-                targets = [(self.entries[entry.symbol], entry.addend) for entry in entries]
-                found += [(target.section, target.value + addend) for target, addend in targets]
+        for _, backwards, section in tables:
+            entries = sorted(self.file.relocations(self.relocations[section]), reverse=backwards)
+            targets = [(self.entries[entry.symbol], entry.addend) for entry in entries]
+            found += [(target.section, target.value + addend) for target, addend in targets]
         return found
+
+
+def _priority(match: re.Match[str]) -> int:
+    """What runs first has the least; `.ctors` counts from the other end."""
+    given = int(match["priority"] or 0)
+    if match["kind"] == "ctors":
+        return _LAST - given
+    return given if match["priority"] else _LAST
 
 
 def _only_kind(kinds: set[Flavour]) -> Flavour:

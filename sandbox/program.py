@@ -89,7 +89,8 @@ def parse(source: Any, origin: str) -> ModuleRef:
 def _cleaned(message: str, origin: str) -> str:
     """LLVM's message with the name of the file in place of `<string>`."""
     message = message.strip().replace("<string>:", f"{origin}:")
-    return message.replace("LLVM IR parsing error", "the IR does not parse")
+    message = message.replace("LLVM IR parsing error", "the IR does not parse")
+    return message.replace("LLVM bitcode parsing error", "the bitcode does not parse")
 
 
 def compile_ir(

@@ -67,8 +67,14 @@ DEFINITION = re.compile(
     re.MULTILINE,
 )
 """The first line of a function definition in printed IR."""
+_DEFINES = re.compile(r"^define ", re.MULTILINE)
 
 _GROUP = re.compile(r"^attributes (#\d+) = \{ (.*) \}$", re.MULTILINE)
+
+
+def attributes_of(flavour: Flavour) -> str:
+    """The attributes, as IR writes them, that ask LLVM for a stub of `flavour`."""
+    return _ATTRIBUTES[flavour]
 
 
 def unquote(name: str) -> str:
@@ -88,18 +94,24 @@ def with_stubs(ir: str, flavour: Flavour, notrace: Collection[str] = ()) -> str:
 
     Not on those that carry the attribute `"notrace"` or are named in `notrace`. Whatever stubs the text asked for
     itself are dropped. Private functions become internal, so that every stub belongs to a symbol.
+
+    Raises ValueError if `ir` has a definition that is not written as LLVM prints them.
     """
-    ir = _ANY_STUB.sub("", ir)
+    ir = _ANY_STUB.sub("", ir).replace(" = { }\n", ' = { "stubless" }\n')  # a group must not be empty
     # A naked function has no prologue for a call of mcount to stand behind.
     unfit = re.compile(r'"notrace"|\bnaked\b' if flavour is Flavour.MCOUNT else '"notrace"')
     untraced = {group for group, attributes in attribute_groups(ir).items() if unfit.search(attributes)}
     wanted = _ATTRIBUTES[flavour]
 
-    def mark(match: re.Match[str]) -> str:
+    def marked(match: re.Match[str]) -> str:
         head = re.sub(r"^private ", "internal ", match["head"])
         exempt = match["group"].strip() in untraced or unquote(match["name"]) in notrace
         stub = f" {wanted}" if wanted and not exempt else ""
         parts = (match["name"], match["parameters"], match["address"], match["group"], stub, match["rest"])
         return f"define {head}@{''.join(parts)}"
 
-    return DEFINITION.sub(mark, ir)
+    text, found = DEFINITION.subn(marked, ir)
+    if found != len(_DEFINES.findall(ir)):
+        unread = next(line for line in ir.splitlines() if line.startswith("define ") and not DEFINITION.match(line))
+        raise ValueError(f"cannot read the definition {unread!r}")
+    return text
