@@ -12,7 +12,7 @@ what                      where
 file system               do_sys_open, do_filp_open, vfs_open, vfs_read, vfs_write, vfs_fsync, vfs_llseek, vfs_create,
                           vfs_mkdir, vfs_unlink, vfs_getattr, vfs_statfs; dget, dput, d_lookup, iput, fput
 memory                    kmalloc, kfree, alloc_page, free_page, do_mmap
-scheduling                schedule, pick_next_task, update_curr, calc_load; get_current, which is notrace
+scheduling                schedule, pick_next_task, update_curr, calc_load
 interrupt-like entry      asm_sysvec_apic_timer_interrupt
 recursion                 link_path_walk, simple_du, seq_put_decimal_ull
 loops                     hash_name, csum_partial, generic_file_read, generic_file_write
@@ -25,6 +25,7 @@ varargs                   printk, scnprintf (int, string, double); vprintk, seq_
 tail calls                elv_scan_up and elv_scan_down (each other), copy_to_user, dput and dentry_kill (each other),
                           iput, fput; vfs_llseek and vfs_fsync_range (indirect)
 other conventions         page_checksum is fastcc
+notrace                   get_current, current_nr
 errors                    -ENOENT, -EBADF, -ENOTDIR, -EISDIR, -EINVAL, -EFBIG, -ENOSPC, -ENAMETOOLONG, -ENOSYS occur
 data symbols              jiffies, nr_files, saved_command_line, linux_banner, sys_call_table, tasks, task_owner
 ========================  ==========================================================================================

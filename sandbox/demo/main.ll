@@ -399,8 +399,7 @@ done:
 ; n rounds (none if n <= 0) in a file system of its own; the checksum depends on n alone. Any
 ; number of threads may call it at once: 15 run, the others wait. A signal handler may call it too.
 define i64 @demo_main(i64 %n) #0 {
-  %caller = call ptr @get_current()
-  %previous = call i64 @task_nr(ptr %caller)
+  %previous = call i64 @current_nr()
   %nr = call i64 @copy_process(i64 %previous)
   %task = getelementptr [16 x %struct.task_struct], ptr @tasks, i64 0, i64 %nr
   call void @start_kernel(ptr %task)

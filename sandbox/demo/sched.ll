@@ -1,15 +1,15 @@
 ; sched: who runs, the timer interrupt, the load average
 
-; The task that this thread runs as, else task 0. It is called from everywhere, under the very
-; functions that one wants to watch: notrace.
-define ptr @get_current() #1 {
+; The number of the task that this thread runs as; 0 outside demo_main. This and get_current are
+; called from everywhere, under the very functions that one wants to watch: notrace.
+define i64 @current_nr() #1 {
 entry:
   %me = load i64, ptr addrspace(257) null
   br label %head
 head:
   %i = phi i64 [ 1, %entry ], [ %i.next, %body ]
   %more = icmp ult i64 %i, 16
-  br i1 %more, label %body, label %direct
+  br i1 %more, label %body, label %none
 body:
   %owner.at = getelementptr [16 x i64], ptr @task_owner, i64 0, i64 %i
   %owner = load atomic i64, ptr %owner.at monotonic, align 8
@@ -17,18 +17,26 @@ body:
   %i.next = add i64 %i, 1
   br i1 %mine, label %found, label %head
 found:
-  %task = getelementptr [16 x %struct.task_struct], ptr @tasks, i64 0, i64 %i
-  ret ptr %task
-direct:
+  ret i64 %i
+none:
+  ret i64 0
+}
+
+; The current task. Task 0 is set up when it is first asked for.
+define ptr @get_current() #1 {
+  %nr = call i64 @current_nr()
+  %task = getelementptr [16 x %struct.task_struct], ptr @tasks, i64 0, i64 %nr
   %root.at = getelementptr %struct.task_struct, ptr @tasks, i32 0, i32 5
   %root = load ptr, ptr %root.at
-  %ready = icmp ne ptr %root, null
-  br i1 %ready, label %done, label %first.time
-first.time:
-  call void @start_kernel(ptr @tasks)
+  %unset = icmp eq ptr %root, null
+  %direct = icmp eq i64 %nr, 0
+  %first.time = and i1 %unset, %direct
+  br i1 %first.time, label %set.up, label %done
+set.up:
+  call void @start_kernel(ptr %task)
   br label %done
 done:
-  ret ptr @tasks
+  ret ptr %task
 }
 
 ; Takes a free task for this thread, waiting for one if need be; its number. A thread that runs
@@ -73,17 +81,6 @@ leave:
   %owner.at = getelementptr [16 x i64], ptr @task_owner, i64 0, i64 %nr
   store atomic i64 0, ptr %owner.at release, align 8
   ret void
-}
-
-; The number of the current task; 0 outside demo_main.
-define i64 @task_nr(ptr %task) #0 {
-  %address = ptrtoint ptr %task to i64
-  %first = ptrtoint ptr @tasks to i64
-  %offset = sub i64 %address, %first
-  %end = getelementptr %struct.task_struct, ptr null, i32 1
-  %size = ptrtoint ptr %end to i64
-  %nr = udiv i64 %offset, %size
-  ret i64 %nr
 }
 
 ; ---------------------------------------------------------------------------------------------
