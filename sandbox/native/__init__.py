@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         zeroed,
     )  # fmt: skip
 else:
-    from .expressions import null, zeroed
+    from .declarations import null, zeroed
     from .intrinsics import TABLE as _TABLE
     from .types import array, bool_, fn, i8, i16, i32, i64, ptr, u8, u16, u32, u64, void
 

@@ -6,6 +6,7 @@ import ast
 import builtins
 from typing import TYPE_CHECKING, Any
 
+from . import messages, operators
 from .errors import position
 from .intrinsics import Construct, Intrinsic
 from .structs import Struct
@@ -15,10 +16,8 @@ from .tree import (
     Cast,
     Constant,
     Expression,
-    Extreme,
     FunctionAddress,
     IntrinsicCall,
-    NullPointer,
 )
 from .types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, i64, u64, void
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 RESULTS: dict[str, Type] = {"void": void, "bool": BOOL, "u64": u64, "i64": i64}
 
 
-def check(checker: Expressions, node: ast.Call, expected: Type | None) -> Expression:
+def check(checker: Expressions, node: ast.Call, wish: Type | None) -> Expression:
     """The call *node*, whatever it calls."""
     scope = checker.scope
     for keyword in node.keywords:
@@ -38,12 +37,13 @@ def check(checker: Expressions, node: ast.Call, expected: Type | None) -> Expres
             raise scope.error(argument, "* is not in the native language: write the arguments out")
     target = scope.static(node.func)
     if isinstance(target, Construct):
-        checked: Expression = _CONSTRUCTS[target.name](checker, node, expected)
+        checked: Expression = _CONSTRUCTS[target.name](checker, node, wish)
         return checked
     if isinstance(target, Intrinsic):
         return _intrinsic(checker, node, target)
     if target is builtins.min or target is builtins.max:
-        return _extreme(checker, node, target.__name__, expected)
+        _arity(checker, node, target.__name__, 2, 2)
+        return operators.extreme(checker, node, target.__name__, wish)
     if isinstance(target, Type):
         raise scope.error(node, f"write cast({target}, ...) to convert")
     return _call(checker, node)
@@ -68,7 +68,7 @@ def _count(number: int) -> str:
 
 def _arity(checker: Expressions, node: ast.Call, name: str, least: int, most: int) -> None:
     if not least <= len(node.args) <= most:
-        wanted = _count(least) if least == most else f"{least} to {most} arguments"
+        wanted = _count(least) if least == most else f"{least} {'or' if most == least + 1 else 'to'} {most} arguments"
         raise checker.scope.error(node, f"{name}() takes {wanted}, not {len(node.args)}")
 
 
@@ -122,10 +122,10 @@ class _Arguments:
                 node, f"{self.row.name}() takes an address: write addressof(...), not {address.type}"
             )
         target = address.type.target
-        if not target.is_scalar or isinstance(target, Bool):
-            raise self.checker.scope.error(node, f"{self.row.name}() works on integers and pointers, not {target}")
         if self.row.name in _ARITHMETIC and not isinstance(target, Int):
             raise self.checker.scope.error(node, f"{self.row.name}() works on integers, not {target}")
+        if not target.is_scalar or isinstance(target, Bool):
+            raise self.checker.scope.error(node, f"{self.row.name}() works on integers and pointers, not {target}")
         self.target = target
         return address
 
@@ -159,17 +159,17 @@ class _Arguments:
 _ARITHMETIC = ("atomic_add", "atomic_sub", "atomic_and", "atomic_or", "atomic_xor", "single_add", "single_sub")
 
 
-def _cast(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+def _cast(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "cast", 2, 2)
     wanted, value = checker.scope.type_of(node.args[0]), checker.infer(node.args[1])
     at = position(node)
     if isinstance(value, Constant) and value.type == LITERAL:
         return _cast_literal(checker, node, wanted, value)
-    if value.type == NULL and isinstance(wanted, (Pointer, Function)):
-        return NullPointer(at, wanted)
+    if value.type == NULL:
+        return checker.coerce(node.args[1], value, wanted)
     if value.type == wanted:
         return value
-    problem = _cast_problem(value.type, wanted)
+    problem = messages.cast_problem(value.type, wanted)
     if problem:
         raise checker.scope.error(node, problem)
     return Cast(at, wanted, value)
@@ -181,30 +181,15 @@ def _cast_literal(checker: Expressions, node: ast.Call, wanted: Type, value: Con
         return Constant(at, wanted, wanted.wrap(value.value))
     if isinstance(wanted, (Pointer, Function)):
         return Cast(at, wanted, checker.coerce(node.args[1], value, u64))
-    raise checker.scope.error(node, _cast_problem(u64, wanted) or f"an integer cannot become {wanted}")
+    raise checker.scope.error(node, messages.cast_problem(u64, wanted) or f"an integer cannot become {wanted}")
 
 
-def _cast_problem(source: Type, wanted: Type) -> str:
-    addresses = (Pointer, Function)
-    if isinstance(source, (Int, Bool)) and isinstance(wanted, Int):
-        return ""
-    if isinstance(wanted, Bool):
-        return "cast to bool is ambiguous: write `x != 0`"
-    if isinstance(source, addresses) and isinstance(wanted, addresses):
-        return ""
-    if isinstance(source, addresses) and wanted in (u64, i64):
-        return ""
-    if source in (u64, i64) and isinstance(wanted, addresses):
-        return ""
-    return f"{source} cannot become {wanted}: an address has 64 bits" if wanted.is_scalar else f"{wanted} is no value"
-
-
-def _addressof(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+def _addressof(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "addressof", 1, 1)
     return checker.address(node.args[0])
 
 
-def _sizeof(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+def _sizeof(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "sizeof", 1, 1)
     type_ = checker.scope.type_of(node.args[0])
     try:
@@ -213,7 +198,7 @@ def _sizeof(checker: Expressions, node: ast.Call, _expected: Type | None) -> Exp
         raise checker.scope.error(node, str(error)) from None
 
 
-def _offsetof(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+def _offsetof(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "offsetof", 2, 2)
     struct, field = checker.scope.type_of(node.args[0]), node.args[1]
     if not isinstance(struct, Struct) or not isinstance(field, ast.Constant):
@@ -224,13 +209,13 @@ def _offsetof(checker: Expressions, node: ast.Call, _expected: Type | None) -> E
         raise checker.scope.error(field, str(error)) from None
 
 
-def _zero_fill(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+def _zero_fill(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "zero_fill", 1, 1)
     address = _sized_pointer(checker, node.args[0], "zero_fill")
     return IntrinsicCall(position(node), void, "zero_fill", (address,))
 
 
-def _copy(checker: Expressions, node: ast.Call, _expected: Type | None) -> Expression:
+def _copy(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "copy", 2, 2)
     target = _sized_pointer(checker, node.args[0], "copy")
     source = checker.value(node.args[1], target.type)
@@ -242,16 +227,6 @@ def _sized_pointer(checker: Expressions, node: ast.expr, name: str) -> Expressio
     if isinstance(address.type, Pointer) and address.type.target != void:
         return address
     raise checker.scope.error(node, f"{name}() takes the address of something with a size, not {address.type}")
-
-
-def _extreme(checker: Expressions, node: ast.Call, name: str, expected: Type | None) -> Expression:
-    _arity(checker, node, name, 2, 2)
-    a_node, b_node = node.args
-    a, b = checker.infer(a_node, expected), checker.infer(b_node, expected)
-    a, b = checker.settle_pair(a_node, a, b_node, b, f"{name}()")
-    if not isinstance(a.type, Int):
-        raise checker.scope.error(node, f"{name}() takes integers with a width, not {a.type}")
-    return Extreme(position(node), a.type, name, a, b)
 
 
 _CONSTRUCTS: dict[str, Any] = {

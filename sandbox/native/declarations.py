@@ -50,6 +50,20 @@ class GlobalVariable(Declared):
     symbol: str = ""
 
 
+class NullObject:
+    """The value of the name `null`: the pointer to nothing."""
+
+    def __repr__(self) -> str:
+        return "null"
+
+
+class Zeroed:
+    """The value of the word `zeroed`: what a local array or struct starts as."""
+
+    def __repr__(self) -> str:
+        return "zeroed"
+
+
 def const(type_: Any, value: int) -> Any:
     """A typed constant. Raises TypeError for a non-integer and OverflowError when it does not fit."""
     resolved = as_type(type_)
@@ -99,3 +113,7 @@ def _check_initial(type_: Type, initial: int | tuple[int, ...]) -> None:
 def _caller() -> Namespace:
     frame = sys._getframe(2)
     return Namespace(frame.f_globals, frame.f_locals)
+
+
+null: Any = NullObject()
+zeroed: Any = Zeroed()

@@ -48,7 +48,7 @@ class Flow:
         """The locals that are assigned after *body*; None when its end cannot be reached."""
         for statement in body:
             if assigned is None:
-                raise LocatedError(statement.at, "this is never reached")
+                raise LocatedError(statement.at, "this is never reached: remove it")
             assigned = self._statement(statement, assigned)
         return assigned
 

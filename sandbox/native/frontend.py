@@ -54,7 +54,8 @@ def _parameter_type(scope: Scope, argument: ast.arg) -> Type:
         raise scope.error(argument, f"parameter {argument.arg} has no type: write `{argument.arg}: u64`")
     type_ = scope.type_of(argument.annotation)
     if not type_.is_scalar:
-        raise scope.error(argument, f"a parameter cannot be {type_}: pass a pointer")
+        hint = "leave it out" if type_ == void else "pass a pointer"
+        raise scope.error(argument, f"a parameter cannot be {type_}: {hint}")
     return type_
 
 

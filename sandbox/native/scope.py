@@ -37,6 +37,12 @@ class Scope:
         error.unknown = name
         return error
 
+    def undeclared(self, node: ast.AST, message: str, cause: Exception) -> NativeError:
+        """The error *message* about a declaration that *cause* keeps from being understood."""
+        error = self.error(node, message)
+        error.unknown = str(getattr(cause, "name", None) or "")
+        return error
+
     def is_local(self, name: str) -> bool:
         """Whether *name* is a local variable by Python's rule: assigned somewhere in the function."""
         return name in self.assigned
@@ -57,9 +63,16 @@ class Scope:
         try:
             return resolve(code, self.namespace)
         except NameError as error:
-            raise self.unknown(node, "type", str(error.name)) from None
+            raise self._unknown_type(node, str(error.name)) from None
         except (TypeError, AttributeError, SyntaxError) as error:
             raise self.error(node, str(error)) from None
+
+    def _unknown_type(self, node: ast.expr, name: str) -> NativeError:
+        places = (part for part in ast.walk(node) if isinstance(part, ast.Name) and part.id == name)
+        at = next(places, node)
+        if self.is_local(name):
+            return self.error(at, f"{name} is a variable, not a type")
+        return self.unknown(at, "type", name)
 
     def _lookup(self, node: ast.Name) -> Any:
         try:

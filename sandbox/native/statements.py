@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from . import messages, operators
+from .declarations import Declared, Zeroed
 from .errors import position
-from .expressions import Expressions, Zeroed
+from .expressions import Expressions
 from .scope import Scope
 from .tree import (
     Assign,
@@ -44,7 +46,7 @@ class Statements:
     def _statement(self, node: ast.stmt) -> list[Statement]:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
-            raise self.scope.error(node, unsupported(node))
+            raise self.scope.error(node, messages.unsupported(node))
         result = method(node)
         return result if isinstance(result, list) else [result]
 
@@ -52,7 +54,7 @@ class Statements:
 
     def _assign(self, node: ast.Assign) -> Statement:
         if len(node.targets) != 1:
-            raise self.scope.error(node, "a = b = c is not in the native language: write two assignments")
+            raise self.scope.error(node, "a chained assignment is not in the native language: write two assignments")
         return self._store(node, node.targets[0], node.value)
 
     def _store(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> Statement:
@@ -87,7 +89,7 @@ class Statements:
                 raise self.scope.error(value, "this returns nothing, so there is nothing to assign")
         else:
             checked = self.expressions.value(value, type_)
-        self.scope.locals[target.id] = checked.type
+        self._declare(target, checked.type)
         return Assign(position(node), LocalPlace(position(target), checked.type, target.id), checked)
 
     def _annassign(self, node: ast.AnnAssign) -> list[Statement]:
@@ -102,25 +104,31 @@ class Statements:
             return [self._zeroed(node, target, type_)]
         if node.value is not None:
             return [self._introduce(node, target, node.value, type_)]
-        scope.locals[target.id] = type_
+        self._declare(target, type_)
         return []
+
+    def _declare(self, target: ast.Name, type_: Type) -> None:
+        name, visible = target.id, self.scope.namespace
+        if name in visible and isinstance(visible[name], Declared):
+            raise self.scope.error(target, f"{name} is global: declare `global {name}`, or choose another name")
+        self.scope.locals[name] = type_
 
     def _zeroed(self, node: ast.AnnAssign, target: ast.Name, type_: Type) -> Statement:
         if type_ == void:
             raise self.scope.error(node, "a variable cannot be void")
         if node.value is None or not isinstance(self.scope.static(node.value), Zeroed):
             raise self.scope.error(node, f"{type_} starts as zero: write `{target.id}: {type_} = zeroed`")
-        self.scope.locals[target.id] = type_
+        self._declare(target, type_)
         return Zero(position(node), LocalPlace(position(target), type_, target.id))
 
     def _augassign(self, node: ast.AugAssign) -> Statement:
         if isinstance(node.target, ast.Name) and self._is_new(node.target):
             raise self.scope.error(node.target, f"{node.target.id!r} is changed before anything is assigned to it")
         place, check = self.target(node.target), self.expressions
-        operator = check.operator(node, node.op)
-        check.check_operand(node, operator, place.type)
-        if operator in ("<<", ">>"):
-            value = check.shift_count(node.value, check.infer(node.value))
+        operator = operators.arithmetic(check, node, node.op)
+        operators.check_operands(check, node, operator, place.type)
+        if operator in operators.SHIFTS:
+            value = operators.shift_count(check, operators.operand(check, node.value)).value
         else:
             value = check.value(node.value, place.type)
         return Update(position(node), place, operator, value)
@@ -132,7 +140,7 @@ class Statements:
             return []
         value = self.expressions.infer(node.value)
         if not isinstance(value, (Call, IntrinsicCall)):
-            raise self.scope.error(node, "this computes something and drops it")
+            raise self.scope.error(node, "this computes something and drops it: assign it, or remove it")
         return [Evaluate(position(node), value)]
 
     def _pass(self, _node: ast.Pass) -> list[Statement]:
@@ -190,26 +198,25 @@ class Statements:
         if node.keywords or not 1 <= len(node.args) <= 3:
             raise self.scope.error(node, "range takes one to three arguments")
         step = self._step(node.args[2]) if len(node.args) == 3 else 1
-        if len(node.args) == 1:
-            stop_node = start_node = node.args[0]
-            stop = self.expressions.infer(stop_node)
-            start: Expression = Constant(stop.at, LITERAL, 0)
-        else:
-            start_node, stop_node = node.args[:2]
-            start, stop = self.expressions.infer(start_node), self.expressions.infer(stop_node)
-        start, stop = self.expressions.settle_pair(start_node, start, stop_node, stop, "range()")
-        return self._settle_range(node, target, start, stop, step)
-
-    def _settle_range(
-        self, node: ast.Call, target: ast.Name, start: Expression, stop: Expression, step: int
-    ) -> tuple[Expression, Expression, int]:
+        start, stop = self._bounds(node)
         if stop.type == LITERAL:
             type_ = self.scope.locals.get(target.id, u64)
-            start = self.expressions.coerce(node, start, type_)
-            stop = self.expressions.coerce(node, stop, type_)
-        if not isinstance(stop.type, Int):
-            raise self.scope.error(node, f"range() takes integers, not {stop.type}")
-        return start, stop, step
+            return self._settled(start, type_), self._settled(stop, type_), step
+        return start.value, stop.value, step
+
+    def _settled(self, bound: operators.Operand, type_: Type) -> Expression:
+        return self.expressions.coerce(bound.node, bound.value, type_)
+
+    def _bounds(self, node: ast.Call) -> tuple[operators.Operand, operators.Operand]:
+        first, last = node.args[0], node.args[min(len(node.args), 2) - 1]
+        stop = operators.operand(self.expressions, last)
+        if stop.type != LITERAL and not isinstance(stop.type, Int):
+            raise self.scope.error(last, f"range() takes integers, not {stop.type}")
+        if first is last:
+            start = operators.Operand(first, Constant(stop.value.at, LITERAL, 0))
+        else:
+            start = operators.operand(self.expressions, first)
+        return operators.settle(self.expressions, start, stop, "range()")
 
     def _step(self, node: ast.expr) -> int:
         step = self.expressions.infer(node)
@@ -232,25 +239,3 @@ class Statements:
 
     def _continue(self, node: ast.Continue) -> Statement:
         return Continue(position(node))
-
-
-def unsupported(node: ast.stmt) -> str:
-    """What to say about a statement that is not in the language."""
-    instead = {
-        "Try": "try: nothing here raises",
-        "TryStar": "try: nothing here raises",
-        "Raise": "raise: return an error code",
-        "With": "with",
-        "Assert": "assert: write `if not ...: trap()`",
-        "FunctionDef": "a function inside a function: define it at module level with @native",
-        "AsyncFunctionDef": "a function inside a function",
-        "ClassDef": "a class inside a function: declare it at module level with @struct",
-        "Import": "import: import at module level",
-        "ImportFrom": "import: import at module level",
-        "Delete": "del",
-        "Nonlocal": "nonlocal: use a global_var",
-        "Match": "match: write if and elif",
-        "AsyncFor": "async for",
-        "AsyncWith": "async with",
-    }
-    return f"not in the native language: {instead.get(type(node).__name__, type(node).__name__)}"

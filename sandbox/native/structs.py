@@ -75,8 +75,10 @@ class Struct(Type):
     def _field(self, name: str, value: Any) -> Type:
         try:
             type_ = resolve(value, self._namespace)
-        except (TypeError, NameError) as error:
-            raise type(error)(f"field {name!r} of struct {self.name}: {error}") from None
+        except NameError as error:
+            raise NameError(f"field {name!r} of struct {self.name}: {error}", name=error.name) from None
+        except TypeError as error:
+            raise TypeError(f"field {name!r} of struct {self.name}: {error}") from None
         if type_ == void or _contains(type_, self):
             raise TypeError(f"field {name!r} of struct {self.name} cannot be {type_}; a pointer can")
         return type_

@@ -239,7 +239,10 @@ def as_type(value: Any) -> Type:
 
 
 def _name(value: Any) -> str:
-    return f"the class {value.__name__} (without @struct)" if isinstance(value, type) else repr(value)
+    if not isinstance(value, type):
+        return repr(value)
+    python = value.__module__ == "builtins"
+    return f"{value.__name__}, a Python type," if python else f"the class {value.__name__} (without @struct)"
 
 
 def _require_sized(type_: Type, what: str) -> None:

@@ -1,6 +1,7 @@
 """Compiles, loads and calls native functions; crashes and endless loops stay in a child process."""
 
 from __future__ import annotations
+import __future__
 
 import ctypes
 import functools
@@ -60,9 +61,10 @@ def define(text: str, **names: Any) -> dict[str, Any]:
     """The names that the module *text* defines; all of `sandbox.native` is imported in it."""
     filename = f"<native {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"__name__": filename, **names}
+    namespace: dict[str, Any] = {}
     exec("from sandbox.native import *", namespace)
-    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
+    namespace.update({**names, "__name__": filename})
+    exec(compile(text, filename, "exec", __future__.annotations.compiler_flag, dont_inherit=True), namespace)
     return namespace
 
 

@@ -1,0 +1,120 @@
+"""No wrong program is accepted, and each is refused with the sentence that is written in `rejected.txt`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from native_machine import define
+from native_rejected import Case, cases, prelude
+
+from sandbox.native import NativeError, array, const, extern, fn, global_var, i8, native, ptr, struct, u8, u64, void
+
+CASES = cases()
+
+
+def test_the_corpus_is_large_and_has_no_doubles() -> None:
+    assert len(CASES) >= 250
+    assert len({case.title for case in CASES}) == len({case.source for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.title for case in CASES])
+def test_refused_at_its_line_and_column(case: Case) -> None:
+    with pytest.raises(NativeError) as caught:
+        define(case.source, **prelude())
+    error = caught.value
+    assert f"{error.lineno}:{error.offset} {error.msg}" == case.complaint
+    assert error.text is not None and error.text.rstrip("\n") == case.source.splitlines()[(error.lineno or 0) - 1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.title for case in CASES])
+def test_every_caret_is_under_the_construct(case: Case) -> None:
+    with pytest.raises(NativeError) as caught:
+        define(case.source, **prelude())
+    _, source, carets = caught.value.render().split("\n")
+    marked = source[carets.index("^") : len(carets)]
+    assert set(carets.strip()) == {"^"} and marked.strip() == marked != ""
+
+
+def test_the_rendering_has_place_line_and_caret() -> None:
+    with pytest.raises(NativeError) as caught:
+        define("@native\ndef f(größe: u64, b: i64) -> u64:\n\treturn größe + b * 1\n", **prelude())
+    place, source, carets = caught.value.render().split("\n")
+    assert place.endswith(":3:17: error: + between u64 and i64: write cast(u64, b * 1), or cast the other")
+    assert (source, carets) == ("    \treturn größe + b * 1", "    \t               ^^^^^")
+
+
+def test_what_is_defined_further_down_may_be_used() -> None:
+    names = define(
+        "@native\ndef f(a: u64) -> u64:\n    return g(a)\n\n@native\ndef g(a: u64) -> u64:\n    return a\n", **prelude()
+    )
+    assert names["f"](3) == 3
+
+
+def test_a_name_that_never_comes_is_an_error_at_the_first_use() -> None:
+    source = "@native\ndef f(a: u64) -> u64:\n    return g(a)\n\ndef later():\n    g = 1\n"
+    with pytest.raises(NativeError, match="unknown name 'g'"):
+        define(source, **prelude())["f"](1)
+
+
+def test_functions_without_source_are_refused() -> None:
+    namespace: dict[str, Any] = {"native": native}
+    exec("@native\ndef f() -> None: pass", namespace)
+    with pytest.raises(NativeError, match="the source of f cannot be found"):
+        namespace["f"].check()
+
+
+@struct
+class Empty:
+    pass_: u8
+
+
+DECLARATIONS = [
+    (lambda: const(u8, 256), OverflowError, "256 does not fit u8 (0 to 255)"),
+    (lambda: const(i8, -129), OverflowError, "-129 does not fit i8 (-128 to 127)"),
+    (lambda: const(u8, 1.5), TypeError, "const takes an integer type and an int, not u8 and 1.5"),
+    (lambda: const(ptr[u8], 1), TypeError, "const takes an integer type and an int, not ptr[u8] and 1"),
+    (lambda: global_var(u8, 300), OverflowError, "300 does not fit u8"),
+    (lambda: global_var(array[u8, 2], b"abc"), OverflowError, "3 values do not fit array[u8, 2]"),
+    (lambda: global_var(array[u8, 2], 1), TypeError, "1 cannot initialise array[u8, 2]"),
+    (lambda: global_var(u64, [1]), TypeError, "(1,) cannot initialise u64"),
+    (lambda: global_var(ptr[u8], 1), TypeError, "1 cannot initialise ptr[u8]"),
+    (lambda: global_var(int), TypeError, "int has no width: write i64, u64, u32, ..."),
+    (lambda: extern("f", 3), TypeError, "3 is not a type of the native language"),
+    (lambda: array[u8], TypeError, "array takes an element type and a length: array[u64, 16]"),
+    (lambda: array[u8, True], TypeError, "the length of an array is a positive integer, not True"),
+    (lambda: array[void, 3], TypeError, "an array's element cannot be void"),
+    (lambda: fn[Empty], TypeError, "a function returns an integer, a bool, a pointer or void, not Empty"),
+    (lambda: fn[void, void], TypeError, "a parameter is an integer, a bool or a pointer, not void"),
+    (lambda: ptr[ptr], TypeError, "ptr needs to know of what: ptr[...]"),
+    (lambda: native(3), TypeError, "@native takes a plain function, not 3"),
+    (lambda: native(inline=True, noinline=True), ValueError, "inline and noinline exclude each other"),
+    (lambda: native(cc="fast"), ValueError, "cc is one of c, preserve_most, preserve_all, not 'fast'"),
+    (lambda: struct(type("S", (), {})), TypeError, "struct S declares no fields: write `name: type` lines"),
+    (lambda: Empty.offset("x"), AttributeError, "Empty has no field 'x'; it has pass_"),
+]
+
+
+@pytest.mark.parametrize(("declare", "kind", "message"), DECLARATIONS, ids=[str(d[2]) for d in DECLARATIONS])
+def test_declarations_say_what_is_wrong(declare: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as caught:
+        declare()
+    assert str(caught.value) == message
+
+
+STRUCTS = [
+    ("class S:\n    a: int", "field 'a' of struct S: int has no width: write i64, u64, u32, ..."),
+    ("class S:\n    a: Nowhere", "field 'a' of struct S: name 'Nowhere' is not defined"),
+    ("class S:\n    a: void", "field 'a' of struct S cannot be void; a pointer can"),
+    ("class S:\n    a: S", "field 'a' of struct S cannot be S; a pointer can"),
+    ("class S:\n    a: array[S, 2]", "field 'a' of struct S cannot be array[S, 2]; a pointer can"),
+    ("class S:\n    a: u8 = 1", "field 'a' of struct S has a value; fields start as zero"),
+    ("class S(int):\n    a: u8", "struct S has a base class; declare its fields here instead"),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), STRUCTS, ids=[s[1] for s in STRUCTS])
+def test_structs_say_what_is_wrong(source: str, message: str) -> None:
+    with pytest.raises((TypeError, NameError)) as caught:
+        define(f"@struct\n{source}\nS.fields\n")
+    assert str(caught.value) == message
