@@ -7,12 +7,12 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from sandbox import memory
+from sandbox.codegen import initialize_llvm, parse
 from sandbox.image import Image
 from sandbox.irtypes import IrInterface, declarations
 from sandbox.linker import image_of, link
 from sandbox.module import Module, check_name, free_name, introduce
 from sandbox.objectfile import LoadableObject, prepare
-from sandbox.program import initialize_llvm, parse
 from sandbox.stubs import HOOKS, NOP5, Flavour, attributes_of
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from sandbox.codegen import ProgramError
 from sandbox.dwarf import DwarfInterface
 from sandbox.module import Module
-from sandbox.program import ProgramError
 from sandbox.sharedobject import open_library, silence
 from sandbox.stubs import STUB_SIZE, Flavour
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sandbox import elf
+from sandbox.codegen import TRIPLE, initialize_llvm, target_machine
 from sandbox.image import Image, drop_aliases, owners, remap, sorted_symbols
 from sandbox.objectfile import LoadableObject
-from sandbox.program import TRIPLE, initialize_llvm, target_machine
 from sandbox.symbols import Symbol
 
 if TYPE_CHECKING:
@@ -24,17 +24,16 @@ class LinkError(ValueError):
 
 def link(obj: LoadableObject, name: str) -> Image:
     """Link `obj` as module `name`. Raises LinkError if symbols are missing, OSError if memory is refused."""
-    check_undefined(obj, name)
+    # Only once there is an engine does LLVM look for symbols in the process.
     engine = _engine()
+    _check_undefined(obj, name)
     _add(engine, obj.data)
     return image_of(obj, name, engine, engine.close)
 
 
-def check_undefined(obj: LoadableObject, name: str) -> None:
-    """Raise LinkError if `obj` needs symbols that this process does not have."""
+def _check_undefined(obj: LoadableObject, name: str) -> None:
     from llvmlite import binding
 
-    initialize_llvm()
     missing = sorted(symbol for symbol in obj.undefined if not binding.address_of_symbol(symbol))
     if missing:
         listed = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")

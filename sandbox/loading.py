@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sandbox import cache
+from sandbox.codegen import ProgramError
 from sandbox.irtypes import IrInterface
 from sandbox.linker import link
 from sandbox.module import Module, check_name, free_name, introduce
 from sandbox.objectfile import StubError, prepare
-from sandbox.program import ProgramError, compile_ir
+from sandbox.program import Options, compile_ir
 from sandbox.stubs import Flavour
 
 C_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".C")
 IR_SUFFIXES = (".ll", ".bc")
 _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
-
-
-@dataclass(frozen=True)
-class _Options:
-    flavour: Flavour
-    opt: int
-    notrace: Collection[str]
-    cflags: Sequence[str]
 
 
 def load(
@@ -48,22 +40,26 @@ def load(
     Raises ProgramError (a ValueError) if it does not compile, LinkError if it needs symbols that are not there,
     ValueError if the name is not free, OSError if a file cannot be read.
     """
-    options = _Options(Flavour.of(flavour), opt, notrace, cflags)
+    options = Options(Flavour.of(flavour), opt, notrace, apart=isinstance(source, Path))
     if isinstance(source, Path):
-        return _load_file(source, name or free_name(source.stem), options)
+        return _load_file(source, name or free_name(source.stem), options, cflags)
+    if cflags:
+        raise ProgramError(f"cflags are for C and C++ files, not for IR: {' '.join(cflags)}")
     name = name or free_name("program")
     return _load_ir(source, name, f"<{name}>", options)
 
 
-def _load_file(path: Path, name: str, options: _Options) -> Module:
+def _load_file(path: Path, name: str, options: Options, cflags: Sequence[str]) -> Module:
     if path.suffix in C_SUFFIXES:
         from sandbox.csource import load_c
 
         check_name(name)
-        return introduce(load_c(path, name, options.flavour, options.notrace, options.cflags))
+        return introduce(load_c(path, name, options.flavour, options.notrace, cflags))
     if path.suffix not in IR_SUFFIXES:
         known = ", ".join((*IR_SUFFIXES, *C_SUFFIXES))
         raise ProgramError(f"{path}: not a program: the suffix {path.suffix!r} is none of {known}")
+    if cflags:
+        raise ProgramError(f"{path}: cflags are for C and C++, not for IR: {' '.join(cflags)}")
     data = path.read_bytes()
     return _load_ir(data if data.startswith(_BITCODE) else _decoded(data, path), name, str(path), options)
 
@@ -76,18 +72,9 @@ def _decoded(data: bytes, path: Path) -> str:
         raise ProgramError(f"{path}:{line}: neither bitcode nor text: byte {data[error.start]:#04x}") from None
 
 
-def _load_ir(source: Any, name: str, origin: str, options: _Options) -> Module:
+def _load_ir(source: Any, name: str, origin: str, options: Options) -> Module:
     check_name(name)
-    if options.cflags:
-        raise ProgramError(f"{origin}: cflags are for C and C++, not for IR: {' '.join(options.cflags)}")
-    program = compile_ir(
-        source,
-        origin=origin,
-        flavour=options.flavour,
-        opt=options.opt,
-        notrace=options.notrace,
-        store=cache.default_cache(),
-    )
+    program = compile_ir(source, origin, options, cache.default_cache())
     try:
         obj = prepare(program.object)
     except StubError as error:

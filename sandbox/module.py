@@ -81,9 +81,9 @@ class Module:
 
     def __getitem__(self, name: str) -> Function:
         """The function `name`, callable. Raises LookupError naming it if it is not there or its type is not known."""
+        symbol = self.symbol(name)
         found = self._callables.get(name)
         if found is None:
-            symbol = self.symbol(name)
             signature = self._interface.signature(symbol.name)
             if signature is None:
                 raise LookupError(f"the source of module {self.name!r} does not say what {name!r} takes and returns")

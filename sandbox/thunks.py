@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sandbox import layout
-from sandbox.program import ProgramError, compile_ir
+from sandbox.codegen import ProgramError
+from sandbox.program import Options, compile_ir
 from sandbox.signatures import Array, Parameter, Pointer, Record, Signature, Type, Void
 from sandbox.stubs import Flavour
 
 _NAME = "call_from_memory"
 _PASSED_ON = {"signext", "zeroext", "nest", "inreg", "swiftself", "swifterror", "noalias"}
+# LLVM moves what it takes for aligned with instructions that fault if it is not; no type wants more than this.
+_ALIGNMENT = 64
 _UNCALLABLE = {"x86_intrcc", "cc 83"}
 
 
@@ -76,7 +79,7 @@ def _compiled(ir: str) -> Thunk:
     from sandbox.linker import link
     from sandbox.objectfile import prepare
 
-    program = compile_ir(ir, origin="<call>", flavour=Flavour.NONE)
+    program = compile_ir(ir, "<call>", Options(Flavour.NONE))
     linked = link(prepare(program.object), "call")
     thunk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(linked.functions[0].address)
     thunk.linked = linked  # type: ignore[attr-defined]  # keeps the code mapped
@@ -89,17 +92,26 @@ def call(signature: Signature, address: int, values: Sequence[bytes], extra: Seq
     The GIL is released meanwhile. Raises TypeError if functions of this signature cannot be called.
     """
     thunk = _thunk(signature, extra)
-    result = ctypes.create_string_buffer(_room(signature.result))
-    buffers = [ctypes.create_string_buffer(value, max(len(value), 1)) for value in values]
-    given = iter(buffers)
-    ordered = [result if parameter.returned else next(given) for parameter in signature.parameters] + list(given)
-    pointers = (ctypes.c_void_p * (len(ordered) + 1))(*map(ctypes.addressof, ordered))
-    thunk(address, pointers, result)
-    return None if isinstance(signature.result, Void) else layout.decode(result.raw, signature.result)
+    size = 0 if isinstance(signature.result, Void) else layout.size_of(signature.result)
+    memory, (result, *places) = _arranged([bytes(size), *values])
+    given = iter(places)
+    ordered = [result if parameter.returned else next(given) for parameter in signature.parameters]
+    thunk(address, (ctypes.c_void_p * (len(places) + 1))(*ordered, *given), result)
+    offset = result - ctypes.addressof(memory)
+    return layout.decode(memory.raw[offset : offset + size], signature.result) if size else None
 
 
-def _room(kind: Type) -> int:
-    return 1 if isinstance(kind, Void) else max(layout.size_of(kind), 16)
+def _arranged(values: Sequence[bytes]) -> tuple[Any, list[int]]:
+    """The values in memory, aligned for any type: what keeps them, and their addresses."""
+    memory = ctypes.create_string_buffer(sum(len(value) + _ALIGNMENT for value in values) + _ALIGNMENT)
+    places = []
+    free = ctypes.addressof(memory)
+    for value in values:
+        free = -(-free // _ALIGNMENT) * _ALIGNMENT
+        ctypes.memmove(free, value, len(value))
+        places.append(free)
+        free += len(value)
+    return memory, places
 
 
 def _thunk(signature: Signature, extra: Sequence[Type]) -> Thunk:

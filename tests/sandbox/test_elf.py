@@ -10,7 +10,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from sandbox import elf
-from sandbox.program import compile_ir
+from sandbox.program import Options, compile_ir
 from sandbox.stubs import Flavour
 
 IR = """
@@ -34,7 +34,7 @@ def data(request):
         extension = next(iter(sorted(Path(sys.prefix).rglob("_capstone*.so"))), None)
         library = extension or next(iter(sorted(directory.parent.rglob("libcapstone.so*"))))
         return library.read_bytes()
-    return compile_ir(IR, origin="test", flavour=Flavour(request.param)).object
+    return compile_ir(IR, "test", Options(Flavour(request.param))).object
 
 
 def test_sections_are_what_pyelftools_reads(data):
@@ -87,7 +87,7 @@ def test_segments_are_what_pyelftools_reads():
 
 
 def test_a_placed_section_has_that_address_and_nothing_else_changes():
-    data = compile_ir(IR, origin="test", flavour=Flavour.FENTRY).object
+    data = compile_ir(IR, "test", Options(Flavour.FENTRY)).object
     text = elf.ElfFile(data).sections_named(".text")[0]
     placed = elf.ElfFile(elf.placed(data, {text: 0x1234000}))
     assert placed.sections[text].address == 0x1234000
@@ -102,13 +102,13 @@ def test_what_is_no_elf_file_is_refused(data):
 
 @pytest.mark.parametrize("size", [20, 64, 100])
 def test_a_file_that_is_cut_off_is_refused(size):
-    data = compile_ir(IR, origin="test", flavour=Flavour.FENTRY).object
+    data = compile_ir(IR, "test", Options(Flavour.FENTRY)).object
     with pytest.raises(elf.ElfError, match="not a whole ELF file"):
         elf.ElfFile(data[:size])
 
 
 def test_another_machine_is_refused():
-    data = bytearray(compile_ir(IR, origin="test", flavour=Flavour.FENTRY).object)
+    data = bytearray(compile_ir(IR, "test", Options(Flavour.FENTRY)).object)
     data[18] = 183  # EM_AARCH64
     with pytest.raises(elf.ElfError, match="not for x86-64: machine 183"):
         elf.ElfFile(data)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sandbox.codegen import parse
 from sandbox.irtypes import IrInterface, declarations
-from sandbox.program import parse
 from sandbox.signatures import Array, Floating, Integer, Pointer, Record
 
 

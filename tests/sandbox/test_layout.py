@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox import layout
+from sandbox.codegen import parse, target_machine
 from sandbox.irtypes import IrInterface, declarations
-from sandbox.program import parse, target_machine
 from sandbox.signatures import Array, Floating, Integer, Pointer, Record, Type
 
 TYPES = ["i1", "i8", "i16", "i24", "i32", "i48", "i64", "i65", "i128", "half", "float", "double", "x86_fp80", "ptr",

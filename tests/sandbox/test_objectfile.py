@@ -9,8 +9,9 @@ import llvmlite.binding as llvm
 import pytest
 
 from sandbox import elf
+from sandbox.codegen import TRIPLE, initialize_llvm, parse
 from sandbox.objectfile import StubError, patchable_stub, prepare
-from sandbox.program import TRIPLE, compile_ir, initialize_llvm, parse
+from sandbox.program import Options, compile_ir
 from sandbox.stubs import ENDBR64, NOP5, Flavour, attributes_of, with_stubs
 
 IR = """
@@ -57,7 +58,7 @@ def names_of_stubs(obj) -> set[str]:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("cet", ["", CET])
 def test_every_traced_function_has_one_stub_and_it_is_a_nop(flavour, cet):
-    obj = prepare(compile_ir(IR + cet, origin="test", flavour=flavour).object)
+    obj = prepare(compile_ir(IR + cet, "test", Options(flavour)).object)
     assert obj.kind is flavour
     assert names_of_stubs(obj) == {"leaf", "many", "caller"}
     file = elf.ElfFile(obj.data)
@@ -69,20 +70,20 @@ def test_every_traced_function_has_one_stub_and_it_is_a_nop(flavour, cet):
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_a_stub_stands_where_its_flavour_says(flavour):
-    obj = prepare(compile_ir(IR, origin="test", flavour=flavour).object)
+    obj = prepare(compile_ir(IR, "test", Options(flavour)).object)
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     file = elf.ElfFile(obj.data)
     for symbol in obj.symbols:
         if symbol.name not in ("leaf", "many", "caller"):
             continue
         code = bytes(file.contents(symbol.section)[symbol.value : symbol.value + symbol.size])
-        before = [text for *_, text, operands in decoder.disasm_lite(code[: code.index(NOP5)], 0) if operands or True]
+        before = [mnemonic for _, _, mnemonic, _ in decoder.disasm_lite(code[: code.index(NOP5)], 0)]
         expected = ["push", "mov"] if flavour is Flavour.MCOUNT else []
         assert before[: len(expected)] == expected and bool(before) == bool(expected)
 
 
 def test_with_branch_protection_the_stub_follows_endbr64():
-    obj = prepare(compile_ir(IR + CET, origin="test", flavour=Flavour.FENTRY).object)
+    obj = prepare(compile_ir(IR + CET, "test", Options(Flavour.FENTRY)).object)
     leaf = next(symbol for symbol in obj.symbols if symbol.name == "leaf")
     code = bytes(elf.ElfFile(obj.data).contents(leaf.section)[leaf.value : leaf.value + 9])
     assert code == ENDBR64 + NOP5
@@ -90,7 +91,7 @@ def test_with_branch_protection_the_stub_follows_endbr64():
 
 
 def test_hooks_are_not_wanted_any_more():
-    obj = prepare(compile_ir(IR, origin="test", flavour=Flavour.FENTRY).object)
+    obj = prepare(compile_ir(IR, "test", Options(Flavour.FENTRY)).object)
     assert obj.undefined == {"abs"}
     file = elf.ElfFile(obj.data)
     table = file.sections_of_type(elf.SHT_SYMTAB)[0]
@@ -105,7 +106,7 @@ def test_hooks_are_not_wanted_any_more():
 
 
 def test_tables_of_patchable_entries_are_hidden_from_the_linker():
-    data = compile_ir(IR, origin="test", flavour=Flavour.PATCHABLE).object
+    data = compile_ir(IR, "test", Options(Flavour.PATCHABLE)).object
     before, after = elf.ElfFile(data), elf.ElfFile(prepare(data).data)
     tables = before.sections_named("__patchable_function_entries")
     assert len(tables) == 3
@@ -113,7 +114,7 @@ def test_tables_of_patchable_entries_are_hidden_from_the_linker():
 
 
 def test_a_program_without_stubs_has_kind_none():
-    obj = prepare(compile_ir(IR, origin="test", flavour=Flavour.NONE).object)
+    obj = prepare(compile_ir(IR, "test", Options(Flavour.NONE)).object)
     assert obj.kind is Flavour.NONE and not obj.stubs
     assert {"leaf", "many", "caller", "untraced", "seen"} <= {symbol.name for symbol in obj.symbols}
 
@@ -150,7 +151,7 @@ def test_thread_local_variables_are_refused_before_llvm_aborts_on_them():
     }
     """
     with pytest.raises(StubError, match="thread-local variable 'state'"):
-        prepare(compile_ir(ir, origin="test", flavour=Flavour.FENTRY).object)
+        prepare(compile_ir(ir, "test", Options(Flavour.FENTRY)).object)
 
 
 def test_an_entry_of_another_length_is_refused():
@@ -170,7 +171,7 @@ def test_constructors_run_by_priority():
     define void @second() { ret void }
     define void @first() { ret void }
     """
-    obj = prepare(compile_ir(ir, origin="test", flavour=Flavour.FENTRY).object)
+    obj = prepare(compile_ir(ir, "test", Options(Flavour.FENTRY)).object)
     places = {(symbol.section, symbol.value): symbol.name for symbol in obj.symbols}
     assert [places[place] for place in obj.constructors] == ["first", "second", "last"]
 
@@ -179,7 +180,7 @@ def test_more_sections_than_the_header_can_count():
     """Past 65,280 sections ELF keeps their number elsewhere; and the time must not be quadratic."""
     count = 33_000
     functions = "\n".join(f"define void @f{i}() {{ ret void }}" for i in range(count))
-    data = compile_ir(functions, origin="test", flavour=Flavour.PATCHABLE, opt=0).object
+    data = compile_ir(functions, "test", Options(Flavour.PATCHABLE, opt=0)).object
     start = time.perf_counter()
     obj = prepare(data)
     assert time.perf_counter() - start < 2

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sandbox.program import parse
+from sandbox.codegen import parse
 from sandbox.stubs import Flavour, attributes_of, unquote, with_stubs
 
 
