@@ -25,12 +25,13 @@ def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> 
     With a *cache* an object that is in it is taken from there, and nothing is parsed or checked.
     Raises NativeError for what is not in the language.
     """
-    key = fingerprint(unit, opt) if cache else ""
-    data = cache.get(key) if cache else None
+    if cache is None:
+        return compile_ir(unit.ir(), opt)
+    key = fingerprint(unit, opt)
+    data = cache.get(key)
     if data is None:
         data = compile_ir(unit.ir(), opt)
-        if cache:
-            cache.put(key, data)
+        cache.put(key, data)
     return data
 
 

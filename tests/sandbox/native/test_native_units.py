@@ -1,0 +1,176 @@
+"""Units: what belongs to one, what others see of it, how it meets assembly and external symbols."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from native_machine import define, isolated, load_functions
+
+from sandbox.native import Unit, array, u8
+from sandbox.native.compile import compile_unit
+from sandbox.native.fingerprint import fingerprint
+
+LINKED = """
+doubled = extern("asm_double", fn[u64, u64])
+word = extern("asm_word", u64)
+counter = global_var(u64, 5)
+shared = global_var(array[u8, 4], b"ab", name="shared_bytes")
+mixed = global_var(array[i16, 3], [-1, 2])
+
+@native
+def hidden(a: u64) -> u64:
+    return doubled(a) + 1
+
+@native(export=True)
+def shown(a: u64) -> u64:
+    return a
+
+@native(name="renamed", noinline=True, cc="preserve_most")
+def original(a: u64) -> u64:
+    return a ^ 1
+
+@native
+def entry(a: u64) -> u64:
+    global counter
+    counter += word
+    return hidden(a) + shown(a) + original(a) + cast(u64, shared[1]) + counter
+
+@native
+def apply(f: fn[u64, u64], a: u64) -> u64:
+    return f(a)
+
+@native
+def choose(which: bool_, a: u64) -> u64:
+    f = hidden if which else doubled
+    return apply(f, a) if f != null else 0
+
+@native
+def indirect(address: u64, a: u64) -> u64:
+    return cast(fn[u64, u64], address)(a)
+
+@native
+def own_address() -> u64:
+    return cast(u64, shown)
+
+@native
+def signed() -> i64:
+    return cast(i64, mixed[0]) + cast(i64, mixed[1]) * 10 + cast(i64, mixed[2])
+"""
+ASSEMBLY = """.globl asm_double
+asm_double:
+    lea (%rdi,%rdi), %rax
+    ret
+.data
+.globl asm_word
+asm_word: .quad 40
+.text"""
+
+
+@isolated
+def test_externs_globals_and_assembly_meet_in_one_unit() -> None:
+    names = define(LINKED)
+    functions = [names[name] for name in ("entry", "choose", "indirect", "own_address", "signed")]
+    loaded = load_functions(*functions, assembly=ASSEMBLY)
+    assert loaded.entry(10) == (10 * 2 + 1) + 10 + (10 ^ 1) + ord("b") + 45
+    assert loaded.variable("counter").value == 45
+    assert bytes(loaded.variable("shared_bytes", array[u8, 4])) == b"ab\0\0"
+    assert (loaded.choose(True, 4), loaded.choose(False, 4)) == (9, 8)
+    assert loaded.indirect(loaded.own_address(), 77) == 77
+    assert loaded.signed() == 19
+
+
+def test_only_entry_points_and_exports_are_visible() -> None:
+    names = define(LINKED)
+    data = compile_unit(Unit("test", [names["entry"]], assembly=ASSEMBLY))
+    table = ELFFile(io.BytesIO(data)).get_section_by_name(".symtab")
+    visible = {
+        s.name for s in table.iter_symbols() if s["st_info"]["bind"] == "STB_GLOBAL" and s["st_shndx"] != "SHN_UNDEF"
+    }
+    assert visible == {"entry", "shown", "renamed", "counter", "shared_bytes", "asm_double", "asm_word"}
+
+
+def test_functions_of_one_name_live_side_by_side() -> None:
+    text = "@native\ndef {name}(a: u64) -> u64:\n    return a + {n}\n"
+    first, second = (define(text.format(name="same", n=n))["same"] for n in (1, 2))
+    both = define("@native\ndef f(a: u64) -> u64:\n    return g(a) * h(a)\n", g=first, h=second)["f"]
+    assert "@same.2(" in Unit("test", [both]).ir()
+    with pytest.raises(ValueError, match="two things of this unit are called same"):
+        Unit("test", [first, second]).ir()
+
+
+FAULTY = """
+@native
+def f(a: u64, i: u64) -> u64:
+    t: array[u64, 4] = zeroed
+    t[i] = a // i + a % i
+    return t[0]
+"""
+
+
+@isolated
+def test_what_went_wrong_is_counted() -> None:
+    loaded = load_functions(define(FAULTY)["f"], checked=True)
+    assert [loaded.f(9, 0), loaded.f(9, 1), loaded.f(9, 4), loaded.f(9, 1 << 63)] == [9, 0, 3, 9]
+    assert loaded.variable("native.zero_divisions").value == 2
+    assert loaded.variable("native.bad_indices").value == 2
+
+
+COUNTED = """
+@struct
+class Pair:
+    a: u32
+    b: u32
+
+LIMIT = {limit}
+start = global_var(u64, {start})
+
+@native(inline={inline})
+def inner(p: ptr[Pair]) -> u32:
+    return p.b + LIMIT
+
+@native
+def f(p: ptr[Pair]) -> u32:
+    return inner(p)
+"""
+
+
+def made(text: str = COUNTED, **values: Any) -> Any:
+    return define(text.format(**{"limit": 1, "start": 2, "inline": False, **values}), __name__="fixed")["f"]
+
+
+def test_a_fingerprint_changes_with_all_that_matters() -> None:
+    """Each definition lies in a file of its own, so keys are compared within one."""
+    f = made()
+    keys = [fingerprint(Unit("u", [f])), fingerprint(Unit("v", [f])), fingerprint(Unit("u", [f]), 1)]
+    keys += [fingerprint(Unit("u", [f], checked=True)), fingerprint(Unit("u", [f], assembly="nop"))]
+    scope = f.__wrapped__.__globals__
+    for name, value in (("LIMIT", 2), ("Pair", made().__wrapped__.__globals__["start"]), ("start", 3)):
+        scope[name], before = value, scope[name]
+        keys.append(fingerprint(Unit("u", [f])))
+        scope[name] = before
+    assert len(set(keys)) == len(keys)
+    assert fingerprint(Unit("u", [f])) == keys[0]
+
+
+class Shelf(dict[str, bytes]):
+    """An object cache in memory."""
+
+    def put(self, key: str, data: bytes) -> None:
+        self[key] = data
+
+
+def test_a_cached_object_is_not_compiled_again() -> None:
+    shelf, f = Shelf(), made()
+    data = compile_unit(Unit("u", [f]), cache=shelf)
+    assert list(shelf.values()) == [data]
+    shelf[next(iter(shelf))] = b"from the cache"
+    assert compile_unit(Unit("u", [f]), cache=shelf) == b"from the cache"
+    assert compile_unit(Unit("u", [f]), opt=1, cache=shelf) != b"from the cache"
+
+
+def test_a_unit_knows_only_general_registers() -> None:
+    with pytest.raises(ValueError, match="features is 'no_sse', not 'avx'"):
+        Unit("u", features="avx")
