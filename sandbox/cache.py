@@ -42,19 +42,26 @@ def default_directory() -> Path:
 
 
 class Cache:
-    """Entries of bytes by key, in `directory`; every one is absent while it is None."""
+    """Entries of bytes by key, in `directory`; every one is absent while it is None.
 
-    def __init__(self, directory: Path | None) -> None:
+    Beyond `limit` bytes in all, those that were not used for longest are deleted.
+    """
+
+    def __init__(self, directory: Path | None, limit: int = 1 << 28) -> None:
         self.directory = directory
+        self.limit = limit
 
     def get(self, key: str) -> bytes | None:
         """The contents stored under `key`; None if there are none, or they are not what was stored."""
         if self.directory is None or not _is_ours(self.directory):
             return None
         try:
-            return _verified(key, self._path(key).read_bytes())
+            found = _verified(key, self._path(key).read_bytes())
         except OSError:
             return None
+        with contextlib.suppress(OSError):
+            self._path(key).touch()
+        return found
 
     def put(self, key: str, data: bytes) -> None:
         """Store `data` under `key`. Does nothing if the directory cannot be written or is not ours alone."""
@@ -64,6 +71,7 @@ class Cache:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_ours(self.directory):
                 _write_whole(self._path(key), _MAGIC + _seal(key, data) + data)
+                _delete_oldest(self.directory, self.limit)
 
     def _path(self, key: str) -> Path:
         assert self.directory is not None
@@ -99,6 +107,15 @@ def _write_whole(path: Path, data: bytes) -> None:
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _delete_oldest(directory: Path, limit: int) -> None:
+    with os.scandir(directory) as entries:
+        found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries]
+    for _, size, path in sorted(found, reverse=True):
+        limit -= size
+        if limit < 0:
+            Path(path).unlink(missing_ok=True)
 
 
 def default_cache() -> Cache:

@@ -166,18 +166,29 @@ def _record(die: DIE) -> Type:
     name = _spelled(die)
     if die.tag == "DW_TAG_union_type":
         return Unsupported(name, "ctypes cannot pass unions by value")
-    if _find(die, "DW_AT_calling_convention") == _CC_PASS_BY_REFERENCE:
-        return Unsupported(name, "C++ passes objects of this class by reference")
+    if _may_go_by_reference(die):
+        return Unsupported(name, "C++ may pass objects with a constructor or destructor by reference")
     members = [child for child in die.iter_children() if child.tag in ("DW_TAG_member", "DW_TAG_inheritance")]
     members = [member for member in members if "DW_AT_external" not in member.attributes]
     fields = tuple(
         (_text(_find(member, "DW_AT_name")) or f"_{i}", _type_of(member)) for i, member in enumerate(members)
     )
-    for packed in (False, True):
-        record = Record(fields, name, packed)
-        if _agrees(record, members, _size(die)):
-            return record
-    return Unsupported(name, "it has bit fields, unions or a layout of its own")
+    record = Record(fields, name)
+    if _agrees(record, members, _size(die)):
+        return record
+    # A packed struct with an unaligned field goes on the stack, which ctypes does not know.
+    return Unsupported(name, "it is packed, or has bit fields or unions")
+
+
+def _may_go_by_reference(die: DIE) -> bool:
+    """Whether the class is, or could be, one that C++ does not pass like a struct of C; gcc does not say which are."""
+    special = {_text(_find(die, "DW_AT_name")), "~" + _text(_find(die, "DW_AT_name"))}
+    methods = [child for child in die.iter_children() if child.tag == "DW_TAG_subprogram"]
+    return (
+        _find(die, "DW_AT_calling_convention") == _CC_PASS_BY_REFERENCE
+        or "DW_AT_containing_type" in die.attributes
+        or any(_text(_find(method, "DW_AT_name")).partition("<")[0] in special for method in methods)
+    )
 
 
 def _agrees(record: Record, members: list[DIE], size: int) -> bool:

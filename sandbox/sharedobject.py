@@ -59,7 +59,8 @@ def silence(data: bytes) -> SilencedLibrary:
         offset = file.sections[section].offset + start
         image[offset : offset + STUB_SIZE] = NOP5
         stubs.append(file.sections[section].address + start)
-    return SilencedLibrary(bytes(image), array("Q", sorted(stubs)), _take_constructors(file, image))
+    constructors = _take_constructors(file, image)
+    return SilencedLibrary(bytes(image), array("Q", sorted(stubs)), constructors)
 
 
 def _patchable_entries(file: elf.ElfFile) -> Iterator[int]:

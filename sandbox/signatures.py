@@ -123,7 +123,7 @@ class Parameter:
         kind = f"{kind} byval({self.copied})" if self.copied else kind
         if "(*)" in kind:
             return kind.replace("(*)", f"(*{self.name})", 1)
-        joint = "" if kind.endswith("*") or not self.name else " "
+        joint = "" if kind.endswith(("*", "&")) or not self.name else " "
         return f"{kind}{joint}{self.name}"
 
 
@@ -145,7 +145,7 @@ class Signature:
     def __str__(self) -> str:
         listed = [str(parameter) for parameter in self.parameters] + ["..."] * self.variadic
         prefix = f"{self.convention} " if self.convention else ""
-        joint = "" if str(self.returns).endswith("*") else " "
+        joint = "" if str(self.returns).endswith(("*", "&")) else " "
         return f"{prefix}{self.returns}{joint}{self.name}({', '.join(listed)})"
 
     @property
