@@ -6,26 +6,70 @@ They hold the order of FP-29, FP-31 and FP-37 for fprobes and of FT-42..44 for b
 
 from __future__ import annotations
 
-from ftrace.pools import CREDIT, pool_give, pool_take
+from ftrace.pools import pool_give, pool_take
 from ftrace.records import (
-    ASSIST, CALLBACK, DISABLED, FILTERED, FOREIGN, HAS_ENTRY, HAS_EXIT, KPROBE_SHARED, PYTHON, STOPPED, Handler, Item,
-    Probe, ProbeList, StubRecord,
-)  # fmt: skip
-from ftrace.recursion import FTRACE, INSIDE, LIST, OCCUPIED, trylock, unlock
+    ASSIST,
+    CALLBACK,
+    DISABLED,
+    FILTERED,
+    FOREIGN,
+    HAS_ENTRY,
+    HAS_EXIT,
+    KPROBE_SHARED,
+    PYTHON,
+    STOPPED,
+    Handler,
+    Item,
+    Probe,
+    ProbeList,
+    StubRecord,
+)
+from ftrace.recursion import CREDIT, FTRACE, INSIDE, LIST, trylock, unlock
 from ftrace.rethook import (
-    drop_dead, find_return, node_fill, node_release, node_reserve, probes_of, real_caller, word_at,
-)  # fmt: skip
+    EXIT_FROM_STUB,
+    drop_dead,
+    entry_ip,
+    find_return,
+    frame_of,
+    is_armed,
+    node_data,
+    node_fill,
+    node_release,
+    node_reserve,
+    probes_of,
+    real_caller,
+    word_at,
+)
+from ftrace.x86_64.stubs import RETURN_POINT
 from sandbox.native import (
-    addressof, atomic_add, atomic_or, bool_, cast, extern, fn, i32, i64, load, native, null, ptr, signal_fence, struct,
-    trap, u32, u64, void, zeroed,
-)  # fmt: skip
+    addressof,
+    atomic_add,
+    atomic_or,
+    bool_,
+    cast,
+    extern,
+    fn,
+    i32,
+    load,
+    native,
+    null,
+    ptr,
+    signal_fence,
+    single_add,
+    struct,
+    trap,
+    u32,
+    u64,
+    void,
+    zeroed,
+)
 from sandbox.tasks import Node, Task, counters, current, task_get
 
 SITE_SIZE = 5
 SHARED_BUSY = 1
 """Task.kprobe while a KPROBE_SHARED handler runs and no kprobe is (kprobe_busy_begin)."""
 
-DECLINED, HOOKED, REDIRECTED = 0, 1, 2
+HOOKED, DECLINED, REDIRECTED = 0, 1, 2
 
 
 @struct
@@ -104,7 +148,7 @@ def take_node(hit: ptr[Hit], item: ptr[Item]) -> bool_:
         line.missed_nodes += 1
         return False
     if hit.node == null:
-        hit.node = node_reserve(hit.task, hit.probes.data_size)
+        hit.node = node_reserve(hit.task, hit.probes)
         if hit.node == null:
             line.missed_depth += 1
             return False
@@ -125,7 +169,7 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         if probe.flags & STOPPED != 0:
             return
         if taken and item.data_size != 0:
-            data = hit.node.data + cast(u64, item.data)
+            data = node_data(hit.node, hit.probes) + cast(u64, item.data)
     result: i32 = 0
     if probe.kind & HAS_ENTRY != 0:
         regs = cast(u64, hit.regs)
@@ -167,7 +211,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         line.missed_context += 1
         return
     if probe.kind & CALLBACK != 0:
-        line.hits += 1
+        single_add(addressof(line.tally), 1)
         run_callback(hit, probe)
         return
     bit = trylock(task, FTRACE)
@@ -175,7 +219,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         line.missed_recursion += 1
         return
     if probe.flags & FILTERED == 0 or passes_filter(task, probe):
-        line.hits += 1
+        single_add(addressof(line.tally), 1)
         if probe.kind & KPROBE_SHARED != 0:
             run_shared(hit, item, bit_in_node)
         else:
@@ -200,7 +244,7 @@ def run_list(hit: ptr[Hit]) -> void:
 
 
 @native
-def settle(hit: ptr[Hit], exit_address: u64) -> u32:
+def settle(hit: ptr[Hit], return_point: u64) -> u32:
     """Fill the node or give it back, and say how the stub is to go on."""
     task = hit.task
     regs = hit.regs
@@ -210,20 +254,17 @@ def settle(hit: ptr[Hit], exit_address: u64) -> u32:
             node_release(task, hit.node)
         return REDIRECTED if moved else DECLINED
     node = hit.node
-    node_fill(node, hit.probes, regs.sp, hit.parent, real_caller(task, regs.sp, hit.parent), exit_address)
-    node.armed = hit.armed
-    node.ip = hit.stub.ip
+    node_fill(node, regs.sp, hit.parent, return_point, hit.armed)
     if moved or hit.stub.after_prologue != 0:
-        word_at(regs.sp)[0] = exit_address
+        word_at(regs.sp)[0] = return_point + EXIT_FROM_STUB
         return REDIRECTED if moved else DECLINED
     return HOOKED
 
 
 @native
-def dispatch_entry(
-    task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], stub: ptr[StubRecord], exit_address: u64, outer: u32
-) -> u32:
+def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], return_point: u64, outer: u32) -> u32:
     """Run a site's probes. `outer`: what `rec` was before this hit; it is restored."""
+    stub = cast(ptr[StubRecord], return_point - RETURN_POINT)
     if stub.after_prologue != 0:
         regs.sp = regs.bp + 8
     hit: Hit = zeroed
@@ -234,12 +275,13 @@ def dispatch_entry(
     hit.parent = word_at(regs.sp)[0]
     hit.node = null
     hit.armed = 0
-    hit.interrupted = outer & CREDIT != 0 or outer & (INSIDE | OCCUPIED) == INSIDE
+    hit.interrupted = outer & CREDIT != 0
+    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     regs.ip = stub.ip + SITE_SIZE
     if outer == 0:
         drop_dead(task, regs.sp)
     run_list(addressof(hit))
-    result = settle(addressof(hit), exit_address)
+    result = settle(addressof(hit), return_point)
     signal_fence()
     task.rec = outer
     return result
@@ -250,22 +292,24 @@ def ftrace_cancel(task: ptr[Task]) -> void:
     """The entry handler of a fast hit returned non-zero: undo the hook (FP-34)."""
     node = task.top
     pool_give(task, probes_of(node).items[0].probe)
+    signal_fence()
     node_release(task, node)
     signal_fence()
     task.rec = 0
 
 
 @native(noinline=True)
-def dispatch_slow(regs: ptr[pt_regs], stub: ptr[StubRecord], exit_address: u64) -> u32:
+def dispatch_slow(regs: ptr[pt_regs], return_point: u64) -> u32:
     """A hit in a thread that has no task yet, or in one that is in tracing code already."""
     task = task_get()
+    stub = cast(ptr[StubRecord], return_point - RETURN_POINT)
     if task == null:
         count_without_task(load(stub.slot, "acquire"))
         return DECLINED
     outer = task.rec
-    task.rec = outer | INSIDE
+    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     signal_fence()
-    return dispatch_entry(task, load(stub.slot, "acquire"), regs, stub, exit_address, outer)
+    return dispatch_entry(task, load(stub.slot, "acquire"), regs, return_point, outer)
 
 
 @native(bounded=False)
@@ -277,7 +321,7 @@ def count_without_task(probes: ptr[ProbeList]) -> void:
 
 
 @native
-def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs]) -> void:
+def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs], caller: u64) -> void:
     """FP-37: disabled, stopped; the recursion lock; the handler."""
     probe = item.probe
     line = counters(task, item.counters)
@@ -292,9 +336,8 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
         return
     data: u64 = 0
     if item.data_size != 0:
-        data = node.data + cast(u64, item.data)
-    line.exits += 1
-    call_handler(task, probe.kind, probe.exit, probe.cookie, node.ip, node.caller, cast(u64, regs), data)
+        data = node_data(node, probes_of(node)) + cast(u64, item.data)
+    call_handler(task, probe.kind, probe.exit, probe.cookie, entry_ip(node), caller, cast(u64, regs), data)
     unlock(task, bit)
 
 
@@ -302,15 +345,16 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
 def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
     """The armed probes' exit handlers, most recently hooked first, then their return nodes (RH-11)."""
     probes = probes_of(node)
+    caller = regs.ip
     index: u32 = probes.count
     while index > 0:
         index -= 1
-        if node.armed >> cast(u64, index) & 1 != 0:
-            run_exit(task, node, addressof(probes.items[index]), regs)
+        if is_armed(node, index):
+            run_exit(task, node, addressof(probes.items[index]), regs, caller)
     index = probes.count
     while index > 0:
         index -= 1
-        if node.armed >> cast(u64, index) & 1 != 0:
+        if is_armed(node, index):
             pool_give(task, probes.items[index].probe)
 
 
@@ -319,15 +363,15 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     """Run the exit handlers of the call that returned into `stub`; the result is where it goes on."""
     task = current()
     outer = task.rec
-    task.rec = outer | INSIDE
+    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     signal_fence()
     node = task.top
-    if node.frame != frame or node.stub != stub:
+    if frame_of(node) != frame or node.stub != stub:
         node = find_return(task, frame, stub)
         if node == null:
             lost_return(stub, frame)
             trap()
-    regs.ip = node.caller
+    regs.ip = real_caller(node)
     run_exits(task, node, regs)
     parent = node.parent
     signal_fence()

@@ -7,8 +7,12 @@ import errno
 from typing import TYPE_CHECKING
 
 from ftrace.records import (
-    COMPLETE, HAS_ENTRY, HAS_EXIT, MAX_PROBES_PER_SITE, Item, ProbeList,
-)  # fmt: skip
+    HAS_ENTRY,
+    HAS_EXIT,
+    MAX_PROBES_PER_SITE,
+    Item,
+    ProbeList,
+)
 
 if TYPE_CHECKING:
     from ftrace.probe import NativeProbe
@@ -42,12 +46,17 @@ class ListRecord:
             item.data, item.data_size = offset, probe.native.data_size
             offset += (probe.native.data_size + 7) & -8
         native.count, native.data_size, native.data_words = len(self.probes), offset, (offset + 7) >> 3
-        native.entry = runtime.image.address(_entry_trampoline(self.probes, offset))
-        native.exit = runtime.image.address(_exit_trampoline(self.probes))
+        self.choose_trampolines(runtime)
+
+    def choose_trampolines(self, runtime: Runtime) -> None:
+        """By what the probes are and by their flags, now."""
+        native = ProbeList.ctypes.from_address(self.address)
+        native.entry = runtime.image.address(_entry_trampoline(self.probes, native.data_size))
+        native.exit = runtime.image.address(_exit_trampoline(self.probes, native.data_size))
 
 
 def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
-    return len(probes) == 1 and not probes[0].native.flags & COMPLETE
+    return len(probes) == 1 and not probes[0].native.flags
 
 
 def _entry_trampoline(probes: tuple[NativeProbe, ...], data_size: int) -> str:
@@ -58,11 +67,14 @@ def _entry_trampoline(probes: tuple[NativeProbe, ...], data_size: int) -> str:
         return "ftrace_entry_complete"
     if not kind & HAS_EXIT:
         return "ftrace_entry_only"
-    return ("ftrace_both" if kind & HAS_ENTRY else "ftrace_exit_only") + ("_data" if data_size else "")
+    data = "" if not data_size else "_word" if data_size <= 8 else "_data"
+    return ("ftrace_both" if kind & HAS_ENTRY else "ftrace_exit_only") + data
 
 
-def _exit_trampoline(probes: tuple[NativeProbe, ...]) -> str:
-    return "ftrace_exit_fast" if _is_fast(probes) else "ftrace_exit_from_list"
+def _exit_trampoline(probes: tuple[NativeProbe, ...], data_size: int) -> str:
+    if not probes or not _is_fast(probes) or data_size > _FAST_DATA:
+        return "ftrace_exit_from_list"
+    return "ftrace_exit_fast_data" if data_size else "ftrace_exit_fast"
 
 
 class ListCache:
@@ -87,6 +99,12 @@ class ListCache:
     def at(self, address: int) -> ListRecord:
         """The list at a native address."""
         return self._by_address[address]
+
+    def flags_changed(self, probe: NativeProbe) -> None:
+        """Give the lists of a probe the trampolines that its flags ask for."""
+        for record in [self._by_probes.get((probe,)), *self._retired]:
+            if record is not None and record.probes == (probe,):
+                record.choose_trampolines(self._runtime)
 
     def moved(self, old: ListRecord, new: ListRecord, count: int) -> None:
         """`count` sites went from one list to another."""

@@ -1,30 +1,57 @@
 """Return-node pools: exactly `nr_maxactive` nodes in flight, without a counter that threads share (FP-25..28).
 
 Until the first shortage a task takes from and gives to credits of its own, unlocked; a task that has none claims one of
-the unclaimed nodes. When none is left either, the pool is *switched* for good to one shared atomic counter. Unlocked
-credits may be touched only while `rec` holds INSIDE and no other bit, or, below a lock, with CREDIT set; the switch waits
-for both to pass in every other task.
+the unclaimed nodes. When none is left either, the pool is *switched* for good to one shared atomic counter, and the
+credits of all tasks go there. A task touches its credits only while `rec` has CREDIT set, and by single instructions;
+the switch waits for CREDIT to go out in every other task. A hit that interrupts such a task (a signal) takes CREDIT out
+for as long as it lasts: a credit that is then found missing sends the interrupted hit down the complete path, and one
+given too late is donated.
 """
 
 from __future__ import annotations
 
-from ftrace.recursion import INSIDE, OCCUPIED
 from ftrace.records import POOL_SHARED, SWITCHING, Probe
+from ftrace.recursion import CREDIT
 from sandbox.native import (
-    addressof, atomic_add, atomic_and, atomic_cas, atomic_exchange, atomic_or, bool_, cast, i64, load, native, pause, ptr, signal_fence,
-    single_add, single_sub, store, syscall, u32, u64, void, volatile_load,
-)  # fmt: skip
-from sandbox.tasks import Counters, Task, claimed_high, counters, task_at
+    addressof,
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_exchange,
+    atomic_or,
+    bool_,
+    cast,
+    i64,
+    load,
+    native,
+    pause,
+    ptr,
+    signal_fence,
+    single_add,
+    single_sub,
+    syscall,
+    u32,
+    u64,
+    void,
+    volatile_load,
+)
+from sandbox.tasks import CREDIT_UNIT, Counters, Task, claimed_high, counters, task_at
 
-CREDIT = 1 << 11
 _SYS_SCHED_YIELD, _SYS_MEMBARRIER = 24, 324
 _PRIVATE_EXPEDITED = 8
 
 
 @native(inline=True)
-def touches_credits(task: ptr[Task]) -> bool_:
-    rec = volatile_load(addressof(task.rec))
-    return rec & CREDIT != 0 or rec & (INSIDE | OCCUPIED) == INSIDE
+def credits_of(line: ptr[Counters]) -> i64:
+    return cast(i64, volatile_load(addressof(line.tally))) >> 48
+
+
+@native(inline=True)
+def empty_credits(line: ptr[Counters]) -> i64:
+    """Take all credits out of a line that nobody else touches."""
+    credits = credits_of(line)
+    single_sub(addressof(line.tally), cast(u64, credits) << 48)
+    return credits
 
 
 @native(bounded=False)
@@ -32,7 +59,7 @@ def wait_for_credits(me: ptr[Task]) -> void:
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
         task = task_at(index)
-        while task != me and touches_credits(task):
+        while task != me and volatile_load(addressof(task.rec)) & CREDIT != 0:
             syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
 
 
@@ -41,9 +68,7 @@ def gather_credits(probe: ptr[Probe]) -> i64:
     total: i64 = atomic_exchange(addressof(probe.pool_unclaimed), 0, "acq_rel")
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
-        line = counters(task_at(index), probe.counters)
-        total += cast(i64, line.credits)
-        line.credits = 0
+        total += empty_credits(counters(task_at(index), probe.counters))
     return total
 
 
@@ -85,18 +110,16 @@ def take_unclaimed(probe: ptr[Probe]) -> bool_:
 def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
     """1: taken. 0: none left. 2: the pool is shared or about to be."""
     line = counters(task, probe.counters)
-    outer = task.rec & CREDIT
     task.rec |= CREDIT
     signal_fence()
     result: u32 = 0
     if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) != 0:
         result = 2
-    elif cast(i64, line.credits) > 0:
-        single_sub(addressof(line.credits), 1)
+    elif credits_of(line) > 0:
+        single_sub(addressof(line.tally), CREDIT_UNIT)
         result = 1
     signal_fence()
-    if outer == 0:
-        task.rec &= ~CREDIT
+    task.rec &= ~cast(u32, CREDIT)
     return result
 
 
@@ -121,16 +144,19 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
 
 @native
 def pool_give(task: ptr[Task], probe: ptr[Probe]) -> void:
-    outer = task.rec & CREDIT
     task.rec |= CREDIT
     signal_fence()
-    if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) == 0:
-        single_add(addressof(counters(task, probe.counters).credits), 1)
-    else:
-        atomic_add(addressof(probe.pool_shared), 1, "acq_rel")
+    single_add(addressof(counters(task, probe.counters).tally), CREDIT_UNIT)
     signal_fence()
-    if outer == 0:
-        task.rec &= ~CREDIT
+    if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) != 0:
+        pool_donate(task, probe)
+    task.rec &= ~cast(u32, CREDIT)
+
+
+@native
+def pool_donate(task: ptr[Task], probe: ptr[Probe]) -> void:
+    """Hand this task's credits to a pool that is shared; CREDIT is set."""
+    atomic_add(addressof(probe.pool_shared), empty_credits(counters(task, probe.counters)), "acq_rel")
 
 
 @native

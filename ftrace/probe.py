@@ -20,7 +20,6 @@ class Counts:
     """What a probe has counted, over all threads. `missed_*` are the causes; their sum is nmissed."""
 
     hits: int = 0
-    exits: int = 0
     missed_recursion: int = 0
     missed_nodes: int = 0
     missed_busy: int = 0
@@ -34,11 +33,14 @@ class Counts:
         return sum(getattr(self, field.name) for field in fields(self) if field.name.startswith("missed_"))
 
 
+_CAUSES = tuple(field.name for field in fields(Counts) if field.name not in ("hits", "missed_task"))
+
+
 class CounterLines:
     """Which of the counter lines are taken. A line is reused when no call refers to its probe any more."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._free: list[int] = []
         self._used = 0
 
@@ -49,7 +51,7 @@ class CounterLines:
         if self._used == tasks.COUNTER_LINES:
             raise OSError(errno.ENOSPC, f"more than {tasks.COUNTER_LINES} probes are registered")
         self._used += 1
-        self._runtime.image.variable("counter_lines_used").value = self._used * tasks.Counters.size
+        self.runtime.image.variable("counter_lines_used").value = self._used * tasks.Counters.size
         return tasks.COUNTERS + (self._used - 1) * tasks.Counters.size
 
     def give(self, offset: int) -> None:
@@ -60,9 +62,9 @@ class CounterLines:
 
     def each(self, offset: int) -> Iterator[ctypes.Structure]:
         """The line at `offset` in every task ever claimed."""
-        claimed = self._runtime.image.variable("tasks_claimed_high").value
+        claimed = self.runtime.image.variable("tasks_claimed_high").value
         for index in range(claimed):
-            yield tasks.Counters.ctypes.from_address(self._runtime.slab + index * tasks.STRIDE + offset)
+            yield tasks.Counters.ctypes.from_address(self.runtime.slab + index * tasks.STRIDE + offset)
 
 
 class NativeProbe:
@@ -82,21 +84,14 @@ class NativeProbe:
         """The sum over all threads, at this moment."""
         total = Counts(missed_task=self.native.missed_task)
         for line in self._lines.each(self.native.counters):
-            for field in fields(Counts):
-                if field.name != "missed_task":
-                    setattr(total, field.name, getattr(total, field.name) + getattr(line, field.name))
+            total.hits += line.tally & tasks.HITS_MASK
+            for cause in _CAUSES:
+                setattr(total, cause, getattr(total, cause) + getattr(line, cause))
         return total
 
-    def set_flag(self, flag: int) -> None:
-        """Set a flag; takes effect at the next hit."""
-        self._runtime_flags(flag, True)
-
-    def clear_flag(self, flag: int) -> None:
-        """Clear a flag; takes effect at the next hit."""
-        self._runtime_flags(flag, False)
-
-    def _runtime_flags(self, flag: int, on: bool) -> None:
-        self._lines._runtime.image.call("probe_set_flags", self.address, flag if on else 0, 0 if on else flag)
+    def change_flags(self, on: int = 0, off: int = 0) -> None:
+        """Set and clear flags, atomically. The lists have to be told (`ListCache.flags_changed`)."""
+        self._lines.runtime.image.call("probe_set_flags", self.address, on, off)
 
     def free(self) -> None:
         """Give the counter line back. No list and no shadow stack may refer to the probe."""

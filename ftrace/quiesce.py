@@ -9,9 +9,23 @@ from __future__ import annotations
 
 from ftrace.rethook import below
 from sandbox.native import (
-    addressof, array, bool_, cast, global_var, i64, load, native, ptr, syscall, u32, u64, void, volatile_load, zeroed,
-)  # fmt: skip
-from sandbox.tasks import COUNTERS, Task, claimed_high, counters, current, task_at
+    addressof,
+    array,
+    bool_,
+    cast,
+    global_var,
+    i64,
+    load,
+    native,
+    ptr,
+    syscall,
+    u32,
+    u64,
+    void,
+    volatile_load,
+    zeroed,
+)
+from sandbox.tasks import COUNTERS, HITS_MASK, Task, claimed_high, counters, current, task_at
 
 _SYS_SCHED_YIELD, _SYS_NANOSLEEP, _SYS_MEMBARRIER = 24, 35, 324
 _PRIVATE_EXPEDITED = 8
@@ -28,7 +42,7 @@ def hits_of(task: ptr[Task]) -> u64:
     total: u64 = 0
     offset: u64 = 0
     while offset < lines_used:
-        total += volatile_load(addressof(counters(task, cast(u32, COUNTERS + offset)).hits))
+        total += volatile_load(addressof(counters(task, cast(u32, COUNTERS + offset)).tally)) & HITS_MASK
         offset += _LINE
     return total
 

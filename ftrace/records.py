@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.native import array, fn, i32, i64, ptr, struct, u32, u64
+from sandbox.native import array, fn, i32, i64, ptr, struct, u8, u16, u32, u64
 
 # Probe.flags: whatever is not 0 sends a hit down the complete path.
 DISABLED = 1
@@ -75,8 +75,9 @@ class ProbeList:
 
 @struct
 class StubRecord:
-    """The words behind a stub's code."""
+    """The words in front of and behind a stub's code (ftrace.x86_64.stubs)."""
 
     ip: u64  # the site: entry_ip
+    after_prologue: u16  # 1: the return slot is at 8(%rbp) (mcount), and the classic swap is used
+    code: array[u8, 102]
     slot: ptr[ptr[ProbeList]]
-    after_prologue: u64  # 1: the return slot is at 8(%rbp) (mcount), and the classic swap is used

@@ -19,8 +19,10 @@ LIST = 6
 NORMAL_BIT = 3
 TRANSITION_BIT = 4
 FTRACE_NORMAL = 1 << (FTRACE + NORMAL_BIT)
-OCCUPIED = 0x7FE
-"""Any bit of either family."""
+CREDIT = 1 << 11
+"""The task may be touching its credits (ftrace.pools)."""
+FAST = INSIDE | FTRACE_NORMAL | CREDIT
+"""What `rec` holds during a hit on the fast path, whose handlers are short and never wait."""
 
 
 @native(inline=True)

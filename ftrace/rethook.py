@@ -8,12 +8,29 @@ find its node on top.
 from __future__ import annotations
 
 from ftrace.pools import pool_give
-from ftrace.records import Probe, ProbeList
+from ftrace.records import ProbeList
+from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
-    addressof, bool_, cast, native, null, ptr, signal_fence, u8, u32, u64, void, volatile_store,
-)  # fmt: skip
+    addressof,
+    bool_,
+    cast,
+    native,
+    null,
+    ptr,
+    signal_fence,
+    u8,
+    u32,
+    u64,
+    void,
+)
 from sandbox.tasks import NODE, Node, Task, task_free
 
+INLINE_DATA = 64
+"""Entry data up to this many bytes lies in the node itself."""
+EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
+"""What the return slot holds, less what a node calls its stub."""
+TAIL_CALL = 1
+"""In Node.frame: the node below has the same frame; its return is not for the fast trampolines."""
 FAR = 65536
 """How many bytes of stack arguments a `ret imm16` may drop."""
 
@@ -30,8 +47,34 @@ def above(node: ptr[Node]) -> ptr[Node]:
 
 
 @native(inline=True)
+def frame_of(node: ptr[Node]) -> u64:
+    """The address of the return slot."""
+    return node.frame & ~cast(u64, TAIL_CALL)
+
+
+@native(inline=True)
 def word_at(address: u64) -> ptr[u64]:
     return cast(ptr[u64], address)
+
+
+@native(inline=True)
+def entry_ip(node: ptr[Node]) -> u64:
+    """The address of the site that this call came in through: the word behind its stub's code."""
+    return word_at(node.stub - RETURN_POINT)[0]
+
+
+@native(inline=True)
+def is_armed(node: ptr[Node], index: u32) -> bool_:
+    """Whether the probe at `index` of the node's list wants its exit."""
+    return probes_of(node).count == 1 or node.armed >> cast(u64, index) & 1 != 0
+
+
+@native(inline=True)
+def node_data(node: ptr[Node], probes: ptr[ProbeList]) -> u64:
+    """Address of the entry data of a call that came in with this list."""
+    if probes.data_size > INLINE_DATA:
+        return node.data
+    return cast(u64, addressof(node.inline_data[0]))
 
 
 @native(inline=True)
@@ -42,7 +85,7 @@ def probes_of(node: ptr[Node]) -> ptr[ProbeList]:
 @native
 def node_release(task: ptr[Task], node: ptr[Node]) -> void:
     """Pop `node`, which is the newest."""
-    if node.data != 0 and node.data != cast(u64, addressof(node.inline_data[0])):
+    if probes_of(node).data_size > INLINE_DATA:
         task.data_top = node.data
     signal_fence()
     task.top = below(node)
@@ -53,9 +96,8 @@ def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
     """Pop the newest node, whose call never returned, and give its return nodes back (RH-24, RH-26)."""
     probes = probes_of(node)
     for index in range(probes.count):
-        if node.armed >> cast(u64, index) & 1 != 0:
+        if is_armed(node, index):
             pool_give(task, probes.items[index].probe)
-    node.armed = 0
     task.abandoned += 1
     node_release(task, node)
 
@@ -63,9 +105,9 @@ def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
 @native(inline=True)
 def is_dead(node: ptr[Node], frame: u64) -> bool_:
     """Whether the newest node's call cannot return any more, seen from a call whose return slot is at `frame`."""
-    if node.frame < frame:
+    if frame_of(node) < frame:
         return True
-    return node.frame == frame and word_at(frame)[0] != node.stub
+    return frame_of(node) == frame and word_at(frame)[0] != node.stub + EXIT_FROM_STUB
 
 
 @native(bounded=False)
@@ -75,34 +117,35 @@ def drop_dead(task: ptr[Task], frame: u64) -> void:
 
 
 @native(bounded=False)
-def real_caller(task: ptr[Task], frame: u64, parent: u64) -> u64:
-    """The return address behind stubs: a tail call finds the stub of the caller's own hook in its slot (FP-5)."""
-    node = task.top
-    caller = parent
-    while node != task.bottom and node.frame <= frame:
-        if node.frame == frame and node.stub == caller:
-            caller = node.parent
-        node = below(node)
+def real_caller(node: ptr[Node]) -> u64:
+    """Where a call really returns to: a tail call finds the stub of the caller's own hook in its slot (FP-5)."""
+    caller = node.parent
+    older = below(node)
+    while frame_of(older) == frame_of(node):
+        if older.stub + EXIT_FROM_STUB == caller:
+            caller = older.parent
+        older = below(older)
     return caller
 
 
 @native(bounded=False)
-def node_reserve(task: ptr[Task], size: u32) -> ptr[Node]:
-    """A node with room for `size` bytes of zeroed entry data, or null if the shadow stack is full."""
+def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
+    """A node with room for the list's entry data, zeroed, or null if the shadow stack is full."""
+    size = probes.data_size
     node = above(task.top)
     if cast(u64, node) > task.limit:
         return null
     data = cast(u64, addressof(node.inline_data[0]))
-    if size > 64:
+    if size > INLINE_DATA:
         data = task.data_top
         if data + cast(u64, size) > task.data_limit:
             return null
     task.top = node
     signal_fence()
-    if size > 64:
+    if size > INLINE_DATA:
         task.data_top = data + (cast(u64, size) + 15 & ~15)
+    node.probes = cast(u64, probes)
     node.data = data
-    node.armed = 0
     words = cast(ptr[u64], data)
     for index in range(cast(u64, size + 7) >> 3):
         words[index] = 0
@@ -110,12 +153,14 @@ def node_reserve(task: ptr[Task], size: u32) -> ptr[Node]:
 
 
 @native
-def node_fill(node: ptr[Node], probes: ptr[ProbeList], frame: u64, parent: u64, caller: u64, stub: u64) -> void:
+def node_fill(node: ptr[Node], frame: u64, parent: u64, stub: u64, armed: u64) -> void:
     node.parent = parent
-    node.frame = frame
     node.stub = stub
-    node.probes = cast(u64, probes)
-    node.caller = caller
+    node.armed = armed
+    if frame_of(below(node)) == frame:
+        node.frame = frame | TAIL_CALL
+    else:
+        node.frame = frame
 
 
 @native(bounded=False)
@@ -123,12 +168,12 @@ def matching_node(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
     """The newest node of this stub at exactly this frame, else (`ret imm16`) at one a little below it, else null."""
     node = task.top
     while node != task.bottom:
-        if node.frame == frame and node.stub == stub:
+        if frame_of(node) == frame and node.stub == stub:
             return node
         node = below(node)
     node = task.top
     while node != task.bottom:
-        if node.stub == stub and node.frame < frame and frame - node.frame < FAR:
+        if node.stub == stub and frame_of(node) < frame and frame - frame_of(node) < FAR:
             return node
         node = below(node)
     return null

@@ -7,19 +7,19 @@ import ctypes
 from functools import cache
 
 from ftrace import dispatch, pools, quiesce, rethook, text_poke
-from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList, StubRecord
-from ftrace.recursion import FTRACE_NORMAL, INSIDE
+from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList
+from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
 from sandbox import memory, signals, tasks
-from sandbox.native_image import NativeImage
 from sandbox.native import Unit
 from sandbox.native.compile import compile_unit
+from sandbox.native_image import NativeImage
 from sandbox.thread_key import ThreadKey
 from sandbox.x86_64.vectors import save_area
 
 FUNCTIONS = (
     tasks.task_get, rethook.rethook_flush_task,
-    dispatch.dispatch_entry, dispatch.dispatch_slow, dispatch.dispatch_exit, dispatch.ftrace_cancel, pools.pool_give,
+    dispatch.dispatch_entry, dispatch.dispatch_slow, dispatch.dispatch_exit, dispatch.ftrace_cancel, pools.pool_give, pools.pool_donate,
     pools.probe_set_flags,
     text_poke.emit_stubs, text_poke.choose, text_poke.distinct_lists, text_poke.relist, text_poke.missing_stub,
     text_poke.verify_sites, text_poke.poke_words, text_poke.poke_step, text_poke.read_back, text_poke.poke_trap,
@@ -27,26 +27,24 @@ FUNCTIONS = (
     signals.signal_dispatch,
 )  # fmt: skip
 
+
 def constants(task_offset: int, save_area: int, save_mask: int, save: str) -> dict[str, int | str]:
     """What the assembly names: field offsets and sizes."""
     task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
     first_item = ProbeList.offset("items")
-    record = stubs.RECORD - stubs.RETURN_POINT
     return {
         "TASK": task_offset, "REC": task.offset("rec"), "TOP": task.offset("top"), "LIMIT": task.offset("limit"),
         "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
-        "PROBES": node.offset("probes"), "CALLER": node.offset("caller"), "ARMED": node.offset("armed"),
-        "DATA": node.offset("data"), "NODE_IP": node.offset("ip"), "INLINE_DATA": node.offset("inline_data"),
-        "NODE": tasks.NODE, "CREDITS": counters.offset("credits"), "HITS": counters.offset("hits"),
-        "EXITS": counters.offset("exits"), "LIST_WORDS": ProbeList.offset("data_words"),
+        "PROBES": node.offset("probes"), "INLINE_DATA": node.offset("inline_data"),
+        "NODE": tasks.NODE, "TALLY": counters.offset("tally"),
+        "CREDIT_UNIT": tasks.CREDIT_UNIT, "HIT_WITH_CREDIT": 1 - tasks.CREDIT_UNIT, "LIST_WORDS": ProbeList.offset("data_words"),
         "ITEM_PROBE": first_item + item.offset("probe"), "ITEM_ENTRY": first_item + item.offset("entry"),
         "ITEM_EXIT": first_item + item.offset("exit"), "ITEM_COUNTERS": first_item + item.offset("counters"),
-        "PROBE_FLAGS": 0, "POOL_FLAGS": POOL_SHARED | SWITCHING, "INSIDE_FTRACE": INSIDE | FTRACE_NORMAL,
-        "RECORD_IP": record + StubRecord.offset("ip"), "RECORD_FROM_RETURN": record,
-        "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
+        "PROBE_FLAGS": 0, "POOL_FLAGS": POOL_SHARED | SWITCHING, "FAST": FAST,
+        "RECORD_IP": -stubs.RETURN_POINT,
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),
-        "USER_SS": 0x2B, "USER_CS": 0x33, "REDIRECTED": dispatch.REDIRECTED,
+        "USER_SS": 0x2B, "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
         "XSAVE_SIZE": save_area + 64, "XSAVE_MASK": save_mask, "XSAVE": save,
     }  # fmt: skip
 
@@ -57,7 +55,7 @@ class Runtime:
     def __init__(self) -> None:
         self.key = ThreadKey()
         self.image = NativeImage(_object_code(self.key.offset))
-        self.template = stubs.stub_template(self.key.offset, _stub_offsets())
+        self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = memory.reserve(tasks.CAPACITY * tasks.STRIDE)
         self.image.variable("tasks_slab").value = self.slab
         self.image.variable("task_offset").value = self.key.offset
@@ -77,7 +75,8 @@ class Runtime:
 
     def shadow_ips(self) -> list[int]:
         """The entry addresses of all hooked calls that have not returned, over all threads."""
-        return [node.ip for task in self.tasks() for node in _nodes(task)]
+        records = (node.stub - stubs.RETURN_POINT for task in self.tasks() for node in _nodes(task))
+        return [ctypes.c_uint64.from_address(record).value for record in records]
 
     def quiesce(self) -> None:
         """Return when no other thread can still be inside what was replaced before. Without the GIL."""

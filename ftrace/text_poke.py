@@ -12,10 +12,26 @@ first byte, in three steps with all cores synced between them.
 
 from __future__ import annotations
 
+from ftrace.x86_64.stubs import ENTRY_POINT
 from sandbox.native import (
-    addressof, bool_, cast, global_var, i64, load, native, null, ptr, store, struct, u8, u32, u64, void, volatile_load,
+    addressof,
+    bool_,
+    cast,
+    global_var,
+    i64,
+    load,
+    native,
+    null,
+    ptr,
+    store,
+    struct,
+    u8,
+    u32,
+    u64,
+    void,
+    volatile_load,
     volatile_store,
-)  # fmt: skip
+)
 from sandbox.signals import ucontext
 
 SITE_SIZE = 5
@@ -65,15 +81,14 @@ def text_copy(target: u64, source: u64, size: u64) -> void:
 def emit_stub(where: u64, delta: u64, template: u64, site: u64, slot: u64, pointers: u64) -> void:
     """Write one stub at `where`; `pointers`: the addresses of exit_slow and entry_slow lie there. Offsets: x86_64.stubs."""
     alias = where + delta
-    text_copy(alias, template, 104)
-    put32(alias + 32, slot - (where + 36))
-    put32(alias + 41, site + SITE_SIZE - (where + 45))
-    put32(alias + 50, site + SITE_SIZE - (where + 54))
-    put32(alias + 92, pointers - (where + 96))
-    put32(alias + 98, pointers + 8 - (where + 102))
-    put64(alias + 104, site)
+    text_copy(alias, template, 112)
+    put64(alias, site)
+    put32(alias + 42, slot - (where + 46))
+    put32(alias + 51, site + SITE_SIZE - (where + 55))
+    put32(alias + 60, site + SITE_SIZE - (where + 64))
+    put32(alias + 100, pointers - (where + 104))
+    put32(alias + 106, pointers + 8 - (where + 110))
     put64(alias + 112, slot)
-    put64(alias + 120, cast(ptr[u64], template + 120)[0])
 
 
 @native(bounded=False)
@@ -83,7 +98,7 @@ def emit_stubs(block: ptr[Block], first: u64, last: u64, where: u64, delta: u64,
     address = where
     while index < last:
         emit_stub(address, delta, template, block.sites[index], cast(u64, addressof(block.slots[index])), pointers)
-        block.stubs[index] = address
+        block.stubs[index] = address + ENTRY_POINT
         address += 128
         index += 1
 

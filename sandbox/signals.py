@@ -12,8 +12,23 @@ import warnings
 from typing import TYPE_CHECKING
 
 from sandbox.native import (
-    addressof, array, bool_, cast, extern, fn, global_var, i64, load, native, ptr, struct, syscall, u32, u64, void,
-)  # fmt: skip
+    addressof,
+    array,
+    bool_,
+    cast,
+    extern,
+    fn,
+    global_var,
+    i64,
+    load,
+    native,
+    ptr,
+    struct,
+    syscall,
+    u32,
+    u64,
+    void,
+)
 
 if TYPE_CHECKING:
     from sandbox.native_image import NativeImage

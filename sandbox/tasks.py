@@ -9,9 +9,29 @@ record on its first hit, and the key's destructor gives it back. Nothing is allo
 from __future__ import annotations
 
 from sandbox.native import (
-    addressof, array, atomic_cas, cast, extern, fn, global_var, i32, i64, load, native, null, ptr, read_fs, store,
-    struct, syscall, u8, u32, u64, void, zeroed,
-)  # fmt: skip
+    addressof,
+    array,
+    atomic_cas,
+    cast,
+    extern,
+    fn,
+    global_var,
+    i32,
+    i64,
+    load,
+    native,
+    null,
+    ptr,
+    read_fs,
+    store,
+    struct,
+    syscall,
+    u8,
+    u32,
+    u64,
+    void,
+    zeroed,
+)
 
 CAPACITY = 2048
 """Threads that can be inside probed code at the same time; one more counts misses with the cause `task`."""
@@ -32,14 +52,13 @@ _ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 
 class Counters:
     """What one task has counted for one probe; a cache line, written by its thread only."""
 
-    credits: u64  # return nodes this task may take without asking (a signed number)
-    hits: u64
+    tally: u64  # low 48 bits: hits; high 16, signed: return nodes that this task may take without asking
     missed_recursion: u64
     missed_nodes: u64
     missed_busy: u64
     missed_depth: u64
     missed_context: u64
-    exits: u64
+    reserved: array[u64, 2]
 
 
 @struct
@@ -47,13 +66,12 @@ class Node:
     """A hooked call on the shadow stack."""
 
     parent: u64  # what the return slot held: where the stub returns to
-    frame: u64  # address of the return slot
-    stub: u64  # what the slot holds while the body runs
+    frame: u64  # address of the return slot; bit 0 marks a tail call
+    stub: u64  # the return point of its stub
     probes: u64  # the ftrace ProbeList the call came in with, which it pins
-    caller: u64  # the real return address: parent, seen through other stubs
-    armed: u64  # bit i: the i-th probe of the list wants its exit
-    data: u64  # address of the entry data, or 0
-    ip: u64
+    armed: u64  # bit i: the i-th probe of the list wants its exit; not kept for a list of one
+    data: u64  # address of the entry data, if it is not inline_data
+    reserved: array[u64, 2]
     inline_data: array[u64, 8]
 
 
@@ -79,9 +97,13 @@ class Task:
     vectors: u64  # where a foreign handler's caller has its vector registers saved, or 0
 
 
-HEADER = 4096
+HITS_MASK = (1 << 48) - 1
+CREDIT_UNIT = 1 << 48
+MAX_CREDITS = (1 << 15) - 1
+
+HEADER = 4096 + 512
 COUNTERS = HEADER
-NODES = HEADER + COUNTER_LINES * 64
+NODES = HEADER + COUNTER_LINES * 64 + 1024
 DATA_STACK = STRIDE - (1 << 18)
 NODE = 128
 
@@ -134,7 +156,9 @@ def task_search(start: u64) -> ptr[Task]:
     index: u64 = start
     while index < CAPACITY:
         task = task_at(index)
-        if load(addressof(task.state), "relaxed") == FREE and atomic_cas(addressof(task.state), FREE, CLAIMED, "acq_rel"):
+        if load(addressof(task.state), "relaxed") == FREE and atomic_cas(
+            addressof(task.state), FREE, CLAIMED, "acq_rel"
+        ):
             task.index = cast(u32, index)
             return task
         index += 1
@@ -178,7 +202,6 @@ def task_get() -> ptr[Task]:
         task = task_claim()
     syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(old[0])), 0, 8, 0, 0)
     return task
-
 
 
 @native

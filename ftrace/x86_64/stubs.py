@@ -1,40 +1,44 @@
 """The stub of a site: what a patched function head jumps to. Bytes in, bytes out.
 
 A stub belongs to one site for as long as its module lives. It is 128 bytes, aligned to 64, and position-independent
-but for the displacements that `emit_stubs` (ftrace.text_poke) writes into each copy:
+but for the words and displacements that `emit_stubs` (ftrace.text_poke) writes into each copy:
 
     register roles   r11 = task, r10 = the site's probe list; both are free at a stub of ours and nowhere else
 
     entry, stack     rsp -> the parent's return address (the return slot)
 
-      0  mov  %fs:TASK,%r11        this thread's record
-      9  test %r11,%r11
-     12  je   96                   it has none yet
-     14  cmpl $0,REC(%r11)
-     19  jne  96                   it is in tracing code already
-     21  movl $INSIDE,REC(%r11)    from here on unregistering waits for it
-     29  mov  slot(%rip),%r10      the site's probe list
-     36  call *(%r10)              an entry trampoline; ZF says whether to hook
-     39  je   site+5               declined: the stack is as it was
-     45  add  $8,%rsp              the parent is in the node: drop it
-     49  call site+5               the body; its return slot is the one that held the parent
+      0  .quad site                the StubRecord begins
+      8  .word 0                   1 if the return slot is at 8(%rbp)
+     10  mov  %fs:TASK,%r11        this thread's record
+     19  test %r11,%r11
+     22  je   104                  it has none yet
+     24  cmpl $0,REC(%r11)
+     29  jne  104                  it is in tracing code already
+     31  movl $FAST,REC(%r11)      from here on unregistering waits for it
+     39  mov  slot(%rip),%r10      the site's probe list
+     46  call *(%r10)              its entry trampoline; ZF says whether to hook
+     49  jne  site+5               declined: the stack is as it was
+     55  add  $8,%rsp              the parent is in the node: drop it
+     59  call site+5               the body; its return slot is the one that held the parent
 
     return, stack    rsp -> what lay above the return slot
 
-     54  mov  %fs:TASK,%r11
-     63  mov  TOP(%r11),%r11       the newest node
-     67  lea  54(%rip),%r10        this very address
-     74  cmp  %r10,STUB(%r11)
-     78  jne  90
-     80  mov  PROBES(%r11),%r10    the list it came in with
-     84  jmp  *EXIT(%r10)          an exit trampoline: it returns to the parent
-     90  jmp  *exit_slow(%rip)     not on top: search
+     64  mov  %fs:TASK,%r11
+     73  mov  TOP(%r11),%r11       the newest node
+     77  lea  49(%rip),%r10        this stub, as nodes name it
+     84  cmp  %r10,STUB(%r11)
+     88  jne  98
+     90  mov  PROBES(%r11),%r10    the list it came in with
+     94  jmp  *EXIT(%r10)          its exit trampoline: it returns to the parent
+     98  jmp  *exit_slow(%rip)     not on top: search
 
-     96  call *entry_slow(%rip)
-    102  jmp  39
-    104  .quad site                a StubRecord
+    104  call *entry_slow(%rip)
+    110  jmp  49
     112  .quad slot
-    120  .quad 1 if the return slot is at 8(%rbp)
+    120  .quad 0
+
+The way in lies in the first cache line and the way back in the second. A node names its stub by RETURN_POINT, which is
+what an entry trampoline finds on the stack.
 
 For a stub after the prologue (mcount) the return slot is at 8(%rbp), not on top of the stack: the classic swap puts the
 address of offset 54 there, and the entry always continues at site+5.
@@ -49,13 +53,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STUB_SIZE = 128
-RETURN_POINT = 39
+ENTRY_POINT = 10
+"""Offset that the site jumps to."""
+RETURN_POINT = 49
 """Offset behind the call of the entry trampoline."""
-EXIT_POINT = 54
+EXIT_POINT = 64
 """Offset of the address that a hooked call's return slot holds."""
-SLOW_RETURN = 102
-RECORD = 104
-"""Offset of the StubRecord."""
+SLOW_RETURN = 110
+AFTER_PROLOGUE = 8
 
 SITE_SIZE = 5
 NOP5 = bytes.fromhex("0f1f440000")
@@ -83,48 +88,49 @@ def _disp8(value: int) -> bytes:
     return bytes([value])
 
 
-def stub_template(task_offset: int, offsets: Mapping[str, int]) -> StubTemplate:
+def stub_template(task_offset: int, fast: int, offsets: Mapping[str, int]) -> StubTemplate:
     """The stub for a process whose threads find their task at %fs:`task_offset` (bytes, signed).
 
+    `fast` is what `rec` holds during a hit on the fast path.
     `offsets` gives the fields REC and TOP of Task, STUB and PROBES of Node, EXIT of ProbeList (whose ENTRY is at 0).
     """
     fs_load = bytes.fromhex("644c8b1c25") + task_offset.to_bytes(4, "little", signed=True)
     parts = [
+        bytes(10),
         fs_load,
         bytes.fromhex("4d85db"),
-        _rel8(0x74, 12, 96),
+        _rel8(0x74, 22, 104),
         b"\x41\x83\x7b" + _disp8(offsets["REC"]) + b"\x00",
-        _rel8(0x75, 19, 96),
-        b"\x41\xc7\x43" + _disp8(offsets["REC"]) + (1).to_bytes(4, "little"),
+        _rel8(0x75, 29, 104),
+        b"\x41\xc7\x43" + _disp8(offsets["REC"]) + fast.to_bytes(4, "little"),
         bytes.fromhex("4c8b1500000000"),
         bytes.fromhex("41ff12"),
-        bytes.fromhex("0f8400000000"),
+        bytes.fromhex("0f8500000000"),
         bytes.fromhex("4883c408"),
         bytes.fromhex("e800000000"),
         fs_load,
         b"\x4d\x8b\x5b" + _disp8(offsets["TOP"]),
-        bytes.fromhex("4c8d15") + (-20).to_bytes(4, "little", signed=True),
+        bytes.fromhex("4c8d15") + (RETURN_POINT - 84).to_bytes(4, "little", signed=True),
         b"\x4d\x39\x53" + _disp8(offsets["STUB"]),
-        _rel8(0x75, 78, 90),
+        _rel8(0x75, 88, 98),
         b"\x4d\x8b\x53" + _disp8(offsets["PROBES"]),
         b"\x41\xff\x62" + _disp8(offsets["EXIT"]),
-        b"\xcc\xcc",
         bytes.fromhex("ff2500000000"),
         bytes.fromhex("ff1500000000"),
-        _rel8(0xEB, 102, RETURN_POINT),
-        bytes(24),
+        _rel8(0xEB, 110, RETURN_POINT),
+        bytes(16),
     ]
     code = b"".join(parts)
     if len(code) != STUB_SIZE:
         raise AssertionError(f"a stub of {len(code)} bytes")
-    return StubTemplate(code, slot=32, body=(41, 50), exit_slow=92, entry_slow=98)
+    return StubTemplate(code, slot=42, body=(51, 60), exit_slow=100, entry_slow=106)
 
 
 def swapping(template: StubTemplate) -> StubTemplate:
     """The stub for sites whose return slot is not on top of the stack: the entry always goes on at site+5."""
     code = bytearray(template.code)
     code[RETURN_POINT : RETURN_POINT + 6] = bytes.fromhex("90e900000000")
-    code[RECORD + 16] = 1
+    code[AFTER_PROLOGUE] = 1
     return StubTemplate(bytes(code), template.slot, template.body, template.exit_slow, template.entry_slow)
 
 

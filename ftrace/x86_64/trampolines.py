@@ -5,14 +5,15 @@ Every entry trampoline is called by a stub (ftrace.x86_64.stubs) with
     r11 = task   r10 = probe list   all argument registers and rax live
     stack        (%rsp) return into the stub    8(%rsp) the parent's return address
 
-and returns with ZF=1 to run the function unhooked, ZF=0 to have the stub call the body. Every exit trampoline is jumped to with
+and returns with ZF=1 to have the stub call the body, ZF=0 to run the function unhooked. Every exit trampoline is jumped to with
 
     r11 = node   r10 = probe list   rax, rdx, rcx and the vector registers live: they hold the function's results
     stack        rsp = return slot + 8, 16-byte aligned
 
-and returns to the parent. The *fast* trampolines serve a site with one probe whose handlers are native and do not ask for
-registers; whatever is not plain (a flag of the probe, no credit, a dead node below, the shadow stack full) leaves them
-for the *complete* ones before anything has been changed.
+and returns to the parent. The *fast* trampolines serve a site with one probe whose handlers are native functions of this
+project's own making: they do not ask for registers, touch no vector register, and keep every general register but r11
+and rax (LLVM's preserve_most). What is not plain (no credit, a dead node below, the shadow stack full) leaves them for
+the *complete* ones before anything has been changed; a probe with a flag set gets the complete ones in its list.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from string import Template
 
 PT_REGS_WORDS = 21
-_SAVED = ("rax", "rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
+_SAVED = ("rax", "rdi", "rsi", "rdx", "r8", "r11")
 
 # Words of a full register image, from the highest address down; what stands at each is pushed.
 _IMAGE = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10", "r11", "rbx", "rbp", "r12", "r13", "r14", "r15")
@@ -38,177 +39,146 @@ def _pop(registers: tuple[str, ...]) -> str:
 
 ENTRY_FAST = """
 # A site with one native probe: the entry handler only.
-#   stack inside: 8 saved registers, return into the stub at 64(%rsp), parent at 72(%rsp)
+#   stack inside: 6 saved registers, return into the stub at 48(%rsp), parent at 56(%rsp)
     .globl ftrace_entry_only
     .p2align 6
 ftrace_entry_only:
 $save
-    mov $ITEM_PROBE(%r10), %rdi
-    cmpl $$0, $PROBE_FLAGS(%rdi)
-    jne entry_only_complete
     mov $ITEM_COUNTERS(%r10), %eax
-    movl $$$INSIDE_FTRACE, $REC(%r11)
-    incq $HITS(%r11,%rax)
-    mov 64(%rsp), %rax
-    mov 72(%rsp), %rdx
-    mov $RECORD_IP(%rax), %rsi
-    xor %ecx, %ecx
+    mov 48(%rsp), %rsi
+    mov 56(%rsp), %rdx
+    incq $TALLY(%r11,%rax)
+    mov $ITEM_PROBE(%r10), %rdi
+    mov $RECORD_IP(%rsi), %rsi
     xor %r8d, %r8d
     call *$ITEM_ENTRY(%r10)
-    pop %r11
-    movl $$0, $REC(%r11)
-$restore_but_r11
-    cmp %eax, %eax
-    ret
-entry_only_complete:
 $restore
-    jmp ftrace_entry_complete
+    movl $$0, $REC(%r11)
+    test %rsp, %rsp
+    ret
 """
 
 BOTH_FAST = """
-# A site with one native probe that has an exit handler. The node is reserved (the new top stored) before it is filled;
-# what can decline did so before.
-#   inside: r8 = the new node, r9 = address of the return slot, rcx = the node that was on top
+# A site with one native probe that has an exit handler. What can decline does so first; then the node is reserved (the
+# new top stored) before it is filled.
+#   stack inside: 6 saved registers, return into the stub at 48(%rsp), parent at 56(%rsp)
+#   rdi = address of the return slot, r8 = the new node; then the handler's arguments
     .globl $name
     .p2align 6
 $name:
 $save
-    mov $ITEM_PROBE(%r10), %rdi
-    cmpl $$0, $PROBE_FLAGS(%rdi)
-    jne 8f
-    mov $TOP(%r11), %rcx
-    lea 72(%rsp), %r9
-    cmp %r9, $FRAME(%rcx)
+    mov $TOP(%r11), %rsi
+    lea 56(%rsp), %rdi
+    cmp %rdi, $FRAME(%rsi)
     jbe 8f
-    lea $NODE(%rcx), %r8
+    lea $NODE(%rsi), %r8
     cmp $LIMIT(%r11), %r8
     ja 8f
     mov $ITEM_COUNTERS(%r10), %eax
-    subq $$1, $CREDITS(%r11,%rax)
+    mov $$$HIT_WITH_CREDIT, %rdx
+    add %rdx, $TALLY(%r11,%rax)
     js 7f
     mov %r8, $TOP(%r11)
-    movl $$$INSIDE_FTRACE, $REC(%r11)
-    incq $HITS(%r11,%rax)
-    mov 64(%rsp), %rax
-    mov 72(%rsp), %rdx
-    mov %r9, $FRAME(%r8)
+    mov 48(%rsp), %rax
+    mov 56(%rsp), %rdx
+    mov %rdi, $FRAME(%r8)
     mov %r10, $PROBES(%r8)
-    mov $RECORD_IP(%rax), %rsi
-    mov %rdx, $PARENT(%r8)
-    mov %rdx, $CALLER(%r8)
-    add $$$EXIT_FROM_RETURN, %rax
-    mov %rsi, $NODE_IP(%r8)
     mov %rax, $STUB(%r8)
-    movq $$1, $ARMED(%r8)
+    mov %rdx, $PARENT(%r8)
+    mov $RECORD_IP(%rax), %rsi
+    mov $ITEM_PROBE(%r10), %rdi
 $data
-    xor %ecx, %ecx
 $call
-    pop %r11
     test %eax, %eax
+$restore_but_rax
     jne 6f
+    pop %rax
     movl $$0, $REC(%r11)
-$restore_but_r11
-    test %rsp, %rsp
     ret
 6:  # cancelled: give the node back
-    push %r11
+    push %rdi
     mov %r11, %rdi
     call ftrace_cancel
-    pop %r11
-$restore_but_r11
-    cmp %eax, %eax
+    pop %rdi
+    pop %rax
+    test %rsp, %rsp
     ret
-7:  addq $$1, $CREDITS(%r11,%rax)
+7:  sub %rdx, $TALLY(%r11,%rax)
 8:
 $restore
     jmp ftrace_entry_complete
 """
 
 NO_DATA = """
-    movq $$0, $DATA(%r8)
     xor %r8d, %r8d"""
 
+ONE_WORD = """
+    lea $INLINE_DATA(%r8), %r8
+    movq $$0, (%r8)"""
+
 INLINE_DATA = """
-    mov $LIST_WORDS(%r10), %ecx
-    lea $INLINE_DATA(%r8), %rax
-    mov %rax, $DATA(%r8)
-9:  movq $$0, $INLINE_DATA-8(%r8,%rcx,8)
-    dec %ecx
-    jne 9b
-    mov %rax, %r8"""
+    mov $LIST_WORDS(%r10), %eax
+    lea $INLINE_DATA(%r8), %r8
+9:  movq $$0, -8(%r8,%rax,8)
+    dec %eax
+    jne 9b"""
 
 CALL_ENTRY = """    call *$ITEM_ENTRY(%r10)"""
 NO_ENTRY = """    xor %eax, %eax"""
 
 EXIT_FAST = """
-# Return of a call that came in through a fast trampoline with an exit handler.
-#   stack inside: the parent (where `ret` goes), rax, rdx, rcx, node, probe list
-    .globl ftrace_exit_fast
+# Return of a call to a site with one native probe that has an exit handler.
+#   r11 = node, r10 = probe list; rax, rdx (kept in r9), rcx = the function's results
+    .globl $name
     .p2align 6
-ftrace_exit_fast:
-    push $PARENT(%r11)
-    cmp %rsp, $FRAME(%r11)
-    jne exit_fast_complete
+$name:
+    lea -8(%rsp), %rsi
+    cmp %rsi, $FRAME(%r11)
+    jne ftrace_exit_from_list
+    mov %fs:$TASK, %rdi
+    cmpl $$0, $REC(%rdi)
+    jne ftrace_exit_from_list
+    movl $$$FAST, $REC(%rdi)
+    mov $STUB(%r11), %rsi
+    mov %rdx, %r9
+    mov $PARENT(%r11), %rdx
+$data
+    mov $ITEM_PROBE(%r10), %rdi
+    mov $RECORD_IP(%rsi), %rsi
+    call *$ITEM_EXIT(%r10)
+    mov %fs:$TASK, %r11
+    mov $ITEM_COUNTERS(%r10), %esi
+    mov $$$CREDIT_UNIT, %r8
+    mov %r9, %rdx
+    add %r8, $TALLY(%r11,%rsi)
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 7f
+    mov $TOP(%r11), %r8
+5:  push $PARENT(%r8)
+    sub $$$NODE, %r8
+    mov %r8, $TOP(%r11)
+    movl $$0, $REC(%r11)
+    ret
+7:  # the pool is shared by now
     push %rax
     push %rdx
     push %rcx
     push %r11
-    push %r10
-    mov %r11, %r9
-    mov %fs:$TASK, %r11
-    cmpl $$0, $REC(%r11)
-    jne exit_fast_unsaved
-    movl $$1, $REC(%r11)
-    mov $ITEM_PROBE(%r10), %rdi
-    cmpl $$0, $PROBE_FLAGS(%rdi)
-    jne exit_fast_flagged
-    mov $ITEM_COUNTERS(%r10), %eax
-    movl $$$INSIDE_FTRACE, $REC(%r11)
-    incq $EXITS(%r11,%rax)
-    mov $NODE_IP(%r9), %rsi
-    mov $CALLER(%r9), %rdx
-    mov $DATA(%r9), %r8
-    xor %ecx, %ecx
-    call *$ITEM_EXIT(%r10)
-    pop %r10
-    pop %rsi
-    mov %fs:$TASK, %r11
-    movl $$1, $REC(%r11)
-    mov $ITEM_PROBE(%r10), %rdi
-    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
-    jne exit_fast_shared
-    mov $ITEM_COUNTERS(%r10), %eax
-    incq $CREDITS(%r11,%rax)
-exit_fast_release:
-    sub $$$NODE, %rsi
-    mov %rsi, $TOP(%r11)
-    movl $$0, $REC(%r11)
-    pop %rcx
-    pop %rdx
-    pop %rax
-    ret
-exit_fast_shared:
-    push %rsi
-    push %r11
     mov %rdi, %rsi
     mov %r11, %rdi
-    call pool_give
-    pop %r11
-    pop %rsi
-    jmp exit_fast_release
-exit_fast_flagged:
-    movl $$0, $REC(%r11)
-exit_fast_unsaved:
-    pop %r10
+    call pool_donate
     pop %r11
     pop %rcx
     pop %rdx
     pop %rax
-exit_fast_complete:
-    add $$8, %rsp
-    mov $STUB(%r11), %r10
-    jmp ftrace_exit_complete
+    mov $TOP(%r11), %r8
+    jmp 5b
 """
+
+EXIT_NO_DATA = """
+    xor %r8d, %r8d"""
+EXIT_INLINE_DATA = """
+    lea $INLINE_DATA(%r11), %r8"""
 
 ENTRY_COMPLETE = """
 # Entry with a full pt_regs, for every kind of list. regs->ip and sp are made here: sp is the address of the return slot.
@@ -221,9 +191,7 @@ $image
     mov %r10, %rsi
     mov %rsp, %rdx
     mov 176(%rsp), %rcx
-    lea $EXIT_FROM_RETURN(%rcx), %r8
-    add $$$RECORD_FROM_RETURN, %rcx
-    xor %r9d, %r9d
+    xor %r8d, %r8d
     call dispatch_entry
 entry_finish:
     cmp $$$REDIRECTED, %eax
@@ -231,7 +199,7 @@ entry_finish:
     mov %eax, 168(%rsp)
 $unimage
     add $$32, %rsp
-    cmpl $$0, 8(%rsp)
+    cmpl $$$HOOKED, 8(%rsp)
     lea 16(%rsp), %rsp
     ret
 entry_redirect:
@@ -248,9 +216,7 @@ ftrace_entry_slow:
     subq $$$SLOW_TO_RETURN, (%rsp)
 $image
     mov %rsp, %rdi
-    mov 176(%rsp), %rcx
-    lea $RECORD_FROM_RETURN(%rcx), %rsi
-    lea $EXIT_FROM_RETURN(%rcx), %rdx
+    mov 176(%rsp), %rsi
     call dispatch_slow
     jmp entry_finish
 
@@ -261,7 +227,7 @@ ftrace_exit_from_list:
     mov $STUB(%r11), %r10
     jmp ftrace_exit_complete
 
-# Return with a full pt_regs: sp is the caller's after the return. r10 = the address in the return slot.
+# Return with a full pt_regs: sp is the caller's after the return. r10 = the stub's return point.
 #   stack inside: pt_regs (168 bytes), flags as they were, padding, the parent (where `ret` goes)
     .globl ftrace_exit_complete
     .p2align 6
@@ -361,7 +327,7 @@ EMPTY = """
     .p2align 4
 ftrace_entry_none:
     movl $$0, $REC(%r11)
-    cmp %eax, %eax
+    test %rsp, %rsp
     ret
 """
 
@@ -391,19 +357,23 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     saves = {
         "save": _push(_SAVED),
         "restore": _pop(_SAVED),
-        "restore_but_r11": _pop(_SAVED[:-1]),
+        "restore_but_rax": _pop(_SAVED[1:]),
         "image": _image(),
         "push_image": _push(_IMAGE),
         "unimage": _unimage(),
     }
     variants = (
         ("ftrace_both", NO_DATA, CALL_ENTRY),
+        ("ftrace_both_word", ONE_WORD, CALL_ENTRY),
         ("ftrace_both_data", INLINE_DATA, CALL_ENTRY),
         ("ftrace_exit_only", NO_DATA, NO_ENTRY),
+        ("ftrace_exit_only_word", ONE_WORD, NO_ENTRY),
         ("ftrace_exit_only_data", INLINE_DATA, NO_ENTRY),
     )
-    texts = [ENTRY_FAST, EXIT_FAST, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY]
+    exits = (("ftrace_exit_fast", EXIT_NO_DATA), ("ftrace_exit_fast_data", EXIT_INLINE_DATA))
+    texts = [ENTRY_FAST, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY]
     texts += [_expand(BOTH_FAST, {"name": name, "data": data, "call": call}) for name, data, call in variants]
+    texts += [_expand(EXIT_FAST, {"name": name, "data": data}) for name, data in exits]
     expanded = "\n".join(_expand(text, saves) for text in texts)
     return "    .text\n" + Template(expanded).substitute(constants)
 
