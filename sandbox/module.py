@@ -173,12 +173,17 @@ def check_name(name: str) -> None:
 def introduce(module: Module) -> Module:
     """Register a module that is in place: tell everyone COMING, run its constructors, tell everyone LIVE.
 
-    If a notifier raises, the module is taken out again. Raises ValueError if the name is taken.
+    If a notifier raises, the module is taken out again, and everyone is told GOING. Raises ValueError, and unmaps the
+    module, if the name is taken.
     """
     image = module._image
     assert image is not None
     with _lock:
-        check_name(module.name)
+        try:
+            check_name(module.name)
+        except ValueError:
+            image.discard()
+            raise
         symbol_table.add(module.name, (*module.functions, *module.data))
         _modules[module.name] = module
         module._show()

@@ -1,0 +1,70 @@
+"""The shared libraries of this process."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandbox import memory
+from sandbox.libraries import libraries, library_at, load_base, read_symbols
+
+
+def address_of(function) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+@pytest.fixture(scope="module")
+def libc():
+    return next(library for library in libraries() if library.name.startswith("libc.so"))
+
+
+def test_the_program_itself_comes_first():
+    assert libraries()[0].path == Path(sys.executable).resolve()
+
+
+def test_text_is_where_the_kernel_says(libc):
+    mapped = [(start, end) for start, end, permissions, path in memory.mappings() if path == str(libc.path.resolve())]
+    assert mapped and libc.base == min(start for start, _ in mapped)
+    for start, end in libc.text:
+        assert any(low <= start and end <= high for low, high in mapped)
+
+
+def test_an_address_is_in_one_library():
+    address = address_of(ctypes.CDLL(None).strtol)
+    assert library_at(address).name.startswith("libc.so")
+    assert library_at(id(object())) is None
+
+
+def test_symbols_have_the_addresses_that_the_loader_gives(libc):
+    symbols = {symbol.name.partition("@")[0]: symbol for symbol in libc.symbols}
+    for name in ("strtol", "qsort", "abort"):
+        assert symbols[name].address == address_of(ctypes.CDLL(None)[name])
+        assert symbols[name].size > 0 and symbols[name].section == ".text"
+    location = libc.locate(symbols["qsort"].address + 1)
+    assert location.offset == 1 and location.symbol.address == symbols["qsort"].address
+
+
+def test_the_load_base_of_a_handle(libc):
+    assert load_base(ctypes.CDLL(libc.path.name)._handle) == libc.base
+
+
+def test_a_library_without_a_file_has_no_symbols():
+    vdso = [library for library in libraries() if "vdso" in library.name]
+    assert all(library.symbols == () for library in vdso)
+
+
+def test_symbols_are_in_order_and_named(libc):
+    addresses = [symbol.address for symbol in libc.symbols]
+    assert addresses == sorted(addresses) and len(addresses) > 1000
+    assert {symbol.module for symbol in libc.symbols} == {libc.name}
+    assert read_symbols(libc.path.read_bytes(), 0, "x")[0].address == addresses[0] - libc.base
+
+
+def test_what_is_loaded_later_is_there():
+    import _ctypes_test  # a library that nothing else loads
+
+    names = [library.name for library in libraries()]
+    assert Path(_ctypes_test.__file__).name in names

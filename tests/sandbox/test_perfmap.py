@@ -1,0 +1,98 @@
+"""The map that profilers read."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from sandbox.perfmap import OPT_OUT, PerfMap
+
+
+@pytest.fixture
+def perf_map(tmp_path, monkeypatch):
+    monkeypatch.delenv(OPT_OUT, raising=False)
+    return PerfMap(tmp_path)
+
+
+def test_lines_are_what_perf_reads(perf_map):
+    perf_map.add(0x7F001000, 48, "vfs_read [demo]")
+    perf_map.add_all([(0x7F002000, 0x100, "stub of vfs_read"), (0x7F003000, 5, "x")])
+    assert perf_map.path.name == f"perf-{os.getpid()}.map"
+    assert perf_map.path.read_text() == "7f001000 30 vfs_read [demo]\n7f002000 100 stub of vfs_read\n7f003000 5 x\n"
+
+
+def test_what_is_there_already_is_kept(perf_map):
+    perf_map.path.write_text("1 2 another runtime\n")
+    perf_map.add(3, 4, "ours")
+    assert perf_map.path.read_text() == "1 2 another runtime\n3 4 ours\n"
+
+
+def test_a_link_is_not_followed(perf_map, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious\n")
+    perf_map.path.symlink_to(victim)
+    perf_map.add(1, 2, "x")
+    assert victim.read_text() == "precious\n"
+
+
+def test_a_file_of_somebody_else_is_not_written(perf_map, monkeypatch):
+    perf_map.path.write_text("theirs\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    perf_map.add(1, 2, "x")
+    assert perf_map.path.read_text() == "theirs\n"
+
+
+def test_opting_out(perf_map, monkeypatch):
+    monkeypatch.setenv(OPT_OUT, "1")
+    perf_map.add(1, 2, "x")
+    assert not perf_map.path.exists()
+
+
+def test_a_directory_that_is_not_there_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.delenv(OPT_OUT, raising=False)
+    missing = PerfMap(tmp_path / "nosuch")
+    missing.add(1, 2, "x")
+    missing.add(3, 4, "y")
+
+
+def test_a_child_of_fork_writes_a_map_of_its_own_with_all_of_it(perf_map):
+    perf_map.add(1, 2, "before")
+    child = os.fork()
+    if child == 0:
+        try:
+            perf_map.add(3, 4, "after")
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert perf_map.path.read_text() == "1 2 before\n"
+    assert (perf_map.path.parent / f"perf-{child}.map").read_text() == "1 2 before\n3 4 after\n"
+
+
+def test_threads_do_not_mix_lines(perf_map):
+    def add(number):
+        for i in range(100):
+            perf_map.add(number, i, "name " * 20)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = perf_map.path.read_text().splitlines()
+    assert len(lines) == 400 and all(line.endswith("name name ") for line in lines)
+
+
+def test_loading_writes_it(run_python):
+    printed = run_python(
+        """
+import os
+from sandbox import load
+program = load("define void @in_the_map() { ret void }", name="mapped")
+print(open(f"/tmp/perf-{os.getpid()}.map").read() == f"{program['in_the_map'].address:x} 6 in_the_map [mapped]\\n")
+os.unlink(f"/tmp/perf-{os.getpid()}.map")
+""",
+        FPROBE_NO_PERF_MAP="",
+    )
+    assert printed == "True\n"
