@@ -1,1 +1,88 @@
-"""Function probes: callbacks at entry and exit of many functions at once."""
+"""Function probes for user space: callbacks at entry and exit of many functions at once, in running machine code.
+
+    import fprobe, sandbox
+
+    module = sandbox.load(ir_text, name="prog")
+
+    def entry(fp, entry_ip, ret_ip, regs, entry_data):
+        print(sandbox.symbolise(entry_ip), regs.di)
+
+    with fprobe.attach("func*", entry=entry) as probe:
+        module["main"](10)
+    print(probe.counts)
+
+The kernel's API stands beside it: `register_fprobe(fp, filter, notfilter)` and its relatives.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fprobe.actions import Count, Record, Stat
+    from fprobe.attachment import Attachment, attach
+    from fprobe.registration import (
+        FPROBE_FL_DISABLED,
+        FPROBE_FL_KPROBE_SHARED,
+        disable_fprobe,
+        enable_fprobe,
+        fprobe,
+        fprobe_disabled,
+        fprobe_is_registered,
+        register_fprobe,
+        register_fprobe_ips,
+        register_fprobe_syms,
+        unregister_fprobe,
+    )
+    from ftrace.tracer import detach_all
+    from sandbox.native import native
+
+_HOMES = {
+    "fprobe.actions": ("Count", "Record", "Stat"),
+    "fprobe.attachment": ("Attachment", "attach"),
+    "fprobe.registration": (
+        "FPROBE_FL_DISABLED",
+        "FPROBE_FL_KPROBE_SHARED",
+        "disable_fprobe",
+        "enable_fprobe",
+        "fprobe",
+        "fprobe_disabled",
+        "fprobe_is_registered",
+        "register_fprobe",
+        "register_fprobe_ips",
+        "register_fprobe_syms",
+        "unregister_fprobe",
+    ),
+    "ftrace.tracer": ("detach_all",),
+    "sandbox.native": ("native",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "FPROBE_FL_DISABLED",
+    "FPROBE_FL_KPROBE_SHARED",
+    "Attachment",
+    "Count",
+    "Record",
+    "Stat",
+    "attach",
+    "detach_all",
+    "disable_fprobe",
+    "enable_fprobe",
+    "fprobe",
+    "fprobe_disabled",
+    "fprobe_is_registered",
+    "native",
+    "register_fprobe",
+    "register_fprobe_ips",
+    "register_fprobe_syms",
+    "unregister_fprobe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported at first use, so that `import fprobe` costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'fprobe' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

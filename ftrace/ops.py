@@ -76,10 +76,19 @@ def register_ops(ops: ftrace_ops, probe: NativeProbe) -> None:
         ops.flags |= FTRACE_OPS_FL_ENABLED
 
 
-def unregister_ftrace_function(ops: ftrace_ops) -> None:
+def change_flags(ops: ftrace_ops, on: int = 0, off: int = 0) -> None:
+    """Set and clear flags of the native half (ftrace.records), at once and without waiting."""
+    tracing = tracer()
+    with tracing.table.lock:
+        ops.probe.change_flags(on, off)
+        tracing.table.lists.flags_changed(ops.probe)
+
+
+def unregister_ftrace_function(ops: ftrace_ops, before_free: Callable[[], None] | None = None) -> None:
     """Take `ops` off all functions; returns when no other thread is in its callback (FT-39, FT-40).
 
-    Raises OSError: ENODEV if ftrace is dead, EBUSY if it is not registered.
+    `before_free` is called at that point, while the native half can still be read. Raises OSError: ENODEV if ftrace
+    is dead, EBUSY if it is not registered.
     """
     tracing = tracer()
     with tracing.table.lock:
@@ -87,7 +96,7 @@ def unregister_ftrace_function(ops: ftrace_ops) -> None:
         if not ops.enabled:
             raise OSError(errno.EBUSY, "this ftrace_ops is not registered")
         ops.flags &= ~FTRACE_OPS_FL_ENABLED
-        tracing.disable(ops)
+        tracing.disable(ops, before_free)
 
 
 def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:

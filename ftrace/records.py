@@ -45,6 +45,7 @@ class Probe:
     max_hits: i64  # 0: no limit
     thread: u32  # FILTERED: the only thread whose hits count; 0: all
     nr_nodes: u32
+    action: u64  # address of a built-in action's ActionState
 
 
 @struct

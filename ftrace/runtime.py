@@ -6,7 +6,7 @@ import atexit
 import ctypes
 from functools import cache
 
-from ftrace import dispatch, pools, quiesce, rethook, text_poke
+from ftrace import actions, dispatch, pools, quiesce, rethook, text_poke
 from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
@@ -25,6 +25,7 @@ FUNCTIONS = (
     text_poke.verify_sites, text_poke.poke_words, text_poke.poke_step, text_poke.read_back, text_poke.poke_trap,
     quiesce.quiesce, quiesce.is_pinned,
     signals.signal_dispatch,
+    *actions.HANDLERS,
 )  # fmt: skip
 
 

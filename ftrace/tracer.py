@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -50,13 +51,13 @@ class Tracer:
                 self.enabled.remove(ops)
                 raise
 
-    def disable(self, ops: ftrace_ops) -> None:
+    def disable(self, ops: ftrace_ops, before_free: Callable[[], None] | None) -> None:
         """Take an ops off its sites; returns when no other thread is in its callbacks."""
         with self.table.lock:
             self.check_alive()
             self._apply(ops.selection(), self._removing(ops.probe))
             self.enabled.remove(ops)
-            self._settle(ops.probe)
+            self._settle(ops.probe, before_free)
 
     def change(self, ops: ftrace_ops, old: Selection, new: Selection) -> None:
         """Move an enabled ops from one selection to another; only the difference is patched (FT-27)."""
@@ -91,11 +92,13 @@ class Tracer:
         for block, mask in selection.items():
             block.apply(mask, change)
 
-    def _settle(self, probe: NativeProbe | None) -> None:
+    def _settle(self, probe: NativeProbe | None, before_free: Callable[[], None] | None = None) -> None:
         """Wait for every thread, then free what nobody can reach any more."""
         lists = self.table.lists
         lists.retire()
         self.runtime.quiesce()
+        if before_free is not None:
+            before_free()
         lists.free()
         if probe is not None:
             self._waiting.append(probe)

@@ -1,0 +1,179 @@
+"""Built-in actions: handlers that need no code of the user's. Each is an attachment's `entry`/`exit` pair.
+
+attach("vfs_*", action=Count())      hits only: `fp.hits`
+attach("vfs_*", action=Record())     a time-stamped record per call, in a ring of each thread's own
+attach("vfs_*", action=Stat())       hits, misses and time per function
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from fprobe.handlers import Resolved
+from ftrace import actions as native
+from ftrace.actions import CELL_SIZE, HEADER_SIZE, RECORD_SIZE
+from ftrace.runtime import runtime
+from sandbox import memory, tasks
+
+_RECORD = native.Record.ctypes
+_CELL = native.Cell.ctypes
+
+
+class Action:
+    """A built-in pair of handlers. `entry` and `exit` are None where there is nothing to do."""
+
+    entry_data_size = 0
+
+    def __init__(self) -> None:
+        self.entry: Resolved | None = None
+        self.exit: Resolved | None = None
+
+    def prepare(self, functions: int) -> None:
+        """Called before registration with the number of functions."""
+
+    @property
+    def state(self) -> int:
+        """Address of the native ActionState, or 0."""
+        return 0
+
+
+def _handler(name: str) -> Resolved:
+    return Resolved(runtime().image.address(name), plain=True)
+
+
+class Count(Action):
+    """Count hits."""
+
+    def prepare(self, functions: int) -> None:
+        self.entry = _handler("count_entry")
+
+
+class CallRecord(NamedTuple):
+    """One call. `entered` and `left` are time-stamp counter readings; `ticks_per_ns()` converts."""
+
+    entered: int
+    left: int
+    ip: int
+    caller: int
+    thread: int
+
+
+class _Areas(Action):
+    """An action with an area of memory per task, reserved at the first registration."""
+
+    entry_data_size = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._native: Any = None
+        self._size = 0
+
+    @property
+    def state(self) -> int:
+        return ctypes.addressof(self._native) if self._native is not None else 0
+
+    def _reserve(self, header: int, count: int, size: int, bits: int) -> None:
+        self.close()
+        stride = (header + count * size + memory.PAGE - 1) & -memory.PAGE
+        self._size = stride * tasks.CAPACITY
+        self._native = native.ActionState.ctypes()
+        self._native.base, self._native.stride = memory.reserve(self._size), stride
+        self._native.mask, self._native.shift = count - 1, 64 - bits
+
+    def _areas(self) -> Iterator[tuple[int, Any]]:
+        """Address of the area and record of every task ever claimed."""
+        if self._native is not None:
+            for index, task in enumerate(runtime().tasks()):
+                yield self._native.base + index * self._native.stride, task
+
+    def close(self) -> None:
+        """Give the memory back. The action must not be registered."""
+        if self._native is not None:
+            memory.release(self._native.base, self._size)
+            self._native = None
+
+
+class Record(_Areas):
+    """Record each call: entry and return time, function, caller. A full ring overwrites its oldest records.
+
+    `capacity`: records per thread, a power of two.
+    """
+
+    def __init__(self, capacity: int = 1 << 15) -> None:
+        super().__init__()
+        if capacity <= 0 or capacity & capacity - 1:
+            raise ValueError(f"the capacity of a ring is a power of two, not {capacity}")
+        self.capacity = capacity
+
+    def prepare(self, functions: int) -> None:
+        self.entry, self.exit = _handler("record_entry"), _handler("record_exit")
+        self._reserve(HEADER_SIZE, self.capacity, RECORD_SIZE, 0)
+
+    @property
+    def written(self) -> int:
+        """Records ever written."""
+        return sum(ctypes.c_uint64.from_address(area).value for area, _ in self._areas())
+
+    @property
+    def lost(self) -> int:
+        """Records that newer ones have overwritten."""
+        heads = (ctypes.c_uint64.from_address(area).value for area, _ in self._areas())
+        return sum(max(0, head - self.capacity) for head in heads)
+
+    def records(self) -> Iterator[CallRecord]:
+        """What the rings hold, thread by thread, oldest first."""
+        for area, task in self._areas():
+            head = ctypes.c_uint64.from_address(area).value
+            for number in range(max(0, head - self.capacity), head):
+                place = area + HEADER_SIZE + (number & self.capacity - 1) * RECORD_SIZE
+                record = _RECORD.from_address(place)
+                yield CallRecord(record.entered, record.left, record.ip, record.caller, task.tid)
+
+
+@dataclass
+class FunctionStat:
+    """What `Stat` gathered for one function. `total_ns`: time between entry and return, of the calls that were timed."""
+
+    ip: int
+    hits: int
+    missed: int
+    total_ns: float
+
+
+class Stat(_Areas):
+    """Count and time the calls of each function."""
+
+    def prepare(self, functions: int) -> None:
+        self.entry, self.exit = _handler("stat_entry"), _handler("stat_exit")
+        bits = max(4, (2 * functions - 1).bit_length())
+        self._reserve(0, 1 << bits, CELL_SIZE, bits)
+
+    def functions(self) -> dict[int, FunctionStat]:
+        """Entry address -> what is known of the function, over all threads. Functions without a hit are left out."""
+        found: dict[int, FunctionStat] = {}
+        scale = 1 / ticks_per_ns()
+        for area, _task in self._areas():
+            for cell in (_CELL * (self._native.mask + 1)).from_address(area):
+                if cell.ip:
+                    stat = found.setdefault(cell.ip, FunctionStat(cell.ip, 0, 0, 0.0))
+                    stat.hits += cell.hits
+                    stat.missed += cell.missed
+                    stat.total_ns += cell.ticks * scale
+        return found
+
+
+@cache
+def ticks_per_ns() -> float:
+    """The rate of the time-stamp counter, measured once over 10 ms."""
+    import time
+
+    read = ctypes.CFUNCTYPE(ctypes.c_uint64)(runtime().image.address("read_tsc"))
+    start, first = time.perf_counter_ns(), read()
+    while time.perf_counter_ns() - start < 10_000_000:
+        pass
+    last = read()
+    return (last - first) / (time.perf_counter_ns() - start)

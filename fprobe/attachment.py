@@ -1,0 +1,150 @@
+"""The Pythonic face: attach handlers to functions as a context manager or a decorator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from fprobe.actions import Action
+from fprobe.registration import (
+    FPROBE_FL_DISABLED,
+    FPROBE_FL_KPROBE_SHARED,
+    disable_fprobe,
+    enable_fprobe,
+    fprobe,
+    functions_of,
+    register_fprobe,
+    register_fprobe_ips,
+    register_fprobe_syms,
+    unregister_fprobe,
+)
+from ftrace.glob import parse
+from ftrace.probe import Counts
+from ftrace.tracer import tracer
+
+_Callable = TypeVar("_Callable", bound=Callable[..., Any])
+
+Target = str | Sequence[str] | Sequence[int]
+"""A pattern, names, or addresses."""
+
+
+class Attachment:
+    """An fprobe and the functions it is for.
+
+    As a context manager it is attached inside the `with` block; as a decorator, while the function runs.
+    """
+
+    def __init__(self, target: Target, exclude: str | None, fp: fprobe, action: Action | None) -> None:
+        self.target = target
+        self.exclude = exclude
+        self.fp = fp
+        self.action = action
+
+    @property
+    def hits(self) -> int:
+        """Calls that the probe saw."""
+        return self.fp.hits
+
+    @property
+    def counts(self) -> Counts:
+        """Hits, and misses by cause."""
+        return self.fp.counts
+
+    @property
+    def functions(self) -> list[str]:
+        """The names of the functions it is attached to, in table order."""
+        return [location.name for location in functions_of(self.fp).locations()]
+
+    def attach(self) -> Attachment:
+        """Attach now. Raises OSError as register_fprobe does."""
+        if self.action is not None:
+            self._use(self.action)
+        if isinstance(self.target, str):
+            register_fprobe(self.fp, self.target, self.exclude)
+        elif all(isinstance(item, int) for item in self.target):
+            register_fprobe_ips(self.fp, [item for item in self.target if isinstance(item, int)])
+        else:
+            register_fprobe_syms(self.fp, [str(item) for item in self.target])
+        return self
+
+    def _use(self, action: Action) -> None:
+        if isinstance(self.target, str):
+            count = tracer().table.select(parse(self.target)).count()
+        else:
+            count = len(self.target)
+        action.prepare(max(count, 1))
+        self.fp.entry_handler, self.fp.exit_handler = action.entry, action.exit
+        self.fp.entry_data_size, self.fp.action = action.entry_data_size, action.state
+
+    def detach(self) -> None:
+        """Detach; when this returns no handler runs any more. Does nothing if it is not attached."""
+        if self.fp.registered:
+            unregister_fprobe(self.fp)
+
+    def disable(self) -> None:
+        """Stop calling the handlers for now."""
+        disable_fprobe(self.fp)
+
+    def enable(self) -> None:
+        """Call the handlers again."""
+        enable_fprobe(self.fp)
+
+    def __enter__(self) -> Attachment:
+        return self.attach()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    def __call__(self, function: _Callable) -> _Callable:
+        @functools.wraps(function)
+        def probed(*arguments: Any, **options: Any) -> Any:
+            with self:
+                return function(*arguments, **options)
+
+        return probed  # type: ignore[return-value]
+
+
+def attach(
+    target: Target,
+    *,
+    entry: Any = None,
+    exit: Any = None,
+    exclude: str | None = None,
+    action: Action | None = None,
+    entry_data_size: int = 0,
+    nr_maxactive: int = 0,
+    thread: int = 0,
+    max_hits: int = 0,
+    shared: bool = False,
+    disabled: bool = False,
+) -> Attachment:
+    """Handlers for the entry and the return of functions.
+
+        with fprobe.attach("vfs_*", entry=print) as probe:
+            module["demo_main"](10)
+        print(probe.hits)
+
+    `target`: a pattern of the ftrace filter language, a list of names, or a list of addresses; `exclude`: a pattern.
+    `entry`, `exit`: handlers (see `fprobe.fprobe`), or `action`: a built-in one. The other parameters are the fields
+    of `fprobe.fprobe`. Raises ValueError for handlers and an action together; attaching raises OSError.
+    """
+    if action is not None and (entry is not None or exit is not None):
+        raise ValueError("give handlers or an action, not both")
+    flags = FPROBE_FL_KPROBE_SHARED * shared | FPROBE_FL_DISABLED * disabled
+    fp = fprobe(
+        entry,
+        exit,
+        flags=flags,
+        entry_data_size=entry_data_size,
+        nr_maxactive=nr_maxactive,
+        thread=thread,
+        max_hits=max_hits,
+    )
+    return Attachment(target, exclude, fp, action)
+
+
+__all__ = ["Attachment", "attach"]

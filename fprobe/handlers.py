@@ -1,0 +1,77 @@
+"""What may be a handler: a Python callable, a C function pointer, a function of a loaded module, a native function, or a
+built-in action. Each becomes an address with what the hit path has to know of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ftrace.records import FOREIGN, PYTHON
+
+EntryHandler = Callable[..., Any]
+ExitHandler = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A handler's code. `kind`: flags of ftrace.records. `plain`: fit for the fast path. `keep`: what keeps it alive."""
+
+    address: int
+    kind: int = 0
+    plain: bool = False
+    keep: Any = None
+
+
+NO_HANDLER = Resolved(0)
+
+
+def resolve(handler: Any, is_exit: bool, call_python: Callable[..., Any]) -> Resolved:
+    """The code of `handler`; `call_python` makes a ctypes callback of a Python callable.
+
+    Raises TypeError naming what cannot be a handler.
+    """
+    if handler is None:
+        return NO_HANDLER
+    if isinstance(handler, Resolved):
+        return handler
+    from sandbox.native import NativeFunction
+
+    if isinstance(handler, NativeFunction):
+        return _native(handler, is_exit)
+    address = _foreign_address(handler)
+    if address is not None:
+        return Resolved(address, FOREIGN, keep=handler)
+    if callable(handler):
+        callback = call_python(handler, is_exit)
+        return Resolved(_pointer(callback), FOREIGN | PYTHON, keep=callback)
+    raise TypeError(f"not a handler: {handler!r}; give a callable, a C function pointer or a native function")
+
+
+def _pointer(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _foreign_address(handler: Any) -> int | None:
+    """The address of C code, or None: ctypes, cffi, a Numba cfunc, a function of a loaded module."""
+    if isinstance(handler, ctypes._CFuncPtr):
+        return _pointer(handler)
+    if type(handler).__module__ == "_cffi_backend":
+        return _cffi_address(handler)
+    address = getattr(handler, "address", None)
+    return address if isinstance(address, int) and not inspect.isfunction(handler) else None
+
+
+def _cffi_address(handler: Any) -> int:
+    import cffi
+
+    return int(cffi.FFI().cast("uintptr_t", handler))
+
+
+def _native(handler: Any, is_exit: bool) -> Resolved:
+    from fprobe.native_handler import compiled
+
+    return compiled(handler, is_exit)

@@ -1,0 +1,283 @@
+"""The fprobe API: FP-1..59, with the kernel's names. Failures raise OSError with the kernel's errno."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fprobe.handlers import Resolved, resolve
+from fprobe.python_handler import HandlerErrors, callback_for
+from ftrace import ops as ftrace
+from ftrace.locations import Selection
+from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.probe import Counts, NativeProbe
+from ftrace.records import COMPLETE, DISABLED, FILTERED, HAS_ENTRY, HAS_EXIT, KPROBE_SHARED, STOPPED
+from ftrace.tracer import tracer
+
+FPROBE_FL_DISABLED = 1
+FPROBE_FL_KPROBE_SHARED = 2
+
+_possible_cpus = len(os.sched_getaffinity(0))
+_INT_MAX = (1 << 31) - 1
+
+
+def num_possible_cpus() -> int:
+    """What default pool sizes count with (FP-26)."""
+    return _possible_cpus
+
+
+def set_num_possible_cpus(count: int) -> None:
+    """Override `num_possible_cpus`, for tests that need fixed sizes."""
+    global _possible_cpus
+    _possible_cpus = count
+
+
+class fprobe:
+    """A function probe (FP-1).
+
+    entry_handler(fp, entry_ip, ret_ip, regs, entry_data) -> int runs when a function is entered; non-zero: no exit
+    handler for this call. exit_handler(fp, entry_ip, ret_ip, regs, entry_data) runs when it returns. Either may be
+    None, a Python callable, a C function pointer (ctypes, cffi, a Numba cfunc, a function of a loaded module), a
+    native function or a built-in action (`fprobe.actions`).
+
+    `flags`: FPROBE_FL_*. `entry_data_size`: bytes that entry and exit of one call share. `nr_maxactive`: calls whose
+    exit can be pending at the same time, 0 for functions x CPUs x 2. `thread`: only hits of the thread with this
+    native id count. `max_hits`: disable after as many.
+    """
+
+    def __init__(
+        self,
+        entry_handler: Any = None,
+        exit_handler: Any = None,
+        *,
+        flags: int = 0,
+        entry_data_size: int = 0,
+        nr_maxactive: int = 0,
+        thread: int = 0,
+        max_hits: int = 0,
+    ) -> None:
+        self.entry_handler = entry_handler
+        self.exit_handler = exit_handler
+        self.entry_data_size = entry_data_size
+        self.nr_maxactive = nr_maxactive
+        self.thread = thread
+        self.max_hits = max_hits
+        self.ops = ftrace_ops()
+        self.errors = HandlerErrors()
+        """What Python handlers have raised."""
+        self.action = 0
+        """Address of a built-in action's state."""
+        self._flags = flags
+        self._final = Counts()
+        self._handlers: tuple[Resolved, ...] = ()
+        self._ever_registered = False
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    @property
+    def flags(self) -> int:
+        """FPROBE_FL_*; DISABLED can be set and cleared at any time (FP-41)."""
+        if self.registered and self.ops.probe.native.flags & DISABLED:
+            return self._flags | FPROBE_FL_DISABLED
+        return self._flags
+
+    @flags.setter
+    def flags(self, value: int) -> None:
+        self._flags = value
+        if self.registered:
+            _set_disabled(self, bool(value & FPROBE_FL_DISABLED))
+
+    @property
+    def registered(self) -> bool:
+        """Whether it is attached to functions at this moment."""
+        return self.ops.enabled
+
+    @property
+    def counts(self) -> Counts:
+        """Hits, and misses by cause, since the last registration; they stay after unregistering (FP-48)."""
+        return self.ops.probe.counts() if self.registered else self._final
+
+    @property
+    def nmissed(self) -> int:
+        """How often a handler was not called that should have been (section G)."""
+        return self.counts.missed
+
+    @property
+    def hits(self) -> int:
+        """How often it was reached, not disabled, and neither in recursion nor without a task."""
+        return self.counts.hits
+
+
+def _build(fp: fprobe, pool: int) -> NativeProbe:
+    """The native half of `fp` as it stands: handlers, flags, sizes are fixed here (FP-52)."""
+    make = callback_for(fp, fp.entry_data_size)
+    entry = resolve(fp.entry_handler, False, make)
+    exit_ = resolve(fp.exit_handler, True, make)
+    fp._handlers = (entry, exit_)
+    kind = entry.kind | exit_.kind | (HAS_ENTRY if entry.address else 0) | (HAS_EXIT if exit_.address else 0)
+    kind |= KPROBE_SHARED if fp._flags & FPROBE_FL_KPROBE_SHARED else 0
+    plain = all(handler.plain or not handler.address for handler in fp._handlers)
+    flags = 0 if plain and not kind & KPROBE_SHARED else COMPLETE
+    flags |= DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
+    flags |= FILTERED if fp.thread or fp.max_hits else 0
+    return NativeProbe(
+        tracer().table.lines,
+        kind=kind, flags=flags, entry=entry.address, exit=exit_.address,
+        data_size=fp.entry_data_size if exit_.address else 0, pool_unclaimed=pool, nr_nodes=pool,
+        thread=fp.thread, max_hits=fp.max_hits, hits_left=fp.max_hits,
+        action=fp.action,
+    )  # fmt: skip
+
+
+def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None = None) -> None:
+    """Attach `fp` to the functions whose name matches `filter` but not `notfilter` (FP-10..15).
+
+    Both are patterns of the ftrace filter language. Raises OSError: EINVAL if a pattern matches nothing, if `fp` or
+    `filter` is None, or if the pool size is not positive; EBUSY if `fp` is registered.
+    """
+    if fp is None or filter is None:
+        raise OSError(errno.EINVAL, "register_fprobe needs an fprobe and a filter")
+    _begin(fp)
+
+    def install() -> int:
+        ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
+        if not fp.ops.filter_hash:
+            raise OSError(errno.EINVAL, f"{filter!r} only removes functions and leaves none")
+        if notfilter is not None:
+            ftrace.ftrace_set_notrace(fp.ops, notfilter, reset=True)
+        return fp.ops.filter_hash.count()
+
+    _register(fp, install)
+
+
+def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:
+    """Attach `fp` to the functions at these addresses (FP-16).
+
+    Raises OSError(EINVAL) if an address belongs to no function that can be traced; nothing is registered then.
+    """
+    count = len(addrs) if num is None and addrs is not None else num
+    if fp is None or addrs is None or count is None or count <= 0:
+        raise OSError(errno.EINVAL, "register_fprobe_ips needs an fprobe and at least one address")
+    _begin(fp)
+    chosen = list(addrs[:count])
+
+    def install() -> int:
+        ftrace.ftrace_set_filter_ips(fp.ops, chosen, reset=True)
+        return count
+
+    _register(fp, install)
+
+
+def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | None = None) -> None:
+    """Attach `fp` to the functions with exactly these names; `syms` is sorted in place (FP-17).
+
+    Raises OSError: ENOENT if a name is unknown, has no function that can be traced, or occurs twice.
+    """
+    count = len(syms) if num is None and syms is not None else num
+    if fp is None or syms is None or count is None or count <= 0:
+        raise OSError(errno.EINVAL, "register_fprobe_syms needs an fprobe and at least one name")
+    syms[:count] = sorted(syms[:count])
+    addresses = _addresses_of(syms[:count])
+    register_fprobe_ips(fp, addresses)
+
+
+def _addresses_of(names: list[str]) -> list[int]:
+    for name, following in itertools.pairwise(names):
+        if name == following:
+            raise OSError(errno.ENOENT, f"the name {name!r} is given twice")
+    found = []
+    for name in names:
+        location = tracer().table.named(name)
+        if location is None:
+            raise OSError(errno.ENOENT, f"no function called {name!r} can be traced")
+        found.append(location.ip)
+    return found
+
+
+def _begin(fp: fprobe) -> None:
+    """What every registration starts with: a live one is refused without side effects (FP-20), nmissed is 0 (FP-10)."""
+    if fp.registered:
+        raise OSError(errno.EBUSY, "this fprobe is registered already")
+    fp._final = Counts()
+    fp.errors = HandlerErrors()
+    ftrace.ftrace_free_filter(fp.ops)
+
+
+def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
+    """Filter, pool, native half, sites, in this order; a failure undoes what was done (FP-18)."""
+    try:
+        count = install_filter()
+        probe = _build(fp, _pool_size(fp, count))
+        fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
+        fp.ops.detach = lambda: unregister_fprobe(fp)
+        try:
+            ftrace.register_ops(fp.ops, probe)
+        except BaseException:
+            probe.free()
+            raise
+        fp._ever_registered = True
+    except BaseException:
+        ftrace.ftrace_free_filter(fp.ops)
+        raise
+
+
+def _pool_size(fp: fprobe, count: int) -> int:
+    """How many calls may be pending (FP-26); 0 without an exit handler."""
+    if fp.exit_handler is None:
+        return 0
+    size = fp.nr_maxactive or count * num_possible_cpus() * 2
+    if not 0 < size <= _INT_MAX:
+        raise OSError(errno.EINVAL, f"a pool of {size} return nodes is not possible")
+    return size
+
+
+def unregister_fprobe(fp: fprobe | None) -> None:
+    """Detach `fp`. When this returns, no handler of it runs any more, in any thread but the calling one (FP-43..48).
+
+    Raises OSError: EINVAL if it was never registered, EBUSY if it is not registered any more.
+    """
+    if fp is None or not fp._ever_registered:
+        raise OSError(errno.EINVAL, "this fprobe was never registered")
+    if not fp.registered:
+        raise OSError(errno.EBUSY, "this fprobe is not registered any more")
+    probe = fp.ops.probe
+    tracer().check_alive()
+    ftrace.change_flags(fp.ops, on=STOPPED)
+    disabled = probe.native.flags & DISABLED
+    ftrace.unregister_ftrace_function(fp.ops, before_free=lambda: setattr(fp, "_final", probe.counts()))
+    fp._flags = fp._flags & ~FPROBE_FL_DISABLED | (FPROBE_FL_DISABLED if disabled else 0)
+    ftrace.ftrace_free_filter(fp.ops)
+
+
+def _set_disabled(fp: fprobe, disabled: bool) -> None:
+    ftrace.change_flags(fp.ops, on=DISABLED if disabled else 0, off=0 if disabled else DISABLED)
+
+
+def disable_fprobe(fp: fprobe | None) -> None:
+    """Stop calling the handlers; the sites stay patched and nothing is waited for (FP-41)."""
+    if fp is not None:
+        fp.flags = fp.flags | FPROBE_FL_DISABLED
+
+
+def enable_fprobe(fp: fprobe | None) -> None:
+    """Call the handlers again (FP-41)."""
+    if fp is not None:
+        fp.flags = fp.flags & ~FPROBE_FL_DISABLED
+
+
+def fprobe_disabled(fp: fprobe | None) -> bool:
+    """Whether `fp` is soft-disabled; False for None (FP-42)."""
+    return fp is not None and bool(fp.flags & FPROBE_FL_DISABLED)
+
+
+def fprobe_is_registered(fp: fprobe | None) -> bool:
+    """Whether `fp` has been registered; stays True after unregistering (FP-49)."""
+    return fp is not None and fp._ever_registered
+
+
+def functions_of(fp: fprobe) -> Selection:
+    """The locations that `fp` is attached to."""
+    return fp.ops.selection() if fp.registered else Selection()
