@@ -40,7 +40,7 @@ def compile_ir(text: str, opt: int = 2) -> bytes:
     from llvmlite import binding
 
     machine = target_machine(opt)
-    module = binding.parse_assembly(text)
+    module = binding.parse_assembly(text, binding.create_context())
     module.verify()
     optimise(module, machine, opt)
     return bytes(machine.emit_object(module))

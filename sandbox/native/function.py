@@ -135,6 +135,9 @@ def native(
     function which names something that its file defines further down is checked at first use, like the others.
     Raises TypeError for what is not a plain function, ValueError for options that do not go together.
     """
+    for word, value in (("export", export), ("inline", inline), ("noinline", noinline), ("bounded", bounded)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{word} is True or False, not {value!r}")
     if inline and noinline:
         raise ValueError("inline and noinline exclude each other")
     if cc not in CONVENTIONS:

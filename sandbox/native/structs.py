@@ -89,6 +89,8 @@ def struct(cls: type) -> Any:
 
     Raises TypeError when the class has no annotations, has values for them, or has bases.
     """
+    if not isinstance(cls, type):
+        raise TypeError(f"@struct takes a class, not {cls!r}")
     annotations = inspect.get_annotations(cls)
     if not annotations:
         raise TypeError(f"struct {cls.__name__} declares no fields: write `name: type` lines")

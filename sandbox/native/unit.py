@@ -39,15 +39,19 @@ class Unit:
         if features != "no_sse":
             raise ValueError(f"features is 'no_sse', not {features!r}: native code touches general registers only")
         self.name = name
-        self.functions = list(functions)
+        self.functions: list[NativeFunction] = []
+        self.add(*functions)
         self.assembly = assembly
         self.bounded = bounded
         self.checked = checked
         self.red_zone = red_zone
 
     def add(self, *functions: NativeFunction) -> None:
-        """Adds entry points."""
-        self.functions += functions
+        """Adds entry points. Raises TypeError for what is not a native function."""
+        for function in functions:
+            if not isinstance(function, NativeFunction):
+                raise TypeError(f"a unit is made of @native functions, not of {function!r}")
+            self.functions.append(function)
 
     def reachable(self) -> list[NativeFunction]:
         """The unit's functions, callees before callers.

@@ -35,7 +35,7 @@ def test_struct_layout_is_that_of_c_and_of_llvm(struct: Any) -> None:
     name = f"use_{struct}"
     text = f"@native\ndef {name}(p: ptr[{struct}]) -> void:\n    zero_fill(addressof(p[1]))\n"
     function = define(text, **{str(struct): struct})[name]
-    module = binding.parse_assembly(Unit("layout", [function]).ir())
+    module = binding.parse_assembly(Unit("layout", [function]).ir(), binding.create_context())
     data, type_ = target_machine().target_data, module.get_struct_type(str(struct))
     assert data.get_abi_size(type_) == struct.size == ctypes.sizeof(struct.ctypes)
     for index, field in enumerate(struct.fields):

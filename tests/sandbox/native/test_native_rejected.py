@@ -8,7 +8,22 @@ import pytest
 from native_machine import define
 from native_rejected import Case, cases, prelude
 
-from sandbox.native import NativeError, array, const, extern, fn, global_var, i8, native, ptr, struct, u8, u64, void
+from sandbox.native import (
+    NativeError,
+    Unit,
+    array,
+    const,
+    extern,
+    fn,
+    global_var,
+    i8,
+    native,
+    ptr,
+    struct,
+    u8,
+    u64,
+    void,
+)
 
 CASES = cases()
 
@@ -90,6 +105,9 @@ DECLARATIONS = [
     (lambda: native(3), TypeError, "@native takes a plain function, not 3"),
     (lambda: native(inline=True, noinline=True), ValueError, "inline and noinline exclude each other"),
     (lambda: native(cc="fast"), ValueError, "cc is one of c, preserve_most, preserve_all, not 'fast'"),
+    (lambda: native(inline=1), TypeError, "inline is True or False, not 1"),
+    (lambda: Unit("u", [len]), TypeError, "a unit is made of @native functions, not of <built-in function len>"),
+    (lambda: struct(Empty), TypeError, "@struct takes a class, not <struct Empty>"),
     (lambda: struct(type("S", (), {})), TypeError, "struct S declares no fields: write `name: type` lines"),
     (lambda: Empty.offset("x"), AttributeError, "Empty has no field 'x'; it has pass_"),
 ]
