@@ -5,12 +5,17 @@ from __future__ import annotations
 import atexit
 import ctypes
 from functools import cache
+from pathlib import Path
+
+import llvmlite
 
 from ftrace import actions, dispatch, pools, quiesce, rethook, text_poke
 from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
 from sandbox import memory, signals, tasks
+from sandbox.cache import default_cache
+from sandbox.cache import key as cache_key
 from sandbox.native import Unit
 from sandbox.native.compile import compile_unit
 from sandbox.native_image import NativeImage
@@ -18,15 +23,30 @@ from sandbox.thread_key import ThreadKey
 from sandbox.x86_64.vectors import save_area
 
 FUNCTIONS = (
-    tasks.task_get, rethook.rethook_flush_task,
-    dispatch.dispatch_entry, dispatch.dispatch_slow, dispatch.dispatch_exit, dispatch.ftrace_cancel, pools.pool_give, pools.pool_donate,
+    tasks.task_get,
+    rethook.rethook_flush_task,
+    dispatch.dispatch_entry,
+    dispatch.dispatch_slow,
+    dispatch.dispatch_exit,
+    dispatch.ftrace_cancel,
+    pools.pool_give,
+    pools.pool_donate,
     pools.probe_set_flags,
-    text_poke.emit_stubs, text_poke.choose, text_poke.distinct_lists, text_poke.relist, text_poke.missing_stub,
-    text_poke.verify_sites, text_poke.poke_words, text_poke.poke_step, text_poke.read_back, text_poke.poke_trap,
-    quiesce.quiesce, quiesce.is_pinned,
+    text_poke.emit_stubs,
+    text_poke.choose,
+    text_poke.distinct_lists,
+    text_poke.relist,
+    text_poke.missing_stub,
+    text_poke.verify_sites,
+    text_poke.poke_words,
+    text_poke.poke_step,
+    text_poke.read_back,
+    text_poke.poke_trap,
+    quiesce.quiesce,
+    quiesce.is_pinned,
     signals.signal_dispatch,
     *actions.HANDLERS,
-)  # fmt: skip
+)
 
 
 def constants(task_offset: int, save_area: int, save_mask: int, save: str) -> dict[str, int | str]:
@@ -103,10 +123,24 @@ def _stub_offsets() -> dict[str, int]:
 
 
 def _object_code(task_offset: int) -> bytes:
+    """The runtime's object, from the cache if these very sources were compiled for this layout before."""
     area = save_area()
-    text = trampolines.assembly(constants(task_offset, area.size, area.mask, area.instruction))
-    unit = Unit("ftrace_runtime", FUNCTIONS, assembly=text + signals.RESTORER)
-    return compile_unit(unit)
+    named = constants(task_offset, area.size, area.mask, area.instruction)
+    store = default_cache()
+    key = cache_key("ftrace runtime", llvmlite.__version__, repr(sorted(named.items())), *_sources())
+    found = store.get(key)
+    if found is None:
+        text = trampolines.assembly(named)
+        found = compile_unit(Unit("ftrace_runtime", FUNCTIONS, assembly=text + signals.RESTORER))
+        store.put(key, found)
+    return found
+
+
+def _sources() -> list[bytes]:
+    """Everything that the object is made from: this package, and what of the sandbox it uses."""
+    here, there = Path(__file__).parent, Path(tasks.__file__).parent
+    files = [*here.glob("*.py"), *here.glob("x86_64/*.py"), *there.glob("*.py"), *there.glob("native/*.py")]
+    return [path.read_bytes() for path in sorted(files)]
 
 
 @cache
