@@ -21,6 +21,7 @@ _CONVENTION = re.compile(r"(?<![-\w$.%@])(?:\w+cc|cc ?\d+|\w+_cc|intel_ocl_bicc)
 _QUOTED = re.compile(r'"[^"]*"')
 _ALIAS = re.compile(r'^@([-\w$.]+|"[^"]*") = [^"]*\balias .*, ptr @([-\w$.]+|"[^"]*")', re.MULTILINE)
 _NEST = re.compile(r"(?<![-\w$.%])nest(?![-\w$.])")
+_SUSPECT = re.compile(r"nest|cc\b|cc ?\d|_bicc")
 _SCRATCH_FREE = {"", "fastcc", "x86_64_sysvcc", "cc 78"}
 
 
@@ -59,13 +60,17 @@ class IrInterface:
     def functions_with(self, attribute: str) -> frozenset[str]:
         """Names of the functions that carry the LLVM attribute, such as `returns_twice` or `noinline`."""
         groups = {name for name, attributes in self._groups.items() if attribute in attributes}
+        if not groups:
+            return frozenset()
         return frozenset(name for name, match in self._definitions.items() if match["group"].strip() in groups)
 
     @functools.cached_property
     def scratch_taken(self) -> frozenset[str]:
         """Names of the functions at whose entry r10 or r11 may hold something."""
-        suspects = {name for name, match in self._definitions.items() if _takes_scratch(match)}
-        return frozenset(suspects | self.functions_with("split-stack"))
+        suspects = (line for line in self._declared.splitlines() if _SUSPECT.search(line))
+        matches = filter(None, map(DEFINITION.match, suspects))
+        taken = frozenset(unquote(match["name"]) for match in matches if _takes_scratch(match))
+        return taken | self.functions_with("split-stack")
 
 
 def _takes_scratch(match: re.Match[str]) -> bool:

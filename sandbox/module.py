@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import re
 import threading
 from array import array
 from collections.abc import Callable
@@ -46,6 +47,8 @@ class Interface(Protocol):
 
 Notifier = Callable[[ModuleState, "Module"], None]
 
+# What separates names in lists, patterns and `module:symbol`, or cannot be in a file name.
+_UNFIT = re.compile(r"[\s\[\]:*?/\0]")
 _lock = threading.RLock()
 _modules: dict[str, Module] = {}
 _notifiers: list[Notifier] = []
@@ -164,7 +167,7 @@ class Module:
 
 def check_name(name: str) -> None:
     """Raise ValueError if `name` cannot be a module's name, or a module of that name is loaded."""
-    if not name or any(character.isspace() or character in "[]:*?\0/" for character in name):
+    if not name or _UNFIT.search(name):
         raise ValueError(f"not a module name: {name!r}")
     if name in _modules:
         raise ValueError(f"a module {name!r} is already loaded: unload it, or choose another name")
@@ -218,7 +221,8 @@ def find_module(name: str) -> Module:
 
 
 def free_name(stem: str) -> str:
-    """`stem`, or `stem2`, `stem3`, ... : the first that no loaded module has."""
+    """`stem`, made fit to be a name, or `stem2`, `stem3`, ... : the first that no loaded module has."""
+    stem = _UNFIT.sub("_", stem) or "program"
     name, number = stem, 2
     while name in _modules:
         name, number = f"{stem}{number}", number + 1
