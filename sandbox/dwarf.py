@@ -49,7 +49,7 @@ class DwarfInterface:
         die = self._functions.get(name)
         return _signature(name, die) if die is not None else None
 
-    def functions_with(self, attribute: str) -> frozenset[str]:  # noqa: ARG002
+    def functions_with(self, attribute: str) -> frozenset[str]:
         """Empty: debug information does not keep the attributes of functions."""
         return frozenset()
 
