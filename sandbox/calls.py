@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sandbox import layout
-from sandbox.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Unsupported, Void
+from sandbox.signatures import Array, Floating, Integer, Pointer, Record, Signature, Type, Unsupported, Void
 from sandbox.words import parse_word
 
 _SIGNED: dict[int, Any] = {
@@ -95,14 +95,15 @@ class Function:
             raise TypeError(f"{self.name}() cannot be called from Python: {error}") from None
 
     def _through_ctypes(self, *arguments: Any) -> Any:
-        kinds = self.signature.parameters
+        kinds = self._kinds
         function = self.pointer
-        named = [
-            _for_ctypes(value, parameter.type, self._where(i, parameter))
-            for i, (value, parameter) in enumerate(zip(arguments, kinds, strict=False))
-        ]
-        extra = [self._extra(i, value) for i, value in enumerate(arguments[len(kinds) :], len(kinds))]
-        result = function(*named, *(_for_ctypes(value, kind, where) for value, kind, where in extra))
+        converted = [_for_ctypes(value, kind, where) for value, (kind, where) in zip(arguments, kinds, strict=False)]
+        for i, value in enumerate(arguments[len(kinds) :], len(kinds)):
+            _, kind, where = self._extra(i, value)
+            found = _for_ctypes(value, kind, where)
+            # What has no parameter to say its type must say it itself.
+            converted.append(found if isinstance(kind, Pointer) else c_type(kind)(found))
+        result = function(*converted)
         if isinstance(self.signature.returns, Record):
             return layout.decode(bytes(result), self.signature.returns)
         return result or 0 if isinstance(self.signature.returns, Pointer) else result
@@ -110,14 +111,11 @@ class Function:
     def _through_thunk(self, *arguments: Any) -> Any:
         from sandbox import thunks
 
-        passed = self.signature.passed
-        kinds = [
-            (value, parameter.copied or parameter.type, self._where(i, parameter))
-            for i, (value, parameter) in enumerate(zip(arguments, passed, strict=False))
-        ]
-        extra = [self._extra(i, value) for i, value in enumerate(arguments[len(passed) :], len(passed))]
+        kinds = self._kinds
+        named = [(value, kind, where) for value, (kind, where) in zip(arguments, kinds, strict=False)]
+        extra = [self._extra(i, value) for i, value in enumerate(arguments[len(kinds) :], len(kinds))]
         alive: list[Any] = []
-        values = [_in_memory(value, kind, where, alive) for value, kind, where in (*kinds, *extra)]
+        values = [_in_memory(value, kind, where, alive) for value, kind, where in (*named, *extra)]
         return thunks.call(self.signature, self.address, values, [kind for _, kind, _ in extra])
 
     def _extra(self, i: int, value: Any) -> tuple[Any, Type, str]:
@@ -129,14 +127,18 @@ class Function:
         return value, kind, f"{self.name}() argument {i + 1}"
 
     def _check_count(self, count: int, given: Sequence[Any]) -> None:
-        passed = len(self.signature.passed)
+        passed = len(self._kinds)
         if count < passed or (count > passed and not self.signature.variadic):
             least = "at least " if self.signature.variadic else ""
             values = ", ".join(map(repr, given))
             raise TypeError(f"{self.name}() takes {least}{passed} arguments, not {count} ({values}): {self.signature}")
 
-    def _where(self, i: int, parameter: Parameter) -> str:
-        return f"{self.name}() argument {i + 1}" + (f" ({parameter.name})" if parameter.name else "")
+    @functools.cached_property
+    def _kinds(self) -> list[tuple[Type, str]]:
+        """What each argument is converted to, and what it is called where it does not fit."""
+        names = (f" ({parameter.name})" if parameter.name else "" for parameter in self.signature.passed)
+        places = (f"{self.name}() argument {i}{name}" for i, name in enumerate(names, 1))
+        return [(p.copied or p.type, place) for p, place in zip(self.signature.passed, places, strict=True)]
 
     def parse_arguments(self, words: Sequence[str]) -> list[Any]:
         """Python values for arguments written as text, as on a command line, by the signature.
@@ -144,12 +146,8 @@ class Function:
         Raises TypeError if their number is wrong, ValueError naming function, parameter and word if one does not fit.
         """
         self._check_count(len(words), words)
-        passed = self.signature.passed
-        named = [
-            parse_word(word, parameter.copied or parameter.type, self._where(i, parameter))
-            for i, (word, parameter) in enumerate(zip(words, passed, strict=False))
-        ]
-        return named + [parse_word(word, Void(), self.name) for word in words[len(passed) :]]
+        named = [parse_word(word, kind, where) for word, (kind, where) in zip(words, self._kinds, strict=False)]
+        return named + [parse_word(word, Void(), self.name) for word in words[len(named) :]]
 
 
 def is_direct(signature: Signature) -> bool:
@@ -201,9 +199,9 @@ def _for_ctypes(value: Any, kind: Type, where: str) -> Any:
     if isinstance(kind, Pointer):
         return _address(value, kind, where)
     if isinstance(kind, Integer):
-        return c_type(kind)(layout.checked_integer(value, kind, where))
+        return layout.checked_integer(value, kind, where)
     if isinstance(kind, Floating):
-        return c_type(kind)(layout.checked_number(value, kind, where))
+        return layout.checked_number(value, kind, where)
     if isinstance(value, c_type(kind)):
         return value
     return c_type(kind).from_buffer_copy(layout.encode(value, kind, where))
