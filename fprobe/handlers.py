@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ftrace.records import FOREIGN, PYTHON
+from ftrace.records import FOREIGN
 
 EntryHandler = Callable[..., Any]
 ExitHandler = Callable[..., Any]
@@ -18,19 +18,22 @@ ExitHandler = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Resolved:
-    """A handler's code. `kind`: flags of ftrace.records. `plain`: fit for the fast path. `keep`: what keeps it alive."""
+    """A handler's code. `kind`: flags of ftrace.records. `plain`: fit for the fast path. `cookie`: what it gets
+    as `fp`, if not the address of the native probe. `keep`: what keeps it alive.
+    """
 
     address: int
     kind: int = 0
     plain: bool = False
+    cookie: int = 0
     keep: Any = None
 
 
 NO_HANDLER = Resolved(0)
 
 
-def resolve(handler: Any, is_exit: bool, call_python: Callable[..., Any]) -> Resolved:
-    """The code of `handler`; `call_python` makes a ctypes callback of a Python callable.
+def resolve(handler: Any, is_exit: bool, of_python: Callable[[Any, bool], Resolved]) -> Resolved:
+    """The code of `handler`; `of_python` does it for a Python callable.
 
     Raises TypeError naming what cannot be a handler.
     """
@@ -46,8 +49,7 @@ def resolve(handler: Any, is_exit: bool, call_python: Callable[..., Any]) -> Res
     if address is not None:
         return Resolved(address, FOREIGN, keep=handler)
     if callable(handler):
-        callback = call_python(handler, is_exit)
-        return Resolved(_pointer(callback), FOREIGN | PYTHON, keep=callback)
+        return of_python(handler, is_exit)
     raise TypeError(f"not a handler: {handler!r}; give a callable, a C function pointer or a native function")
 
 

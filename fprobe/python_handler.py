@@ -1,23 +1,25 @@
-"""Python handlers: the callback that native code calls, and what becomes of their exceptions."""
+"""Python handlers: the native record that stands for one, and what becomes of their exceptions."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import logging
+import sysconfig
 from collections.abc import Callable
+from functools import cache
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fprobe.handlers import Resolved
 from ftrace.dispatch import pt_regs
+from ftrace.records import FOREIGN, PYTHON
+from sandbox.native_image import NativeImage, cached_image
 
 if TYPE_CHECKING:
     from fprobe.registration import fprobe
 
 log = logging.getLogger("fprobe")
-
-_Registers = pt_regs.ctypes
-_PROTOTYPE = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64
-)
 
 
 class HandlerErrors:
@@ -27,40 +29,55 @@ class HandlerErrors:
         self.first: BaseException | None = None
         self.count = 0
 
-    def add(self, error: BaseException, handler: Any) -> None:
+    def report(self, handler: Any, error: BaseException, traceback: TracebackType | None) -> None:
         """Take note of an exception; it never reaches the traced program."""
         self.count += 1
         if self.first is None:
-            self.first = error
+            self.first = error.with_traceback(traceback)
             name = getattr(handler, "__qualname__", repr(handler))
-            log.error("handler %s raised %s: %s", name, type(error).__name__, error, exc_info=error)
+            log.error("handler %s raised %s: %s", name, type(error).__name__, error, exc_info=self.first)
 
 
-def callback_for(fp: fprobe, data_size: int) -> Callable[[Any, bool], Any]:
-    """Makes ctypes callbacks of Python handlers of `fp`: handler(fp, entry_ip, ret_ip, regs, entry_data).
+@cache
+def _image() -> NativeImage:
+    _check_interpreter()
+    from fprobe import python_call
+
+    image = cached_image("fprobe_python", [python_call.python_call], python_call.__file__)
+    atexit.register(_switch_off, image)
+    return image
+
+
+def _switch_off(image: NativeImage) -> None:
+    """The interpreter is about to end: from now on Python handlers are passed over."""
+    image.variable("python_switched_off").value = 1
+
+
+def _check_interpreter() -> None:
+    """Raise RuntimeError where Python handlers cannot be called from native code."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise RuntimeError("Python handlers need an interpreter with a GIL; use native handlers here")
+    api = ctypes.pythonapi
+    api.PyInterpreterState_Get.restype = api.PyInterpreterState_Main.restype = ctypes.c_void_p
+    if api.PyInterpreterState_Get() != api.PyInterpreterState_Main():
+        raise RuntimeError("Python handlers cannot be called in a sub-interpreter; use native handlers here")
+
+
+def resolver_for(fp: fprobe) -> Callable[[Any, bool], Resolved]:
+    """Makes Python handlers of `fp` callable: handler(fp, entry_ip, ret_ip, regs, entry_data).
 
     `regs` is a pt_regs whose fields can be read and written; `entry_data` a writable memoryview of bytes, or None.
+    Both are valid only during the call.
     """
-    buffer = ctypes.c_ubyte * data_size
-    registers = _Registers.from_address
-    errors = fp.errors
 
-    def make(handler: Callable[..., Any], is_exit: bool) -> Any:
-        def call(_fp: int, ip: int, ret_ip: int, regs: int, data: int) -> int:
-            try:
-                view = memoryview(buffer.from_address(data)).cast("B") if data else None
-                result = handler(fp, ip, ret_ip, registers(regs), view)
-                return 0 if result is None or is_exit else _as_int(result)
-            except BaseException as error:
-                errors.add(error, handler)
-                return 0
+    def make(handler: Callable[..., Any], is_exit: bool) -> Resolved:
+        from fprobe.python_call import PythonHandler
 
-        return _PROTOTYPE(call)
+        objects = (handler, fp, pt_regs.ctypes.from_address, fp.errors.report, None)
+        record: Any = PythonHandler.ctypes()
+        record.handler, record.fp, record.registers, record.report, record.none = map(id, objects)
+        record.data_size, record.is_exit = fp.entry_data_size, is_exit
+        address = _image().address("python_call")
+        return Resolved(address, FOREIGN | PYTHON, cookie=ctypes.addressof(record), keep=(record, objects))
 
     return make
-
-
-def _as_int(result: object) -> int:
-    if isinstance(result, int):
-        return 1 if result else 0
-    raise TypeError(f"an entry handler returns an int or None, not {result!r}")

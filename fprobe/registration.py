@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe.handlers import Resolved, resolve
-from fprobe.python_handler import HandlerErrors, callback_for
+from fprobe.python_handler import HandlerErrors, resolver_for
 from ftrace import ops as ftrace
 from ftrace.locations import Selection
 from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
@@ -113,9 +113,9 @@ class fprobe:
 
 def _build(fp: fprobe, pool: int) -> NativeProbe:
     """The native half of `fp` as it stands: handlers, flags, sizes are fixed here (FP-52)."""
-    make = callback_for(fp, fp.entry_data_size)
-    entry = resolve(fp.entry_handler, False, make)
-    exit_ = resolve(fp.exit_handler, True, make)
+    of_python = resolver_for(fp)
+    entry = resolve(fp.entry_handler, False, of_python)
+    exit_ = resolve(fp.exit_handler, True, of_python)
     fp._handlers = (entry, exit_)
     kind = entry.kind | exit_.kind | (HAS_ENTRY if entry.address else 0) | (HAS_EXIT if exit_.address else 0)
     kind |= KPROBE_SHARED if fp._flags & FPROBE_FL_KPROBE_SHARED else 0
@@ -125,7 +125,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     flags |= FILTERED if fp.thread or fp.max_hits else 0
     return NativeProbe(
         tracer().table.lines,
-        kind=kind, flags=flags, entry=entry.address, exit=exit_.address,
+        kind=kind, flags=flags, entry=entry.address, exit=exit_.address, entry_cookie=entry.cookie, exit_cookie=exit_.cookie,
         data_size=fp.entry_data_size if exit_.address else 0, pool_unclaimed=pool, nr_nodes=pool,
         thread=fp.thread, max_hits=fp.max_hits, hits_left=fp.max_hits,
         action=fp.action,

@@ -173,7 +173,7 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     result: i32 = 0
     if probe.kind & HAS_ENTRY != 0:
         regs = cast(u64, hit.regs)
-        result = call_handler(hit.task, probe.kind, probe.entry, probe.cookie, hit.stub.ip, hit.parent, regs, data)
+        result = call_handler(hit.task, probe.kind, probe.entry, probe.entry_cookie, hit.stub.ip, hit.parent, regs, data)
     if not taken:
         return
     if result != 0:
@@ -197,7 +197,7 @@ def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
 @native
 def run_callback(hit: ptr[Hit], probe: ptr[Probe]) -> void:
     """A bare ftrace_ops: func(ip, parent_ip, ops, fregs), with no lock of its own (FT-42)."""
-    call_handler(hit.task, probe.kind, probe.entry, hit.stub.ip, hit.parent, probe.cookie, cast(u64, hit.regs), 0)
+    call_handler(hit.task, probe.kind, probe.entry, hit.stub.ip, hit.parent, probe.entry_cookie, cast(u64, hit.regs), 0)
 
 
 @native
@@ -337,7 +337,7 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
     data: u64 = 0
     if item.data_size != 0:
         data = node_data(node, probes_of(node)) + cast(u64, item.data)
-    call_handler(task, probe.kind, probe.exit, probe.cookie, entry_ip(node), caller, cast(u64, regs), data)
+    call_handler(task, probe.kind, probe.exit, probe.exit_cookie, entry_ip(node), caller, cast(u64, regs), data)
     unlock(task, bit)
 
 

@@ -76,9 +76,10 @@ class NativeProbe:
         self.address = (ctypes.addressof(self._memory) + 63) & -64
         self.native: Any = Probe.ctypes.from_address(self.address)
         self.native.counters = lines.take()
-        self.native.cookie = self.address
         for name, value in values.items():
             setattr(self.native, name, value)
+        self.native.entry_cookie = self.native.entry_cookie or self.address
+        self.native.exit_cookie = self.native.exit_cookie or self.address
 
     def counts(self) -> Counts:
         """The sum over all threads, at this moment."""

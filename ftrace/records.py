@@ -35,7 +35,8 @@ class Probe:
     kind: u32
     entry: Handler
     exit: Handler
-    cookie: u64  # what handlers get as `fp`
+    entry_cookie: u64  # what the handlers get as `fp`
+    exit_cookie: u64
     counters: u32  # offset of this probe's Counters in a Task
     data_size: u32
     pool_unclaimed: i64  # nodes that no task has taken as credit yet

@@ -3,7 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from sandbox.cache import default_cache
+from sandbox.cache import key as cache_key
+from sandbox.native import NativeFunction, Unit
+
+
+def cached_image(name: str, functions: Sequence[NativeFunction], *files: str) -> NativeImage:
+    """The image of a unit of native functions, from the object cache if it can be.
+
+    `files`: the sources that the functions and what they call are written in.
+    """
+    import llvmlite
+
+    from sandbox.native.compile import compile_unit
+
+    compiler = sorted(Path(__file__).parent.glob("native/*.py"))
+    sources = [path.read_bytes() for path in (*compiler, *map(Path, files))]
+    store = default_cache()
+    key = cache_key(name, llvmlite.__version__, *sources)
+    found = store.get(key)
+    if found is None:
+        found = compile_unit(Unit(name, functions))
+        store.put(key, found)
+    return NativeImage(found)
 
 
 class NativeImage:
