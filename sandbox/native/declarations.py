@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .annotations import Namespace, resolve
-from .types import Array, Bool, Int, Type, as_type
+from .types import Array, Bool, Function, Int, Type, as_type
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,25 @@ class GlobalVariable(Declared):
 
     initial: int | tuple[int, ...] = 0
     symbol: str = ""
+
+
+class Callee:
+    """A function of the language as its callers see it: the front end gives it a name and a signature."""
+
+    @property
+    def name(self) -> str:
+        """What the source calls it."""
+        raise NotImplementedError
+
+    @property
+    def signature(self) -> Function:
+        """Its type."""
+        raise NotImplementedError
+
+    @property
+    def cc(self) -> str:
+        """Its calling convention."""
+        raise NotImplementedError
 
 
 class NullObject:

@@ -6,14 +6,13 @@ import ast
 from typing import Any
 
 from . import calls, messages, operators
-from .declarations import Const, Extern, GlobalVariable, NullObject
+from .declarations import Callee, Const, Extern, GlobalVariable, NullObject
 from .errors import position
 from .scope import MISSING, Scope, similar
 from .structs import Struct
 from .tree import (
     BOOL,
     AddressOf,
-    Callee,
     Conditional,
     Constant,
     Dereference,

@@ -12,7 +12,7 @@ import linecache
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,10 +36,13 @@ def fingerprint(unit: Unit, opt: int = 2) -> str:
 
 @cache
 def _compiler() -> str:
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    """This compiler's own text and the version of llvmlite, which need not be imported for it."""
+    digest = hashlib.sha256(repr(sys.version_info[:2]).encode())
+    llvmlite = find_spec("llvmlite")
+    version = [Path(llvmlite.origin).with_name("_version.py")] if llvmlite and llvmlite.origin else []
+    for file in [*version, *sorted(Path(__file__).parent.glob("*.py"))]:
         digest.update(file.read_bytes())
-    return f"{digest.hexdigest()} llvmlite {metadata.version('llvmlite')} python {sys.version_info[:2]}"
+    return digest.hexdigest()
 
 
 class _Reader:

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import frontend, graph, lint, model, source
+from . import source
 from .annotations import Namespace
+from .declarations import Callee
 from .errors import NativeError, Origin
-from .tree import Callee, TypedFunction
 from .types import Function
+
+# The front end is imported where something is checked: a process that finds its objects in the cache never needs it.
+if TYPE_CHECKING:
+    from .tree import TypedFunction
 
 CONVENTIONS = ("c", "preserve_most", "preserve_all")
 
@@ -87,11 +91,15 @@ class NativeFunction(Callee):
     @cached_property
     def signature(self) -> Function:
         """The function's type. Raises NativeError for a parameter without a type."""
+        from . import frontend
+
         return frontend.signature(*self._source, self.namespace)
 
     @cached_property
     def typed(self) -> TypedFunction:
         """The checked body. Raises NativeError at the first thing that is not in the language."""
+        from . import frontend
+
         return frontend.check(*self._source, self.namespace, self.name, self.signature)
 
     @property
@@ -104,6 +112,8 @@ class NativeFunction(Callee):
 
         Raises NativeError at the first thing that is not in the language.
         """
+        from . import graph, lint
+
         graph.check([self])
         lint.warn(self.typed)
 
@@ -113,6 +123,8 @@ class NativeFunction(Callee):
 
     @cached_property
     def _model(self) -> Callable[..., Any]:
+        from . import model
+
         return model.python(self.typed)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .declarations import Callee
 from .structs import Struct
 from .tree import (
     Assign,
     Binary,
     Break,
     Call,
-    Callee,
     Cast,
     Compare,
     Conditional,

@@ -1,7 +1,7 @@
 """The typed tree: what the front end produces and the back ends read. Nothing here knows Python or LLVM.
 
 An *expression* has a value of a scalar type. A *place* is memory with a type: it can be loaded from, stored
-to, and its address taken. Every node knows the line and column that it came from.
+to, and its address taken. Every node knows the line and column that it came from. Nobody changes a node.
 """
 
 from __future__ import annotations
@@ -10,38 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from .declarations import Extern, GlobalVariable
+from .declarations import Callee, Extern, GlobalVariable
 from .errors import At
 from .structs import Struct
 from .types import Bool, Function, Type
 
 
-class Callee:
-    """A function of the language as its callers see it: the front end gives it a name and a signature."""
-
-    @property
-    def name(self) -> str:
-        """What the source calls it."""
-        raise NotImplementedError
-
-    @property
-    def signature(self) -> Function:
-        """Its type."""
-        raise NotImplementedError
-
-    @property
-    def cc(self) -> str:
-        """Its calling convention."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Expression:
     at: At
     type: Type
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Constant(Expression):
     """An integer or bool. `complement` marks a literal written with ~, which may wrap to its context."""
 
@@ -49,22 +30,22 @@ class Constant(Expression):
     complement: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class NullPointer(Expression):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Load(Expression):
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AddressOf(Expression):
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Unary(Expression):
     """`-`, `~` or `not`."""
 
@@ -72,7 +53,7 @@ class Unary(Expression):
     operand: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Binary(Expression):
     """`+ - * // % & | ^ << >>` on operands of one type (shifts: the count has an unsigned type of its own)."""
 
@@ -81,7 +62,7 @@ class Binary(Expression):
     right: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Compare(Expression):
     """`== != < <= > >=` on operands of one type."""
 
@@ -90,7 +71,7 @@ class Compare(Expression):
     right: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Logic(Expression):
     """`and` / `or` with short circuit."""
 
@@ -99,14 +80,14 @@ class Logic(Expression):
     right: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Conditional(Expression):
     condition: Expression
     then: Expression
     otherwise: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Extreme(Expression):
     """`min(left, right)` or `max(left, right)`."""
 
@@ -115,23 +96,23 @@ class Extreme(Expression):
     right: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Cast(Expression):
     operand: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FunctionAddress(Expression):
     target: Callee | Extern
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Call(Expression):
     target: Callee | Extern | Expression
     arguments: tuple[Expression, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class IntrinsicCall(Expression):
     """An operation of the machine: `options` are its constant arguments (memory order, names)."""
 
@@ -140,18 +121,18 @@ class IntrinsicCall(Expression):
     options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Place:
     at: At
     type: Type
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class LocalPlace(Place):
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class GlobalPlace(Place):
     """A variable of the unit or an external one; `name` is what the source calls it."""
 
@@ -159,19 +140,19 @@ class GlobalPlace(Place):
     variable: GlobalVariable | Extern
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Dereference(Place):
     pointer: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FieldPlace(Place):
     base: Place
     struct: Struct
     field: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ElementPlace(Place):
     """Element `index` of an array place."""
 
@@ -179,7 +160,7 @@ class ElementPlace(Place):
     index: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class OffsetPlace(Place):
     """`pointer[index]`: the place `index` elements after where `pointer` points."""
 
@@ -187,18 +168,18 @@ class OffsetPlace(Place):
     index: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Statement:
     at: At
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Assign(Statement):
     place: Place
     value: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Update(Statement):
     """`place operator= value`: the place is evaluated once."""
 
@@ -207,37 +188,37 @@ class Update(Statement):
     value: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Zero(Statement):
     """A local array or struct comes into being, all zero."""
 
     place: LocalPlace
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Evaluate(Statement):
     value: Expression
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Return(Statement):
     value: Expression | None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class If(Statement):
     condition: Expression
     then: Sequence[Statement]
     otherwise: Sequence[Statement]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class While(Statement):
     condition: Expression
     body: Sequence[Statement]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ForRange(Statement):
     """`for variable in range(start, stop, step)` with Python's meaning; `step` is a constant."""
 
@@ -248,17 +229,17 @@ class ForRange(Statement):
     body: Sequence[Statement]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Break(Statement):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Continue(Statement):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class TypedFunction:
     """A checked function. `locals` maps every local, parameters first, to its type."""
 
