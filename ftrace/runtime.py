@@ -20,7 +20,7 @@ from sandbox.native import Unit
 from sandbox.native.compile import compile_unit
 from sandbox.native_image import NativeImage
 from sandbox.thread_key import ThreadKey
-from sandbox.x86_64.vectors import save_area
+from sandbox.x86_64.vectors import SaveArea, save_area
 
 FUNCTIONS = (
     tasks.task_get,
@@ -49,7 +49,7 @@ FUNCTIONS = (
 )
 
 
-def constants(task_offset: int, save_area: int, save_mask: int, save: str) -> dict[str, int | str]:
+def constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     """What the assembly names: field offsets and sizes."""
     task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
     first_item = ProbeList.offset("items")
@@ -66,7 +66,8 @@ def constants(task_offset: int, save_area: int, save_mask: int, save: str) -> di
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),
         "USER_SS": 0x2B, "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
-        "XSAVE_SIZE": save_area + 64, "XSAVE_MASK": save_mask, "XSAVE": save,
+        "XSAVE_SIZE": area.size + 64, "XSAVE_MASK": area.mask, "XSAVE": area.instruction, "VECTOR": area.register,
+        "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
     }  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def _stub_offsets() -> dict[str, int]:
 def _object_code(task_offset: int) -> bytes:
     """The runtime's object, from the cache if these very sources were compiled for this layout before."""
     area = save_area()
-    named = constants(task_offset, area.size, area.mask, area.instruction)
+    named = constants(task_offset, area)
     store = default_cache()
     key = cache_key("ftrace runtime", llvmlite.__version__, repr(sorted(named.items())), *_sources())
     found = store.get(key)

@@ -262,9 +262,11 @@ exit_flags:
 """
 
 CALL_FOREIGN = """
-# i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, with the
-# vector state kept. The save area is on the stack, 64-byte aligned; its size and mask come from CPUID.
-#   rbx = handler, then its result; r12 = ip; rbp = frame
+# i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, at the
+# entry or return of a function that follows the C convention. Of the vector state only what arguments and results can be
+# in is live there: the first eight vector registers, kept here; and, where a long double is returned, the x87 stack, which
+# takes the complete way. XGETBV says whether the x87 unit is in use.
+#   rbx = handler, then its result; r12 = ip, r13 = ret_ip; rbp = frame
     .globl ftrace_call_foreign
     .p2align 4
 ftrace_call_foreign:
@@ -272,10 +274,30 @@ ftrace_call_foreign:
     mov %rsp, %rbp
     push %rbx
     push %r12
-    sub $$$XSAVE_SIZE, %rsp
-    and $$-64, %rsp
+    push %r13
     mov %rdi, %rbx
     mov %rdx, %r12
+    mov %rcx, %r13
+    cld
+    mov $$1, %ecx
+    $XGETBV
+    test $$1, %al
+    jne 7f
+    sub $$512, %rsp
+    and $$-64, %rsp
+$keep_vectors
+    mov %rsi, %rdi
+    mov %r12, %rsi
+    mov %r13, %rdx
+    mov %r8, %rcx
+    mov %r9, %r8
+    call *%rbx
+$get_vectors
+    jmp 8f
+
+7:  # every component, in an area on the stack, 64-byte aligned; its size and mask come from CPUID
+    sub $$$XSAVE_SIZE, %rsp
+    and $$-64, %rsp
     xor %edx, %edx
     mov $$$XSAVE_MASK, %eax
     movq $$0, 512(%rsp)
@@ -289,17 +311,17 @@ ftrace_call_foreign:
     $XSAVE (%rsp)
     mov %rsi, %rdi
     mov %r12, %rsi
-    mov %rcx, %rdx
+    mov %r13, %rdx
     mov %r8, %rcx
     mov %r9, %r8
-    cld
     call *%rbx
     mov %eax, %ebx
     xor %edx, %edx
     mov $$$XSAVE_MASK, %eax
     xrstor (%rsp)
     mov %ebx, %eax
-    lea -16(%rbp), %rsp
+8:  lea -24(%rbp), %rsp
+    pop %r13
     pop %r12
     pop %rbx
     pop %rbp
@@ -342,6 +364,13 @@ _ENTRY_IMAGE = """    sub $$8, %rsp
 """
 
 
+def _vectors(register: str, keep: bool) -> str:
+    """Move the first eight vector registers (`register`: xmm, ymm or zmm) to the stack, or back."""
+    move = {"xmm": "movaps", "ymm": "vmovaps", "zmm": "vmovaps"}[register]
+    pairs = [(f"%{register}{i}", f"{64 * i}(%rsp)") for i in range(8)]
+    return "\n".join(f"    {move} {a}, {b}" if keep else f"    {move} {b}, {a}" for a, b in pairs)
+
+
 def _image() -> str:
     fix_sp = "    lea 184(%rsp), %rax\n    mov %rax, $REGS_SP(%rsp)\n    cld"
     return _ENTRY_IMAGE + _push(_IMAGE) + "\n" + fix_sp
@@ -358,6 +387,8 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         "save": _push(_SAVED),
         "restore": _pop(_SAVED),
         "restore_but_rax": _pop(_SAVED[1:]),
+        "keep_vectors": _vectors(str(constants["VECTOR"]), keep=True),
+        "get_vectors": _vectors(str(constants["VECTOR"]), keep=False),
         "image": _image(),
         "push_image": _push(_IMAGE),
         "unimage": _unimage(),

@@ -21,11 +21,20 @@ _XGETBV = bytes.fromhex("31c90f01d048c1e2204809d0c3")
 
 @dataclass(frozen=True)
 class SaveArea:
-    """`instruction` ('xsavec' or 'xsave'), `mask` of components, and `size` in bytes of the area (64-byte aligned)."""
+    """`instruction` ('xsavec' or 'xsave'), `mask` of components, and `size` in bytes of the area (64-byte aligned).
+
+    `register`: the widest vector registers, 'xmm', 'ymm' or 'zmm'. `tells_use`: XGETBV(1) says which components are in use.
+    """
 
     instruction: str
     mask: int
     size: int
+    tells_use: bool
+
+    @property
+    def register(self) -> str:
+        """The name that the widest vector registers go by."""
+        return "zmm" if self.mask & AVX512 else "ymm" if self.mask & AVX else "xmm"
 
 
 class _Cpu:
@@ -56,9 +65,11 @@ def save_area() -> SaveArea:
         if not cpu.cpuid(1)[2] >> 27 & 1:
             raise OSError(38, "this CPU has no XSAVE: vector registers cannot be kept around handlers")
         mask = cpu.xgetbv() & WANTED
-        if cpu.cpuid(0xD, 1)[0] >> 1 & 1:
-            return SaveArea("xsavec", mask, _compacted_size(cpu, mask))
-        return SaveArea("xsave", mask, _standard_size(cpu, mask))
+        features = cpu.cpuid(0xD, 1)[0]
+        tells_use = bool(features >> 2 & 1)
+        if features >> 1 & 1:
+            return SaveArea("xsavec", mask, _compacted_size(cpu, mask), tells_use)
+        return SaveArea("xsave", mask, _standard_size(cpu, mask), tells_use)
     finally:
         cpu.close()
 
