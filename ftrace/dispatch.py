@@ -173,7 +173,9 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     result: i32 = 0
     if probe.kind & HAS_ENTRY != 0:
         regs = cast(u64, hit.regs)
-        result = call_handler(hit.task, probe.kind, probe.entry, probe.entry_cookie, hit.stub.ip, hit.parent, regs, data)
+        result = call_handler(
+            hit.task, probe.kind, probe.entry, probe.entry_cookie, hit.stub.ip, hit.parent, regs, data
+        )
     if not taken:
         return
     if result != 0:

@@ -89,6 +89,8 @@ def _classify(body: str) -> tuple[Match, str]:
 def index_of(pattern: Pattern) -> int:
     """The 0-based position that an INDEX pattern names, or -1 if it is no number in C notation (FT-34)."""
     text = pattern.text
+    if "_" in text:  # Python's notation, not C's
+        return -1
     digits = text[1:] if len(text) > 1 and text[0] == "0" and text[1].isdigit() else text
     base = 8 if digits is not text else 0
     try:

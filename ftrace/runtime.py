@@ -9,7 +9,7 @@ from pathlib import Path
 
 import llvmlite
 
-from ftrace import actions, dispatch, pools, quiesce, rethook, text_poke
+from ftrace import actions, dispatch, faults, pools, quiesce, rethook, text_poke
 from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
@@ -45,6 +45,7 @@ FUNCTIONS = (
     quiesce.quiesce,
     quiesce.is_pinned,
     signals.signal_dispatch,
+    faults.fault_signal,
     *actions.HANDLERS,
 )
 
@@ -65,10 +66,22 @@ def constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "RECORD_IP": -stubs.RETURN_POINT,
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),
-        "USER_SS": 0x2B, "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
+        **_guard_offsets(), "USER_SS": 0x2B, "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
         "XSAVE_SIZE": area.size + 64, "XSAVE_MASK": area.mask, "XSAVE": area.instruction, "VECTOR": area.register,
         "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
     }  # fmt: skip
+
+
+def _guard_offsets() -> dict[str, int]:
+    task, guard = tasks.Task, tasks.Guard
+    fields = {"TARGET": "target", "PARENT": "parent", "SP": "sp", "NODES": "top", "REC": "rec", "BX": "bx", "BP": "bp"}
+    fields |= {name.upper(): name for name in ("r12", "r13", "r14", "r15")}
+    found = {f"GUARD_{name}": guard.offset(field) for name, field in fields.items()}
+    return found | {
+        "GUARD_TOP": task.offset("guard"),
+        "GUARD_END": task.offset("guard_end"),
+        "GUARD_SIZE": guard.size,
+    }
 
 
 class Runtime:
@@ -85,6 +98,7 @@ class Runtime:
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
+        self.faults = faults.FaultGuard(self)
         self.force_breakpoints = 0
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         memory.sync_cores()

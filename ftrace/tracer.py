@@ -112,9 +112,11 @@ class Tracer:
 
     def _module_event(self, event: ModuleState, module: Module) -> None:
         if event is ModuleState.COMING:
+            self.runtime.faults.cover(module, [(text.base, text.end) for text in module.texts])
             self._module_coming(module)
         elif event is ModuleState.GOING:
             self._module_going(module)
+            self.runtime.faults.cover(module, [])
 
     def _module_coming(self, module: Module) -> None:
         """An ops with an empty filter covers the new functions too (FT-71, FT-79)."""

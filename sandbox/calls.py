@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sandbox import layout
+from sandbox import faults, layout
 from sandbox.signatures import Array, Floating, Integer, Pointer, Record, Signature, Type, Unsupported, Void
 from sandbox.words import parse_word
 
@@ -85,18 +85,27 @@ class Function:
 
     @functools.cached_property
     def pointer(self) -> Any:
-        """The bare ctypes function, without checks. Raises TypeError if ctypes cannot make such calls."""
+        """The bare ctypes function, without checks or guard. Raises TypeError if ctypes cannot make such calls."""
+        return self._pointer_at(self.address)
+
+    @functools.cached_property
+    def _guarded(self) -> Any:
+        """The ctypes function by way of the installed guard."""
+        assert faults.installed is not None
+        return self._pointer_at(faults.installed.entry(self.address))
+
+    def _pointer_at(self, address: int) -> Any:
         if not is_direct(self.signature):
             raise TypeError(f"ctypes cannot call {self.signature}")
         try:
             parameters = [c_type(parameter.type) for parameter in self.signature.parameters]
-            return ctypes.CFUNCTYPE(c_type(self.signature.returns), *parameters)(self.address)
+            return ctypes.CFUNCTYPE(c_type(self.signature.returns), *parameters)(address)
         except TypeError as error:
             raise TypeError(f"{self.name}() cannot be called from Python: {error}") from None
 
     def _through_ctypes(self, *arguments: Any) -> Any:
         kinds = self._kinds
-        function = self.pointer
+        function = self.pointer if faults.installed is None else self._guarded
         converted = [_for_ctypes(value, kind, where) for value, (kind, where) in zip(arguments, kinds, strict=False)]
         for i, value in enumerate(arguments[len(kinds) :], len(kinds)):
             _, kind, where = self._extra(i, value)
@@ -104,6 +113,8 @@ class Function:
             # What has no parameter to say its type must say it itself.
             converted.append(found if isinstance(kind, Pointer) else c_type(kind)(found))
         result = function(*converted)
+        if faults.installed is not None:
+            faults.installed.check()
         if isinstance(self.signature.returns, Record):
             return layout.decode(bytes(result), self.signature.returns)
         return result or 0 if isinstance(self.signature.returns, Pointer) else result
@@ -116,7 +127,11 @@ class Function:
         extra = [self._extra(i, value) for i, value in enumerate(arguments[len(kinds) :], len(kinds))]
         alive: list[Any] = []
         values = [_in_memory(value, kind, where, alive) for value, kind, where in (*named, *extra)]
-        return thunks.call(self.signature, self.address, values, [kind for _, kind, _ in extra])
+        entry = self.address if faults.installed is None else faults.installed.entry(self.address)
+        result = thunks.call(self.signature, entry, values, [kind for _, kind, _ in extra])
+        if faults.installed is not None:
+            faults.installed.check()
+        return result
 
     def _extra(self, i: int, value: Any) -> tuple[Any, Type, str]:
         kind: Type = Pointer()

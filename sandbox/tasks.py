@@ -76,6 +76,39 @@ class Node:
 
 
 @struct
+class Guard:
+    """A guarded call: what to go on with if it faults."""
+
+    target: u64
+    parent: u64  # the return address
+    sp: u64  # address of the return slot
+    top: u64  # the newest node at the time
+    rec: u64
+    bx: u64
+    bp: u64
+    r12: u64
+    r13: u64
+    r14: u64
+    r15: u64
+
+
+GUARDS = 32
+
+
+@struct
+class Fault:
+    """The last fault of a guarded call in this thread."""
+
+    pending: u64
+    signal: u64
+    address: u64
+    in_probe: u64
+    registers: array[u64, 18]  # as in a ucontext: r8..r15, di, si, bp, bx, dx, ax, cx, sp, ip, flags
+    calls: array[u64, 32]  # entry addresses of the hooked calls that had not returned, innermost first
+    depth: u64
+
+
+@struct
 class Task:
     """A thread's record."""
 
@@ -93,8 +126,10 @@ class Task:
     preempt: u32
     index: u32
     abandoned: u64  # nodes whose call never returned
-    saved_mask: u64
-    vectors: u64  # where a foreign handler's caller has its vector registers saved, or 0
+    guard: ptr[Guard]  # where the next guarded call is noted
+    guard_end: ptr[Guard]
+    fault: Fault
+    guards: array[Guard, 32]
 
 
 HITS_MASK = (1 << 48) - 1
@@ -146,7 +181,9 @@ def task_reset(task: ptr[Task]) -> void:
     task.context = 0
     task.kprobe = 0
     task.preempt = 0
-    task.vectors = 0
+    task.guard = addressof(task.guards[0])
+    task.guard_end = addressof(task.guards[GUARDS - 1])
+    task.fault.pending = 0
     task.rec = 0
 
 

@@ -22,8 +22,12 @@ import re
 from collections.abc import Mapping
 from string import Template
 
+from ftrace.x86_64.guard import GUARD
+
 PT_REGS_WORDS = 21
 _SAVED = ("rax", "rdi", "rsi", "rdx", "r8", "r11")
+
+_KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
 
 # Words of a full register image, from the highest address down; what stands at each is pushed.
 _IMAGE = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10", "r11", "rbx", "rbp", "r12", "r13", "r14", "r15")
@@ -389,6 +393,8 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         "restore_but_rax": _pop(_SAVED[1:]),
         "keep_vectors": _vectors(str(constants["VECTOR"]), keep=True),
         "get_vectors": _vectors(str(constants["VECTOR"]), keep=False),
+        "keep": _push(_KEPT),
+        "get": _pop(_KEPT),
         "image": _image(),
         "push_image": _push(_IMAGE),
         "unimage": _unimage(),
@@ -402,7 +408,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         ("ftrace_exit_only_data", INLINE_DATA, NO_ENTRY),
     )
     exits = (("ftrace_exit_fast", EXIT_NO_DATA), ("ftrace_exit_fast_data", EXIT_INLINE_DATA))
-    texts = [ENTRY_FAST, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY]
+    texts = [ENTRY_FAST, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY, GUARD]
     texts += [_expand(BOTH_FAST, {"name": name, "data": data, "call": call}) for name, data, call in variants]
     texts += [_expand(EXIT_FAST, {"name": name, "data": data}) for name, data in exits]
     expanded = "\n".join(_expand(text, saves) for text in texts)
