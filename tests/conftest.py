@@ -1,0 +1,22 @@
+"""What all tests share: a cache of compiled objects of their own, and the state they must leave behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from sandbox import cache, perfmap
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shared_cache(tmp_path_factory):
+    """One directory for all workers of a run, so that the runtime is compiled once."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ.setdefault(cache.DIRECTORY, str(shared / "objects"))
+    os.environ.setdefault(perfmap.OPT_OUT, "1")

@@ -1,0 +1,52 @@
+"""Tests that may take the interpreter with them run in one of their own: `@isolated`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parent
+
+_CHILD = """
+import faulthandler, importlib, sys
+faulthandler.enable()
+faulthandler.dump_traceback_later({timeout} - 2, exit=True)
+sys.path[:0] = {paths!r}
+getattr(importlib.import_module({module!r}), {name!r}).__wrapped__(**{arguments!r})
+print("the test has ended")
+"""
+
+
+def run_source(source: str, *, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python source in a fresh interpreter, where freed memory is overwritten, with a time limit in seconds."""
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True, text=True, timeout=timeout, check=False,
+        env={**os.environ, "MALLOC_PERTURB_": "165", **environment},
+    )  # fmt: skip
+
+
+def isolated(test: Callable[..., None] | None = None, *, timeout: float = 30, **environment: str) -> Any:
+    """Decorator: the test's body runs in a fresh interpreter, and fails if that does not end well and in time.
+
+    `environment`: variables for that process. Parameters of the test have to survive repr().
+    """
+    if test is None:
+        return functools.partial(isolated, timeout=timeout, **environment)
+
+    @functools.wraps(test)
+    def wrapper(**arguments: Any) -> None:
+        paths = [str(Path(sys.modules[test.__module__].__file__ or "").parent), str(TESTS)]
+        source = _CHILD.format(
+            timeout=timeout, paths=paths, module=test.__module__, name=test.__name__, arguments=arguments
+        )
+        done = run_source(source, timeout=timeout, **environment)
+        ended = done.returncode == 0 and done.stdout.endswith("the test has ended\n")
+        assert ended, f"status {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+
+    return wrapper

@@ -1,0 +1,77 @@
+"""Imports point one way, and every module can be imported by itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ORDER = ("sandbox", "ftrace", "kprobes", "fprobe")
+SOURCES = [path for package in ORDER for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_imports_point_from_fprobe_to_sandbox(package):
+    above = set(ORDER[ORDER.index(package) + 1 :])
+    wrong = {
+        f"{_name(path)} imports {', '.join(sorted(_imported(path) & above))}"
+        for path in SOURCES
+        if path.is_relative_to(ROOT / package) and _imported(path) & above
+    }
+    assert wrong == set()
+
+
+def test_lazy_homes_point_the_same_way():
+    # fprobe names its modules in strings, which the parse above does not see.
+    import fprobe
+
+    assert {home.split(".")[0] for home in fprobe._HOMES} <= set(ORDER)
+    for name in fprobe.__all__:
+        assert getattr(fprobe, name) is not None
+
+
+_EACH = """
+import importlib, sys
+class Extras:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("cffi", "numba", "pytest", "hypothesis", "numpy"):
+            raise ImportError(f"{name} is an extra")
+sys.meta_path.insert(0, Extras())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_every_module_imports_without_the_extras():
+    names = [_name(path) for path in SOURCES if path.stem != "__main__"]
+    done = subprocess.run(
+        [sys.executable, "-c", _EACH, *names], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_a_package_alone_is_light(package):
+    heavy = "[n for n in ('llvmlite', 'capstone', 'elftools', 'click', 'ctypes') if n in sys.modules]"
+    source = f"import sys, {package}; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
