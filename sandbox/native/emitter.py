@@ -1,8 +1,12 @@
-"""The instructions of one function as text: fresh names, blocks, and the source position of each instruction."""
+"""The instructions of one function as text: fresh names, blocks, and the source position of each instruction.
+
+Names that the compiler makes have a dot in them, which no name of the source has.
+"""
 
 from __future__ import annotations
 
 from .errors import At
+from .metadata import identifier
 from .module import ModuleText
 
 
@@ -27,7 +31,7 @@ class Emitter:
     def value(self, instruction: str) -> str:
         """Emits an instruction with a result; returns the result's name."""
         self._values += 1
-        name = f"%t{self._values}"
+        name = f"%t.{self._values}"
         self.emit(f"{name} = {instruction}")
         return name
 
@@ -37,14 +41,14 @@ class Emitter:
 
     def alloca(self, name: str, memory: str, align: int) -> str:
         """Room on the stack, allocated once at the function's entry."""
-        slot = f"%{name}.slot"
+        slot = f"%{identifier(name + '.slot')}"
         self._allocas.append(f"  {slot} = alloca {memory}, align {align}")
         return slot
 
     def label(self, hint: str) -> str:
         """A fresh name for a block."""
         self._blocks += 1
-        return f"{hint}{self._blocks}"
+        return f"{hint}.{self._blocks}"
 
     def begin(self, label: str) -> None:
         """The block *label* starts here; what came before flows into it unless it has ended."""

@@ -29,12 +29,15 @@ from .tree import (
 )
 from .types import LITERAL, NULL, Array, Function, Int, Pointer, Type, void
 
+MAX_DEPTH = 64
+
 
 class Expressions:
     """Checks the expressions of one function; each method returns a node or raises NativeError."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
+        self._depth = 0
 
     def value(self, node: ast.expr, expected: Type) -> Expression:
         """*node* as a value of the type *expected*."""
@@ -74,7 +77,11 @@ class Expressions:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             raise self.scope.error(node, messages.unsupported(node))
+        if self._depth == MAX_DEPTH:
+            raise self.scope.error(node, "this is nested too deeply: assign parts of it to variables")
+        self._depth += 1
         found: Expression | Place = method(node, wish)
+        self._depth -= 1
         return found
 
     def coerce(self, node: ast.expr, value: Expression, expected: Type) -> Expression:

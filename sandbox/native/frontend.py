@@ -9,7 +9,7 @@ from .errors import LocatedError, Origin, error_at, position
 from .flow import check_flow
 from .scope import Scope, assigned_names
 from .statements import Statements
-from .tree import TypedFunction
+from .tree import Statement, TypedFunction
 from .types import Function, Type, void
 
 
@@ -29,13 +29,20 @@ def check(origin: Origin, node: ast.FunctionDef, namespace: Namespace, name: str
     scope = Scope(origin, namespace, type_.result, *assigned_names(node))
     parameters = tuple(argument.arg for argument in node.args.args)
     scope.locals.update(zip(parameters, type_.parameters, strict=True))
-    body = Statements(scope).block(node.body)
+    body = _body(scope, node)
     function = TypedFunction(name, type_, parameters, scope.locals, body, position(node), origin.filename)
     try:
         check_flow(function)
     except LocatedError as problem:
         raise error_at(origin, problem.at, str(problem)) from None
     return function
+
+
+def _body(scope: Scope, node: ast.FunctionDef) -> list[Statement]:
+    try:
+        return Statements(scope).block(node.body)
+    except RecursionError:
+        raise scope.error(node, f"{node.name} is nested too deeply: split it into functions") from None
 
 
 def _check_parameters(scope: Scope, node: ast.FunctionDef) -> None:

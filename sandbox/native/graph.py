@@ -7,7 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from . import bounds
 from .errors import LocatedError, NativeError, Origin, error_at
-from .tree import Call, FunctionAddress, TypedFunction, nodes
+from .tree import Call, Cast, FunctionAddress, TypedFunction, nodes
+from .types import Int
 
 MAX_STACK = 16384
 """Bytes of variables on the deepest chain of calls."""
@@ -40,6 +41,7 @@ def check(functions: Sequence[F], bounded: bool = True) -> list[F]:
     stack: dict[Any, int] = {}
     for function in ordered:
         try:
+            _check_addresses(function.typed)
             stack[function] = _stack(function, stack)
             work[function] = bounds.work(function.typed, work) if bounded and function.bounded else 1
         except LocatedError as problem:
@@ -60,6 +62,15 @@ def callees(function: TypedFunction) -> Iterator[tuple[Any, Call | FunctionAddre
     for node in nodes(function.body, (Call, FunctionAddress)):
         if hasattr(node.target, "typed"):
             yield node.target, node
+
+
+def _check_addresses(function: TypedFunction) -> None:
+    """Function pointers call by C's convention; the address of another function may only be taken as a number."""
+    numbers = {id(node.operand) for node in nodes(function.body, Cast) if isinstance(node.type, Int)}
+    for node in nodes(function.body, FunctionAddress):
+        if node.target.cc != "c" and id(node) not in numbers:
+            message = f"{node.target.name} has the convention {node.target.cc}, and function pointers have C's"
+            raise LocatedError(node.at, message)
 
 
 def _visit(function: F, done: dict[F, None], path: list[F]) -> None:

@@ -8,6 +8,7 @@ from . import lower_arithmetic
 from .emitter import Emitter
 from .lower_expressions import CONVENTIONS, Lowering
 from .lower_intrinsics import zero_fill
+from .metadata import identifier
 from .module import ModuleText, passed, register, returned
 from .tree import (
     Assign,
@@ -56,7 +57,7 @@ class FunctionLowering:
             getattr(self, f"_{type(statement).__name__.lower()}")(statement)
 
     def _store_parameter(self, name: str) -> None:
-        type_, value = self.function.locals[name], f"%{name}"
+        type_, value = self.function.locals[name], f"%{identifier(name + '.in')}"
         if isinstance(type_, Bool):
             value = self.emitter.value(f"zext i1 {value} to i8")
         memory = self.emitter.module.memory(type_)
@@ -169,8 +170,9 @@ class FunctionLowering:
 def definition(module: ModuleText, function: TypedFunction, symbol: str, attributes: str, cc: str, linkage: str) -> str:
     """The text of one `define`, its instructions tied to the source lines."""
     subprogram = module.metadata.subprogram(function, symbol)
-    types = function.signature.parameters
-    parameters = ", ".join(f"{passed(type_)} %{name}" for type_, name in zip(types, function.parameters, strict=True))
-    head = f"define {linkage}{CONVENTIONS[cc]}{returned(function.signature.result)} @{symbol}({parameters})"
+    names = [f"%{identifier(name + '.in')}" for name in function.parameters]
+    types = map(passed, function.signature.parameters)
+    parameters = ", ".join(f"{type_} {name}" for type_, name in zip(types, names, strict=True))
+    head = f"define {linkage}{CONVENTIONS[cc]}{returned(function.signature.result)} @{identifier(symbol)}({parameters})"
     body = FunctionLowering(module, function, subprogram).body()
     return f"{head} {attributes} !dbg !{subprogram} {{\n{body}\n}}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 
 from .errors import At
 from .tree import TypedFunction
+
+PLAIN = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$]*")
 
 
 class Metadata:
@@ -55,6 +58,11 @@ class Metadata:
 
     def _add(self, node: str) -> int:
         return self._nodes.setdefault(node, len(self._nodes))
+
+
+def identifier(name: str) -> str:
+    """*name* as LLVM writes it after `@` or `%`: quoted when it is not plain ASCII."""
+    return name if PLAIN.fullmatch(name) else quoted(name)
 
 
 def quoted(text: str) -> str:

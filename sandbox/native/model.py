@@ -118,17 +118,24 @@ class _Writer:
 
     def _compound(self, node: Statement) -> Iterator[str]:
         match node:
-            case If(condition=condition, then=then, otherwise=otherwise):
-                yield f"if {self._value(condition)}:"
-                yield from self._block(then)
-                yield "else:"
-                yield from self._block(otherwise)
+            case If():
+                yield from self._if(node)
             case While(condition=condition, body=body):
                 yield f"while {self._value(condition)}:"
                 yield from self._block(body)
             case ForRange(variable=variable, start=start, stop=stop, step=step, body=body):
                 yield f"for v_{variable.name} in range({self._value(start)}, {self._value(stop)}, {step}):"
                 yield from self._block(body)
+
+    def _if(self, node: If) -> Iterator[str]:
+        word = "if"
+        rest: list[Statement] = [node]
+        while len(rest) == 1 and isinstance(rest[0], If):
+            yield f"{word} {self._value(rest[0].condition)}:"
+            yield from self._block(rest[0].then)
+            word, rest = "elif", list(rest[0].otherwise)
+        yield "else:"
+        yield from self._block(rest)
 
     # expressions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .declarations import Extern, GlobalVariable
-from .metadata import Metadata, quoted
+from .metadata import Metadata, identifier, quoted
 from .structs import Struct
 from .types import Array, Bool, Function, Int, Type, void
 
@@ -20,6 +20,7 @@ class ModuleText:
     def __init__(self, metadata: Metadata, symbols: dict[Any, str], checked: bool = False) -> None:
         self.metadata = metadata
         self._symbols = symbols
+        self._defined = frozenset(symbols.values())
         self.checked = checked
         self._structs: dict[Struct, str] = {}
         self._definitions: dict[str, str] = {}
@@ -30,13 +31,13 @@ class ModuleText:
         """The `@name` of a function or variable; an external one gets its declaration."""
         if isinstance(target, Extern):
             return self._extern(target)
-        return f"@{self._symbols[target]}"
+        return f"@{identifier(self._symbols[target])}"
 
     def global_variable(self, variable: GlobalVariable | Extern) -> str:
         """The `@name` of a variable."""
         if isinstance(variable, Extern):
             return self._extern(variable)
-        symbol = self._symbols[variable]
+        symbol = identifier(self._symbols[variable])
         if symbol not in self._globals:
             type_ = variable.type
             value = self._initial(type_, variable.initial)
@@ -72,20 +73,18 @@ class ModuleText:
         return "\n".join([*parts, *functions, self.metadata.text(), ""])
 
     def _extern(self, target: Extern) -> str:
-        type_ = target.type
-        if isinstance(type_, Function):
-            parameters = ", ".join(map(passed, type_.parameters))
-            declaration = f"declare {returned(type_.result)} @{target.symbol}({parameters}) nounwind"
-        else:
-            declaration = f"@{target.symbol} = external global {self.memory(type_)}"
-        self._declarations[target.symbol] = declaration
-        return f"@{target.symbol}"
+        name = f"@{identifier(target.symbol)}"
+        if target.symbol not in self._defined:
+            self._declarations[target.symbol] = _declaration(name, target.type, self)
+        return name
 
     def _struct(self, struct: Struct) -> str:
         if struct not in self._structs:
             taken = self._structs.values()
-            name = f"%{struct.name}"
-            self._structs[struct] = name if name not in taken else f"{name}.{len(self._structs)}"
+            name = f"%{identifier(struct.name)}"
+            self._structs[struct] = (
+                name if name not in taken else f"%{identifier(f'{struct.name}.{len(self._structs)}')}"
+            )
             fields = ", ".join(map(self.memory, struct.fields.values()))
             self._definitions[struct.name + str(id(struct))] = f"{self._structs[struct]} = type {{ {fields} }}"
         return self._structs[struct]
@@ -98,6 +97,13 @@ class ModuleText:
         assert isinstance(type_, Array)
         values = [*initial, *[0] * (type_.count - len(initial))]
         return "[" + ", ".join(f"{self.memory(type_.element)} {value}" for value in values) + "]"
+
+
+def _declaration(name: str, type_: Type, module: ModuleText) -> str:
+    if not isinstance(type_, Function):
+        return f"{name} = external global {module.memory(type_)}"
+    parameters = ", ".join(map(passed, type_.parameters))
+    return f"declare {returned(type_.result)} {name}({parameters}) nounwind"
 
 
 def _align(type_: Type) -> int:

@@ -41,12 +41,15 @@ def _definitions(filename: str, lines: tuple[str, ...]) -> tuple[Origin, dict[tu
     return origin, found
 
 
-def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Every statement under *node*, without descending into expressions."""
-    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-        for child in getattr(node, name, ()):
-            yield child
-            yield from statements(child)
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every statement under *tree*, without descending into expressions."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            children = getattr(node, name, ())
+            yield from children
+            waiting += children
 
 
 def binds(function: FunctionType, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from native_machine import define, isolated, load_functions
 
-from sandbox.native import Unit, array, u8
+from sandbox.native import NativeError, Unit, array, u8
 from sandbox.native.compile import compile_unit
 from sandbox.native.fingerprint import fingerprint
+from sandbox.native.verify import verify_object
 
 LINKED = """
 doubled = extern("asm_double", fn[u64, u64])
@@ -99,6 +101,59 @@ def test_functions_of_one_name_live_side_by_side() -> None:
     assert "@same.2(" in Unit("test", [both]).ir()
     with pytest.raises(ValueError, match="two things of this unit are called same"):
         Unit("test", [first, second]).ir()
+
+
+NAMES = """
+@struct
+class Größe:
+    i32: u32
+    π: u64
+
+größte = global_var(Größe)
+
+@native
+def entry(t1: u64, entry: u64, then1: u64, ptr: u32, label: bool_) -> u64:
+    i1: u64 = 1 if label else 2
+    größte.π = t1
+    return t1 + entry * 10 + then1 * 100 + cast(u64, ptr) * 1000 + i1 * 10000 + größte.π
+
+@native(name="change")
+def ändern(größe: ptr[Größe]) -> void:
+    größe.π = entry(1, 2, 3, 4, True)
+"""
+
+
+@isolated
+def test_any_python_name_may_be_used() -> None:
+    names = define(NAMES)
+    loaded = load_functions(names["entry"], names["ändern"])
+    value = names["Größe"].ctypes()
+    loaded.change(ctypes.addressof(value))
+    assert value.π == 14322
+    assert loaded.entry(1, 2, 3, 4, False) == 24322
+
+
+@isolated
+def test_a_function_may_be_declared_before_it_is_known() -> None:
+    """Two files that need each other: one of them declares the other's function by its symbol."""
+    text = 'later = extern("final", fn[u64, u64])\n@native\ndef first(a: u64) -> u64:\n    return later(a) + 1\n'
+    first = define(text)["first"]
+    final = define("@native\ndef final(a: u64) -> u64:\n    return a * 2\n")["final"]
+    assert load_functions(first, final).first(21) == 43
+
+
+def test_long_chains_are_compiled_or_refused() -> None:
+    tests = "".join(f"    elif a == {i}:\n        return {i * i}\n" for i in range(1, 120))
+    text = f"@native\ndef f(a: u64) -> u64:\n    if a == 0:\n        return 0\n{tests}    return 1\n"
+    assert define(text)["f"](119) == 119 * 119
+    assert verify_object(compile_unit(Unit("u", [define(text)["f"]]))) == []
+
+
+def test_what_is_nested_beyond_reason_is_refused() -> None:
+    text = "@native\ndef f(a: u64) -> u64:\n    if a == 0:\n        return 0\n"
+    text += "".join(f"    elif a == {i}:\n        return {i}\n" for i in range(1, 600)) + "    return 1\n"
+    with pytest.raises((NativeError, RecursionError), match=r"nested too deeply|during compilation"):
+        define(text)["f"].check()
 
 
 FAULTY = """
