@@ -1,0 +1,70 @@
+"""What the rows have to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.measure import Result
+
+Results = Mapping[str, Result]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A limit for a figure of one row. `figure` and `limit` raise KeyError if a row they need was not measured."""
+
+    row: str
+    text: str
+    figure: Callable[[Results], float]
+    limit: Callable[[Results], float]
+    at_least: bool = False
+
+    def judge(self, results: Results) -> str:
+        """`holds`, `FAILS` or `-` with the figure and the limit."""
+        try:
+            figure, limit = self.figure(results), self.limit(results)
+        except KeyError:
+            return f"- ({self.text})"
+        kept = figure >= limit if self.at_least else figure <= limit
+        sign = ">=" if self.at_least else "<="
+        return f"{'holds' if kept else 'FAILS'}: {figure:.2f} {sign} {limit:.2f} ({self.text})"
+
+
+def _added(row: str, factor: float = 1.0) -> Callable[[Results], float]:
+    return lambda results: factor * results[row].added_ns
+
+
+def _extra(row: str, key: str) -> Callable[[Results], float]:
+    return lambda results: results[row].extra[key]
+
+
+def _just(value: float) -> Callable[[Results], float]:
+    return lambda _results: value
+
+
+def _times(row: str, reference: str, factor: float, text: str) -> Bar:
+    return Bar(row, text, _added(row), _added(reference, factor))
+
+
+def _milliseconds(row: str, key: str, limit: float) -> Bar:
+    return Bar(row, f"{key} in ms", _extra(row, f"{key}_ms"), _just(limit))
+
+
+BARS = (
+    Bar("nop", "ns added by a stub", _added("nop"), _just(0.3)),
+    _times("fprobe.entry.native", "ref.call_inc", 3, "3x ref.call_inc"),
+    _times("fprobe.both.native", "ref.swap", 0.5, "half of ref.swap"),
+    _times("fprobe.both.record", "ref.rdtsc2", 1.5, "1.5x ref.rdtsc2"),
+    _times("fprobe.both.python", "ref.ctypes2", 3, "3x ref.ctypes2"),
+    *(_milliseconds(f"attach.50000{kind}", "register", 30) for kind in ("", ".entry", ".first")),
+    *(_milliseconds(f"attach.50000{kind}", "unregister", 20) for kind in ("", ".entry", ".first")),
+    Bar("threads.2", "two threads over one", _extra("threads.2", "ratio"), _just(1.8), at_least=True),
+    _times("fprobe.both.native.among50000", "fprobe.both.native", 1.1, "1.1x fprobe.both.native"),
+)
+"""The bars, several for some rows."""
+
+
+def judge(row: str, results: Results) -> list[str]:
+    """What is to be said of a row: one sentence for each of its bars."""
+    return [bar.judge(results) for bar in BARS if bar.row == row]

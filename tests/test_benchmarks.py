@@ -1,0 +1,136 @@
+"""The benchmark harness: rows are well formed and their counts add up. Times are not judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bars import BARS, judge
+from benchmarks.measure import CountError, Result, Row, Sample, measure, summarise
+
+ROOT = Path(__file__).parent.parent
+FIELDS = {"name", "added_ns", "baseline_ns", "min_ns", "max_ns", "hits", "missed", "lost"}
+CALLS, ROUNDS, FUNCTIONS = 1000, 2, 200
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+
+def small(*arguments: str) -> subprocess.CompletedProcess[str]:
+    sizes = (("calls", CALLS), ("rounds", ROUNDS), ("functions", FUNCTIONS))
+    return run(*(f"--{name}={value}" for name, value in sizes), *arguments)
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict[str, float]]:
+    done = small("--json")
+    assert done.returncode == 0, done.stderr
+    objects = [json.loads(line) for line in done.stdout.splitlines()]
+    return {row["name"]: row for row in objects}
+
+
+def test_every_row_is_there_and_has_every_field(rows: dict[str, dict[str, float]]) -> None:
+    probes = {"fprobe.entry.native", "fprobe.both.native", "fprobe.both.native.regs", "fprobe.both.native.recursive"}
+    probes |= {"fprobe.both.python", "fprobe.both.record", "fprobe.first_hit", "nop", "threads.2"}
+    references = {"ref.call_inc", "ref.swap", "ref.rdtsc2", "ref.int3", "ref.ctypes2"}
+    assert probes | references | {"attach.4", "attach.200", "sweep.200", "fprobe.both.native.among200"} <= set(rows)
+    for row in rows.values():
+        assert set(row) >= FIELDS
+        assert row["min_ns"] <= row["added_ns"] <= row["max_ns"]
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("ref.call_inc", CALLS * ROUNDS),
+        ("ref.swap", CALLS * ROUNDS),
+        ("ref.int3", CALLS // 100 * ROUNDS),
+        ("ref.ctypes2", CALLS // 100 * ROUNDS),
+        ("fprobe.entry.native", CALLS * ROUNDS),
+        ("fprobe.both.native", CALLS * ROUNDS),
+        ("fprobe.both.native.regs", CALLS * ROUNDS),
+        ("fprobe.both.native.recursive", 67 * ROUNDS),
+        ("fprobe.both.python", CALLS // 100 * ROUNDS),
+        ("fprobe.both.record", CALLS * ROUNDS),
+        ("fprobe.first_hit", ROUNDS),
+        ("threads.2", 3 * CALLS * ROUNDS),
+        ("sweep.200", 201 * ROUNDS),
+        ("fprobe.both.native.among200", CALLS * ROUNDS),
+    ],
+)
+def test_hits_and_misses_are_the_calls_made(rows: dict[str, dict[str, float]], name: str, calls: int) -> None:
+    assert rows[name]["hits"] + rows[name]["missed"] == calls
+
+
+def test_registration_rows_tell_both_ways(rows: dict[str, dict[str, float]]) -> None:
+    for name in ("attach.4", "attach.200", "attach.200.entry", "attach.200.first"):
+        assert rows[name]["register_ms"] > 0
+        assert rows[name]["unregister_ms"] > 0
+
+
+def test_the_table_names_the_machine_the_rows_and_their_bars() -> None:
+    done = small("fprobe.both.native", "ref.swap")
+    assert done.returncode == 0, done.stderr
+    assert "llvmlite" in done.stdout.splitlines()[0]
+    assert "half of ref.swap" in done.stdout
+    assert "ref.call_inc" not in done.stdout
+
+
+def test_a_row_that_does_not_exist_is_named() -> None:
+    done = run("fprobe.nothing")
+    assert done.returncode == 2
+    assert "'fprobe.nothing'" in done.stderr
+
+
+def test_a_count_that_is_no_number_of_calls_is_refused() -> None:
+    done = run("--calls", "0")
+    assert done.returncode == 2
+    assert "--calls must be at least 1, not 0" in done.stderr
+
+
+def test_hits_that_do_not_add_up_end_the_run() -> None:
+    row = Row("row", "", lambda: Sample(1.0, 2.0, calls=10, hits=7, missed=2))
+    with pytest.raises(CountError, match="7 hits and 2 misses in 10 calls"):
+        measure([row], 1)
+
+
+def test_rows_take_turns() -> None:
+    order: list[str] = []
+
+    def row(name: str, rounds: int) -> Row:
+        return Row(name, "", lambda: (order.append(name), Sample(1.0, 2.0, 1, 1))[1], rounds)
+
+    measure([row("a", 9), row("b", 2)], 3)
+    assert order == ["a", "b", "a", "b", "a"]
+
+
+def test_a_result_is_the_median_of_what_was_added_in_each_round() -> None:
+    samples = [Sample(1.0, 4.0, 1, 1), Sample(2.0, 3.0, 1, 1, lost=3), Sample(5.0, 7.0, 1, 0, 1)]
+    result = summarise("row", samples)
+    assert (result.added_ns, result.min_ns, result.max_ns, result.baseline_ns) == (2.0, 1.0, 3.0, 2.0)
+    assert (result.hits, result.missed, result.lost) == (2, 1, 3)
+
+
+def test_a_bar_is_judged_by_what_was_measured_beside_it() -> None:
+    def result(name: str, added: float) -> Result:
+        return Result(name, added, 1.0, added, added, 1, 0, 0, {})
+
+    swap, both = result("ref.swap", 10.0), result("fprobe.both.native", 5.0)
+    (verdict,) = judge(both.name, {"ref.swap": swap, both.name: both})
+    assert verdict.startswith("holds: 5.00 <= 5.00")
+    slower = result(both.name, 5.1)
+    assert judge(both.name, {"ref.swap": swap, both.name: slower})[0].startswith("FAILS")
+    assert judge(both.name, {both.name: both})[0].startswith("-")
+
+
+def test_bars_are_about_rows_that_exist() -> None:
+    from benchmarks.__main__ import all_rows
+
+    names = {row.name for group in all_rows(CALLS, 50_000) for row in group}
+    assert {bar.row for bar in BARS} <= names
