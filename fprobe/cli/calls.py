@@ -1,0 +1,87 @@
+"""From events to calls: which return belongs to which entry, how deep, how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from fprobe.cli import x86_64
+from fprobe.cli.recording import Event
+from fprobe.cli.views import Images
+
+
+@dataclass
+class Call:
+    """A call under way, or over. Times are in nanoseconds; `left` and `result` are None until it returns.
+
+    `lost`: it must have returned, but its return was not seen.
+    """
+
+    ip: int
+    thread: int
+    caller: int
+    depth: int
+    slot: int
+    entered: int
+    arguments: Images
+    left: int | None = None
+    result: Images | None = None
+    lost: bool = False
+
+    @property
+    def duration(self) -> int:
+        """Nanoseconds from entry to return; 0 while it has not returned."""
+        return self.left - self.entered if self.left is not None else 0
+
+
+@dataclass
+class Calls:
+    """Follows the calls of each thread. A step is (call, True) where it begins and (call, False) where it ends."""
+
+    stacks: dict[int, list[Call]] = field(default_factory=dict)
+
+    def steps(self, events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
+        """What the events mean, in their order."""
+        for event in events:
+            stack = self.stacks.setdefault(event.thread, [])
+            if event.is_entry:
+                yield from self._enter(event, stack)
+            else:
+                yield from self._leave(event, stack)
+
+    def _enter(self, event: Event, stack: list[Call]) -> Iterator[tuple[Call, bool]]:
+        slot = _stack_pointer(event)
+        # A caller's return slot lies above; one at the same place is a function that made a tail call.
+        while stack and stack[-1].slot < slot:
+            yield _lost(stack.pop()), False
+        call = Call(event.ip, event.thread, event.caller, len(stack), slot, event.time, event.images)
+        stack.append(call)
+        yield call, True
+
+    def _leave(self, event: Event, stack: list[Call]) -> Iterator[tuple[Call, bool]]:
+        slot = _stack_pointer(event) - 8
+        position = next((at for at in reversed(range(len(stack))) if _is_of(stack[at], event, slot)), -1)
+        if position < 0:
+            return
+        while len(stack) > position + 1:
+            yield _lost(stack.pop()), False
+        call = stack.pop()
+        call.left, call.result = event.time, event.images
+        yield call, False
+
+    def unfinished(self) -> list[Call]:
+        """The calls that have not returned, outermost first, thread by thread."""
+        return [call for stack in self.stacks.values() for call in stack]
+
+
+def _is_of(call: Call, event: Event, slot: int) -> bool:
+    return call.ip == event.ip and call.slot == slot
+
+
+def _lost(call: Call) -> Call:
+    call.lost = True
+    return call
+
+
+def _stack_pointer(event: Event) -> int:
+    return int.from_bytes(event.images[0][x86_64.STACK_POINTER : x86_64.STACK_POINTER + 8], "little")

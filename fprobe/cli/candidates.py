@@ -1,0 +1,62 @@
+"""What the shell may complete: names of functions, read from sources without compiling them; files of programs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+_IR_FUNCTION = re.compile(r'^define [^@\n]*@(?:([-\w$.]+)|"([^"\n]*)")', re.MULTILINE)
+_C_FUNCTION = re.compile(r"^[A-Za-z_][\w\s*&:<>,]*?[\s*&](\w+)\s*\([^;{}]*\)\s*\{", re.MULTILINE)
+_NO_FUNCTIONS = {"if", "for", "while", "switch", "return"}
+_BITCODE = b"BC\xc0\xde"
+
+
+def functions(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The program's functions that begin like `incomplete`."""
+    program = ctx.params.get("program")
+    try:
+        names = function_names(Path(program)) if program else demo_names()
+    except (OSError, ValueError):
+        return []
+    return [CompletionItem(name) for name in sorted(set(names)) if name.startswith(incomplete)]
+
+
+def files(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files: the shell knows them best."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def demo_names() -> list[str]:
+    """The functions of the built-in demo."""
+    import sandbox.demo
+
+    return ir_names(sandbox.demo.source())
+
+
+def function_names(path: Path) -> list[str]:
+    """The functions that the program at `path` defines, as far as a look at the text tells."""
+    data = path.read_bytes()
+    if data.startswith(_BITCODE):
+        return bitcode_names(data)
+    text = data.decode(errors="replace")
+    return ir_names(text) if path.suffix == ".ll" else c_names(text)
+
+
+def ir_names(text: str) -> list[str]:
+    """The functions that IR text defines."""
+    return [plain or quoted for plain, quoted in _IR_FUNCTION.findall(text)]
+
+
+def c_names(text: str) -> list[str]:
+    """The functions that C or C++ source seems to define."""
+    return [name for name in _C_FUNCTION.findall(text) if name not in _NO_FUNCTIONS]
+
+
+def bitcode_names(data: bytes) -> list[str]:
+    """The functions that bitcode defines."""
+    from sandbox.codegen import parse
+
+    return [function.name for function in parse(data, "bitcode").functions if not function.is_declaration]

@@ -1,0 +1,138 @@
+"""Which functions are meant by patterns, which of them can be probed, and why the others cannot."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from fprobe.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from sandbox.module import Module
+    from sandbox.symbols import Symbol
+
+
+class Skipped(NamedTuple):
+    """A function that was asked for and cannot be probed; `reason` is a few words."""
+
+    name: str
+    reason: str
+
+
+class Site(NamedTuple):
+    """A function that can be probed, and the address of its stub."""
+
+    symbol: Symbol
+    address: int
+
+
+@dataclass
+class Match:
+    """What patterns select."""
+
+    sites: list[Site] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    @property
+    def matched(self) -> int:
+        """How many functions were meant."""
+        return len(self.sites) + len(self.skipped)
+
+    @property
+    def addresses(self) -> list[int]:
+        """Of the stubs."""
+        return [site.address for site in self.sites]
+
+
+def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()) -> Match:
+    """The functions that match any of `patterns` and none of `exclude`.
+
+    `notrace`: what was compiled without a stub on request. Raises Failure naming a pattern that matches nothing.
+    """
+    meant: dict[int, Symbol] = {}
+    for pattern in patterns:
+        meant |= _selected(module, pattern, "no function of {module} matches {pattern!r}")
+    for pattern in exclude:
+        for number in _selected(module, pattern, "--exclude {pattern!r} matches no function of {module}"):
+            meant.pop(number, None)
+    found = Match()
+    refuse = Refusals(module, notrace)
+    for _, symbol in sorted(meant.items()):
+        reason = refuse.reason(symbol)
+        if reason:
+            found.skipped.append(Skipped(symbol.name, reason))
+        else:
+            found.sites.append(Site(symbol, refuse.sites[symbol.address, symbol.name]))
+    return found
+
+
+def match_or_fail(
+    module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()
+) -> Match:
+    """The same. Raises Failure also if none of the functions can be probed, naming them and the reasons."""
+    found = match(module, patterns, exclude, notrace)
+    if not found.matched:
+        raise Failure(f"--exclude leaves no function of [{module.name}] to probe")
+    if not found.sites:
+        reasons = ", ".join(f"{name} ({reason})" for name, reason in found.skipped[:10])
+        raise Failure(f"nothing that matches can be probed: {reasons}{', ...' if len(found.skipped) > 10 else ''}")
+    return found
+
+
+def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
+    """Position among the module's functions -> function, for those that match one pattern."""
+    from ftrace.glob import Match as Kind
+    from ftrace.glob import index_of, parse
+
+    pattern = parse(text)
+    functions = module.functions
+    if pattern.kind is Kind.INDEX:
+        wanted = index_of(pattern)
+        symbols = module.site_functions[wanted : wanted + 1] if wanted >= 0 else []
+        found = {number: symbol for number, symbol in enumerate(functions) if symbol in symbols}
+    else:
+        chosen = pattern.select([symbol.name for symbol in functions])
+        found = {number: symbol for number, symbol in enumerate(functions) if (chosen >> number & 1) ^ pattern.negated}
+    if not found:
+        message = complaint.format(pattern=text, module=f"[{module.name}]")
+        raise Failure(message + _near(text, [symbol.name for symbol in functions]))
+    return found
+
+
+def _near(text: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(text.strip("*"), names, 3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+class Refusals:
+    """Knows which functions of a module cannot be probed. `sites`: (address, name) of a function -> its stub."""
+
+    def __init__(self, module: Module, notrace: Sequence[str] = ()) -> None:
+        self.sites = {
+            (symbol.address, symbol.name): site
+            for site, symbol in zip(module.sites, module.site_functions, strict=True)
+        }
+        self._owners = {symbol.address: symbol.name for symbol in module.site_functions}
+        self._stubless = module.site_kind == "none"
+        self._notrace = {*module.functions_with("notrace"), *notrace}
+        self._returns_twice = module.functions_with("returns_twice")
+        self._scratch_taken = module.scratch_taken
+
+    def reason(self, symbol: Symbol) -> str:
+        """Why a function cannot be probed, in a few words; empty if it can."""
+        if (symbol.address, symbol.name) not in self.sites:
+            return self._without_stub(symbol)
+        if symbol.name in self._returns_twice:
+            return "returns twice"
+        if symbol.name in self._scratch_taken:
+            return "has an argument in r10 or r11"
+        return ""
+
+    def _without_stub(self, symbol: Symbol) -> str:
+        if symbol.address in self._owners:
+            return f"another name of {self._owners[symbol.address]}"
+        if symbol.name in self._notrace:
+            return "notrace"
+        return "compiled without stubs" if self._stubless else "no stub"

@@ -1,0 +1,141 @@
+"""The options that verbs share: which program, what to call, how to print."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from fprobe.cli import candidates
+from fprobe.cli.console import Console, wants_color
+from fprobe.cli.failure import Failure
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_NUMBER = re.compile(r"-\.?\d")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The program that a verb works on: `path`, or the demo if it is None."""
+
+    path: str | None
+    cflags: tuple[str, ...]
+    opt: int
+    flavour: str
+    notrace: tuple[str, ...]
+
+
+class CallingCommand(click.Command):
+    """A command with `--call FUNC ARG...`, which takes every word up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the words of --call out before click reads the rest; negative numbers are no options."""
+        rest, words = split_call(args)
+        ctx.meta["fprobe.call"] = words
+        if words is not None and not words:
+            raise click.BadOptionUsage("--call", "--call needs the name of a function", ctx)
+        return super().parse_args(ctx, rest)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The usage line, which click cannot know in full."""
+        return [*super().collect_usage_pieces(ctx), "[--call FUNC ARG...]"]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, headed by --call."""
+        with formatter.section("Call"):
+            text = "What to call, with its arguments; default: demo_main 10, or main of a program. Ends at the next option."
+            formatter.write_dl([("--call FUNC ARG...", text)])
+        super().format_options(ctx, formatter)
+
+
+def split_call(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Arguments without `--call FUNC ARG...`, and the words of that; None if it is not there.
+
+    The words end at the next option; `--` makes all that follow words.
+    """
+    for position, word in enumerate(args):
+        if word == "--":
+            break
+        if word == "--call" or word.startswith("--call="):
+            first = [word[len("--call=") :]] if "=" in word else []
+            taken, rest = _words(args[position + 1 :])
+            return [*args[:position], *rest], [*first, *taken]
+    return list(args), None
+
+
+def _words(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    for position, word in enumerate(args):
+        if word == "--":
+            return [*args[:position], *args[position + 1 :]], []
+        if word.startswith("-") and word != "-" and not _NUMBER.match(word):
+            return list(args[:position]), list(args[position:])
+    return list(args), []
+
+
+def program_options(command: _Command) -> _Command:
+    """--program and how to compile it; the command gets them as `target`."""
+
+    @click.option(
+        "--program",
+        "-p",
+        metavar="FILE",
+        shell_complete=candidates.files,
+        help="LLVM IR (.ll, .bc), C or C++ source; default: the built-in demo.",
+    )
+    @click.option(
+        "--cflags", metavar="FLAGS", multiple=True, help="For the C or C++ compiler, as one word; repeatable."
+    )
+    @click.option("--opt", "-O", type=click.IntRange(0, 3), default=1, show_default=True, help="Optimisation of IR.")
+    @click.option(
+        "--flavour",
+        type=click.Choice(["fentry", "mcount", "patchable", "none"]),
+        default="fentry",
+        show_default=True,
+        help="Which stubs IR is compiled with.",
+    )
+    @click.option("--notrace", metavar="FUNC", multiple=True, help="Compile this function without a stub; repeatable.")
+    @functools.wraps(command)
+    def wrapped(
+        *positional: Any,
+        program: str | None,
+        cflags: tuple[str, ...],
+        opt: int,
+        flavour: str,
+        notrace: tuple[str, ...],
+        **options: Any,
+    ) -> Any:
+        words = tuple(word for flags in cflags for word in shlex.split(flags))
+        return command(*positional, target=Target(program, words, opt, flavour, notrace), **options)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def output_options(command: _Command) -> _Command:
+    """--json, --color, -q, -v; the command gets them as `console`. With --json, a failure is an object too."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+    @click.option("--quiet", "-q", is_flag=True, help="Only the result: no header, no summary.")
+    @click.option("--verbose", "-v", is_flag=True, help="Say more.")
+    @functools.wraps(command)
+    def wrapped(*positional: Any, as_json: bool, color: str, quiet: bool, verbose: bool, **options: Any) -> Any:
+        console = Console(as_json, wants_color(color), verbose - quiet)
+        try:
+            return command(*positional, console=console, **options)
+        except Failure as failure:
+            console.object({"type": "error", "message": failure.message})
+            raise
+
+    return wrapped  # type: ignore[return-value]
+
+
+def call_words() -> list[str] | None:
+    """What was given to --call; None if nothing was."""
+    words: list[str] | None = click.get_current_context().meta["fprobe.call"]
+    return words

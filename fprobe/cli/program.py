@@ -1,0 +1,90 @@
+"""The traced program: loading it, and the call that is made of it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fprobe.cli.failure import input_errors
+from fprobe.cli.options import Target
+from sandbox.signatures import Integer, Pointer, Signature
+
+if TYPE_CHECKING:
+    from sandbox.calls import Function
+    from sandbox.module import Module
+
+DEMO_CALL = ("demo_main", "10")
+
+
+def load(target: Target) -> Module:
+    """Compile and load the program. Raises Failure if it cannot be."""
+    import sandbox
+
+    with input_errors():
+        if target.path is not None:
+            path = Path(target.path)
+            options = {"flavour": target.flavour, "opt": target.opt, "notrace": target.notrace}
+            return sandbox.load(path, cflags=target.cflags, **options)  # type: ignore[arg-type]
+        import sandbox.demo
+
+        return sandbox.load(
+            sandbox.demo.source(),
+            name=sandbox.demo.NAME,
+            flavour=target.flavour,
+            opt=target.opt,
+            notrace=target.notrace,
+            cflags=target.cflags,
+        )
+
+
+@dataclass(frozen=True)
+class ProgramCall:
+    """A function and the values to call it with."""
+
+    function: Function
+    words: tuple[str, ...]
+    values: tuple[Any, ...]
+
+    def __call__(self) -> Any:
+        """Make the call, in this thread."""
+        return self.function(*self.values)
+
+    def __str__(self) -> str:
+        return f"{self.function.name}({', '.join(self.words)})"
+
+
+def prepare_call(module: Module, words: Sequence[str] | None, target: Target) -> ProgramCall:
+    """The call that `--call` asks for, its arguments converted by the function's signature.
+
+    Raises Failure naming the function, the parameter and the word if one does not fit.
+    """
+    name, *arguments = words or (DEMO_CALL if target.path is None else ("main",))
+    with input_errors():
+        function = module[name]
+        if is_c_main(function.signature):
+            return ProgramCall(function, tuple(arguments), _argc_argv([target.path or module.name, *arguments]))
+        return ProgramCall(function, tuple(arguments), tuple(function.parse_arguments(arguments)))
+
+
+def is_c_main(signature: Signature) -> bool:
+    """Whether it is `int main(int argc, char **argv)`."""
+    kinds = [parameter.type for parameter in signature.parameters]
+    return (
+        signature.name == "main" and len(kinds) == 2 and isinstance(kinds[0], Integer) and isinstance(kinds[1], Pointer)
+    )
+
+
+def _argc_argv(words: Sequence[str]) -> tuple[int, Any]:
+    strings = [ctypes.c_char_p(word.encode("utf-8", "surrogateescape")) for word in words]
+    return len(words), (ctypes.c_char_p * (len(words) + 1))(*[string.value for string in strings], None)
+
+
+def signature_of(module: Module, name: str) -> Signature | None:
+    """The signature of a function; None if the source does not give it."""
+    try:
+        return module[name].signature
+    except (LookupError, ValueError):
+        return None

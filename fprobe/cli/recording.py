@@ -1,0 +1,82 @@
+"""The handlers of `fprobe trace`: they take note of what is there and leave everything else for later."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from fprobe.cli.values import Memory
+from fprobe.cli.views import Images, View
+
+_NO_ADDRESSES: tuple[bytes | None, ...] = ()
+
+
+class Event(NamedTuple):
+    """An entry or a return. `images`: see views; `time`: perf_counter_ns."""
+
+    is_entry: bool
+    time: int
+    thread: int
+    ip: int
+    caller: int
+    images: Images
+
+
+class Recorder:
+    """Collects the events of all threads in the order in which they happened.
+
+    `views`: entry address -> how to look at the function. After `limit` calls (0: never) the others are only counted.
+    """
+
+    def __init__(self, views: Mapping[int, View], limit: int = 0) -> None:
+        self.views = views
+        self.limit = limit
+        self.over_limit = 0
+        """Calls that came after the limit."""
+        self._memory = Memory()
+        # Appending and taking from the other end are atomic.
+        self._events: deque[tuple[bool, int, int, int, int, Images]] = deque()
+
+    def entry_handler(self) -> Callable[..., int]:
+        """For `fprobe.attach`."""
+        views, memory, events = self.views, self._memory, self._events
+        left = self.limit or -1
+
+        def entry(_fp: Any, ip: int, ret_ip: int, regs: Any, _data: Any) -> int:
+            nonlocal left
+            if not left:
+                self.over_limit += 1
+                return 1
+            left -= 1
+            side = views[ip].entry
+            image = bytes(regs)
+            images = (image, _NO_ADDRESSES) if side.is_plain else side.capture(image, memory)
+            events.append((True, perf_counter_ns(), threading.get_native_id(), ip, ret_ip, images))
+            return 0
+
+        return entry
+
+    def exit_handler(self) -> Callable[..., None]:
+        """For `fprobe.attach`."""
+        views, memory, events = self.views, self._memory, self._events
+
+        def exit_(_fp: Any, ip: int, ret_ip: int, regs: Any, _data: Any) -> None:
+            now = perf_counter_ns()
+            side = views[ip].leave
+            image = bytes(regs)
+            images = (image, _NO_ADDRESSES) if side.is_plain else side.capture(image, memory)
+            events.append((False, now, threading.get_native_id(), ip, ret_ip, images))
+
+        return exit_
+
+    def take(self) -> Iterator[Event]:
+        """The events so far, each once. Stops when it has caught up."""
+        for _ in range(len(self._events)):
+            yield Event(*self._events.popleft())
+
+    def close(self) -> None:
+        """Give back what it holds. The handlers must not be called any more."""
+        self._memory.close()

@@ -1,0 +1,65 @@
+"""The end of a run: result, summary, exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fprobe.cli import failure, summary
+from fprobe.cli.console import Console
+from fprobe.cli.running import Outcome, end_process
+
+if TYPE_CHECKING:
+    from fprobe.attachment import Attachment
+    from fprobe.cli.matching import Match
+    from fprobe.cli.program import ProgramCall
+
+
+def summarise(
+    console: Console, call: ProgramCall, outcome: Outcome, match: Match, probe: Attachment, remarks: Sequence[str] = ()
+) -> None:
+    """Print the result and the summary; with --json, an object for each."""
+    console.line(outcome_line(call, outcome))
+    for line in summary_lines(match, probe, remarks, everything=console.verbosity > 0):
+        console.note(line)
+    if outcome.returned:
+        console.object({"type": "result", "call": str(call), "result": outcome.result})
+    console.object({"type": "summary", **summary_object(outcome, match, probe)})
+    console.flush()
+
+
+def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
+    """`main(10) = 42`, or what happened instead."""
+    from fprobe.cli.values import value_text
+    from sandbox.signatures import Void
+
+    if outcome.interrupted:
+        return f"{call} interrupted"
+    if outcome.error is not None:
+        return f"{call} failed"
+    kind = call.function.signature.result
+    return f"{call}" if isinstance(kind, Void) else f"{call} = {value_text(outcome.result, kind)}"
+
+
+def summary_lines(match: Match, probe: Attachment, remarks: Sequence[str], *, everything: bool) -> list[str]:
+    """Functions, skipped ones, hits, errors, remarks."""
+    lines = [summary.functions_line(match), *summary.skipped_lines(match, everything=everything)]
+    lines.append(summary.hits_line(probe.counts))
+    errors = summary.errors_line(probe.fp.errors.count, probe.fp.errors.first)
+    return [*lines, *([errors] if errors else []), *remarks]
+
+
+def summary_object(outcome: Outcome, match: Match, probe: Attachment) -> dict[str, Any]:
+    """The same, for JSON."""
+    counts = probe.counts
+    numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
+    missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": summary.causes(counts)}
+    return numbers | missed | {"handler_errors": probe.fp.errors.count, "interrupted": outcome.interrupted}
+
+
+def conclude(outcome: Outcome) -> None:
+    """Turn the outcome into an end: none if it is well, Failure if the program failed, an exit after Ctrl-C."""
+    if outcome.interrupted:
+        end_process(failure.INTERRUPTED)
+    if outcome.error is not None:
+        raise failure.of_call(outcome.error)

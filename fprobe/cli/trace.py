@@ -1,0 +1,138 @@
+"""`fprobe trace`: every call, with arguments, results, nesting and durations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fprobe.cli import candidates
+from fprobe.cli.console import Console
+from fprobe.cli.options import CallingCommand, Target, call_words, output_options, program_options
+
+if TYPE_CHECKING:
+    from fprobe.attachment import Attachment
+    from fprobe.cli.matching import Match
+    from fprobe.cli.program import ProgramCall
+    from fprobe.cli.recording import Recorder
+    from fprobe.cli.running import Outcome
+    from sandbox.module import Module
+
+_EPILOG = """\b
+Examples:
+  fprobe trace 'vfs_*' --exclude vfs_fsync
+  fprobe trace 'func*' --program prog.ll --call main 10
+  fprobe trace '*' --program prog.c --limit 1000 --json | jq 'select(.type == "exit")'
+
+A duration includes what tracing the calls inside it costs: about a microsecond each.
+`fprobe stat` measures without that.
+"""
+
+MAX_PENDING = 1 << 24
+"""Calls that may be under way at the same time: more than all shadow stacks hold, so that recursion is not missed."""
+
+
+@click.command("trace", cls=CallingCommand, epilog=_EPILOG, short_help="Show every call.")
+@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True, shell_complete=candidates.functions)
+@click.option(
+    "--exclude", "-x", multiple=True, metavar="PATTERN", shell_complete=candidates.functions, help="Not these."
+)
+@click.option(
+    "--limit", "-n", type=click.IntRange(min=1), metavar="N", help="Show the first N calls, count the others."
+)
+@program_options
+@output_options
+def trace_command(
+    patterns: tuple[str, ...], exclude: tuple[str, ...], limit: int | None, target: Target, console: Console
+) -> None:
+    """Show every call of the functions that match PATTERN: arguments, result, nesting, duration.
+
+    PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: one object per line, with a "type".
+    """
+    from fprobe.cli import matching, program
+    from fprobe.cli.recording import Recorder
+
+    module = program.load(target)
+    call = program.prepare_call(module, call_words(), target)
+    match = matching.match_or_fail(module, patterns, exclude, target.notrace)
+    recorder = Recorder(_views(module, match), limit or 0)
+    _Session(console, module, match, call, recorder).run()
+
+
+def _views(module: Module, match: Match) -> dict[int, Any]:
+    from fprobe.cli.program import signature_of
+    from fprobe.cli.views import view_of
+
+    return {site.address: view_of(site.symbol, signature_of(module, site.symbol.name)) for site in match.sites}
+
+
+class _Session:
+    """One run of the program, traced."""
+
+    def __init__(self, console: Console, module: Module, match: Match, call: ProgramCall, recorder: Recorder) -> None:
+        from fprobe.cli.calls import Calls
+        from fprobe.cli.ndjson import Objects
+        from fprobe.cli.tree import Tree
+        from sandbox import symbol_table
+
+        self.console, self.module, self.match, self.call, self.recorder = console, module, match, call, recorder
+        self.calls = Calls()
+        self.tree = Tree(recorder.views, console)
+        self.objects = Objects(recorder.views, symbol_table.describe)
+
+    def run(self) -> None:
+        """Attach, run, detach, sum up. Raises Failure if the program failed; ends the process after Ctrl-C."""
+        from fprobe.cli.probing import attached
+        from fprobe.cli.running import run
+
+        recorder = self.recorder
+        handlers = {"entry": recorder.entry_handler(), "exit": recorder.exit_handler()}
+        with attached(self.match, nr_maxactive=MAX_PENDING, **handlers) as probe:
+            self._begin()
+            outcome = run(self.call, self._show)
+            self._show()
+            self._end(outcome, probe)
+        recorder.close()
+
+    def _begin(self) -> None:
+        from fprobe.cli import summary, tree
+
+        name = self.module.name
+        self.console.note(
+            f"# tracing {summary.count(len(self.match.sites), 'function')} of [{name}], calling {self.call}"
+        )
+        self.console.note(tree.HEADER)
+        skipped = [{"name": name, "reason": reason} for name, reason in self.match.skipped]
+        begin = {"type": "begin", "program": self.module.name, "call": str(self.call), "matched": self.match.matched}
+        self.console.object(begin | {"attached": len(self.match.sites), "skipped": skipped})
+
+    def _show(self) -> None:
+        steps = self.calls.steps(self.recorder.take())
+        if self.console.json:
+            for item in self.objects.objects(steps):
+                self.console.object(item)
+        else:
+            for line in self.tree.lines(steps):
+                self.console.line(line)
+        self.console.flush()
+
+    def _end(self, outcome: Outcome, probe: Attachment) -> None:
+        from fprobe.cli.report import conclude, summarise
+
+        for line in self.tree.flush():
+            self.console.line(line)
+        summarise(self.console, self.call, outcome, self.match, probe, self._remarks())
+        conclude(outcome)
+
+    def _remarks(self) -> list[str]:
+        from fprobe.cli.summary import count
+
+        remarks = []
+        if self.recorder.over_limit:
+            remarks.append(
+                f"{count(self.recorder.over_limit, 'call')} more than --limit {self.recorder.limit}: not shown"
+            )
+        unfinished = [self.recorder.views[call.ip].name for call in self.calls.unfinished()]
+        if unfinished:
+            remarks.append(f"not returned: {' > '.join(unfinished[:20])}")
+        return remarks

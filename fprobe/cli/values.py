@@ -1,0 +1,94 @@
+"""Values of the traced program: read where they can be read, and written the way its source writes them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sandbox.signatures import Array, Floating, Integer, Pointer, Record, Type
+
+STRING_LIMIT = 64
+"""Bytes of a string that are read at most."""
+FAULT = "<fault>"
+UNREADABLE = "?"
+_PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n\r"
+_HIGHEST_ADDRESS = (1 << 47) - 1
+
+
+class Memory:
+    """This process's memory, read through the kernel: a bad address is an answer, not a fault."""
+
+    def __init__(self) -> None:
+        self._file = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Up to `size` bytes at `address`, fewer if they end earlier; None if none can be read."""
+        if not 0 < address <= _HIGHEST_ADDRESS:
+            return None
+        try:
+            return os.pread(self._file, size, address)
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self._file)
+
+
+def is_character_pointer(kind: Type) -> bool:
+    """Whether the source says that it points to characters."""
+    return isinstance(kind, Pointer) and kind.name.replace("const", "").replace(" ", "") == "char*"
+
+
+def is_untyped_pointer(kind: Type) -> bool:
+    """Whether the source does not say what it points to: LLVM's `ptr`, `void *`."""
+    return isinstance(kind, Pointer) and kind.name.replace("const", "").replace(" ", "") in ("", "ptr", "void*")
+
+
+def string_in(data: bytes | None, *, certain: bool) -> str | None:
+    """The C string at the start of `data`; None if there is none.
+
+    If it is not `certain` that it is one, only what looks like one counts: two or more printable characters and a NUL.
+    """
+    if data is None:
+        return None
+    text, end, _ = data.partition(b"\0")
+    if not certain and (not end or len(text) < 2 or text.translate(None, _PRINTABLE)):
+        return None
+    return text.decode(errors="backslashreplace") + ("" if end else "...")
+
+
+def pointer_text(address: int, kind: Type, target: bytes | None) -> str:
+    """A pointer with the string that it points to, where there is one."""
+    if not address:
+        return "NULL"
+    if is_character_pointer(kind):
+        found = string_in(target, certain=True)
+        return quoted(found) if found is not None else f"{address:#x} {FAULT}"
+    found = string_in(target, certain=False)
+    return f"{address:#x} {quoted(found)}" if found is not None else f"{address:#x}"
+
+
+def quoted(text: str) -> str:
+    """`text` in double quotes, as C writes it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") + '"'
+
+
+def value_text(value: Any, kind: Type) -> str:
+    """A value other than a pointer to be followed."""
+    if isinstance(kind, Pointer):
+        return f"{value:#x}" if value else "NULL"
+    if isinstance(kind, Record):
+        named = bool(kind.fields) and kind.fields[0][0] not in ("", "_0")
+        fields = zip(kind.fields, value, strict=True)
+        return "{" + ", ".join(_field(name if named else "", item, field) for (name, field), item in fields) + "}"
+    if isinstance(kind, Array):
+        return "[" + ", ".join(value_text(item, kind.element) for item in value) + "]"
+    if isinstance(kind, Integer) and kind.bits == 1:
+        return str(bool(value)).lower()
+    return f"{value:g}" if isinstance(kind, Floating) else str(value)
+
+
+def _field(name: str, value: Any, kind: Type) -> str:
+    return f"{name}={value_text(value, kind)}" if name else value_text(value, kind)

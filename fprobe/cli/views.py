@@ -1,0 +1,145 @@
+"""How the calls of a function are looked at: what to capture at a hit, and what it says.
+
+Capturing happens in the traced thread and has to be cheap; decoding happens later, in the main thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fprobe.cli import values, x86_64
+from fprobe.cli.values import Memory
+from sandbox import layout
+from sandbox.signatures import Pointer, Signature, Type, Void
+from sandbox.symbols import Symbol
+
+Images = tuple[bytes, tuple["bytes | None", ...]]
+"""The image of a call (see x86_64), and what was found at the addresses that were followed."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A named value of a call. `place` is None if it cannot be read; `followed` is its index among followed addresses."""
+
+    name: str
+    kind: Type
+    place: x86_64.Place | None
+    followed: int = -1
+
+    def decode(self, images: Images) -> Any:
+        """The Python value; None if it cannot be read."""
+        image, found = images
+        if self.place is None:
+            return None
+        data = found[self.followed] if self.place.indirect else self.place.gather(image)
+        return layout.decode(data, self.kind) if data is not None and len(data) >= self.place.size else None
+
+    def text(self, images: Images) -> str:
+        """The value as the source would write it."""
+        value = self.decode(images)
+        if value is None:
+            return values.UNREADABLE
+        if isinstance(self.kind, Pointer) and self.followed >= 0:
+            return values.pointer_text(value, self.kind, images[1][self.followed])
+        return values.value_text(value, self.kind)
+
+    def string(self, images: Images) -> str | None:
+        """The string that it points to, if it does."""
+        if self.followed < 0 or not isinstance(self.kind, Pointer):
+            return None
+        return values.string_in(images[1][self.followed], certain=values.is_character_pointer(self.kind))
+
+
+@dataclass(frozen=True)
+class Side:
+    """What to capture at the entry or at the return: bytes of stack, and addresses to follow (offset in image, bytes)."""
+
+    values: tuple[Value, ...]
+    stack: int = 0
+    follow: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the registers are all there is to capture."""
+        return not self.stack and not self.follow
+
+    def capture(self, registers: bytes, memory: Memory) -> Images:
+        """The images of a call whose registers these are; to be called while it is there."""
+        image = registers
+        if self.stack:
+            slot = int.from_bytes(registers[x86_64.STACK_POINTER : x86_64.STACK_POINTER + 8], "little")
+            image += (memory.read(slot + 8, self.stack) or b"").ljust(self.stack, b"\0")
+        addresses = ((int.from_bytes(image[at : at + 8], "little"), size) for at, size in self.follow)
+        return image, tuple([memory.read(address, size) for address, size in addresses])
+
+
+@dataclass(frozen=True)
+class View:
+    """A function, its arguments and its result. `known`: the source gives its signature."""
+
+    symbol: Symbol
+    entry: Side = field(default_factory=lambda: Side(()))
+    leave: Side = field(default_factory=lambda: Side(()))
+    variadic: bool = False
+    known: bool = False
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return self.symbol.name
+
+
+def view_of(symbol: Symbol, signature: Signature | None) -> View:
+    """How to look at the calls of a function with this signature; None if it is not known."""
+    if signature is None:
+        return View(symbol)
+    places, stack = x86_64.argument_places(signature)
+    arguments = [
+        (parameter.name or f"arg{number}", parameter.copied or parameter.type, place)
+        for number, (parameter, place) in enumerate(places, 1)
+    ]
+    kind = signature.result
+    result = [] if isinstance(kind, Void) else [("", kind, _result_place(signature))]
+    return View(symbol, _side(arguments, stack), _side(result, 0), signature.variadic, True)
+
+
+def _result_place(signature: Signature) -> x86_64.Place | None:
+    try:
+        return x86_64.result_place(signature)
+    except TypeError:
+        return None
+
+
+def _side(described: list[tuple[str, Type, x86_64.Place | None]], stack: int) -> Side:
+    follow: list[tuple[int, int]] = []
+    found = []
+    for name, kind, place in described:
+        size = _size_to_follow(kind, place)
+        if place is not None and size:
+            found.append(Value(name, kind, place, len(follow)))
+            follow.append((place.pieces[0][1], size))
+        else:
+            found.append(Value(name, kind, place))
+    return Side(tuple(found), stack, tuple(follow))
+
+
+def _size_to_follow(kind: Type, place: x86_64.Place | None) -> int:
+    if place is None:
+        return 0
+    if place.indirect:
+        return place.size
+    return values.STRING_LIMIT if values.is_character_pointer(kind) or values.is_untyped_pointer(kind) else 0
+
+
+def entry_text(view: View, images: Images) -> str:
+    """The arguments: `file=0x7f.., count=64`; with `...` where there may be more."""
+    if not view.known:
+        return "?"
+    listed = [f"{value.name}={value.text(images)}" for value in view.entry.values]
+    return ", ".join(listed + ["..."] * view.variadic)
+
+
+def result_text(view: View, images: Images) -> str:
+    """The result; empty if the function has none, or it is not known whether it has."""
+    return view.leave.values[0].text(images) if view.leave.values else ""
