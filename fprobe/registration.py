@@ -159,7 +159,7 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     Raises OSError(EINVAL) if an address belongs to no function that can be traced; nothing is registered then.
     """
     count = len(addrs) if num is None and addrs is not None else num
-    if fp is None or addrs is None or count is None or count <= 0:
+    if fp is None or addrs is None or count is None or not 0 < count <= len(addrs):
         raise OSError(errno.EINVAL, "register_fprobe_ips needs an fprobe and at least one address")
     _begin(fp)
     chosen = list(addrs[:count])
@@ -177,7 +177,7 @@ def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | N
     Raises OSError: ENOENT if a name is unknown, has no function that can be traced, or occurs twice.
     """
     count = len(syms) if num is None and syms is not None else num
-    if fp is None or syms is None or count is None or count <= 0:
+    if fp is None or syms is None or count is None or not 0 < count <= len(syms):
         raise OSError(errno.EINVAL, "register_fprobe_syms needs an fprobe and at least one name")
     syms[:count] = sorted(syms[:count])
     addresses = _addresses_of(syms[:count])
@@ -212,6 +212,7 @@ def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
         count = install_filter()
         probe = _build(fp, _pool_size(fp, count))
         fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
+        fp.ops.hooks_return = fp.exit_handler is not None
         fp.ops.detach = lambda: unregister_fprobe(fp)
         try:
             ftrace.register_ops(fp.ops, probe)

@@ -281,7 +281,10 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     regs.ip = stub.ip + SITE_SIZE
     if outer == 0:
+        task.serial += 1
         drop_dead(task, regs.sp)
+    else:
+        task.nested += 1
     run_list(addressof(hit))
     result = settle(addressof(hit), return_point)
     signal_fence()

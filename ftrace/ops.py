@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrace.glob import parse
-from ftrace.locations import Selection
+from ftrace.locations import Location, Selection
 from ftrace.probe import NativeProbe
 from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
@@ -37,6 +37,8 @@ class ftrace_ops:
         self.filter_hash = Selection()
         self.notrace_hash = Selection()
         self.detach: Callable[[], Any] = lambda: unregister_ftrace_function(self)
+        self.hooks_return = False
+        """Whether its probe has something to do when a function returns."""
         self._probe: NativeProbe | None = None
 
     @property
@@ -53,13 +55,29 @@ class ftrace_ops:
 
     def selection(self) -> Selection:
         """The locations it is for, by its hashes as they are now."""
-        chosen = self.filter_hash or tracer().table.everything()
-        return chosen - self.notrace_hash
+        wanted = (self.filter_hash or tracer().table.everything()) - self.notrace_hash
+        return wanted - self._refused(wanted)
+
+    def skipped(self) -> list[tuple[Location, str]]:
+        """The locations that the hashes select but that cannot be probed so, each with the reason."""
+        wanted = (self.filter_hash or tracer().table.everything()) - self.notrace_hash
+        return [(location, _reason(location)) for location in self._refused(wanted).locations()]
+
+    def _refused(self, wanted: Selection) -> Selection:
+        """What of `wanted` cannot be patched, or cannot have its return hooked if that is asked for."""
+        masks = {block: block.unpatchable | (block.unhookable if self.hooks_return else 0) for block in wanted}
+        return wanted & Selection(masks)
 
     def forget(self, block: SiteBlock) -> None:
         """A module has gone: no address of it may match one that comes later (FT-72)."""
         self.filter_hash = self.filter_hash - Selection({block: block.everything})
         self.notrace_hash = self.notrace_hash - Selection({block: block.everything})
+
+
+def _reason(location: Location) -> str:
+    if location.block.unpatchable >> location.index & 1:
+        return "r10 and r11 are not free at its entry"
+    return "it returns twice or on another stack, so its return cannot be hooked"
 
 
 def register_ops(ops: ftrace_ops, probe: NativeProbe) -> None:

@@ -57,18 +57,25 @@ def nap() -> void:
 
 @native(bounded=False)
 def wait_for_task(task: ptr[Task]) -> void:
-    """Return once the task has been seen outside, or has begun a hit since this began."""
+    """Return once the task has been seen outside, or has begun another outermost hit.
+
+    On the fast path those can only be told by the hits counted, which nested ones move too.
+    """
     rounds: u64 = 0
+    serial = volatile_load(addressof(task.serial))
     hits: u64 = 0
-    while volatile_load(addressof(task.rec)) != 0:
+    nested: u64 = 0
+    while volatile_load(addressof(task.rec)) != 0 and volatile_load(addressof(task.serial)) == serial:
         if rounds < _YIELDS:
             syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
-        elif rounds == _YIELDS:
-            hits = hits_of(task)
         else:
-            nap()
-            if hits_of(task) != hits:
+            now = hits_of(task)
+            nested_now = volatile_load(addressof(task.nested))
+            if rounds > _YIELDS and now != hits and nested_now == nested:
                 return
+            hits = now
+            nested = nested_now
+            nap()
         rounds += 1
 
 

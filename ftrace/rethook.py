@@ -18,12 +18,15 @@ from sandbox.native import (
     null,
     ptr,
     signal_fence,
+    syscall,
     u8,
     u32,
     u64,
     void,
 )
-from sandbox.tasks import NODE, Node, Task, task_free
+from sandbox.tasks import CLAIMED, NODE, Node, Task, claimed_high, current, task_at, task_free
+
+_SYS_GETTID = 186
 
 INLINE_DATA = 64
 """Entry data up to this many bytes lies in the node itself."""
@@ -196,3 +199,15 @@ def rethook_flush_task(task: ptr[Task]) -> void:
     while task.top != task.bottom:
         node_abandon(task, task.top)
     task_free(task)
+
+
+@native(bounded=False)
+def tasks_after_fork() -> void:
+    """In the child of a fork: the calling thread has a new tid, and the others are not there any more."""
+    me = current()
+    for index in range(claimed_high):
+        task = task_at(index)
+        if task == me:
+            task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
+        elif task.state == CLAIMED:
+            rethook_flush_task(task)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from sandbox.x86_64.vectors import SaveArea, save_area
 FUNCTIONS = (
     tasks.task_get,
     rethook.rethook_flush_task,
+    rethook.tasks_after_fork,
     dispatch.dispatch_entry,
     dispatch.dispatch_slow,
     dispatch.dispatch_exit,
@@ -102,7 +103,7 @@ class Runtime:
         self.force_breakpoints = 0
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         memory.sync_cores()
-        atexit.register(self.disarm_python)
+        os.register_at_fork(after_in_child=self._after_fork)
 
     def tasks(self) -> list[ctypes.Structure]:
         """The records ever claimed, as ctypes structures of `sandbox.tasks.Task`."""
@@ -118,8 +119,9 @@ class Runtime:
         """Return when no other thread can still be inside what was replaced before. Without the GIL."""
         self.image.call("quiesce")
 
-    def disarm_python(self) -> None:
-        """Called when the interpreter is about to end."""
+    def _after_fork(self) -> None:
+        """Only the forking thread lives on in the child: its record goes on, the others' nodes go back to their pools."""
+        self.image.call("tasks_after_fork")
 
 
 def _nodes(task: ctypes.Structure) -> list[ctypes.Structure]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Change = Callable[["ListRecord"], "ListRecord"]
 """From the list that a site runs to the one it is to run."""
 
+NEVER_HOOKED = frozenset(
+    "setjmp _setjmp __sigsetjmp sigsetjmp vfork getcontext setcontext swapcontext makecontext clone clone3".split()
+)
 _CHUNK = 512
 """Stubs are written this many at a time."""
 _LISTS_AT_ONCE = 256
@@ -46,6 +49,10 @@ class SiteBlock:
         self.addresses: array[int] = module.sites
         self.functions: list[Symbol] = module.site_functions
         self.names: list[str] = [symbol.name for symbol in module.site_functions]
+        self.unpatchable = self._mask_of(module.scratch_taken)
+        """Sites whose function may have a value in r10 or r11 at entry: stubs need those."""
+        self.unhookable = self._mask_of(module.functions_with("returns_twice") | NEVER_HOOKED)
+        """Sites whose function returns twice or leaves on another stack: their returns are never hooked."""
         self._runtime = runtime
         self._lists = lists
         self._text = _text_of(module)
@@ -54,6 +61,9 @@ class SiteBlock:
 
     def __len__(self) -> int:
         return len(self.addresses)
+
+    def _mask_of(self, names: frozenset[str]) -> int:
+        return sum(1 << index for index, name in enumerate(self.names) if name in names) if names else 0
 
     @property
     def everything(self) -> int:

@@ -71,4 +71,4 @@ def remap(spans: Iterable[tuple[int, int]], name: str) -> tuple[TextMapping, ...
 def drop_aliases(texts: Iterable[TextMapping]) -> None:
     """Give back the writable views of text whose executable pages their owner has unmapped already."""
     for text in texts:
-        memory.release(text._alias, text.size)
+        text.forget()

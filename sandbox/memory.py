@@ -15,6 +15,7 @@ import functools
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_NOHUGEPAGE = 15
 
 _SYS_MEMBARRIER = 324
+_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4
 _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 5
 _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 6
 
@@ -40,6 +42,9 @@ _libc.mmap.argtypes = (
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+live_mappings: weakref.WeakSet[TextMapping] = weakref.WeakSet()
+"""Every text mapping that is in place."""
 
 text_mutex = threading.RLock()
 """Held by whoever changes text, as the kernel's text_mutex."""
@@ -75,6 +80,11 @@ class TextMapping:
     name: str
     _alias: int = field(repr=False)
     _writers: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        if not live_mappings:
+            _take_part_in_forks()
+        live_mappings.add(self)
 
     @property
     def end(self) -> int:
@@ -128,8 +138,21 @@ class TextMapping:
     def unmap(self) -> None:
         """Give both views back. Nothing may execute or reference the text any more."""
         with text_mutex:
-            _libc.munmap(self._alias, self.size)
+            self.forget()
             _libc.munmap(self.base, self.size)
+
+    def forget(self) -> None:
+        """Give the alias back; somebody else has unmapped the text, or will."""
+        with text_mutex:
+            live_mappings.discard(self)
+            _libc.munmap(self._alias, self.size)
+
+
+@functools.cache
+def _take_part_in_forks() -> None:
+    from sandbox import fork
+
+    fork.install()
 
 
 def _memfd(contents: bytes | int, name: str) -> int:
@@ -240,15 +263,16 @@ def release(address: int, size: int) -> None:
     _libc.munmap(address, size)
 
 
-_membarrier_ready = False
+@functools.cache
+def register_membarrier() -> None:
+    """Allow this process the expedited barriers that patching and waiting for threads need. Raises OSError if refused."""
+    for command in (_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE):
+        if _libc.syscall(_SYS_MEMBARRIER, command, 0, 0):
+            raise OSError(ctypes.get_errno(), f"membarrier command {command} is not allowed here")
 
 
 def sync_cores() -> None:
     """Return when every core that runs a thread of this process has refetched what it is about to execute."""
-    global _membarrier_ready
-    if not _membarrier_ready:
-        if _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
-            raise OSError(ctypes.get_errno(), "membarrier(SYNC_CORE) is not allowed here")
-        _membarrier_ready = True
+    register_membarrier()
     if _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
         raise OSError(ctypes.get_errno(), "membarrier(SYNC_CORE) failed")

@@ -1,0 +1,47 @@
+"""fork: parent and child get text of their own.
+
+The pages of a memfd are shared by whoever maps them, so after a plain fork a patch in one process would run in the other.
+The forking thread holds the text mutex over the fork; the child first replaces every text mapping by a private copy, and
+the parent keeps the mutex until the child has said so, or has died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from sandbox.memory import live_mappings, register_membarrier, text_mutex
+
+_pipes: list[tuple[int, int]] = []
+"""The pipe of the fork under way; a list because a handler of somebody else's may fork as well."""
+
+
+def _before() -> None:
+    text_mutex.acquire()
+    _pipes.append(os.pipe())
+
+
+def _in_parent() -> None:
+    receive, send = _pipes.pop()
+    os.close(send)
+    with contextlib.suppress(OSError):
+        os.read(receive, 1)
+    os.close(receive)
+    text_mutex.release()
+
+
+def _in_child() -> None:
+    receive, send = _pipes.pop()
+    register_membarrier.cache_clear()
+    register_membarrier()
+    for mapping in list(live_mappings):
+        mapping.make_private()
+    os.close(receive)
+    os.write(send, b".")
+    os.close(send)
+    text_mutex.release()
+
+
+def install() -> None:
+    """Take part in every os.fork() from now on. Called when the first text is mapped."""
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
