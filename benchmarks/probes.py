@@ -150,8 +150,8 @@ class _Layouts:
         return Sample(plain, plain + added, calls, calls)
 
     def _pair(self, module: Module) -> tuple[float, float]:
-        plain = program.timed_loop(module, "plain", self.calls)
-        work = program.timed_loop(module, "work", self.calls)
+        plain = program.timed_loop(module, "plain", self.calls, "loop_plain")
+        work = program.timed_loop(module, "work", self.calls, "loop_work")
         times = [(plain(), work()) for _ in range(3)]
         without, with_stub = (min(column) for column in zip(*times, strict=True))
         return without, with_stub - without

@@ -79,7 +79,8 @@ reference_table:
 """
 _NAMES = ("call_inc", "swap", "trap", "restorer", "hits", "exits")
 
-_RDTSC = """
+_LOOPS = {"work_plain": "loop_plain", "work_rdtsc2": "loop_rdtsc2", "work_callbacks": "loop_callbacks"}
+_TARGETS = """
 define i64 @work_rdtsc2(i64 %x) #1 {
   call void asm sideeffect "rdtsc", "~{rax},~{rdx}"()
   %a = mul i64 %x, 3
@@ -113,7 +114,8 @@ define i64 @work_callbacks(i64 %x) #1 {
 
 def _text() -> str:
     assembly = "\n".join(f'module asm "{line}"' for line in _ASSEMBLY.splitlines())
-    return assembly + "\n" + program.program_text() + _RDTSC
+    loops = "".join(map(program.loop_text, _LOOPS.values()))
+    return assembly + "\n" + program.program_text() + loops + _TARGETS
 
 
 class References:
@@ -204,11 +206,14 @@ def _breakpoint(calls: int) -> Callable[[], Sample]:
     return sample
 
 
+def _run(target: str, calls: int) -> float:
+    """Nanoseconds for each call of one of the targets, in its own loop."""
+    return program.timed_loop(references().module, target, calls, _LOOPS[target])()
+
+
 def _rdtsc2(calls: int) -> Callable[[], Sample]:
     def sample() -> Sample:
-        module = references().module
-        baseline = program.timed_loop(module, "work_plain", calls)()
-        return Sample(baseline, program.timed_loop(module, "work_rdtsc2", calls)(), calls, calls)
+        return Sample(_run("work_plain", calls), _run("work_rdtsc2", calls), calls, calls)
 
     return sample
 
@@ -218,8 +223,8 @@ def _ctypes2(calls: int) -> Callable[[], Sample]:
         known = references()
         callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(lambda _x: 1)
         known.callback.value = ctypes.cast(callback, ctypes.c_void_p).value or 0
-        baseline, before = program.timed_loop(known.module, "work_plain", calls)(), known.answers.value
-        probed = program.timed_loop(known.module, "work_callbacks", calls)()
+        baseline, before = _run("work_plain", calls), known.answers.value
+        probed = _run("work_callbacks", calls)
         return Sample(baseline, probed, calls, (known.answers.value - before) // 2)
 
     return sample
