@@ -130,6 +130,8 @@ class Task:
     guard_end: ptr[Guard]
     fault: Fault
     guards: array[Guard, 32]
+    serial: u64  # hits through the complete path that began outside any other
+    nested: u64  # hits that began inside another one
 
 
 HITS_MASK = (1 << 48) - 1
