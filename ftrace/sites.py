@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ftrace.text_poke import Block
+from ftrace.unwinding import FrameDescription
 from ftrace.x86_64 import stubs
 from sandbox import memory
 
@@ -105,6 +106,7 @@ class SiteBlock:
         self._slots[:] = [self._lists.empty.address] * count
         self._template = ctypes.create_string_buffer(self._template_bytes(), stubs.STUB_SIZE)
         self._describe()
+        self._frames = FrameDescription(self._runtime, self._stub_text.base, self._stub_text.size)
 
     def _template_bytes(self) -> bytes:
         template = self._runtime.template
@@ -185,6 +187,7 @@ class SiteBlock:
     def close(self) -> None:
         """Give back the stubs and slots of a module that is gone."""
         if self._stub_text is not None:
+            self._frames.withdraw()
             self._stub_text.unmap()
             memory.release(self._pointers, 16 + len(self) * 8)
             self._stub_text = self._slots = None
