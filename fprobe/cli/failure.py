@@ -17,7 +17,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click declares it for classes, and reads it from instances
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message to `file`, or stderr."""

@@ -16,15 +16,23 @@ if TYPE_CHECKING:
 
 
 def summarise(
-    console: Console, call: ProgramCall, outcome: Outcome, match: Match, probe: Attachment, remarks: Sequence[str] = ()
+    console: Console,
+    call: ProgramCall,
+    outcome: Outcome,
+    match: Match,
+    probe: Attachment,
+    remarks: Sequence[str] = (),
+    *,
+    as_objects: bool = True,
 ) -> None:
-    """Print the result and the summary; with --json, an object for each."""
+    """Print the result and the summary; with --json, an object for each if `as_objects`."""
     console.line(outcome_line(call, outcome))
     for line in summary_lines(match, probe, remarks, everything=console.verbosity > 0):
         console.note(line)
-    if outcome.returned:
-        console.object({"type": "result", "call": str(call), "result": outcome.result})
-    console.object({"type": "summary", **summary_object(outcome, match, probe)})
+    if as_objects:
+        if outcome.returned:
+            console.object({"type": "result", "call": str(call), "result": outcome.result})
+        console.object({"type": "summary", **summary_object(outcome, match, probe)})
     console.flush()
 
 

@@ -28,9 +28,6 @@ A duration includes what tracing the calls inside it costs: about a microsecond 
 `fprobe stat` measures without that.
 """
 
-MAX_PENDING = 1 << 24
-"""Calls that may be under way at the same time: more than all shadow stacks hold, so that recursion is not missed."""
-
 
 @click.command("trace", cls=CallingCommand, epilog=_EPILOG, short_help="Show every call.")
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True, shell_complete=candidates.functions)
@@ -82,7 +79,7 @@ class _Session:
 
     def run(self) -> None:
         """Attach, run, detach, sum up. Raises Failure if the program failed; ends the process after Ctrl-C."""
-        from fprobe.cli.probing import attached
+        from fprobe.cli.probing import MAX_PENDING, attached
         from fprobe.cli.running import run
 
         recorder = self.recorder

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from sandbox import layout
 from sandbox.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Void
 
-_WORDS = "r15 r14 r13 r12 bp bx r11 r10 r9 r8 ax cx dx si di orig_ax ip cs flags sp ss".split()
+_WORDS = (
+    "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "orig_ax",
+    "ip", "cs", "flags", "sp", "ss",
+)  # fmt: skip
 _ARGUMENTS = [_WORDS.index(name) * 8 for name in ("di", "si", "dx", "cx", "r8", "r9")]
 _RESULTS = [_WORDS.index(name) * 8 for name in ("ax", "dx", "cx")]
 _VECTOR_ARGUMENTS, _VECTOR_RESULTS = 8, 2

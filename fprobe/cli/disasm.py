@@ -1,0 +1,124 @@
+"""`fprobe disasm`: the machine code of a function's entry, before and while probed, and of its stub."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fprobe.cli import candidates
+from fprobe.cli.console import Console
+from fprobe.cli.failure import input_errors
+from fprobe.cli.options import Target, output_options, program_options
+
+if TYPE_CHECKING:
+    from fprobe.cli.matching import Site
+    from sandbox.disassembly import Line
+    from sandbox.module import Module
+
+_EPILOG = """\b
+Examples:
+  fprobe disasm vfs_read
+  fprobe disasm vfs_read --stub
+  fprobe disasm main --program prog.c --all
+"""
+
+_SHOWN = 8
+"""Instructions of the entry that are shown without --all."""
+
+
+@click.command("disasm", epilog=_EPILOG, short_help="Show machine code.")
+@click.argument("function", metavar="FUNC", shell_complete=candidates.functions)
+@click.option("--stub", is_flag=True, help="Also the stub that the probed entry jumps to.")
+@click.option("--all", "-a", "everything", is_flag=True, help="The whole function, not only its entry.")
+@program_options
+@output_options
+def disasm_command(function: str, stub: bool, everything: bool, target: Target, console: Console) -> None:
+    """Show the bytes at the entry of FUNC as loaded, and while a probe is on it. `=>` marks the patched place."""
+    from fprobe.cli import matching, program
+    from fprobe.cli.probing import attached
+
+    module = program.load(target)
+    with input_errors():
+        symbol = module.symbol(function)
+    limit = None if everything else _SHOWN
+    before = _code(module, symbol.address, symbol.end)[:limit]
+    match = matching.match(module, [_literal(function)], notrace=target.notrace)
+    sections = {"loaded": (symbol.address, before)}
+    if match.sites:
+        with attached(match, entry=lambda *_: 0):
+            sections["probed"] = (symbol.address, _code(module, symbol.address, symbol.end)[:limit])
+            if stub:
+                sections["stub"] = _stub(match.sites[0])
+    _print(console, function, sections, match.skipped[0].reason if match.skipped else "")
+
+
+def _literal(name: str) -> str:
+    """A pattern that matches this name alone."""
+    return "".join(f"\\{character}" if character in "*?[\\!" else character for character in name)
+
+
+def _code(module: Module, start: int, end: int) -> list[Line]:
+    import ctypes
+
+    from sandbox.disassembly import disassemble
+    from sandbox.symbols import symbol_table
+
+    def describe(address: int) -> str | None:
+        found = symbol_table.locate(address)
+        return str(found) if found else None
+
+    return disassemble(ctypes.string_at(start, end - start), start, describe, module.sites)
+
+
+def _stub(site: Site) -> tuple[int, list[Line]]:
+    """The code that the site jumps to: its way in and its way back, without the data between them."""
+    import ctypes
+
+    from ftrace.x86_64 import stubs
+    from sandbox.disassembly import disassemble
+
+    displacement = ctypes.c_int32.from_address(site.address + 1).value
+    base = site.address + stubs.SITE_SIZE + displacement - stubs.ENTRY_POINT
+    lines: list[Line] = []
+    for start, end in ((stubs.ENTRY_POINT, stubs.EXIT_POINT), (stubs.EXIT_POINT, stubs.SLOW_RETURN + 2)):
+        code = ctypes.string_at(base + start, end - start)
+        lines += disassemble(code, base + start, lambda address: _landmark(address, site, base))
+    return base, lines
+
+
+def _landmark(address: int, site: Site, base: int) -> str | None:
+    """What a stub refers to."""
+    from ftrace.x86_64 import stubs
+
+    if address == site.address + stubs.SITE_SIZE:
+        return f"the body of {site.symbol.name}"
+    if base <= address < base + stubs.STUB_SIZE:
+        return f"stub+{address - base:#x}"
+    return None
+
+
+_TITLES = {
+    "loaded": "{name}, as loaded",
+    "probed": "{name}, while probed",
+    "stub": "the stub of {name}: in, and back",
+}
+
+
+def _print(console: Console, name: str, sections: dict[str, tuple[int, list[Line]]], refusal: str) -> None:
+    from sandbox.disassembly import listing
+
+    for number, (section, (base, lines)) in enumerate(sections.items()):
+        if number:
+            console.line()
+        console.line(console.bold(_TITLES[section].format(name=name)))
+        for text in listing(lines, base):
+            console.line(console.good(text) if text.startswith("=>") else text)
+    if refusal:
+        console.line(f"{name} cannot be probed: {refusal}")
+    document = {section: [_object(line) for line in lines] for section, (_, lines) in sections.items()}
+    console.document({"function": name, **document, **({"refused": refusal} if refusal else {})})
+
+
+def _object(line: Line) -> dict[str, Any]:
+    return {"address": line.address, "bytes": line.code.hex(), "text": line.text, "note": line.note}

@@ -1,0 +1,132 @@
+"""`fprobe stat`: hits, misses and time of each function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from fprobe.cli import candidates
+from fprobe.cli.console import Console
+from fprobe.cli.options import CallingCommand, Target, call_words, output_options, program_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fprobe.actions import Stat
+    from fprobe.cli.matching import Match
+    from fprobe.cli.program import ProgramCall
+    from fprobe.cli.running import Outcome
+
+_EPILOG = """\b
+Examples:
+  fprobe stat '*'
+  fprobe stat 'vfs_*' 'do_*' --exclude do_mmap --sort hits
+  fprobe stat '*' --program prog.c --call main --json
+
+Counting is native: a hit costs nanoseconds. Times are from entry to return, with what the function calls.
+"""
+
+_SORT_KEYS = ("total", "avg", "hits", "name")
+
+
+class Row(NamedTuple):
+    """What is known of a function. `total_ns`: of the calls that were timed, `hits - missed`."""
+
+    name: str
+    hits: int
+    missed: int
+    total_ns: int
+
+    @property
+    def average_ns(self) -> float:
+        """Per timed call; 0 if there is none."""
+        timed = self.hits - self.missed
+        return self.total_ns / timed if timed > 0 else 0.0
+
+
+@click.command("stat", cls=CallingCommand, epilog=_EPILOG, short_help="Count and time calls.")
+@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True, shell_complete=candidates.functions)
+@click.option(
+    "--exclude", "-x", multiple=True, metavar="PATTERN", shell_complete=candidates.functions, help="Not these."
+)
+@click.option(
+    "--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of the table."
+)
+@program_options
+@output_options
+def stat_command(
+    patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, target: Target, console: Console
+) -> None:
+    """Count and time the calls of the functions that match PATTERN.
+
+    With --json: one object with program, call, result, matched, attached, skipped and functions.
+    """
+    from fprobe.actions import Stat
+    from fprobe.cli import matching, program, report
+    from fprobe.cli.probing import MAX_PENDING, attached
+    from fprobe.cli.running import run
+
+    module = program.load(target)
+    call = program.prepare_call(module, call_words(), target)
+    match = matching.match_or_fail(module, patterns, exclude, target.notrace)
+    stat = Stat()
+    with attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
+        outcome = run(call)
+        rows = ordered(rows_of(match, stat), sort)
+        for line in table(rows, console):
+            console.line(line)
+        report.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
+        console.document(document(module.name, call, outcome, match, rows))
+        report.conclude(outcome)
+
+
+def rows_of(match: Match, stat: Stat) -> list[Row]:
+    """A row for each function that was attached, called or not."""
+    found = stat.functions()
+    rows = []
+    for site in match.sites:
+        known = found.get(site.address)
+        row = (known.hits, known.missed, round(known.total_ns)) if known else (0, 0, 0)
+        rows.append(Row(site.symbol.name, *row))
+    return rows
+
+
+def ordered(rows: list[Row], key: str) -> list[Row]:
+    """The rows by descending total time, average or hits, or by name."""
+    if key == "name":
+        return sorted(rows)
+    field = {"total": "total_ns", "avg": "average_ns", "hits": "hits"}[key]
+    return sorted(rows, key=lambda row: (-getattr(row, field), row.name))
+
+
+def table(rows: list[Row], console: Console) -> Iterator[str]:
+    """The functions that were called, as text."""
+    from fprobe.cli.tree import duration_text
+
+    yield console.dim(f"{'TOTAL':>10}  {'AVERAGE':>10}  {'HITS':>10}  {'MISSED':>8}  FUNCTION")
+    for row in rows:
+        if row.hits or row.missed:
+            missed = f"{row.missed:8,}"
+            times = f"{duration_text(row.total_ns)}  {duration_text(row.average_ns)}"
+            yield f"{times}  {row.hits:10,}  {console.bad(missed) if row.missed else missed}  {console.bold(row.name)}"
+
+
+def _remarks(rows: list[Row]) -> list[str]:
+    from fprobe.cli.summary import count
+
+    idle = sum(not row.hits for row in rows)
+    return [f"{count(idle, 'function')} never called"] if idle else []
+
+
+def document(program: str, call: ProgramCall, outcome: Outcome, match: Match, rows: list[Row]) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "program": program,
+        "call": str(call),
+        "result": outcome.result if outcome.returned else None,
+        "matched": match.matched,
+        "attached": len(match.sites),
+        "skipped": [skipped._asdict() for skipped in match.skipped],
+        "functions": [row._asdict() for row in rows],
+    }
