@@ -36,6 +36,7 @@ from ftrace.rethook import (
     node_fill,
     node_release,
     node_reserve,
+    node_retire,
     probes_of,
     real_caller,
     word_at,
@@ -380,7 +381,7 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     run_exits(task, node, regs)
     parent = node.parent
     signal_fence()
-    node_release(task, node)
+    node_retire(task, node)
     signal_fence()
     task.rec = outer
     return parent

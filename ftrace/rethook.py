@@ -2,18 +2,22 @@
 
 A node is reserved by storing the new top first and filled afterwards, so that a signal in between nests above it. Nodes
 whose call will never return (longjmp) are found by their frames when the next call is hooked, and when a return does not
-find its node on top.
+find its node on top. A call that returns below newer ones that are live, on another stack, leaves a grave: a node of stub
+0 that is dropped when it comes to be on top.
 """
 
 from __future__ import annotations
 
 from ftrace.pools import pool_give
 from ftrace.records import ProbeList
+from ftrace.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,
+    array,
     bool_,
     cast,
+    i64,
     native,
     null,
     ptr,
@@ -23,17 +27,21 @@ from sandbox.native import (
     u32,
     u64,
     void,
+    zeroed,
 )
 from sandbox.tasks import CLAIMED, NODE, Node, Task, claimed_high, current, task_at, task_free
 
-_SYS_GETTID = 186
+_SYS_GETPID, _SYS_SIGALTSTACK, _SYS_GETTID, _SYS_PROCESS_VM_READV = 39, 131, 186, 310
 
 INLINE_DATA = 64
 """Entry data up to this many bytes lies in the node itself."""
 EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
 """What the return slot holds, less what a node calls its stub."""
 TAIL_CALL = 1
-"""In Node.frame: the node below has the same frame; its return is not for the fast trampolines."""
+"""Taken off Node.frame: the node below has the same frame, and neither its return nor a call from its frame is for the fast
+trampolines."""
+EMPTY = 0
+"""Node.stub of a place on the shadow stack that is no call any more."""
 FAR = 65536
 """How many bytes of stack arguments a `ret imm16` may drop."""
 
@@ -52,7 +60,7 @@ def above(node: ptr[Node]) -> ptr[Node]:
 @native(inline=True)
 def frame_of(node: ptr[Node]) -> u64:
     """The address of the return slot."""
-    return node.frame & ~cast(u64, TAIL_CALL)
+    return node.frame + TAIL_CALL & ~cast(u64, TAIL_CALL)
 
 
 @native(inline=True)
@@ -85,9 +93,10 @@ def probes_of(node: ptr[Node]) -> ptr[ProbeList]:
     return cast(ptr[ProbeList], node.probes)
 
 
-@native
-def node_release(task: ptr[Task], node: ptr[Node]) -> void:
-    """Pop `node`, which is the newest."""
+@native(inline=True)
+def pop(task: ptr[Task]) -> void:
+    """Take the newest node off."""
+    node = task.top
     if probes_of(node).data_size > INLINE_DATA:
         task.data_top = node.data
     signal_fence()
@@ -95,8 +104,18 @@ def node_release(task: ptr[Task], node: ptr[Node]) -> void:
 
 
 @native(bounded=False)
+def node_release(task: ptr[Task], node: ptr[Node]) -> void:
+    """Take a node off. One that is not the newest (another stack's calls are above it) stays as an empty place."""
+    node.stub = EMPTY
+    node.frame = 0xFFFF_FFFF_FFFF_FFFF
+    signal_fence()
+    while task.top != task.bottom and task.top.stub == EMPTY:
+        pop(task)
+
+
+@native(bounded=False)
 def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
-    """Pop the newest node, whose call never returned, and give its return nodes back (RH-24, RH-26)."""
+    """Take off a node whose call never returned, and give its return nodes back (RH-24, RH-26)."""
     probes = probes_of(node)
     for index in range(probes.count):
         if is_armed(node, index):
@@ -105,17 +124,51 @@ def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
     node_release(task, node)
 
 
-@native(inline=True)
-def is_dead(node: ptr[Node], frame: u64) -> bool_:
-    """Whether the newest node's call cannot return any more, seen from a call whose return slot is at `frame`."""
-    if frame_of(node) < frame:
-        return True
-    return frame_of(node) == frame and word_at(frame)[0] != node.stub + EXIT_FROM_STUB
+@native
+def on_same_stack(task: ptr[Task], one: u64, other: u64) -> bool_:
+    """Whether two addresses surely lie on one stack: the thread's own, or its signal stack."""
+    signal_stack: array[u64, 3] = zeroed
+    syscall(_SYS_SIGALTSTACK, 0, cast(i64, addressof(signal_stack[0])), 0, 0, 0, 0)
+    low = signal_stack[0]
+    high = low + signal_stack[2]
+    one_on_signal_stack = low <= one and one < high
+    other_on_signal_stack = low <= other and other < high
+    if one_on_signal_stack or other_on_signal_stack:
+        return one_on_signal_stack and other_on_signal_stack
+    return task.stack_low <= one and one < task.stack_high and task.stack_low <= other and other < task.stack_high
+
+
+@native
+def slot_holds(address: u64, value: u64) -> bool_:
+    """Whether the word at an address that may not be mapped any more is `value`."""
+    word: array[u64, 1] = zeroed
+    local: array[u64, 2] = zeroed
+    remote: array[u64, 2] = zeroed
+    local[0] = cast(u64, addressof(word[0]))
+    local[1] = 8
+    remote[0] = address
+    remote[1] = 8
+    pid = syscall(_SYS_GETPID, 0, 0, 0, 0, 0, 0)
+    from_here = cast(i64, addressof(local[0]))
+    from_there = cast(i64, addressof(remote[0]))
+    done = syscall(_SYS_PROCESS_VM_READV, pid, from_here, 1, from_there, 1, 0, 0)
+    return done == 8 and word[0] == value
+
+
+@native
+def is_dead(task: ptr[Task], node: ptr[Node], frame: u64) -> bool_:
+    """Whether a node's call cannot return any more, seen from a call whose return slot is at `frame` (HAZARDS: liveness)."""
+    own = frame_of(node)
+    if own > frame:
+        return False
+    if own == frame:
+        return word_at(frame)[0] != node.stub + EXIT_FROM_STUB
+    return on_same_stack(task, own, frame) or not slot_holds(own, node.stub + EXIT_FROM_STUB)
 
 
 @native(bounded=False)
 def drop_dead(task: ptr[Task], frame: u64) -> void:
-    while task.top != task.bottom and is_dead(task.top, frame):
+    while task.top != task.bottom and is_dead(task, task.top, frame):
         node_abandon(task, task.top)
 
 
@@ -161,7 +214,7 @@ def node_fill(node: ptr[Node], frame: u64, parent: u64, stub: u64, armed: u64) -
     node.stub = stub
     node.armed = armed
     if frame_of(below(node)) == frame:
-        node.frame = frame | TAIL_CALL
+        node.frame = frame - TAIL_CALL
     else:
         node.frame = frame
 
@@ -184,20 +237,29 @@ def matching_node(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
 
 @native(bounded=False)
 def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
-    """The node of a return that arrives in `stub`; newer ones are abandoned. Null: the return address is lost."""
-    node = matching_node(task, frame, stub)
-    if node == null:
+    """The node of a return that arrives in `stub`; newer ones that cannot return any more are abandoned.
+
+    Null: the return address is lost.
+    """
+    found = matching_node(task, frame, stub)
+    if found == null:
         return null
-    while task.top != node:
-        node_abandon(task, task.top)
-    return node
+    node = task.top
+    while node != found:
+        if node.stub != EMPTY and is_dead(task, node, frame):
+            node_abandon(task, node)
+        node = below(node)
+    return found
 
 
 @native(bounded=False)
 def rethook_flush_task(task: ptr[Task]) -> void:
     """A thread is about to end: its nodes go back without handlers (RH-24). The destructor of the tasks' key."""
     while task.top != task.bottom:
-        node_abandon(task, task.top)
+        if task.top.stub == EMPTY:
+            pop(task)
+        else:
+            node_abandon(task, task.top)
     task_free(task)
 
 
