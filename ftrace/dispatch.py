@@ -36,7 +36,6 @@ from ftrace.rethook import (
     node_fill,
     node_release,
     node_reserve,
-    node_retire,
     probes_of,
     real_caller,
     word_at,
@@ -381,7 +380,7 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     run_exits(task, node, regs)
     parent = node.parent
     signal_fence()
-    node_retire(task, node)
+    node_release(task, node)
     signal_fence()
     task.rec = outer
     return parent

@@ -2,22 +2,19 @@
 
 A node is reserved by storing the new top first and filled afterwards, so that a signal in between nests above it. Nodes
 whose call will never return (longjmp) are found by their frames when the next call is hooked, and when a return does not
-find its node on top. A call that returns below newer ones that are live, on another stack, leaves a grave: a node of stub
-0 that is dropped when it comes to be on top.
+find its node on top. A call that returns below newer ones that are live, on another stack, leaves an empty
+place, which is dropped when it comes to be on top.
 """
 
 from __future__ import annotations
 
 from ftrace.pools import pool_give
 from ftrace.records import ProbeList
-from ftrace.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,
-    array,
     bool_,
     cast,
-    i64,
     native,
     null,
     ptr,
@@ -27,11 +24,10 @@ from sandbox.native import (
     u32,
     u64,
     void,
-    zeroed,
 )
 from sandbox.tasks import CLAIMED, NODE, Node, Task, claimed_high, current, task_at, task_free
 
-_SYS_GETPID, _SYS_SIGALTSTACK, _SYS_GETTID, _SYS_PROCESS_VM_READV = 39, 131, 186, 310
+_SYS_GETTID = 186
 
 INLINE_DATA = 64
 """Entry data up to this many bytes lies in the node itself."""
@@ -60,7 +56,7 @@ def above(node: ptr[Node]) -> ptr[Node]:
 @native(inline=True)
 def frame_of(node: ptr[Node]) -> u64:
     """The address of the return slot."""
-    return node.frame + TAIL_CALL & ~cast(u64, TAIL_CALL)
+    return node.frame + 7 & ~cast(u64, 7)
 
 
 @native(inline=True)
@@ -125,50 +121,19 @@ def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
 
 
 @native
-def on_same_stack(task: ptr[Task], one: u64, other: u64) -> bool_:
-    """Whether two addresses surely lie on one stack: the thread's own, or its signal stack."""
-    signal_stack: array[u64, 3] = zeroed
-    syscall(_SYS_SIGALTSTACK, 0, cast(i64, addressof(signal_stack[0])), 0, 0, 0, 0)
-    low = signal_stack[0]
-    high = low + signal_stack[2]
-    one_on_signal_stack = low <= one and one < high
-    other_on_signal_stack = low <= other and other < high
-    if one_on_signal_stack or other_on_signal_stack:
-        return one_on_signal_stack and other_on_signal_stack
-    return task.stack_low <= one and one < task.stack_high and task.stack_low <= other and other < task.stack_high
-
-
-@native
-def slot_holds(address: u64, value: u64) -> bool_:
-    """Whether the word at an address that may not be mapped any more is `value`."""
-    word: array[u64, 1] = zeroed
-    local: array[u64, 2] = zeroed
-    remote: array[u64, 2] = zeroed
-    local[0] = cast(u64, addressof(word[0]))
-    local[1] = 8
-    remote[0] = address
-    remote[1] = 8
-    pid = syscall(_SYS_GETPID, 0, 0, 0, 0, 0, 0)
-    from_here = cast(i64, addressof(local[0]))
-    from_there = cast(i64, addressof(remote[0]))
-    done = syscall(_SYS_PROCESS_VM_READV, pid, from_here, 1, from_there, 1, 0, 0)
-    return done == 8 and word[0] == value
-
-
-@native
-def is_dead(task: ptr[Task], node: ptr[Node], frame: u64) -> bool_:
+def is_dead(node: ptr[Node], frame: u64) -> bool_:
     """Whether a node's call cannot return any more, seen from a call whose return slot is at `frame` (HAZARDS: liveness)."""
     own = frame_of(node)
     if own > frame:
         return False
     if own == frame:
         return word_at(frame)[0] != node.stub + EXIT_FROM_STUB
-    return on_same_stack(task, own, frame) or not slot_holds(own, node.stub + EXIT_FROM_STUB)
+    return on_one_stack(own, frame) or not readable(own) or word_at(own)[0] != node.stub + EXIT_FROM_STUB
 
 
 @native(bounded=False)
 def drop_dead(task: ptr[Task], frame: u64) -> void:
-    while task.top != task.bottom and is_dead(task, task.top, frame):
+    while task.top != task.bottom and is_dead(task.top, frame):
         node_abandon(task, task.top)
 
 
@@ -246,7 +211,7 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
         return null
     node = task.top
     while node != found:
-        if node.stub != EMPTY and is_dead(task, node, frame):
+        if node.stub != EMPTY and is_dead(node, frame):
             node_abandon(task, node)
         node = below(node)
     return found
