@@ -115,3 +115,14 @@ def assert_untouched() -> None:
     assert tracer().runtime.shadow_ips() == []
     busy = [(task.tid, task.rec) for task in tracer().runtime.tasks() if task.state and task.rec]
     assert busy == [], "a task is still marked as inside"
+
+
+def load_c(source: str, *cflags: str, suffix: str = ".c") -> Any:
+    """A C program from its text. Needs a compiler."""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / f"program{next(_numbers)}{suffix}"
+        path.write_text(source)
+        return sandbox.load(path, cflags=cflags)
