@@ -33,7 +33,26 @@ RANGES = 512
 _SHADOW_DEPTH = 32
 _SI_ADDR = 16
 _SIGNALS = (SIGSEGV, SIGBUS, SIGFPE, SIGILL)
-_REGISTERS = ["r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "di", "si", "bp", "bx", "dx", "ax", "cx", "sp", "ip", "flags"]
+_REGISTERS = [
+    "r8",
+    "r9",
+    "r10",
+    "r11",
+    "r12",
+    "r13",
+    "r14",
+    "r15",
+    "di",
+    "si",
+    "bp",
+    "bx",
+    "dx",
+    "ax",
+    "cx",
+    "sp",
+    "ip",
+    "flags",
+]
 
 
 @struct

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from ftrace.pools import pool_give
 from ftrace.records import ProbeList
+from ftrace.stacks import on_one_stack, readable
+from ftrace.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,

@@ -85,10 +85,6 @@ def _guard_offsets() -> dict[str, int]:
     }
 
 
-_STACK_SIZE = 8 << 20
-"""How far below its end a thread's stack reaches, at least; what is farther away may be another one."""
-
-
 class Runtime:
     """The linked hit path and what it needs of the process."""
 
@@ -100,8 +96,6 @@ class Runtime:
         self.image.variable("tasks_slab").value = self.slab
         self.image.variable("task_offset").value = self.key.offset
         self.image.variable("task_key").value = self.key.number
-        self.image.variable("main_stack_end").value = memory.main_stack()[1]
-        self.image.variable("thread_stack_size").value = _STACK_SIZE
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))

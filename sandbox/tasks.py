@@ -42,7 +42,7 @@ COUNTER_LINES = 2048
 
 FREE, CLAIMED = 0, 1
 
-_SYS_RT_SIGPROCMASK, _SYS_GETPID, _SYS_GETTID = 14, 39, 186
+_SYS_RT_SIGPROCMASK, _SYS_GETTID = 14, 186
 _SIG_SETMASK = 2
 # Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked.
 _ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10)
@@ -126,8 +126,6 @@ class Task:
     preempt: u32
     index: u32
     abandoned: u64  # nodes whose call never returned
-    stack_low: u64  # the thread's own stack, as far as it is known
-    stack_high: u64
     guard: ptr[Guard]  # where the next guarded call is noted
     guard_end: ptr[Guard]
     fault: Fault
@@ -149,9 +147,6 @@ NODE = 128
 slab = global_var(u64, 0, name="tasks_slab")
 task_offset = global_var(u64, 0, name="task_offset")
 claimed_high = global_var(u64, 0, name="tasks_claimed_high")  # one past the highest record ever claimed
-
-main_stack_end = global_var(u64, 0, name="main_stack_end")
-stack_size = global_var(u64, 0, name="thread_stack_size")
 
 errno_location = extern("__errno_location", fn[ptr[i32]])
 pthread_setspecific = extern("pthread_setspecific", fn[i32, u32, u64])
@@ -216,15 +211,6 @@ def raise_high(index: u64) -> void:
         high = load(addressof(claimed_high), "relaxed")
 
 
-@native
-def note_stack(task: ptr[Task]) -> void:
-    """A thread's descriptor stands at the high end of its stack; the main thread's stack is known from the start."""
-    task.stack_high = read_fs(0)
-    if cast(i64, task.tid) == syscall(_SYS_GETPID, 0, 0, 0, 0, 0, 0):
-        task.stack_high = main_stack_end
-    task.stack_low = task.stack_high - stack_size
-
-
 @native(noinline=True)
 def task_claim() -> ptr[Task]:
     """A record for this thread, or null if there is none left. Signals are held off meanwhile."""
@@ -234,7 +220,6 @@ def task_claim() -> ptr[Task]:
     task_reset(task)
     task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
     task.errno = errno_location()
-    note_stack(task)
     raise_high(cast(u64, task.index))
     pthread_setspecific(cast(u32, task_key), cast(u64, task))
     return task

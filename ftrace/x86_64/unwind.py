@@ -89,7 +89,9 @@ def return_address_place(slab: int, stride: int, node_size: int, fields: Mapping
     """From the CFA on the stack: where the return address is stored. `fields`: TOP, BOTTOM of Task, FRAME, STUB, PARENT."""
     this_stub = _register(_RIP) + _const1s(-STUB_SIZE) + _op(_AND, _PLUS_UCONST, RETURN_POINT)
     # [slot, stub, task, node] -> is it the one?
-    matches = _op(_DUP) + _field(fields["FRAME"]) + _const1s(-2) + _op(_AND) + _pick(4) + _op(_EQ)
+    matches = (
+        _op(_DUP) + _field(fields["FRAME"]) + _op(_PLUS_UCONST, 7) + _const1s(-8) + _op(_AND) + _pick(4) + _op(_EQ)
+    )
     matches += _pick(1) + _field(fields["STUB"]) + _pick(4) + _op(_EQ, _AND)
     at_bottom = _op(_DUP) + _pick(2) + _field(fields["BOTTOM"]) + _op(_EQ)
     older = _const1u(node_size) + _op(_MINUS)
