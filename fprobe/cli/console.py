@@ -11,13 +11,15 @@ from typing import Any
 import click
 
 
-@dataclass(frozen=True)
+@dataclass
 class Console:
     """`json`: print objects instead of text. `verbosity`: -1 quiet, 0, 1 verbose. `color`: whether to use colours."""
 
     json: bool
     color: bool
     verbosity: int
+    finished: bool = False
+    """A document was printed: there may be no second one."""
 
     def line(self, text: str = "") -> None:
         """Print a line of text; nothing with --json."""
@@ -29,14 +31,21 @@ class Console:
         if self.verbosity >= 0:
             self.line(self.dim(text))
 
-    def document(self, value: Any, *, indent: int | None = 2) -> None:
-        """Print an object, with --json."""
+    def document(self, value: Any) -> None:
+        """Print all that there is to say as one object, with --json."""
         if self.json:
-            click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+            click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+            self.finished = True
 
     def object(self, value: Any) -> None:
-        """Print an object on one line, with --json."""
-        self.document(value, indent=None)
+        """Print one object of several, on a line, with --json."""
+        if self.json:
+            click.echo(json.dumps(value, ensure_ascii=False))
+
+    def failure(self, value: dict[str, Any]) -> None:
+        """Print an object that says what went wrong, with --json, unless a document was printed that says it."""
+        if not self.finished:
+            self.object({"type": "error", **value})
 
     def flush(self) -> None:
         """Have everything printed that was written."""

@@ -80,22 +80,24 @@ def _stub(site: Site) -> tuple[int, list[Line]]:
 
     displacement = ctypes.c_int32.from_address(site.address + 1).value
     base = site.address + stubs.SITE_SIZE + displacement - stubs.ENTRY_POINT
+    landmarks = _landmarks(site, base)
     lines: list[Line] = []
     for start, end in ((stubs.ENTRY_POINT, stubs.EXIT_POINT), (stubs.EXIT_POINT, stubs.SLOW_RETURN + 2)):
-        code = ctypes.string_at(base + start, end - start)
-        lines += disassemble(code, base + start, lambda address: _landmark(address, site, base))
+        lines += disassemble(ctypes.string_at(base + start, end - start), base + start, landmarks.get)
     return base, lines
 
 
-def _landmark(address: int, site: Site, base: int) -> str | None:
-    """What a stub refers to."""
+def _landmarks(site: Site, base: int) -> dict[int, str]:
+    """What a stub refers to: address -> what is there."""
+    import ctypes
+
+    from ftrace.records import StubRecord
     from ftrace.x86_64 import stubs
 
-    if address == site.address + stubs.SITE_SIZE:
-        return f"the body of {site.symbol.name}"
-    if base <= address < base + stubs.STUB_SIZE:
-        return f"stub+{address - base:#x}"
-    return None
+    record: Any = StubRecord
+    slot = ctypes.c_uint64.from_address(base + record.offset("slot")).value
+    found = {base + offset: f"stub+{offset:#x}" for offset in range(stubs.STUB_SIZE)}
+    return found | {site.address + stubs.SITE_SIZE: f"body of {site.symbol.name}", slot: "slot: the list of probes"}
 
 
 _TITLES = {

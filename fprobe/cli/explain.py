@@ -45,7 +45,7 @@ def explain_command(function: str, target: Target, console: Console) -> None:
         symbol = module.symbol(function)
     refusals = Refusals(module, target.notrace)
     reason = refusals.reason(symbol)
-    facts = _facts(module, symbol, refusals.sites.get((symbol.address, symbol.name)))
+    facts = _facts(module, symbol, refusals.sites.get(symbol.address))
     verdict = f"cannot be probed: {reason}" if reason else "can be probed, at entry and at return"
     console.line(f"{console.bold(str(symbol))} {console.bad(verdict) if reason else console.good(verdict)}")
     if reason in _MEANING:

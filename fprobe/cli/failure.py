@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from sandbox.faults import SandboxFault
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 """Exit codes: the program or probe failed; the command line or the input is wrong; Ctrl-C."""
 
 
 class Failure(click.ClickException):
-    """Ends the command with `message` on stderr and `exit_code`."""
+    """Ends the command with `message` on stderr and `exit_code`; `details` are for JSON."""
 
-    def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
+    def __init__(self, message: str, exit_code: int = BAD_INPUT, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it for classes, and reads it from instances
+        self.details = details or {}
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message to `file`, or stderr."""
         click.echo(f"fprobe: {self.message}", file=file, err=file is None)
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"message": self.message, **self.details}
 
 
 @contextmanager
@@ -43,11 +51,25 @@ def _os_error(error: OSError) -> str:
 
 def of_call(error: BaseException) -> Failure:
     """What a call of a program's function raised. Values that do not fit are bad input; anything else is its failure."""
+    from sandbox.faults import SandboxFault
+
+    if isinstance(error, SandboxFault):
+        return _of_fault(error)
     if isinstance(error, (TypeError, ValueError, OverflowError)):
         return Failure(str(error))
-    return Failure(f"the program failed: {describe(error)}", FAILED)
+    return Failure(f"the program failed: {type(error).__name__}: {error}", FAILED)
 
 
-def describe(error: BaseException) -> str:
-    """An exception as text; a fault of the program prints as its own report."""
-    return str(error) or type(error).__name__
+def _of_fault(fault: SandboxFault) -> Failure:
+    """The report of a fault: who, where, at which address, and the hooked calls that had not returned."""
+    import signal
+
+    name = signal.Signals(fault.signal).name
+    who = "a probe's handler" if fault.probe else "the program"
+    accessed = f", accessing {fault.address:#x}" if name in ("SIGSEGV", "SIGBUS") else ""
+    calls = [f"    {call}" for call in fault.shadow_stack] or ["    (no probed call)"]
+    stack = ["  probed calls that had not returned, innermost first:", *calls]
+    message = "\n".join([f"{who} faulted: {name} in {fault.location}{accessed}", *stack])
+    where = {"signal": name, "address": fault.address, "ip": fault.ip, "location": fault.location}
+    details = {"in_handler": fault.probe, "shadow_stack": fault.shadow_stack, "registers": fault.registers}
+    return Failure(message, FAILED, where | details)

@@ -55,16 +55,16 @@ def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), 
     for pattern in patterns:
         meant |= _selected(module, pattern, "no function of {module} matches {pattern!r}")
     for pattern in exclude:
-        for number in _selected(module, pattern, "--exclude {pattern!r} matches no function of {module}"):
-            meant.pop(number, None)
+        for address in _selected(module, pattern, "--exclude {pattern!r} matches no function of {module}"):
+            meant.pop(address, None)
     found = Match()
-    refuse = Refusals(module, notrace)
-    for _, symbol in sorted(meant.items()):
-        reason = refuse.reason(symbol)
+    refusals = Refusals(module, notrace)
+    for symbol in meant.values():
+        reason = refusals.reason(symbol)
         if reason:
             found.skipped.append(Skipped(symbol.name, reason))
         else:
-            found.sites.append(Site(symbol, refuse.sites[symbol.address, symbol.name]))
+            found.sites.append(Site(symbol, refusals.sites[symbol.address]))
     return found
 
 
@@ -82,22 +82,32 @@ def match_or_fail(
 
 
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
-    """Position among the module's functions -> function, for those that match one pattern."""
+    """Address -> function, for the functions that match one pattern; one with several names counts once."""
     from ftrace.glob import Match as Kind
     from ftrace.glob import index_of, parse
 
     pattern = parse(text)
-    functions = module.functions
     if pattern.kind is Kind.INDEX:
         wanted = index_of(pattern)
         symbols = module.site_functions[wanted : wanted + 1] if wanted >= 0 else []
-        found = {number: symbol for number, symbol in enumerate(functions) if symbol in symbols}
     else:
-        chosen = pattern.select([symbol.name for symbol in functions])
-        found = {number: symbol for number, symbol in enumerate(functions) if (chosen >> number & 1) ^ pattern.negated}
-    if not found:
+        names = [symbol.name for symbol in module.functions]
+        chosen = bin(pattern.select(names))[:1:-1].ljust(len(names), "0")
+        wanted_bit = "0" if pattern.negated else "1"
+        symbols = [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == wanted_bit]
+    if not symbols:
         message = complaint.format(pattern=text, module=f"[{module.name}]")
-        raise Failure(message + _near(text, [symbol.name for symbol in functions]))
+        raise Failure(message + _near(text, [symbol.name for symbol in module.functions]))
+    return _once(symbols)
+
+
+def _once(symbols: Sequence[Symbol]) -> dict[int, Symbol]:
+    """Address -> symbol; of several at one address the one that a programmer would have written."""
+    found: dict[int, Symbol] = {}
+    for symbol in symbols:
+        before = found.get(symbol.address)
+        if before is None or ("." in before.name and "." not in symbol.name):
+            found[symbol.address] = symbol
     return found
 
 
@@ -107,14 +117,11 @@ def _near(text: str, names: list[str]) -> str:
 
 
 class Refusals:
-    """Knows which functions of a module cannot be probed. `sites`: (address, name) of a function -> its stub."""
+    """Knows which functions of a module cannot be probed. `sites`: address of a function -> address of its stub."""
 
     def __init__(self, module: Module, notrace: Sequence[str] = ()) -> None:
-        self.sites = {
-            (symbol.address, symbol.name): site
-            for site, symbol in zip(module.sites, module.site_functions, strict=True)
-        }
-        self._owners = {symbol.address: symbol.name for symbol in module.site_functions}
+        owners = module.site_functions
+        self.sites = {symbol.address: site for site, symbol in zip(module.sites, owners, strict=True)}
         self._stubless = module.site_kind == "none"
         self._notrace = {*module.functions_with("notrace"), *notrace}
         self._returns_twice = module.functions_with("returns_twice")
@@ -122,17 +129,10 @@ class Refusals:
 
     def reason(self, symbol: Symbol) -> str:
         """Why a function cannot be probed, in a few words; empty if it can."""
-        if (symbol.address, symbol.name) not in self.sites:
-            return self._without_stub(symbol)
+        if symbol.address not in self.sites:
+            if symbol.name in self._notrace:
+                return "notrace"
+            return "compiled without stubs" if self._stubless else "no stub"
         if symbol.name in self._returns_twice:
             return "returns twice"
-        if symbol.name in self._scratch_taken:
-            return "has an argument in r10 or r11"
-        return ""
-
-    def _without_stub(self, symbol: Symbol) -> str:
-        if symbol.address in self._owners:
-            return f"another name of {self._owners[symbol.address]}"
-        if symbol.name in self._notrace:
-            return "notrace"
-        return "compiled without stubs" if self._stubless else "no stub"
+        return "has an argument in r10 or r11" if symbol.name in self._scratch_taken else ""

@@ -14,6 +14,7 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.console import Console, wants_color
 from fprobe.cli.failure import Failure
+from fprobe.cli.running import end_process
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -129,8 +130,10 @@ def output_options(command: _Command) -> _Command:
         try:
             return command(*positional, console=console, **options)
         except Failure as failure:
-            console.object({"type": "error", "message": failure.message})
+            console.failure(failure.as_object())
             raise
+        except BrokenPipeError:
+            end_process(0)  # the reader has seen enough
 
     return wrapped  # type: ignore[return-value]
 

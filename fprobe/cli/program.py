@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.cli.failure import input_errors
 from fprobe.cli.options import Target
+from sandbox import layout
 from sandbox.signatures import Integer, Pointer, Signature
 
 if TYPE_CHECKING:
@@ -63,10 +64,26 @@ def prepare_call(module: Module, words: Sequence[str] | None, target: Target) ->
     """
     name, *arguments = words or (DEMO_CALL if target.path is None else ("main",))
     with input_errors():
-        function = module[name]
+        function = _function(module, name, given=words is not None)
         if is_c_main(function.signature):
             return ProgramCall(function, tuple(arguments), _argc_argv([target.path or module.name, *arguments]))
-        return ProgramCall(function, tuple(arguments), tuple(function.parse_arguments(arguments)))
+        values = function.parse_arguments(arguments)
+        check_range(function.signature, values)
+        return ProgramCall(function, tuple(arguments), tuple(values))
+
+
+def _function(module: Module, name: str, *, given: bool) -> Function:
+    if name not in module and not given:
+        raise LookupError(f"[{module.name}] has no function {name!r}: say what to call by --call FUNC ARG...")
+    return module[name]
+
+
+def check_range(signature: Signature, values: Sequence[Any]) -> None:
+    """Raise OverflowError naming function, parameter and value if an integer does not fit, before anything runs."""
+    for number, (parameter, value) in enumerate(zip(signature.passed, values, strict=False), 1):
+        if isinstance(parameter.type, Integer):
+            name = f" ({parameter.name})" if parameter.name else ""
+            layout.checked_integer(value, parameter.type, f"{signature.name}() argument {number}{name}")
 
 
 def is_c_main(signature: Signature) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from time import perf_counter_ns
+from collections.abc import Callable, Mapping
+from time import perf_counter_ns, sleep
 from typing import Any, NamedTuple
 
 from fprobe.cli.values import Memory
 from fprobe.cli.views import Images, View
 
 _NO_ADDRESSES: tuple[bytes | None, ...] = ()
+_BACKLOG = 50_000
+"""Events that may wait; beyond it the traced threads wait for whoever takes them."""
+_BATCH = 1_000
 
 
 class Event(NamedTuple):
@@ -36,6 +39,8 @@ class Recorder:
         self.limit = limit
         self.over_limit = 0
         """Calls that came after the limit."""
+        self.stopped = False
+        """Nobody takes events any more."""
         self._memory = Memory()
         # Appending and taking from the other end are atomic.
         self._events: deque[tuple[bool, int, int, int, int, Images]] = deque()
@@ -51,6 +56,8 @@ class Recorder:
                 self.over_limit += 1
                 return 1
             left -= 1
+            while len(events) > _BACKLOG and not self.stopped:
+                sleep(0.001)
             side = views[ip].entry
             image = bytes(regs)
             images = (image, _NO_ADDRESSES) if side.is_plain else side.capture(image, memory)
@@ -72,10 +79,10 @@ class Recorder:
 
         return exit_
 
-    def take(self) -> Iterator[Event]:
-        """The events so far, each once. Stops when it has caught up."""
-        for _ in range(len(self._events)):
-            yield Event(*self._events.popleft())
+    def take(self) -> list[Event]:
+        """The next events, each once; at most a thousand, so that whoever takes them stays responsive."""
+        events = self._events
+        return [Event(*events.popleft()) for _ in range(min(len(events), _BATCH))]
 
     def close(self) -> None:
         """Give back what it holds. The handlers must not be called any more."""

@@ -5,12 +5,14 @@ Native code cannot be interrupted: after Ctrl-C it goes on, and so the process h
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NoReturn
 
 STACK_SIZE = 1 << 26
@@ -32,10 +34,28 @@ class Outcome:
         return self.error is None and not self.interrupted
 
 
-def run(call: Callable[[], Any], poll: Callable[[], None] = lambda: None) -> Outcome:
-    """Make `call` in a thread of its own; call `poll` here every 50 ms meanwhile. Ctrl-C ends the waiting.
+class CtrlC:
+    """While this is entered, Ctrl-C sets `pressed` and does nothing else, so that a summary always follows."""
 
-    From the first Ctrl-C on, SIGINT is ignored, so that a summary can follow.
+    def __init__(self) -> None:
+        self.pressed = False
+        self._before: Any = None
+
+    def __enter__(self) -> CtrlC:
+        self._before = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _press(self, _number: int, _frame: FrameType | None) -> None:
+        self.pressed = True
+
+
+def run(call: Callable[[], Any], ctrl_c: CtrlC, poll: Callable[[], bool] = lambda: False) -> Outcome:
+    """Make `call` in a thread of its own, and wait until it returns or Ctrl-C is pressed.
+
+    Meanwhile `poll` is called here, every 50 ms, or at once again if it returned True.
     """
     outcome = Outcome()
     done = threading.Event()
@@ -48,15 +68,11 @@ def run(call: Callable[[], Any], poll: Callable[[], None] = lambda: None) -> Out
         finally:
             done.set()
 
-    try:
-        _start(work)
-        while not done.wait(_INTERVAL):
-            poll()
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if not done.is_set():
-            outcome = Outcome(interrupted=True)
-    return outcome
+    _start(work)
+    while not ctrl_c.pressed:
+        if done.wait(0 if poll() else _INTERVAL):
+            return outcome
+    return outcome if done.is_set() else Outcome(interrupted=True)
 
 
 def _start(work: Callable[[], None]) -> None:
@@ -69,6 +85,7 @@ def _start(work: Callable[[], None]) -> None:
 
 def end_process(code: int) -> NoReturn:
     """End the process at once: a thread that runs native code would outlive what it uses."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)

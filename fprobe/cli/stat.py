@@ -65,14 +65,15 @@ def stat_command(
     from fprobe.actions import Stat
     from fprobe.cli import matching, program, report
     from fprobe.cli.probing import MAX_PENDING, attached
-    from fprobe.cli.running import run
+    from fprobe.cli.running import CtrlC, run
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns, exclude, target.notrace)
     stat = Stat()
-    with attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
-        outcome = run(call)
+    with CtrlC() as ctrl_c, attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
+        outcome = run(call, ctrl_c)
+        probe.disable()
         rows = ordered(rows_of(match, stat), sort)
         for line in table(rows, console):
             console.line(line)
@@ -120,8 +121,10 @@ def _remarks(rows: list[Row]) -> list[str]:
 
 
 def document(program: str, call: ProgramCall, outcome: Outcome, match: Match, rows: list[Row]) -> dict[str, Any]:
-    """What --json prints."""
-    return {
+    """What --json prints; if the program failed, with an `error`."""
+    from fprobe.cli.failure import of_call
+
+    found = {
         "program": program,
         "call": str(call),
         "result": outcome.result if outcome.returned else None,
@@ -130,3 +133,4 @@ def document(program: str, call: ProgramCall, outcome: Outcome, match: Match, ro
         "skipped": [skipped._asdict() for skipped in match.skipped],
         "functions": [row._asdict() for row in rows],
     }
+    return found | {"error": of_call(outcome.error).as_object()} if outcome.error else found

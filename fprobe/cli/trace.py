@@ -80,14 +80,14 @@ class _Session:
     def run(self) -> None:
         """Attach, run, detach, sum up. Raises Failure if the program failed; ends the process after Ctrl-C."""
         from fprobe.cli.probing import MAX_PENDING, attached
-        from fprobe.cli.running import run
+        from fprobe.cli.running import CtrlC, run
 
         recorder = self.recorder
         handlers = {"entry": recorder.entry_handler(), "exit": recorder.exit_handler()}
-        with attached(self.match, nr_maxactive=MAX_PENDING, **handlers) as probe:
+        with CtrlC() as ctrl_c, attached(self.match, nr_maxactive=MAX_PENDING, **handlers) as probe:
             self._begin()
-            outcome = run(self.call, self._show)
-            self._show()
+            outcome = run(self.call, ctrl_c, self._show)
+            self._show_rest(probe)
             self._end(outcome, probe)
         recorder.close()
 
@@ -103,8 +103,10 @@ class _Session:
         begin = {"type": "begin", "program": self.module.name, "call": str(self.call), "matched": self.match.matched}
         self.console.object(begin | {"attached": len(self.match.sites), "skipped": skipped})
 
-    def _show(self) -> None:
-        steps = self.calls.steps(self.recorder.take())
+    def _show(self) -> bool:
+        """Print what has happened; whether there is more."""
+        events = self.recorder.take()
+        steps = self.calls.steps(events)
         if self.console.json:
             for item in self.objects.objects(steps):
                 self.console.object(item)
@@ -112,12 +114,19 @@ class _Session:
             for line in self.tree.lines(steps):
                 self.console.line(line)
         self.console.flush()
+        return bool(events)
+
+    def _show_rest(self, probe: Attachment) -> None:
+        probe.disable()
+        self.recorder.stopped = True
+        while self._show():
+            pass
+        for line in self.tree.flush():
+            self.console.line(line)
 
     def _end(self, outcome: Outcome, probe: Attachment) -> None:
         from fprobe.cli.report import conclude, summarise
 
-        for line in self.tree.flush():
-            self.console.line(line)
         summarise(self.console, self.call, outcome, self.match, probe, self._remarks())
         conclude(outcome)
 

@@ -1,0 +1,238 @@
+"""`fprobe doctor`: what this machine allows, each point tried out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from fprobe.cli.console import Console
+from fprobe.cli.failure import FAILED
+from fprobe.cli.options import output_options
+
+OK, WARNING, MISSING = "ok", "warning", "missing"
+
+
+class Finding(NamedTuple):
+    """`status`: OK; WARNING, something is slower or less; MISSING, probing does not work without it."""
+
+    name: str
+    status: str
+    detail: str
+
+
+@click.command("doctor", short_help="Say what this machine allows.", epilog="\b\nExample:\n  fprobe doctor --json\n")
+@output_options
+def doctor_command(console: Console) -> None:
+    """Say what this machine allows: each point is tried out, and what would be used instead is named.
+
+    Exit code 1 if something is missing that probing needs.
+    """
+    findings = [_tried(name, check) for name, check in _CHECKS.items()]
+    for finding in findings:
+        paint = {OK: console.good, WARNING: console.bold, MISSING: console.bad}[finding.status]
+        console.line(f"{paint(f'{finding.status:<8}')} {finding.name:<14} {finding.detail}")
+    console.document({"ok": _is_well(findings), "findings": [finding._asdict() for finding in findings]})
+    if not _is_well(findings):
+        sys.exit(FAILED)
+
+
+def _is_well(findings: list[Finding]) -> bool:
+    return all(finding.status != MISSING for finding in findings)
+
+
+Answer = tuple[str, str]
+
+
+def _tried(name: str, check: Callable[[], Answer]) -> Finding:
+    try:
+        status, detail = check()
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        status, detail = MISSING, str(error)
+    return Finding(name, status, detail)
+
+
+def _platform() -> Answer:
+    fits = sys.platform == "linux" and platform.machine() == "x86_64"
+    cpus = len(os.sched_getaffinity(0))
+    return OK if fits else MISSING, f"{platform.system()} {platform.release()} {platform.machine()}, {cpus} CPUs"
+
+
+def _python() -> Answer:
+    free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
+    text = f"{platform.python_implementation()} {platform.python_version()}"
+    return (MISSING, f"{text}, free-threaded: not supported") if free_threaded else (OK, text)
+
+
+def _llvm() -> Answer:
+    import llvmlite
+    from llvmlite import binding
+
+    return OK, f"llvmlite {llvmlite.__version__}, LLVM {'.'.join(map(str, binding.llvm_version_info))}"
+
+
+def _switch() -> Answer:
+    from ftrace.tracer import OFF_VARIABLE
+
+    value = os.environ.get(OFF_VARIABLE, "")
+    if value in ("", "0"):
+        return OK, "on"
+    return MISSING, f"switched off by {OFF_VARIABLE}={value}"
+
+
+def _text() -> Answer:
+    from sandbox import memory
+
+    text = memory.allocate_text((1 << 32, 1 << 32), memory.PAGE, "fprobe-doctor")
+    try:
+        text.write(text.base, b"\xb8\x2a\x00\x00\x00\xc3")
+        return OK, "executable pages on a memfd, patched through a writable alias"
+    finally:
+        text.unmap()
+
+
+def _membarrier() -> Answer:
+    from sandbox import memory
+
+    memory.sync_cores()
+    return OK, "PRIVATE_EXPEDITED_SYNC_CORE"
+
+
+def _vectors() -> Answer:
+    from sandbox.x86_64.vectors import save_area
+
+    area = save_area()
+    return OK, f"{area.instruction}, {area.size} bytes around foreign handlers, components {area.mask:#x}"
+
+
+def _thread_key() -> Answer:
+    from sandbox.thread_key import ThreadKey
+
+    return OK, f"a task is found at %fs:{ThreadKey().offset:#x}, in one load"
+
+
+def _c_compiler() -> Answer:
+    return _compiler("C", "prog.c")
+
+
+def _cxx_compiler() -> Answer:
+    return _compiler("C++", "prog.cc")
+
+
+def _compiler(language: str, example: str) -> Answer:
+    from sandbox.csource import find_compiler
+
+    try:
+        return OK, " ".join(find_compiler(language, Path(example)))
+    except ValueError as error:
+        return WARNING, str(error).removeprefix(f"{example}: ") + f" ({language} programs cannot be loaded)"
+
+
+def _cache() -> Answer:
+    from sandbox import cache
+
+    if os.environ.get(cache.OPT_OUT):
+        return WARNING, f"switched off by {cache.OPT_OUT}: everything is compiled afresh"
+    store = cache.default_cache()
+    store.put(cache.key("doctor"), b"well")
+    if store.get(cache.key("doctor")) != b"well":
+        return WARNING, f"{store.directory} cannot be used: it is not writable, or not ours alone"
+    return OK, str(store.directory)
+
+
+def _perf_map() -> Answer:
+    from sandbox.perfmap import OPT_OUT, perf_map
+
+    if os.environ.get(OPT_OUT):
+        return WARNING, f"switched off by {OPT_OUT}: profilers will not know the programs' functions"
+    if not os.access(perf_map.path.parent, os.W_OK):
+        return WARNING, f"{perf_map.path.parent} cannot be written: profilers will not know the programs' functions"
+    return OK, str(perf_map.path)
+
+
+def _ptrace() -> Answer:
+    tracer = _status_field("TracerPid")
+    if tracer not in ("", "0"):
+        return WARNING, f"process {tracer} is tracing this one: it sees our breakpoints first"
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    value = scope.read_text().strip() if scope.exists() else "0"
+    return OK, {"0": "debuggers may attach", "1": "only a parent may debug (yama 1)"}.get(
+        value, f"restricted (yama {value})"
+    )
+
+
+def _status_field(name: str) -> str:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:")), "")
+
+
+def _shadow_stack() -> Answer:
+    features = _status_field("x86_Thread_features")
+    if "shstk" in features.split():
+        return WARNING, "on: the return of functions with a stub after the prologue (mcount) cannot be hooked"
+    return OK, "off"
+
+
+def _memory_reads() -> Answer:
+    import ctypes
+
+    from fprobe.cli.values import Memory
+
+    memory, word = Memory(), ctypes.create_string_buffer(b"fprobe")
+    try:
+        if memory.read(ctypes.addressof(word), 6) == b"fprobe":
+            return OK, "/proc/self/mem: strings behind pointers are shown"
+        return WARNING, "/proc/self/mem cannot be read: strings behind pointers are not shown"
+    finally:
+        memory.close()
+
+
+def _sigtrap() -> Answer:
+    blocked = int(_status_field("SigBlk") or "0", 16)
+    if blocked >> 4 & 1:
+        return (
+            WARNING,
+            "SIGTRAP is blocked in this thread: only functions whose stub lies in one aligned word are patched",
+        )
+    return OK, "not blocked"
+
+
+def _probe() -> Answer:
+    import fprobe
+    import sandbox
+
+    module = sandbox.load("define i64 @f(i64 %n) {\n  %m = add i64 %n, 1\n  ret i64 %m\n}\n", name="fprobe-doctor")
+    try:
+        with fprobe.attach(list(module.sites), entry=lambda *_: 0, exit=lambda *_: None) as probe:
+            result = module["f"](41)
+        if (result, probe.hits) != (42, 1):
+            return MISSING, f"a probed call gave {result} with {probe.hits} hits instead of 42 with 1"
+        return OK, "a function was patched, called and restored; its probe was hit once"
+    finally:
+        module.unload()
+
+
+_CHECKS: dict[str, Callable[[], Answer]] = {
+    "platform": _platform,
+    "python": _python,
+    "llvm": _llvm,
+    "probing": _switch,
+    "text": _text,
+    "membarrier": _membarrier,
+    "vectors": _vectors,
+    "thread key": _thread_key,
+    "sigtrap": _sigtrap,
+    "shadow stacks": _shadow_stack,
+    "memory reads": _memory_reads,
+    "C compiler": _c_compiler,
+    "C++ compiler": _cxx_compiler,
+    "cache": _cache,
+    "perf map": _perf_map,
+    "debuggers": _ptrace,
+    "a probe": _probe,
+}
