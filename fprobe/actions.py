@@ -176,4 +176,4 @@ def ticks_per_ns() -> float:
     while time.perf_counter_ns() - start < 10_000_000:
         pass
     last = read()
-    return (last - first) / (time.perf_counter_ns() - start)
+    return float(last - first) / (time.perf_counter_ns() - start)

@@ -29,6 +29,9 @@ class Resolved:
     keep: Any = None
 
 
+_CFunction: Any = ctypes.CFUNCTYPE(None).__base__
+"""The class of every ctypes function pointer."""
+
 NO_HANDLER = Resolved(0)
 
 
@@ -59,7 +62,7 @@ def _pointer(function: Any) -> int:
 
 def _foreign_address(handler: Any) -> int | None:
     """The address of C code, or None: ctypes, cffi, a Numba cfunc, a function of a loaded module."""
-    if isinstance(handler, ctypes._CFuncPtr):
+    if isinstance(handler, _CFunction):
         return _pointer(handler)
     if type(handler).__module__ == "_cffi_backend":
         return _cffi_address(handler)

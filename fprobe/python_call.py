@@ -6,6 +6,7 @@ The one place of the native side that knows CPython. Symbols are the interpreter
 from __future__ import annotations
 
 from sandbox.native import (
+    Structure,
     addressof,
     array,
     extern,
@@ -43,7 +44,7 @@ decref = extern("Py_DecRef", fn[void, Object])
 
 
 @struct
-class PythonHandler:
+class PythonHandler(Structure):
     """What the call needs; the address of one is the `fp` that the hit path passes. The objects are kept alive by Python."""
 
     handler: Object

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrace.records import Probe
-from sandbox.native import addressof, cast, i32, native, null, ptr, rdtsc, struct, u64, void
+from sandbox.native import Structure, addressof, cast, i32, native, null, ptr, rdtsc, struct, u64, void
 from sandbox.tasks import current
 
 RECORD_SIZE = 32
@@ -13,7 +13,7 @@ _GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 
 @struct
-class ActionState:
+class ActionState(Structure):
     """Where an action keeps what it gathers: one area per task, `stride` bytes apart."""
 
     base: u64
@@ -23,7 +23,7 @@ class ActionState:
 
 
 @struct
-class Record:
+class Record(Structure):
     """A call, in a thread's buffer: `record`."""
 
     entered: u64  # time-stamp counter
@@ -33,7 +33,7 @@ class Record:
 
 
 @struct
-class Cell:
+class Cell(Structure):
     """What `stat` knows of one function, in one thread."""
 
     ip: u64

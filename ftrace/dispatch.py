@@ -42,6 +42,7 @@ from ftrace.rethook import (
 )
 from ftrace.x86_64.stubs import RETURN_POINT
 from sandbox.native import (
+    Structure,
     addressof,
     atomic_add,
     atomic_or,
@@ -73,7 +74,7 @@ HOOKED, DECLINED, REDIRECTED = 0, 1, 2
 
 
 @struct
-class pt_regs:
+class pt_regs(Structure):
     """The kernel's struct pt_regs for x86-64: 21 words of 8 bytes."""
 
     r15: u64
@@ -104,7 +105,7 @@ lost_return = extern("ftrace_lost_return", fn[void, u64, u64])
 
 
 @struct
-class Hit:
+class Hit(Structure):
     """One entry being dispatched."""
 
     task: ptr[Task]

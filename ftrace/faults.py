@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ftrace.rethook import below, entry_ip, node_abandon
 from sandbox import faults, memory
 from sandbox.native import (
+    Structure,
     addressof,
     array,
     atomic_add,
@@ -56,7 +57,7 @@ _REGISTERS = [
 
 
 @struct
-class Range:
+class Range(Structure):
     """Code in which a fault ends the call and not the process."""
 
     start: u64
@@ -70,7 +71,7 @@ fault_count = global_var(u64, 0, name="fault_count")
 
 @native
 def is_guarded_code(ip: u64) -> bool_:
-    for index in range(min(range_count, 512)):
+    for index in range(min(range_count, 512)):  # noqa: SIM110 (the language has no any())
         if ranges[index].start <= ip and ip < ranges[index].end:
             return True
     return False

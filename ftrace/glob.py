@@ -6,7 +6,7 @@ A pattern is classified once; a match is then a comparison, a prefix, a suffix, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -47,10 +47,10 @@ class Pattern:
         """Whether `name` as a whole matches."""
         return bool(self.select([name]))
 
-    def _matcher(self):  # type: ignore[no-untyped-def]
+    def _matcher(self) -> Callable[[str], bool]:
         search = self.search
         if self.kind is Match.FULL:
-            return search.__eq__
+            return lambda name: name == search
         if self.kind is Match.FRONT:
             return lambda name: name.startswith(search)
         if self.kind is Match.END:

@@ -93,7 +93,7 @@ class ListCache:
         record = self._by_probes.get(probes)
         if record is None:
             record = ListRecord(self._runtime, probes)
-            self._by_probes[probes] = self._by_address[record.address] = record  # type: ignore[index]
+            self._by_probes[probes] = self._by_address[record.address] = record
         return record
 
     def at(self, address: int) -> ListRecord:

@@ -25,22 +25,22 @@ class Location(NamedTuple):
     """A place that can be patched: dyn_ftrace."""
 
     block: SiteBlock
-    index: int
+    position: int
 
     @property
     def ip(self) -> int:
         """Address of the 5-byte stub."""
-        return self.block.addresses[self.index]
+        return self.block.addresses[self.position]
 
     @property
     def function(self) -> Symbol:
         """The function it stands at the head of."""
-        return self.block.functions[self.index]
+        return self.block.functions[self.position]
 
     @property
     def name(self) -> str:
         """Of the function."""
-        return self.block.names[self.index]
+        return self.block.names[self.position]
 
     def __str__(self) -> str:
         return f"{self.name} [{self.block.module.name}]"
@@ -62,10 +62,9 @@ class Selection(dict[SiteBlock, int]):
     def __sub__(self, other: Selection) -> Selection:
         return _clean({block: mask & ~other.get(block, 0) for block, mask in self.items()})
 
-    def __contains__(self, item: object) -> bool:
-        if isinstance(item, Location):
-            return bool(self.get(item.block, 0) >> item.index & 1)
-        return super().__contains__(item)
+    def has(self, location: Location) -> bool:
+        """Whether it is one of them."""
+        return bool(self.get(location.block, 0) >> location.position & 1)
 
     def locations(self) -> Iterator[Location]:
         """Each location, in table order."""
@@ -120,7 +119,7 @@ class LocationTable:
         """The locations whose function matches a pattern (its negation is the caller's affair)."""
         if pattern.kind is Match.INDEX:
             location = self.at(index_of(pattern))
-            return Selection({location.block: 1 << location.index}) if location else Selection()
+            return Selection({location.block: 1 << location.position}) if location else Selection()
         return _clean({block: pattern.select(block.names) for block in self.blocks})
 
     def at(self, position: int) -> Location | None:

@@ -75,7 +75,7 @@ class ftrace_ops:
 
 
 def _reason(location: Location) -> str:
-    if location.block.unpatchable >> location.index & 1:
+    if location.block.unpatchable >> location.position & 1:
         return "r10 and r11 are not free at its entry"
     return "it returns twice or on another stack, so its return cannot be hooked"
 
@@ -145,8 +145,8 @@ def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = Fa
             location = tracing.table.location(ip)
             if location is None:
                 raise OSError(errno.EINVAL, f"{ip:#x} is in no function that can be traced")
-            one = Selection({location.block: 1 << location.index})
-            if remove and location not in changed:
+            one = Selection({location.block: 1 << location.position})
+            if remove and not changed.has(location):
                 raise OSError(errno.ENOENT, f"{location} is not in the filter")
             changed = changed - one if remove else changed | one
         _install(tracing, ops, "filter_hash", changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.native import array, fn, i32, i64, ptr, struct, u8, u16, u32, u64
+from sandbox.native import Structure, array, fn, i32, i64, ptr, struct, u8, u16, u32, u64
 
 # Probe.flags: whatever is not 0 sends a hit down the complete path.
 DISABLED = 1
@@ -28,7 +28,7 @@ Handler = fn[i32, u64, u64, u64, u64, u64]
 
 
 @struct
-class Probe:
+class Probe(Structure):
     """The native half of an ftrace_ops."""
 
     flags: u32
@@ -50,7 +50,7 @@ class Probe:
 
 
 @struct
-class Item:
+class Item(Structure):
     """A probe in a list, with what the trampolines need at hand."""
 
     probe: ptr[Probe]
@@ -63,7 +63,7 @@ class Item:
 
 
 @struct
-class ProbeList:
+class ProbeList(Structure):
     """The probes of a site, newest first. Immutable; swapped in whole."""
 
     entry: u64  # entry trampoline
@@ -76,7 +76,7 @@ class ProbeList:
 
 
 @struct
-class StubRecord:
+class StubRecord(Structure):
     """The words in front of and behind a stub's code (ftrace.x86_64.stubs)."""
 
     ip: u64  # the site: entry_ip

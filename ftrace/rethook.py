@@ -11,7 +11,6 @@ from __future__ import annotations
 from ftrace.pools import pool_give
 from ftrace.records import ProbeList
 from ftrace.stacks import on_one_stack, readable
-from ftrace.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,
@@ -38,8 +37,9 @@ EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
 TAIL_CALL = 1
 """Taken off Node.frame: the node below has the same frame, and neither its return nor a call from its frame is for the fast
 trampolines."""
-EMPTY = 0
-"""Node.stub of a place on the shadow stack that is no call any more."""
+EMPTY = 1
+"""Node.stub of a place on the shadow stack that is no call any more. Above the top there is none: one that has just been
+reserved must not look so."""
 FAR = 65536
 """How many bytes of stack arguments a `ret imm16` may drop."""
 
@@ -99,6 +99,8 @@ def pop(task: ptr[Task]) -> void:
         task.data_top = node.data
     signal_fence()
     task.top = below(node)
+    signal_fence()
+    node.stub = 0
 
 
 @native(bounded=False)
@@ -167,6 +169,8 @@ def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
     signal_fence()
     if size > INLINE_DATA:
         task.data_top = data + (cast(u64, size) + 15 & ~15)
+    node.stub = 0
+    node.armed = 0
     node.probes = cast(u64, probes)
     node.data = data
     words = cast(ptr[u64], data)

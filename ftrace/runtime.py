@@ -112,7 +112,12 @@ class Runtime:
 
     def shadow_ips(self) -> list[int]:
         """The entry addresses of all hooked calls that have not returned, over all threads."""
-        records = (node.stub - stubs.RETURN_POINT for task in self.tasks() for node in _nodes(task) if node.stub)
+        records = (
+            node.stub - stubs.RETURN_POINT
+            for task in self.tasks()
+            for node in _nodes(task)
+            if node.stub > rethook.EMPTY
+        )
         return [ctypes.c_uint64.from_address(record).value for record in records]
 
     def quiesce(self) -> None:

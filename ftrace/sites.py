@@ -26,8 +26,12 @@ Change = Callable[["ListRecord"], "ListRecord"]
 """From the list that a site runs to the one it is to run."""
 
 NEVER_HOOKED = frozenset(
-    "setjmp _setjmp __sigsetjmp sigsetjmp vfork getcontext setcontext swapcontext makecontext clone clone3".split()
+    {
+        *("setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "vfork", "clone", "clone3"),
+        *("getcontext", "setcontext", "swapcontext", "makecontext"),
+    }
 )
+"""Functions that return twice or on another stack, by name."""
 _CHUNK = 512
 """Stubs are written this many at a time."""
 _LISTS_AT_ONCE = 256
@@ -119,10 +123,8 @@ class SiteBlock:
         self._site_array = (ctypes.c_uint64 * count).from_buffer(self.addresses)
         self._native = Block.ctypes()
         self._native.count, self._native.empty = count, self._lists.empty.address
-        for name, data in (
-            ("sites", self._site_array), ("slots", self._slots), ("chosen", self._chosen), ("stubs", self._stubs),
-        ):  # fmt: skip
-            setattr(self._native, name, ctypes.addressof(data))
+        self._native.sites, self._native.slots = ctypes.addressof(self._site_array), self._pointers + 16
+        self._native.chosen, self._native.stubs = ctypes.addressof(self._chosen), ctypes.addressof(self._stubs)
 
     def _call(self, function: str, *arguments: int | bytes) -> int:
         """Call a function of ftrace.text_poke on this block."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from ftrace.x86_64.stubs import ENTRY_POINT
 from sandbox.native import (
+    Structure,
     addressof,
     bool_,
     cast,
@@ -42,7 +43,7 @@ _SITE_MASK = 0xFF_FFFF_FFFF
 
 
 @struct
-class Block:
+class Block(Structure):
     """One module's sites, as the native side sees them."""
 
     count: u64

@@ -12,6 +12,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from sandbox.native import (
+    Structure,
     addressof,
     array,
     bool_,
@@ -41,7 +42,7 @@ _SIG_DFL, _SIG_IGN = 0, 1
 
 
 @struct
-class ucontext:
+class ucontext(Structure):
     """struct ucontext up to the end of its general registers (gregs)."""
 
     flags: u64
@@ -81,7 +82,7 @@ Action = fn[void, u32, u64, ptr[ucontext]]
 
 
 @struct
-class SignalRecord:
+class SignalRecord(Structure):
     """What the dispatcher knows of one signal number. `previous` has the layout of the kernel's struct sigaction."""
 
     consumers: array[u64, 8]

@@ -9,6 +9,7 @@ record on its first hit, and the key's destructor gives it back. Nothing is allo
 from __future__ import annotations
 
 from sandbox.native import (
+    Structure,
     addressof,
     array,
     atomic_cas,
@@ -49,7 +50,7 @@ _ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 
 
 
 @struct
-class Counters:
+class Counters(Structure):
     """What one task has counted for one probe; a cache line, written by its thread only."""
 
     tally: u64  # low 48 bits: hits; high 16, signed: return nodes that this task may take without asking
@@ -62,7 +63,7 @@ class Counters:
 
 
 @struct
-class Node:
+class Node(Structure):
     """A hooked call on the shadow stack."""
 
     parent: u64  # what the return slot held: where the stub returns to
@@ -76,7 +77,7 @@ class Node:
 
 
 @struct
-class Guard:
+class Guard(Structure):
     """A guarded call: what to go on with if it faults."""
 
     target: u64
@@ -96,7 +97,7 @@ GUARDS = 32
 
 
 @struct
-class Fault:
+class Fault(Structure):
     """The last fault of a guarded call in this thread."""
 
     pending: u64
@@ -109,7 +110,7 @@ class Fault:
 
 
 @struct
-class Task:
+class Task(Structure):
     """A thread's record."""
 
     rec: u32  # recursion bits (ftrace.recursion); 0 exactly when the thread is in no tracing code

@@ -418,5 +418,5 @@ def assembly(constants: Mapping[str, int | str]) -> str:
 def _expand(text: str, blocks: Mapping[str, str]) -> str:
     """Put blocks in where they stand alone on a line, leaving `$$` and the names of constants for the last step."""
     for name, block in blocks.items():
-        text = re.sub(rf"\${name}(?=:?$)", lambda _, block=block: block, text, flags=re.MULTILINE)
+        text = re.sub(rf"\${name}(?=:?$)", block.replace("\\", r"\\"), text, flags=re.MULTILINE)
     return text

@@ -68,11 +68,11 @@ else:
 from .declarations import const, extern, global_var
 from .errors import NativeError, NativeWarning
 from .function import NativeFunction, native
-from .structs import struct
+from .structs import Structure, struct
 from .unit import Unit
 
 __all__ = [
-    "NativeError", "NativeFunction", "NativeWarning", "Unit", "addressof", "array", "atomic_add", "atomic_and",
+    "NativeError", "NativeFunction", "NativeWarning", "Structure", "Unit", "addressof", "array", "atomic_add", "atomic_and",
     "atomic_cas", "atomic_exchange", "atomic_or", "atomic_sub", "atomic_xor", "bool_", "byteswap", "cast", "const",
     "copy", "extern", "fence", "fn", "frame_address", "global_var", "i8", "i16", "i32", "i64", "leading_zeros",
     "likely", "load", "native", "null", "offsetof", "pause", "popcount", "ptr", "rdtsc", "read_fs", "return_address",

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from .annotations import Namespace, resolve
 from .types import Array, Bool, Function, Int, Pointer, Type, void
@@ -84,6 +84,18 @@ class Struct(Type):
         return type_
 
 
+class Structure:
+    """A base that a @struct class may name, so that type checkers know what the decorator adds."""
+
+    size: ClassVar[int]
+    ctypes: ClassVar[Any]
+
+    @classmethod
+    def offset(cls, field: str) -> int:
+        """The offset of *field* in bytes."""
+        raise TypeError(f"{cls.__name__} has no field {field!r}: it is not decorated with @struct")
+
+
 def struct(cls: type) -> Any:
     """Class decorator: the annotations of *cls*, in order, become the fields of a `Struct`.
 
@@ -94,7 +106,7 @@ def struct(cls: type) -> Any:
     annotations = inspect.get_annotations(cls)
     if not annotations:
         raise TypeError(f"struct {cls.__name__} declares no fields: write `name: type` lines")
-    if cls.__bases__ != (object,):
+    if cls.__bases__ not in ((object,), (Structure,)):
         raise TypeError(f"struct {cls.__name__} has a base class; declare its fields here instead")
     for name in annotations:
         if name in cls.__dict__:
