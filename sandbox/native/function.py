@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import source
 from .annotations import Namespace
@@ -20,6 +20,7 @@ from .types import Function
 if TYPE_CHECKING:
     from .tree import TypedFunction
 
+Python = TypeVar("Python", bound=Callable[..., Any])
 CONVENTIONS = ("c", "preserve_most", "preserve_all")
 
 
@@ -128,6 +129,19 @@ class NativeFunction(Callee):
         return model.python(self.typed)
 
 
+@overload
+def native(function: Python, /) -> Python: ...
+@overload
+def native(
+    *,
+    name: str = "",
+    export: bool = False,
+    inline: bool = False,
+    noinline: bool = False,
+    bounded: bool = True,
+    cc: str = "c",
+    eager: bool = False,
+) -> Callable[[Python], Python]: ...
 def native(
     function: Callable[..., Any] | None = None,
     *,
@@ -141,6 +155,8 @@ def native(
 ) -> Any:
     """Decorator: compile a function of restricted Python to machine code (docs/native.md has the language).
 
+    The result is a NativeFunction; to a type checker it stays the function that it was, which other native functions
+    call.
     `name` is its symbol, `export` makes it visible to assembly and to the linker under that name, `inline` and
     `noinline` force and forbid inlining, `bounded=False` allows loops without a visible bound, `cc` is the calling
     convention (`c`, `preserve_most`, `preserve_all`). `eager` checks at once and raises NativeError, except that a

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .function import NativeFunction
 from .structs import Struct
@@ -12,7 +13,8 @@ class Unit:
     """Functions that become one LLVM module.
 
     *functions* are its entry points: visible under their own names. What they reach comes along and stays internal.
-    *assembly* is text for LLVM's assembler in the same module. *features*: `no_sse` (nothing but general registers).
+    *assembly* is text for LLVM's assembler in the same module; at a wrong line LLVM ends the process.
+    *features*: `no_sse` (nothing but general registers).
     *bounded* is False for a unit whose loops are trusted to end.
     *checked* compares every index into an array of known length with that length; one outside becomes 0.
     *red_zone* allows code to use the 128 bytes under the stack pointer. *functions* may be extended until `ir()`.
@@ -21,7 +23,7 @@ class Unit:
     def __init__(
         self,
         name: str,
-        functions: Sequence[NativeFunction] = (),
+        functions: Sequence[Callable[..., Any]] = (),
         *,
         features: str = "no_sse",
         bounded: bool = True,
@@ -39,7 +41,7 @@ class Unit:
         self.checked = checked
         self.red_zone = red_zone
 
-    def add(self, *functions: NativeFunction) -> None:
+    def add(self, *functions: Callable[..., Any]) -> None:
         """Adds entry points. Raises TypeError for what is not a native function."""
         for function in functions:
             if not isinstance(function, NativeFunction):
