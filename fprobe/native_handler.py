@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from fprobe.handlers import Resolved
+from ftrace.runtime import runtime
 from sandbox.native import NativeFunction, Unit
 from sandbox.native.compile import compile_unit
 from sandbox.native_image import NativeImage
@@ -20,7 +21,9 @@ PARAMETERS = 5
 def compiled(handler: NativeFunction, is_exit: bool) -> Resolved:
     """The code of a native handler. Raises TypeError if its signature is not a handler's."""
     _check(handler, is_exit)
-    image = NativeImage(compile_unit(Unit(handler.name, [handler])))
+    image = NativeImage(f"handler:{handler.name}", compile_unit(Unit(handler.name, [handler])))
+    image.publish()
+    runtime().faults.cover(image, [image.text])
     plain = handler.options.cc == "preserve_most" and not _uses_registers(handler)
     return Resolved(image.address(handler.name), plain=plain, keep=image)
 

@@ -90,7 +90,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.key = ThreadKey()
-        self.image = NativeImage(_object_code(self.key.offset))
+        self.image = NativeImage("fprobe-runtime", _object_code(self.key.offset))
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = memory.reserve(tasks.CAPACITY * tasks.STRIDE)
         self.image.variable("tasks_slab").value = self.slab
@@ -100,6 +100,7 @@ class Runtime:
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
         self.faults = faults.FaultGuard(self)
+        self.image.publish()
         self.force_breakpoints = 0
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         memory.sync_cores()

@@ -15,6 +15,7 @@ from ftrace.text_poke import Block
 from ftrace.unwinding import FrameDescription
 from ftrace.x86_64 import stubs
 from sandbox import memory
+from sandbox.perfmap import perf_map
 
 if TYPE_CHECKING:
     from ftrace.lists import ListCache, ListRecord
@@ -110,6 +111,7 @@ class SiteBlock:
         self._slots[:] = [self._lists.empty.address] * count
         self._template = ctypes.create_string_buffer(self._template_bytes(), stubs.STUB_SIZE)
         self._describe()
+        perf_map.add(self._stub_text.base, self._stub_text.size, f"stubs [{self.module.name}]")
         self._frames = FrameDescription(self._runtime, self._stub_text.base, self._stub_text.size)
 
     def _template_bytes(self) -> bytes:

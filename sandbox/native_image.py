@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sandbox.cache import default_cache
 from sandbox.cache import key as cache_key
-from sandbox.native import NativeFunction, Unit
+from sandbox.native import Unit
+from sandbox.perfmap import perf_map
+from sandbox.symbols import Symbol, symbol_table
 
 
-def cached_image(name: str, functions: Sequence[NativeFunction], *files: str) -> NativeImage:
+def cached_image(name: str, functions: Sequence[Any], *files: str) -> NativeImage:
     """The image of a unit of native functions, from the object cache if it can be.
 
     `files`: the sources that the functions and what they call are written in.
@@ -29,13 +32,18 @@ def cached_image(name: str, functions: Sequence[NativeFunction], *files: str) ->
     if found is None:
         found = compile_unit(Unit(name, functions))
         store.put(key, found)
-    return NativeImage(found)
+    return NativeImage(name, found)
 
 
 class NativeImage:
-    """The code and variables of a native unit. Calls release the GIL."""
+    """The code and variables of a native unit. Calls release the GIL.
 
-    def __init__(self, object_code: bytes) -> None:
+    `name` is what its code is listed under, like a module's.
+    """
+
+    def __init__(self, name: str, object_code: bytes) -> None:
+        self.name = name
+        self._object_code = object_code
         from llvmlite import binding
 
         from sandbox.native.compile import target_machine
@@ -53,6 +61,38 @@ class NativeImage:
         if not address:
             raise LookupError(f"no symbol {symbol!r} in the native image")
         return int(address)
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Its functions and the labels of its assembly, by ascending address; each reaches to the next."""
+        from sandbox import elf
+
+        file = elf.ElfFile(self._object_code)
+        table = file.sections_of_type(elf.SHT_SYMTAB)[0]
+        names = file.strings(table)
+        text = file.sections_named(".text")[0]
+        found = {s.value: elf.string_at(names, s.name_offset) for s in file.symbols(table) if s.section == text}
+        starts = sorted(value for value, name in found.items() if name)
+        anchor = next(value for value in starts if self._engine.get_function_address(found[value]))
+        base = self.address(found[anchor]) - anchor
+        ends = [*starts[1:], file.sections[text].size]
+        return tuple(
+            Symbol(found[start], base + start, end - start, self.name) for start, end in zip(starts, ends, strict=True)
+        )
+
+    @property
+    def text(self) -> tuple[int, int]:
+        """Start and end of its code."""
+        return self.symbols[0].address, self.symbols[-1].end
+
+    def publish(self) -> None:
+        """Make its code known to the symbol table, to profilers and to debuggers."""
+        from sandbox import elf, gdbjit
+
+        symbol_table.add(self.name, self.symbols)
+        perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.symbols)
+        text = elf.ElfFile(self._object_code).sections_named(".text")[0]
+        self._seen_by_debuggers = gdbjit.register(elf.placed(self._object_code, {text: self.text[0]}))
 
     def call(self, symbol: str, *arguments: int) -> int:
         """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number."""
