@@ -12,7 +12,7 @@ from fprobe.cli.values import Memory
 from fprobe.cli.views import Images, View
 
 _NO_ADDRESSES: tuple[bytes | None, ...] = ()
-_BACKLOG = 50_000
+_BACKLOG = 20_000
 """Events that may wait; beyond it the traced threads wait for whoever takes them."""
 _BATCH = 1_000
 

@@ -1,0 +1,7 @@
+"""`python -m fprobe.cli`: the same as the `fprobe` command."""
+
+from __future__ import annotations
+
+from fprobe.cli import main
+
+main(prog_name="fprobe")

@@ -1,0 +1,122 @@
+"""The command line is run as users run it: in a process of its own, with a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+COMMAND = [sys.executable, "-m", "fprobe.cli"]
+
+
+@dataclass
+class Run:
+    """What a run of the command printed, and its exit code."""
+
+    out: str
+    err: str
+    code: int
+
+    @property
+    def document(self):
+        """stdout as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def objects(self):
+        """stdout as JSON objects, one on each line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def environment(**extra):
+    return {**{k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}, **extra}
+
+
+def fprobe(*words, timeout=60, code=0, cwd=None, **extra):
+    """Run `fprobe WORDS...`; fails unless it ends with exit code `code`, or if it shows a traceback."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, words)],
+        capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=environment(**extra),
+    )  # fmt: skip
+    assert done.returncode == code, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stdout + done.stderr
+    return Run(done.stdout, done.stderr, done.returncode)
+
+
+IR = """
+define i64 @func1(i64 %n) { %r = add i64 %n, 1  ret i64 %r }
+define i64 @func2(i64 %n) { %r = call i64 @func1(i64 %n)  ret i64 %r }
+define i64 @fact(i64 %n) {
+  %stop = icmp slt i64 %n, 2
+  br i1 %stop, label %one, label %more
+one:
+  ret i64 1
+more:
+  %m = sub i64 %n, 1
+  %f = call i64 @fact(i64 %m)
+  %r = mul i64 %f, %n
+  ret i64 %r
+}
+define i64 @quiet(i64 %n) "notrace" { ret i64 %n }
+define i64 @twice(i64 %n) returns_twice { ret i64 %n }
+define i64 @nested(ptr nest %n) { ret i64 0 }
+define double @half(double %x) { %r = fdiv double %x, 2.0  ret double %r }
+define i64 @text(ptr %s) { %c = load i8, ptr %s  %r = zext i8 %c to i64  ret i64 %r }
+define i64 @main(i64 %n) {
+  %a = call i64 @func2(i64 %n)
+  %b = call i64 @fact(i64 %n)
+  %c = add i64 %a, %b
+  ret i64 %c
+}
+"""
+
+C = r"""
+#include <string.h>
+struct point { int x, y; };
+struct big { long a[4]; };
+struct mixed { double d; int i; };
+struct point add(struct point a, struct point b) { return (struct point){a.x + b.x, a.y + b.y}; }
+struct big widen(struct point p, const char *label) { return (struct big){{p.x, p.y, (long)strlen(label), 4}}; }
+long sum(struct big b) { return b.a[0] + b.a[1] + b.a[2] + b.a[3]; }
+double scale(double f, int n) { return f * n; }
+int count(struct mixed m, int n) { return m.i + n; }
+long sum8(long a, long b, long c, long d, long e, long f, short g, char h) { return a + b + c + d + e + f + g + h; }
+unsigned char flag(_Bool on) { return on ? 200 : 0; }
+int fib(int n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
+int length(const char *s) { return s == (void *)16 ? -1 : s ? (int)strlen(s) : 0; }
+const char *name_of(int i) { return i ? "one" : "zero"; }
+void nothing(void) { }
+int main(int argc, char **argv) {
+    struct point p = add((struct point){1, 2}, (struct point){-3, 4});
+    struct big b = widen(p, argv[argc - 1]);
+    nothing();
+    length("two\nlines");
+    length((void *)16);
+    length(0);
+    name_of(1);
+    flag(1);
+    scale(2.0, 3);
+    count((struct mixed){1.5, 7}, 5);
+    return (int)(sum(b) + sum8(1, 2, 3, 4, 5, 6, -7, 8) + fib(5));
+}
+"""
+
+CRASH = """
+int poke(int n) { return *(volatile int *)8 + n; }
+int inner(int n) { return poke(n) + 1; }
+int main(void) { return inner(3); }
+"""
+
+ENDLESS = """
+volatile long counter;
+long tick(long n) { counter += n; return counter; }
+int main(void) { for (;;) tick(1); }
+"""
+
+SPIN = """
+volatile long counter;
+long tick(void) { return ++counter; }
+int main(void) { tick(); for (;;) counter++; }
+"""

@@ -1,0 +1,76 @@
+"""Bad input: a sentence that names the thing, exit code 2 or 1, never a traceback (see `conftest.fprobe`)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+CASES = {
+    "no such function": (["explain", "vfs_raed"], 2, "no function 'vfs_raed'"),
+    "no such function to call": (["trace", "vfs_*", "--call", "demo_mian"], 2, "no function 'demo_mian' in module 'demo'"),
+    "no such function to disassemble": (["disasm", "nope"], 2, "no function 'nope'"),
+    "glob matches nothing": (["trace", "zzz*"], 2, "no function of [demo] matches 'zzz*'"),
+    "name matches nothing": (["stat", "vfs_raed"], 2, "did you mean vfs_read"),
+    "exclude matches nothing": (["trace", "vfs_*", "--exclude", "qq*"], 2, "--exclude 'qq*' matches no function"),
+    "exclude leaves nothing": (["trace", "vfs_*", "-x", "vfs_*"], 2, "--exclude leaves no function of [demo]"),
+    "nothing can be probed": (["trace", "get_current"], 2, "get_current (notrace)"),
+    "not an integer": (["trace", "vfs_*", "--call", "demo_main", "ten"], 2, "(n): expected an integer for i64, got 'ten'"),
+    "out of range": (["trace", "vfs_*", "--call", "demo_main", "9" * 30], 2, f"{'9' * 30} is out of range for i64"),
+    "too many arguments": (["stat", "vfs_*", "--call", "demo_main", "1", "2"], 2, "demo_main() takes 1 arguments, not 2"),
+    "too few arguments": (["stat", "vfs_*", "--call", "demo_main"], 2, "demo_main() takes 1 arguments, not 0"),
+    "IR does not parse": (["trace", "*", "-p", "bad.ll"], 2, "bad.ll:1:33"),
+    "C does not compile": (["trace", "*", "-p", "bad.c"], 2, "bad.c: does not compile"),
+    "no such file": (["trace", "*", "-p", "nope.ll"], 2, "nope.ll: No such file or directory"),
+    "a directory": (["trace", "*", "-p", "."], 2, "."),
+    "not a program": (["list", "-p", "notes.txt"], 2, "notes.txt: not a program"),
+    "cflags for IR": (["list", "-p", "prog.ll", "--cflags", "-O2"], 2, "cflags are for C and C++"),
+    "bad cflags": (["list", "-p", "prog.c", "--cflags", "-fnonsense"], 2, "-fnonsense"),
+    "nothing to call": (["stat", "*", "-p", "nomain.ll"], 2, "say what to call by --call"),
+    "call without a name": (["trace", "*", "--call"], 2, "--call needs the name of a function"),
+    "no pattern": (["trace"], 2, "Missing argument 'PATTERN...'"),
+    "no verb of that name": (["tarce"], 2, "no verb 'tarce'"),
+    "no such option": (["trace", "*", "--bogus"], 2, "--bogus"),
+    "not a colour": (["trace", "*", "--color", "blue"], 2, "'blue'"),
+    "probing is off": (["trace", "vfs_*"], 1, "probing is switched off by FPROBE_OFF"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input(run, programs, name):
+    words, code, sentence = CASES[name]
+    (programs / "notes.txt").write_text("notes\n")
+    (programs / "nomain.ll").write_text("define void @f() { ret void }\n")
+    extra = {"FPROBE_OFF": "1"} if name == "probing is off" else {}
+    assert sentence in run(*words, code=code, cwd=programs, **extra).err
+
+
+def test_no_compiler(run, programs):
+    found = run("trace", "*", "-p", "prog.c", code=2, cwd=programs, CC="/nonexistent/cc")
+    assert "/nonexistent/cc" in found.err
+
+
+def test_a_fault_is_reported(run, programs):
+    found = run("trace", "*", "-p", "crash.c", code=1, cwd=programs)
+    assert "the program faulted: SIGSEGV in poke+0x" in found.err
+    assert "accessing 0x8" in found.err
+    calls = [line.split("+")[0].strip() for line in found.err.splitlines()[2:]]
+    assert calls == ["poke", "inner", "main"]
+    assert "main() failed" in found.out
+    assert "3 hits, 0 misses" in found.out
+    assert "not returned: main > inner > poke" in found.out
+
+
+def test_a_fault_in_json(run, programs):
+    found = run("trace", "*", "-p", "crash.c", "--json", code=1, cwd=programs).objects[-1]
+    assert (found["type"], found["signal"], found["address"]) == ("error", "SIGSEGV", 8)
+    assert [name.split("+")[0] for name in found["shadow_stack"]] == ["poke", "inner", "main"]
+    found = run("stat", "*", "-p", "crash.c", "--json", code=1, cwd=programs).document
+    assert found["result"] is None
+    assert found["error"]["signal"] == "SIGSEGV"
+    assert {row["name"]: row["hits"] for row in found["functions"]} == {"poke": 1, "inner": 1, "main": 1}
+
+
+def test_errors_are_objects_with_json(run):
+    found = json.loads(run("stat", "zzz*", "--json", code=2).out)
+    assert found == {"type": "error", "message": "no function of [demo] matches 'zzz*'"}

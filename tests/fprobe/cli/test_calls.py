@@ -1,0 +1,120 @@
+"""From events to a tree: pairing, nesting, lost returns, several threads."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fprobe.cli import values, x86_64
+from fprobe.cli.calls import Calls
+from fprobe.cli.console import Console
+from fprobe.cli.recording import Event
+from fprobe.cli.tree import Tree, duration_text
+from fprobe.cli.views import view_of
+from sandbox.signatures import Integer, Parameter, Pointer, Signature
+from sandbox.symbols import Symbol
+
+SIGNATURE = Signature("f", Integer(64), (Parameter(Integer(64), "n"),))
+VIEWS = {ip: view_of(Symbol(name, ip, 16, "m"), SIGNATURE) for ip, name in ((16, "f"), (32, "g"), (48, "h"))}
+DI, AX, SP = 14 * 8, 10 * 8, x86_64.STACK_POINTER
+
+
+def event(kind, ip, slot, value=0, *, time=0, thread=1):
+    """An entry ('>') or return ('<') whose return slot is at `slot`."""
+    image = bytearray(x86_64.REGISTERS)
+    for offset, word in ((DI, value), (AX, value), (SP, slot if kind == ">" else slot + 8)):
+        image[offset : offset + 8] = word.to_bytes(8, "little")
+    return Event(kind == ">", time, thread, ip, 0, (bytes(image), ()))
+
+
+def shown(*events):
+    tree = Tree(VIEWS, Console(json=False, color=False, verbosity=0))
+    lines = [*tree.lines(Calls().steps(events)), *tree.flush()]
+    return [re.sub(r"^.*\[ *(\d+)\] \| ", r"\1 ", line) for line in lines]
+
+
+def test_a_call_without_calls_takes_one_line():
+    assert shown(event(">", 16, 800, 3), event("<", 16, 800, 4)) == ["1 f(n=3) = 4;"]
+
+
+def test_nesting():
+    events = [event(">", 16, 800), event(">", 32, 700), event("<", 32, 700, 1), event("<", 16, 800, 2)]
+    assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) = 1;", "1 } = 2 /* f */"]
+
+
+def test_threads_do_not_mix():
+    events = [event(">", 16, 800), event(">", 32, 300, thread=2), event("<", 16, 800), event("<", 32, 300, thread=2)]
+    assert shown(*events) == ["1 f(n=0) {", "2 g(n=0) {", "1 } = 0 /* f */", "2 } = 0 /* g */"]
+
+
+def test_a_tail_call_has_the_same_return_slot():
+    events = [event(">", 16, 800), event(">", 32, 800), event("<", 32, 800, 5), event("<", 16, 800, 5)]
+    assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) = 5;", "1 } = 5 /* f */"]
+
+
+def test_recursion_in_one_frame_size():
+    events = [event(">", 16, 800), event(">", 16, 700), event("<", 16, 700, 1), event("<", 16, 800, 2)]
+    assert shown(*events) == ["1 f(n=0) {", "1   f(n=0) = 1;", "1 } = 2 /* f */"]
+
+
+def test_a_return_that_was_not_seen_ends_with_its_caller():
+    events = [event(">", 16, 800), event(">", 32, 700), event("<", 16, 800, 2)]
+    assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) /* return not seen */;", "1 } = 2 /* f */"]
+
+
+def test_a_return_that_was_not_seen_ends_with_the_next_call_above():
+    events = [event(">", 16, 800), event(">", 32, 600), event(">", 48, 700), event("<", 48, 700, 1)]
+    assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) /* return not seen */;", "1   h(n=0) = 1;"]
+
+
+def test_a_return_without_an_entry_is_left_out():
+    assert shown(event("<", 16, 800), event(">", 32, 700), event("<", 32, 700)) == ["1 g(n=0) = 0;"]
+
+
+def test_unfinished_calls():
+    calls = Calls()
+    list(calls.steps([event(">", 16, 800), event(">", 32, 700)]))
+    assert [VIEWS[call.ip].name for call in calls.unfinished()] == ["f", "g"]
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [(0, "  0.000 us"), (1234, "  1.234 us"), (999_999, "999.999 us"), (1_000_000, "  1.000 ms"), (61e9, " 61.000 s ")],
+)
+def test_durations(nanoseconds, text):
+    assert duration_text(nanoseconds) == text
+
+
+CHARS, ANY = Pointer("const char *"), Pointer()
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "target", "text"),
+    [
+        (0, CHARS, None, "NULL"),
+        (16, CHARS, None, "0x10 <fault>"),
+        (16, CHARS, b"a\0b", '"a"'),
+        (16, CHARS, b"\0", '""'),
+        (16, CHARS, b"\xff\x01\n\0", r'"\\xff' + "\x01" + r'\n"'),
+        (16, CHARS, b"x" * 64, '"' + "x" * 64 + '..."'),
+        (16, ANY, None, "0x10"),
+        (16, ANY, b"ab\0", '0x10 "ab"'),
+        (16, ANY, b"a\0", "0x10"),
+        (16, ANY, b"\x01b\0", "0x10"),
+        (16, ANY, b"ab", "0x10"),
+    ],
+)
+def test_pointers(address, kind, target, text):
+    assert values.pointer_text(address, kind, target) == text
+
+
+def test_memory_is_read_without_faults():
+    import ctypes
+
+    memory, data = values.Memory(), ctypes.create_string_buffer(b"here")
+    try:
+        assert memory.read(ctypes.addressof(data), 4) == b"here"
+        assert [memory.read(address, 8) for address in (0, 16, -1, 1 << 47, (1 << 64) - 2)] == [None] * 5
+    finally:
+        memory.close()

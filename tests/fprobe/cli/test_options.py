@@ -1,0 +1,106 @@
+"""`--call FUNC ARG...`, help, completion, and how fast they answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from command import COMMAND, environment
+
+from fprobe.cli.candidates import c_names, ir_names
+from fprobe.cli.options import split_call
+
+
+@pytest.mark.parametrize(
+    ("given", "rest", "words"),
+    [
+        ("*", "*", None),
+        ("* --call main", "*", "main"),
+        ("* --call main 10 20", "*", "main 10 20"),
+        ("* --call=main 10", "*", "main 10"),
+        ("* --call main -5 -.5 --json", "* --json", "main -5 -.5"),
+        ("--call main 1 --exclude x", "--exclude x", "main 1"),
+        ("* --call main -- --json", "*", "main --json"),
+        ("* --call main 1 -- -x", "*", "main 1 -x"),
+        ("* --call", "*", ""),
+        ("-- --call main", "-- --call main", None),
+    ],
+)
+def test_split_call(given, rest, words):
+    expected = None if words is None else words.split()
+    assert split_call(given.split()) == (rest.split(), expected)
+
+
+def completed(*words):
+    done = subprocess.run(
+        COMMAND, capture_output=True, text=True, timeout=20, check=True,
+        env=environment(
+            _FPROBE_COMPLETE="bash_complete", COMP_WORDS=" ".join(["fprobe", *words]), COMP_CWORD=str(len(words)),
+        ),
+    )  # fmt: skip
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_verbs_are_completed():
+    assert completed("") == ["trace", "stat", "list", "disasm", "explain", "doctor", "completion"]
+    assert completed("di") == ["disasm"]
+
+
+def test_functions_of_the_demo_are_completed():
+    assert completed("explain", "vfs_r") == ["vfs_read"]
+    assert len(completed("trace", "vfs_")) == 11
+    assert "vfs_fsync" in completed("trace", "vfs_*", "--exclude", "vfs_f")
+
+
+def test_functions_of_a_program_are_completed(programs):
+    assert completed("trace", "--program", str(programs / "prog.ll"), "func") == ["func1", "func2"]
+    assert completed("stat", "-p", str(programs / "prog.c"), "s") == ["scale", "sum", "sum8"]
+    assert completed("stat", "-p", str(programs / "nothing.c"), "s") == []
+
+
+def test_names_in_sources():
+    assert ir_names('define i64 @a(i64 %x) {\ndefine internal %"s t" @"b c"() {\ndeclare void @d()\n') == ["a", "b c"]
+    assert c_names("int f(void);\nint g(int a,\n      int b)\n{\n  if (a) {}\n}\nstatic char *h(void) {") == ["g", "h"]
+
+
+def test_completion_scripts(run):
+    for shell in ("bash", "zsh", "fish"):
+        assert "_FPROBE_COMPLETE" in run("completion", shell).out
+
+
+def seconds(*words):
+    def once():
+        start = time.perf_counter()
+        subprocess.run([*COMMAND, *words], stdout=subprocess.DEVNULL, check=True, env=environment())
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(5))
+
+
+def test_help_answers_at_once():
+    assert seconds("--help") < 0.3
+
+
+def test_the_cached_demo_answers_in_a_second():
+    assert seconds("trace", "vfs_*", "--exclude", "vfs_fsync") < 1
+
+
+def test_help_imports_nothing_heavy():
+    source = "import sys, fprobe.cli; print({name.partition('.')[0] for name in sys.modules})"
+    found = subprocess.check_output([sys.executable, "-c", source], text=True)
+    assert not [name for name in ("llvmlite", "capstone", "elftools", "ftrace", "sandbox") if f"'{name}'" in found]
+
+
+@pytest.mark.parametrize("verb", ["trace", "stat", "list", "disasm", "explain", "doctor", "completion"])
+def test_every_verb_has_help_with_examples(run, verb):
+    found = run(verb, "--help").out
+    assert f"fprobe {verb}" in found.split("xample")[1]
+
+
+def test_help_lists_every_verb(run):
+    found = run("--help").out
+    for verb in ("trace", "stat", "list", "disasm", "explain", "doctor", "completion"):
+        assert f"\n  {verb} " in found
+    assert run("--version").out.startswith("fprobe ")

@@ -1,0 +1,59 @@
+"""`fprobe stat`."""
+
+from __future__ import annotations
+
+import re
+
+
+def test_json_is_the_object_of_the_specification(run, programs):
+    found = run("stat", "*", "-p", "prog.ll", "--call", "main", "4", "--json", cwd=programs).document
+    assert list(found) == ["program", "call", "result", "matched", "attached", "skipped", "functions"]
+    assert (found["program"], found["call"], found["result"]) == ("prog", "main(4)", 29)
+    assert (found["matched"], found["attached"]) == (9, 6)
+    assert found["skipped"] == [
+        {"name": "quiet", "reason": "notrace"},
+        {"name": "twice", "reason": "returns twice"},
+        {"name": "nested", "reason": "has an argument in r10 or r11"},
+    ]
+    functions = {row["name"]: row for row in found["functions"]}
+    assert all(list(row) == ["name", "hits", "missed", "total_ns"] for row in functions.values())
+    assert {name: row["hits"] for name, row in functions.items()} == {
+        "main": 1, "func1": 1, "func2": 1, "fact": 4, "half": 0, "text": 0,
+    }  # fmt: skip
+    assert functions["main"]["total_ns"] >= functions["func2"]["total_ns"] >= functions["func1"]["total_ns"] > 0
+
+
+def test_the_table(run):
+    found = run("stat", "vfs_*").out
+    assert re.search(r"^ +TOTAL +AVERAGE +HITS +MISSED +FUNCTION$", found, re.MULTILINE)
+    assert re.search(r"^ +[\d.]+ us +[\d.]+ us +10 +0  vfs_write$", found, re.MULTILINE)
+    assert "11 functions matched: 11 attached, 0 skipped" in found
+    assert "106 hits, 0 misses" in found
+
+
+def test_order(run):
+    rows = re.findall(r"us +([\d,]+) +\d+  (\w+)$", run("stat", "vfs_*", "--sort", "hits").out, re.MULTILINE)
+    hits = [int(number) for number, _ in rows]
+    assert hits == sorted(hits, reverse=True)
+    rows = re.findall(r"us +[\d,]+ +\d+  (\w+)$", run("stat", "vfs_*", "--sort", "name").out, re.MULTILINE)
+    assert len(rows) == 11
+    assert rows == sorted(rows)
+
+
+def test_tracing_does_not_change_the_result(run):
+    traced = run("stat", "*", "--json").document
+    untouched = run("stat", "vfs_statfs", "--json").document
+    assert traced["result"] == untouched["result"]
+    assert sum(row["hits"] for row in traced["functions"]) > 4000
+
+
+def test_deep_recursion_is_not_missed(run, programs):
+    found = run("stat", "fact", "-p", "prog.ll", "--call", "fact", "20000", "--json", cwd=programs).document
+    assert found["functions"] == [
+        {"name": "fact", "hits": 20000, "missed": 0, "total_ns": found["functions"][0]["total_ns"]}
+    ]
+
+
+def test_several_patterns(run):
+    found = run("stat", "vfs_read", "kfree", "--json").document
+    assert {row["name"] for row in found["functions"]} == {"vfs_read", "kfree"}
