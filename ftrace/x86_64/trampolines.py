@@ -25,7 +25,7 @@ from string import Template
 from ftrace.x86_64.guard import GUARD
 
 PT_REGS_WORDS = 21
-_SAVED = ("rax", "rdi", "rsi", "rdx", "r8", "r11")
+_SAVED = ("rdi", "rsi", "rdx", "r8")
 
 _KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
 
@@ -43,19 +43,24 @@ def _pop(registers: tuple[str, ...]) -> str:
 
 ENTRY_FAST = """
 # A site with one native probe: the entry handler only.
-#   stack inside: 6 saved registers, return into the stub at 48(%rsp), parent at 56(%rsp)
+#   r10 = what the function finds in rax, once the handler's address is at hand
+#   stack inside: 4 saved registers, return into the stub at 32(%rsp), parent at 40(%rsp)
     .globl ftrace_entry_only
     .p2align 6
 ftrace_entry_only:
 $save
-    mov $ITEM_COUNTERS(%r10), %eax
-    mov 48(%rsp), %rsi
-    mov 56(%rsp), %rdx
-    incq $TALLY(%r11,%rax)
+    mov $ITEM_COUNTERS(%r10), %edi
+    mov 32(%rsp), %rsi
+    mov 40(%rsp), %rdx
+    incq $TALLY(%r11,%rdi)
     mov $ITEM_PROBE(%r10), %rdi
+    mov $ITEM_ENTRY(%r10), %r11
     mov $RECORD_IP(%rsi), %rsi
     xor %r8d, %r8d
-    call *$ITEM_ENTRY(%r10)
+    mov %rax, %r10
+    call *%r11
+    mov %r10, %rax
+    mov %fs:$TASK, %r11
 $restore
     movl $$0, $REC(%r11)
     test %rsp, %rsp
@@ -65,49 +70,53 @@ $restore
 BOTH_FAST = """
 # A site with one native probe that has an exit handler. What can decline does so first; then the node is reserved (the
 # new top stored) before it is filled.
-#   stack inside: 6 saved registers, return into the stub at 48(%rsp), parent at 56(%rsp)
+#   stack inside: 4 saved registers, return into the stub at 32(%rsp), parent at 40(%rsp)
 #   rdi = address of the return slot, r8 = the new node; then the handler's arguments
+#   r10 = what the function finds in rax, once the handler's address is at hand
     .globl $name
     .p2align 6
 $name:
 $save
     mov $TOP(%r11), %rsi
-    lea 56(%rsp), %rdi
+    lea 40(%rsp), %rdi
     cmp %rdi, $FRAME(%rsi)
     jbe 8f
     lea $NODE(%rsi), %r8
     cmp $LIMIT(%r11), %r8
     ja 8f
-    mov $ITEM_COUNTERS(%r10), %eax
-    mov $$$HIT_WITH_CREDIT, %rdx
-    add %rdx, $TALLY(%r11,%rax)
+    mov $ITEM_COUNTERS(%r10), %edx
+    mov $$$HIT_WITH_CREDIT, %rsi
+    add %rsi, $TALLY(%r11,%rdx)
     js 7f
     mov %r8, $TOP(%r11)
-    mov 48(%rsp), %rax
-    mov 56(%rsp), %rdx
+    mov 32(%rsp), %rsi
+    mov 40(%rsp), %rdx
     mov %rdi, $FRAME(%r8)
     mov %r10, $PROBES(%r8)
-    mov %rax, $STUB(%r8)
+    mov %rsi, $STUB(%r8)
     mov %rdx, $PARENT(%r8)
-    mov $RECORD_IP(%rax), %rsi
     mov $ITEM_PROBE(%r10), %rdi
+    mov $RECORD_IP(%rsi), %rsi
 $data
 $call
-    test %eax, %eax
-$restore_but_rax
-    jne 6f
-    pop %rax
+$restore
     movl $$0, $REC(%r11)
     ret
 6:  # cancelled: give the node back
-    push %rdi
-    mov %r11, %rdi
+    push %rcx
+    push %r9
+    push %r10
+    push %r10
+    mov %fs:$TASK, %rdi
     call ftrace_cancel
-    pop %rdi
     pop %rax
+    pop %rax
+    pop %r9
+    pop %rcx
+$restore
     test %rsp, %rsp
     ret
-7:  sub %rdx, $TALLY(%r11,%rax)
+7:  sub %rsi, $TALLY(%r11,%rdx)
 8:
 $restore
     jmp ftrace_entry_complete
@@ -121,14 +130,23 @@ ONE_WORD = """
     movq $$0, (%r8)"""
 
 INLINE_DATA = """
-    mov $LIST_WORDS(%r10), %eax
+    mov $LIST_WORDS(%r10), %r11d
     lea $INLINE_DATA(%r8), %r8
-9:  movq $$0, -8(%r8,%rax,8)
-    dec %eax
+9:  movq $$0, -8(%r8,%r11,8)
+    dec %r11d
     jne 9b"""
 
-CALL_ENTRY = """    call *$ITEM_ENTRY(%r10)"""
-NO_ENTRY = """    xor %eax, %eax"""
+CALL_ENTRY = """
+    mov $ITEM_ENTRY(%r10), %r11
+    mov %rax, %r10
+    call *%r11
+    mov %fs:$TASK, %r11
+    test %eax, %eax
+    mov %r10, %rax
+    jne 6f"""
+NO_ENTRY = """
+    mov %fs:$TASK, %r11
+    cmp %eax, %eax"""
 
 EXIT_FAST = """
 # Return of a call to a site with one native probe that has an exit handler.
@@ -153,29 +171,30 @@ $data
     mov %fs:$TASK, %r11
     mov $ITEM_COUNTERS(%r10), %esi
     mov $$$CREDIT_UNIT, %r8
-    mov %r9, %rdx
     add %r8, $TALLY(%r11,%rsi)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     jne 7f
-    mov $TOP(%r11), %r8
-5:  push $PARENT(%r8)
-    sub $$$NODE, %r8
-    mov %r8, $TOP(%r11)
+5:  push %rdx
+    subq $$$NODE, $TOP(%r11)
+    mov %r9, %rdx
     movl $$0, $REC(%r11)
     ret
 7:  # the pool is shared by now
     push %rax
     push %rdx
     push %rcx
+    push %r9
     push %r11
+    sub $$8, %rsp
     mov %rdi, %rsi
     mov %r11, %rdi
     call pool_donate
+    add $$8, %rsp
     pop %r11
+    pop %r9
     pop %rcx
     pop %rdx
     pop %rax
-    mov $TOP(%r11), %r8
     jmp 5b
 """
 
@@ -390,7 +409,6 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     saves = {
         "save": _push(_SAVED),
         "restore": _pop(_SAVED),
-        "restore_but_rax": _pop(_SAVED[1:]),
         "keep_vectors": _vectors(str(constants["VECTOR"]), keep=True),
         "get_vectors": _vectors(str(constants["VECTOR"]), keep=False),
         "keep": _push(_KEPT),
