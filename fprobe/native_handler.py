@@ -10,8 +10,10 @@ from typing import Any
 
 from fprobe.handlers import Resolved
 from ftrace.runtime import runtime
+from sandbox.cache import default_cache
 from sandbox.native import NativeFunction, Unit
 from sandbox.native.compile import compile_unit
+from sandbox.native.verify import verify_object
 from sandbox.native_image import NativeImage
 
 PARAMETERS = 5
@@ -21,7 +23,11 @@ PARAMETERS = 5
 def compiled(handler: NativeFunction, is_exit: bool) -> Resolved:
     """The code of a native handler. Raises TypeError if its signature is not a handler's."""
     _check(handler, is_exit)
-    image = NativeImage(f"handler:{handler.name}", compile_unit(Unit(handler.name, [handler])))
+    code = compile_unit(Unit(handler.name, [handler], checked=True), cache=default_cache())
+    problems = verify_object(code, frozenset())
+    if problems:
+        raise TypeError(f"{handler.name} cannot be a handler: {'; '.join(problems)}")
+    image = NativeImage(f"handler:{handler.name}", code)
     image.publish()
     runtime().faults.cover(image, [image.text])
     plain = handler.options.cc == "preserve_most" and not _uses_registers(handler)

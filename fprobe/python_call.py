@@ -5,6 +5,8 @@ The one place of the native side that knows CPython. Symbols are the interpreter
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from sandbox.native import (
     Structure,
     addressof,
@@ -25,7 +27,7 @@ from sandbox.native import (
     zeroed,
 )
 
-Object = ptr[u8]
+Object: TypeAlias = ptr[u8]
 _PyBUF_WRITE = 0x200
 
 gil_ensure = extern("PyGILState_Ensure", fn[i32])

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from fprobe.handlers import Resolved
 from ftrace.dispatch import pt_regs
 from ftrace.records import FOREIGN, PYTHON
-from sandbox.native_image import NativeImage, cached_image
+from sandbox.native import Unit
+from sandbox.native_image import NativeImage
 
 if TYPE_CHECKING:
     from fprobe.registration import fprobe
@@ -43,7 +44,8 @@ def _image() -> NativeImage:
     _check_interpreter()
     from fprobe import python_call
 
-    image = cached_image("fprobe_python", [python_call.python_call], python_call.__file__)
+    image = NativeImage.of(Unit("fprobe-python", [python_call.python_call]))
+    image.publish()
     atexit.register(_switch_off, image)
     return image
 

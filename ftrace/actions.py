@@ -81,7 +81,7 @@ def record_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u6
     area[0] = head + 1
 
 
-@native(bounded=False)
+@native
 def cell_of(state: ptr[ActionState], ip: u64) -> ptr[Cell]:
     """The thread's cell for the function at `ip`; there are twice as many cells as functions."""
     area = cast(ptr[Cell], area_of(state))

@@ -230,7 +230,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     unlock(task, bit)
 
 
-@native(bounded=False)
+@native
 def run_list(hit: ptr[Hit]) -> void:
     """A single probe is called directly; several, or one that asks for it, under the LIST lock (FT-42..44)."""
     task = hit.task
@@ -318,7 +318,7 @@ def dispatch_slow(regs: ptr[pt_regs], return_point: u64) -> u32:
     return dispatch_entry(task, load(stub.slot, "acquire"), regs, return_point, outer)
 
 
-@native(bounded=False)
+@native
 def count_without_task(probes: ptr[ProbeList]) -> void:
     for index in range(probes.count):
         probe = probes.items[index].probe
@@ -347,7 +347,7 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
     unlock(task, bit)
 
 
-@native(bounded=False)
+@native
 def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
     """The armed probes' exit handlers, most recently hooked first, then their return nodes (RH-11)."""
     probes = probes_of(node)

@@ -119,7 +119,7 @@ def leave_guard(context: ptr[ucontext], guard: ptr[Guard]) -> void:
     context.eflags &= ~cast(u64, 0x400)
 
 
-@native(bounded=False)
+@native
 def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     """A synchronous signal: if a guarded call's own code raised it, the call is over."""
     task = current()

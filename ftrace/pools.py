@@ -54,7 +54,7 @@ def empty_credits(line: ptr[Counters]) -> i64:
     return credits
 
 
-@native(bounded=False)
+@native
 def wait_for_credits(me: ptr[Task]) -> void:
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
@@ -63,7 +63,7 @@ def wait_for_credits(me: ptr[Task]) -> void:
             syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
 
 
-@native(bounded=False)
+@native
 def gather_credits(probe: ptr[Probe]) -> i64:
     total: i64 = atomic_exchange(addressof(probe.pool_unclaimed), 0, "acq_rel")
     high = load(addressof(claimed_high), "acquire")
@@ -72,7 +72,7 @@ def gather_credits(probe: ptr[Probe]) -> i64:
     return total
 
 
-@native(noinline=True, bounded=False)
+@native(noinline=True)
 def pool_switch(task: ptr[Task], probe: ptr[Probe]) -> void:
     """Leave the contention-free mode. Whoever comes second waits for the first."""
     old = atomic_or(addressof(probe.flags), SWITCHING, "acq_rel")
@@ -86,7 +86,7 @@ def pool_switch(task: ptr[Task], probe: ptr[Probe]) -> void:
     atomic_or(addressof(probe.flags), POOL_SHARED, "acq_rel")
 
 
-@native(inline=True, bounded=False)
+@native(inline=True)
 def take_shared(probe: ptr[Probe]) -> bool_:
     free = load(addressof(probe.pool_shared), "relaxed")
     while free > 0:
@@ -96,7 +96,7 @@ def take_shared(probe: ptr[Probe]) -> bool_:
     return False
 
 
-@native(inline=True, bounded=False)
+@native(inline=True)
 def take_unclaimed(probe: ptr[Probe]) -> bool_:
     free = load(addressof(probe.pool_unclaimed), "relaxed")
     while free > 0:
@@ -123,7 +123,7 @@ def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
     return result
 
 
-@native(bounded=False)
+@native
 def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
     """One node for this call. `interrupted`: the hit came in a signal that stopped this task while it touched credits."""
     taken = take_credit(task, probe)

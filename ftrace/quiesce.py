@@ -17,12 +17,14 @@ from sandbox.native import (
     i64,
     load,
     native,
+    null,
     ptr,
     syscall,
     u32,
     u64,
     void,
     volatile_load,
+    volatile_store,
     zeroed,
 )
 from sandbox.tasks import COUNTERS, HITS_MASK, Task, claimed_high, counters, current, task_at
@@ -37,7 +39,7 @@ lines_used = global_var(u64, 0, name="counter_lines_used")
 """Bytes of counter lines that have ever been in use."""
 
 
-@native(bounded=False)
+@native
 def hits_of(task: ptr[Task]) -> u64:
     total: u64 = 0
     offset: u64 = 0
@@ -55,9 +57,9 @@ def nap() -> void:
     syscall(_SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
 
 
-@native(bounded=False)
-def wait_for_task(task: ptr[Task]) -> void:
-    """Return once the task has been seen outside, or has begun another outermost hit.
+@native
+def wait_for_task(task: ptr[Task]) -> bool_:
+    """Return once the task has been seen outside, or has begun another outermost hit. False: it waits like this itself.
 
     On the fast path those can only be told by the hits counted, which nested ones move too.
     """
@@ -66,32 +68,51 @@ def wait_for_task(task: ptr[Task]) -> void:
     hits: u64 = 0
     nested: u64 = 0
     while volatile_load(addressof(task.rec)) != 0 and volatile_load(addressof(task.serial)) == serial:
+        if volatile_load(addressof(task.waiting)) != 0:
+            return False
         if rounds < _YIELDS:
             syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
         else:
             now = hits_of(task)
             nested_now = volatile_load(addressof(task.nested))
             if rounds > _YIELDS and now != hits and nested_now == nested:
-                return
+                return True
             hits = now
             nested = nested_now
             nap()
         rounds += 1
+    return True
 
 
-@native(bounded=False)
-def quiesce() -> void:
-    """Wait for every other thread; a caller inside a handler does not wait for itself."""
-    syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
-    me = current()
+@native
+def wait_for_others(me: ptr[Task]) -> bool_:
+    all_out = True
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
         task = task_at(index)
-        if task != me:
-            wait_for_task(task)
+        if task != me and not wait_for_task(task):
+            all_out = False
+    return all_out
 
 
-@native(bounded=False)
+@native
+def quiesce() -> u32:
+    """Wait for every other thread; 1 if none is inside any more.
+
+    A caller inside a handler does not wait for itself, nor does another that does the same: each would wait for the
+    other.
+    """
+    syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
+    me = current()
+    if me == null or me.rec == 0:
+        return cast(u32, wait_for_others(me))
+    volatile_store(addressof(me.waiting), 1)
+    wait_for_others(me)
+    volatile_store(addressof(me.waiting), 0)
+    return 0
+
+
+@native
 def is_pinned(probes: u64) -> bool_:
     """Whether a node on any shadow stack came in with this list. Asked after `quiesce`, so that none can be added."""
     high = load(addressof(claimed_high), "acquire")

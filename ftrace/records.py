@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from sandbox.native import Structure, array, fn, i32, i64, ptr, struct, u8, u16, u32, u64
 
 # Probe.flags: whatever is not 0 sends a hit down the complete path.
@@ -23,7 +25,7 @@ ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even 
 
 MAX_PROBES_PER_SITE = 64
 
-Handler = fn[i32, u64, u64, u64, u64, u64]
+Handler: TypeAlias = fn[i32, u64, u64, u64, u64, u64]
 """entry(fp, entry_ip, ret_ip, regs, entry_data); an exit handler's result is ignored."""
 
 

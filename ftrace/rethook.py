@@ -103,7 +103,7 @@ def pop(task: ptr[Task]) -> void:
     node.stub = 0
 
 
-@native(bounded=False)
+@native
 def node_release(task: ptr[Task], node: ptr[Node]) -> void:
     """Take a node off. One that is not the newest (another stack's calls are above it) stays as an empty place."""
     node.stub = EMPTY
@@ -113,7 +113,7 @@ def node_release(task: ptr[Task], node: ptr[Node]) -> void:
         pop(task)
 
 
-@native(bounded=False)
+@native
 def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
     """Take off a node whose call never returned, and give its return nodes back (RH-24, RH-26)."""
     probes = probes_of(node)
@@ -135,13 +135,13 @@ def is_dead(node: ptr[Node], frame: u64) -> bool_:
     return on_one_stack(own, frame) or not readable(own) or word_at(own)[0] != node.stub + EXIT_FROM_STUB
 
 
-@native(bounded=False)
+@native
 def drop_dead(task: ptr[Task], frame: u64) -> void:
     while task.top != task.bottom and is_dead(task.top, frame):
         node_abandon(task, task.top)
 
 
-@native(bounded=False)
+@native
 def real_caller(node: ptr[Node]) -> u64:
     """Where a call really returns to: a tail call finds the stub of the caller's own hook in its slot (FP-5)."""
     caller = node.parent
@@ -153,7 +153,7 @@ def real_caller(node: ptr[Node]) -> u64:
     return caller
 
 
-@native(bounded=False)
+@native
 def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
     """A node with room for the list's entry data, zeroed, or null if the shadow stack is full."""
     size = probes.data_size
@@ -190,7 +190,7 @@ def node_fill(node: ptr[Node], frame: u64, parent: u64, stub: u64, armed: u64) -
         node.frame = frame
 
 
-@native(bounded=False)
+@native
 def matching_node(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
     """The newest node of this stub at exactly this frame, else (`ret imm16`) at one a little below it, else null."""
     node = task.top
@@ -206,7 +206,7 @@ def matching_node(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
     return null
 
 
-@native(bounded=False)
+@native
 def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
     """The node of a return that arrives in `stub`; newer ones that cannot return any more are abandoned.
 
@@ -223,7 +223,7 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
     return found
 
 
-@native(bounded=False)
+@native
 def rethook_flush_task(task: ptr[Task]) -> void:
     """A thread is about to end: its nodes go back without handlers (RH-24). The destructor of the tasks' key."""
     while task.top != task.bottom:
@@ -234,7 +234,7 @@ def rethook_flush_task(task: ptr[Task]) -> void:
     task_free(task)
 
 
-@native(bounded=False)
+@native
 def tasks_after_fork() -> void:
     """In the child of a fork: the calling thread has a new tid, and the others are not there any more."""
     me = current()

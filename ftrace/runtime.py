@@ -5,19 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
-from pathlib import Path
-
-import llvmlite
 
 from ftrace import actions, dispatch, faults, pools, quiesce, rethook, text_poke
 from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
 from sandbox import memory, signals, tasks
-from sandbox.cache import default_cache
-from sandbox.cache import key as cache_key
 from sandbox.native import Unit
-from sandbox.native.compile import compile_unit
 from sandbox.native_image import NativeImage
 from sandbox.thread_key import ThreadKey
 from sandbox.x86_64.vectors import SaveArea, save_area
@@ -90,7 +84,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.key = ThreadKey()
-        self.image = NativeImage("fprobe-runtime", _object_code(self.key.offset))
+        self.image = NativeImage.of(_unit(self.key.offset))
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = memory.reserve(tasks.CAPACITY * tasks.STRIDE)
         self.image.variable("tasks_slab").value = self.slab
@@ -121,9 +115,12 @@ class Runtime:
         )
         return [ctypes.c_uint64.from_address(record).value for record in records]
 
-    def quiesce(self) -> None:
-        """Return when no other thread can still be inside what was replaced before. Without the GIL."""
-        self.image.call("quiesce")
+    def quiesce(self) -> bool:
+        """Return when no other thread can still be inside what was replaced before. Without the GIL.
+
+        False: a hit is still inside that waits itself, perhaps the caller's own; nothing may be freed yet.
+        """
+        return bool(self.image.call("quiesce"))
 
     def _after_fork(self) -> None:
         """Only the forking thread lives on in the child: its record goes on, the others' nodes go back to their pools."""
@@ -145,25 +142,9 @@ def _stub_offsets() -> dict[str, int]:
     }
 
 
-def _object_code(task_offset: int) -> bytes:
-    """The runtime's object, from the cache if these very sources were compiled for this layout before."""
-    area = save_area()
-    named = constants(task_offset, area)
-    store = default_cache()
-    key = cache_key("ftrace runtime", llvmlite.__version__, repr(sorted(named.items())), *_sources())
-    found = store.get(key)
-    if found is None:
-        text = trampolines.assembly(named)
-        found = compile_unit(Unit("ftrace_runtime", FUNCTIONS, assembly=text + signals.RESTORER))
-        store.put(key, found)
-    return found
-
-
-def _sources() -> list[bytes]:
-    """Everything that the object is made from: this package, and what of the sandbox it uses."""
-    here, there = Path(__file__).parent, Path(tasks.__file__).parent
-    files = [*here.glob("*.py"), *here.glob("x86_64/*.py"), *there.glob("*.py"), *there.glob("native/*.py")]
-    return [path.read_bytes() for path in sorted(files)]
+def _unit(task_offset: int) -> Unit:
+    text = trampolines.assembly(constants(task_offset, save_area()))
+    return Unit("fprobe-runtime", FUNCTIONS, assembly=text + signals.RESTORER, bounded=False)
 
 
 @cache

@@ -30,7 +30,7 @@ def beyond_signal_stack(address: u64) -> bool_:
     return stack[1] & _ON_STACK != 0 and (address < stack[0] or address >= stack[0] + stack[2])
 
 
-@native(bounded=False)
+@native
 def on_one_stack(low: u64, high: u64) -> bool_:
     """Whether there is nothing but readable memory between two slots, of which `high` is on the running stack."""
     if high - low > LARGEST or beyond_signal_stack(low):

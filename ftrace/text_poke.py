@@ -69,7 +69,7 @@ def put64(address: u64, value: u64) -> void:
     cast(ptr[u64], address)[0] = value
 
 
-@native(bounded=False)
+@native
 def text_copy(target: u64, source: u64, size: u64) -> void:
     """Copy whole words."""
     index: u64 = 0
@@ -92,7 +92,7 @@ def emit_stub(where: u64, delta: u64, template: u64, site: u64, slot: u64, point
     put64(alias + 112, slot)
 
 
-@native(bounded=False)
+@native
 def emit_stubs(block: ptr[Block], first: u64, last: u64, where: u64, delta: u64, template: u64, pointers: u64) -> void:
     """Stubs for the sites first..last-1, 128 bytes apart from `where` on."""
     index = first
@@ -104,7 +104,7 @@ def emit_stubs(block: ptr[Block], first: u64, last: u64, where: u64, delta: u64,
         index += 1
 
 
-@native(bounded=False)
+@native
 def choose(block: ptr[Block], bits: ptr[u8]) -> u64:
     """Mark the sites whose bit is set, and only them; how many there are."""
     count: u64 = 0
@@ -115,7 +115,7 @@ def choose(block: ptr[Block], bits: ptr[u8]) -> u64:
     return count
 
 
-@native(bounded=False)
+@native
 def distinct_lists(block: ptr[Block], found: ptr[u64], room: u64) -> u64:
     """The different lists of the chosen sites, at most `room` of them; how many there are."""
     count: u64 = 0
@@ -135,7 +135,7 @@ def distinct_lists(block: ptr[Block], found: ptr[u64], room: u64) -> u64:
     return count
 
 
-@native(bounded=False)
+@native
 def missing_stub(block: ptr[Block], start: u64) -> u64:
     """The first chosen site from `start` on that has no stub yet; the block's count if there is none."""
     for index in range(start, block.count):
@@ -144,7 +144,7 @@ def missing_stub(block: ptr[Block], start: u64) -> u64:
     return block.count
 
 
-@native(bounded=False)
+@native
 def relist(block: ptr[Block], old: u64, new: u64) -> u64:
     """Swap the list of every chosen site that runs `old`; how many there were."""
     swapped: u64 = 0
@@ -182,7 +182,7 @@ def expected(block: ptr[Block], index: u64, word: u64) -> bool_:
     return block.stubs[index] != 0 and word == jump_word(block.sites[index], block.stubs[index])
 
 
-@native(bounded=False)
+@native
 def verify_sites(block: ptr[Block]) -> i64:
     """The first chosen site that holds neither its NOP nor its jump, or -1 (FT-58, pass 1)."""
     for index in range(block.count):
@@ -205,7 +205,7 @@ def store_site(alias: u64, value: u64) -> void:
     volatile_store(word, volatile_load(word) & ~mask | value << shift)
 
 
-@native(bounded=False)
+@native
 def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
     """Switch the chosen sites that allow a single store; the others keep their mark. How many are left."""
     left: u64 = 0
@@ -223,7 +223,7 @@ def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
     return left
 
 
-@native(bounded=False)
+@native
 def poke_step(block: ptr[Block], delta: u64, step: u32) -> void:
     """One step of the breakpoint protocol for the sites still marked: int3, tail, first byte (FT-59)."""
     for index in range(block.count):
@@ -241,7 +241,7 @@ def poke_step(block: ptr[Block], delta: u64, step: u32) -> void:
                 volatile_store(bytes_at(alias), cast(u8, word))
 
 
-@native(bounded=False)
+@native
 def read_back(block: ptr[Block]) -> i64:
     """The first touched site that does not read, where it runs, as it was written; or -1."""
     for index in range(block.count):
@@ -254,7 +254,7 @@ poking = global_var(u64, 0, name="text_poking")
 """The Block whose sites hold breakpoints just now, or 0."""
 
 
-@native(bounded=False)
+@native
 def site_index(block: ptr[Block], address: u64) -> u64:
     """Where `address` is in the table of sites; the count if it is none."""
     low: u64 = 0

@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from sandbox.cache import default_cache
-from sandbox.cache import key as cache_key
 from sandbox.native import Unit
 from sandbox.perfmap import perf_map
 from sandbox.symbols import Symbol, symbol_table
 
 
-def cached_image(name: str, functions: Sequence[Any], *files: str) -> NativeImage:
-    """The image of a unit of native functions, from the object cache if it can be.
-
-    `files`: the sources that the functions and what they call are written in.
-    """
-    import llvmlite
-
-    from sandbox.native.compile import compile_unit
-
-    compiler = sorted(Path(__file__).parent.glob("native/*.py"))
-    sources = [path.read_bytes() for path in (*compiler, *map(Path, files))]
-    store = default_cache()
-    key = cache_key(name, llvmlite.__version__, *sources)
-    found = store.get(key)
-    if found is None:
-        found = compile_unit(Unit(name, functions))
-        store.put(key, found)
-    return NativeImage(name, found)
-
-
 class NativeImage:
-    """The code and variables of a native unit. Calls release the GIL.
+    """The code and variables of a native unit. Calls release the GIL."""
 
-    `name` is what its code is listed under, like a module's.
-    """
+    @classmethod
+    def of(cls, unit: Unit) -> NativeImage:
+        """Compile a unit, or take its object from the cache, and link it."""
+        from sandbox.native.compile import compile_unit
+
+        return cls(unit.name, compile_unit(unit, cache=default_cache()))
 
     def __init__(self, name: str, object_code: bytes) -> None:
         self.name = name
+        """What its code is listed under, like a module's."""
         self._object_code = object_code
         from llvmlite import binding
 

@@ -110,7 +110,7 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
         context.ip -= 1
 
 
-@native(bounded=False)
+@native
 def signal_dispatch(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     record = addressof(records[cast(u64, signal)])
     for index in range(load(addressof(record.count), "acquire")):

@@ -133,6 +133,7 @@ class Task(Structure):
     guards: array[Guard, 32]
     serial: u64  # hits through the complete path that began outside any other
     nested: u64  # hits that began inside another one
+    waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
 
 
 HITS_MASK = (1 << 48) - 1
@@ -184,13 +185,14 @@ def task_reset(task: ptr[Task]) -> void:
     task.context = 0
     task.kprobe = 0
     task.preempt = 0
+    task.waiting = 0
     task.guard = addressof(task.guards[0])
     task.guard_end = addressof(task.guards[GUARDS - 1])
     task.fault.pending = 0
     task.rec = 0
 
 
-@native(bounded=False)
+@native
 def task_search(start: u64) -> ptr[Task]:
     """Take the first free record at or behind `start`."""
     index: u64 = start
@@ -205,7 +207,7 @@ def task_search(start: u64) -> ptr[Task]:
     return null
 
 
-@native(bounded=False)
+@native
 def raise_high(index: u64) -> void:
     high = load(addressof(claimed_high), "relaxed")
     while index >= high and not atomic_cas(addressof(claimed_high), high, index + 1, "acq_rel"):

@@ -205,7 +205,8 @@ def test_each_load_has_its_own_state(source):
     other.unload()
 
 
-def test_unloading_unmaps_and_deletes(source):
+def test_unloading_unmaps_and_deletes(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(Path(tempfile.gettempdir()).glob("fprobe-*"))
     loaded = load(source, name="passing")
     address = loaded["twice"].address
