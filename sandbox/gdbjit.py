@@ -24,6 +24,11 @@ OPT_OUT = "FPROBE_NO_GDB_JIT"
 """Set this environment variable to keep loaded code from debuggers."""
 
 
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+_libc.free.argtypes = (ctypes.c_void_p,)
+
+
 class _Entry(ctypes.Structure):
     pass
 
@@ -46,17 +51,27 @@ class _Descriptor(ctypes.Structure):
 
 
 class Registration:
-    """An ELF image that debuggers see until `withdraw` is called."""
+    """An ELF image that debuggers see until `withdraw` is called.
+
+    Its memory is not Python's: LLVM walks the list once more when the process ends, after the interpreter has.
+    """
 
     def __init__(self, image: bytes, interface: _Interface) -> None:
-        self._image = ctypes.create_string_buffer(image, len(image))
-        self._entry = _Entry(image=ctypes.addressof(self._image), size=len(image))
+        self._memory = _libc.malloc(ctypes.sizeof(_Entry) + len(image))
+        if not self._memory:
+            raise MemoryError(f"no memory to show {len(image)} bytes to debuggers")
+        contents = self._memory + ctypes.sizeof(_Entry)
+        ctypes.memmove(contents, image, len(image))
+        self._entry = _Entry.from_address(self._memory)
+        self._entry.next = self._entry.previous = None
+        self._entry.image, self._entry.size = contents, len(image)
         self._interface = interface
         interface.insert(self._entry)
 
     def withdraw(self) -> None:
         """Tell debuggers that the code is gone."""
         self._interface.remove(self._entry)
+        _libc.free(self._memory)
 
 
 def register(image: bytes) -> Registration | None:
