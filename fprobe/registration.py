@@ -124,7 +124,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     flags |= DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
     flags |= FILTERED if fp.thread or fp.max_hits else 0
     return NativeProbe(
-        tracer().table.lines,
+        tracer().table.lines, fp._handlers,
         kind=kind, flags=flags, entry=entry.address, exit=exit_.address, entry_cookie=entry.cookie, exit_cookie=exit_.cookie,
         data_size=fp.entry_data_size if exit_.address else 0, pool_unclaimed=pool, nr_nodes=pool,
         thread=fp.thread, max_hits=fp.max_hits, hits_left=fp.max_hits,
@@ -214,11 +214,7 @@ def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
         fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
         fp.ops.hooks_return = fp.exit_handler is not None
         fp.ops.detach = lambda: unregister_fprobe(fp)
-        try:
-            ftrace.register_ops(fp.ops, probe)
-        except BaseException:
-            probe.free()
-            raise
+        ftrace.register_ops(fp.ops, probe)
         fp._ever_registered = True
     except BaseException:
         ftrace.ftrace_free_filter(fp.ops)

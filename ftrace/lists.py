@@ -120,13 +120,16 @@ class ListCache:
             del self._by_probes[record.probes]
         self._retired += unused
 
-    def free(self) -> None:
-        """Free the retired lists that no shadow stack refers to. Call it after `quiesce`."""
-        pinned = [record for record in self._retired if self._runtime.image.call("is_pinned", record.address)]
-        for record in self._retired:
-            if record not in pinned:
+    def retired(self) -> list[ListRecord]:
+        """The lists out of use that are not free yet."""
+        return list(self._retired)
+
+    def free(self, records: list[ListRecord]) -> None:
+        """Free those of `records` that no shadow stack refers to. They were retired before a `quiesce` that is over."""
+        for record in records:
+            if record in self._retired and not self._runtime.image.call("is_pinned", record.address):
+                self._retired.remove(record)
                 del self._by_address[record.address]
-        self._retired = pinned
 
     def in_retired(self, probe: NativeProbe) -> bool:
         """Whether a call that this probe hooked has not returned yet."""

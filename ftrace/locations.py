@@ -96,11 +96,11 @@ class LocationTable:
         self.lock = threading.RLock()
         """ftrace_lock: held while operations are registered or the table changes."""
 
-    def add(self, module: Module) -> SiteBlock | None:
-        """Append a module's stubs; None if it has none."""
+    def add(self, module: Module, known: SiteBlock | None = None) -> SiteBlock | None:
+        """Append a module's stubs, as the block that is `known` if it was here before; None if it has no stubs."""
         if not len(module.sites):
             return None
-        block = SiteBlock(module, self.runtime, self.lists)
+        block = known or SiteBlock(module, self.runtime, self.lists)
         self.blocks.append(block)
         return block
 

@@ -9,7 +9,6 @@ from typing import Any
 from ftrace.glob import parse
 from ftrace.locations import Location, Selection
 from ftrace.probe import NativeProbe
-from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
 
 FTRACE_OPS_FL_ENABLED = 1 << 0
@@ -55,23 +54,25 @@ class ftrace_ops:
 
     def selection(self) -> Selection:
         """The locations it is for, by its hashes as they are now."""
-        wanted = (self.filter_hash or tracer().table.everything()) - self.notrace_hash
+        wanted = self._wanted()
         return wanted - self._refused(wanted)
 
     def skipped(self) -> list[tuple[Location, str]]:
         """The locations that the hashes select but that cannot be probed so, each with the reason."""
-        wanted = (self.filter_hash or tracer().table.everything()) - self.notrace_hash
+        wanted = self._wanted()
         return [(location, _reason(location)) for location in self._refused(wanted).locations()]
+
+    def _wanted(self) -> Selection:
+        """What the hashes select of the functions that are there. Those of a module that has gone stay in the hashes: they
+        match nothing any more, and a filter that was for them alone is not the empty one (FT-29, FT-72).
+        """
+        there = tracer().table.everything()
+        return (self.filter_hash & there if self.filter_hash else there) - self.notrace_hash
 
     def _refused(self, wanted: Selection) -> Selection:
         """What of `wanted` cannot be patched, or cannot have its return hooked if that is asked for."""
         masks = {block: block.unpatchable | (block.unhookable if self.hooks_return else 0) for block in wanted}
         return wanted & Selection(masks)
-
-    def forget(self, block: SiteBlock) -> None:
-        """A module has gone: no address of it may match one that comes later (FT-72)."""
-        self.filter_hash = self.filter_hash - Selection({block: block.everything})
-        self.notrace_hash = self.notrace_hash - Selection({block: block.everything})
 
 
 def _reason(location: Location) -> str:
@@ -81,8 +82,19 @@ def _reason(location: Location) -> str:
 
 
 def register_ops(ops: ftrace_ops, probe: NativeProbe) -> None:
-    """Register `ops` with its native half. Raises OSError with the errno of FT-36."""
+    """Register `ops` with its native half, which is its own from then on. Raises OSError with the errno of FT-36."""
     tracing = tracer()
+    try:
+        _enable(tracing, ops, probe)
+    except BaseException:
+        if ops._probe is probe:
+            tracing.settle()
+        else:
+            probe.free()
+        raise
+
+
+def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
     with tracing.table.lock:
         tracing.check_alive()
         if ops.flags & FTRACE_OPS_FL_DELETED:
@@ -113,8 +125,9 @@ def unregister_ftrace_function(ops: ftrace_ops, before_free: Callable[[], None] 
         tracing.check_alive()
         if not ops.enabled:
             raise OSError(errno.EBUSY, "this ftrace_ops is not registered")
+        tracing.disable(ops)
         ops.flags &= ~FTRACE_OPS_FL_ENABLED
-        tracing.disable(ops, before_free)
+    tracing.settle(before_free)
 
 
 def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:
@@ -150,6 +163,8 @@ def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = Fa
                 raise OSError(errno.ENOENT, f"{location} is not in the filter")
             changed = changed - one if remove else changed | one
         _install(tracing, ops, "filter_hash", changed)
+    if ops.enabled:
+        tracing.settle()
 
 
 def ftrace_free_filter(ops: ftrace_ops) -> None:
@@ -164,6 +179,8 @@ def _set_hash(ops: ftrace_ops, which: str, pattern: str | None, reset: bool) -> 
         base = Selection() if reset else getattr(ops, which)
         changed = base if pattern is None else _edited(tracing, base, pattern)
         _install(tracing, ops, which, changed)
+    if ops.enabled:
+        tracing.settle()
 
 
 def _edited(tracing: Tracer, base: Selection, text: str) -> Selection:

@@ -68,10 +68,11 @@ class CounterLines:
 
 
 class NativeProbe:
-    """A Probe record in native memory. `native` is its ctypes view, `address` where it is."""
+    """A Probe record in native memory. `native` is its ctypes view, `address` where it is, `keep` what it refers to."""
 
-    def __init__(self, lines: CounterLines, **values: Any) -> None:
+    def __init__(self, lines: CounterLines, keep: Any = None, **values: Any) -> None:
         self._lines = lines
+        self.keep = keep
         self._memory = ctypes.create_string_buffer(Probe.size + 64)
         self.address = (ctypes.addressof(self._memory) + 63) & -64
         self.native: Any = Probe.ctypes.from_address(self.address)

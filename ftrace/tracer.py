@@ -6,6 +6,7 @@ batch switches the sites. The way back is the same, and then waits until nobody 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -48,23 +49,37 @@ class Tracer:
             try:
                 self._apply(ops.selection(), self._adding(ops.probe))
             except OSError:
-                self.enabled.remove(ops)
+                self._undo(ops)
                 raise
 
-    def disable(self, ops: ftrace_ops, before_free: Callable[[], None] | None) -> None:
-        """Take an ops off its sites; returns when no other thread is in its callbacks."""
+    def disable(self, ops: ftrace_ops) -> None:
+        """Take an ops off its sites. `settle` has to follow."""
         with self.table.lock:
             self.check_alive()
             self._apply(ops.selection(), self._removing(ops.probe))
-            self.enabled.remove(ops)
-            self._settle(ops.probe, before_free)
+            self._leave(ops)
 
     def change(self, ops: ftrace_ops, old: Selection, new: Selection) -> None:
-        """Move an enabled ops from one selection to another; only the difference is patched (FT-27)."""
+        """Move an enabled ops from one selection to another; only the difference is patched (FT-27). `settle` follows."""
         with self.table.lock:
             self._apply(old - new, self._removing(ops.probe))
             self._apply(new - old, self._adding(ops.probe))
-            self._settle(None)
+            self.table.lists.retire()
+
+    def settle(self, before_free: Callable[[], None] | None = None) -> None:
+        """Wait until no other thread is in what was replaced so far, then free what nobody can reach any more.
+
+        To be called without the lock, which the handlers that are waited for may want. `before_free` is called in
+        between.
+        """
+        with self.table.lock:
+            lists, probes = self.table.lists.retired(), list(self._waiting)
+        all_out = self.runtime.quiesce()
+        if before_free is not None:
+            before_free()
+        if all_out:
+            with self.table.lock:
+                self._free(lists, probes)
 
     def check_alive(self) -> None:
         """Raise OSError(ENODEV) if ftrace is dead or probing is switched off."""
@@ -92,21 +107,25 @@ class Tracer:
         for block, mask in selection.items():
             block.apply(mask, change)
 
-    def _settle(self, probe: NativeProbe | None, before_free: Callable[[], None] | None = None) -> None:
-        """Wait for every thread, then free what nobody can reach any more."""
-        lists = self.table.lists
-        lists.retire()
-        self.runtime.quiesce()
-        if before_free is not None:
-            before_free()
-        lists.free()
-        if probe is not None:
-            self._waiting.append(probe)
-        pinned = [waiting for waiting in self._waiting if lists.in_retired(waiting)]
-        for waiting in self._waiting:
-            if waiting not in pinned:
-                waiting.free()
-        self._waiting = pinned
+    def _undo(self, ops: ftrace_ops) -> None:
+        """Take off what could not be put on everywhere. Where the text is not ours there is nothing to take off."""
+        for block, mask in ops.selection().items():
+            with contextlib.suppress(OSError):
+                block.apply(mask, self._removing(ops.probe))
+        self._leave(ops)
+
+    def _leave(self, ops: ftrace_ops) -> None:
+        self.enabled.remove(ops)
+        self.table.lists.retire()
+        self._waiting.append(ops.probe)
+
+    def _free(self, lists: list[ListRecord], probes: list[NativeProbe]) -> None:
+        """Free those that no shadow stack refers to and that nobody has freed meanwhile."""
+        self.table.lists.free(lists)
+        for probe in probes:
+            if probe in self._waiting and not self.table.lists.in_retired(probe):
+                self._waiting.remove(probe)
+                probe.free()
 
     # -- modules ------------------------------------------------------------------------------------------------
 
@@ -121,13 +140,18 @@ class Tracer:
     def _module_coming(self, module: Module) -> None:
         """An ops with an empty filter covers the new functions too (FT-71, FT-79)."""
         with self.table.lock:
-            block = self.table.add(module)
+            block = self.table.add(module, self._known(module))
             if block is None:
                 return
             for ops in reversed(self.enabled):
                 mask = ops.selection().get(block, 0)
                 if mask:
                     block.apply(mask, self._adding(ops.probe))
+
+    def _known(self, module: Module) -> SiteBlock | None:
+        """The block that enabled operations remember of a module that was refused its leave."""
+        blocks = (block for ops in self.enabled for block in (*ops.filter_hash, *ops.notrace_hash))
+        return next((block for block in blocks if block.module is module), None)
 
     def _module_going(self, module: Module) -> None:
         """Take the module's functions out of everything (FT-72); EBUSY if one is being run with its return hooked."""
@@ -139,11 +163,10 @@ class Tracer:
             if busy:
                 raise OSError(errno.EBUSY, f"module {module.name!r} is in use: {', '.join(busy)} has not returned")
             block.apply(block.everything, lambda _old: self.table.lists.empty)
-            self._settle(None)
+            self.table.lists.retire()
             self.table.blocks.remove(block)
-            for ops in self.enabled:
-                ops.forget(block)
-            block.close()
+        self.settle()
+        block.close()
 
     def _frames_in(self, block: SiteBlock) -> list[str]:
         """The functions of a block that are on a shadow stack."""
@@ -162,5 +185,7 @@ def detach_all() -> None:
     """Unregister every ops: all text is as it was loaded when this returns."""
     current = tracer()
     with current.table.lock:
-        for ops in list(current.enabled):
+        registered = list(current.enabled)
+    for ops in registered:
+        if ops.enabled:
             ops.detach()
