@@ -47,16 +47,16 @@ class Match:
 
 
 def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()) -> Match:
-    """The functions that match any of `patterns` and none of `exclude`.
+    """The functions that match any of `patterns` and none of `exclude`; a pattern with a leading `!` takes out again.
 
     `notrace`: what was compiled without a stub on request. Raises Failure naming a pattern that matches nothing.
     """
     meant: dict[int, Symbol] = {}
     for pattern in patterns:
-        meant |= _selected(module, pattern, "no function of {module} matches {pattern!r}")
+        selected = _selected(module, pattern, "no function of {module} matches {pattern!r}")
+        meant = _without(meant, selected) if pattern.startswith("!") else meant | selected
     for pattern in exclude:
-        for address in _selected(module, pattern, "--exclude {pattern!r} matches no function of {module}"):
-            meant.pop(address, None)
+        meant = _without(meant, _selected(module, pattern, "--exclude {pattern!r} matches no function of {module}"))
     found = Match()
     refusals = Refusals(module, notrace)
     for symbol in meant.values():
@@ -74,7 +74,7 @@ def match_or_fail(
     """The same. Raises Failure also if none of the functions can be probed, naming them and the reasons."""
     found = match(module, patterns, exclude, notrace)
     if not found.matched:
-        raise Failure(f"--exclude leaves no function of [{module.name}] to probe")
+        raise Failure(f"what is excluded leaves no function of [{module.name}] to probe")
     if not found.sites:
         reasons = ", ".join(f"{name} ({reason})" for name, reason in found.skipped[:10])
         raise Failure(f"nothing that matches can be probed: {reasons}{', ...' if len(found.skipped) > 10 else ''}")
@@ -93,12 +93,15 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     else:
         names = [symbol.name for symbol in module.functions]
         chosen = bin(pattern.select(names))[:1:-1].ljust(len(names), "0")
-        wanted_bit = "0" if pattern.negated else "1"
-        symbols = [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == wanted_bit]
+        symbols = [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == "1"]
     if not symbols:
         message = complaint.format(pattern=text, module=f"[{module.name}]")
         raise Failure(message + _near(text, [symbol.name for symbol in module.functions]))
     return _once(symbols)
+
+
+def _without(some: dict[int, Symbol], others: dict[int, Symbol]) -> dict[int, Symbol]:
+    return {address: symbol for address, symbol in some.items() if address not in others}
 
 
 def _once(symbols: Sequence[Symbol]) -> dict[int, Symbol]:

@@ -87,6 +87,8 @@ def value_text(value: Any, kind: Type) -> str:
         return "[" + ", ".join(value_text(item, kind.element) for item in value) + "]"
     if isinstance(kind, Integer) and kind.bits == 1:
         return str(bool(value)).lower()
+    if isinstance(kind, Integer) and kind.name == "char" and 0x20 <= value < 0x7F:
+        return f"'{chr(value)}'"
     return f"{value:g}" if isinstance(kind, Floating) else str(value)
 
 

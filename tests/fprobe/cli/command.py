@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -104,19 +105,34 @@ int main(int argc, char **argv) {
 """
 
 CRASH = """
-int poke(int n) { return *(volatile int *)8 + n; }
-int inner(int n) { return poke(n) + 1; }
-int main(void) { return inner(3); }
+define i32 @poke(i32 %n) {
+  %v = load volatile i32, ptr inttoptr (i64 8 to ptr)
+  %r = add i32 %v, %n
+  ret i32 %r
+}
+define i32 @inner(i32 %n) { %v = call i32 @poke(i32 %n)  %r = add i32 %v, 1  ret i32 %r }
+define i32 @main() { %v = call i32 @inner(i32 3)  %r = add i32 %v, 1  ret i32 %r }
 """
 
-ENDLESS = """
-volatile long counter;
-long tick(long n) { counter += n; return counter; }
-int main(void) { for (;;) tick(1); }
+_TICK = """
+@counter = global i64 0
+define i64 @tick(i64 %n) {
+  %before = load volatile i64, ptr @counter
+  %after = add i64 %before, %n
+  store volatile i64 %after, ptr @counter
+  ret i64 %after
+}
+define i32 @main() {
+entry:
+  br label %forever
+forever:
 """
 
-SPIN = """
-volatile long counter;
-long tick(void) { return ++counter; }
-int main(void) { tick(); for (;;) counter++; }
-"""
+ENDLESS = _TICK + "  %t = call i64 @tick(i64 1)\n  br label %forever\n}\n"
+SPIN = (
+    _TICK.replace("entry:", "entry:\n  %t = call i64 @tick(i64 1)")
+    + "  store volatile i64 0, ptr @counter\n  br label %forever\n}\n"
+)
+"""Neither returns. The one makes calls all the time, the other only one."""
+
+HAS_COMPILER = any(map(shutil.which, ("cc", "gcc", "clang")))

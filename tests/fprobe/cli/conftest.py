@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from command import CRASH, ENDLESS, IR, SPIN, C, fprobe
+from command import CRASH, ENDLESS, HAS_COMPILER, IR, SPIN, C, fprobe
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +18,19 @@ def run():
     return fprobe
 
 
+@pytest.fixture
+def compiler():
+    """Needed by tests that load C."""
+    if not HAS_COMPILER:
+        pytest.skip("there is no C compiler")
+
+
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory):
-    """A directory with prog.ll, prog.c, crash.c, endless.c, spin.c, bad.ll and bad.c."""
+    """A directory with prog.ll, prog.c, crash.ll, endless.ll, spin.ll, bad.ll and bad.c."""
     directory = tmp_path_factory.mktemp("programs")
     sources = {
-        "prog.ll": IR, "prog.c": C, "crash.c": CRASH, "endless.c": ENDLESS, "spin.c": SPIN,
+        "prog.ll": IR, "prog.c": C, "crash.ll": CRASH, "endless.ll": ENDLESS, "spin.ll": SPIN,
         "bad.ll": "define i64 @f(i64 %n) { ret i64 %m }\n", "bad.c": "int main(void) { return x; }\n",
     }  # fmt: skip
     for name, text in sources.items():

@@ -33,7 +33,7 @@ def interrupted(programs, *words, after=1.0, presses=1):
     return out
 
 
-@pytest.mark.parametrize("program", ["endless.c", "spin.c"])
+@pytest.mark.parametrize("program", ["endless.ll", "spin.ll"])
 @pytest.mark.parametrize("presses", [1, 5])
 def test_trace(programs, program, presses):
     out = interrupted(programs, "trace", "*", "-p", program, after=2, presses=presses)
@@ -44,7 +44,7 @@ def test_trace(programs, program, presses):
 
 
 def test_trace_json(programs):
-    out = interrupted(programs, "trace", "*", "-p", "endless.c", "--json", after=2)
+    out = interrupted(programs, "trace", "*", "-p", "endless.ll", "--json", after=2)
     objects = [json.loads(line) for line in out.splitlines()]
     assert objects[-1]["type"] == "summary"
     assert objects[-1]["interrupted"] is True
@@ -52,20 +52,20 @@ def test_trace_json(programs):
 
 
 def test_stat(programs):
-    out = interrupted(programs, "stat", "*", "-p", "endless.c", after=2)
+    out = interrupted(programs, "stat", "*", "-p", "endless.ll", after=2)
     assert " tick\n" in out
     assert "main() interrupted" in out
 
 
 def test_stat_json(programs):
-    found = json.loads(interrupted(programs, "stat", "*", "-p", "endless.c", "--json", after=2))
+    found = json.loads(interrupted(programs, "stat", "*", "-p", "endless.ll", "--json", after=2))
     assert found["result"] is None
     assert {row["name"]: row["hits"] > 0 for row in found["functions"]} == {"tick": True, "main": True}
 
 
 def test_a_reader_that_goes_away_ends_it(programs):
     process = subprocess.Popen(
-        [*COMMAND, "trace", "*", "-p", "endless.c"], cwd=programs, env=environment(), text=True,
+        [*COMMAND, "trace", "*", "-p", "endless.ll"], cwd=programs, env=environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout.readline().startswith("# tracing 2 functions")

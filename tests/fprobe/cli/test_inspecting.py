@@ -27,7 +27,7 @@ def test_list_json(run, programs):
     assert all(item["site"] == item["address"] and item["size"] > 5 for item in found["functions"])
 
 
-def test_another_name_of_the_same_code_counts_once(run, programs):
+def test_another_name_of_the_same_code_counts_once(run, programs, compiler):
     found = run("list", "fib*", "-p", "prog.c", cwd=programs).out
     assert found == "fib [prog]\n"
 

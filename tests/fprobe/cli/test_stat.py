@@ -57,3 +57,5 @@ def test_deep_recursion_is_not_missed(run, programs):
 def test_several_patterns(run):
     found = run("stat", "vfs_read", "kfree", "--json").document
     assert {row["name"] for row in found["functions"]} == {"vfs_read", "kfree"}
+    found = run("stat", "vfs_r*", "vfs_o*", "!vfs_read", "--json").document
+    assert {row["name"] for row in found["functions"]} == {"vfs_open"}

@@ -54,7 +54,7 @@ def test_calls_are_nested(run, programs):
     )
 
 
-def test_c_arguments_and_results(run, programs):
+def test_c_arguments_and_results(run, programs, compiler):
     found = without_numbers(run("trace", "*", "-p", "prog.c", "--call", "main", "label", "-q", cwd=programs).out)
     for line in (
         "add(a={x=1, y=2}, b={x=-3, y=4}) = {x=-2, y=6};",
@@ -73,7 +73,7 @@ def test_c_arguments_and_results(run, programs):
         assert line in found, line
 
 
-def test_other_arguments_are_shown_beside_floating_point_ones(run, programs):
+def test_other_arguments_are_shown_beside_floating_point_ones(run, programs, compiler):
     found = run("trace", "scale", "count", "-p", "prog.c", cwd=programs).out
     assert re.search(r"scale\(f=(\?|2), n=3\) = (\?|6);", found)
     assert re.search(r"count\(m=.*, n=5\) = 12;", found)

@@ -1,0 +1,85 @@
+"""What README and docs show is what happens: their Python runs, their commands print what is printed there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import HAS_COMPILER, environment
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = [ROOT / name for name in ("README.md", "docs/getting-started.md", "docs/cli.md")]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language):
+    return [
+        (path.name, body) for path in DOCUMENTS for kind, body in _BLOCK.findall(path.read_text()) if kind == language
+    ]
+
+
+def commands():
+    """(document, command, what it prints)."""
+    for name, body in blocks("console"):
+        for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield name, command, output.strip("\n")
+
+
+def normal(text):
+    """Without what differs from run to run: times, thread ids, addresses, and the code bytes that hold them."""
+    text = re.sub(r" *\d+\.\d+ (us|ms|s )", " TIME", text)
+    text = re.sub(r"\[ *\d+\] \|", "[TID] |", text)
+    text = re.sub(r'"(time_ns|tid|duration_ns|total_ns)": \d+', r'"\1": N', text)
+    text = re.sub(r"\b[0-9a-f]{2}( [0-9a-f]{2})+ *", "BYTES ", text)
+    text = re.sub(r"[-+] 0x[0-9a-f]+\]", "+ OFFSET]", text)
+    return re.sub(r"0x[0-9a-f]{3,}", "ADDRESS", text)
+
+
+def in_order_of_time(command):
+    """Whether the order of its lines depends on how long things took."""
+    return "fprobe stat" in command and "--sort" not in command
+
+
+@pytest.mark.parametrize(("name", "command", "expected"), list(commands()))
+def test_a_command_prints_what_is_shown(name, command, expected, tmp_path):
+    if not HAS_COMPILER and ".c" in command:
+        pytest.skip("there is no C compiler")
+    for program, words in (("fprobe", "-m fprobe.cli"), ("python", "")):
+        script = tmp_path / program
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        script.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, env=environment(PATH=path), timeout=60, check=False,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    found, expected = normal(done.stdout.strip("\n")).splitlines(), normal(expected).splitlines()
+    if in_order_of_time(command):
+        found, expected = sorted(found), sorted(expected)
+    assert found == expected
+
+
+@pytest.mark.parametrize(("name", "source"), blocks("python"))
+def test_an_example_runs(name, source):
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=ROOT, env=environment(), timeout=60, check=False,
+        text=True, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_shows_the_example_as_it_is():
+    shown = re.findall(r"<!-- (\S+) -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert [path for path, _ in shown] == ["examples/first_probe.py"]
+    assert all((ROOT / path).read_text() == text for path, text in shown)
+
+
+def test_links_lead_somewhere():
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:]+)\)", _BLOCK.sub("", path.read_text())):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
