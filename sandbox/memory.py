@@ -242,15 +242,30 @@ def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:
     return TextMapping(base, size, name, alias)
 
 
+_FAR, _FAR_SPAN = 1 << 44, 1 << 45
+"""A range of addresses, in bytes, where the kernel puts nothing of its own accord."""
+_far_used = 0
+
+
+def _far_hint(size: int) -> int:
+    """Where to ask for `size` bytes far from all code; the kernel is free to put them elsewhere."""
+    global _far_used
+    with text_mutex:
+        hint = _FAR + _far_used % _FAR_SPAN
+        _far_used += size
+    return hint
+
+
 def reserve(size: int, near: tuple[int, int] | None = None) -> int:
     """Address of `size` bytes of zeroed read/write memory; pages are charged only when they are touched.
 
-    With `near` = (low, high), within rel32 reach of that whole range; OSError(ENOMEM) if there is no room.
+    With `near` = (low, high), within rel32 reach of that whole range; OSError(ENOMEM) if there is no room. Without it,
+    far from all code, whose surroundings are for what it has to reach.
     """
     flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
     size = (size + PAGE - 1) & -PAGE
     if near is None:
-        address = _mmap(None, size, _PROT_READ | _PROT_WRITE, flags)
+        address = _mmap(_far_hint(size), size, _PROT_READ | _PROT_WRITE, flags)
     else:
         place = functools.partial(_mmap, size=size, prot=_PROT_READ | _PROT_WRITE, flags=flags | _MAP_FIXED_NOREPLACE)
         address, _ = _place_near(near, size, place)
