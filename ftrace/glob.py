@@ -6,7 +6,7 @@ A pattern is classified once; a match is then a comparison, a prefix, a suffix, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -39,26 +39,26 @@ class Pattern:
             return 0
         if not self.search and self.kind in (Match.END, Match.MIDDLE, Match.FRONT):
             return (1 << len(names)) - 1
-        matches = self._matcher()
-        flags = bytes(map(matches, names))
+        flags = bytes(self._compare(names))
         return int(flags.translate(_BITS)[::-1], 2)
 
     def matches(self, name: str) -> bool:
         """Whether `name` as a whole matches."""
         return bool(self.select([name]))
 
-    def _matcher(self) -> Callable[[str], bool]:
+    def _compare(self, names: Sequence[str]) -> list[bool]:
+        """For each name whether it matches. No call of Python code for each: there may be very many."""
         search = self.search
         if self.kind is Match.FULL:
-            return lambda name: name == search
+            return [name == search for name in names]
         if self.kind is Match.FRONT:
-            return lambda name: name.startswith(search)
+            return [name.startswith(search) for name in names]
         if self.kind is Match.END:
-            return lambda name: name.endswith(search)
+            return [name.endswith(search) for name in names]
         if self.kind is Match.MIDDLE:
-            return lambda name: search in name
-        fullmatch = re.compile(translate(search), re.DOTALL).fullmatch
-        return lambda name: fullmatch(name) is not None
+            return [search in name for name in names]
+        matched = map(re.compile(translate(search), re.DOTALL).fullmatch, names)
+        return [match is not None for match in matched]
 
 
 def parse(text: str) -> Pattern:
