@@ -45,6 +45,7 @@ class Tracer:
         """Put an ops at the head of the list and on its sites. Raises OSError, having undone everything."""
         with self.table.lock:
             self.check_alive()
+            self.runtime.signals.check()
             self.enabled.insert(0, ops)
             try:
                 self._apply(ops.selection(), self._adding(ops.probe))
