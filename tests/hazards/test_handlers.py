@@ -180,7 +180,7 @@ def test_native_handlers_touch_no_vector_register(action):
 CONTROL_WORDS = r"""
 static unsigned csr(void) { unsigned x; asm volatile("stmxcsr %0" : "=m"(x)); return x; }
 static unsigned short cw(void) { unsigned short x; asm volatile("fnstcw %0" : "=m"(x)); return x; }
-__attribute__((noinline)) long leaf(long x) { return x + 1; }
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
 long control(long x) {
     unsigned down = 0x3f80, normal = 0x1f80; unsigned short low = 0x27f, usual = 0x37f;
     asm volatile("ldmxcsr %0\n\tfldcw %1" :: "m"(down), "m"(low));
@@ -218,9 +218,9 @@ def test_foreign_handlers_keep_mxcsr_and_the_x87_control_word():
 
 ERRNO = r"""
 #include <errno.h>
-__attribute__((noinline)) long leaf(long x) { return x + 1; }
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
 long keeps(long value) { errno = value; leaf(1); return errno; }
-__attribute__((noinline)) long sets(long value) { errno = value; return 0; }
+__attribute__((noipa)) long sets(long value) { errno = value; return 0; }
 long sees(long value) { errno = 0; sets(value); return errno; }
 """
 
@@ -370,7 +370,7 @@ def test_python_handlers_run_in_threads_that_python_has_never_seen():
     import fprobe
 
     module = load_c(
-        "#include <pthread.h>\n__attribute__((noinline)) long leaf(long x) { return x + 1; }\n"
+        "#include <pthread.h>\n__attribute__((noipa)) long leaf(long x) { return x + 1; }\n"
         "static void *run(void *n) { long s = 0; for (long i = 0; i < (long)n; i++) s += leaf(i); return (void *)s; }\n"
         "long threads(long n) { pthread_t t[4]; long s = 0; for (int i = 0; i < 4; i++) pthread_create(&t[i], 0, run, (void *)n);\n"
         "  for (int i = 0; i < 4; i++) { void *r; pthread_join(t[i], &r); s += (long)r; } return s; }\n"

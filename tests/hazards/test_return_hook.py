@@ -43,10 +43,10 @@ go:
 LONGJMP = r"""
 #include <setjmp.h>
 static jmp_buf back;
-__attribute__((noinline)) long deeper(long x) { if (x > 0) longjmp(back, (int)x); return x - 1; }
-__attribute__((noinline)) long deep(long x) { volatile long y = deeper(x); return y; }
-__attribute__((noinline)) long leaf(long x) { return x + 1; }
-__attribute__((noinline)) long guarded(long x) { int n = setjmp(back); return n ? n : deep(x); }
+__attribute__((noipa)) long deeper(long x) { if (x > 0) longjmp(back, (int)x); return x - 1; }
+__attribute__((noipa)) long deep(long x) { volatile long y = deeper(x); return y; }
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
+__attribute__((noipa)) long guarded(long x) { int n = setjmp(back); return n ? n : deep(x); }
 long many(long n) {
     volatile long sum = 0;
     for (volatile long i = 1; i <= n; i++) sum += guarded(i) + leaf(0);
@@ -165,13 +165,13 @@ RETURNS_TWICE = r"""
 #include <setjmp.h>
 #include <ucontext.h>
 #include <sys/mman.h>
-__attribute__((noinline)) long leaf(long x) { return x + 1; }
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
 
 /* A coroutine that yields inside a hooked function. */
 static ucontext_t outside, inside;
 static char low[65536] __attribute__((aligned(16)));
 static volatile long given;
-__attribute__((noinline)) long yields(long x) { given = leaf(x); swapcontext(&inside, &outside); return given + x; }
+__attribute__((noipa)) long yields(long x) { given = leaf(x); swapcontext(&inside, &outside); return given + x; }
 static void body(void) { given = yields(5) + yields(6); }
 long coroutine(long rounds) {
     getcontext(&inside);
@@ -206,9 +206,9 @@ ALTERNATE_STACK = r"""
 #include <signal.h>
 #include <sys/mman.h>
 static volatile long handled;
-__attribute__((noinline)) long leaf(long x) { return x + 1; }
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
 static void on_signal(int s) { handled += leaf(1); }
-__attribute__((noinline)) long interrupted(long x) { raise(SIGUSR1); return leaf(x); }
+__attribute__((noipa)) long interrupted(long x) { raise(SIGUSR1); return leaf(x); }
 static char *area;
 enum { HALF = 1 << 18 };
 static void *run(void *high) {
@@ -324,9 +324,9 @@ def test_stack_alignment_at_handlers_whatever_the_depth():
 
 CXX = r"""
 #include <stdexcept>
-extern "C" __attribute__((noinline)) long throws(long x) { if (x % 3 == 0) throw std::runtime_error("three"); return x; }
-extern "C" __attribute__((noinline)) long between(long x) { return throws(x) + 1; }
-extern "C" __attribute__((noinline)) long catches(long n) {
+extern "C" __attribute__((noipa)) long throws(long x) { if (x % 3 == 0) throw std::runtime_error("three"); return x; }
+extern "C" __attribute__((noipa)) long between(long x) { return throws(x) + 1; }
+extern "C" __attribute__((noipa)) long catches(long n) {
     long sum = 0;
     for (long i = 0; i < n; i++) { try { sum += between(i); } catch (const std::runtime_error &) { sum += 1000; } }
     return sum;
@@ -369,10 +369,10 @@ COROUTINE_UNDER_A_HOOKED_FUNCTION = r"""
 static ucontext_t outside, inside;
 static char stack[65536] __attribute__((aligned(16)));
 static volatile long given;
-__attribute__((noinline)) long leaf(long x) { return x + 1; }
-__attribute__((noinline)) long yields(long x) { given = leaf(x); swapcontext(&inside, &outside); return given + x; }
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
+__attribute__((noipa)) long yields(long x) { given = leaf(x); swapcontext(&inside, &outside); return given + x; }
 static void body(void) { for (long i = 0;; i++) given = yields(i); }
-__attribute__((noinline)) long resume(long x) { given += x; swapcontext(&outside, &inside); return leaf(given); }
+__attribute__((noipa)) long resume(long x) { given += x; swapcontext(&outside, &inside); return leaf(given); }
 long rounds(long n) {
     getcontext(&inside);
     inside.uc_stack.ss_sp = stack; inside.uc_stack.ss_size = sizeof stack; inside.uc_link = &outside;
