@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter_ns, sleep
 from typing import Any, NamedTuple
 
+from fprobe.cli.registers import Note, with_vectors, without_vectors
 from fprobe.cli.values import Memory
 from fprobe.cli.views import Images, View
 
@@ -45,12 +46,17 @@ class Recorder:
         # Appending and taking from the other end are atomic.
         self._events: deque[tuple[bool, int, int, int, int, Images]] = deque()
 
-    def entry_handler(self) -> Callable[..., int]:
-        """For `fprobe.attach`."""
+    def handlers(self) -> dict[str, Any]:
+        """`entry` and `exit` for `fprobe.attach`."""
+        sides = [side for view in self.views.values() for side in (view.entry, view.leave)]
+        adapt = with_vectors if any(side.wants_vectors for side in sides) else without_vectors
+        return {"entry": adapt(self._entered()), "exit": adapt(self._left())}
+
+    def _entered(self) -> Note:
         views, memory, events = self.views, self._memory, self._events
         left = self.limit or -1
 
-        def entry(_fp: Any, ip: int, ret_ip: int, regs: Any, _data: Any) -> int:
+        def entered(ip: int, ret_ip: int, registers: bytes) -> int:
             nonlocal left
             if not left:
                 self.over_limit += 1
@@ -59,25 +65,23 @@ class Recorder:
             while len(events) > _BACKLOG and not self.stopped:
                 sleep(0.001)
             side = views[ip].entry
-            image = bytes(regs)
-            images = (image, _NO_ADDRESSES) if side.is_plain else side.capture(image, memory)
+            images = (registers, _NO_ADDRESSES) if side.is_plain else side.capture(registers, memory)
             events.append((True, perf_counter_ns(), threading.get_native_id(), ip, ret_ip, images))
             return 0
 
-        return entry
+        return entered
 
-    def exit_handler(self) -> Callable[..., None]:
-        """For `fprobe.attach`."""
+    def _left(self) -> Note:
         views, memory, events = self.views, self._memory, self._events
 
-        def exit_(_fp: Any, ip: int, ret_ip: int, regs: Any, _data: Any) -> None:
+        def left(ip: int, ret_ip: int, registers: bytes) -> int:
             now = perf_counter_ns()
             side = views[ip].leave
-            image = bytes(regs)
-            images = (image, _NO_ADDRESSES) if side.is_plain else side.capture(image, memory)
+            images = (registers, _NO_ADDRESSES) if side.is_plain else side.capture(registers, memory)
             events.append((False, now, threading.get_native_id(), ip, ret_ip, images))
+            return 0
 
-        return exit_
+        return left
 
     def take(self) -> list[Event]:
         """The next events, each once; at most a thousand, so that whoever takes them stays responsive."""

@@ -83,8 +83,7 @@ class _Session:
         from fprobe.cli.running import CtrlC, run
 
         recorder = self.recorder
-        handlers = {"entry": recorder.entry_handler(), "exit": recorder.exit_handler()}
-        with CtrlC() as ctrl_c, attached(self.match, nr_maxactive=MAX_PENDING, **handlers) as probe:
+        with CtrlC() as ctrl_c, attached(self.match, nr_maxactive=MAX_PENDING, **recorder.handlers()) as probe:
             self._begin()
             outcome = run(self.call, ctrl_c, self._show)
             self._show_rest(probe)

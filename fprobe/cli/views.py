@@ -64,11 +64,17 @@ class Side:
         """Whether the registers are all there is to capture."""
         return not self.stack and not self.follow
 
+    @property
+    def wants_vectors(self) -> bool:
+        """Whether a value is in a vector register."""
+        return any(value.place is not None and value.place.in_vectors for value in self.values)
+
     def capture(self, registers: bytes, memory: Memory) -> Images:
-        """The images of a call whose registers these are; to be called while it is there."""
+        """The images of a call whose registers, with or without vectors, these are; to be called while it is there."""
         image = registers
         if self.stack:
             slot = int.from_bytes(registers[x86_64.STACK_POINTER : x86_64.STACK_POINTER + 8], "little")
+            image = image.ljust(x86_64.STACK, b"\0")
             image += (memory.read(slot + 8, self.stack) or b"").ljust(self.stack, b"\0")
         addresses = ((int.from_bytes(image[at : at + 8], "little"), size) for at, size in self.follow)
         return image, tuple([memory.read(address, size) for address, size in addresses])

@@ -1,7 +1,7 @@
 """The calling convention: where the arguments and the result of a call lie. Signatures in, offsets out.
 
-Offsets are into an *image* of the call: the kernel's pt_regs as it was at entry or return, and behind it the words
-above the return slot. What is in vector registers has no place there.
+Offsets are into an *image* of the call: the kernel's pt_regs as it was at entry or return, then the low 8 bytes of the
+vector registers xmm0 to xmm7, then the words above the return slot. What else is in vector registers cannot be seen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _ARGUMENTS = [_WORDS.index(name) * 8 for name in ("di", "si", "dx", "cx", "r8", 
 _RESULTS = [_WORDS.index(name) * 8 for name in ("ax", "dx", "cx")]
 _VECTOR_ARGUMENTS, _VECTOR_RESULTS = 8, 2
 REGISTERS = len(_WORDS) * 8
-"""Bytes of pt_regs; the stack's words come at this offset."""
+"""Bytes of pt_regs; the vector registers come at this offset."""
+VECTORS = _VECTOR_ARGUMENTS * 8
+STACK = REGISTERS + VECTORS
+"""Where the stack's words come."""
 STACK_POINTER = _WORDS.index("sp") * 8
 
 
@@ -34,6 +37,11 @@ class Place:
     pieces: tuple[tuple[int, int, int], ...]
     size: int
     indirect: bool = False
+
+    @property
+    def in_vectors(self) -> bool:
+        """Whether a part of it is in a vector register."""
+        return any(REGISTERS <= source < STACK for _, source, _ in self.pieces)
 
     def gather(self, image: bytes) -> bytes:
         """The bytes of the value (or of its address)."""
@@ -50,12 +58,18 @@ class _Unreadable(Exception):
     """A value that an image does not hold."""
 
 
+def _narrow(offset: int, size: int) -> int:
+    if size > 8:
+        raise _Unreadable
+    return offset
+
+
 class _Arguments:
     """Hands out registers and stack words in the order of the parameters."""
 
     def __init__(self) -> None:
         self.integers = list(_ARGUMENTS)
-        self.vectors = _VECTOR_ARGUMENTS
+        self.vectors = [REGISTERS + 8 * number for number in range(_VECTOR_ARGUMENTS)]
         self.stack = 0
 
     def integer(self) -> int:
@@ -63,18 +77,17 @@ class _Arguments:
         return self.integers.pop(0) if self.integers else self.on_stack(8)
 
     def vector(self, size: int) -> int:
-        """Where the next floating-point value or vector is. Raises _Unreadable if that is a vector register."""
+        """Where the next floating-point value or vector is. Raises _Unreadable if an image holds only a part of it."""
         if not self.vectors:
             return self.on_stack(size)
-        self.vectors -= 1
-        raise _Unreadable
+        return _narrow(self.vectors.pop(0), size)
 
     def on_stack(self, size: int) -> int:
         """Where the next value of `size` bytes that goes on the stack is."""
         alignment = 16 if size >= 16 else 8
         start = (self.stack + alignment - 1) & -alignment
         self.stack = (start + size + 7) & -8
-        return REGISTERS + start
+        return STACK + start
 
 
 class _Results:
@@ -82,12 +95,13 @@ class _Results:
 
     def __init__(self) -> None:
         self.integers = list(_RESULTS)
+        self.vectors = [REGISTERS + 8 * number for number in range(_VECTOR_RESULTS)]
 
     def integer(self) -> int:
         return self.integers.pop(0)
 
     def vector(self, size: int) -> int:
-        raise _Unreadable
+        return _narrow(self.vectors.pop(0), size)
 
     def on_stack(self, size: int) -> int:
         raise _Unreadable  # the x87 stack
@@ -156,7 +170,7 @@ def _c_record(kind: Record, room: _Arguments) -> Place | None:
     except TypeError:
         return None
     integers = words.count(False) if words else 0
-    if not words or integers > len(room.integers) or len(words) - integers > room.vectors:
+    if not words or integers > len(room.integers) or len(words) - integers > len(room.vectors):
         return Place(((0, room.on_stack(size), size),), size)
     return _by_words(words, size, room)
 
@@ -197,7 +211,7 @@ def _result_in_memory(signature: Signature) -> bool:
 
 
 def result_place(signature: Signature) -> Place | None:
-    """Where the result is at return; None if there is none, or it is in a vector register."""
+    """Where the result is at return; None if there is none, or an image does not hold it."""
     kind = signature.result
     if isinstance(kind, Void):
         return None

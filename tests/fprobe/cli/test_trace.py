@@ -73,10 +73,19 @@ def test_c_arguments_and_results(run, programs, compiler):
         assert line in found, line
 
 
-def test_other_arguments_are_shown_beside_floating_point_ones(run, programs, compiler):
+def test_floating_point_values(run, programs):
+    for argument, text in (("-1.5", "half(x=-1.5) = -0.75;"), ("1e300", "half(x=1e+300) = 5e+299;")):
+        assert text in run("trace", "half", "-p", "prog.ll", "--call", "half", argument, cwd=programs).out
+
+
+def test_floating_point_values_in_c(run, programs, compiler):
     found = run("trace", "scale", "count", "-p", "prog.c", cwd=programs).out
-    assert re.search(r"scale\(f=(\?|2), n=3\) = (\?|6);", found)
-    assert re.search(r"count\(m=.*, n=5\) = 12;", found)
+    assert "scale(f=2, n=3) = 6;" in found
+    assert "count(m={d=1.5, i=7}, n=5) = 12;" in found
+
+
+def test_vectors_are_not_known(run):
+    assert re.search(r"mix_lanes\(lanes=\?, data=\?\) = \?;", run("trace", "mix_lanes").out)
 
 
 def test_strings_behind_untyped_pointers(run, programs):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 
 from fprobe.cli import x86_64
-from fprobe.cli.x86_64 import REGISTERS, argument_places, result_place
+from fprobe.cli.x86_64 import STACK, argument_places, result_place
 from sandbox.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Void
 
-I32, I64, DOUBLE, PTR = Integer(32), Integer(64), Floating("double"), Pointer()
+I32, I64, PTR = Integer(32), Integer(64), Pointer()
+FLOAT, DOUBLE, EXTENDED = Floating("float"), Floating("double"), Floating("x86_fp80")
+LANES = Array(I32, 4, is_vector=True)
 NAMES = [
     "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "orig_ax",
     "ip", "cs", "flags", "sp", "ss",
 ]  # fmt: skip
+
+VECTORS = [f"xmm{number}" for number in range(8)]
 
 
 def described(place):
@@ -21,7 +25,7 @@ def described(place):
         return None
     found = []
     for _, source, size in place.pieces:
-        name = NAMES[source // 8] if source < REGISTERS else f"stack+{source - REGISTERS}"
+        name = f"stack+{source - STACK}" if source >= STACK else [*NAMES, *VECTORS][source // 8]
         found.append(name if size == 8 else f"{name}:{size}")
     return ("*" if place.indirect else "") + " ".join(found)
 
@@ -44,11 +48,15 @@ def test_six_registers_then_the_stack():
 
 
 def test_floating_point_arguments_take_no_integer_register():
-    assert arguments(I64, DOUBLE, PTR) == ["di", None, "si"]
+    assert arguments(I64, DOUBLE, PTR, FLOAT) == ["di", "xmm0", "si", "xmm1:4"]
 
 
 def test_the_ninth_floating_point_argument_is_on_the_stack():
-    assert arguments(*[DOUBLE] * 9, I64) == [*[None] * 8, "stack+0", "di"]
+    assert arguments(*[DOUBLE] * 9, I64) == [*VECTORS, "stack+0", "di"]
+
+
+def test_vectors_take_a_register_but_only_half_of_it_can_be_seen():
+    assert arguments(LANES, DOUBLE) == [None, "xmm1"]
 
 
 def test_small_integers_keep_their_size():
@@ -65,13 +73,13 @@ def test_a_wide_integer_takes_two_registers():
 
 def test_ir_passes_each_field_on_its_own():
     assert arguments(record(I64, I32), I64) == ["di si:4", "dx"]
-    assert arguments(record(I64, DOUBLE), I64) == [None, "si"]
+    assert arguments(record(I64, DOUBLE), I64) == ["di xmm0", "si"]
 
 
 def test_c_packs_small_structs_into_words():
     assert arguments(record(I32, I32), I64, is_c=True) == ["di", "si"]
     assert arguments(record(I64, I32), I64, is_c=True) == ["di si", "dx"]
-    assert arguments(record(DOUBLE, I32), I64, is_c=True) == [None, "si"]
+    assert arguments(record(DOUBLE, I32), I64, is_c=True) == ["xmm0 di", "si"]
 
 
 def test_c_puts_large_structs_on_the_stack():
@@ -103,7 +111,17 @@ def test_room_for_the_result_comes_first():
 
 @pytest.mark.parametrize(
     ("kind", "place"),
-    [(I64, "ax"), (I32, "ax:4"), (PTR, "ax"), (Void(), None), (DOUBLE, None), (Integer(128), "ax dx")],
+    [
+        (I64, "ax"),
+        (I32, "ax:4"),
+        (PTR, "ax"),
+        (Void(), None),
+        (DOUBLE, "xmm0"),
+        (FLOAT, "xmm0:4"),
+        (LANES, None),
+        (EXTENDED, None),
+        (Integer(128), "ax dx"),
+    ],
 )
 def test_scalar_results(kind, place):
     assert result(kind) == place
@@ -113,7 +131,8 @@ def test_struct_results():
     assert result(record(I64, I64, I64)) == "ax dx cx"
     assert result(record(I64, I64, I64, I64)) == "*ax"
     assert result(record(I32, I32), is_c=True) == "ax"
-    assert result(record(DOUBLE, I64), is_c=True) is None
+    assert result(record(DOUBLE, I64), is_c=True) == "xmm0 ax"
+    assert result(record(DOUBLE, DOUBLE), is_c=True) == "xmm0 xmm1"
 
 
 def test_gathering_puts_the_pieces_together():
