@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ftrace.glob import Match, Pattern, index_of
@@ -48,6 +48,16 @@ class Location(NamedTuple):
 
 class Selection(dict[SiteBlock, int]):
     """Locations: a bit mask for each block that has any."""
+
+    @classmethod
+    def of(cls, locations: Iterable[Location]) -> Selection:
+        """These locations."""
+        digits: dict[SiteBlock, bytearray] = {}
+        for block, position in locations:
+            if block not in digits:
+                digits[block] = bytearray(b"0" * len(block))
+            digits[block][-1 - position] = ord("1")
+        return cls({block: int(text, 2) for block, text in digits.items()})
 
     def count(self) -> int:
         """How many locations."""
@@ -154,8 +164,7 @@ class LocationTable:
     def named(self, name: str) -> Location | None:
         """The first location of a function called exactly `name`."""
         for block in self.blocks:
-            try:
-                return Location(block, block.names.index(name))
-            except ValueError:
-                continue
+            position = block.positions.get(name)
+            if position is not None:
+                return Location(block, position)
         return None

@@ -153,18 +153,27 @@ def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = Fa
     tracing = tracer()
     with tracing.table.lock:
         tracing.check_alive()
-        changed = Selection() if reset else ops.filter_hash
-        for ip in ips:
-            location = tracing.table.location(ip)
-            if location is None:
-                raise OSError(errno.EINVAL, f"{ip:#x} is in no function that can be traced")
-            one = Selection({location.block: 1 << location.position})
-            if remove and not changed.has(location):
-                raise OSError(errno.ENOENT, f"{location} is not in the filter")
-            changed = changed - one if remove else changed | one
+        base = Selection() if reset else ops.filter_hash
+        chosen = [_location(tracing, ip) for ip in ips]
+        changed = _without(base, chosen) if remove else base | Selection.of(chosen)
         _install(tracing, ops, "filter_hash", changed)
     if ops.enabled:
         tracing.settle()
+
+
+def _location(tracing: Tracer, ip: int) -> Location:
+    location = tracing.table.location(ip)
+    if location is None:
+        raise OSError(errno.EINVAL, f"{ip:#x} is in no function that can be traced")
+    return location
+
+
+def _without(base: Selection, locations: Iterable[Location]) -> Selection:
+    for location in locations:
+        if not base.has(location):
+            raise OSError(errno.ENOENT, f"{location} is not in the filter")
+        base = base - Selection.of([location])
+    return base
 
 
 def ftrace_free_filter(ops: ftrace_ops) -> None:

@@ -9,12 +9,13 @@ import ctypes
 import errno
 from array import array
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ftrace.text_poke import Block
 from ftrace.unwinding import FrameDescription
 from ftrace.x86_64 import stubs
-from sandbox import memory
+from sandbox import memory, signals, tasks
 from sandbox.perfmap import perf_map
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ class SiteBlock:
     def _mask_of(self, names: frozenset[str]) -> int:
         return sum(1 << index for index, name in enumerate(self.names) if name in names) if names else 0
 
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """Where the first function of each name is."""
+        return {name: index for index, name in reversed([*enumerate(self.names)])}
+
     @property
     def everything(self) -> int:
         """The mask of all sites."""
@@ -91,6 +97,7 @@ class SiteBlock:
                 self._prepare()
             self._call("choose", _bytes_of(mask, len(self)))
             self._verify()
+            self._check_signals(mask)
             self._relist(change)
             self._write_stubs()
             self._poke()
@@ -140,6 +147,20 @@ class SiteBlock:
         if index >= 0:
             raise self._mismatch(index, "holds")
 
+    @cached_property
+    def straddling(self) -> int:
+        """The mask of sites that lie in two aligned words, which a breakpoint protocol has to patch."""
+        return sum(1 << index for index, site in enumerate(self.addresses) if site & 7 > 8 - stubs.SITE_SIZE)
+
+    def _check_signals(self, mask: int) -> None:
+        """A breakpoint in a thread that blocks SIGTRAP would kill the process: refuse while there is one."""
+        if not (mask if self._runtime.force_breakpoints else mask & self.straddling):
+            return
+        blocking = tasks.threads_blocking(signals.SIGTRAP)
+        if blocking:
+            named = ", ".join(f"{name} ({tid})" for tid, name in blocking)
+            raise OSError(errno.EBUSY, f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}")
+
     def _mismatch(self, index: int, verb: str) -> SiteMismatch:
         address = self.addresses[index]
         found = ctypes.string_at(address, stubs.SITE_SIZE).hex(":")
@@ -174,9 +195,21 @@ class SiteBlock:
             if left:
                 self._poke_with_breakpoints(delta & (1 << 64) - 1)
             memory.sync_cores()
-        index = self._call("read_back")
-        if index >= 0:
-            raise self._mismatch(index, "was written, but holds")
+        self._rewrite_copied_pages()
+
+    def _rewrite_copied_pages(self) -> None:
+        """A page that a debugger has written to is a copy, which the alias does not reach: write it another way."""
+        last = -1
+        while (index := self._call("read_back")) >= 0:
+            if index == last:
+                raise self._mismatch(index, "was written, but holds")
+            last = index
+            site = self.addresses[index]
+            wanted = (
+                stubs.NOP5 if self._slots[index] == self._lists.empty.address else stubs.jump(site, self._stubs[index])
+            )
+            memory.write_through_kernel(site, wanted)
+            memory.sync_cores()
 
     def _poke_with_breakpoints(self, delta: int) -> None:
         poking = self._runtime.image.variable("text_poking")
