@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ftrace.records import POOL_SHARED, SWITCHING, Probe
 from ftrace.recursion import CREDIT
+from sandbox.barrier import process_barrier
 from sandbox.native import (
     addressof,
     atomic_add,
@@ -37,8 +38,7 @@ from sandbox.native import (
 )
 from sandbox.tasks import CREDIT_UNIT, Counters, Task, claimed_high, counters, task_at
 
-_SYS_SCHED_YIELD, _SYS_MEMBARRIER = 24, 324
-_PRIVATE_EXPEDITED = 8
+_SYS_SCHED_YIELD = 24
 
 
 @native(inline=True)
@@ -80,7 +80,7 @@ def pool_switch(task: ptr[Task], probe: ptr[Probe]) -> void:
         while load(addressof(probe.flags), "acquire") & POOL_SHARED == 0:
             syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
         return
-    syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
+    process_barrier()
     wait_for_credits(task)
     atomic_add(addressof(probe.pool_shared), gather_credits(probe), "acq_rel")
     atomic_or(addressof(probe.flags), POOL_SHARED, "acq_rel")

@@ -8,6 +8,7 @@ another hit has begun. A thread that blocks in a probed function, outside any ha
 from __future__ import annotations
 
 from ftrace.rethook import below
+from sandbox.barrier import process_barrier
 from sandbox.native import (
     addressof,
     array,
@@ -29,8 +30,7 @@ from sandbox.native import (
 )
 from sandbox.tasks import COUNTERS, HITS_MASK, Task, claimed_high, counters, current, task_at
 
-_SYS_SCHED_YIELD, _SYS_NANOSLEEP, _SYS_MEMBARRIER = 24, 35, 324
-_PRIVATE_EXPEDITED = 8
+_SYS_SCHED_YIELD, _SYS_NANOSLEEP = 24, 35
 _YIELDS = 200
 _NAP = 50_000
 _LINE = 64
@@ -102,7 +102,7 @@ def quiesce() -> u32:
     A caller inside a handler does not wait for itself, nor does another that does the same: each would wait for the
     other.
     """
-    syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
+    process_barrier()
     me = current()
     if me == null or me.rec == 0:
         return cast(u32, wait_for_others(me))

@@ -90,6 +90,7 @@ class Runtime:
         self.image.variable("tasks_slab").value = self.slab
         self.image.variable("task_offset").value = self.key.offset
         self.image.variable("task_key").value = self.key.number
+        self.image.variable("barrier_page").value = memory.barrier_page()
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))

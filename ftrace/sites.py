@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
+import threading
+import time
 from array import array
 from collections.abc import Callable
 from functools import cached_property
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from sandbox.module import Module
     from sandbox.symbols import Symbol
 
+log = logging.getLogger("ftrace")
+
 Change = Callable[["ListRecord"], "ListRecord"]
 """From the list that a site runs to the one it is to run."""
 
@@ -34,6 +39,7 @@ NEVER_HOOKED = frozenset(
     }
 )
 """Functions that return twice or on another stack, by name."""
+_PATIENCE = 20
 _CHUNK = 512
 """Stubs are written this many at a time."""
 _LISTS_AT_ONCE = 256
@@ -153,13 +159,32 @@ class SiteBlock:
         return sum(1 << index for index, site in enumerate(self.addresses) if site & 7 > 8 - stubs.SITE_SIZE)
 
     def _check_signals(self, mask: int) -> None:
-        """A breakpoint in a thread that blocks SIGTRAP would kill the process: refuse while there is one."""
+        """A breakpoint in a thread that blocks SIGTRAP would kill the process: refuse while there is one that may run it.
+
+        Threads that neither Python nor the hit path has ever seen (a watchdog, a library's pool) are only logged.
+        """
         if not (mask if self._runtime.force_breakpoints else mask & self.straddling):
             return
-        blocking = tasks.threads_blocking(signals.SIGTRAP)
-        if blocking:
-            named = ", ".join(f"{name} ({tid})" for tid, name in blocking)
+        blocking = self._blocking_threads()
+        known = {task.tid for task in self._runtime.tasks()} | {thread.native_id for thread in threading.enumerate()}
+        for tid, name in blocking:
+            if tid not in known:
+                log.info(
+                    "thread %s (%d) blocks SIGTRAP; a breakpoint that it runs into would end the process", name, tid
+                )
+        named = ", ".join(f"{name} ({tid})" for tid, name in blocking if tid in known)
+        if named:
             raise OSError(errno.EBUSY, f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}")
+
+    def _blocking_threads(self) -> list[tuple[int, str]]:
+        """The threads that go on blocking SIGTRAP; one that begins or ends does so for a moment."""
+        blocking = tasks.threads_blocking(signals.SIGTRAP)
+        for _ in range(_PATIENCE):
+            if not blocking:
+                break
+            time.sleep(0.001)
+            blocking = [thread for thread in tasks.threads_blocking(signals.SIGTRAP) if thread in blocking]
+        return blocking
 
     def _mismatch(self, index: int, verb: str) -> SiteMismatch:
         address = self.addresses[index]
@@ -205,9 +230,8 @@ class SiteBlock:
                 raise self._mismatch(index, "was written, but holds")
             last = index
             site = self.addresses[index]
-            wanted = (
-                stubs.NOP5 if self._slots[index] == self._lists.empty.address else stubs.jump(site, self._stubs[index])
-            )
+            is_empty = self.list_at(index) is self._lists.empty
+            wanted = stubs.NOP5 if is_empty else stubs.jump(site, self._stubs[index])
             memory.write_through_kernel(site, wanted)
             memory.sync_cores()
 

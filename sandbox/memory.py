@@ -14,10 +14,12 @@ import errno
 import functools
 import mmap
 import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 REACH = (1 << 31) - (1 << 20)
@@ -42,6 +44,9 @@ _libc.mmap.argtypes = (
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+DENY = "FPROBE_DENY"
+"""Environment variable: facilities to do without, separated by commas."""
 
 live_mappings: weakref.WeakSet[TextMapping] = weakref.WeakSet()
 """Every text mapping that is in place."""
@@ -155,9 +160,33 @@ def _take_part_in_forks() -> None:
     fork.install()
 
 
-def _memfd(contents: bytes | int, name: str) -> int:
-    """A memfd holding `contents`, or that many zero bytes."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+def backing_kind() -> str:
+    """What text is kept on: 'memfd', or 'file' (unlinked, in the first directory that allows it)."""
+    if is_denied("memfd"):
+        return "file"
+    try:
+        os.close(os.memfd_create("fprobe", os.MFD_CLOEXEC))
+    except OSError:
+        return "file"
+    return "memfd"
+
+
+def _backing(name: str) -> int:
+    """A descriptor of an empty file that exists only in memory, or at least in no directory."""
+    if backing_kind() == "memfd":
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    for directory in ("/dev/shm", tempfile.gettempdir(), str(Path.home())):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            if not os.fstatvfs(descriptor).f_flag & os.ST_NOEXEC:
+                return descriptor
+            os.close(descriptor)
+    raise OSError(errno.EACCES, "neither memfd nor an executable temporary file can be had: text cannot be patched")
+
+
+def _filled(contents: bytes | int, name: str) -> int:
+    """A descriptor of a file holding `contents`, or that many zero bytes."""
+    fd = _backing(name)
     if isinstance(contents, int):
         os.ftruncate(fd, contents)
     else:
@@ -170,7 +199,7 @@ def _memfd(contents: bytes | int, name: str) -> int:
 def _map_twice(base: int, contents: bytes | int, name: str, placement: int = _MAP_FIXED) -> int:
     """Map contents executable at `base` and return the address of a closed (PROT_NONE) writable alias."""
     size = contents if isinstance(contents, int) else len(contents)
-    fd = _memfd(contents, name)
+    fd = _filled(contents, name)
     try:
         alias = _mmap(None, size, _PROT_NONE, _MAP_SHARED, fd)
         try:
@@ -181,6 +210,15 @@ def _map_twice(base: int, contents: bytes | int, name: str, placement: int = _MA
     finally:
         os.close(fd)
     return alias
+
+
+def write_through_kernel(address: int, data: bytes) -> None:
+    """Write into text by way of /proc/self/mem: also into pages that a debugger's write has copied, which no alias reaches."""
+    descriptor = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, data, address)
+    finally:
+        os.close(descriptor)
 
 
 def remap_text(base: int, size: int, name: str) -> TextMapping:
@@ -279,15 +317,34 @@ def release(address: int, size: int) -> None:
 
 
 @functools.cache
-def register_membarrier() -> None:
-    """Allow this process the expedited barriers that patching and waiting for threads need. Raises OSError if refused."""
-    for command in (_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE):
-        if _libc.syscall(_SYS_MEMBARRIER, command, 0, 0):
-            raise OSError(ctypes.get_errno(), f"membarrier command {command} is not allowed here")
+def register_membarrier() -> bool:
+    """Ask for the expedited barriers that patching and waiting for threads use; False if they are denied."""
+    commands = (_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE)
+    return not is_denied("membarrier") and not any(
+        _libc.syscall(_SYS_MEMBARRIER, command, 0, 0) for command in commands
+    )
+
+
+@functools.cache
+def barrier_page() -> int:
+    """A page whose protection is changed where membarrier is denied; 0 where it is not.
+
+    Taking a right away from a page in use interrupts every core that runs a thread of this process.
+    """
+    return 0 if register_membarrier() else reserve(PAGE)
 
 
 def sync_cores() -> None:
     """Return when every core that runs a thread of this process has refetched what it is about to execute."""
-    register_membarrier()
-    if _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
+    page = barrier_page()
+    if page:
+        _mprotect(page, PAGE, _PROT_READ | _PROT_WRITE)
+        ctypes.memset(page, 1, 1)
+        _mprotect(page, PAGE, _PROT_READ)
+    elif _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
         raise OSError(ctypes.get_errno(), "membarrier(SYNC_CORE) failed")
+
+
+def is_denied(what: str) -> bool:
+    """Whether the environment asks to do without `what` ('memfd', 'membarrier'), as where a sandbox forbids it."""
+    return what in os.environ.get(DENY, "").split(",")

@@ -154,6 +154,7 @@ class SignalRoom:
         self._dispatcher = image.address("signal_dispatch")
         self._restorer = image.address("sandbox_restorer")
         self._installed: set[int] = set()
+        self._warned: set[int] = set()
 
     def add_consumer(self, signal: int, address: int) -> None:
         """Ask the native function at `address` whether a `signal` is its own, after those added before."""
@@ -174,7 +175,8 @@ class SignalRoom:
         self._installed.add(signal)
 
     def check(self) -> None:
-        """Warn if somebody has put a handler of their own over ours."""
-        for signal in self._installed:
+        """Warn, once for each signal, if somebody has put a handler of their own over ours."""
+        for signal in sorted(self._installed - self._warned):
             if _sigaction(signal, None).handler != self._dispatcher:
+                self._warned.add(signal)
                 warnings.warn(f"another handler for signal {signal} was installed over fprobe's", RuntimeWarning, 3)

@@ -8,6 +8,9 @@ record on its first hit, and the key's destructor gives it back. Nothing is allo
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 from sandbox.native import (
     Structure,
     addressof,
@@ -42,6 +45,18 @@ COUNTER_LINES = 2048
 """Probes that can be registered at the same time."""
 
 FREE, CLAIMED = 0, 1
+
+
+def threads_blocking(signal: int) -> list[tuple[int, str]]:
+    """Native id and name of every thread of this process that blocks a signal."""
+    found = []
+    for entry in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            fields = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines())
+            if int(fields["SigBlk"], 16) >> signal - 1 & 1:
+                found.append((int(entry.name), fields["Name"].strip()))
+    return found
+
 
 _SYS_RT_SIGPROCMASK, _SYS_GETTID = 14, 186
 _SIG_SETMASK = 2
