@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import machine, probes, reference, report, scale
-from benchmarks.measure import Row, measure
+from benchmarks import machine, probes, processes, reference, report, scale
+from benchmarks.measure import Row, measure, summarise
+from benchmarks.processes import Samples
 
 
 def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
@@ -36,30 +37,49 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("rows", nargs="*", metavar="ROW", help="rows to measure (default: all)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--calls", type=int, default=300_000, help="calls in a sample (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=40, help="samples of each row (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=12, help="samples of each row in a process (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=5, help="processes, one after the other (default: %(default)s)"
+    )
     parser.add_argument("--functions", type=int, default=50_000, help="functions of the large program")
+    parser.add_argument("--samples", action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+def _complaint(options: argparse.Namespace, rows: Sequence[Row]) -> str:
+    """What is wrong with the options; empty if nothing is."""
+    for option in ("calls", "rounds", "processes", "functions"):
+        if getattr(options, option) < 1:
+            return f"--{option} must be at least 1, not {getattr(options, option)}"
+    return unknown(rows, options.rows)
+
+
+def _here(groups: Sequence[Sequence[Row]], rounds: int) -> Samples:
+    """The samples of the rows, taken in this process, one group after the other."""
+    return {name: taken for group in groups for name, taken in measure(group, rounds).items()}
+
+
+def _elsewhere(options: argparse.Namespace) -> Samples:
+    """The samples of several processes of their own."""
+    sizes = (f"--{option}={getattr(options, option)}" for option in ("calls", "rounds", "functions"))
+    return processes.gather([*sizes, *options.rows], options.processes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code."""
     options = _parser().parse_args(arguments)
-    for option in ("calls", "rounds", "functions"):
-        if getattr(options, option) < 1:
-            _parser().error(f"--{option} must be at least 1, not {getattr(options, option)}")
-    before, others = all_rows(options.calls, options.functions)
-    if complaint := unknown([*before, *others], options.rows):
+    groups = all_rows(options.calls, options.functions)
+    rows = choose([row for group in groups for row in group], options.rows)
+    if complaint := _complaint(options, [row for group in groups for row in group]):
         _parser().error(complaint)
-    groups = [choose(group, options.rows) for group in (before, others)]
-    results = [result for group in groups for result in measure(group, options.rounds)]
-    if options.json:
-        lines = report.json_lines(results)
-    else:
-        lines = (
-            line
-            for part in ([machine.describe(), ""], report.table([row for group in groups for row in group], results))
-            for line in part
-        )
+    if options.samples:
+        print("\n".join(processes.lines(_here([choose(group, options.rows) for group in groups], options.rounds))))
+        return 0
+    samples = _elsewhere(options)
+    results = [summarise(row.name, samples[row.name]) for row in rows]
+    lines = report.json_lines(results) if options.json else report.page(machine.describe(), rows, results)
     print("\n".join(lines))
     return 0
 

@@ -67,7 +67,7 @@ def _rounded(value: str | int | float) -> str | int | float:
     return round(value, 3) if isinstance(value, float) else value
 
 
-def measure(rows: Sequence[Row], rounds: int) -> list[Result]:
+def measure(rows: Sequence[Row], rounds: int) -> dict[str, list[Sample]]:
     """Take `rounds` samples of each row, one row after the other in each round.
 
     Raises CountError for a row whose hits and misses are not the calls that were made.
@@ -77,7 +77,7 @@ def measure(rows: Sequence[Row], rounds: int) -> list[Result]:
         for row in rows:
             if number < row.rounds:
                 samples[row.name].append(_checked(row.name, row.sample()))
-    return [summarise(name, taken) for name, taken in samples.items()]
+    return samples
 
 
 def _checked(name: str, sample: Sample) -> Sample:

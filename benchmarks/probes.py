@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from random import Random
@@ -107,30 +108,38 @@ def _in_new_thread(measure: Callable[[], float]) -> float:
 
 
 def _threads(calls: int) -> Sample:
-    """One thread, then two at the same time, through one fprobe. `ratio`: throughput of two over that of one."""
+    """One thread, then two at the same time, through one fprobe.
+
+    `ratio`: the throughput of two over that of one, by the clock; `cpu_ratio`: by the threads' own CPU time, which does
+    not count what other programs took of the machine meanwhile.
+    """
     run = program.timed_loop(program.program(), "work", calls)
     with both_native("work") as probe:
-        alone = run()
-        together = statistics.fmean(_at_once(run, 2))
+        alone, alone_cpu = _at_once(run, calls, 1)
+        together, together_cpu = _at_once(run, calls, 2)
         counts = probe.counts
-    return Sample(alone, together, 3 * calls, counts.hits, counts.missed, extra={"ratio": 2 * alone / together})
+    ratios = {"ratio": 2 * alone / together, "cpu_ratio": 2 * alone_cpu / together_cpu}
+    return Sample(alone, together, 3 * calls, counts.hits, counts.missed, extra=ratios)
 
 
-def _at_once(run: Callable[[], float], number: int) -> list[float]:
-    """Nanoseconds per call of threads that start together."""
+def _at_once(run: Callable[[], float], calls: int, number: int) -> tuple[float, float]:
+    """Nanoseconds per call of threads that start together: by the clock, and of CPU time; means over the threads."""
     barrier = threading.Barrier(number)
-    found: list[float] = []
+    found: list[tuple[float, float]] = []
 
     def body() -> None:
         barrier.wait()
-        found.append(run())
+        start = time.thread_time_ns()
+        wall = run()
+        found.append((wall, (time.thread_time_ns() - start) / calls))
 
     threads = [threading.Thread(target=body) for _ in range(number)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    wall, cpu = (statistics.fmean(column) for column in zip(*found, strict=True))
+    return wall, cpu
 
 
 class _Layouts:

@@ -17,6 +17,12 @@ def json_lines(results: Sequence[Result]) -> Iterator[str]:
         yield json.dumps(result.fields())
 
 
+def page(machine: str, rows: Sequence[Row], results: Sequence[Result]) -> Iterator[str]:
+    """The machine, then the table."""
+    yield from (machine, "")
+    yield from table(rows, results)
+
+
 def table(rows: Sequence[Row], results: Sequence[Result]) -> Iterator[str]:
     """Lines of text: the figures, in nanoseconds per call, then the rows' meanings and bars."""
     cells = [_HEAD, *(_cells(result) for result in results)]

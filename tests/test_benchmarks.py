@@ -11,10 +11,12 @@ import pytest
 
 from benchmarks.bars import BARS, judge
 from benchmarks.measure import CountError, Result, Row, Sample, measure, summarise
+from benchmarks.processes import ChildError, gather
 
 ROOT = Path(__file__).parent.parent
 FIELDS = {"name", "added_ns", "baseline_ns", "min_ns", "max_ns", "hits", "missed", "lost"}
-CALLS, ROUNDS, FUNCTIONS = 1000, 2, 200
+CALLS, ROUNDS, PROCESSES, FUNCTIONS = 1000, 1, 2, 200
+SAMPLES = ROUNDS * PROCESSES
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -23,7 +25,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def small(*arguments: str) -> subprocess.CompletedProcess[str]:
-    sizes = (("calls", CALLS), ("rounds", ROUNDS), ("functions", FUNCTIONS))
+    sizes = (("calls", CALLS), ("rounds", ROUNDS), ("processes", PROCESSES), ("functions", FUNCTIONS))
     return run(*(f"--{name}={value}" for name, value in sizes), *arguments)
 
 
@@ -48,20 +50,20 @@ def test_every_row_is_there_and_has_every_field(rows: dict[str, dict[str, float]
 @pytest.mark.parametrize(
     ("name", "calls"),
     [
-        ("ref.call_inc", CALLS * ROUNDS),
-        ("ref.swap", CALLS * ROUNDS),
-        ("ref.int3", CALLS // 100 * ROUNDS),
-        ("ref.ctypes2", CALLS // 100 * ROUNDS),
-        ("fprobe.entry.native", CALLS * ROUNDS),
-        ("fprobe.both.native", CALLS * ROUNDS),
-        ("fprobe.both.native.regs", CALLS * ROUNDS),
-        ("fprobe.both.native.recursive", 67 * ROUNDS),
-        ("fprobe.both.python", CALLS // 100 * ROUNDS),
-        ("fprobe.both.record", CALLS * ROUNDS),
-        ("fprobe.first_hit", ROUNDS),
-        ("threads.2", 3 * CALLS * ROUNDS),
-        ("sweep.200", 201 * ROUNDS),
-        ("fprobe.both.native.among200", CALLS * ROUNDS),
+        ("ref.call_inc", CALLS * SAMPLES),
+        ("ref.swap", CALLS * SAMPLES),
+        ("ref.int3", CALLS // 100 * SAMPLES),
+        ("ref.ctypes2", CALLS // 100 * SAMPLES),
+        ("fprobe.entry.native", CALLS * SAMPLES),
+        ("fprobe.both.native", CALLS * SAMPLES),
+        ("fprobe.both.native.regs", CALLS * SAMPLES),
+        ("fprobe.both.native.recursive", 67 * SAMPLES),
+        ("fprobe.both.python", CALLS // 100 * SAMPLES),
+        ("fprobe.both.record", CALLS * SAMPLES),
+        ("fprobe.first_hit", SAMPLES),
+        ("threads.2", 3 * CALLS * SAMPLES),
+        ("sweep.200", 201 * SAMPLES),
+        ("fprobe.both.native.among200", CALLS * SAMPLES),
     ],
 )
 def test_hits_and_misses_are_the_calls_made(rows: dict[str, dict[str, float]], name: str, calls: int) -> None:
@@ -106,8 +108,9 @@ def test_rows_take_turns() -> None:
     def row(name: str, rounds: int) -> Row:
         return Row(name, "", lambda: (order.append(name), Sample(1.0, 2.0, 1, 1))[1], rounds)
 
-    measure([row("a", 9), row("b", 2)], 3)
+    samples = measure([row("a", 9), row("b", 2)], 3)
     assert order == ["a", "b", "a", "b", "a"]
+    assert [len(taken) for taken in samples.values()] == [3, 2]
 
 
 def test_a_result_is_the_median_of_what_was_added_in_each_round() -> None:
@@ -127,6 +130,11 @@ def test_a_bar_is_judged_by_what_was_measured_beside_it() -> None:
     slower = result(both.name, 5.1)
     assert judge(both.name, {"ref.swap": swap, both.name: slower})[0].startswith("FAILS")
     assert judge(both.name, {both.name: both})[0].startswith("-")
+
+
+def test_a_failing_process_is_quoted() -> None:
+    with pytest.raises(ChildError, match=r"no row 'fprobe\.nothing'"):
+        gather(["fprobe.nothing"], 1)
 
 
 def test_bars_are_about_rows_that_exist() -> None:
