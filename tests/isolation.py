@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,6 @@ TESTS = Path(__file__).parent
 _CHILD = """
 import faulthandler, importlib, sys
 faulthandler.enable()
-faulthandler.dump_traceback_later({timeout} - 2, exit=True)
 sys.path[:0] = {paths!r}
 getattr(importlib.import_module({module!r}), {name!r}).__wrapped__(**{arguments!r})
 print("the test has ended")
@@ -23,12 +23,26 @@ print("the test has ended")
 
 
 def run_source(source: str, *, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python source in a fresh interpreter, where freed memory is overwritten, with a time limit in seconds."""
-    return subprocess.run(
+    """Run Python source in a fresh interpreter, where freed memory is overwritten, with a time limit in seconds.
+
+    What exceeds it is ended by SIGABRT, at which faulthandler says where every thread is.
+    """
+    child = subprocess.Popen(
         [sys.executable, "-c", source],
-        capture_output=True, text=True, timeout=timeout, check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "MALLOC_PERTURB_": "165", **environment},
     )  # fmt: skip
+    try:
+        out, err = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGABRT)
+        try:
+            out, err = child.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            out, err = child.communicate()
+        err += f"\ntook more than {timeout} s"
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
 
 
 def isolated(test: Callable[..., None] | None = None, *, timeout: float = 30, **environment: str) -> Any:
@@ -42,9 +56,7 @@ def isolated(test: Callable[..., None] | None = None, *, timeout: float = 30, **
     @functools.wraps(test)
     def wrapper(**arguments: Any) -> None:
         paths = [str(Path(sys.modules[test.__module__].__file__ or "").parent), str(TESTS)]
-        source = _CHILD.format(
-            timeout=timeout, paths=paths, module=test.__module__, name=test.__name__, arguments=arguments
-        )
+        source = _CHILD.format(paths=paths, module=test.__module__, name=test.__name__, arguments=arguments)
         done = run_source(source, timeout=timeout, **environment)
         ended = done.returncode == 0 and done.stdout.endswith("the test has ended\n")
         assert ended, f"status {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
