@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -20,6 +22,7 @@ class Console:
     verbosity: int
     finished: bool = False
     """A document was printed: there may be no second one."""
+    _stream: TextIO | None = None
 
     def line(self, text: str = "") -> None:
         """Print a line of text; nothing with --json."""
@@ -34,13 +37,14 @@ class Console:
     def document(self, value: Any) -> None:
         """Print all that there is to say as one object, with --json."""
         if self.json:
-            click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+            click.echo(json.dumps(value, indent=2, ensure_ascii=False), file=self._stream)
             self.finished = True
+            self.flush()
 
     def object(self, value: Any) -> None:
         """Print one object of several, on a line, with --json."""
         if self.json:
-            click.echo(json.dumps(value, ensure_ascii=False))
+            click.echo(json.dumps(value, ensure_ascii=False), file=self._stream)
 
     def failure(self, value: dict[str, Any]) -> None:
         """Print an object that says what went wrong, with --json, unless a document was printed that says it."""
@@ -49,7 +53,24 @@ class Console:
 
     def flush(self) -> None:
         """Have everything printed that was written."""
-        sys.stdout.flush()
+        (self._stream or sys.stdout).flush()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """With --json, while this is entered: what the program writes to stdout goes to stderr, so that ours is JSON."""
+        if not self.json:
+            yield
+            return
+        self.flush()
+        ours = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            with open(ours, "w", encoding="utf-8", closefd=False) as self._stream:
+                yield
+        finally:
+            self._stream = None
+            os.dup2(ours, 1)
+            os.close(ours)
 
     def dim(self, text: str) -> str:
         """`text`, receding."""

@@ -6,6 +6,7 @@ Native code cannot be interrupted: after Ctrl-C it goes on, and so the process h
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -63,6 +64,7 @@ def run(call: Callable[[], Any], ctrl_c: CtrlC, poll: Callable[[], bool] = lambd
     def work() -> None:
         try:
             outcome.result = call()
+            _flush_c_streams()
         except BaseException as error:
             outcome.error = error
         finally:
@@ -73,6 +75,11 @@ def run(call: Callable[[], Any], ctrl_c: CtrlC, poll: Callable[[], bool] = lambd
         if done.wait(0 if poll() else _INTERVAL):
             return outcome
     return outcome if done.is_set() else Outcome(interrupted=True)
+
+
+def _flush_c_streams() -> None:
+    """What the program has printed comes before what is said about it."""
+    ctypes.CDLL(None).fflush(None)
 
 
 def _start(work: Callable[[], None]) -> None:

@@ -71,7 +71,7 @@ def stat_command(
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns, exclude, target.notrace)
     stat = Stat()
-    with CtrlC() as ctrl_c, attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
+    with console.alone(), CtrlC() as ctrl_c, attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
         outcome = run(call, ctrl_c)
         probe.disable()
         rows = ordered(rows_of(match, stat), sort)

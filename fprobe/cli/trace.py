@@ -83,7 +83,12 @@ class _Session:
         from fprobe.cli.running import CtrlC, run
 
         recorder = self.recorder
-        with CtrlC() as ctrl_c, attached(self.match, nr_maxactive=MAX_PENDING, **recorder.handlers()) as probe:
+        handlers = recorder.handlers()
+        with (
+            self.console.alone(),
+            CtrlC() as ctrl_c,
+            attached(self.match, nr_maxactive=MAX_PENDING, **handlers) as probe,
+        ):
             self._begin()
             outcome = run(self.call, ctrl_c, self._show)
             self._show_rest(probe)

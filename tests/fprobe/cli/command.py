@@ -135,4 +135,11 @@ SPIN = (
 )
 """Neither returns. The one makes calls all the time, the other only one."""
 
+HELLO = r"""
+@text = constant [13 x i8] c"hello, world\00"
+declare i32 @puts(ptr)
+define void @hello() { %n = call i32 @puts(ptr @text)  ret void }
+define i32 @main() { call void @hello()  ret i32 0 }
+"""
+
 HAS_COMPILER = any(map(shutil.which, ("cc", "gcc", "clang")))

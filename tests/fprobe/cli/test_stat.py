@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+
+import pytest
 
 
 def test_json_is_the_object_of_the_specification(run, programs):
@@ -59,3 +62,11 @@ def test_several_patterns(run):
     assert {row["name"] for row in found["functions"]} == {"vfs_read", "kfree"}
     found = run("stat", "vfs_r*", "vfs_o*", "!vfs_read", "--json").document
     assert {row["name"] for row in found["functions"]} == {"vfs_open"}
+
+
+@pytest.mark.parametrize("verb", ["trace", "stat"])
+def test_what_the_program_prints_is_kept_out_of_the_json(run, programs, verb):
+    found = run(verb, "hello", "-p", "hello.ll", "--json", cwd=programs)
+    assert found.err == "hello, world\n"
+    assert json.loads(found.out.splitlines()[-1] if verb == "trace" else found.out)
+    assert "hello, world\n" in run(verb, "hello", "-p", "hello.ll", cwd=programs).out
