@@ -77,7 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.samples:
         print("\n".join(processes.lines(_here([choose(group, options.rows) for group in groups], options.rounds))))
         return 0
-    samples = _elsewhere(options)
+    try:
+        samples = _elsewhere(options)
+    except processes.ChildError as error:
+        print(error, file=sys.stderr)
+        return 1
     results = [summarise(row.name, samples[row.name]) for row in rows]
     lines = report.json_lines(results) if options.json else report.page(machine.describe(), rows, results)
     print("\n".join(lines))
