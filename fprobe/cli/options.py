@@ -36,23 +36,26 @@ class CallingCommand(click.Command):
     """A command with `--call FUNC ARG...`, which takes every word up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the words of --call out before click reads the rest; negative numbers are no options."""
+        """Take --call and its words out before click reads the rest; negative numbers are no options."""
+        if ctx.resilient_parsing:  # for completion, to which --call is an option with one value
+            return super().parse_args(ctx, args)
         rest, words = split_call(args)
-        ctx.meta["fprobe.call"] = words
         if words is not None and not words:
             raise click.BadOptionUsage("--call", "--call needs the name of a function", ctx)
+        ctx.meta[_CALL] = words
         return super().parse_args(ctx, rest)
 
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """The usage line, which click cannot know in full."""
-        return [*super().collect_usage_pieces(ctx), "[--call FUNC ARG...]"]
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, headed by --call."""
-        with formatter.section("Call"):
-            text = "What to call, with its arguments; default: demo_main 10, or main of a program. Ends at the next option."
-            formatter.write_dl([("--call FUNC ARG...", text)])
-        super().format_options(ctx, formatter)
+_CALL = "fprobe.call"
+
+call_option = click.option(
+    "--call",
+    metavar="FUNC ARG...",
+    expose_value=False,
+    shell_complete=candidates.functions,
+    help="What to call; takes all words up to the next option. Default: demo_main 10, or main of a program.",
+)
+"""For commands of class CallingCommand; see `call_words`."""
 
 
 def split_call(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
@@ -140,5 +143,5 @@ def output_options(command: _Command) -> _Command:
 
 def call_words() -> list[str] | None:
     """What was given to --call; None if nothing was."""
-    words: list[str] | None = click.get_current_context().meta["fprobe.call"]
+    words: list[str] | None = click.get_current_context().meta[_CALL]
     return words

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
 from time import perf_counter_ns, sleep
 from typing import Any, NamedTuple
 
 from fprobe.cli.registers import Note, with_vectors, without_vectors
 from fprobe.cli.values import Memory
-from fprobe.cli.views import Images, View
+from fprobe.cli.views import Images, Views
 
 _NO_ADDRESSES: tuple[bytes | None, ...] = ()
 _BACKLOG = 20_000
@@ -32,10 +31,10 @@ class Event(NamedTuple):
 class Recorder:
     """Collects the events of all threads in the order in which they happened.
 
-    `views`: entry address -> how to look at the function. After `limit` calls (0: never) the others are only counted.
+    After `limit` calls (0: never) the others are only counted.
     """
 
-    def __init__(self, views: Mapping[int, View], limit: int = 0) -> None:
+    def __init__(self, views: Views, limit: int = 0) -> None:
         self.views = views
         self.limit = limit
         self.over_limit = 0
@@ -48,8 +47,7 @@ class Recorder:
 
     def handlers(self) -> dict[str, Any]:
         """`entry` and `exit` for `fprobe.attach`."""
-        sides = [side for view in self.views.values() for side in (view.entry, view.leave)]
-        adapt = with_vectors if any(side.wants_vectors for side in sides) else without_vectors
+        adapt = with_vectors if self.views.want_vectors else without_vectors
         return {"entry": adapt(self._entered()), "exit": adapt(self._left())}
 
     def _entered(self) -> Note:

@@ -8,7 +8,7 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.options import CallingCommand, Target, call_words, output_options, program_options
+from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +53,7 @@ class Row(NamedTuple):
 @click.option(
     "--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of the table."
 )
+@call_option
 @program_options
 @output_options
 def stat_command(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.options import CallingCommand, Target, call_words, output_options, program_options
+from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.recording import Recorder
     from fprobe.cli.running import Outcome
+    from fprobe.cli.views import Views
     from sandbox.module import Module
 
 _EPILOG = """\b
@@ -37,6 +38,7 @@ A duration includes what tracing the calls inside it costs: about a microsecond 
 @click.option(
     "--limit", "-n", type=click.IntRange(min=1), metavar="N", help="Show the first N calls, count the others."
 )
+@call_option
 @program_options
 @output_options
 def trace_command(
@@ -56,11 +58,11 @@ def trace_command(
     _Session(console, module, match, call, recorder).run()
 
 
-def _views(module: Module, match: Match) -> dict[int, Any]:
+def _views(module: Module, match: Match) -> Views:
     from fprobe.cli.program import signature_of
-    from fprobe.cli.views import view_of
+    from fprobe.cli.views import Views
 
-    return {site.address: view_of(site.symbol, signature_of(module, site.symbol.name)) for site in match.sites}
+    return Views({site.address: site.symbol for site in match.sites}, lambda name: signature_of(module, name))
 
 
 class _Session:

@@ -5,6 +5,7 @@ Capturing happens in the traced thread and has to be cheap; decoding happens lat
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +95,34 @@ class View:
     def name(self) -> str:
         """The function's."""
         return self.symbol.name
+
+
+class Views(dict[int, View]):
+    """Entry address -> how to look at the function. Of very many functions each is looked at when it is first called.
+
+    `symbols`: entry address -> function; `signature_of`: its name -> signature, None if that is not known.
+    """
+
+    AT_ONCE = 2000
+
+    def __init__(self, symbols: Mapping[int, Symbol], signature_of: Callable[[str], Signature | None]) -> None:
+        super().__init__()
+        self._symbols = symbols
+        self._signature_of = signature_of
+        if len(symbols) <= self.AT_ONCE:
+            for ip in symbols:
+                self[ip]
+
+    def __missing__(self, ip: int) -> View:
+        symbol = self._symbols[ip]
+        view = self[ip] = view_of(symbol, self._signature_of(symbol.name))
+        return view
+
+    @property
+    def want_vectors(self) -> bool:
+        """Whether a value of any of them may be in a vector register."""
+        unseen = len(self) < len(self._symbols)
+        return unseen or any(side.wants_vectors for view in self.values() for side in (view.entry, view.leave))
 
 
 def view_of(symbol: Symbol, signature: Signature | None) -> View:

@@ -11,7 +11,7 @@ from fprobe.cli.calls import Calls
 from fprobe.cli.console import Console
 from fprobe.cli.recording import Event
 from fprobe.cli.tree import Tree, duration_text
-from fprobe.cli.views import view_of
+from fprobe.cli.views import Views, view_of
 from sandbox.signatures import Integer, Parameter, Pointer, Signature
 from sandbox.symbols import Symbol
 
@@ -118,3 +118,21 @@ def test_memory_is_read_without_faults():
         assert [memory.read(address, 8) for address in (0, 16, -1, 1 << 47, (1 << 64) - 2)] == [None] * 5
     finally:
         memory.close()
+
+
+def test_of_very_many_functions_each_is_looked_at_when_it_is_called():
+    asked = []
+
+    def signature_of(name):
+        asked.append(name)
+        return SIGNATURE
+
+    views = Views({ip: Symbol(f"f{ip}", ip, 1, "m") for ip in range(Views.AT_ONCE + 1)}, signature_of)
+    assert asked == []
+    assert views.want_vectors
+    assert views[7].name == "f7"
+    assert views[7] is views[7]
+    assert asked == ["f7"]
+    few = Views({7: Symbol("f7", 7, 1, "m")}, signature_of)
+    assert asked == ["f7", "f7"]
+    assert not few.want_vectors
