@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-_BITS = bytes.maketrans(b"\x00\x01", b"01")
+from ftrace.masks import mask_of
 
 
 class Match(Enum):
@@ -39,8 +39,7 @@ class Pattern:
             return 0
         if not self.search and self.kind in (Match.END, Match.MIDDLE, Match.FRONT):
             return (1 << len(names)) - 1
-        flags = bytes(self._compare(names))
-        return int(flags.translate(_BITS)[::-1], 2)
+        return mask_of(self._compare(names))
 
     def matches(self, name: str) -> bool:
         """Whether `name` as a whole matches."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ftrace.masks import mask_of
 from ftrace.text_poke import Block
 from ftrace.unwinding import FrameDescription
 from ftrace.x86_64 import stubs
@@ -69,6 +70,7 @@ class SiteBlock:
         self._runtime = runtime
         self._lists = lists
         self._text = _text_of(module)
+        self._off = False
         self._slots: ctypes.Array[ctypes.c_uint64] | None = None
         self._stub_text: memory.TextMapping | None = None
 
@@ -76,7 +78,7 @@ class SiteBlock:
         return len(self.addresses)
 
     def _mask_of(self, names: frozenset[str]) -> int:
-        return sum(1 << index for index, name in enumerate(self.names) if name in names) if names else 0
+        return mask_of([name in names for name in self.names]) if names else 0
 
     @cached_property
     def positions(self) -> dict[str, int]:
@@ -108,6 +110,17 @@ class SiteBlock:
             self._write_stubs()
             self._poke()
 
+    def switch(self, on: bool) -> None:
+        """Make every site a NOP, or patch those again that run something."""
+        with memory.text_mutex:
+            self._off = not on
+            if self._slots is not None:
+                self._native.off = self._off
+                self._call("choose", _bytes_of(self.everything, len(self)))
+                self._verify()
+                self._check_signals(self.everything)
+                self._poke()
+
     # -- set up -------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
@@ -138,6 +151,7 @@ class SiteBlock:
         self._site_array = (ctypes.c_uint64 * count).from_buffer(self.addresses)
         self._native = Block.ctypes()
         self._native.count, self._native.empty = count, self._lists.empty.address
+        self._native.off = self._off
         self._native.sites, self._native.slots = ctypes.addressof(self._site_array), self._pointers + 16
         self._native.chosen, self._native.stubs = ctypes.addressof(self._chosen), ctypes.addressof(self._stubs)
 
@@ -156,7 +170,8 @@ class SiteBlock:
     @cached_property
     def straddling(self) -> int:
         """The mask of sites that lie in two aligned words, which a breakpoint protocol has to patch."""
-        return sum(1 << index for index, site in enumerate(self.addresses) if site & 7 > 8 - stubs.SITE_SIZE)
+        last = 8 - stubs.SITE_SIZE
+        return mask_of([site & 7 > last for site in self.addresses])
 
     def _check_signals(self, mask: int) -> None:
         """A breakpoint in a thread that blocks SIGTRAP would kill the process: refuse while there is one that may run it.
@@ -230,7 +245,7 @@ class SiteBlock:
                 raise self._mismatch(index, "was written, but holds")
             last = index
             site = self.addresses[index]
-            is_empty = self.list_at(index) is self._lists.empty
+            is_empty = self._off or self.list_at(index) is self._lists.empty
             wanted = stubs.NOP5 if is_empty else stubs.jump(site, self._stubs[index])
             memory.write_through_kernel(site, wanted)
             memory.sync_cores()

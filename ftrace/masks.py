@@ -1,0 +1,12 @@
+"""Sets of positions as numbers: bit i stands for position i."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_DIGITS = bytes.maketrans(b"\x00\x01", b"01")
+
+
+def mask_of(flags: Iterable[bool]) -> int:
+    """The positions at which `flags` is true. Takes time in proportion to their number, unlike adding up bits."""
+    return int(bytes(flags).translate(_DIGITS)[::-1] or b"0", 2)
