@@ -1,85 +1,23 @@
-"""Python handlers: the native record that stands for one, and what becomes of their exceptions."""
+"""Python callables as handlers of an fprobe."""
 
 from __future__ import annotations
 
-import atexit
-import ctypes
-import logging
-import sysconfig
 from collections.abc import Callable
-from functools import cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fprobe.handlers import Resolved
-from ftrace.dispatch import pt_regs
+from ftrace.python_handler import python_handler
 from ftrace.records import FOREIGN, PYTHON
-from sandbox.native import Unit
-from sandbox.native_image import NativeImage
 
 if TYPE_CHECKING:
     from fprobe.registration import fprobe
 
-log = logging.getLogger("fprobe")
-
-
-class HandlerErrors:
-    """What a probe's handlers have raised: the first exception is kept and reported, the others are counted."""
-
-    def __init__(self) -> None:
-        self.first: BaseException | None = None
-        self.count = 0
-
-    def report(self, handler: Any, error: BaseException, traceback: TracebackType | None) -> None:
-        """Take note of an exception; it never reaches the traced program."""
-        self.count += 1
-        if self.first is None:
-            self.first = error.with_traceback(traceback)
-            name = getattr(handler, "__qualname__", repr(handler))
-            log.error("handler %s raised %s: %s", name, type(error).__name__, error, exc_info=self.first)
-
-
-@cache
-def _image() -> NativeImage:
-    _check_interpreter()
-    from fprobe import python_call
-
-    image = NativeImage.of(Unit("fprobe-python", [python_call.python_call]))
-    image.publish()
-    atexit.register(_switch_off, image)
-    return image
-
-
-def _switch_off(image: NativeImage) -> None:
-    """The interpreter is about to end: from now on Python handlers are passed over."""
-    image.variable("python_switched_off").value = 1
-
-
-def _check_interpreter() -> None:
-    """Raise RuntimeError where Python handlers cannot be called from native code."""
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise RuntimeError("Python handlers need an interpreter with a GIL; use native handlers here")
-    api = ctypes.pythonapi
-    api.PyInterpreterState_Get.restype = api.PyInterpreterState_Main.restype = ctypes.c_void_p
-    if api.PyInterpreterState_Get() != api.PyInterpreterState_Main():
-        raise RuntimeError("Python handlers cannot be called in a sub-interpreter; use native handlers here")
-
 
 def resolver_for(fp: fprobe) -> Callable[[Any, bool], Resolved]:
-    """Makes Python handlers of `fp` callable: handler(fp, entry_ip, ret_ip, regs, entry_data).
-
-    `regs` is a pt_regs whose fields can be read and written; `entry_data` a writable memoryview of bytes, or None.
-    Both are valid only during the call.
-    """
+    """Makes Python handlers of `fp` callable: handler(fp, entry_ip, ret_ip, regs, entry_data)."""
 
     def make(handler: Callable[..., Any], is_exit: bool) -> Resolved:
-        from fprobe.python_call import PythonHandler
-
-        objects = (handler, fp, pt_regs.ctypes.from_address, fp.errors.report, None)
-        record: Any = PythonHandler.ctypes()
-        record.handler, record.fp, record.registers, record.report, record.none = map(id, objects)
-        record.data_size, record.is_exit = fp.entry_data_size, is_exit
-        address = _image().address("python_call")
-        return Resolved(address, FOREIGN | PYTHON, cookie=ctypes.addressof(record), keep=(record, objects))
+        address, cookie, keep = python_handler(handler, fp, fp.errors.report, fp.entry_data_size, is_exit)
+        return Resolved(address, FOREIGN | PYTHON, cookie=cookie, keep=keep)
 
     return make

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe.handlers import Resolved, resolve
-from fprobe.python_handler import HandlerErrors, resolver_for
+from fprobe.python_handler import resolver_for
 from ftrace import ops as ftrace
 from ftrace.locations import Selection
-from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.ops import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import Counts, NativeProbe
-from ftrace.records import COMPLETE, DISABLED, FILTERED, HAS_ENTRY, HAS_EXIT, KPROBE_SHARED, STOPPED
+from ftrace.python_handler import HandlerErrors
+from ftrace.records import ASSIST, COMPLETE, DISABLED, FILTERED, HAS_ENTRY, HAS_EXIT, KPROBE_SHARED, STOPPED
 from ftrace.tracer import tracer
 
 FPROBE_FL_DISABLED = 1
@@ -119,8 +120,9 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     fp._handlers = (entry, exit_)
     kind = entry.kind | exit_.kind | (HAS_ENTRY if entry.address else 0) | (HAS_EXIT if exit_.address else 0)
     kind |= KPROBE_SHARED if fp._flags & FPROBE_FL_KPROBE_SHARED else 0
+    kind |= ASSIST if fp.ops.flags & (FTRACE_OPS_FL_RECURSION | FTRACE_OPS_FL_RCU) else 0
     plain = all(handler.plain or not handler.address for handler in fp._handlers)
-    flags = 0 if plain and not kind & KPROBE_SHARED else COMPLETE
+    flags = 0 if plain and not kind & (KPROBE_SHARED | ASSIST) else COMPLETE
     flags |= DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
     flags |= FILTERED if fp.thread or fp.max_hits else 0
     return NativeProbe(

@@ -67,6 +67,7 @@ from sandbox.native import (
 from sandbox.tasks import Node, Task, counters, current, task_get
 
 SITE_SIZE = 5
+USER_CS = 0x33
 SHARED_BUSY = 1
 """Task.kprobe while a KPROBE_SHARED handler runs and no kprobe is (kprobe_busy_begin)."""
 
@@ -200,7 +201,14 @@ def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
 @native
 def run_callback(hit: ptr[Hit], probe: ptr[Probe]) -> void:
     """A bare ftrace_ops: func(ip, parent_ip, ops, fregs), with no lock of its own (FT-42)."""
-    call_handler(hit.task, probe.kind, probe.entry, hit.stub.ip, hit.parent, probe.entry_cookie, cast(u64, hit.regs), 0)
+    regs = hit.regs
+    regs.cs = USER_CS if hit.probes.wants_regs != 0 else 0
+    task = hit.task
+    if probe.kind & PYTHON != 0:
+        call_handler(task, probe.kind, probe.entry, probe.entry_cookie, hit.stub.ip, hit.parent, cast(u64, regs), 0)
+    else:
+        call_handler(task, probe.kind, probe.entry, hit.stub.ip, hit.parent, probe.entry_cookie, cast(u64, regs), 0)
+    regs.cs = USER_CS
 
 
 @native
@@ -210,7 +218,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     line = counters(task, item.counters)
     if probe.flags & DISABLED != 0:
         return
-    if probe.kind & PYTHON != 0 and task.context >= 2:
+    if probe.kind & PYTHON != 0 and task.asynchronous != 0:
         line.missed_context += 1
         return
     if probe.kind & CALLBACK != 0:
@@ -333,7 +341,7 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
     line = counters(task, item.counters)
     if probe.flags & (DISABLED | STOPPED) != 0:
         return
-    if probe.kind & PYTHON != 0 and task.context >= 2:
+    if probe.kind & PYTHON != 0 and task.asynchronous != 0:
         line.missed_context += 1
         return
     bit = trylock(task, FTRACE)

@@ -7,9 +7,11 @@ import errno
 from typing import TYPE_CHECKING
 
 from ftrace.records import (
+    CALLBACK,
     HAS_ENTRY,
     HAS_EXIT,
     MAX_PROBES_PER_SITE,
+    WANTS_REGS,
     Item,
     ProbeList,
 )
@@ -46,6 +48,8 @@ class ListRecord:
             item.data, item.data_size = offset, probe.native.data_size
             offset += (probe.native.data_size + 7) & -8
         native.count, native.data_size, native.data_words = len(self.probes), offset, (offset + 7) >> 3
+        wanting = (probe.native.kind & WANTS_REGS or not probe.native.kind & CALLBACK for probe in self.probes)
+        native.wants_regs = any(wanting)
         self.choose_trampolines(runtime)
 
     def choose_trampolines(self, runtime: Runtime) -> None:

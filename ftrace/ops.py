@@ -9,6 +9,8 @@ from typing import Any
 from ftrace.glob import parse
 from ftrace.locations import Location, Selection
 from ftrace.probe import NativeProbe
+from ftrace.python_handler import HandlerErrors, python_handler
+from ftrace.records import ASSIST, CALLBACK, COMPLETE, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from ftrace.tracer import Tracer, tracer
 
 FTRACE_OPS_FL_ENABLED = 1 << 0
@@ -19,7 +21,7 @@ FTRACE_OPS_FL_RECURSION = 1 << 4
 FTRACE_OPS_FL_STUB = 1 << 5
 FTRACE_OPS_FL_INITIALIZED = 1 << 6
 FTRACE_OPS_FL_DELETED = 1 << 7
-FTRACE_OPS_FL_IPMODIFY = 1 << 13
+FTRACE_OPS_FL_IPMODIFY = 1 << 12
 FTRACE_OPS_FL_RCU = 1 << 14
 FTRACE_OPS_FL_PERMANENT = 1 << 16
 
@@ -31,8 +33,12 @@ class ftrace_ops:
     `detach` is called by `detach_all` in place of a plain unregister.
     """
 
-    def __init__(self, flags: int = 0) -> None:
+    def __init__(self, func: Any = None, flags: int = 0) -> None:
+        self.func = func
+        """func(ip, parent_ip, ops, fregs): a Python callable, or the address of a native function."""
         self.flags = flags
+        self.errors = HandlerErrors()
+        """What a Python callback has raised."""
         self.filter_hash = Selection()
         self.notrace_hash = Selection()
         self.detach: Callable[[], Any] = lambda: unregister_ftrace_function(self)
@@ -81,6 +87,42 @@ def _reason(location: Location) -> str:
     return "it returns twice or on another stack, so its return cannot be hooked"
 
 
+def register_ftrace_function(ops: ftrace_ops) -> None:
+    """Call `ops.func` at the entry of every function that its hashes select (FT-36).
+
+    Raises OSError: ENODEV if ftrace is dead; EINVAL for an ops that is deleted, has no func, or has IPMODIFY and no filter;
+    EBUSY if it is registered, is PERMANENT while ftrace is switched off, or wants to modify ip where another does.
+    """
+    if ops.func is None:
+        raise OSError(errno.EINVAL, "this ftrace_ops has no func")
+    register_ops(ops, _native_half(ops))
+
+
+def _native_half(ops: ftrace_ops) -> NativeProbe:
+    kind = CALLBACK | HAS_ENTRY | (ASSIST if ops.flags & (FTRACE_OPS_FL_RECURSION | FTRACE_OPS_FL_RCU) else 0)
+    if isinstance(ops.func, int):
+        entry, cookie, keep, kind = ops.func, 0, ops.func, kind | FOREIGN
+    else:
+        entry, cookie, keep = python_handler(_in_order(ops.func), ops, ops.errors.report)
+        kind |= FOREIGN | PYTHON
+    wants = WANTS_REGS if ops.flags & FTRACE_OPS_FL_SAVE_REGS else 0
+    return NativeProbe(tracer().table.lines, keep, kind=kind | wants, flags=COMPLETE, entry=entry, entry_cookie=cookie)
+
+
+def _in_order(func: Callable[..., Any]) -> Callable[..., None]:
+    """From what a handler is called with to what a callback takes."""
+
+    def callback(ops: ftrace_ops, ip: int, parent_ip: int, fregs: Any, _data: None) -> None:
+        func(ip, parent_ip, ops, fregs)
+
+    return callback
+
+
+def ftrace_get_regs(fregs: Any) -> Any:
+    """All registers, or None unless an ops on the same function has asked for them (FT-17). fregs has the arguments."""
+    return fregs if fregs.cs else None
+
+
 def register_ops(ops: ftrace_ops, probe: NativeProbe) -> None:
     """Register `ops` with its native half, which is its own from then on. Raises OSError with the errno of FT-36."""
     tracing = tracer()
@@ -101,9 +143,25 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
             raise OSError(errno.EINVAL, "this ftrace_ops is marked as deleted")
         if ops.enabled:
             raise OSError(errno.EBUSY, "this ftrace_ops is registered already")
+        if ops.flags & FTRACE_OPS_FL_PERMANENT and not tracing.switched_on:
+            raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is switched off")
+        _check_ipmodify(tracing, ops, ops.selection())
         ops._probe = probe
         tracing.enable(ops)
         ops.flags |= FTRACE_OPS_FL_ENABLED
+
+
+def _check_ipmodify(tracing: Tracer, ops: ftrace_ops, wanted: Selection) -> None:
+    """At most one ops may modify ip on a function, and not on all of them (FT-45)."""
+    if not ops.flags & FTRACE_OPS_FL_IPMODIFY:
+        return
+    if not ops.filter_hash:
+        raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY needs a filter")
+    for other in tracing.enabled:
+        if other is not ops and other.flags & FTRACE_OPS_FL_IPMODIFY:
+            both = wanted & other.selection()
+            if both:
+                raise OSError(errno.EBUSY, f"another ftrace_ops modifies ip of {next(both.locations())}")
 
 
 def change_flags(ops: ftrace_ops, on: int = 0, off: int = 0) -> None:
@@ -176,6 +234,11 @@ def _without(base: Selection, locations: Iterable[Location]) -> Selection:
     return base
 
 
+def ftrace_set_filter_ip(ops: ftrace_ops, ip: int, remove: bool = False, reset: bool = False) -> None:
+    """`ftrace_set_filter_ips` for one address."""
+    ftrace_set_filter_ips(ops, [ip], remove, reset)
+
+
 def ftrace_free_filter(ops: ftrace_ops) -> None:
     """Empty both hashes (FT-30)."""
     ops.filter_hash, ops.notrace_hash = Selection(), Selection()
@@ -205,5 +268,11 @@ def _install(tracing: Tracer, ops: ftrace_ops, which: str, changed: Selection) -
         setattr(ops, which, changed)
         return
     before = ops.selection()
+    kept = getattr(ops, which)
     setattr(ops, which, changed)
+    try:
+        _check_ipmodify(tracing, ops, ops.selection())
+    except OSError:
+        setattr(ops, which, kept)
+        raise
     tracing.change(ops, before, ops.selection())

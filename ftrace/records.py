@@ -21,6 +21,7 @@ FOREIGN = 4  # C code: vector registers and errno are kept from it
 PYTHON = 8  # also never called in an asynchronous context
 KPROBE_SHARED = 16
 CALLBACK = 32  # a bare ftrace_ops: func(ip, parent_ip, ops, regs), no recursion lock of its own
+WANTS_REGS = 128  # FTRACE_OPS_FL_SAVE_REGS
 ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
 
 MAX_PROBES_PER_SITE = 64
@@ -73,7 +74,7 @@ class ProbeList(Structure):
     count: u32
     data_size: u32  # all entry data together, bytes
     data_words: u32  # what the fast path has to clear, in words of 8
-    reserved: u32
+    wants_regs: u32  # somebody asked for all registers
     items: array[Item, 64]
 
 

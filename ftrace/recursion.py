@@ -7,8 +7,8 @@ loads a site's list until it has done with it: unregistering waits for it (ftrac
 
 from __future__ import annotations
 
-from sandbox.native import cast, native, ptr, u32, void
-from sandbox.tasks import Task
+from sandbox.native import cast, i64, native, null, ptr, u32, u64, void
+from sandbox.tasks import Task, task_get
 
 INSIDE = 1
 FTRACE = 1
@@ -42,3 +42,34 @@ def trylock(task: ptr[Task], family: u32) -> u32:
 @native(inline=True)
 def unlock(task: ptr[Task], bit: u32) -> void:
     task.rec &= ~bit
+
+
+@native
+def recursion_trylock() -> i64:
+    """ftrace_test_recursion_trylock for callbacks: the bit taken, or -1."""
+    task = task_get()
+    if task == null:
+        return -1
+    bit = trylock(task, FTRACE)
+    return cast(i64, bit) if bit != 0 else -1
+
+
+@native
+def recursion_unlock(bit: u64) -> void:
+    task = task_get()
+    if task != null:
+        unlock(task, cast(u32, bit))
+
+
+def ftrace_test_recursion_trylock() -> int:
+    """Take the callbacks' recursion lock in this thread and context: the bit for the unlock, or -1 (FT-52)."""
+    from ftrace.runtime import runtime
+
+    return runtime().image.call("recursion_trylock")
+
+
+def ftrace_test_recursion_unlock(bit: int) -> None:
+    """Give back what `ftrace_test_recursion_trylock` returned."""
+    from ftrace.runtime import runtime
+
+    runtime().image.call("recursion_unlock", bit)

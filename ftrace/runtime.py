@@ -6,11 +6,11 @@ import ctypes
 import os
 from functools import cache
 
-from ftrace import actions, dispatch, faults, pools, quiesce, rethook, text_poke
+from ftrace import actions, dispatch, faults, pools, quiesce, recursion, rethook, text_poke
 from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
-from sandbox import memory, signals, tasks
+from sandbox import contexts, memory, signals, tasks
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
 from sandbox.thread_key import ThreadKey
@@ -41,6 +41,9 @@ FUNCTIONS = (
     quiesce.is_pinned,
     signals.signal_dispatch,
     faults.fault_signal,
+    *contexts.FUNCTIONS,
+    recursion.recursion_trylock,
+    recursion.recursion_unlock,
     *actions.HANDLERS,
 )
 
@@ -95,6 +98,7 @@ class Runtime:
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
         self.faults = faults.FaultGuard(self)
+        contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
         self.force_breakpoints = 0
         """1: patch every site by the breakpoint protocol, also where a single store would do."""

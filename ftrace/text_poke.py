@@ -52,6 +52,7 @@ class Block(Structure):
     chosen: ptr[u8]
     stubs: ptr[u64]  # each site's stub, 0 if it has none yet
     empty: u64  # the list that no probe is in
+    off: u64  # not 0: every site is a NOP, whatever it would run
 
 
 @native(inline=True)
@@ -170,7 +171,7 @@ def jump_word(site: u64, target: u64) -> u64:
 @native(inline=True)
 def wanted_word(block: ptr[Block], index: u64) -> u64:
     """What the site has to hold: a jump to its stub, or the NOP if no probe is left."""
-    if block.slots[index] == block.empty:
+    if block.slots[index] == block.empty or block.off != 0:
         return _NOP5
     return jump_word(block.sites[index], block.stubs[index])
 
@@ -280,7 +281,7 @@ def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     index = site_index(block, address)
     if index == block.count:
         return False
-    if block.slots[index] == block.empty:
+    if block.slots[index] == block.empty or block.off != 0:
         context.ip = address + SITE_SIZE
     else:
         context.ip = block.stubs[index]

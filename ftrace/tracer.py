@@ -27,6 +27,10 @@ OFF_VARIABLE = "FPROBE_OFF"
 """Environment variable that switches all probing off: nothing can be registered."""
 
 
+PERMANENT = 1 << 16
+"""FTRACE_OPS_FL_PERMANENT (ftrace.ops)."""
+
+
 class Tracer:
     """The process's function tracing. `enabled`: the registered operations, newest first."""
 
@@ -36,6 +40,8 @@ class Tracer:
         self.enabled: list[ftrace_ops] = []
         self.dead = False
         """Set by ftrace_kill; for good."""
+        self.switched_on = True
+        """kernel.ftrace_enabled: whether sites are patched at all."""
         self._waiting: list[NativeProbe] = []
         register_module_notifier(self._module_event)
 
@@ -81,6 +87,16 @@ class Tracer:
         if all_out:
             with self.table.lock:
                 self._free(lists, probes)
+
+    def switch(self, on: bool) -> None:
+        """Make every site a NOP whatever is registered, or patch them all again (FT-80)."""
+        with self.table.lock:
+            self.check_alive()
+            if not on and any(ops.flags & PERMANENT for ops in self.enabled):
+                raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops is registered")
+            self.switched_on = on
+            for block in self.table.blocks:
+                block.switch(on)
 
     def check_alive(self) -> None:
         """Raise OSError(ENODEV) if ftrace is dead or probing is switched off."""
@@ -144,6 +160,8 @@ class Tracer:
             block = self.table.add(module, self._known(module))
             if block is None:
                 return
+            if not self.switched_on:
+                block.switch(False)
             for ops in reversed(self.enabled):
                 mask = ops.selection().get(block, 0)
                 if mask:

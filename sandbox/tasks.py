@@ -125,6 +125,15 @@ class Fault(Structure):
 
 
 @struct
+class ContextCall(Structure):
+    """A call that is to be made in an interrupt-like context (sandbox.contexts)."""
+
+    address: u64
+    arguments: array[u64, 8]
+    result: u64
+
+
+@struct
 class Task(Structure):
     """A thread's record."""
 
@@ -141,6 +150,9 @@ class Task(Structure):
     errno: ptr[i32]
     preempt: u32
     index: u32
+    asynchronous: u64  # not 0 in a signal handler that interrupted code at no place of its choosing
+    busy_before: u64  # what `kprobe` was before kprobe_busy_begin
+    call: ptr[ContextCall]
     abandoned: u64  # nodes whose call never returned
     guard: ptr[Guard]  # where the next guarded call is noted
     guard_end: ptr[Guard]
@@ -157,7 +169,10 @@ MAX_CREDITS = (1 << 15) - 1
 
 HEADER = 4096 + 512
 COUNTERS = HEADER
-NODES = HEADER + COUNTER_LINES * 64 + 1024
+VARIABLES = HEADER + COUNTER_LINES * 64
+"""Where the per-task variables of native functions are."""
+VARIABLE_ROOM = 1024
+NODES = VARIABLES + VARIABLE_ROOM
 DATA_STACK = STRIDE - (1 << 18)
 NODE = 128
 
@@ -187,6 +202,15 @@ def counters(task: ptr[Task], offset: u32) -> ptr[Counters]:
 
 
 @native
+def clear_variables(task: ptr[Task]) -> void:
+    """A thread finds its variables zero, whoever had the record before."""
+    words = cast(ptr[u64], addressof(cast(ptr[u8], task)[VARIABLES]))
+    for index in range(VARIABLE_ROOM // 8):
+        if words[index] != 0:
+            words[index] = 0
+
+
+@native
 def task_reset(task: ptr[Task]) -> void:
     """Empty the shadow stack; counters and credits stay with the record, whoever owns it."""
     base = cast(ptr[u8], task)
@@ -198,12 +222,16 @@ def task_reset(task: ptr[Task]) -> void:
     task.data_top = cast(u64, addressof(base[DATA_STACK]))
     task.data_limit = cast(u64, addressof(base[STRIDE]))
     task.context = 0
+    task.asynchronous = 0
+    task.busy_before = 0
+    task.call = null
     task.kprobe = 0
     task.preempt = 0
     task.waiting = 0
     task.guard = addressof(task.guards[0])
     task.guard_end = addressof(task.guards[GUARDS - 1])
     task.fault.pending = 0
+    clear_variables(task)
     task.rec = 0
 
 

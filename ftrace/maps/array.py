@@ -1,0 +1,55 @@
+"""Array: a fixed number of values, counted from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ftrace.maps.areas import Map, MapState, Total, area_of, at, element_size, spare
+from sandbox.native import native, ptr, u64, unlikely
+from sandbox.native.containers import Operation, check_value_type
+from sandbox.native.types import Int
+
+
+@native
+def array_slot(state: ptr[MapState], index: u64) -> u64:
+    """Address of the value at `index`, or of one that nobody reads if there is no such index."""
+    area = area_of(state)
+    if unlikely(index >= state.count):
+        return spare(state, area)
+    return at(area, state.first + index * state.element)
+
+
+class Array(Map):
+    """`size` values of a type, as native functions use them: `hits[i] += 1`. They start as zero.
+
+    Each thread has values of its own, and Python reads their sums; with `shared` all threads have the same ones, which
+    `+=` changes atomically. An index outside is counted in `dropped` and changes nothing.
+    Raises TypeError for a type that is no integer, pointer or struct, ValueError for a size that is not positive.
+    """
+
+    def __init__(self, value: Any, size: int, *, shared: bool = False) -> None:
+        self.value = check_value_type(value, "an array's value")
+        if size < 1:
+            raise ValueError(f"the size of an Array is positive, not {size}")
+        subscript = Operation(array_slot, (Int(64, signed=False),), place=self.value)
+        super().__init__({"[]": subscript}, size, element_size(self.value), is_shared=shared)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        """The value at `index`: an int, or a ctypes structure. Raises IndexError naming one that is outside."""
+        if not 0 <= index < self.size:
+            raise IndexError(f"index {index} of an Array of {self.size}")
+        total = Total(self.value)
+        for area in self._areas():
+            total.add(area + self._state.first + index * self._state.element)
+        return total.plain
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(self.size))
+
+    def items(self) -> Iterator[tuple[int, Any]]:
+        """Pairs of index and value."""
+        return enumerate(self)

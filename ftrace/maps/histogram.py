@@ -1,0 +1,109 @@
+"""Histogram: how often values of each size were seen."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ftrace.maps.areas import Map, MapState, area_of, at, spare
+from sandbox.native import cast, leading_zeros, native, ptr, u64, unlikely, void
+from sandbox.native.containers import Operation
+from sandbox.native.types import Int
+
+
+@native
+def count_in(state: ptr[MapState], row: u64, bucket: u64) -> void:
+    area = area_of(state)
+    index = row * state.width + bucket
+    if unlikely(bucket >= state.width or index >= state.count):
+        spare(state, area)
+        return
+    cell = cast(ptr[u64], at(area, state.first + index * 8))
+    cell[0] += 1
+
+
+@native
+def add_power_to(state: ptr[MapState], row: u64, value: u64) -> void:
+    """Bucket 0 is the value 0, bucket n the values of n bits."""
+    count_in(state, row, 64 - leading_zeros(value))
+
+
+@native
+def add_power(state: ptr[MapState], value: u64) -> void:
+    count_in(state, 0, 64 - leading_zeros(value))
+
+
+@native
+def add_step_to(state: ptr[MapState], row: u64, value: u64) -> void:
+    """A value below the first bucket wraps to one above the last."""
+    count_in(state, row, (value - state.low) // state.step)
+
+
+@native
+def add_step(state: ptr[MapState], value: u64) -> void:
+    add_step_to(state, 0, value)
+
+
+class Bucket(NamedTuple):
+    """Values from `low` up to, but without, `high`, and how many there were."""
+
+    low: int
+    high: int
+    count: int
+
+
+class Histogram(Map):
+    """Counts of values by their size, as native functions use them: `latency.add(value)`, an unsigned 64-bit number.
+
+    Bucket 0 is for the value 0 and bucket n for those from 2^(n-1) up to 2^n; with a `step` they are as wide as that,
+    from `low` on. With several `rows` there is a histogram for each, and `latency.add(row, value)` says which.
+    What is in no bucket is counted in `dropped`. Raises ValueError for numbers that make no sense.
+    """
+
+    def __init__(self, buckets: int = 65, *, step: int = 0, low: int = 0, rows: int = 1) -> None:
+        self.buckets, self.step, self.low, self.rows = buckets, step, low, rows
+        self._check()
+        layout = {"width": buckets, "low": low, "step": step}
+        super().__init__({"add": self._operation()}, buckets * rows, 8, is_shared=False, **layout)
+
+    def _operation(self) -> Operation:
+        word = Int(64, signed=False)
+        if self.rows > 1:
+            return Operation(add_step_to if self.step else add_power_to, (word, word))
+        return Operation(add_step if self.step else add_power, (word,))
+
+    def _check(self) -> None:
+        for name, least in (("buckets", 1), ("rows", 1), ("step", 0), ("low", 0)):
+            number = getattr(self, name)
+            if number < least:
+                raise ValueError(f"{name} of a Histogram is at least {least}, not {number}")
+        if self.step == 0 and (self.buckets > 65 or self.low):
+            raise ValueError(f"powers of two have at most 65 buckets and no low, not {self.buckets} and {self.low}")
+
+    def __len__(self) -> int:
+        return sum(bucket.count for row in range(self.rows) for bucket in self.row(row))
+
+    def row(self, number: int = 0) -> list[Bucket]:
+        """The buckets of a row, also the empty ones. Raises IndexError naming a row that is not there."""
+        if not 0 <= number < self.rows:
+            raise IndexError(f"row {number} of a Histogram with {self.rows}")
+        counts = [0] * self.buckets
+        for area in self._areas():
+            start = area + self._state.first + number * self.buckets * 8
+            cells = (ctypes.c_uint64 * self.buckets).from_address(start)
+            counts = [sum(pair) for pair in zip(counts, cells, strict=True)]
+        return [Bucket(*self.limits(index), count) for index, count in enumerate(counts)]
+
+    def limits(self, bucket: int) -> tuple[int, int]:
+        """Where a bucket begins and ends."""
+        if self.step:
+            return self.low + bucket * self.step, self.low + (bucket + 1) * self.step
+        return (1 << bucket >> 1, 1 << bucket)
+
+    def items(self) -> Iterator[tuple[int, Bucket]]:
+        """Pairs of row and bucket, of all buckets that are not empty."""
+        return ((row, bucket) for row in range(self.rows) for bucket in self.row(row) if bucket.count)
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return (bucket for _, bucket in self.items())

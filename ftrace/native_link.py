@@ -1,0 +1,42 @@
+"""Linking what users write in the native language: their handlers find the runtime, the task and their maps."""
+
+from __future__ import annotations
+
+import ctypes
+
+from ftrace.runtime import runtime
+from sandbox import elf
+from sandbox.native import containers
+from sandbox.native_image import NativeImage
+
+RUNTIME_SYMBOLS = ("ftrace_probe_read", "ftrace_probe_read_str")
+ALLOWED = frozenset(RUNTIME_SYMBOLS)
+"""What the code of users may call without defining it."""
+
+
+def link(name: str, object_code: bytes) -> NativeImage:
+    """The image of `object_code`, listed as `name`, its variables set. Raises LookupError for a map that is gone."""
+    from llvmlite import binding
+
+    for symbol in RUNTIME_SYMBOLS:
+        binding.add_symbol(symbol, runtime().image.address(symbol))
+    image = NativeImage(name, object_code)
+    for symbol in _symbols(object_code):
+        if symbol.startswith(containers.PREFIX):
+            _give_state(image, containers.find(symbol))
+        elif symbol == "task_offset":
+            image.variable(symbol).value = runtime().key.offset
+    image.publish()
+    return image
+
+
+def _give_state(image: NativeImage, container: containers.Container) -> None:
+    ctypes.memmove(image.address(container.name), container.state, len(container.state))
+    image.keep.append(container)
+
+
+def _symbols(object_code: bytes) -> list[str]:
+    file = elf.ElfFile(object_code)
+    table = file.sections_of_type(elf.SHT_SYMTAB)[0]
+    names = file.strings(table)
+    return [elf.string_at(names, symbol.name_offset) for symbol in file.symbols(table)]

@@ -1,0 +1,86 @@
+"""Python callables as handlers: the native record that stands for one, and what becomes of their exceptions."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import sysconfig
+from collections.abc import Callable
+from functools import cache
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from ftrace.dispatch import pt_regs
+from sandbox.native import Unit
+from sandbox.native_image import NativeImage
+
+log = logging.getLogger("fprobe")
+
+
+class HandlerErrors:
+    """What a probe's handlers have raised: the first exception is kept and reported, the others are counted."""
+
+    def __init__(self) -> None:
+        self.first: BaseException | None = None
+        self.count = 0
+
+    def report(self, handler: Any, error: BaseException, traceback: TracebackType | None) -> None:
+        """Take note of an exception; it never reaches the traced program."""
+        self.count += 1
+        if self.first is None:
+            self.first = error.with_traceback(traceback)
+            name = getattr(handler, "__qualname__", repr(handler))
+            log.error("handler %s raised %s: %s", name, type(error).__name__, error, exc_info=self.first)
+
+
+@cache
+def _image() -> NativeImage:
+    _check_interpreter()
+    from ftrace import python_call
+
+    image = NativeImage.of(Unit("fprobe-python", [python_call.python_call]))
+    image.publish()
+    atexit.register(_switch_off, image)
+    return image
+
+
+def _switch_off(image: NativeImage) -> None:
+    """The interpreter is about to end: from now on Python handlers are passed over."""
+    image.variable("python_switched_off").value = 1
+
+
+def _check_interpreter() -> None:
+    """Raise RuntimeError where Python handlers cannot be called from native code."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise RuntimeError("Python handlers need an interpreter with a GIL; use native handlers here")
+    api = ctypes.pythonapi
+    api.PyInterpreterState_Get.restype = api.PyInterpreterState_Main.restype = ctypes.c_void_p
+    if api.PyInterpreterState_Get() != api.PyInterpreterState_Main():
+        raise RuntimeError("Python handlers cannot be called in a sub-interpreter; use native handlers here")
+
+
+class PythonHandler(NamedTuple):
+    """What the hit path needs of a Python handler: code, what that gets as `fp`, and what keeps both alive."""
+
+    address: int
+    cookie: int
+    keep: Any
+
+
+def python_handler(
+    handler: Callable[..., Any], this: Any, report: Callable[..., Any], data_size: int = 0, is_exit: bool = False
+) -> PythonHandler:
+    """A handler that calls handler(this, entry_ip, ret_ip, regs, entry_data).
+
+    `regs` is a pt_regs whose fields can be read and written; `entry_data` a writable memoryview of `data_size` bytes, or
+    None. Both are valid only during the call. `report(handler, exception, traceback)` is told of exceptions. Raises
+    RuntimeError where Python handlers cannot be called.
+    """
+    from ftrace import python_call
+
+    objects = (handler, this, pt_regs.ctypes.from_address, report, None)
+    record: Any = python_call.PythonHandler.ctypes()
+    record.handler, record.fp, record.registers, record.report, record.none = map(id, objects)
+    record.data_size, record.is_exit = data_size, is_exit
+    return PythonHandler(_image().address("python_call"), ctypes.addressof(record), (record, objects))

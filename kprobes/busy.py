@@ -1,0 +1,38 @@
+"""kprobe_running and its relatives: which kprobe this thread is handling (FP-31, FP-35).
+
+A CPU is a thread here. FPROBE_FL_KPROBE_SHARED handlers mark their task as busy for as long as they run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ftrace.dispatch import SHARED_BUSY
+from ftrace.tracer import tracer
+from sandbox import contexts
+
+
+def _task() -> Any:
+    tracer()
+    assert contexts.installed is not None
+    return contexts.installed.task()
+
+
+def kprobe_running() -> bool:
+    """Whether this thread is handling a kprobe, or is kept busy."""
+    return bool(_task().kprobe)
+
+
+def kprobe_busy_begin() -> None:
+    """Make this thread look as if it were handling a kprobe: kprobes and shared fprobes that it hits are missed."""
+    task = _task()
+    task.preempt += 1
+    task.busy_before = task.kprobe
+    task.kprobe = SHARED_BUSY
+
+
+def kprobe_busy_end() -> None:
+    """The end of what `kprobe_busy_begin` began."""
+    task = _task()
+    task.kprobe = task.busy_before
+    task.preempt -= 1
