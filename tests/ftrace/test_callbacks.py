@@ -45,7 +45,7 @@ def test_ft17_full_registers_if_anybody_on_the_function_asked_for_them():
 
     module = _demo()
     seen = []
-    plain = ftrace_ops(lambda ip, parent, got, fregs: seen.append(ftrace_get_regs(fregs) is not None))
+    plain = ftrace_ops(lambda *hit: seen.append(ftrace_get_regs(hit[3]) is not None))
     asking = ftrace_ops(lambda *_: None, FTRACE_OPS_FL_SAVE_REGS)
     for ops in (plain, asking):
         ftrace_set_filter(ops, "vfs_open")
@@ -99,25 +99,24 @@ def test_ft51_ft54_contexts_are_told_apart_and_do_not_block_each_other():
 
     module = _demo()
     seen = []
-    address = module.symbol("vfs_llseek").address
 
     def callback(*_hit):
         context = contexts.current_context()
         bit = ftrace_test_recursion_trylock()
         seen.append((context, bit))
         if context == "normal":
-            contexts.call_in("irq", target, [1])
+            contexts.call_in("irq", target, [1, 0])
         ftrace_test_recursion_unlock(bit)
 
     target = module.symbol("kmalloc").address
     ops = ftrace_ops(callback)
     ftrace_set_filter(ops, "kmalloc")
     register_ftrace_function(ops)
-    module["kmalloc"](1)
-    contexts.call_in("softirq", target, [1])
+    module["kmalloc"](1, 0)
+    contexts.call_in("softirq", target, [1, 0])
     assert [context for context, _ in seen] == ["normal", "irq", "softirq"]
     assert len({bit for _, bit in seen}) == 3 and -1 not in {bit for _, bit in seen}
-    assert address and contexts.current_context() == "normal" and contexts.preemptible()
+    assert contexts.current_context() == "normal" and contexts.preemptible()
 
 
 @isolated
