@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -37,14 +38,14 @@ class Console:
     def document(self, value: Any) -> None:
         """Print all that there is to say as one object, with --json."""
         if self.json:
-            click.echo(json.dumps(value, indent=2, ensure_ascii=False), file=self._stream)
+            click.echo(_json(value, indent=2), file=self._stream)
             self.finished = True
             self.flush()
 
     def object(self, value: Any) -> None:
         """Print one object of several, on a line, with --json."""
         if self.json:
-            click.echo(json.dumps(value, ensure_ascii=False), file=self._stream)
+            click.echo(_json(value), file=self._stream)
 
     def failure(self, value: dict[str, Any]) -> None:
         """Print an object that says what went wrong, with --json, unless a document was printed that says it."""
@@ -87,6 +88,22 @@ class Console:
     def bad(self, text: str) -> str:
         """`text`, in the colour of what is not."""
         return click.style(text, fg="red") if self.color else text
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON, which knows no NaN and no infinity: these become strings."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def wants_color(choice: str) -> bool:

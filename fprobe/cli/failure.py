@@ -38,12 +38,13 @@ def input_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Failure(_os_error(error)) from None
+        raise Failure(of_system(error)) from None
     except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise Failure(str(error.args[0] if error.args else error)) from None
+        raise Failure(str(error)) from None
 
 
-def _os_error(error: OSError) -> str:
+def of_system(error: OSError) -> str:
+    """What the operating system complains about, as a sentence that names the file if there is one."""
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return error.strerror or str(error)

@@ -92,7 +92,7 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
         symbols = module.site_functions[wanted : wanted + 1] if wanted >= 0 else []
     else:
         names = [symbol.name for symbol in module.functions]
-        chosen = bin(pattern.select(names))[:1:-1].ljust(len(names), "0")
+        chosen = bin(pattern.select(names))[:1:-1].ljust(len(names), "0")[: len(names)]
         symbols = [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == "1"]
     if not symbols:
         message = complaint.format(pattern=text, module=f"[{module.name}]")

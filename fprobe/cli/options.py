@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console, wants_color
-from fprobe.cli.failure import Failure
+from fprobe.cli.failure import FAILED, Failure, of_system
 from fprobe.cli.running import end_process
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -129,6 +132,8 @@ def output_options(command: _Command) -> _Command:
     @click.option("--verbose", "-v", is_flag=True, help="Say more.")
     @functools.wraps(command)
     def wrapped(*positional: Any, as_json: bool, color: str, quiet: bool, verbose: bool, **options: Any) -> Any:
+        if sys.stdout is None:  # it was closed: nothing else may get its descriptor
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the process lives
         console = Console(as_json, wants_color(color), verbose - quiet)
         try:
             return command(*positional, console=console, **options)
@@ -137,6 +142,9 @@ def output_options(command: _Command) -> _Command:
             raise
         except BrokenPipeError:
             end_process(0)  # the reader has seen enough
+        except OSError as error:
+            click.echo(f"fprobe: {of_system(error)}", err=True)
+            end_process(FAILED)
 
     return wrapped  # type: ignore[return-value]
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
+from command import COMMAND, environment
 
 CASES = {
     "no such function": (["explain", "vfs_raed"], 2, "no function 'vfs_raed'"),
@@ -28,6 +32,7 @@ CASES = {
     "cflags for IR": (["list", "-p", "prog.ll", "--cflags", "-O2"], 2, "cflags are for C and C++"),
     "bad cflags": (["list", "-p", "prog.c", "--cflags", "-fnonsense"], 2, "-fnonsense"),
     "nothing to call": (["stat", "*", "-p", "nomain.ll"], 2, "say what to call by --call"),
+    "an empty program": (["list", "-p", "empty.ll"], 2, "no function of [empty] matches '*'"),
     "call without a name": (["trace", "*", "--call"], 2, "--call needs the name of a function"),
     "no pattern": (["trace"], 2, "Missing argument 'PATTERN...'"),
     "no verb of that name": (["tarce"], 2, "no verb 'tarce'"),
@@ -43,6 +48,7 @@ def test_bad_input(run, programs, name, request):
     if any(word.endswith(".c") for word in words):
         request.getfixturevalue("compiler")
     (programs / "notes.txt").write_text("notes\n")
+    (programs / "empty.ll").write_text("")
     (programs / "nomain.ll").write_text("define void @f() { ret void }\n")
     extra = {"FPROBE_OFF": "1"} if name == "probing is off" else {}
     assert sentence in run(*words, code=code, cwd=programs, **extra).err
@@ -77,3 +83,29 @@ def test_a_fault_in_json(run, programs):
 def test_errors_are_objects_with_json(run):
     found = json.loads(run("stat", "zzz*", "--json", code=2).out)
     assert found == {"type": "error", "message": "no function of [demo] matches 'zzz*'"}
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["trace", "vfs_*"], ["stat", "vfs_*", "--json"], ["trace", "vfs_*", "--json"]]
+)
+def test_output_that_cannot_be_written(words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "fprobe: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", ["list", "trace 'vfs_*'", "stat 'vfs_*' --json"])
+def test_a_closed_stdout_is_no_error(words):
+    command = f"{shlex.join(COMMAND)} {words} >&-"
+    done = subprocess.run(
+        ["sh", "-c", command], stderr=subprocess.PIPE, env=environment(), text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

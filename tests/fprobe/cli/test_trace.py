@@ -78,6 +78,11 @@ def test_floating_point_values(run, programs):
         assert text in run("trace", "half", "-p", "prog.ll", "--call", "half", argument, cwd=programs).out
 
 
+def test_json_has_no_nan(run, programs):
+    found = run("trace", "half", "-p", "prog.ll", "--call", "half", "nan", "--json", cwd=programs).objects
+    assert [found[1]["arguments"], found[2]["result"], found[3]["result"]] == [{"x": "nan"}, "nan", "nan"]
+
+
 def test_floating_point_values_in_c(run, programs, compiler):
     found = run("trace", "scale", "count", "-p", "prog.c", cwd=programs).out
     assert "scale(f=2, n=3) = 6;" in found
