@@ -1,177 +1,287 @@
-"""HAZARDS 7: text pages, what denies them, and who else writes to them."""
+"""HAZARDS 7: text."""
+
+# ruff: noqa: ARG005  (the signature of a handler is given)
 
 from __future__ import annotations
 
+import pytest
 from isolation import isolated
-
-STRADDLING = """target triple = "x86_64-unknown-linux-gnu"
-define i64 @plain(i64 %a) noinline {
-  %r = mul i64 %a, 3
-  ret i64 %r
-}
-!llvm.module.flags = !{!0}
-!0 = !{i32 8, !"cf-protection-branch", i32 1}
-"""
+from programs import NOP5, assert_untouched, basic, is_patched, site_bytes, site_of, text_of
 
 
-@isolated(FPROBE_DENY="memfd")
-def test_without_memfd_text_is_kept_on_a_file():
-    from sandbox import memory
-
-    assert memory.backing_kind() == "file"
-    _attach_everywhere()
-
-
-@isolated(FPROBE_DENY="membarrier")
-def test_without_membarrier_cores_are_synced_by_changing_a_pages_protection():
-    from sandbox import memory
-
-    assert memory.barrier_page()
-    _attach_everywhere()
+def write_like_a_debugger(address: int, data: bytes) -> None:
+    """Through /proc/self/mem, as ptrace does: the page becomes this process's own copy."""
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123
+        memory.seek(address)
+        memory.write(data)
 
 
-@isolated(FPROBE_DENY="membarrier,memfd")
-def test_without_either():
-    _attach_everywhere()
+def writable_and_executable() -> set[tuple[int, int]]:
+    from sandbox.memory import mappings
 
-
-def _attach_everywhere():
-    import fprobe
-    import sandbox
-    import sandbox.demo
-
-    module = sandbox.load(sandbox.demo.source(), name="demo")
-    text = module.texts[0].read(module.texts[0].base, module.texts[0].size)
-    expected = module["demo_main"](5)
-    with fprobe.attach("*", exit=lambda *_: None, nr_maxactive=10_000) as probe:
-        assert module["demo_main"](5) == expected
-    assert probe.hits > 100 and probe.counts.missed == 0
-    assert module.texts[0].read(module.texts[0].base, module.texts[0].size) == text
+    return {(start, end) for start, end, permissions, _ in mappings() if "w" in permissions and "x" in permissions}
 
 
 @isolated
 def test_no_mapping_is_ever_writable_and_executable():
-    import llvmlite.binding  # which makes a ctypes callback, and so libffi a page of closures
+    import ctypes
 
     import fprobe
-    import sandbox
-    import sandbox.demo
-    from sandbox import memory
+    from ftrace.sites import SiteBlock
 
-    assert llvmlite.binding
-    of_others = {entry for entry in memory.mappings() if "w" in entry[2] and "x" in entry[2]}
-    module = sandbox.load(sandbox.demo.source(), name="demo")
-    seen = []
+    module = basic()
+    ctypes.CFUNCTYPE(None)(lambda: None)
+    before = writable_and_executable()  # ctypes' callbacks (libffi) live in such a page where the system allows it
+    found = []
+    call = SiteBlock._call
 
-    def look(*_hit):
-        found = {entry for entry in memory.mappings() if "w" in entry[2] and "x" in entry[2]}
-        seen.append(found - of_others)
+    def spying(self, function, *arguments):
+        found.append(writable_and_executable())
+        return call(self, function, *arguments)
 
-    with fprobe.attach("vfs_open", entry=look, max_hits=3):
-        module["demo_main"](5)
-        with module.texts[0].writable():
-            look()
-    assert len(seen) == 4, len(seen)
-    assert not any(seen), seen
+    SiteBlock._call = spying
+    with fprobe.attach("*", entry=lambda *hit: 0, exit=lambda *hit: None):
+        module["leaf"](1)
+        assert writable_and_executable() <= before
+    assert len(found) > 5 and all(each <= before for each in found)
 
 
 @isolated
-def test_a_page_that_a_debugger_has_written_to_is_patched_all_the_same():
-    """The write copies the page, after which the writable alias no longer reaches it."""
+def test_the_writable_view_is_closed_outside_a_batch():
     import fprobe
-    import sandbox
-    import sandbox.demo
-    from sandbox import memory
+    from sandbox.memory import mappings
 
-    module = sandbox.load(sandbox.demo.source(), name="demo")
-    function = module.symbol("vfs_open")
-    last = function.end - 1
-    memory.write_through_kernel(last, module.texts[0].read(last, 1))  # as planting a breakpoint there and taking it out
-    expected = module["demo_main"](5)
-    for _ in range(2):
-        with fprobe.attach("vfs_*", action=fprobe.Count()) as probe:
-            assert module.texts[0].read(function.address, 1) == b"\xe9"
-            assert module["demo_main"](5) == expected
-        assert probe.hits > 0
-        assert module.texts[0].read(function.address, 5) == bytes.fromhex("0f1f440000")
+    module = basic()
+    with fprobe.attach("*", entry=lambda *hit: 0):
+        views = [permissions for _, _, permissions, path in mappings() if module.name in path]
+    assert sorted({permissions[:3] for permissions in views}) == ["---", "r-x"]
+
+
+@pytest.mark.parametrize("forced", [0, 1])
+@isolated
+def test_a_debuggers_write_to_the_page_does_not_hide_ours(forced):
+    """Such a page is a copy that the writable view no longer reaches."""
+    import ctypes
+
+    import fprobe
+    from ftrace.runtime import runtime
+
+    runtime().force_breakpoints = forced
+    module = basic()
+    site = site_of(module, "leaf")
+    write_like_a_debugger(site + 5, ctypes.string_at(site + 5, 1))  # changes nothing, but the page is ours now
+    before = text_of(module)
+    for _ in range(3):
+        with fprobe.attach("leaf", entry=lambda *hit: 0, exit=lambda *hit: None) as probe:
+            assert is_patched(module, "leaf")
+            assert module["loop"](10) == 10
+        assert probe.hits == 10
+        assert text_of(module) == before
+    assert_untouched()
 
 
 @isolated
 def test_a_site_that_somebody_else_has_patched_is_refused_and_nothing_is_changed():
-    """FT-58: every site is verified before any is written."""
+    """FT-58: pass 1 verifies every site."""
     import errno
 
     import fprobe
-    import sandbox
-    import sandbox.demo
-    from sandbox import memory
 
-    module = sandbox.load(sandbox.demo.source(), name="demo")
-    function = module.symbol("vfs_open")
-    memory.write_through_kernel(function.address, b"\xcc")
-    before = module.texts[0].read(module.texts[0].base, module.texts[0].size)
-    try:
-        fprobe.attach("vfs_*", action=fprobe.Count()).attach()
-    except OSError as error:
-        assert error.errno == errno.EINVAL and "vfs_open" in str(error) and "cc:1f:44:00:00" in str(error)
-    else:
-        raise AssertionError("attached over somebody else's breakpoint")
-    assert module.texts[0].read(module.texts[0].base, module.texts[0].size) == before
-    with fprobe.attach("vfs_read", action=fprobe.Count()):
-        pass
+    module = basic()
+    site = site_of(module, "other")
+    write_like_a_debugger(site, b"\xcc")
+    before = text_of(module)
+    for handlers in ({"entry": lambda *hit: 0}, {"exit": lambda *hit: None}):
+        probe = fprobe.attach("*", **handlers)
+        try:
+            probe.attach()
+        except OSError as error:
+            assert error.errno == errno.EINVAL and "other" in str(error) and "cc:1f:44:00:00" in str(error)
+        else:
+            raise AssertionError("patched over somebody else's breakpoint")
+        assert not probe.fp.registered
+        assert text_of(module) == before
+    with fprobe.attach("leaf", entry=lambda *hit: 0) as probe:
+        assert module["leaf"](1) == 2
+    assert probe.hits == 1
+    write_like_a_debugger(site, NOP5[:1])
+    with fprobe.attach("*", entry=lambda *hit: 0) as probe:
+        assert module["other"](1) == 3
+    assert probe.hits == 1
+    assert_untouched()
 
 
 @isolated
-def test_a_thread_that_blocks_sigtrap_is_named_when_breakpoints_are_needed():
-    """HAZARDS 2: a breakpoint in it would kill the process."""
+def test_a_breakpoint_planted_while_probed_is_noticed_at_detach():
     import errno
-    import signal
+
+    import fprobe
+
+    module = basic()
+    probe = fprobe.attach("leaf", entry=lambda *hit: 0).attach()
+    jump = site_bytes(module, "leaf")
+    write_like_a_debugger(site_of(module, "leaf"), b"\xcc")
+    try:
+        probe.detach()
+    except OSError as error:
+        assert error.errno == errno.EINVAL
+    else:
+        raise AssertionError("a debugger's breakpoint went unnoticed")
+    write_like_a_debugger(site_of(module, "leaf"), jump)
+    assert probe.fp.registered
+    probe.detach()
+    assert site_bytes(module, "leaf") == NOP5
+    assert_untouched()
+
+
+@isolated
+def test_text_is_identical_after_the_last_of_many_detaches_in_any_order():
+    import random
+
+    import fprobe
+
+    module = basic()
+    before = text_of(module)
+    shuffle = random.Random(7)
+    for _ in range(20):
+        probes = [
+            fprobe.attach(pattern, entry=lambda *hit: 0, exit=lambda *hit: None).attach()
+            for pattern in shuffle.choices(["leaf", "l*", "*", "[fo]*", "twice"], k=6)
+        ]
+        assert module["twice"](1) == 3
+        shuffle.shuffle(probes)
+        for probe in probes:
+            assert text_of(module) != before
+            probe.detach()
+        assert text_of(module) == before
+
+
+@isolated
+def test_detach_all_leaves_the_text_as_loaded():
+    import fprobe
+
+    module = basic()
+    before = text_of(module)
+    probes = [fprobe.attach("*", entry=lambda *hit: 0).attach() for _ in range(5)]
+    fprobe.detach_all()
+    assert text_of(module) == before and not any(probe.fp.registered for probe in probes)
+    for probe in probes:
+        probe.detach()  # nothing left to do
+
+
+@isolated(FPROBE_OFF="1")
+def test_the_environment_variable_switches_all_probing_off():
+    import errno
+
+    import fprobe
+
+    module = basic()
+    try:
+        fprobe.attach("leaf", entry=lambda *hit: 0).attach()
+    except OSError as error:
+        assert error.errno == errno.ENODEV and "FPROBE_OFF" in str(error)
+    else:
+        raise AssertionError("attached")
+    assert module["leaf"](1) == 2
+
+
+@pytest.mark.parametrize("flavour", ["fentry", "patchable", "mcount"])
+@pytest.mark.parametrize("forced", [0, 1])
+@isolated
+def test_flavours_of_stubs(flavour, forced):
+    import fprobe
+    from ftrace.runtime import runtime
+
+    runtime().force_breakpoints = forced
+    module = basic(flavour=flavour)
+    before = text_of(module)
+    back, arguments = [], []
+    with fprobe.attach(
+        ["leaf", "twice", "nine"],
+        entry=lambda fp, ip, ret, regs, data: arguments.append(regs.di) and 0,
+        exit=lambda fp, ip, ret, regs, data: back.append(regs.ax),
+    ) as probe:
+        assert module["twice"](5) == 7
+        assert module["nine"](*range(1, 10)) == 1013
+    assert probe.fp.errors.first is None
+    assert arguments == [5, 5, 6, 1] and back == [6, 7, 7, 1013]
+    with fprobe.attach("*", action=fprobe.Stat(), nr_maxactive=1000) as probe:
+        assert module["factorial"](10) == 3628800
+        assert module["loop"](100) == 100
+    assert probe.hits == 10 + 101 and probe.counts.missed == 0
+    assert text_of(module) == before
+
+
+@isolated
+def test_fork_the_childs_text_is_its_own():
+    """A parent's later patch must not run in the child, nor the child's in the parent."""
+    import os
+
+    import fprobe
+
+    module = basic()
+    before = text_of(module)
+    with fprobe.attach("leaf", entry=lambda *hit: 0, exit=lambda *hit: None) as probe:
+        module["leaf"](1)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                assert module["leaf"](1) == 2 and probe.hits == 2
+                probe.detach()
+                assert text_of(module) == before
+                with fprobe.attach("twice", exit=lambda *hit: None) as other:
+                    assert module["twice"](1) == 3
+                assert other.hits == 1
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert is_patched(module, "leaf") and not is_patched(module, "twice")
+        module["leaf"](1)
+        assert probe.hits == 2
+    assert_untouched()
+
+
+@isolated
+def test_fork_in_the_midst_of_hooked_calls_and_batches():
+    import ctypes
+    import os
     import threading
 
     import fprobe
-    import sandbox
 
-    module = sandbox.load(STRADDLING, name="straddling")
-    assert module.sites[0] & 7 == 4
-    ready, done = threading.Event(), threading.Event()
+    module = basic()
+    stop = threading.Event()
 
-    def block():
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTRAP})
-        ready.set()
-        done.wait()
+    def churn():
+        while not stop.is_set():
+            with fprobe.attach("[lt]*", action=fprobe.Stat(), nr_maxactive=50):
+                pass
 
-    thread = threading.Thread(target=block)
-    thread.start()
-    ready.wait()
-    try:
-        fprobe.attach("plain", action=fprobe.Count()).attach()
-    except OSError as error:
-        assert error.errno == errno.EBUSY and str(thread.native_id) in str(error)
-    else:
-        raise AssertionError("patched with a breakpoint")
-    finally:
-        done.set()
+    def run():
+        while not stop.is_set():
+            assert module["loop"](1000) == 1000
+
+    threads = [threading.Thread(target=target) for target in (churn, run)]
+    for thread in threads:
+        thread.start()
+    pids = []
+
+    def forks(x):
+        pids.append(os.fork())
+        return x
+
+    body = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(forks)
+    address = ctypes.cast(body, ctypes.c_void_p).value
+    with fprobe.attach("apply", exit=lambda *hit: None) as probe:
+        for i in range(20):
+            assert module["apply"](address, i) == i  # in the child, too, the hooked call returns
+            if pids[-1] == 0:
+                ok = module["loop"](10) == 10 and probe.hits == i + 1
+                os._exit(0 if ok else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pids[-1], 0)[1]) == 0
+    stop.set()
+    for thread in threads:
         thread.join()
-    with fprobe.attach("plain", action=fprobe.Count()) as probe:
-        assert module["plain"](4) == 12
-    assert probe.hits == 1
-
-
-@isolated
-def test_somebody_replaces_our_handler_later_and_is_warned_about():
-    """HAZARDS 2: checked at each registration."""
-    import signal
-    import warnings
-
-    import fprobe
-    import sandbox
-
-    module = sandbox.load(STRADDLING, name="straddling")
-    with fprobe.attach("plain", action=fprobe.Count()):
-        module["plain"](1)
-    signal.signal(signal.SIGTRAP, lambda *_: None)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with fprobe.attach("plain", action=fprobe.Count()):
-            pass
-    assert any("signal 5" in str(warning.message) for warning in caught)
+    assert_untouched()
