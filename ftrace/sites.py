@@ -138,7 +138,7 @@ class SiteBlock:
         self._template = ctypes.create_string_buffer(self._template_bytes(), stubs.STUB_SIZE)
         self._describe()
         perf_map.add(self._stub_text.base, self._stub_text.size, f"stubs [{self.module.name}]")
-        self._frames = FrameDescription(self._runtime, self._stub_text.base, self._stub_text.size)
+        self._frames = FrameDescription(self._runtime, self.module.name, self._stub_text.base, self._stub_text.size)
 
     def _template_bytes(self) -> bytes:
         template = self._runtime.template
