@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fprobe.actions import Count, Record, Stat
     from fprobe.attachment import Attachment, attach
+    from fprobe.native_decorator import native
     from fprobe.registration import (
         FPROBE_FL_DISABLED,
         FPROBE_FL_KPROBE_SHARED,
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
         register_fprobe_syms,
         unregister_fprobe,
     )
+    from ftrace.guarded_read import probe_read_faults
+    from ftrace.maps import Array, Hash, Histogram, per_task
     from ftrace.tracer import detach_all
-    from sandbox.native import native
 
 _HOMES = {
     "fprobe.actions": ("Count", "Record", "Stat"),
     "fprobe.attachment": ("Attachment", "attach"),
+    "fprobe.native_decorator": ("native",),
     "fprobe.registration": (
         "FPROBE_FL_DISABLED",
         "FPROBE_FL_KPROBE_SHARED",
@@ -54,16 +57,20 @@ _HOMES = {
         "register_fprobe_syms",
         "unregister_fprobe",
     ),
+    "ftrace.guarded_read": ("probe_read_faults",),
+    "ftrace.maps": ("Array", "Hash", "Histogram", "per_task"),
     "ftrace.tracer": ("detach_all",),
-    "sandbox.native": ("native",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "FPROBE_FL_DISABLED",
     "FPROBE_FL_KPROBE_SHARED",
+    "Array",
     "Attachment",
     "Count",
+    "Hash",
+    "Histogram",
     "Record",
     "Stat",
     "attach",
@@ -74,6 +81,8 @@ __all__ = [
     "fprobe_disabled",
     "fprobe_is_registered",
     "native",
+    "per_task",
+    "probe_read_faults",
     "register_fprobe",
     "register_fprobe_ips",
     "register_fprobe_syms",

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fprobe.actions import Action
+from fprobe.handlers import data_size_of
 from fprobe.registration import (
     FPROBE_FL_DISABLED,
     FPROBE_FL_KPROBE_SHARED,
@@ -130,7 +131,8 @@ def attach(
 
     `target`: a pattern of the ftrace filter language, a list of names, or a list of addresses; `exclude`: a pattern.
     `entry`, `exit`: handlers (see `fprobe.fprobe`), or `action`: a built-in one. The other parameters are the fields
-    of `fprobe.fprobe`. Raises ValueError for handlers and an action together; attaching raises OSError.
+    of `fprobe.fprobe`; without an `entry_data_size` native handlers get what they declare. Raises ValueError for handlers
+    and an action together, and for too small an `entry_data_size`; attaching raises OSError.
     """
     if action is not None and (entry is not None or exit is not None):
         raise ValueError("give handlers or an action, not both")
@@ -139,7 +141,7 @@ def attach(
         entry,
         exit,
         flags=flags,
-        entry_data_size=entry_data_size,
+        entry_data_size=data_size_of(entry_data_size, entry, exit),
         nr_maxactive=nr_maxactive,
         thread=thread,
         max_hits=max_hits,

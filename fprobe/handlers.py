@@ -56,6 +56,17 @@ def resolve(handler: Any, is_exit: bool, of_python: Callable[[Any, bool], Resolv
     raise TypeError(f"not a handler: {handler!r}; give a callable, a C function pointer or a native function")
 
 
+def data_size_of(given: int, *handlers: Any) -> int:
+    """Bytes of entry data for `handlers`: `given`, or if that is 0 what native handlers say that they use.
+
+    Raises ValueError if `given` is too little for them.
+    """
+    wanted = max((getattr(handler, "data_size", 0) for handler in handlers), default=0)
+    if 0 < given < wanted:
+        raise ValueError(f"entry_data_size is {given}, and the handlers' entry data takes {wanted} bytes")
+    return given or wanted
+
+
 def _pointer(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 

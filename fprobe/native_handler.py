@@ -5,52 +5,74 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from fprobe.handlers import Resolved
+from ftrace import native_link
 from ftrace.runtime import runtime
 from sandbox.cache import default_cache
-from sandbox.native import NativeFunction, Unit
+from sandbox.native import NativeFunction, Unit, i32, void
 from sandbox.native.compile import compile_unit
+from sandbox.native.handler import HandlerFunction
+from sandbox.native.types import Int, Pointer, Type
 from sandbox.native.verify import verify_object
-from sandbox.native_image import NativeImage
 
-PARAMETERS = 5
+PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 
 
 @cache
 def compiled(handler: NativeFunction, is_exit: bool) -> Resolved:
-    """The code of a native handler. Raises TypeError if its signature is not a handler's."""
+    """The code of a native handler, linked; the same handler in the same role is compiled once.
+
+    Raises TypeError if its signature is not a handler's, NativeError if it is not in the language.
+    """
+    role = "exit" if is_exit else "entry"
+    if isinstance(handler, HandlerFunction):
+        handler = handler.returning(void if is_exit else i32)
     _check(handler, is_exit)
-    code = compile_unit(Unit(handler.name, [handler], checked=True), cache=default_cache())
-    problems = verify_object(code, frozenset())
-    if problems:
-        raise TypeError(f"{handler.name} cannot be a handler: {'; '.join(problems)}")
-    image = NativeImage(f"handler:{handler.name}", code)
-    image.publish()
+    code = object_of(handler, role)
+    image = native_link.link(f"{role}:{handler.name}", code)
     runtime().faults.cover(image, [image.text])
     plain = handler.options.cc == "preserve_most" and not _uses_registers(handler)
     return Resolved(image.address(handler.name), plain=plain, keep=image)
 
 
+def object_of(handler: NativeFunction, role: str) -> bytes:
+    """The verified object of a handler. Raises TypeError if it does what a handler may not."""
+    store = default_cache()
+    code = compile_unit(Unit(f"{role}:{handler.name}", [handler], checked=True), cache=store)
+    problems = verify_object(code, native_link.ALLOWED)
+    if problems:
+        raise TypeError(f"{handler.name} cannot be a handler: {'; '.join(problems)}")
+    return code
+
+
 def _check(handler: NativeFunction, is_exit: bool) -> None:
     signature = handler.signature
-    if len(signature.parameters) != PARAMETERS or any(
-        str(p) in ("u8", "u16", "u32", "bool") for p in signature.parameters
-    ):
-        raise TypeError(
-            f"{handler.name} takes ({', '.join(map(str, signature.parameters))}); a handler takes "
-            "(fp, entry_ip, ret_ip, regs, entry_data), each u64 or a pointer"
-        )
-    wanted = "void" if is_exit else "i32"
-    if str(signature.result) != wanted:
+    _check_parameters(handler.name, signature.parameters)
+    wanted: Type = void if is_exit else i32
+    if signature.result != wanted:
         role = "an exit handler" if is_exit else "an entry handler"
         raise TypeError(f"{handler.name} returns {signature.result}; {role} returns {wanted}")
 
 
+def _check_parameters(name: str, types: Sequence[Type]) -> None:
+    if len(types) != len(PARAMETERS):
+        given = ", ".join(map(str, types))
+        raise TypeError(f"{name} takes {len(types)} parameters ({given}); a handler takes ({', '.join(PARAMETERS)})")
+    for meaning, type_ in zip(PARAMETERS, types, strict=True):
+        is_word = isinstance(type_, Int) and type_.bits == 64
+        if not (is_word or (isinstance(type_, Pointer) and not meaning.endswith("ip"))):
+            wanted = "u64" if meaning.endswith("ip") else "u64 or a pointer"
+            raise TypeError(f"{name} takes its {meaning} as {type_}; it is {wanted}")
+
+
 def _uses_registers(handler: NativeFunction) -> bool:
     """Whether the body reads or writes its `regs` parameter."""
+    if isinstance(handler, HandlerFunction):
+        return handler.uses(3)
     function: Any = handler.__wrapped__
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     name = list(inspect.signature(function).parameters)[3]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 
+from ftrace import guarded_read
 from ftrace.runtime import runtime
 from sandbox import elf
 from sandbox.native import containers
 from sandbox.native_image import NativeImage
 
-RUNTIME_SYMBOLS = ("ftrace_probe_read", "ftrace_probe_read_str")
-ALLOWED = frozenset(RUNTIME_SYMBOLS)
+ALLOWED = frozenset(guarded_read.SYMBOLS)
 """What the code of users may call without defining it."""
 
 
@@ -18,7 +18,7 @@ def link(name: str, object_code: bytes) -> NativeImage:
     """The image of `object_code`, listed as `name`, its variables set. Raises LookupError for a map that is gone."""
     from llvmlite import binding
 
-    for symbol in RUNTIME_SYMBOLS:
+    for symbol in guarded_read.SYMBOLS:
         binding.add_symbol(symbol, runtime().image.address(symbol))
     image = NativeImage(name, object_code)
     for symbol in _symbols(object_code):

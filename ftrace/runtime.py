@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from functools import cache
 
-from ftrace import actions, dispatch, faults, pools, quiesce, recursion, rethook, text_poke
+from ftrace import actions, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook, text_poke
 from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
+from ftrace.x86_64.guarded_read import GUARDED_READ
 from sandbox import contexts, memory, signals, tasks
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
@@ -41,6 +43,7 @@ FUNCTIONS = (
     quiesce.is_pinned,
     signals.signal_dispatch,
     faults.fault_signal,
+    guarded_read.read_fault,
     *contexts.FUNCTIONS,
     recursion.recursion_trylock,
     recursion.recursion_unlock,
@@ -97,6 +100,8 @@ class Runtime:
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
+        for number in (signals.SIGSEGV, signals.SIGBUS):
+            self.signals.add_consumer(number, self.image.address("read_fault"))
         self.faults = faults.FaultGuard(self)
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
@@ -149,10 +154,18 @@ def _stub_offsets() -> dict[str, int]:
 
 def _unit(task_offset: int) -> Unit:
     text = trampolines.assembly(constants(task_offset, save_area()))
-    return Unit("fprobe-runtime", FUNCTIONS, assembly=text + signals.RESTORER, bounded=False)
+    return Unit("fprobe-runtime", FUNCTIONS, assembly=text + signals.RESTORER + GUARDED_READ, bounded=False)
+
+
+_starting = threading.Lock()
+
+
+def runtime() -> Runtime:
+    """The process's runtime, started by the first caller."""
+    with _starting:
+        return _runtime()
 
 
 @cache
-def runtime() -> Runtime:
-    """The process's runtime, started by the first caller."""
+def _runtime() -> Runtime:
     return Runtime()

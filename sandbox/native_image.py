@@ -25,6 +25,8 @@ class NativeImage:
     def __init__(self, name: str, object_code: bytes) -> None:
         self.name = name
         """What its code is listed under, like a module's."""
+        self.keep: list[object] = []
+        """What its code refers to, and so has to live as long."""
         self._object_code = object_code
         from llvmlite import binding
 

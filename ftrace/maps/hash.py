@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftrace.maps.areas import AreaHeader, Map, MapState, Total, area_of, at, element_size, spare
-from sandbox.native import addressof, atomic_add, atomic_cas, cast, load, native, ptr, u8, u64
+from sandbox.native import addressof, atomic_add, atomic_cas, atomic_sub, cast, load, native, ptr, u8, u64
 from sandbox.native.containers import Operation, check_value_type
 from sandbox.native.structs import Struct
 from sandbox.native.types import Int, Type
@@ -35,11 +35,11 @@ def hash_take(state: ptr[MapState], area: ptr[u8], address: u64, key: u64) -> u6
     """The value of a free place, now taken for `key`; 0 if another key has just got it; the spare one if all is full."""
     header = cast(ptr[AreaHeader], area)
     if atomic_add(addressof(header.used), 1, "relaxed") >= state.count:
-        atomic_add(addressof(header.used), -1, "relaxed")
+        atomic_sub(addressof(header.used), 1, "relaxed")
         return spare(state, area)
     if atomic_cas(cast(ptr[u64], address), 0, key, "relaxed") or key_at(address) == key:
         return address + KEY
-    atomic_add(addressof(header.used), -1, "relaxed")
+    atomic_sub(addressof(header.used), 1, "relaxed")
     return 0
 
 

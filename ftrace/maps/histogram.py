@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ftrace.maps.areas import Map, MapState, area_of, at, spare
 from sandbox.native import cast, leading_zeros, native, ptr, u64, unlikely, void
@@ -45,7 +45,8 @@ def add_step(state: ptr[MapState], value: u64) -> void:
     add_step_to(state, 0, value)
 
 
-class Bucket(NamedTuple):
+@dataclass(frozen=True)
+class Bucket:
     """Values from `low` up to, but without, `high`, and how many there were."""
 
     low: int

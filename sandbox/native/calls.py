@@ -6,7 +6,9 @@ import ast
 import builtins
 from typing import TYPE_CHECKING, Any
 
-from . import messages, operators
+from . import access, messages, operators
+from .annotations import Namespace
+from .declarations import Extern
 from .errors import position
 from .intrinsics import Construct, Intrinsic
 from .structs import Struct
@@ -46,7 +48,7 @@ def check(checker: Expressions, node: ast.Call, wish: Type | None) -> Expression
         return operators.extreme(checker, node, target.__name__, wish)
     if isinstance(target, Type):
         raise scope.error(node, f"write cast({target}, ...) to convert")
-    return _call(checker, node)
+    return access.method(checker, node) or _call(checker, node)
 
 
 def _call(checker: Expressions, node: ast.Call) -> Expression:
@@ -229,6 +231,38 @@ def _sized_pointer(checker: Expressions, node: ast.expr, name: str) -> Expressio
     raise checker.scope.error(node, f"{name}() takes the address of something with a size, not {address.type}")
 
 
+def _probe_read(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
+    """A call of the runtime's guarded copy: (to, from, size) -> bytes copied, or a negative errno."""
+    name = ast.unparse(node.func).rpartition(".")[2]
+    _arity(checker, node, name, 3, 3)
+    to, source = _address_word(checker, node.args[0], name, False), _address_word(checker, node.args[1], name, True)
+    size = checker.value(node.args[2], u64)
+    _check_room(checker, node.args[2], to, size)
+    words = tuple(value if value.type == u64 else Cast(value.at, u64, value) for value in (to, source, size))
+    return Call(position(node), i64, _GUARDED[name], words)
+
+
+def _address_word(checker: Expressions, node: ast.expr, name: str, is_source: bool) -> Expression:
+    value = checker.infer(node, u64 if is_source else None)
+    if is_source and value.type == LITERAL:
+        return checker.coerce(node, value, u64)
+    if isinstance(value.type, Pointer) or (is_source and value.type == u64):
+        return value
+    wanted = "a pointer or a u64" if is_source else "a pointer: write addressof(...)"
+    raise checker.scope.error(node, f"{name}() takes {wanted} here, not {value.type}")
+
+
+def _check_room(checker: Expressions, node: ast.expr, to: Expression, size: Expression) -> None:
+    """A constant size has to fit a destination whose type shows how much it holds."""
+    assert isinstance(to.type, Pointer)
+    target = to.type.target
+    if isinstance(size, Constant) and not isinstance(target, Int) and target != void and size.value > target.size:
+        raise checker.scope.error(node, f"{size.value} bytes do not fit {target} of {target.size}")
+
+
+_COPY = Function(i64, (u64, u64, u64))
+_GUARDED = {name: Extern(_COPY, Namespace({}, {}), f"ftrace_{name}") for name in ("probe_read", "probe_read_str")}
+
 _CONSTRUCTS: dict[str, Any] = {
     "cast": _cast,
     "addressof": _addressof,
@@ -236,4 +270,6 @@ _CONSTRUCTS: dict[str, Any] = {
     "offsetof": _offsetof,
     "zero_fill": _zero_fill,
     "copy": _copy,
+    "probe_read": _probe_read,
+    "probe_read_str": _probe_read,
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from . import calls, messages, operators
+from . import access, calls, messages, operators
+from .containers import Container
 from .declarations import Callee, Const, Extern, GlobalVariable, NullObject
 from .errors import position
 from .scope import MISSING, Scope, similar
@@ -123,6 +124,8 @@ class Expressions:
             return NullPointer(at, NULL)
         if isinstance(value, (GlobalVariable, Extern)):
             return self._declared(node, name, value)
+        if isinstance(value, Container):
+            return access.bare(self, node, value)
         if isinstance(value, Callee):
             return FunctionAddress(at, value.signature, value)
         raise self.scope.error(node, messages.not_native(name, value))
@@ -187,6 +190,9 @@ class Expressions:
             raise self.scope.error(node, "slices are not in the native language: index one element")
         if isinstance(node.slice, ast.Tuple):
             raise self.scope.error(node, "one index at a time: write p[i][j]")
+        container = self.scope.static(node.value)
+        if isinstance(container, Container):
+            return access.subscript(self, node, container)
         base = self.examine(node.value)
         index, at = self._index(node.slice), position(node)
         if isinstance(base, Place) and isinstance(base.type, Array):

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .containers import Container
 from .declarations import Const, Extern, GlobalVariable
 from .function import NativeFunction
 from .structs import Struct
@@ -77,6 +78,8 @@ class _Reader:
         if isinstance(value, NativeFunction):
             self._waiting.append(value)
             yield value.name
+        elif isinstance(value, Container):
+            yield from self._container(value)
         elif isinstance(value, (int, Const)):
             yield repr(value)
         elif isinstance(value, Type):
@@ -92,8 +95,16 @@ class _Reader:
         for name, value in list(vars(owner).items()):
             if isinstance(value, (int, Const)) and not name.startswith("_"):
                 yield f"{name}={value!r}"
-            elif isinstance(value, NativeFunction):
-                self._waiting.append(value)
+            elif isinstance(value, (NativeFunction, Container)):
+                yield from self._value(value)
+
+    def _container(self, container: Container) -> Iterator[str]:
+        yield f"{container.name} {container.is_shared}"
+        for name, operation in container.operations.items():
+            self._waiting.append(operation.function)
+            yield f"{name} {operation.function.name}"
+            for type_ in (*operation.parameters, operation.result, operation.place):
+                yield from self._type(type_)
 
     def _type(self, type_: Any) -> Iterator[str]:
         yield str(type_)

@@ -30,12 +30,16 @@ Names = frozenset[str] | None
 """The locals assigned at a point; None where control cannot be."""
 
 
-def check_flow(function: TypedFunction) -> None:
+def check_flow(function: TypedFunction, implicit: int | None = None) -> None:
     """Raises LocatedError where a local may be read unassigned, at code that is never reached, and when the end of a
-    function that returns something can be reached."""
+    function that returns something can be reached; with *implicit*, that is what is returned there."""
     end = Flow().block(function.body, frozenset(function.parameters))
-    if end is not None and function.signature.result != void:
+    if end is None or function.signature.result == void:
+        return
+    if implicit is None:
         raise LocatedError(function.at, f"{function.name} may end without returning {function.signature.result}")
+    value = Constant(function.at, function.signature.result, implicit)
+    function.body = [*function.body, Return(function.at, value)]
 
 
 class Flow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from .annotations import Namespace
 from .errors import LocatedError, Origin, error_at, position
@@ -13,26 +14,45 @@ from .tree import Statement, TypedFunction
 from .types import Function, Type, void
 
 
-def signature(origin: Origin, node: ast.FunctionDef, namespace: Namespace) -> Function:
-    """The type of the function *node*. Raises NativeError for a parameter or result without a type."""
+def signature(
+    origin: Origin,
+    node: ast.FunctionDef,
+    namespace: Namespace,
+    assumed: Sequence[Type] = (),
+    result: Type | None = None,
+) -> Function:
+    """The type of the function *node*; *assumed* and *result* are the types of parameters and result that give none.
+
+    Raises NativeError for a parameter or result without a type.
+    """
     scope = Scope(origin, namespace, void)
     _check_parameters(scope, node)
-    parameters = tuple(_parameter_type(scope, argument) for argument in node.args.args)
-    return Function(_result_type(scope, node), parameters)
+    arguments = node.args.args
+    defaults = assumed if len(assumed) == len(arguments) else [None] * len(arguments)
+    parameters = tuple(_parameter_type(scope, *pair) for pair in zip(arguments, defaults, strict=True))
+    return Function(_result_type(scope, node, result), parameters)
 
 
-def check(origin: Origin, node: ast.FunctionDef, namespace: Namespace, name: str, type_: Function) -> TypedFunction:
+def check(
+    origin: Origin,
+    node: ast.FunctionDef,
+    namespace: Namespace,
+    name: str,
+    type_: Function,
+    implicit: int | None = None,
+) -> TypedFunction:
     """The typed tree of the function *node*, whose signature is *type_*.
 
-    Raises NativeError at the first thing that is not in the language.
+    *implicit* is what it returns where it does not say what. Raises NativeError at the first thing that is not in the
+    language.
     """
-    scope = Scope(origin, namespace, type_.result, *assigned_names(node))
+    scope = Scope(origin, namespace, type_.result, *assigned_names(node), implicit=implicit)
     parameters = tuple(argument.arg for argument in node.args.args)
     scope.locals.update(zip(parameters, type_.parameters, strict=True))
     body = _body(scope, node)
     function = TypedFunction(name, type_, parameters, scope.locals, body, position(node), origin.filename)
     try:
-        check_flow(function)
+        check_flow(function, implicit)
     except LocatedError as problem:
         raise error_at(origin, problem.at, str(problem)) from None
     return function
@@ -56,7 +76,9 @@ def _check_parameters(scope: Scope, node: ast.FunctionDef) -> None:
         raise scope.error(parameter, "type parameters are not in the native language")
 
 
-def _parameter_type(scope: Scope, argument: ast.arg) -> Type:
+def _parameter_type(scope: Scope, argument: ast.arg, assumed: Type | None) -> Type:
+    if argument.annotation is None and assumed is not None:
+        return assumed
     if argument.annotation is None:
         raise scope.error(argument, f"parameter {argument.arg} has no type: write `{argument.arg}: u64`")
     type_ = scope.type_of(argument.annotation)
@@ -66,7 +88,9 @@ def _parameter_type(scope: Scope, argument: ast.arg) -> Type:
     return type_
 
 
-def _result_type(scope: Scope, node: ast.FunctionDef) -> Type:
+def _result_type(scope: Scope, node: ast.FunctionDef, assumed: Type | None) -> Type:
+    if node.returns is None and assumed is not None:
+        return assumed
     if node.returns is None:
         raise scope.error(node, f"{node.name} has no result type: write `-> void` or another type")
     type_ = scope.type_of(node.returns)

@@ -35,6 +35,17 @@ class Options:
     bounded: bool = True
     cc: str = "c"
 
+    def check(self) -> None:
+        """Raises TypeError for a value of the wrong kind, ValueError for values that do not go together."""
+        for word in ("export", "inline", "noinline", "bounded"):
+            value = getattr(self, word)
+            if not isinstance(value, bool):
+                raise TypeError(f"{word} is True or False, not {value!r}")
+        if self.inline and self.noinline:
+            raise ValueError("inline and noinline exclude each other")
+        if self.cc not in CONVENTIONS:
+            raise ValueError(f"cc is one of {', '.join(CONVENTIONS)}, not {self.cc!r}")
+
 
 class NativeFunction(Callee):
     """A function of the native language.
@@ -163,28 +174,28 @@ def native(
     function which names something that its file defines further down is checked at first use, like the others.
     Raises TypeError for what is not a plain function, ValueError for options that do not go together.
     """
-    for word, value in (("export", export), ("inline", inline), ("noinline", noinline), ("bounded", bounded)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{word} is True or False, not {value!r}")
-    if inline and noinline:
-        raise ValueError("inline and noinline exclude each other")
-    if cc not in CONVENTIONS:
-        raise ValueError(f"cc is one of {', '.join(CONVENTIONS)}, not {cc!r}")
     options = Options(name, export or bool(name), inline, noinline, bounded, cc)
-    names = _enclosing_names(sys._getframe(1))
+    options.check()
+    names = enclosing_names(sys._getframe(1))
 
     def decorate(target: Callable[..., Any]) -> NativeFunction:
-        if not isinstance(target, FunctionType):
-            raise TypeError(f"@native takes a plain function, not {target!r}")
-        made = NativeFunction(target, options, names)
+        made = NativeFunction(plain_function(target), options, names)
         if eager:
-            _check_now(made)
+            check_now(made)
         return made
 
     return decorate(function) if function is not None else decorate
 
 
-def _check_now(function: NativeFunction) -> None:
+def plain_function(target: Any) -> FunctionType:
+    """*target*. Raises TypeError if it is not a function written in Python."""
+    if not isinstance(target, FunctionType):
+        raise TypeError(f"@native takes a plain function, not {target!r}")
+    return target
+
+
+def check_now(function: NativeFunction) -> None:
+    """Checks *function*, unless it names something that its file defines further down. Raises NativeError."""
     try:
         function.check()
     except NativeError as error:
@@ -192,7 +203,8 @@ def _check_now(function: NativeFunction) -> None:
             raise
 
 
-def _enclosing_names(frame: Any) -> dict[str, Any]:
+def enclosing_names(frame: Any) -> dict[str, Any]:
+    """The names that a function defined in *frame* can see there, beside those of its module."""
     return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
 
 

@@ -76,4 +76,6 @@ TABLE = _table(
     Construct("offsetof", "", ""),
     Construct("zero_fill", "", ""),
     Construct("copy", "", ""),
+    Construct("probe_read", "", ""),
+    Construct("probe_read_str", "", ""),
 )

@@ -26,6 +26,7 @@ class Scope:
     globals: frozenset[str] = frozenset()
     locals: dict[str, Type] = field(default_factory=dict)
     loops: int = 0
+    implicit: int | None = None  # what a `return` without a value returns, if the result is not void
 
     def error(self, node: ast.AST, message: str) -> NativeError:
         """The error *message* at *node*, to be raised by the caller."""

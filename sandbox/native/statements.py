@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from . import messages, operators
+from . import access, messages, operators
 from .declarations import Declared, Zeroed
 from .errors import position
 from .expressions import Expressions
@@ -127,6 +127,9 @@ class Statements:
         place, check = self.target(node.target), self.expressions
         operator = operators.arithmetic(check, node, node.op)
         operators.check_operands(check, node, operator, place.type)
+        atomic = access.shared_update(check, node, place, operator)
+        if atomic is not None:
+            return Evaluate(position(node), atomic)
         if operator in operators.SHIFTS:
             value = operators.shift_count(check, operators.operand(check, node.value)).value
         else:
@@ -161,6 +164,8 @@ class Statements:
             if node.value is not None:
                 raise self.scope.error(node.value, "this function returns void: write `return` alone")
             return Return(at, None)
+        if node.value is None and self.scope.implicit is not None:
+            return Return(at, Constant(at, result, self.scope.implicit))
         if node.value is None:
             raise self.scope.error(node, f"this function returns {result}: write `return value`")
         return Return(at, self.expressions.value(node.value, result))

@@ -1,0 +1,58 @@
+"""`@fprobe.native`: handlers in the native language, with the types of a handler filled in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from sandbox.native.function import Options, enclosing_names
+from sandbox.native.handler import decorator
+
+if TYPE_CHECKING:
+    from sandbox.native.types import Type
+
+Python = TypeVar("Python", bound=Callable[..., Any])
+
+
+@cache
+def parameters() -> tuple[Type, ...]:
+    """The types of a handler's parameters: fp, entry_ip, ret_ip, regs, entry_data."""
+    from ftrace.dispatch import pt_regs
+    from ftrace.records import Probe
+    from sandbox.native import ptr, u8, u64
+
+    return (ptr[Probe], u64, u64, ptr[pt_regs], ptr[u8])
+
+
+@overload
+def native(function: Python, /) -> Python: ...
+@overload
+def native(
+    *, name: str = "", bounded: bool = True, inline: bool = False, cc: str = "preserve_most"
+) -> Callable[[Python], Python]: ...
+def native(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str = "",
+    bounded: bool = True,
+    inline: bool = False,
+    cc: str = "preserve_most",
+) -> Any:
+    """Decorator: a probe handler in the native language (docs/native.md), checked at once.
+
+        @fprobe.native
+        def slow_reads(fp, ip, ret_ip, regs, data: ptr[u64]) -> i32:
+            data[0] = rdtsc()
+            return 0 if regs.dx >= 4096 else 1
+
+    Of five parameters those without a type are `ptr[Probe]`, `u64`, `u64`, `ptr[pt_regs]` and `ptr[u8]`. Without a
+    result type an entry handler returns i32, 0 where it does not say, and an exit handler nothing. A typed `data` is
+    never null, and `attach` makes room for it. Functions with other parameters can be called by handlers.
+
+    `name`, `bounded`, `inline`, `cc`: as for `sandbox.native.native`. Raises NativeError (a SyntaxError) for what is
+    not in the language, TypeError for what is not a plain function, ValueError for options that do not go together.
+    """
+    options = Options(name, bool(name), inline, False, bounded, cc)
+    return decorator(function, options, enclosing_names(sys._getframe(1)), parameters)

@@ -1,0 +1,94 @@
+"""Containers: objects whose contents native functions use by subscript and method, and Python reads.
+
+The language knows only their shape: a state that the linker fills in, and operations, which are native functions that
+take the state's address and words. What is behind them is defined elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from .annotations import Namespace
+from .declarations import GlobalVariable
+from .structs import Struct
+from .types import Int, Pointer, Type, void
+
+PREFIX = "map."
+"""What the symbols of states begin with."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a container can do: `function(state, word...)`, which callers give values of the types *parameters*.
+
+    With a *place* the result is the address of a value of that type, else a word that is cut to *result*.
+    """
+
+    function: Any  # a NativeFunction: to type checkers its decorator leaves it what it was
+    parameters: tuple[Type, ...] = ()
+    result: Type = void
+    place: Type | None = None
+
+
+class Container:
+    """Base of everything that native functions use as `name[key]`, `name.method(...)` or `name.field`.
+
+    `operations`: name -> Operation; "[]" is the subscript and "." what the bare name stands for. `is_shared` says that
+    other threads write to the same memory, so that `+=` has to be atomic.
+    """
+
+    def __init__(self, state: Any, operations: Mapping[str, Operation], is_shared: bool = False) -> None:
+        frame = _definition_frame()
+        symbol = _free_symbol(f"{PREFIX}{Path(frame.f_code.co_filename).stem}.{frame.f_lineno}")
+        self.state_type: Struct = state
+        self.variable = GlobalVariable(state, Namespace(frame.f_globals, {}), 0, symbol)
+        self.operations = dict(operations)
+        self.is_shared = is_shared
+        _containers[symbol] = self
+
+    @property
+    def name(self) -> str:
+        """The symbol of its state."""
+        return self.variable.symbol
+
+    @property
+    def state(self) -> bytes:
+        """What the linker puts into the state's variable."""
+        raise NotImplementedError
+
+
+_containers: WeakValueDictionary[str, Container] = WeakValueDictionary()
+
+
+def find(symbol: str) -> Container:
+    """The container whose state is called *symbol*. Raises LookupError if it does not exist any more."""
+    try:
+        return _containers[symbol]
+    except KeyError:
+        raise LookupError(f"the map {symbol.removeprefix(PREFIX)} does not exist any more") from None
+
+
+def check_value_type(type_: Type, what: str) -> Type:
+    """*type_*, of which a container is to hold values. Raises TypeError naming what cannot be one."""
+    if type_ == void or not (isinstance(type_, (Int, Pointer, Struct))):
+        raise TypeError(f"{what} is an integer, a pointer or a struct, not {type_}")
+    return type_
+
+
+def _definition_frame() -> Any:
+    """The frame that made a container: the first outside of the package that defines the container's class."""
+    frame: Any = sys._getframe(2)
+    while frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), Container):
+        frame = frame.f_back
+    return frame
+
+
+def _free_symbol(stem: str) -> str:
+    candidates = (stem if number == 1 else f"{stem}.{number}" for number in count(1))
+    return next(candidate for candidate in candidates if candidate not in _containers)

@@ -1,0 +1,146 @@
+"""Native functions that a runtime calls: what their author leaves out is filled in from what they are called for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from .declarations import GlobalVariable
+from .function import NativeFunction, Options
+from .types import Array, Function, Pointer, Type, i32, u8, void
+
+if TYPE_CHECKING:
+    from .tree import TypedFunction
+
+SCRATCH = 64
+"""The least number of bytes that stand in for entry data that a call does not have."""
+
+
+class HandlerFunction(NativeFunction):
+    """A handler. Parameters without a type get those of its kind; a missing result type follows from its role.
+
+    *parameters* are its kind's types. A handler whose last parameter, the entry data, has a type never finds it null:
+    calls that have no data share some memory that nobody reads, unless it compares it with null itself.
+    """
+
+    def __init__(
+        self,
+        function: FunctionType,
+        options: Options,
+        names: dict[str, Any],
+        parameters: Sequence[Type],
+        result: Type | None = None,
+    ) -> None:
+        super().__init__(function, options, names)
+        self._parameters = tuple(parameters)
+        self._result = result
+        self._variants: dict[Type, HandlerFunction] = {}
+
+    def returning(self, result: Type) -> HandlerFunction:
+        """This handler in the role in which it returns *result*, if it does not say itself what it returns."""
+        if self._has_result_type or self._assumed_result == result:
+            return self
+        if result not in self._variants:
+            made = type(self)(self.__wrapped__, self.options, self._names, self._parameters, result)
+            self._variants[result] = made
+        return self._variants[result]
+
+    @property
+    def data_size(self) -> int:
+        """Bytes of entry data that the handler expects: the size of what its last parameter points to; 0 if untyped."""
+        arguments = self._definition.args.args
+        if len(arguments) != len(self._parameters) or arguments[-1].annotation is None:
+            return 0
+        data = self.signature.parameters[-1]
+        return data.target.size if isinstance(data, Pointer) and data.target != void else 0
+
+    @cached_property
+    def signature(self) -> Function:
+        """The handler's type. Raises NativeError for a type that is wrong."""
+        from . import frontend
+
+        return frontend.signature(*self._source, self.namespace, self._parameters, self._assumed_result)
+
+    @cached_property
+    def typed(self) -> TypedFunction:
+        """The checked body. Raises NativeError at the first thing that is not in the language."""
+        from . import frontend
+
+        implicit = None if self._has_result_type else 0
+        function = frontend.check(*self._source, self.namespace, self.name, self.signature, implicit)
+        if self.data_size and not self.mentions_null_data():
+            function.body = [_fallback(function, self._scratch), *function.body]
+        return function
+
+    def uses(self, position: int) -> bool:
+        """Whether the body mentions parameter number *position*."""
+        name = self._definition.args.args[position].arg
+        return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(self._definition))
+
+    def mentions_null_data(self) -> bool:
+        """Whether the body compares its entry data with null."""
+        name = self._definition.args.args[-1].arg
+        return any(
+            {name, "null"} <= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            for node in ast.walk(self._definition)
+            if isinstance(node, ast.Compare)
+        )
+
+    @property
+    def _definition(self) -> ast.FunctionDef:
+        return self._source[1]
+
+    @property
+    def _has_result_type(self) -> bool:
+        return self._definition.returns is not None
+
+    @property
+    def _assumed_result(self) -> Type:
+        if self._result is not None:
+            return self._result
+        return i32 if _returns_a_value(self._definition) else void
+
+    @cached_property
+    def _scratch(self) -> GlobalVariable:
+        return GlobalVariable(Array(u8, max(SCRATCH, self.data_size)), self.namespace)
+
+
+def _returns_a_value(definition: ast.FunctionDef) -> bool:
+    returns = (node for node in ast.walk(definition) if isinstance(node, ast.Return))
+    return any(node.value is not None for node in returns)
+
+
+def _fallback(function: TypedFunction, scratch: GlobalVariable) -> Any:
+    """`if data == null: data = the scratch memory`"""
+    from .tree import BOOL, AddressOf, Assign, Cast, Compare, GlobalPlace, If, Load, LocalPlace, NullPointer
+
+    at, name = function.at, function.parameters[-1]
+    type_ = function.locals[name]
+    data, room = LocalPlace(at, type_, name), GlobalPlace(at, scratch.type, "scratch", scratch)
+    missing = Compare(at, BOOL, "==", Load(at, type_, data), NullPointer(at, type_))
+    return If(at, missing, [Assign(at, data, Cast(at, type_, AddressOf(at, Pointer(scratch.type), room)))], [])
+
+
+def decorator(
+    function: Callable[..., Any] | None,
+    options: Options,
+    names: dict[str, Any],
+    parameters: Callable[[], Sequence[Type]],
+) -> Any:
+    """What `@native` for handlers of one kind does: with or without options, and with an eager check.
+
+    *parameters* gives the types of the kind. Raises NativeError, TypeError and ValueError as `native` does.
+    """
+    from .function import check_now, plain_function
+
+    options.check()
+
+    def decorate(target: Callable[..., Any]) -> HandlerFunction:
+        made = HandlerFunction(plain_function(target), options, names, parameters())
+        check_now(made)
+        return made
+
+    return decorate(function) if function is not None else decorate
