@@ -27,12 +27,11 @@ def kprobe_busy_begin() -> None:
     """Make this thread look as if it were handling a kprobe: kprobes and shared fprobes that it hits are missed."""
     task = _task()
     task.preempt += 1
-    task.busy_before = task.kprobe
     task.kprobe = SHARED_BUSY
 
 
 def kprobe_busy_end() -> None:
-    """The end of what `kprobe_busy_begin` began."""
+    """The end of what `kprobe_busy_begin` began. Not nestable: the first end clears the mark, as in the kernel (KP-42)."""
     task = _task()
-    task.kprobe = task.busy_before
+    task.kprobe = 0
     task.preempt -= 1

@@ -151,7 +151,6 @@ class Task(Structure):
     preempt: u32
     index: u32
     asynchronous: u64  # not 0 in a signal handler that interrupted code at no place of its choosing
-    busy_before: u64  # what `kprobe` was before kprobe_busy_begin
     call: ptr[ContextCall]
     abandoned: u64  # nodes whose call never returned
     guard: ptr[Guard]  # where the next guarded call is noted
@@ -223,7 +222,6 @@ def task_reset(task: ptr[Task]) -> void:
     task.data_limit = cast(u64, addressof(base[STRIDE]))
     task.context = 0
     task.asynchronous = 0
-    task.busy_before = 0
     task.call = null
     task.kprobe = 0
     task.preempt = 0
