@@ -16,8 +16,8 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console, wants_color
+from fprobe.cli.ending import end_process
 from fprobe.cli.failure import FAILED, Failure, of_system
-from fprobe.cli.running import end_process
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

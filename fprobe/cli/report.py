@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.cli import failure, summary
 from fprobe.cli.console import Console
-from fprobe.cli.running import Outcome, end_process
+from fprobe.cli.ending import end_process
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
+    from fprobe.cli.running import Outcome
 
 
 def summarise(
@@ -43,6 +44,8 @@ def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
 
     if outcome.interrupted:
         return f"{call} interrupted"
+    if outcome.exited is not None:
+        return f"{call} called exit({outcome.exited})"
     if outcome.error is not None:
         return f"{call} failed"
     kind = call.function.signature.result
@@ -62,11 +65,23 @@ def summary_object(outcome: Outcome, match: Match, probe: Attachment) -> dict[st
     counts = probe.counts
     numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
     missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": summary.causes(counts)}
-    return numbers | missed | {"handler_errors": probe.fp.errors.count, "interrupted": outcome.interrupted}
+    return (
+        numbers
+        | missed
+        | {"handler_errors": probe.fp.errors.count, "interrupted": outcome.interrupted}
+        | ending(outcome)
+    )
+
+
+def ending(outcome: Outcome) -> dict[str, Any]:
+    """For JSON: the status with which the program called `exit`, if it did."""
+    return {} if outcome.exited is None else {"exited": outcome.exited}
 
 
 def conclude(outcome: Outcome) -> None:
-    """Turn the outcome into an end: none if it is well, Failure if the program failed, an exit after Ctrl-C."""
+    """Turn the outcome into an end: none if it is well, Failure if the program failed, an exit after Ctrl-C or `exit`."""
+    if outcome.exited is not None:
+        end_process(failure.FAILED if outcome.exited else 0)
     if outcome.interrupted:
         end_process(failure.INTERRUPTED)
     if outcome.error is not None:

@@ -5,16 +5,16 @@ Native code cannot be interrupted: after Ctrl-C it goes on, and so the process h
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
 import signal
-import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
+
+from fprobe.cli.exiting import told_of_exit
 
 STACK_SIZE = 1 << 26
 """Bytes of stack of the program's thread."""
@@ -23,16 +23,18 @@ _INTERVAL = 0.05
 
 @dataclass
 class Outcome:
-    """What became of a call. `interrupted`: it has not returned, and will be left running."""
+    """What became of a call. `interrupted`: it has not returned, and will be left running. `exited`: the status with
+    which it called `exit`."""
 
     result: Any = None
     error: BaseException | None = None
     interrupted: bool = False
+    exited: int | None = None
 
     @property
     def returned(self) -> bool:
         """Whether there is a result."""
-        return self.error is None and not self.interrupted
+        return self.error is None and not self.interrupted and self.exited is None
 
 
 class CtrlC:
@@ -54,7 +56,7 @@ class CtrlC:
 
 
 def run(call: Callable[[], Any], ctrl_c: CtrlC, poll: Callable[[], bool] = lambda: False) -> Outcome:
-    """Make `call` in a thread of its own, and wait until it returns or Ctrl-C is pressed.
+    """Make `call` in a thread of its own, and wait until it returns or ends, or Ctrl-C is pressed.
 
     Meanwhile `poll` is called here, every 50 ms, or at once again if it returned True.
     """
@@ -70,10 +72,18 @@ def run(call: Callable[[], Any], ctrl_c: CtrlC, poll: Callable[[], bool] = lambd
         finally:
             done.set()
 
-    _start(work)
-    while not ctrl_c.pressed:
-        if done.wait(0 if poll() else _INTERVAL):
-            return outcome
+    def leave(status: int) -> None:
+        _flush_c_streams()
+        outcome.exited = status
+        done.set()
+        while True:
+            time.sleep(3600)
+
+    with told_of_exit(leave):
+        _start(work)
+        while not ctrl_c.pressed:
+            if done.wait(0 if poll() else _INTERVAL):
+                return outcome
     return outcome if done.is_set() else Outcome(interrupted=True)
 
 
@@ -88,11 +98,3 @@ def _start(work: Callable[[], None]) -> None:
         threading.Thread(target=work, name="program", daemon=True).start()
     finally:
         threading.stack_size(before)
-
-
-def end_process(code: int) -> NoReturn:
-    """End the process at once: a thread that runs native code would outlive what it uses."""
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)

@@ -67,12 +67,14 @@ def stat_command(
     from fprobe.cli import matching, program, report
     from fprobe.cli.probing import MAX_PENDING, attached
     from fprobe.cli.running import CtrlC, run
+    from fprobe.cli.summary import count
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns, exclude, target.notrace)
     stat = Stat()
     with console.alone(), CtrlC() as ctrl_c, attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
+        console.note(f"# counting {count(len(match.sites), 'function')} of [{module.name}], calling {call}")
         outcome = run(call, ctrl_c)
         probe.disable()
         rows = ordered(rows_of(match, stat), sort)
@@ -124,6 +126,7 @@ def _remarks(rows: list[Row]) -> list[str]:
 def document(program: str, call: ProgramCall, outcome: Outcome, match: Match, rows: list[Row]) -> dict[str, Any]:
     """What --json prints; if the program failed, with an `error`."""
     from fprobe.cli.failure import of_call
+    from fprobe.cli.report import ending
 
     found = {
         "program": program,
@@ -134,4 +137,5 @@ def document(program: str, call: ProgramCall, outcome: Outcome, match: Match, ro
         "skipped": [skipped._asdict() for skipped in match.skipped],
         "functions": [row._asdict() for row in rows],
     }
+    found |= ending(outcome)
     return found | {"error": of_call(outcome.error).as_object()} if outcome.error else found

@@ -142,4 +142,12 @@ define void @hello() { %n = call i32 @puts(ptr @text)  ret void }
 define i32 @main() { call void @hello()  ret i32 0 }
 """
 
+EXITS = r"""
+@text = constant [4 x i8] c"bye\00"
+declare i32 @puts(ptr)
+declare void @exit(i32)
+define i32 @leave(i32 %status) { %n = call i32 @puts(ptr @text)  call void @exit(i32 %status)  ret i32 0 }
+define i32 @main(i32 %status) { %r = call i32 @leave(i32 %status)  ret i32 %r }
+"""
+
 HAS_COMPILER = any(map(shutil.which, ("cc", "gcc", "clang")))

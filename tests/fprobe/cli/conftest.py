@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from command import CRASH, ENDLESS, HAS_COMPILER, HELLO, IR, SPIN, C, fprobe
+from command import CRASH, ENDLESS, EXITS, HAS_COMPILER, HELLO, IR, SPIN, C, fprobe
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,8 @@ def programs(tmp_path_factory):
     """A directory with prog.ll, prog.c, crash.ll, endless.ll, spin.ll, bad.ll and bad.c."""
     directory = tmp_path_factory.mktemp("programs")
     sources = {
-        "prog.ll": IR, "prog.c": C, "crash.ll": CRASH, "endless.ll": ENDLESS, "spin.ll": SPIN, "hello.ll": HELLO,
+        "prog.ll": IR, "prog.c": C, "crash.ll": CRASH, "endless.ll": ENDLESS, "spin.ll": SPIN, "exits.ll": EXITS,
+        "hello.ll": HELLO,
         "bad.ll": "define i64 @f(i64 %n) { ret i64 %m }\n", "bad.c": "int main(void) { return x; }\n",
     }  # fmt: skip
     for name, text in sources.items():
