@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from fprobe.cli import main
 
-main(prog_name="fprobe")
+if __name__ == "__main__":
+    main(prog_name="fprobe")
