@@ -15,7 +15,17 @@ from ftrace.locations import Selection
 from ftrace.ops import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import Counts, NativeProbe
 from ftrace.python_handler import HandlerErrors
-from ftrace.records import ASSIST, COMPLETE, DISABLED, FILTERED, HAS_ENTRY, HAS_EXIT, KPROBE_SHARED, STOPPED
+from ftrace.records import (
+    ASSIST,
+    COMPLETE,
+    DISABLED,
+    EXHAUSTED,
+    FILTERED,
+    HAS_ENTRY,
+    HAS_EXIT,
+    KPROBE_SHARED,
+    STOPPED,
+)
 from ftrace.tracer import tracer
 
 FPROBE_FL_DISABLED = 1
@@ -80,8 +90,8 @@ class fprobe:
 
     @property
     def flags(self) -> int:
-        """FPROBE_FL_*; DISABLED can be set and cleared at any time (FP-41)."""
-        if self.registered and self.ops.probe.native.flags & DISABLED:
+        """FPROBE_FL_*; DISABLED can be set and cleared at any time (FP-41). It also shows that max_hits are used up."""
+        if self.registered and self.ops.probe.native.flags & (DISABLED | EXHAUSTED):
             return self._flags | FPROBE_FL_DISABLED
         return self._flags
 

@@ -11,6 +11,7 @@ from ftrace.records import (
     ASSIST,
     CALLBACK,
     DISABLED,
+    EXHAUSTED,
     FILTERED,
     FOREIGN,
     HAS_ENTRY,
@@ -138,7 +139,7 @@ def passes_filter(task: ptr[Task], probe: ptr[Probe]) -> bool_:
         return True
     left = atomic_add(addressof(probe.hits_left), -1, "relaxed")
     if left == 1:
-        atomic_or(addressof(probe.flags), DISABLED, "relaxed")
+        atomic_or(addressof(probe.flags), EXHAUSTED, "relaxed")
     return left > 0
 
 
@@ -216,7 +217,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     task = hit.task
     probe = item.probe
     line = counters(task, item.counters)
-    if probe.flags & DISABLED != 0:
+    if probe.flags & (DISABLED | EXHAUSTED) != 0:
         return
     if probe.kind & PYTHON != 0 and task.asynchronous != 0:
         line.missed_context += 1
@@ -330,7 +331,7 @@ def dispatch_slow(regs: ptr[pt_regs], return_point: u64) -> u32:
 def count_without_task(probes: ptr[ProbeList]) -> void:
     for index in range(probes.count):
         probe = probes.items[index].probe
-        if probe.flags & DISABLED == 0:
+        if probe.flags & (DISABLED | EXHAUSTED) == 0:
             atomic_add(addressof(probe.missed_task), 1, "relaxed")
 
 

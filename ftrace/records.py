@@ -12,6 +12,7 @@ STOPPED = 2  # rethook_stop: no new nodes, no exit handlers
 FILTERED = 4  # a thread filter or a limit of hits is to be asked
 POOL_SHARED = 8  # the node pool has left its contention-free mode
 SWITCHING = 16  # ... and is just doing so
+EXHAUSTED = 64  # max_hits are used up: no more entries; the exits of those that were still come
 COMPLETE = 32  # the handlers are not bare native functions: foreign, Python, regs wanted
 
 # Probe.kind

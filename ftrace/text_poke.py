@@ -272,12 +272,10 @@ def site_index(block: ptr[Block], address: u64) -> u64:
 
 
 @native
-def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """A thread has hit a site half-way: it goes on as if the new instruction were there (FT-60)."""
-    address = context.ip - 1
-    block = cast(ptr[Block], load(addressof(poking), "acquire"))
+def go_on(block: ptr[Block], address: u64, context: ptr[ucontext]) -> bool_:
+    """Continue as if the new instruction were at `address`, if that is a site of the block."""
     if block == null:
-        return cast(u64, volatile_load(bytes_at(address))) != INT3 and retry(context)
+        return False
     index = site_index(block, address)
     if index == block.count:
         return False
@@ -289,7 +287,20 @@ def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
 
 
 @native
-def retry(context: ptr[ucontext]) -> bool_:
-    """The breakpoint went away between the trap and its handler: run what is there now."""
-    context.ip -= 1
+def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
+    """A thread has hit a site half-way: it goes on as if the new instruction were there (FT-60).
+
+    Between the trap and this the batch may have ended, and others begun: a breakpoint that is gone was one of ours, and
+    one that is there belongs to somebody else only if no batch has come or gone while we looked.
+    """
+    address = context.ip - 1
+    block = load(addressof(poking), "acquire")
+    while not go_on(cast(ptr[Block], block), address, context):
+        now = load(addressof(poking), "acquire")
+        if cast(u64, volatile_load(bytes_at(address))) != INT3:
+            context.ip = address
+            return True
+        if now == block:
+            return False
+        block = now
     return True

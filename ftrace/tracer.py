@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -194,9 +195,17 @@ class Tracer:
         return [block.names[index] for index in sorted(found)]
 
 
-@cache
+_starting = threading.Lock()
+
+
 def tracer() -> Tracer:
     """The process's tracer, with its runtime started."""
+    with _starting:
+        return _tracer()
+
+
+@cache
+def _tracer() -> Tracer:
     return Tracer(runtime())
 
 

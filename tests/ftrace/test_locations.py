@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from isolation import isolated
 from programs import basic, site_of
 
 import sandbox
@@ -111,3 +112,22 @@ def test_ft34_positions_count_over_all_modules(program):
     assert table.at(-1) is None and table.at(len(everything)) is None
     assert list(table.select(parse(str(len(everything)))).locations()) == everything[-1:]
     assert not table.select(parse(str(len(everything) + 1)))
+
+
+@isolated
+def test_the_tracer_is_started_once_by_however_many_threads():
+    import threading
+
+    together = threading.Barrier(4)
+    found = []
+
+    def start():
+        together.wait()
+        found.append(tracer())
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1 and len(found) == 4

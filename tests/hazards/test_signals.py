@@ -311,3 +311,68 @@ def test_forced_breakpoints_the_protocol_by_hand():
         assert probe.hits == 3  # the new instruction from the first step on
     assert seen == [(0, True, 42), (1, True, 42), (2, False, 42)] * 2
     assert not is_patched(module, "leaf")
+
+
+@isolated
+def test_forced_breakpoints_in_two_modules_by_turns():
+    """A thread that has trapped in one may come to the handler when the other one is being patched."""
+    import threading
+    import time
+
+    import fprobe
+    from ftrace.runtime import runtime
+
+    runtime().force_breakpoints = 1
+    modules = [basic(), basic()]
+    stop = threading.Event()
+    failures = []
+
+    def run(module):
+        while not stop.is_set():
+            if module["loop"](20_000) != 20_000:
+                failures.append(1)
+
+    threads = [threading.Thread(target=run, args=(modules[i % 2],)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    sites = [[module.sites[index] for index in range(len(module.sites))] for module in modules]
+    end = time.monotonic() + 2
+    turn = 0
+    while time.monotonic() < end:
+        with fprobe.attach(sites[turn % 2], action=fprobe.Count()):
+            turn += 1
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures and turn > 20
+    assert_untouched()
+
+
+@isolated
+def test_a_trap_that_is_handled_when_its_batch_is_over_is_run_again():
+    """FT-59: the breakpoint has gone, and another module's batch may be under way."""
+    import ctypes
+
+    from programs import site_of
+
+    import fprobe
+    from ftrace.runtime import runtime
+    from ftrace.tracer import tracer
+    from sandbox.signals import ucontext
+
+    first, second = basic(), basic()
+    with fprobe.attach([first.sites[0], second.sites[0]], action=fprobe.Count()):
+        pass
+    image = runtime().image
+    poking = image.variable("text_poking")
+    context = ucontext.ctypes()
+    site = site_of(first, "leaf")
+    for batch in (0, ctypes.addressof(tracer().table.block_of(second)._native)):
+        context.ip, poking.value = site + 1, batch
+        assert image.call("poke_trap", 5, 0, ctypes.addressof(context)) & 1
+        assert context.ip == site
+    poking.value = ctypes.addressof(tracer().table.block_of(first)._native)
+    context.ip = site + 1
+    assert image.call("poke_trap", 5, 0, ctypes.addressof(context)) & 1
+    assert context.ip == site + 5  # its own batch: as if the new instruction, a NOP, were there
+    poking.value = 0
