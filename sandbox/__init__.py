@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from sandbox.module import modules as modules
     from sandbox.module import register_module_notifier as register_module_notifier
     from sandbox.module import unregister_module_notifier as unregister_module_notifier
+    from sandbox.native_program import function as function
     from sandbox.symbols import symbol_table as symbol_table
 
 _HOMES = {
     "adopt": "adoption",
+    "function": "native_program",
     "load": "loading",
     "Module": "module",
     "ModuleState": "module",

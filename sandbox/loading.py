@@ -10,7 +10,7 @@ from sandbox import cache
 from sandbox.codegen import ProgramError
 from sandbox.irtypes import IrInterface
 from sandbox.linker import link
-from sandbox.module import Module, check_name, free_name, introduce
+from sandbox.module import Interface, Module, check_name, free_name, introduce
 from sandbox.objectfile import StubError, prepare
 from sandbox.program import Options, compile_ir
 from sandbox.stubs import Flavour
@@ -72,11 +72,16 @@ def _decoded(data: bytes, path: Path) -> str:
         raise ProgramError(f"{path}:{line}: neither bitcode nor text: byte {data[error.start]:#04x}") from None
 
 
-def _load_ir(source: Any, name: str, origin: str, options: Options) -> Module:
+def load_native(ir: str, name: str, interface: Interface) -> Module:
+    """Load the IR of a program in the native language; `interface` knows the types that its author wrote."""
+    return _load_ir(ir, name, f"<{name}>", Options(), interface)
+
+
+def _load_ir(source: Any, name: str, origin: str, options: Options, interface: Interface | None = None) -> Module:
     check_name(name)
     program = compile_ir(source, origin, options, cache.default_cache())
     try:
         obj = prepare(program.object)
     except StubError as error:
         raise StubError(f"{origin}: {error}") from None
-    return introduce(Module(name, link(obj, name), IrInterface(program.declared)))
+    return introduce(Module(name, link(obj, name), interface or IrInterface(program.declared)))

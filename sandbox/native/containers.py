@@ -44,7 +44,7 @@ class Container:
     """
 
     def __init__(self, state: Any, operations: Mapping[str, Operation], is_shared: bool = False) -> None:
-        frame = _definition_frame()
+        frame = _definition_frame(type(self))
         symbol = _free_symbol(f"{PREFIX}{Path(frame.f_code.co_filename).stem}.{frame.f_lineno}")
         self.state_type: Struct = state
         self.variable = GlobalVariable(state, Namespace(frame.f_globals, {}), 0, symbol)
@@ -81,10 +81,11 @@ def check_value_type(type_: Type, what: str) -> Type:
     return type_
 
 
-def _definition_frame() -> Any:
-    """The frame that made a container: the first outside of the package that defines the container's class."""
+def _definition_frame(kind: type) -> Any:
+    """The frame that made a container: the first outside of the modules that define its class."""
+    modules = {base.__module__ for base in kind.__mro__}
     frame: Any = sys._getframe(2)
-    while frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), Container):
+    while frame.f_globals.get("__name__") in modules and frame.f_back is not None:
         frame = frame.f_back
     return frame
 

@@ -17,7 +17,7 @@ TEXT = Path(__file__).parents[3].joinpath("docs", "native.md").read_text()
 
 @isolated
 def test_the_example_counts() -> None:
-    code, _handlers = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    code, *_others = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     linecache.cache["<docs/native.md>"] = (len(code), None, code.splitlines(keepends=True), "<docs/native.md>")
     names: dict[str, Any] = {}
     exec(compile(code, "<docs/native.md>", "exec"), names)

@@ -1,0 +1,85 @@
+"""`@sandbox.function`: programs in the native language are modules like any other."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import native_program as program
+import pytest
+
+import fprobe
+import sandbox
+from sandbox.native import NativeError, u64
+from sandbox.native_program import SandboxFunction
+
+
+def test_functions_run_as_machine_code_with_their_types() -> None:
+    assert program.quadruple(10) == 40
+    assert program.sum_of_squares(5) == 30
+    assert [program.sign(x) for x in (-7, 0, 9)] == [-1, 0, 1]
+    assert [program.is_even(x) for x in (4, 5)] == [True, False]
+    assert program.square(1 << 63) == 0
+    with pytest.raises(OverflowError, match=r"square\(\) argument 1 \(x\)"):
+        program.square(-1)
+
+
+def test_they_write_through_pointers() -> None:
+    room = (ctypes.c_uint64 * 3)()
+    program.fill(room, 2, 7)
+    assert list(room) == [7, 7, 0]
+
+
+def test_they_form_a_module_with_stubs() -> None:
+    square: Any = program.square
+    module = square.module
+    assert module.name == "native_program" and module is program.sign.module
+    assert {symbol.name for symbol in module.site_functions} >= {"square", "sum_of_squares", "double"}
+    assert str(module["sign"].signature) == "i8 sign(i32 x)"
+    assert program.elsewhere.module.name == "native_spread" and program.elsewhere(3) == 3
+
+
+def test_calls_among_them_are_probed_like_any_other() -> None:
+    seen: list[int] = []
+
+    def note(fp: Any, ip: int, ret_ip: int, regs: Any, data: Any) -> None:
+        seen.append(regs.di)
+
+    with fprobe.attach(["square"], entry=note):
+        assert program.sum_of_squares(4) == 14
+    assert seen == [0, 1, 2, 3]
+
+
+def test_after_unloading_the_module_calls_are_refused() -> None:
+    assert program.elsewhere(3) == 3
+    program.elsewhere.module.unload()
+    with pytest.raises(LookupError, match="'native_spread' is unloaded"):
+        program.elsewhere(3)
+
+
+def test_names_that_are_taken() -> None:
+    @sandbox.function(module="taken")
+    def twice(x: u64) -> u64:
+        return x + x
+
+    with pytest.raises(ValueError, match="the program 'taken' has a function 'twice' already"):
+        sandbox.function(module="taken")(twice.__wrapped__)
+    assert twice(4) == 8
+    with pytest.raises(ValueError, match="thrice comes too late: the program 'taken' is loaded"):
+        sandbox.function(module="taken", name="thrice")(twice.__wrapped__)
+    twice.module.unload()
+
+    other = sandbox.load("define i64 @f() { ret i64 1 }", name="occupied")
+    late: Any = sandbox.function(module="occupied")(twice.__wrapped__)
+    with pytest.raises(ValueError, match="a module 'occupied' is already loaded"):
+        late(1)
+    other.unload()
+    assert isinstance(late, SandboxFunction) and late(1) == 2
+
+
+def test_what_is_not_in_the_language_is_refused_at_once() -> None:
+    with pytest.raises(NativeError, match="floating point"):
+
+        @sandbox.function(module="refused")
+        def half(x: u64) -> float:
+            return x / 2
