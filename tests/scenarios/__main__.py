@@ -7,6 +7,7 @@ agree, 1 if one does not, 2 if one cannot be read.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import sys
 from collections import Counter
@@ -20,6 +21,9 @@ from tests.scenarios.runner import replay
 from tests.scenarios.script import ScriptError, parse
 
 PASSED, DIFFERS, UNSUPPORTED, FAILED, UNREADABLE = "passed", "differs", "not supported", "failed", "unreadable"
+
+PATIENCE = 30
+"""Seconds for one file; then the process ends with a traceback of every thread."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     counts: Counter[str] = Counter()
     for path in options.files:
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
         result = outcome(path)
+        faulthandler.cancel_dump_traceback_later()
         counts[result.verdict] += 1
         print(json.dumps(asdict(result)) if options.json else _told(result), end="", flush=True)
         if options.json:

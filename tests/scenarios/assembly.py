@@ -85,8 +85,10 @@ class Target:
 
 def parse_targets(text: str) -> tuple[Target, ...]:
     """The functions that a description defines. Raises ValueError naming a line that stands outside of them."""
-    found = []
+    found: list[Target] = []
     name: str | None = None
+    start: tuple[str, ...] = ()
+    body: list[str] = []
     for raw in text.splitlines():
         words = raw.split()
         if not words or words[0].startswith("#"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from fprobe.registration import num_possible_cpus, set_num_possible_cpus
@@ -12,11 +12,11 @@ from tests.scenarios import steps
 from tests.scenarios.contexts import CALLS
 from tests.scenarios.log import Line
 from tests.scenarios.machine import Machine, NotSupported
-from tests.scenarios.probes import Fprobe, Ops
+from tests.scenarios.probes import Fprobe, Ops, Probe
 from tests.scenarios.script import Declaration, Script, Step
 from tests.scenarios.targets import DATA, Targets
 
-_KINDS = {"fprobe": Fprobe, "ops": Ops}
+_KINDS: dict[str, Callable[[Machine, Declaration], Probe]] = {"fprobe": Fprobe, "ops": Ops}
 
 
 @cache

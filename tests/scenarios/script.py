@@ -106,7 +106,7 @@ def _rule(words: tuple[str, ...]) -> Rule:
 
 
 def _steps(lines: Iterator[tuple[str, ...]], nested: bool) -> tuple[Step, ...]:
-    found = []
+    found: list[Step] = []
     for words in lines:
         if words == ("}",):
             if not nested:
