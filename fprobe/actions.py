@@ -42,7 +42,7 @@ class Action:
 
 
 def _handler(name: str) -> Resolved:
-    return Resolved(runtime().image.address(name), plain=True)
+    return Resolved(runtime().image.address(name), plain=True, wants_regs=False)
 
 
 class Count(Action):

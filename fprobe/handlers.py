@@ -18,13 +18,15 @@ ExitHandler = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Resolved:
-    """A handler's code. `kind`: flags of ftrace.records. `plain`: fit for the fast path. `cookie`: what it gets
+    """A handler's code. `kind`: flags of ftrace.records. `plain`: native code that
+    keeps its registers. `wants_regs`: it looks at its `regs`. `cookie`: what it gets
     as `fp`, if not the address of the native probe. `keep`: what keeps it alive.
     """
 
     address: int
     kind: int = 0
     plain: bool = False
+    wants_regs: bool = True
     cookie: int = 0
     keep: Any = None
 

@@ -35,8 +35,8 @@ def compiled(handler: NativeFunction, is_exit: bool) -> Resolved:
     code = object_of(handler, role)
     image = native_link.link(f"{role}:{handler.name}", code)
     runtime().faults.cover(image, [image.text])
-    plain = handler.options.cc == "preserve_most" and not _uses_registers(handler)
-    return Resolved(image.address(handler.name), plain=plain, keep=image)
+    plain = handler.options.cc == "preserve_most"
+    return Resolved(image.address(handler.name), plain=plain, wants_regs=_uses_registers(handler), keep=image)
 
 
 def object_of(handler: NativeFunction, role: str) -> bytes:

@@ -11,6 +11,7 @@ from ftrace.records import (
     HAS_ENTRY,
     HAS_EXIT,
     MAX_PROBES_PER_SITE,
+    NATIVE_REGS,
     WANTS_REGS,
     Item,
     ProbeList,
@@ -26,12 +27,16 @@ _FAST_DATA = 64
 
 
 class ListRecord:
-    """A native ProbeList and what keeps it alive. `probes` are in the order in which their entry handlers run."""
+    """A native ProbeList and what keeps it alive. `probes` are in the order in which their entry handlers run.
 
-    def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...]) -> None:
+    `after_prologue`: it is for sites whose return slot is not on top of the stack (mcount).
+    """
+
+    def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...], after_prologue: bool) -> None:
         if len(probes) > MAX_PROBES_PER_SITE:
             raise OSError(errno.ENOSPC, f"more than {MAX_PROBES_PER_SITE} probes on one function")
         self.probes = probes
+        self.after_prologue = after_prologue
         self.sites = 0
         """How many sites run it."""
         self._memory = ctypes.create_string_buffer(_ITEMS + Item.size * max(len(probes), 1) + 64)
@@ -55,29 +60,38 @@ class ListRecord:
     def choose_trampolines(self, runtime: Runtime) -> None:
         """By what the probes are and by their flags, now."""
         native = ProbeList.ctypes.from_address(self.address)
-        native.entry = runtime.image.address(_entry_trampoline(self.probes, native.data_size))
-        native.exit = runtime.image.address(_exit_trampoline(self.probes, native.data_size))
+        fast = _is_fast(self.probes, native.data_size) and not self.after_prologue
+        native.entry = runtime.image.address(_entry_trampoline(self.probes, native.data_size, fast))
+        native.exit = runtime.image.address(_exit_trampoline(self.probes, native.data_size, fast))
 
 
-def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
-    return len(probes) == 1 and not probes[0].native.flags
+def _is_fast(probes: tuple[NativeProbe, ...], data_size: int) -> bool:
+    """Whether the fast trampolines serve: one probe, nothing special about it, and there is something to call."""
+    if len(probes) != 1 or data_size > _FAST_DATA:
+        return False
+    native = probes[0].native
+    return not native.flags and bool(native.kind & (HAS_ENTRY | HAS_EXIT))
 
 
-def _entry_trampoline(probes: tuple[NativeProbe, ...], data_size: int) -> str:
+def _entry_trampoline(probes: tuple[NativeProbe, ...], data_size: int, fast: bool) -> str:
     if not probes:
         return "ftrace_entry_none"
-    kind = probes[0].native.kind
-    if not _is_fast(probes) or data_size > _FAST_DATA or not kind & (HAS_ENTRY | HAS_EXIT):
+    if not fast:
         return "ftrace_entry_complete"
+    kind = probes[0].native.kind
+    if kind & NATIVE_REGS:
+        return "ftrace_both_regs" if kind & HAS_EXIT else "ftrace_entry_regs"
     if not kind & HAS_EXIT:
         return "ftrace_entry_only"
     data = "" if not data_size else "_word" if data_size <= 8 else "_data"
     return ("ftrace_both" if kind & HAS_ENTRY else "ftrace_exit_only") + data
 
 
-def _exit_trampoline(probes: tuple[NativeProbe, ...], data_size: int) -> str:
-    if not probes or not _is_fast(probes) or data_size > _FAST_DATA:
+def _exit_trampoline(probes: tuple[NativeProbe, ...], data_size: int, fast: bool) -> str:
+    if not fast:
         return "ftrace_exit_from_list"
+    if probes[0].native.kind & NATIVE_REGS:
+        return "ftrace_exit_regs"
     return "ftrace_exit_fast_data" if data_size else "ftrace_exit_fast"
 
 
@@ -86,18 +100,16 @@ class ListCache:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._by_probes: dict[tuple[NativeProbe, ...], ListRecord] = {}
+        self._by_probes: dict[tuple[tuple[NativeProbe, ...], bool], ListRecord] = {}
         self._by_address: dict[int, ListRecord] = {}
         self._retired: list[ListRecord] = []
-        self.empty = self.get(())
-        self.empty.sites = 1
 
-    def get(self, probes: tuple[NativeProbe, ...]) -> ListRecord:
+    def get(self, probes: tuple[NativeProbe, ...], after_prologue: bool) -> ListRecord:
         """The list of these probes, made if there is none. Raises OSError(ENOSPC) if they are too many."""
-        record = self._by_probes.get(probes)
+        record = self._by_probes.get((probes, after_prologue))
         if record is None:
-            record = ListRecord(self._runtime, probes)
-            self._by_probes[probes] = self._by_address[record.address] = record
+            record = ListRecord(self._runtime, probes, after_prologue)
+            self._by_probes[probes, after_prologue] = self._by_address[record.address] = record
         return record
 
     def at(self, address: int) -> ListRecord:
@@ -106,22 +118,20 @@ class ListCache:
 
     def flags_changed(self, probe: NativeProbe) -> None:
         """Give the lists of a probe the trampolines that its flags ask for."""
-        for record in [self._by_probes.get((probe,)), *self._retired]:
-            if record is not None and record.probes == (probe,):
+        for record in (*self._by_probes.values(), *self._retired):
+            if record.probes == (probe,):
                 record.choose_trampolines(self._runtime)
 
     def moved(self, old: ListRecord, new: ListRecord, count: int) -> None:
         """`count` sites went from one list to another."""
-        if old is not self.empty:
-            old.sites -= count
-        if new is not self.empty:
-            new.sites += count
+        old.sites -= count
+        new.sites += count
 
     def retire(self) -> None:
         """Take lists that no site runs out of use; call `free` once every thread has been waited for."""
-        unused = [record for record in self._by_probes.values() if not record.sites]
+        unused = [record for record in self._by_probes.values() if record.probes and not record.sites]
         for record in unused:
-            del self._by_probes[record.probes]
+            del self._by_probes[record.probes, record.after_prologue]
         self._retired += unused
 
     def retired(self) -> list[ListRecord]:

@@ -13,7 +13,7 @@ FILTERED = 4  # a thread filter or a limit of hits is to be asked
 POOL_SHARED = 8  # the node pool has left its contention-free mode
 SWITCHING = 16  # ... and is just doing so
 EXHAUSTED = 64  # max_hits are used up: no more entries; the exits of those that were still come
-COMPLETE = 32  # the handlers are not bare native functions: foreign, Python, regs wanted
+COMPLETE = 32  # the handlers are not native functions that keep their registers
 
 # Probe.kind
 HAS_ENTRY = 1
@@ -23,6 +23,7 @@ PYTHON = 8  # also never called in an asynchronous context
 KPROBE_SHARED = 16
 CALLBACK = 32  # a bare ftrace_ops: func(ip, parent_ip, ops, regs), no recursion lock of its own
 WANTS_REGS = 128  # FTRACE_OPS_FL_SAVE_REGS
+NATIVE_REGS = 256  # native handlers that are given all registers
 ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
 
 MAX_PROBES_PER_SITE = 64

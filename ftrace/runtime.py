@@ -67,7 +67,8 @@ def constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "RECORD_IP": -stubs.RETURN_POINT,
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),
-        **_guard_offsets(), "USER_SS": 0x2B, "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
+        **_guard_offsets(), "USER_SS": 0x2B, "USER_FLAGS": 0x246, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
+        "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
         "XSAVE_SIZE": area.size + 64, "XSAVE_MASK": area.mask, "XSAVE": area.instruction, "VECTOR": area.register,
         "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
     }  # fmt: skip

@@ -69,6 +69,7 @@ class SiteBlock:
         """Sites whose function returns twice or leaves on another stack: their returns are never hooked."""
         self._runtime = runtime
         self._lists = lists
+        self._empty = lists.get((), module.site_kind == "mcount")
         self._text = _text_of(module)
         self._off = False
         self._slots: ctypes.Array[ctypes.c_uint64] | None = None
@@ -92,7 +93,7 @@ class SiteBlock:
 
     def list_at(self, index: int) -> ListRecord:
         """What the site at `index` runs."""
-        return self._lists.at(self._slots[index]) if self._slots is not None else self._lists.empty
+        return self._lists.at(self._slots[index]) if self._slots is not None else self._empty
 
     def apply(self, mask: int, change: Change) -> None:
         """Switch the sites in `mask`: each gets `change(list)`, and jumps to its stub or is a NOP again.
@@ -134,7 +135,7 @@ class SiteBlock:
         pointers[0] = self._runtime.image.address("ftrace_exit_complete")
         pointers[1] = self._runtime.image.address("ftrace_entry_slow")
         self._slots = (ctypes.c_uint64 * count).from_address(self._pointers + 16)
-        self._slots[:] = [self._lists.empty.address] * count
+        self._slots[:] = [self._empty.address] * count
         self._template = ctypes.create_string_buffer(self._template_bytes(), stubs.STUB_SIZE)
         self._describe()
         perf_map.add(self._stub_text.base, self._stub_text.size, f"stubs [{self.module.name}]")
@@ -142,7 +143,7 @@ class SiteBlock:
 
     def _template_bytes(self) -> bytes:
         template = self._runtime.template
-        return (stubs.swapping(template) if self.module.site_kind == "mcount" else template).code
+        return (stubs.swapping(template) if self._empty.after_prologue else template).code
 
     def _describe(self) -> None:
         count = len(self)
@@ -150,7 +151,7 @@ class SiteBlock:
         self._chosen = (ctypes.c_uint8 * count)()
         self._site_array = (ctypes.c_uint64 * count).from_buffer(self.addresses)
         self._native = Block.ctypes()
-        self._native.count, self._native.empty = count, self._lists.empty.address
+        self._native.count, self._native.empty = count, self._empty.address
         self._native.off = self._off
         self._native.sites, self._native.slots = ctypes.addressof(self._site_array), self._pointers + 16
         self._native.chosen, self._native.stubs = ctypes.addressof(self._chosen), ctypes.addressof(self._stubs)
@@ -245,7 +246,7 @@ class SiteBlock:
                 raise self._mismatch(index, "was written, but holds")
             last = index
             site = self.addresses[index]
-            is_empty = self._off or self.list_at(index) is self._lists.empty
+            is_empty = self._off or self.list_at(index) is self._empty
             wanted = stubs.NOP5 if is_empty else stubs.jump(site, self._stubs[index])
             memory.write_through_kernel(site, wanted)
             memory.sync_cores()

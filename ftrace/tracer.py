@@ -111,13 +111,13 @@ class Tracer:
 
         def add(old: ListRecord) -> ListRecord:
             members = {*old.probes, probe}
-            return self.table.lists.get(tuple(other for other in order if other in members))
+            return self.table.lists.get(tuple(other for other in order if other in members), old.after_prologue)
 
         return add
 
     def _removing(self, probe: NativeProbe) -> Change:
         def remove(old: ListRecord) -> ListRecord:
-            return self.table.lists.get(tuple(other for other in old.probes if other is not probe))
+            return self.table.lists.get(tuple(other for other in old.probes if other is not probe), old.after_prologue)
 
         return remove
 
@@ -182,7 +182,7 @@ class Tracer:
             busy = self._frames_in(block)
             if busy:
                 raise OSError(errno.EBUSY, f"module {module.name!r} is in use: {', '.join(busy)} has not returned")
-            block.apply(block.everything, lambda _old: self.table.lists.empty)
+            block.apply(block.everything, lambda old: self.table.lists.get((), old.after_prologue))
             self.table.lists.retire()
             self.table.blocks.remove(block)
         self.settle()

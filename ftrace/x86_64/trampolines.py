@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from string import Template
 
 from ftrace.x86_64.guard import GUARD
+from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
 
 PT_REGS_WORDS = 21
 _SAVED = ("rdi", "rsi", "rdx", "r8")
@@ -387,6 +388,9 @@ _ENTRY_IMAGE = """    sub $$8, %rsp
 """
 
 
+_REGS_IMAGE = _ENTRY_IMAGE.replace("    pushfq\n", "    push $$$USER_FLAGS\n")
+
+
 def _vectors(register: str, keep: bool) -> str:
     """Move the first eight vector registers (`register`: xmm, ymm or zmm) to the stack, or back."""
     move = {"xmm": "movaps", "ymm": "vmovaps", "zmm": "vmovaps"}[register]
@@ -414,6 +418,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         "keep": _push(_KEPT),
         "get": _pop(_KEPT),
         "image": _image(),
+        "regs_image": _REGS_IMAGE + _push(_IMAGE) + "\n    lea 184(%rsp), %rdi\n    mov %rdi, $REGS_SP(%rsp)\n    cld",
         "push_image": _push(_IMAGE),
         "unimage": _unimage(),
     }
@@ -426,7 +431,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         ("ftrace_exit_only_data", INLINE_DATA, NO_ENTRY),
     )
     exits = (("ftrace_exit_fast", EXIT_NO_DATA), ("ftrace_exit_fast_data", EXIT_INLINE_DATA))
-    texts = [ENTRY_FAST, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY, GUARD]
+    texts = [ENTRY_FAST, ENTRY_REGS, EXIT_REGS, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY, GUARD]
     texts += [_expand(BOTH_FAST, {"name": name, "data": data, "call": call}) for name, data, call in variants]
     texts += [_expand(EXIT_FAST, {"name": name, "data": data}) for name, data in exits]
     expanded = "\n".join(_expand(text, saves) for text in texts)

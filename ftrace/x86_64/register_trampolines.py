@@ -1,0 +1,171 @@
+"""The fast trampolines for native handlers that are given all registers (pt_regs), as assembly text.
+
+They are to `ftrace_both` and `ftrace_exit_fast` what those are to the complete ones: the same order of events for a single
+probe, with a register image around the handler. The flags word of the image is a constant: flags are dead at a function's
+entry and return.
+"""
+
+ENTRY_REGS = """
+# A site with one native probe whose handlers look at the registers.
+#   stack inside: pt_regs (168 bytes), 8 bytes of padding, return into the stub at 176(%rsp), parent at 184(%rsp)
+#   r11 = task, r10 = probe list, rdi = address of the return slot, r8 = the new node; then the handler's arguments
+    .globl ftrace_both_regs
+    .p2align 6
+ftrace_both_regs:
+$regs_image
+    mov $TOP(%r11), %rsi
+    cmp %rdi, $FRAME(%rsi)
+    jbe both_regs_complete
+    lea $NODE(%rsi), %r8
+    cmp $LIMIT(%r11), %r8
+    ja both_regs_complete
+    mov $ITEM_COUNTERS(%r10), %edx
+    mov $$$HIT_WITH_CREDIT, %rsi
+    add %rsi, $TALLY(%r11,%rdx)
+    js both_regs_no_credit
+    mov %r8, $TOP(%r11)
+    mov 176(%rsp), %rsi
+    mov 184(%rsp), %rdx
+    mov %rdi, $FRAME(%r8)
+    mov %r10, $PROBES(%r8)
+    mov %rsi, $STUB(%r8)
+    mov %rdx, $PARENT(%r8)
+    mov $RECORD_IP(%rsi), %rsi
+    lea 5(%rsi), %rax
+    mov %rax, $REGS_IP(%rsp)
+    mov $LIST_WORDS(%r10), %ecx
+    test %ecx, %ecx
+    je both_regs_no_data
+    lea $INLINE_DATA(%r8), %r8
+9:  movq $$0, -8(%r8,%rcx,8)
+    dec %ecx
+    jne 9b
+both_regs_call:
+    mov $ITEM_ENTRY(%r10), %rax
+    test %rax, %rax
+    je both_regs_hook
+    mov $ITEM_PROBE(%r10), %rdi
+    mov %rsp, %rcx
+    call *%rax
+    test %eax, %eax
+    jne both_regs_cancel
+both_regs_hook:
+    mov 176(%rsp), %rsi
+    mov $RECORD_IP(%rsi), %rsi
+    add $$5, %rsi
+    cmp $REGS_IP(%rsp), %rsi
+    jne both_regs_redirect
+$unimage
+    mov %fs:$TASK, %r11
+    movl $$0, $REC(%r11)
+    lea 48(%rsp), %rsp
+    cmp %esp, %esp
+    ret
+both_regs_no_data:
+    xor %r8d, %r8d
+    jmp both_regs_call
+both_regs_redirect:  # the hooked function is not to run: its stand-in returns through the stub
+    mov 176(%rsp), %rsi
+    add $$$EXIT_FROM_RETURN, %rsi
+    mov %rsi, 184(%rsp)
+    mov %fs:$TASK, %r11
+    movl $$0, $REC(%r11)
+    jmp entry_redirect
+both_regs_cancel:
+    mov %fs:$TASK, %rdi
+    call ftrace_cancel
+entry_regs_done:
+    mov 176(%rsp), %rsi
+    mov $RECORD_IP(%rsi), %rsi
+    add $$5, %rsi
+    cmp $REGS_IP(%rsp), %rsi
+    jne entry_redirect
+$unimage
+    lea 48(%rsp), %rsp
+    test %rsp, %rsp
+    ret
+both_regs_no_credit:
+    sub %rsi, $TALLY(%r11,%rdx)
+both_regs_complete:
+$unimage
+    lea 48(%rsp), %rsp
+    jmp ftrace_entry_complete
+
+# The same for a probe without an exit handler.
+    .globl ftrace_entry_regs
+    .p2align 6
+ftrace_entry_regs:
+$regs_image
+    mov $ITEM_COUNTERS(%r10), %edi
+    mov 176(%rsp), %rsi
+    mov 184(%rsp), %rdx
+    incq $TALLY(%r11,%rdi)
+    mov $RECORD_IP(%rsi), %rsi
+    lea 5(%rsi), %rax
+    mov %rax, $REGS_IP(%rsp)
+    mov $ITEM_PROBE(%r10), %rdi
+    xor %r8d, %r8d
+    mov %rsp, %rcx
+    call *$ITEM_ENTRY(%r10)
+    mov %fs:$TASK, %r11
+    movl $$0, $REC(%r11)
+    jmp entry_regs_done
+"""
+
+EXIT_REGS = """
+# Return of a call to such a site. r11 = node, r10 = probe list; every other register is the function's.
+#   stack inside: pt_regs (168 bytes), 16 bytes of padding, the parent at 184(%rsp), where `ret` goes
+    .globl ftrace_exit_regs
+    .p2align 6
+ftrace_exit_regs:
+    lea -8(%rsp), %r10
+    cmp %r10, $FRAME(%r11)
+    jne ftrace_exit_from_list
+    mov %fs:$TASK, %r10
+    cmpl $$0, $REC(%r10)
+    jne ftrace_exit_from_list
+    movl $$$FAST, $REC(%r10)
+    lea -24(%rsp), %rsp
+    push $$$USER_SS
+    lea 32(%rsp), %r10
+    push %r10
+    push $$$USER_FLAGS
+    push $$$USER_CS
+    push $PARENT(%r11)
+    push $$-1
+$push_image
+    mov $PROBES(%r11), %r10
+    mov $STUB(%r11), %rsi
+    mov $PARENT(%r11), %rdx
+    xor %r8d, %r8d
+    lea $INLINE_DATA(%r11), %rax
+    cmpl $$0, $LIST_WORDS(%r10)
+    cmovne %rax, %r8
+    mov $ITEM_PROBE(%r10), %rdi
+    mov $RECORD_IP(%rsi), %rsi
+    mov %rsp, %rcx
+    cld
+    call *$ITEM_EXIT(%r10)
+    mov %fs:$TASK, %r11
+    mov $TOP(%r11), %r8
+    mov $PROBES(%r8), %r10
+    mov $ITEM_COUNTERS(%r10), %esi
+    mov $$$CREDIT_UNIT, %rax
+    add %rax, $TALLY(%r11,%rsi)
+    mov $ITEM_PROBE(%r10), %rsi
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rsi)
+    jne 7f
+5:  mov $PARENT(%r8), %rax
+    mov %rax, 184(%rsp)
+    subq $$$NODE, $TOP(%r11)
+    movl $$0, $REC(%r11)
+$unimage
+    lea 56(%rsp), %rsp
+    ret
+7:  # the pool is shared by now
+    mov %r11, %rdi
+    call pool_donate
+    mov %fs:$TASK, %r11
+    mov $TOP(%r11), %r8
+    jmp 5b
+"""
