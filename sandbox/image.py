@@ -6,7 +6,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from sandbox import memory
 from sandbox.memory import TextMapping
@@ -35,8 +34,8 @@ class Image:
 
 
 def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
-    """By ascending address."""
-    return tuple(sorted(symbols, key=attrgetter("address")))
+    """By ascending address; of several names for one, a compiler's alias (`fib.localalias`) comes last."""
+    return tuple(sorted(symbols, key=lambda symbol: (symbol.address, "." in symbol.name)))
 
 
 def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:
