@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox import elf
+from sandbox.image import sorted_symbols
 from sandbox.symbols import Location, Symbol, locate
 
 _PT_LOAD, _PF_X = 1, 1
@@ -121,4 +122,4 @@ def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
         for name, info, section, value, size in file.symbols(tables[0])
         if section and section < elf.SHN_LORESERVE and info & 15 in wanted and name
     ]
-    return tuple(sorted(found, key=lambda symbol: symbol.address))
+    return sorted_symbols(found)
