@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sandbox.native import bool_, cast, fn, native, null, ptr, signal_fence, syscall, u32, u64, void
-from sandbox.signals import ucontext
+from sandbox.signals import SIGSYS, ucontext
 from sandbox.tasks import ContextCall, Task, current, task_get
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 NORMAL, SOFTIRQ, IRQ, NMI = range(4)
 NAMES = ("normal", "softirq", "irq", "nmi")
-SIGNAL = 31
-"""SIGSYS: asynchronous, hardly used, and passed on when it is not ours."""
+SIGNAL = SIGSYS
+"""Asynchronous, hardly used, and passed on when it is not ours."""
 _SYS_GETPID, _SYS_TGKILL = 39, 234
 _ARGUMENTS = 8
 

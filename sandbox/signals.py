@@ -34,7 +34,9 @@ from sandbox.native import (
 if TYPE_CHECKING:
     from sandbox.native_image import NativeImage
 
-SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL = 5, 11, 7, 8, 4
+SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS = 5, 11, 7, 8, 4, 31
+_ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
+"""Below these, handlers of probes run, for which an alternate stack can be too small."""
 CONSUMERS = 8
 _SYS_RT_SIGACTION = 13
 _SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 0x4, 0x0400_0000, 0x0800_0000, 0x4000_0000
@@ -170,7 +172,7 @@ class SignalRoom:
         old = _sigaction(signal, None)
         record.previous_handler, record.previous_flags = old.handler, old.flags
         record.previous_restorer, record.previous_mask = old.restorer, old.mask
-        flags = _SA_SIGINFO | _SA_RESTORER | _SA_NODEFER | (0 if signal == SIGTRAP else _SA_ONSTACK)
+        flags = _SA_SIGINFO | _SA_RESTORER | _SA_NODEFER | (0 if signal in _ON_INTERRUPTED_STACK else _SA_ONSTACK)
         _sigaction(signal, _KernelAction(self._dispatcher, flags, self._restorer, 0))
         self._installed.add(signal)
 

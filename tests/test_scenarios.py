@@ -133,6 +133,16 @@ def test_a_scenario_leaves_nothing_behind(tmp_path):
     assert log[6].startswith("  f.entry ip=scn_add@site") and log[6].endswith("running=0")
 
 
+def test_interrupts_nest_although_there_is_an_alternate_signal_stack(tmp_path):
+    script = (
+        "ops o lock\non o.func * irqcall scn_leaf 1\nset_filter o scn_leaf reset=1\nregister_ops o\ncall scn_leaf 0\n"
+    )
+    script += "hits o\nnmissed o\n"
+    done = _replay(_file(tmp_path, "deep.scn", script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("> hits o\n= 3 0\n> nmissed o\n= 1\n1 passed\n"), done.stdout
+
+
 # -- the comparison ---------------------------------------------------------------------------------------------
 
 

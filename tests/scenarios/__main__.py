@@ -55,6 +55,7 @@ def outcome(path: Path) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay the files that are named on the command line; the exit status."""
     options = _parser().parse_args(arguments)
+    faulthandler.enable()
     counts: Counter[str] = Counter()
     for path in options.files:
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
