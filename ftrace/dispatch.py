@@ -25,7 +25,7 @@ from ftrace.records import (
     ProbeList,
     StubRecord,
 )
-from ftrace.recursion import CREDIT, FTRACE, INSIDE, LIST, trylock, unlock
+from ftrace.recursion import CREDIT, FTRACE, INSIDE, LIST, SWITCH, trylock, unlock
 from ftrace.rethook import (
     EXIT_FROM_STUB,
     drop_dead,
@@ -287,7 +287,7 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     hit.parent = word_at(regs.sp)[0]
     hit.node = null
     hit.armed = 0
-    hit.interrupted = outer & CREDIT != 0
+    hit.interrupted = outer & (CREDIT | SWITCH) != 0
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     regs.ip = stub.ip + SITE_SIZE
     if outer == 0:

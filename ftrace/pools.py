@@ -11,7 +11,7 @@ given too late is donated.
 from __future__ import annotations
 
 from ftrace.records import POOL_SHARED, SWITCHING, Probe
-from ftrace.recursion import CREDIT
+from ftrace.recursion import CREDIT, SWITCH
 from sandbox.barrier import process_barrier
 from sandbox.native import (
     addressof,
@@ -125,7 +125,10 @@ def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
 
 @native
 def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
-    """One node for this call. `interrupted`: the hit came in a signal that stopped this task while it touched credits."""
+    """One node for this call.
+
+    `interrupted`: the hit came in a signal that stopped this task while it touched credits or switched a pool.
+    """
     taken = take_credit(task, probe)
     if taken == 1:
         return True
@@ -134,7 +137,11 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
             return True
         if interrupted:
             return False
+        task.rec |= SWITCH
+        signal_fence()
         pool_switch(task, probe)
+        signal_fence()
+        task.rec &= ~cast(u32, SWITCH)
     if interrupted and volatile_load(addressof(probe.flags)) & POOL_SHARED == 0:
         return False
     while volatile_load(addressof(probe.flags)) & POOL_SHARED == 0:

@@ -21,6 +21,8 @@ TRANSITION_BIT = 4
 FTRACE_NORMAL = 1 << (FTRACE + NORMAL_BIT)
 CREDIT = 1 << 11
 """The task may be touching its credits (ftrace.pools)."""
+SWITCH = 1 << 12
+"""The task is switching a pool, for which a hit in a signal that interrupts it must not wait."""
 FAST = INSIDE | FTRACE_NORMAL | CREDIT
 """What `rec` holds during a hit on the fast path, whose handlers are short and never wait."""
 
