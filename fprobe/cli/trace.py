@@ -23,6 +23,7 @@ _EPILOG = """\b
 Examples:
   fprobe trace 'vfs_*' --exclude vfs_fsync
   fprobe trace 'func*' --program prog.ll --call main 10
+  fprobe trace 'vfs_read' --native handler.py:large_reads:read_done
   fprobe trace '*' --program prog.c --limit 1000 --json | jq 'select(.type == "exit")'
 
 A duration includes what tracing the calls inside it costs: about a microsecond each.
@@ -38,22 +39,38 @@ A duration includes what tracing the calls inside it costs: about a microsecond 
 @click.option(
     "--limit", "-n", type=click.IntRange(min=1), metavar="N", help="Show the first N calls, count the others."
 )
+@click.option(
+    "--native",
+    metavar="FILE:ENTRY[:EXIT]",
+    shell_complete=candidates.files,
+    help="Run these native handlers instead, and print the maps of FILE.",
+)
 @call_option
 @program_options
 @output_options
 def trace_command(
-    patterns: tuple[str, ...], exclude: tuple[str, ...], limit: int | None, target: Target, console: Console
+    patterns: tuple[str, ...],
+    exclude: tuple[str, ...],
+    limit: int | None,
+    native: str | None,
+    target: Target,
+    console: Console,
 ) -> None:
     """Show every call of the functions that match PATTERN: arguments, result, nesting, duration.
 
     PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: one object per line, with a "type".
     """
     from fprobe.cli import matching, program
+    from fprobe.cli import native as natively
     from fprobe.cli.recording import Recorder
 
+    handlers = natively.load(native) if native else None
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns, exclude, target.notrace)
+    if handlers:
+        natively.run(console, match, call, handlers)
+        return
     recorder = Recorder(_views(module, match), limit or 0)
     _Session(console, module, match, call, recorder).run()
 

@@ -1,0 +1,161 @@
+"""`fprobe trace --native`: handlers in the native language in place of the printing ones, and the maps that they fill."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fprobe.cli.console import Console
+from fprobe.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from fprobe.cli.matching import Match
+    from fprobe.cli.program import ProgramCall
+
+
+@dataclass(frozen=True)
+class NativeHandlers:
+    """What a file gives: handlers (`exit` may be None), and its maps by name."""
+
+    entry: Any
+    exit: Any
+    maps: dict[str, Any]
+
+
+def load(text: str) -> NativeHandlers:
+    """The handlers that `FILE:ENTRY` or `FILE:ENTRY:EXIT` names; ENTRY may be empty.
+
+    Raises Failure naming what is not there or is not in the native language.
+    """
+    path, *names = _split(text)
+    with _shown_errors(path):
+        module = _executed(Path(path))
+    entry, exit_ = (_handler(module, path, name) for name in (*names, "")[:2])
+    return NativeHandlers(entry, exit_, dict(_maps(module)))
+
+
+def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandlers) -> None:
+    """Run the program with the handlers attached, and print the maps. Raises Failure if the program failed."""
+    from fprobe.cli import report
+    from fprobe.cli.probing import MAX_PENDING, attached
+    from fprobe.cli.running import CtrlC
+    from fprobe.cli.running import run as run_program
+
+    options = {"entry": handlers.entry, "exit": handlers.exit, "nr_maxactive": MAX_PENDING}
+    _check(handlers)
+    with console.alone(), CtrlC() as ctrl_c, attached(match, **options) as probe:
+        outcome = run_program(call, ctrl_c)
+        probe.disable()
+        show(console, handlers.maps)
+        report.summarise(console, call, outcome, match, probe)
+        report.conclude(outcome)
+
+
+def show(console: Console, maps: dict[str, Any]) -> None:
+    """Print the contents of maps; with --json, an object for each."""
+    from ftrace.maps.listing import lines
+    from sandbox import symbol_table
+
+    def describe(key: int) -> str:
+        return symbol_table.describe(key) if symbol_table.locate(key) else str(key)
+
+    for name, contents in maps.items():
+        console.line(console.bold(f"{name}:"))
+        for line in lines(contents, describe):
+            console.line(line)
+        console.object({"type": "map", "name": name, "entries": [_entry(item) for item in contents.items()]})
+
+
+def _entry(item: tuple[int, Any]) -> dict[str, Any]:
+    from ftrace.maps import Bucket
+
+    key, value = item
+    if isinstance(value, Bucket):
+        return {"row": key, "low": value.low, "high": value.high, "count": value.count}
+    return {"key": key, "value": _plain(value)}
+
+
+def _plain(value: Any) -> Any:
+    fields = getattr(type(value), "_fields_", None)
+    if fields is not None:
+        return {name: _plain(getattr(value, name)) for name, *_ in fields}
+    return value if isinstance(value, (int, type(None))) else [_plain(part) for part in value]
+
+
+def _split(text: str) -> list[str]:
+    path, *names = text.split(":")
+    if not path or not 1 <= len(names) <= 2 or not any(names):
+        raise Failure(f"--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not {text!r}")
+    return [path, *names]
+
+
+def _executed(path: Path) -> ModuleType:
+    """The file, run as a module; what stands beside it can be imported."""
+    if not path.is_file():
+        raise Failure(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise Failure(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _handler(module: ModuleType, path: str, name: str) -> Any:
+    from sandbox.native import NativeFunction
+
+    found = getattr(module, name, None) if name else None
+    if name and not isinstance(found, NativeFunction):
+        known = ", ".join(key for key, value in vars(module).items() if isinstance(value, NativeFunction)) or "none"
+        raise Failure(f"{path}: no native function {name!r}; there are: {known}")
+    return found
+
+
+def _maps(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    from sandbox.native.containers import Container
+
+    return ((name, value) for name, value in vars(module).items() if isinstance(value, Container))
+
+
+@contextmanager
+def _shown_errors(path: str) -> Iterator[None]:
+    """What a file raises when it is run, as a Failure."""
+    with _compile_errors():
+        try:
+            yield
+        except (Failure, SyntaxError):
+            raise
+        except Exception as error:
+            raise Failure(f"{path}: {type(error).__name__}: {error}") from None
+
+
+@contextmanager
+def _compile_errors() -> Iterator[None]:
+    """Errors of the compiler as a Failure, with the source line and a caret."""
+    from sandbox.native.errors import render
+
+    try:
+        yield
+    except SyntaxError as error:
+        raise Failure(render(error)) from None
+
+
+def _check(handlers: NativeHandlers) -> None:
+    """Compile the handlers. Raises Failure if they do not fit the probe."""
+    from fprobe.native_handler import compiled
+
+    with _compile_errors():
+        try:
+            for handler, is_exit in ((handlers.entry, False), (handlers.exit, True)):
+                if handler is not None:
+                    compiled(handler, is_exit)
+        except TypeError as error:
+            raise Failure(str(error)) from None

@@ -1,0 +1,77 @@
+"""`fprobe trace --native`: native handlers and their maps from the command line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+HANDLERS = """
+from __future__ import annotations
+import fprobe
+from sandbox.native import i32, ptr, u64
+
+arguments = fprobe.Hash(u64, u64, 16)
+results = fprobe.Histogram()
+
+@fprobe.native
+def begins(fp, ip, ret_ip, regs, data: ptr[u64]) -> i32:
+    arguments[regs.di] += 1
+    data[0] = regs.di
+    return 1 if regs.di == 3 else 0
+
+@fprobe.native
+def ends(fp, ip, ret_ip, regs, data: ptr[u64]):
+    results.add(regs.ax * 10 + data[0])
+"""
+
+
+@pytest.fixture
+def handlers(tmp_path):
+    path = tmp_path / "handlers.py"
+    path.write_text(HANDLERS)
+    return path
+
+
+def test_maps_are_printed_at_the_end(run, programs, handlers):
+    native = f"{handlers}:begins:ends"
+    found = run("trace", "fact", "--program", "prog.ll", "--call", "fact", "3", "--native", native, cwd=programs)
+    head, result = found.out.split("fact(3) = ")
+    assert head.split() == [
+        "arguments:", "1", "1", "2", "1", "3", "1",
+        "results:", "8", "..", "16", "1", "|########################################|",
+        "16", "..", "32", "1", "|########################################|",
+    ]  # fmt: skip
+    assert result.startswith("6\n") and "3 hits, 0 misses" in result
+
+
+def test_as_json(run, programs, handlers):
+    native = f"{handlers}:begins"
+    found = run(
+        "trace", "func1", "--program", "prog.ll", "--call", "func1", "5", "--native", native, "--json", cwd=programs
+    )
+    first, second, *rest = found.objects
+    assert first == {"type": "map", "name": "arguments", "entries": [{"key": 5, "value": 1}]}
+    assert second == {"type": "map", "name": "results", "entries": []}
+    assert [item["type"] for item in rest] == ["result", "summary"] and rest[1]["hits"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{path}", "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not "),
+        ("{path}:begin", "no native function 'begin'; there are: begins, ends"),
+        ("none.py:begins", "none.py: no such file"),
+        ("{path}::begins", "begins returns i32; an exit handler returns void"),
+        ("{path}:results", "no native function 'results'"),
+    ],
+)
+def test_what_is_wrong_is_said(run, handlers, text, message):
+    found = run("trace", "vfs_read", "--native", text.format(path=handlers), code=2)
+    assert message in found.err
+
+
+def test_a_compile_error_shows_its_place(run, handlers):
+    handlers.write_text(HANDLERS.replace("return 1 if", "x = 1.5\n    return 1 if"))
+    found = run("trace", "vfs_read", "--native", f"{handlers}:begins", code=2)
+    assert re.search(r"handlers.py:13:\d+: error: .*\n +x = 1.5\n +\^\^\^", found.err)
