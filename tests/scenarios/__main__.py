@@ -62,20 +62,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = outcome(path)
         faulthandler.cancel_dump_traceback_later()
         counts[result.verdict] += 1
-        print(json.dumps(asdict(result)) if options.json else _told(result), end="", flush=True)
-        if options.json:
-            print(flush=True)
+        print(json.dumps(asdict(result)) + "\n" if options.json else _told(result), end="", flush=True)
     if not options.json:
-        print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "no files")
+        print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return 2 if counts[UNREADABLE] else int(bool(counts[DIFFERS] or counts[FAILED]))
 
 
 def _told(result: Outcome) -> str:
-    """What is printed of an outcome: nothing if it passed and says nothing."""
-    if result.verdict == PASSED:
-        return f"{result.file}\n{result.detail}\n" if result.detail else ""
-    separator = "\n" if result.verdict == DIFFERS else " "
-    return f"{result.file}: {result.verdict}:{separator}{result.detail}\n"
+    """What is printed of an outcome: nothing if it passed and there is nothing to show."""
+    if not result.detail:
+        return ""
+    head = result.file if result.verdict == PASSED else f"{result.file}: {result.verdict}:"
+    separator = "\n" if result.verdict in (PASSED, DIFFERS) else " "
+    return f"{head}{separator}{result.detail}\n"
 
 
 def _parser() -> argparse.ArgumentParser:

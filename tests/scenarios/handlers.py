@@ -44,25 +44,32 @@ def data_words(address: int | None, size: int) -> Any:
     return (ctypes.c_int64 * (size // _WORD)).from_address(address) if address else None
 
 
-def run(machine: Machine, invocation: Invocation, arguments: str, extra: bool = False) -> int:
+def run(machine: Machine, invocation: Invocation, arguments: str) -> int:
     """Print the handler's line, carry out its actions, and give what it returns."""
     machine.active_handlers += 1
     try:
-        with machine.log.extra(extra):
-            _write_line(machine, invocation, arguments)
-            with machine.log.deeper():
-                for action in machine.rules_for(invocation.full_name, invocation.number):
-                    machine.log.write(f"- {' '.join(action)}")
-                    _perform(machine, invocation, action)
+        machine.log.write(_line(machine, invocation, arguments), _unstored(invocation))
+        with machine.log.deeper():
+            for action in machine.rules_for(invocation.full_name, invocation.number):
+                machine.log.write(f"- {' '.join(action)}")
+                _perform(machine, invocation, action)
     finally:
         machine.active_handlers -= 1
     return invocation.result
 
 
-def _write_line(machine: Machine, invocation: Invocation, arguments: str) -> None:
+def note_extra(machine: Machine, invocation: Invocation, arguments: str) -> None:
+    """Print the line of a handler that the kernel would not have called; it does nothing else, so that the rest agrees."""
+    machine.log.write(_line(machine, invocation, arguments), extra=True)
+
+
+def _line(machine: Machine, invocation: Invocation, arguments: str) -> str:
     shown = (f"{name}={_field(machine, invocation, name)}" for name in invocation.probe.show)
-    unstored = frozenset(range(len(invocation.data or ()))) - invocation.stored
-    machine.log.write(" ".join((invocation.full_name, arguments, *shown)), unstored)
+    return " ".join((invocation.full_name, arguments, *shown))
+
+
+def _unstored(invocation: Invocation) -> frozenset[int]:
+    return frozenset(range(len(invocation.data or ()))) - invocation.stored
 
 
 def data_text(machine: Machine, invocation: Invocation) -> str:

@@ -25,11 +25,10 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self.level = 0
-        self._extra = False
 
-    def write(self, text: str, unstored: frozenset[int] = frozenset()) -> None:
+    def write(self, text: str, unstored: frozenset[int] = frozenset(), extra: bool = False) -> None:
         """Add a line at the level as it is."""
-        self.lines.append(Line(f"{'  ' * self.level}{text}", unstored, self._extra))
+        self.lines.append(Line(f"{'  ' * self.level}{text}", unstored, extra))
 
     @contextmanager
     def deeper(self, levels: int = 1) -> Iterator[None]:
@@ -39,12 +38,3 @@ class Log:
             yield
         finally:
             self.level -= levels
-
-    @contextmanager
-    def extra(self, is_extra: bool) -> Iterator[None]:
-        """Mark what follows as what the kernel would not have printed."""
-        outer, self._extra = self._extra, self._extra or is_extra
-        try:
-            yield
-        finally:
-            self._extra = outer

@@ -90,8 +90,8 @@ class Fprobe:
 
     def prepare(self) -> None:
         """What comes before each registration of an object that is not registered: a fresh ops."""
-        self._missed_nodes = 0
         if not self.api.registered:
+            self._missed_nodes = 0
             self.api.ops = ftrace.ftrace_ops(flags=self._preset)
 
     def nmissed(self) -> str:
@@ -106,11 +106,15 @@ class Fprobe:
     def _entry(self, fp: int, ip: int, ret_ip: int, regs: int, data: int | None) -> int:
         if self._machine.targets.function_at(ip) is None:
             return 0
-        short = self._is_short(data)
-        self.hits[0] += not short
+        extra = self._is_short(data)
+        self.hits[0] += not extra
         self._stored[data or 0] = set()
-        invocation = self._invocation("entry", 0 if short else self.hits[0], regs, data)
-        return handlers.run(self._machine, invocation, self._arguments(invocation, ip, ret_ip), extra=short)
+        invocation = self._invocation("entry", self.hits[0], regs, data)
+        arguments = self._arguments(invocation, ip, ret_ip)
+        if extra:
+            handlers.note_extra(self._machine, invocation, arguments)
+            return 0
+        return handlers.run(self._machine, invocation, arguments)
 
     def _is_short(self, data: int | None) -> bool:
         """Whether this entry has found no return node, after which the kernel calls no handler."""
