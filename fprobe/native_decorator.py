@@ -7,8 +7,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from sandbox.native.function import Options, enclosing_names
-from sandbox.native.handler import decorator
+from sandbox.cache import default_cache
+from sandbox.cache import key as cache_key
+from sandbox.native.fingerprint import fingerprint
+from sandbox.native.function import Options, check_now, enclosing_names, plain_function
+from sandbox.native.handler import HandlerFunction
+from sandbox.native.unit import Unit
 
 if TYPE_CHECKING:
     from sandbox.native.types import Type
@@ -55,4 +59,20 @@ def native(
     not in the language, TypeError for what is not a plain function, ValueError for options that do not go together.
     """
     options = Options(name, bool(name), inline, False, bounded, cc)
-    return decorator(function, options, enclosing_names(sys._getframe(1)), parameters)
+    options.check()
+    names = enclosing_names(sys._getframe(1))
+
+    def decorate(target: Callable[..., Any]) -> HandlerFunction:
+        made = HandlerFunction(plain_function(target), options, names, parameters())
+        _check(made)
+        return made
+
+    return decorate(function) if function is not None else decorate
+
+
+def _check(handler: HandlerFunction) -> None:
+    """Check the handler now, unless the same one has been found well before: the cache knows."""
+    store = default_cache()
+    key = cache_key("checked", fingerprint(Unit(handler.name, [handler])))
+    if store.get(key) is None and check_now(handler):
+        store.put(key, b"")

@@ -13,8 +13,10 @@ from fprobe.handlers import Resolved
 from ftrace import native_link
 from ftrace.runtime import runtime
 from sandbox.cache import default_cache
+from sandbox.cache import key as cache_key
 from sandbox.native import NativeFunction, Unit, i32, void
 from sandbox.native.compile import compile_unit
+from sandbox.native.fingerprint import fingerprint
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
 from sandbox.native.verify import verify_object
@@ -41,11 +43,15 @@ def compiled(handler: NativeFunction, is_exit: bool) -> Resolved:
 
 def object_of(handler: NativeFunction, role: str) -> bytes:
     """The verified object of a handler. Raises TypeError if it does what a handler may not."""
-    store = default_cache()
-    code = compile_unit(Unit(f"{role}:{handler.name}", [handler], checked=True), cache=store)
-    problems = verify_object(code, native_link.ALLOWED)
-    if problems:
-        raise TypeError(f"{handler.name} cannot be a handler: {'; '.join(problems)}")
+    unit = Unit(f"{role}:{handler.name}", [handler], checked=True)
+    store, key = default_cache(), cache_key("verified", fingerprint(unit))
+    code = store.get(key)
+    if code is None:
+        code = compile_unit(unit)
+        problems = verify_object(code, native_link.ALLOWED)
+        if problems:
+            raise TypeError(f"{handler.name} cannot be a handler: {'; '.join(problems)}")
+        store.put(key, code)
     return code
 
 

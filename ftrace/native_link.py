@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 
 from ftrace import guarded_read
 from ftrace.runtime import runtime
@@ -20,7 +21,7 @@ def link(name: str, object_code: bytes) -> NativeImage:
 
     for symbol in guarded_read.SYMBOLS:
         binding.add_symbol(symbol, runtime().image.address(symbol))
-    image = NativeImage(name, object_code)
+    image = NativeImage(_free(name), object_code)
     for symbol in _symbols(object_code):
         if symbol.startswith(containers.PREFIX):
             _give_state(image, containers.find(symbol))
@@ -28,6 +29,15 @@ def link(name: str, object_code: bytes) -> NativeImage:
             image.variable(symbol).value = runtime().key.offset
     image.publish()
     return image
+
+
+_names: Counter[str] = Counter()
+
+
+def _free(name: str) -> str:
+    """`name`, or for further images of that name `name.2`, `name.3`, ..."""
+    _names[name] += 1
+    return name if _names[name] == 1 else f"{name}.{_names[name]}"
 
 
 def _give_state(image: NativeImage, container: containers.Container) -> None:

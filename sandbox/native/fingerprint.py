@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -23,6 +24,8 @@ from .function import NativeFunction
 from .structs import Struct
 from .types import Array, Function, Pointer, Type
 from .unit import Unit
+
+_WORD = re.compile(r"[^\W\d]\w*")
 
 
 def fingerprint(unit: Unit, opt: int = 2) -> str:
@@ -46,6 +49,13 @@ def _compiler() -> str:
     return digest.hexdigest()
 
 
+def _words(function: NativeFunction, lines: list[str]) -> list[str]:
+    """The identifiers in the source of *function*, in order, as far as its code reaches."""
+    code = function.__wrapped__.__code__
+    last = max(line for *_, line in code.co_lines() if line is not None)
+    return list(dict.fromkeys(_WORD.findall("".join(lines[code.co_firstlineno - 1 : last]))))
+
+
 class _Reader:
     """Reads all that functions depend on, each thing once."""
 
@@ -62,12 +72,15 @@ class _Reader:
                 yield f"{function.name} {function.options} {function.filename}:{line}"
                 yield from self._module(function)
                 yield from self._names(function.namespace.locals)
+                for type_ in function.implied:
+                    yield from self._type(type_)
 
     def _module(self, function: NativeFunction) -> Iterator[str]:
-        python = function.__wrapped__
-        if self._is_new(python.__globals__):
-            yield "".join(linecache.getlines(function.filename, python.__globals__))
-            yield from self._names(python.__globals__)
+        names = function.__wrapped__.__globals__
+        lines = linecache.getlines(function.filename, names)
+        if self._is_new(names):
+            yield "".join(lines)
+        yield from self._names({word: names[word] for word in _words(function, lines) if word in names})
 
     def _names(self, names: Mapping[str, Any]) -> Iterator[str]:
         for name, value in list(names.items()):

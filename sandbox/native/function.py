@@ -14,7 +14,7 @@ from . import source
 from .annotations import Namespace
 from .declarations import Callee
 from .errors import NativeError, Origin
-from .types import Function
+from .types import Function, Type
 
 # The front end is imported where something is checked: a process that finds its objects in the cache never needs it.
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class NativeFunction(Callee):
     def bounded(self) -> bool:
         """Whether every loop must show its bound."""
         return self.options.bounded
+
+    @property
+    def implied(self) -> tuple[Type, ...]:
+        """The types in its signature that its source does not name."""
+        return ()
 
     @property
     def filename(self) -> str:
@@ -194,13 +199,18 @@ def plain_function(target: Any) -> FunctionType:
     return target
 
 
-def check_now(function: NativeFunction) -> None:
-    """Checks *function*, unless it names something that its file defines further down. Raises NativeError."""
+def check_now(function: NativeFunction) -> bool:
+    """Checks *function*; whether it could be: it may name something that its file defines further down.
+
+    Raises NativeError.
+    """
     try:
         function.check()
     except NativeError as error:
         if not source.binds(function.__wrapped__, error.unknown):
             raise
+        return False
+    return True
 
 
 def enclosing_names(frame: Any) -> dict[str, Any]:

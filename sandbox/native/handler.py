@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,11 @@ class HandlerFunction(NativeFunction):
             made = type(self)(self.__wrapped__, self.options, self._names, self._parameters, result)
             self._variants[result] = made
         return self._variants[result]
+
+    @property
+    def implied(self) -> tuple[Type, ...]:
+        """The types of its kind and role."""
+        return (*self._parameters, self._assumed_result)
 
     @property
     def data_size(self) -> int:
@@ -122,25 +127,3 @@ def _fallback(function: TypedFunction, scratch: GlobalVariable) -> Any:
     data, room = LocalPlace(at, type_, name), GlobalPlace(at, scratch.type, "scratch", scratch)
     missing = Compare(at, BOOL, "==", Load(at, type_, data), NullPointer(at, type_))
     return If(at, missing, [Assign(at, data, Cast(at, type_, AddressOf(at, Pointer(scratch.type), room)))], [])
-
-
-def decorator(
-    function: Callable[..., Any] | None,
-    options: Options,
-    names: dict[str, Any],
-    parameters: Callable[[], Sequence[Type]],
-) -> Any:
-    """What `@native` for handlers of one kind does: with or without options, and with an eager check.
-
-    *parameters* gives the types of the kind. Raises NativeError, TypeError and ValueError as `native` does.
-    """
-    from .function import check_now, plain_function
-
-    options.check()
-
-    def decorate(target: Callable[..., Any]) -> HandlerFunction:
-        made = HandlerFunction(plain_function(target), options, names, parameters())
-        check_now(made)
-        return made
-
-    return decorate(function) if function is not None else decorate
