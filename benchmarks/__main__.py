@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import machine, probes, processes, reference, report, scale
+from benchmarks import compared, machine, probes, processes, reference, report, scale
 from benchmarks.measure import Row, measure, summarise
 from benchmarks.processes import Samples
 
@@ -17,7 +17,12 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
     `calls`: of a sample; `functions`: of the large program.
     """
     before = scale.rows(max(functions // 50, 1))
-    return before, [*reference.rows(calls), *probes.rows(calls), *scale.large_rows(functions, calls)]
+    return before, [
+        *reference.rows(calls),
+        *probes.rows(calls),
+        *compared.rows(calls),
+        *scale.large_rows(functions, calls),
+    ]
 
 
 def choose(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:

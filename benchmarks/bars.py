@@ -60,6 +60,7 @@ BARS = (
     *(_milliseconds(f"attach.50000{kind}", "register", 30) for kind in ("", ".entry", ".first")),
     *(_milliseconds(f"attach.50000{kind}", "unregister", 20) for kind in ("", ".entry", ".first")),
     Bar("threads.2", "two threads over one", _extra("threads.2", "ratio"), _just(1.8), at_least=True),
+    Bar("handler.native_vs_c", "native over C", _extra("handler.native_vs_c", "ratio"), _just(1.1)),
     _times("fprobe.both.native.among50000", "fprobe.both.native", 1.1, "1.1x fprobe.both.native"),
 )
 """The bars, several for some rows."""
