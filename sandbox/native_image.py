@@ -27,7 +27,8 @@ class NativeImage:
         """What its code is listed under, like a module's."""
         self.keep: list[object] = []
         """What its code refers to, and so has to live as long."""
-        self._object_code = object_code
+        self.object_code = object_code
+        """What it was linked from."""
         from llvmlite import binding
 
         from sandbox.native.compile import target_machine
@@ -51,7 +52,7 @@ class NativeImage:
         """Its functions and the labels of its assembly, by ascending address; each reaches to the next."""
         from sandbox import elf
 
-        file = elf.ElfFile(self._object_code)
+        file = elf.ElfFile(self.object_code)
         table = file.sections_of_type(elf.SHT_SYMTAB)[0]
         names = file.strings(table)
         text = file.sections_named(".text")[0]
@@ -75,8 +76,8 @@ class NativeImage:
 
         symbol_table.add(self.name, self.symbols)
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.symbols)
-        text = elf.ElfFile(self._object_code).sections_named(".text")[0]
-        self._seen_by_debuggers = gdbjit.register(elf.placed(self._object_code, {text: self.text[0]}))
+        text = elf.ElfFile(self.object_code).sections_named(".text")[0]
+        self._seen_by_debuggers = gdbjit.register(elf.placed(self.object_code, {text: self.text[0]}))
 
     def call(self, symbol: str, *arguments: int) -> int:
         """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number."""

@@ -21,6 +21,7 @@ Examples:
   fprobe disasm vfs_read
   fprobe disasm vfs_read --stub
   fprobe disasm main --program prog.c --all
+  fprobe disasm handler.py:large_reads --source
 """
 
 _SHOWN = 8
@@ -31,13 +32,23 @@ _SHOWN = 8
 @click.argument("function", metavar="FUNC", shell_complete=candidates.functions)
 @click.option("--stub", is_flag=True, help="Also the stub that the probed entry jumps to.")
 @click.option("--all", "-a", "everything", is_flag=True, help="The whole function, not only its entry.")
+@click.option("--source", is_flag=True, help="Of a native handler, FILE.py:NAME: all of it, with its Python lines.")
 @program_options
 @output_options
-def disasm_command(function: str, stub: bool, everything: bool, target: Target, console: Console) -> None:
-    """Show the bytes at the entry of FUNC as loaded, and while a probe is on it. `=>` marks the patched place."""
-    from fprobe.cli import matching, program
+def disasm_command(function: str, stub: bool, everything: bool, source: bool, target: Target, console: Console) -> None:
+    """Show the bytes at the entry of FUNC as loaded, and while a probe is on it. `=>` marks the patched place.
+
+    FUNC may also be a native handler, as FILE.py:NAME.
+    """
+    from fprobe.cli import matching, native_code, program
+    from fprobe.cli.failure import Failure
     from fprobe.cli.probing import attached
 
+    if native_code.is_handler(function):
+        native_code.show(console, function, None if everything or source else _SHOWN, source)
+        return
+    if source:
+        raise Failure(f"--source is for native handlers, FILE.py:NAME, not for {function!r}")
     module = program.load(target)
     with input_errors():
         symbol = module.symbol(function)

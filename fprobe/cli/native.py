@@ -17,6 +17,8 @@ from fprobe.cli.failure import Failure
 if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
+    from fprobe.handlers import Resolved
+    from sandbox.native_image import NativeImage
 
 
 @dataclass(frozen=True)
@@ -150,12 +152,26 @@ def _compile_errors() -> Iterator[None]:
 
 def _check(handlers: NativeHandlers) -> None:
     """Compile the handlers. Raises Failure if they do not fit the probe."""
+    for handler, is_exit in ((handlers.entry, False), (handlers.exit, True)):
+        if handler is not None:
+            _compiled(handler, is_exit)
+
+
+def compile_handler(handler: Any) -> NativeImage:
+    """The linked code of a handler, in the role that its result says. Raises Failure if it has none."""
+    from sandbox.native import void
+
+    with _compile_errors():
+        is_exit = handler.signature.result == void
+    image: NativeImage = _compiled(handler, is_exit).keep
+    return image
+
+
+def _compiled(handler: Any, is_exit: bool) -> Resolved:
     from fprobe.native_handler import compiled
 
     with _compile_errors():
         try:
-            for handler, is_exit in ((handlers.entry, False), (handlers.exit, True)):
-                if handler is not None:
-                    compiled(handler, is_exit)
+            return compiled(handler, is_exit)
         except TypeError as error:
             raise Failure(str(error)) from None

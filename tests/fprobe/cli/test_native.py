@@ -75,3 +75,27 @@ def test_a_compile_error_shows_its_place(run, handlers):
     handlers.write_text(HANDLERS.replace("return 1 if", "x = 1.5\n    return 1 if"))
     found = run("trace", "vfs_read", "--native", f"{handlers}:begins", code=2)
     assert re.search(r"handlers.py:13:\d+: error: .*\n +x = 1.5\n +\^\^\^", found.err)
+
+
+def test_the_code_of_a_handler_with_its_source(run, handlers):
+    lines = run("disasm", f"{handlers}:begins", "--source").out.splitlines()
+    assert lines[0] == "begins, native"
+    headings = [line for line in lines if line.startswith(("handlers.py:", "hash.py:"))]
+    assert any(line.startswith("hash.py:") for line in headings), "what was inlined has its own place"
+    assert "handlers.py:12: data[0] = regs.di" in headings
+    after = lines[lines.index("handlers.py:13: return 1 if regs.di == 3 else 0") + 1]
+    assert re.match(r"   0x[0-9a-f]+ \+0x[0-9a-f]+ +([0-9a-f]{2} )+ +\w", after)
+    assert sum(line.strip().startswith("0x") for line in lines) > 20
+
+
+def test_the_source_of_each_instruction_as_json(run, handlers):
+    found = run("disasm", f"{handlers}:ends", "--source", "--json").document
+    assert found["function"] == "ends"
+    assert {item["line"] for item in found["loaded"] if item.get("file") == str(handlers)} >= {16, 17}
+
+
+def test_source_is_for_handlers(run):
+    assert (
+        "--source is for native handlers, FILE.py:NAME, not for 'vfs_read'"
+        in run("disasm", "vfs_read", "--source", code=2).err
+    )
