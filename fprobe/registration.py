@@ -85,7 +85,6 @@ class fprobe:
         self._flags = flags
         self._final = Counts()
         self._handlers: tuple[Resolved, ...] = ()
-        self._ever_registered = False
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -229,7 +228,6 @@ def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
         fp.ops.hooks_return = fp.exit_handler is not None
         fp.ops.detach = lambda: unregister_fprobe(fp)
         ftrace.register_ops(fp.ops, probe)
-        fp._ever_registered = True
     except BaseException:
         ftrace.ftrace_free_filter(fp.ops)
         raise
@@ -250,7 +248,7 @@ def unregister_fprobe(fp: fprobe | None) -> None:
 
     Raises OSError: EINVAL if it was never registered, EBUSY if it is not registered any more.
     """
-    if fp is None or not fp._ever_registered:
+    if fp is None or not fp.ops.ever_listed:
         raise OSError(errno.EINVAL, "this fprobe was never registered")
     if not fp.registered:
         raise OSError(errno.EBUSY, "this fprobe is not registered any more")
@@ -286,7 +284,7 @@ def fprobe_disabled(fp: fprobe | None) -> bool:
 
 def fprobe_is_registered(fp: fprobe | None) -> bool:
     """Whether `fp` has been registered; stays True after unregistering (FP-49)."""
-    return fp is not None and fp._ever_registered
+    return fp is not None and fp.ops.ever_listed
 
 
 def functions_of(fp: fprobe) -> Selection:

@@ -44,6 +44,8 @@ class ftrace_ops:
         self.detach: Callable[[], Any] = lambda: unregister_ftrace_function(self)
         self.hooks_return = False
         """Whether its probe has something to do when a function returns."""
+        self.ever_listed = False
+        """Whether it has been among the registered operations: what saved_func tells in the kernel (FP-43, FP-49)."""
         self._probe: NativeProbe | None = None
 
     @property
@@ -145,6 +147,7 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
             raise OSError(errno.EBUSY, "this ftrace_ops is registered already")
         if ops.flags & FTRACE_OPS_FL_PERMANENT and not tracing.switched_on:
             raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is switched off")
+        ops.ever_listed = True
         _check_ipmodify(tracing, ops, ops.selection())
         ops._probe = probe
         tracing.enable(ops)

@@ -143,6 +143,12 @@ def test_interrupts_nest_although_there_is_an_alternate_signal_stack(tmp_path):
     assert done.stdout.endswith("> hits o\n= 3 0\n> nmissed o\n= 1\n1 passed\n"), done.stdout
 
 
+def test_a_registration_that_failed_has_not_been_one(tmp_path):
+    script = "fprobe f entry\nregister_fprobe f scn_add\nunregister_fprobe f\nregister_fprobe f scn_nosuch\n"
+    done = _replay(_file(tmp_path, "again.scn", script + "fprobe_is_registered f\nunregister_fprobe f\n"))
+    assert done.stdout.splitlines()[-5:-1] == ["> fprobe_is_registered f", "= 0", "> unregister_fprobe f", "= -EINVAL"]
+
+
 # -- the comparison ---------------------------------------------------------------------------------------------
 
 
