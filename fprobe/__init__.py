@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fprobe.actions import Count, Record, Stat
     from fprobe.attachment import Attachment, attach
     from fprobe.native_decorator import native
+    from fprobe.native_handler import native_mishaps
     from fprobe.registration import (
         FPROBE_FL_DISABLED,
         FPROBE_FL_KPROBE_SHARED,
@@ -44,6 +45,7 @@ _HOMES = {
     "fprobe.actions": ("Count", "Record", "Stat"),
     "fprobe.attachment": ("Attachment", "attach"),
     "fprobe.native_decorator": ("native",),
+    "fprobe.native_handler": ("native_mishaps",),
     "fprobe.registration": (
         "FPROBE_FL_DISABLED",
         "FPROBE_FL_KPROBE_SHARED",
@@ -81,6 +83,7 @@ __all__ = [
     "fprobe_disabled",
     "fprobe_is_registered",
     "native",
+    "native_mishaps",
     "per_task",
     "probe_read_faults",
     "register_fprobe",

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from fprobe.handlers import Resolved
 from ftrace import native_link
@@ -20,6 +20,7 @@ from sandbox.native.fingerprint import fingerprint
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
 from sandbox.native.verify import verify_object
+from sandbox.native_image import NativeImage
 
 PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 
@@ -37,8 +38,37 @@ def compiled(handler: NativeFunction, is_exit: bool) -> Resolved:
     code = object_of(handler, role)
     image = native_link.link(f"{role}:{handler.name}", code)
     runtime().faults.cover(image, [image.text])
+    _images.setdefault(handler.__wrapped__, []).append(image)
     plain = handler.options.cc == "preserve_most"
     return Resolved(image.address(handler.name), plain=plain, wants_regs=_uses_registers(handler), keep=image)
+
+
+_images: dict[Any, list[NativeImage]] = {}
+
+
+class Mishaps(NamedTuple):
+    """What went wrong in a native handler without harm."""
+
+    zero_divisions: int
+    """Divisions by zero, which gave 0."""
+    bad_indices: int
+    """Indices outside of arrays of known length, which became 0."""
+
+
+def native_mishaps(handler: Any) -> Mishaps:
+    """The mishaps of a handler in all its roles since it was first registered. Raises TypeError for another object."""
+    if not isinstance(handler, NativeFunction):
+        raise TypeError(f"not a native handler: {handler!r}")
+    images = _images.get(handler.__wrapped__, [])
+    return Mishaps(*(sum(_count(image, f"native.{name}") for image in images) for name in Mishaps._fields))
+
+
+def _count(image: NativeImage, symbol: str) -> int:
+    """A counter, which only code that may need it has."""
+    try:
+        return image.variable(symbol).value
+    except LookupError:
+        return 0
 
 
 def object_of(handler: NativeFunction, role: str) -> bytes:

@@ -18,27 +18,25 @@ end = extern("ftrace_probe_end", fn[void])
 read_faults = global_var(u64, 0, name="probe_read_faults")
 
 
-@native
-def way_on(ip: u64) -> u64:
-    """Where a copy that faulted at `ip` goes on; 0 if that is no guarded copy."""
-    if ip < cast(u64, copy_words) or ip >= cast(u64, end):
-        return 0
-    if ip < cast(u64, zero_words):
-        return cast(u64, zero_words)
-    if ip < cast(u64, copy_text) or ip >= cast(u64, empty_text):
-        return cast(u64, failed)
-    return cast(u64, empty_text)
+@native(inline=True)
+def within(ip: u64, first: u64, past: u64) -> bool_:
+    return first <= ip and ip < past
 
 
 @native
 def read_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """A consumer of SIGSEGV and SIGBUS."""
-    where = way_on(context.ip)
-    if where == 0:
+    """A consumer of SIGSEGV and SIGBUS: a copy that faulted goes on with clearing its destination, if that is there."""
+    ip = context.ip
+    if within(ip, cast(u64, copy_words), cast(u64, zero_words)):
+        context.ip = cast(u64, zero_words)
+    elif within(ip, cast(u64, copy_text), cast(u64, empty_text)):
+        context.ip = cast(u64, empty_text)
+    elif within(ip, cast(u64, zero_words), cast(u64, end)):
+        context.ip = cast(u64, failed)
+        return True
+    else:
         return False
-    if context.ip < cast(u64, zero_words) or context.ip >= cast(u64, copy_text):
-        atomic_add(addressof(read_faults), 1, "relaxed")
-    context.ip = where
+    atomic_add(addressof(read_faults), 1, "relaxed")
     return True
 
 

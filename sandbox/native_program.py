@@ -88,8 +88,21 @@ class Program:
     def _load(self) -> Module:
         from sandbox.loading import load_native
 
+        _refuse_maps(list(self.functions.values()))
         unit = Unit(self.name, list(self.functions.values()), bounded=False)
         return load_native(unit.ir(), self.name, NativeInterface(self.functions))
+
+
+def _refuse_maps(functions: list[SandboxFunction]) -> None:
+    """Raises TypeError for a function that uses a map: its memory is found through the task, which handlers have."""
+    from sandbox.native import graph
+    from sandbox.native.containers import PREFIX
+    from sandbox.native.tree import GlobalPlace, nodes
+
+    for function in graph.order(functions):
+        for place in nodes(function.typed.body, GlobalPlace):
+            if getattr(place.variable, "symbol", "").startswith(PREFIX):
+                raise TypeError(f"{function.name} uses a map, and maps are for probe handlers")
 
 
 class NativeInterface:

@@ -13,7 +13,7 @@ from typing import Any
 from ftrace.runtime import runtime
 from sandbox import memory, tasks
 from sandbox.native import Structure, addressof, array, atomic_add, cast, native, ptr, struct, u8, u64
-from sandbox.native.containers import Container, Operation
+from sandbox.native.containers import PREFIX, Container, Operation
 from sandbox.native.structs import Struct, ctypes_type
 from sandbox.native.types import Int, Type
 from sandbox.tasks import current
@@ -89,6 +89,9 @@ class Map(Container):
         self._state = MapState.ctypes(**where, count=size, element=element, **layout)
         self._finalizer = weakref.finalize(self, memory.release, base, length * areas)
         self._finalizer.atexit = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name.removeprefix(PREFIX)}: {self.size} places>"
 
     @property
     def state(self) -> bytes:

@@ -159,9 +159,10 @@ class Hash(Map, Mapping[int, Any]):
         return found
 
     def _used(self, area: int) -> Iterator[tuple[int, int]]:
-        first, element, last = self._state.first, self._state.element, self._places - 1
-        for index in range(self._places):
-            address = area + first + index * element
-            word = ctypes.c_uint64.from_address(address).value
-            if word:
-                yield self.key.wrap(0 if index == last else word), address
+        """The keys of an area and the addresses of their places."""
+        first, element, last = area + self._state.first, self._state.element, self._places - 1
+        if AreaHeader.ctypes.from_address(area).used or ctypes.c_uint64.from_address(first + last * element).value:
+            words = (ctypes.c_uint64 * (self._places * element // 8)).from_address(first)[:: element // 8]
+            for index, word in enumerate(words):
+                if word:
+                    yield self.key.wrap(0 if index == last else word), first + index * element

@@ -137,3 +137,33 @@ def lookups(fp, ip, ret_ip, regs, data):
         cells[0] += by_ip.get(regs.di)
     else:
         cells[1] += by_ip.get(regs.di) + 1
+
+
+common = fprobe.Hash(u64, u64, 512, shared=True)
+
+
+@fprobe.native
+def count_arguments(fp, ip, ret_ip, regs, data):
+    """Every argument and the next one, of all threads."""
+    common[regs.di] += 1
+    common[regs.di + 1] += 1
+
+
+@fprobe.native
+def write_badly(fp, ip, ret_ip, regs, data):
+    if probe_read(cast(ptr[u64], regs.di), ip, 8) == -14:
+        cells[0] += 1
+    if probe_read(cast(ptr[u64], regs.di), ip, 64) == -14:
+        cells[1] += 1
+    if probe_read_str(cast(ptr[u8], regs.di), ip, 64) == -14:
+        cells[2] += 1
+    if probe_read(cast(ptr[u64], regs.di), ip, 1 << 17) == -7 and probe_read_str(cast(ptr[u8], ip), ip, 0) == -22:
+        cells[3] += 1
+
+
+@fprobe.native
+def blunder(fp, ip, ret_ip, regs, data):
+    room: array[u64, 4] = zeroed
+    room[regs.di] = 5
+    cells[0] = room[0]
+    cells[1] = 7 // regs.di if regs.di < 4 else 9

@@ -262,3 +262,63 @@ def test_a_handler_takes_60_ms_and_from_the_cache_5(limit: float, cache_of_this_
 @pytest.fixture(scope="module")
 def cache_of_this_test(tmp_path_factory: Any) -> str:
     return str(tmp_path_factory.mktemp("cache"))
+
+
+@isolated
+def test_a_shared_hash_loses_nothing() -> None:
+    module = basic()
+    with fprobe.attach("leaf", entry=given.count_arguments):
+        threads = [threading.Thread(target=lambda: [module["loop"](250) for _ in range(200)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    rounds = 4 * 200
+    expected = {0: rounds, 250: rounds, **dict.fromkeys(range(1, 250), 2 * rounds)}
+    assert dict(given.common) == expected and given.common.dropped == 0
+
+
+@isolated
+def test_a_bad_destination_is_no_crash_either() -> None:
+    module = basic()
+    before = fprobe.probe_read_faults()
+    with fprobe.attach("leaf", entry=given.write_badly):
+        module["leaf"](16)
+        module["leaf"](1 << 63)
+    assert list(given.cells) == [2, 2, 2, 2] and fprobe.probe_read_faults() - before == 6
+
+
+def test_division_by_zero_and_bad_indices_are_counted(module: Any) -> None:
+    with fprobe.attach("leaf", entry=given.blunder):
+        module["leaf"](0)
+        assert list(given.cells)[:2] == [5, 0] and fprobe.native_mishaps(given.blunder) == (1, 0)
+        module["leaf"](4)
+        assert list(given.cells)[:2] == [5, 9] and fprobe.native_mishaps(given.blunder) == (1, 1)
+    with pytest.raises(TypeError, match="not a native handler: 5"):
+        fprobe.native_mishaps(5)
+
+
+@isolated
+def test_the_room_for_per_task_variables_is_limited() -> None:
+    made = [fprobe.per_task(given.u64)]
+    with pytest.raises(MemoryError, match="a per-task variable of 8 bytes does not fit: 0 of a task's room are left"):
+        while True:
+            made.append(fprobe.per_task(given.u64))
+    assert len(made) + 1 == 1024 // 8
+
+
+@isolated
+def test_a_new_thread_finds_its_variables_zero() -> None:
+    module = basic()
+    seen = []
+
+    def body() -> None:
+        module["leaf"](1)
+        seen.append(dict(given.depth.items())[threading.get_native_id()])
+
+    with fprobe.attach("leaf", entry=given.count_all):
+        for _ in range(5):
+            thread = threading.Thread(target=body)
+            thread.start()
+            thread.join()
+    assert seen == [1] * 5

@@ -83,3 +83,17 @@ def test_what_is_not_in_the_language_is_refused_at_once() -> None:
         @sandbox.function(module="refused")
         def half(x: u64) -> float:
             return x / 2
+
+
+hits = fprobe.Array(u64, 4)
+
+
+@sandbox.function(module="with_maps")
+def counting(x: u64) -> u64:
+    hits[x] += 1
+    return x
+
+
+def test_maps_are_for_handlers() -> None:
+    with pytest.raises(TypeError, match="counting uses a map, and maps are for probe handlers"):
+        counting(1)
