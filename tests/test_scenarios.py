@@ -133,6 +133,13 @@ def test_a_scenario_leaves_nothing_behind(tmp_path):
     assert log[6].startswith("  f.entry ip=scn_add@site") and log[6].endswith("running=0")
 
 
+def test_calls_in_other_contexts_need_no_probe(tmp_path):
+    script = "softcall scn_add 1 2\nirqcall scn_add 3 4\n"
+    log = "> softcall scn_add 1 2\n= 3\n> irqcall scn_add 3 4\n= 7\n"
+    done = _replay(_file(tmp_path, "bare.scn", f"{script}---\n{log}"))
+    assert done.stdout == "1 passed\n"
+
+
 def test_interrupts_nest_although_there_is_an_alternate_signal_stack(tmp_path):
     script = (
         "ops o lock\non o.func * irqcall scn_leaf 1\nset_filter o scn_leaf reset=1\nregister_ops o\ncall scn_leaf 0\n"

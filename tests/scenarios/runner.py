@@ -8,6 +8,7 @@ from functools import cache
 
 from fprobe.registration import num_possible_cpus, set_num_possible_cpus
 from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
+from ftrace.tracer import tracer
 from tests.scenarios import steps
 from tests.scenarios.contexts import CALLS
 from tests.scenarios.log import Line
@@ -21,7 +22,8 @@ _KINDS: dict[str, Callable[[Machine, Declaration], Probe]] = {"fprobe": Fprobe, 
 
 @cache
 def targets() -> Targets:
-    """The target functions, loaded once for the process."""
+    """The target functions, loaded once for the process; tracing has been started."""
+    tracer()
     return Targets((DATA / "targets.txt").read_text())
 
 
