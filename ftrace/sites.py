@@ -91,6 +91,11 @@ class SiteBlock:
         """The mask of all sites."""
         return (1 << len(self)) - 1
 
+    @property
+    def stub_text(self) -> memory.TextMapping | None:
+        """Where the stubs are, into which hooked calls return; None until something is patched for the first time."""
+        return self._stub_text
+
     def list_at(self, index: int) -> ListRecord:
         """What the site at `index` runs."""
         return self._lists.at(self._slots[index]) if self._slots is not None else self._empty

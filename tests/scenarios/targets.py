@@ -89,7 +89,7 @@ class Targets:
     def _is_trampoline(self, address: int) -> bool:
         """Whether it is in the stubs that hooked calls return to."""
         block = tracer().table.block_of(self.module)
-        stubs = block._stub_text if block else None
+        stubs = block.stub_text if block else None
         return stubs is not None and address in stubs
 
 
