@@ -8,7 +8,7 @@ import threading
 from functools import cache
 
 from ftrace import actions, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook, text_poke
-from ftrace.records import POOL_SHARED, SWITCHING, Item, ProbeList
+from ftrace.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
 from ftrace.x86_64.guarded_read import GUARDED_READ
@@ -63,7 +63,7 @@ def constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "CREDIT_UNIT": tasks.CREDIT_UNIT, "HIT_WITH_CREDIT": 1 - tasks.CREDIT_UNIT, "LIST_WORDS": ProbeList.offset("data_words"),
         "ITEM_PROBE": first_item + item.offset("probe"), "ITEM_ENTRY": first_item + item.offset("entry"),
         "ITEM_EXIT": first_item + item.offset("exit"), "ITEM_COUNTERS": first_item + item.offset("counters"),
-        "PROBE_FLAGS": 0, "POOL_FLAGS": POOL_SHARED | SWITCHING, "FAST": FAST,
+        "PROBE_FLAGS": 0, "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
         "RECORD_IP": -stubs.RETURN_POINT,
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),

@@ -45,6 +45,8 @@ class Tracer:
         """kernel.ftrace_enabled: whether sites are patched at all."""
         self._waiting: list[NativeProbe] = []
         register_module_notifier(self._module_event)
+        lock = self.table.lock  # a child must not inherit it from a thread that it does not have
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
     # -- registered operations ----------------------------------------------------------------------------------
 

@@ -150,7 +150,8 @@ NO_ENTRY = """
     cmp %eax, %eax"""
 
 EXIT_FAST = """
-# Return of a call to a site with one native probe that has an exit handler.
+# Return of a call to a site with one native probe that has an exit handler. The list was read before this task is marked
+# as inside, so the probe is asked afterwards whether it has been unregistered meanwhile: then nobody waits for us.
 #   r11 = node, r10 = probe list; rax, rdx (kept in r9), rcx = the function's results
     .globl $name
     .p2align 6
@@ -162,11 +163,13 @@ $name:
     cmpl $$0, $REC(%rdi)
     jne ftrace_exit_from_list
     movl $$$FAST, $REC(%rdi)
+    mov $ITEM_PROBE(%r10), %rdi
+    testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 4f
     mov $STUB(%r11), %rsi
     mov %rdx, %r9
     mov $PARENT(%r11), %rdx
 $data
-    mov $ITEM_PROBE(%r10), %rdi
     mov $RECORD_IP(%rsi), %rsi
     call *$ITEM_EXIT(%r10)
     mov %fs:$TASK, %r11
@@ -180,6 +183,9 @@ $data
     mov %r9, %rdx
     movl $$0, $REC(%r11)
     ret
+4:  mov %fs:$TASK, %rdi
+    movl $$0, $REC(%rdi)
+    jmp ftrace_exit_from_list
 7:  # the pool is shared by now
     push %rax
     push %rdx
