@@ -248,6 +248,7 @@ def test_fork_in_the_midst_of_hooked_calls_and_batches():
     import ctypes
     import os
     import threading
+    import time
 
     import fprobe
 
@@ -258,12 +259,13 @@ def test_fork_in_the_midst_of_hooked_calls_and_batches():
         while not stop.is_set():
             with fprobe.attach("[lt]*", action=fprobe.Stat(), nr_maxactive=50):
                 pass
+            time.sleep(0.001)  # or the lock goes back to this thread each time, and the fork waits for minutes
 
     def run():
         while not stop.is_set():
             assert module["loop"](1000) == 1000
 
-    threads = [threading.Thread(target=target) for target in (churn, run)]
+    threads = [threading.Thread(target=target, daemon=True) for target in (churn, run)]
     for thread in threads:
         thread.start()
     pids = []
