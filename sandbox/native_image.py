@@ -38,14 +38,29 @@ class NativeImage:
         self._engine = binding.create_mcjit_compiler(empty, machine)
         self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
         self._engine.finalize_object()
+        self._addresses = self._resolved()
         self._functions: dict[str, Any] = {}
 
     def address(self, symbol: str) -> int:
         """Where `symbol` is. Raises LookupError if the image does not have it."""
-        address = self._engine.get_function_address(symbol) or self._engine.get_global_value_address(symbol)
-        if not address:
-            raise LookupError(f"no symbol {symbol!r} in the native image")
-        return int(address)
+        try:
+            return self._addresses[symbol]
+        except KeyError:
+            raise LookupError(f"no symbol {symbol!r} in the native image") from None
+
+    def _resolved(self) -> dict[str, int]:
+        """The address of every symbol, asked for once: the JIT has a lock that a fork may find taken."""
+        from sandbox import elf
+
+        file = elf.ElfFile(self.object_code)
+        table = file.sections_of_type(elf.SHT_SYMTAB)[0]
+        strings = file.strings(table)
+        found = {}
+        for entry in file.symbols(table):
+            if entry.info >> 4 and entry.section:
+                name = elf.string_at(strings, entry.name_offset)
+                found[name] = self._engine.get_function_address(name) or self._engine.get_global_value_address(name)
+        return found
 
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
@@ -58,7 +73,7 @@ class NativeImage:
         text = file.sections_named(".text")[0]
         found = {s.value: elf.string_at(names, s.name_offset) for s in file.symbols(table) if s.section == text}
         starts = sorted(value for value, name in found.items() if name)
-        anchor = next(value for value in starts if self._engine.get_function_address(found[value]))
+        anchor = next(value for value in starts if found[value] in self._addresses)
         base = self.address(found[anchor]) - anchor
         ends = [*starts[1:], file.sections[text].size]
         return tuple(

@@ -8,7 +8,7 @@ import pytest
 from isolation import isolated
 
 from ftrace.dispatch import pt_regs
-from sandbox.native import i32, native, ptr, u64, void
+from sandbox.native import i32, native, null, ptr, u64, void
 
 PROGRAM = """target triple = "x86_64-unknown-linux-gnu"
 define i64 @add3(i64 %a, i64 %b, i64 %c) noinline {
@@ -31,7 +31,8 @@ define i64 @other(i64 %a, i64 %b, i64 %c) noinline {
 @native(cc="preserve_most")
 def change_arguments(fp: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
     regs.si += 100
-    data[0] = regs.di
+    if data != null:  # a return node was left
+        data[0] = regs.di
     return 0
 
 
@@ -123,6 +124,7 @@ def test_recursion_shortage_and_threads_leave_the_fast_path_and_come_back():
     assert probe.counts.hits == 6000
     flat = [result for each in results for result in each]
     assert flat.count(1061) == 6000 - probe.counts.missed_nodes
+    assert flat.count(106) == probe.counts.missed_nodes
 
 
 @pytest.mark.parametrize("flavour", ["mcount", "patchable", "fentry"])
