@@ -127,10 +127,13 @@ class Function:
         extra = [self._extra(i, value) for i, value in enumerate(arguments[len(kinds) :], len(kinds))]
         alive: list[Any] = []
         values = [_in_memory(value, kind, where, alive) for value, kind, where in (*named, *extra)]
-        entry = self.address if faults.installed is None else faults.installed.entry(self.address)
+        # A guard needs r10, which is where a `nest` parameter is passed.
+        nested = any("nest" in parameter.attributes for parameter in self.signature.parameters)
+        guard = None if nested else faults.installed
+        entry = self.address if guard is None else guard.entry(self.address)
         result = thunks.call(self.signature, entry, values, [kind for _, kind, _ in extra])
-        if faults.installed is not None:
-            faults.installed.check()
+        if guard is not None:
+            guard.check()
         return result
 
     def _extra(self, i: int, value: Any) -> tuple[Any, Type, str]:

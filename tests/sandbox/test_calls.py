@@ -314,3 +314,20 @@ def test_arguments_written_as_words(program, name, words, expected):
 def test_words_that_do_not_fit_are_named(program, name, words, error, message):
     with pytest.raises(error, match=message):
         program[name].parse_arguments(words)
+
+
+def test_a_chained_call_keeps_its_chain_when_calls_are_guarded():
+    """A guard uses r10, where a `nest` parameter is passed: such calls are not guarded."""
+    from ftrace.tracer import tracer
+
+    source = """define i64 @chained_guarded(ptr nest %chain, i64 %a) {
+      %c = load i64, ptr %chain
+      %r = add i64 %c, %a
+      ret i64 %r
+    }"""
+    tracer()
+    module = load(source, name="chained-guarded")
+    try:
+        assert module["chained_guarded"](ctypes.c_int64(40), 2) == 42
+    finally:
+        module.unload()
