@@ -41,7 +41,7 @@ from ftrace.rethook import (
     real_caller,
     word_at,
 )
-from ftrace.x86_64.stubs import RETURN_POINT
+from ftrace.x86_64.stubs import RETURN_POINT, SITE_SIZE
 from sandbox.native import (
     Structure,
     addressof,
@@ -67,7 +67,6 @@ from sandbox.native import (
 )
 from sandbox.tasks import Node, Task, counters, current, task_get
 
-SITE_SIZE = 5
 USER_CS = 0x33
 SHARED_BUSY = 1
 """Task.kprobe while a KPROBE_SHARED handler runs and no kprobe is (kprobe_busy_begin)."""

@@ -118,8 +118,9 @@ class ListCache:
 
     def flags_changed(self, probe: NativeProbe) -> None:
         """Give the lists of a probe the trampolines that its flags ask for."""
-        for record in (*self._by_probes.values(), *self._retired):
-            if record.probes == (probe,):
+        alone = (self._by_probes.get(((probe,), after_prologue)) for after_prologue in (False, True))
+        for record in (*alone, *self._retired):
+            if record is not None and record.probes == (probe,):
                 record.choose_trampolines(self._runtime)
 
     def moved(self, old: ListRecord, new: ListRecord, count: int) -> None:

@@ -15,10 +15,9 @@ from ftrace.lists import ListCache
 from ftrace.probe import CounterLines
 from ftrace.runtime import Runtime
 from ftrace.sites import SiteBlock
+from ftrace.x86_64.stubs import SITE_SIZE
 from sandbox.module import Module
 from sandbox.symbols import Symbol
-
-SITE_SIZE = 5
 
 
 class Location(NamedTuple):

@@ -54,6 +54,11 @@ class ftrace_ops:
         return bool(self.flags & FTRACE_OPS_FL_ENABLED)
 
     @property
+    def permanent(self) -> bool:
+        """Whether ftrace may not be switched off while it is registered (FT-80)."""
+        return bool(self.flags & FTRACE_OPS_FL_PERMANENT)
+
+    @property
     def probe(self) -> NativeProbe:
         """The native half. Raises ValueError before the first registration."""
         if self._probe is None:
@@ -145,7 +150,7 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
             raise OSError(errno.EINVAL, "this ftrace_ops is marked as deleted")
         if ops.enabled:
             raise OSError(errno.EBUSY, "this ftrace_ops is registered already")
-        if ops.flags & FTRACE_OPS_FL_PERMANENT and not tracing.switched_on:
+        if ops.permanent and not tracing.switched_on:
             raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is switched off")
         ops.ever_listed = True
         _check_ipmodify(tracing, ops, ops.selection())

@@ -87,22 +87,13 @@ def pool_switch(task: ptr[Task], probe: ptr[Probe]) -> void:
 
 
 @native(inline=True)
-def take_shared(probe: ptr[Probe]) -> bool_:
-    free = load(addressof(probe.pool_shared), "relaxed")
+def take_one(nodes: ptr[i64]) -> bool_:
+    """One of the nodes that all tasks share, if there is one left."""
+    free = load(nodes, "relaxed")
     while free > 0:
-        if atomic_cas(addressof(probe.pool_shared), free, free - 1, "acq_rel"):
+        if atomic_cas(nodes, free, free - 1, "acq_rel"):
             return True
-        free = load(addressof(probe.pool_shared), "relaxed")
-    return False
-
-
-@native(inline=True)
-def take_unclaimed(probe: ptr[Probe]) -> bool_:
-    free = load(addressof(probe.pool_unclaimed), "relaxed")
-    while free > 0:
-        if atomic_cas(addressof(probe.pool_unclaimed), free, free - 1, "acq_rel"):
-            return True
-        free = load(addressof(probe.pool_unclaimed), "relaxed")
+        free = load(nodes, "relaxed")
     return False
 
 
@@ -133,7 +124,7 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
     if taken == 1:
         return True
     if taken == 0:
-        if take_unclaimed(probe):
+        if take_one(addressof(probe.pool_unclaimed)):
             return True
         if interrupted:
             return False
@@ -146,7 +137,7 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
         return False
     while volatile_load(addressof(probe.flags)) & POOL_SHARED == 0:
         pause()
-    return take_shared(probe)
+    return take_one(addressof(probe.pool_shared))
 
 
 @native

@@ -148,7 +148,7 @@ class SiteBlock:
 
     def _template_bytes(self) -> bytes:
         template = self._runtime.template
-        return (stubs.swapping(template) if self._empty.after_prologue else template).code
+        return stubs.swapping(template) if self._empty.after_prologue else template
 
     def _describe(self) -> None:
         count = len(self)

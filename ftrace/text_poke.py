@@ -12,7 +12,17 @@ first byte, in three steps with all cores synced between them.
 
 from __future__ import annotations
 
-from ftrace.x86_64.stubs import ENTRY_POINT
+from ftrace.x86_64.stubs import (
+    ENTRY_POINT,
+    SITE_SIZE,
+    SLOT,
+    STUB_SIZE,
+    TO_BODY,
+    TO_BODY_BY_CALL,
+    TO_ENTRY_SLOW,
+    TO_EXIT_SLOW,
+    TO_SLOT,
+)
 from sandbox.native import (
     Structure,
     addressof,
@@ -35,7 +45,6 @@ from sandbox.native import (
 )
 from sandbox.signals import ucontext
 
-SITE_SIZE = 5
 INT3 = 0xCC
 _NOP5 = 0x0000_0044_1F0F
 _SITE_MASK = 0xFF_FFFF_FFFF
@@ -61,8 +70,9 @@ def bytes_at(address: u64) -> ptr[u8]:
 
 
 @native(inline=True)
-def put32(address: u64, value: u64) -> void:
-    cast(ptr[u32], address)[0] = cast(u32, value)
+def put_displacement(where: u64, delta: u64, target: u64) -> void:
+    """The last 4 bytes of an instruction, at `where`, that refers to `target`."""
+    cast(ptr[u32], where + delta)[0] = cast(u32, target - (where + 4))
 
 
 @native(inline=True)
@@ -83,25 +93,25 @@ def text_copy(target: u64, source: u64, size: u64) -> void:
 def emit_stub(where: u64, delta: u64, template: u64, site: u64, slot: u64, pointers: u64) -> void:
     """Write one stub at `where`; `pointers`: the addresses of exit_slow and entry_slow lie there. Offsets: x86_64.stubs."""
     alias = where + delta
-    text_copy(alias, template, 112)
+    text_copy(alias, template, SLOT)
     put64(alias, site)
-    put32(alias + 42, slot - (where + 46))
-    put32(alias + 51, site + SITE_SIZE - (where + 55))
-    put32(alias + 60, site + SITE_SIZE - (where + 64))
-    put32(alias + 100, pointers - (where + 104))
-    put32(alias + 106, pointers + 8 - (where + 110))
-    put64(alias + 112, slot)
+    put_displacement(where + TO_SLOT, delta, slot)
+    put_displacement(where + TO_BODY, delta, site + SITE_SIZE)
+    put_displacement(where + TO_BODY_BY_CALL, delta, site + SITE_SIZE)
+    put_displacement(where + TO_EXIT_SLOW, delta, pointers)
+    put_displacement(where + TO_ENTRY_SLOW, delta, pointers + 8)
+    put64(alias + SLOT, slot)
 
 
 @native
 def emit_stubs(block: ptr[Block], first: u64, last: u64, where: u64, delta: u64, template: u64, pointers: u64) -> void:
-    """Stubs for the sites first..last-1, 128 bytes apart from `where` on."""
+    """Stubs for the sites first..last-1, one behind the other from `where` on."""
     index = first
     address = where
     while index < last:
         emit_stub(address, delta, template, block.sites[index], cast(u64, addressof(block.slots[index])), pointers)
         block.stubs[index] = address + ENTRY_POINT
-        address += 128
+        address += STUB_SIZE
         index += 1
 
 

@@ -28,10 +28,6 @@ OFF_VARIABLE = "FPROBE_OFF"
 """Environment variable that switches all probing off: nothing can be registered."""
 
 
-PERMANENT = 1 << 16
-"""FTRACE_OPS_FL_PERMANENT (ftrace.ops)."""
-
-
 class Tracer:
     """The process's function tracing. `enabled`: the registered operations, newest first."""
 
@@ -95,7 +91,7 @@ class Tracer:
         """Make every site a NOP whatever is registered, or patch them all again (FT-80)."""
         with self.table.lock:
             self.check_alive()
-            if not on and any(ops.flags & PERMANENT for ops in self.enabled):
+            if not on and any(ops.permanent for ops in self.enabled):
                 raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops is registered")
             self.switched_on = on
             for block in self.table.blocks:

@@ -46,7 +46,6 @@ address of offset 54 there, and the entry always continues at site+5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,21 +60,14 @@ EXIT_POINT = 64
 """Offset of the address that a hooked call's return slot holds."""
 SLOW_RETURN = 110
 AFTER_PROLOGUE = 8
+TO_SLOT, TO_BODY, TO_BODY_BY_CALL, TO_EXIT_SLOW, TO_ENTRY_SLOW = 42, 51, 60, 100, 106
+"""Offsets of the displacements, 4 bytes each and relative to the byte behind."""
+SLOT = 112
+"""Offset of the address of the site's slot, where the code has ended."""
 
 SITE_SIZE = 5
 NOP5 = bytes.fromhex("0f1f440000")
 JMP32 = 0xE9
-
-
-@dataclass(frozen=True)
-class StubTemplate:
-    """A stub's bytes and the offsets of the 4-byte displacements in it, each relative to the byte behind itself."""
-
-    code: bytes
-    slot: int
-    body: tuple[int, ...]
-    exit_slow: int
-    entry_slow: int
 
 
 def _rel8(opcode: int, at: int, to: int) -> bytes:
@@ -88,7 +80,7 @@ def _disp8(value: int) -> bytes:
     return bytes([value])
 
 
-def stub_template(task_offset: int, fast: int, offsets: Mapping[str, int]) -> StubTemplate:
+def stub_template(task_offset: int, fast: int, offsets: Mapping[str, int]) -> bytes:
     """The stub for a process whose threads find their task at %fs:`task_offset` (bytes, signed).
 
     `fast` is what `rec` holds during a hit on the fast path.
@@ -123,15 +115,15 @@ def stub_template(task_offset: int, fast: int, offsets: Mapping[str, int]) -> St
     code = b"".join(parts)
     if len(code) != STUB_SIZE:
         raise AssertionError(f"a stub of {len(code)} bytes")
-    return StubTemplate(code, slot=42, body=(51, 60), exit_slow=100, entry_slow=106)
+    return code
 
 
-def swapping(template: StubTemplate) -> StubTemplate:
+def swapping(template: bytes) -> bytes:
     """The stub for sites whose return slot is not on top of the stack: the entry always goes on at site+5."""
-    code = bytearray(template.code)
+    code = bytearray(template)
     code[RETURN_POINT : RETURN_POINT + 6] = bytes.fromhex("90e900000000")
     code[AFTER_PROLOGUE] = 1
-    return StubTemplate(bytes(code), template.slot, template.body, template.exit_slow, template.entry_slow)
+    return bytes(code)
 
 
 def jump(site: int, target: int) -> bytes:

@@ -115,19 +115,21 @@ def test_a_signal_while_sites_come_and_go(forced):
     told = (ctypes.c_int64 * 2)()
     results = []
 
+    cycles = 0
+
     def run():
-        results.append(module["shaken"](1_500_000, told))
+        while cycles <= 20:  # however long that takes here
+            results.append(module["shaken"](1_500_000, told))
         stop.set()
 
     thread = threading.Thread(target=run)
     thread.start()
-    cycles = 0
     while not stop.is_set():
         with fprobe.attach(["leaf", "middle", "on_path"], action=fprobe.Stat(), nr_maxactive=4):
             pass
         cycles += 1
     thread.join()
-    assert results == [0] and cycles > 5 and told[0] >= 20, (results, cycles, told[0])
+    assert set(results) == {0} and cycles > 20 and told[0] >= 300, (results, cycles, told[0])
     assert text_of(module) == before
     assert_untouched()
 

@@ -31,8 +31,12 @@ class Run:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+AMBIENT = ("NO_COLOR", "FORCE_COLOR", "PYTHONUNBUFFERED")
+"""What must not reach the tests from outside. The last makes the C library write a line in pieces, between ours."""
+
+
 def environment(**extra):
-    return {**{k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}, **extra}
+    return {**{k: v for k, v in os.environ.items() if k not in AMBIENT}, **extra}
 
 
 def fprobe(*words, timeout=60, code=0, cwd=None, **extra):
