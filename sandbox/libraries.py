@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox import elf
+from sandbox.ehframe import FunctionTable
 from sandbox.image import sorted_symbols
 from sandbox.symbols import Location, Symbol, locate
 
 _PT_LOAD, _PF_X = 1, 1
+_PT_GNU_EH_FRAME = 0x6474E550
 
 
 class _ProgramHeader(ctypes.Structure):
@@ -43,13 +45,15 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Information), ctypes.
 class Library:
     """A shared library, or the program itself (then `path` is that of /proc/self/exe).
 
-    `base` is what is added to the addresses in the file; `text` are the executable ranges (start, end).
+    `base` is what is added to the addresses in the file; `text` are the executable ranges (start, end); `unwind_table` is
+    the address of its .eh_frame_hdr, 0 if it has none.
     """
 
     name: str
     path: Path
     base: int
     text: tuple[tuple[int, int], ...]
+    unwind_table: int = 0
 
     def __contains__(self, address: object) -> bool:
         return isinstance(address, int) and any(start <= address < end for start, end in self.text)
@@ -63,6 +67,14 @@ class Library:
             return read_symbols(self.path.read_bytes(), self.base, self.name)
         except (OSError, elf.ElfError):
             return ()
+
+    @functools.cached_property
+    def _functions(self) -> FunctionTable | None:
+        return FunctionTable(self.unwind_table) if self.unwind_table else None
+
+    def function_bounds(self, address: int) -> tuple[int, int] | None:
+        """Start and end of the function that `address` lies in, by the unwind tables; None if they do not say."""
+        return self._functions.bounds(address) if self._functions else None
 
     def locate(self, address: int) -> Location | None:
         """The symbol that `address` lies in."""
@@ -84,15 +96,17 @@ def libraries() -> list[Library]:
 
 def _library(information: _Information) -> Library:
     base = information.base
+    headers = information.headers[: information.count]
     text = tuple(
         (base + header.address, base + header.address + header.memory_size)
-        for header in information.headers[: information.count]
+        for header in headers
         if header.type == _PT_LOAD and header.flags & _PF_X
     )
+    unwind_table = next((base + header.address for header in headers if header.type == _PT_GNU_EH_FRAME), 0)
     name = (information.name or b"").decode("utf-8", "surrogateescape")
     path = Path(name or "/proc/self/exe")
     path = path.resolve() if not name else path
-    return Library(path.name, path, base, text)
+    return Library(path.name, path, base, text, unwind_table)
 
 
 def library_at(address: int) -> Library | None:
@@ -118,7 +132,7 @@ def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
     wanted = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
     names = {i: file.section_name(i) for i in range(len(file.sections))}
     found = [
-        Symbol(elf.string_at(strings, name), base + value, size, module, names[section])
+        Symbol(elf.string_at(strings, name), base + value, size, module, names[section], info & 15 == elf.STT_GNU_IFUNC)
         for name, info, section, value, size in file.symbols(tables[0])
         if section and section < elf.SHN_LORESERVE and info & 15 in wanted and name
     ]

@@ -10,13 +10,17 @@ from typing import NamedTuple
 
 
 class Symbol(NamedTuple):
-    """A function or data object of a module. `size` is in bytes; `module` is the module's name."""
+    """A function or data object of a module. `size` is in bytes; `module` is the module's name.
+
+    `indirect`: what lies at `address` is not the function but chooses it (IFUNC).
+    """
 
     name: str
     address: int
     size: int
     module: str
     section: str = ".text"
+    indirect: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} [{self.module}]"
