@@ -6,6 +6,7 @@ They hold the order of FP-29, FP-31 and FP-37 for fprobes and of FT-42..44 for b
 
 from __future__ import annotations
 
+from ftrace.asynchronous import in_signal_handler
 from ftrace.pools import pool_give, pool_take
 from ftrace.records import (
     ASSIST,
@@ -218,7 +219,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     line = counters(task, item.counters)
     if probe.flags & (DISABLED | EXHAUSTED) != 0:
         return
-    if probe.kind & PYTHON != 0 and task.asynchronous != 0:
+    if probe.kind & PYTHON != 0 and in_signal_handler():
         line.missed_context += 1
         return
     if probe.kind & CALLBACK != 0:
@@ -340,9 +341,6 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
     probe = item.probe
     line = counters(task, item.counters)
     if probe.flags & (DISABLED | STOPPED) != 0:
-        return
-    if probe.kind & PYTHON != 0 and task.asynchronous != 0:
-        line.missed_context += 1
         return
     bit = trylock(task, FTRACE)
     if bit == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
+import signal
 import sysconfig
 from collections.abc import Callable
 from functools import cache
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ftrace.dispatch import pt_regs
+from ftrace.runtime import runtime
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
 
@@ -60,6 +62,12 @@ def _check_interpreter() -> None:
         raise RuntimeError("Python handlers cannot be called in a sub-interpreter; use native handlers here")
 
 
+def _note_blocked_signals() -> None:
+    """What this thread blocks is no sign of a signal handler (ftrace.asynchronous)."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    runtime().image.variable("normal_signal_mask").value = sum(1 << number - 1 for number in blocked)
+
+
 class PythonHandler(NamedTuple):
     """What the hit path needs of a Python handler: code, what that gets as `fp`, and what keeps both alive."""
 
@@ -79,6 +87,7 @@ def python_handler(
     """
     from ftrace import python_call
 
+    _note_blocked_signals()
     objects = (handler, this, pt_regs.ctypes.from_address, report, None)
     record: Any = python_call.PythonHandler.ctypes()
     record.handler, record.fp, record.registers, record.report, record.none = map(id, objects)

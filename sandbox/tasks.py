@@ -60,8 +60,8 @@ def threads_blocking(signal: int) -> list[tuple[int, str]]:
 
 _SYS_RT_SIGPROCMASK, _SYS_GETTID = 14, 186
 _SIG_SETMASK = 2
-# Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked.
-_ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10)
+ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10)
+"""Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked: bit n - 1 stands for signal n."""
 
 
 @struct
@@ -150,7 +150,6 @@ class Task(Structure):
     errno: ptr[i32]
     preempt: u32
     index: u32
-    asynchronous: u64  # not 0 in a signal handler that interrupted code at no place of its choosing
     call: ptr[ContextCall]
     abandoned: u64  # nodes whose call never returned
     guard: ptr[Guard]  # where the next guarded call is noted
@@ -221,7 +220,6 @@ def task_reset(task: ptr[Task]) -> void:
     task.data_top = cast(u64, addressof(base[DATA_STACK]))
     task.data_limit = cast(u64, addressof(base[STRIDE]))
     task.context = 0
-    task.asynchronous = 0
     task.call = null
     task.kprobe = 0
     task.preempt = 0
@@ -269,7 +267,7 @@ def task_claim() -> ptr[Task]:
     return task
 
 
-mask_all = global_var(u64, _ASYNCHRONOUS)
+mask_all = global_var(u64, ASYNCHRONOUS)
 
 
 @native(noinline=True)

@@ -264,9 +264,6 @@ long stop(void) { struct itimerval never = { 0 }; setitimer(ITIMER_REAL, &never,
 
 
 @needs_cc
-@pytest.mark.xfail(
-    strict=True, reason="nothing tells an asynchronous signal's context: the handler runs amid the interpreter"
-)
 @isolated
 def test_a_python_handler_in_an_asynchronous_signal_is_a_miss_and_no_crash():
     """FP-36, HAZARDS 6: the signal may have come in the middle of the interpreter."""
@@ -282,7 +279,27 @@ def test_a_python_handler_in_an_asynchronous_signal_is_a_miss_and_no_crash():
         handled = module["stop"]()
     assert handled > 100
     counts = probe.counts
-    assert counts.missed_context > 0 and counts.hits + counts.missed_context == handled, (counts, handled)
+    assert counts.missed_context == handled and not counts.hits and not seen, (counts, handled)
+    module["leaf"](1)  # no signal, no miss: the same probe, were it still attached
+    with fprobe.attach("leaf", entry=lambda *hit: seen.append(1) and 0) as probe:
+        module["leaf"](1)
+    assert seen == [1] and not probe.counts.missed
+
+
+@isolated
+def test_a_thread_that_blocks_signals_of_its_own_choice_still_runs_python_handlers():
+    import signal
+
+    import fprobe
+
+    module = basic()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
+    with fprobe.attach("leaf", entry=lambda *hit: 0) as probe:
+        module["leaf"](1)
+        assert (probe.counts.hits, probe.counts.missed) == (1, 0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # more than it did at registration
+        module["leaf"](1)
+        assert (probe.counts.hits, probe.counts.missed_context) == (1, 1)
 
 
 @isolated
