@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS = 5, 11, 7, 8, 4, 31
 _ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
 """Below these, handlers of probes run, for which an alternate stack can be too small."""
+ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~sum(1 << signal - 1 for signal in (SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV))
+"""The signals that may be blocked, as a mask: all but those that an instruction raises."""
 CONSUMERS = 8
 _SYS_RT_SIGACTION = 13
 _SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 0x4, 0x0400_0000, 0x0800_0000, 0x4000_0000
@@ -45,7 +47,7 @@ _SIG_DFL, _SIG_IGN = 0, 1
 
 @struct
 class ucontext(Structure):
-    """struct ucontext up to the end of its general registers (gregs)."""
+    """struct ucontext up to the signal mask."""
 
     flags: u64
     link: u64
@@ -75,6 +77,9 @@ class ucontext(Structure):
     trap_number: u64
     old_mask: u64
     cr2: u64
+    vectors: u64  # address of the vector registers' image
+    reserved: array[u64, 8]
+    mask: u64  # the signals that are blocked again when the handler returns
 
 
 Consumer = fn[bool_, u32, u64, ptr[ucontext]]
@@ -158,12 +163,16 @@ class SignalRoom:
         self._installed: set[int] = set()
         self._warned: set[int] = set()
 
-    def add_consumer(self, signal: int, address: int) -> None:
-        """Ask the native function at `address` whether a `signal` is its own, after those added before."""
+    def add_consumer(self, signal: int, address: int, first: bool = False) -> None:
+        """Ask the native function at `address` whether a `signal` is its own: after those added before, or `first` of all."""
         record = SignalRecord.ctypes.from_address(self._records + signal * SignalRecord.size)
         if record.count == CONSUMERS:
             raise OSError(28, f"signal {signal} has {CONSUMERS} consumers already")
-        record.consumers[record.count] = address
+        place = record.count
+        while first and place > 0:
+            record.consumers[place] = record.consumers[place - 1]
+            place -= 1
+        record.consumers[place] = address
         record.count += 1
         if signal not in self._installed:
             self._install(signal, record)
@@ -173,7 +182,8 @@ class SignalRoom:
         record.previous_handler, record.previous_flags = old.handler, old.flags
         record.previous_restorer, record.previous_mask = old.restorer, old.mask
         flags = _SA_SIGINFO | _SA_RESTORER | _SA_NODEFER | (0 if signal in _ON_INTERRUPTED_STACK else _SA_ONSTACK)
-        _sigaction(signal, _KernelAction(self._dispatcher, flags, self._restorer, 0))
+        mask = ASYNCHRONOUS if signal == SIGTRAP else 0
+        _sigaction(signal, _KernelAction(self._dispatcher, flags, self._restorer, mask))
         self._installed.add(signal)
 
     def check(self) -> None:

@@ -159,6 +159,11 @@ class Task(Structure):
     serial: u64  # hits through the complete path that began outside any other
     nested: u64  # hits that began inside another one
     waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
+    kprobe_status: u32  # kprobes.records: what stage `kprobe` is in
+    outer_status: u32
+    outer_kprobe: u64  # `kprobe` and its status, while the instruction of one that was missed is stepped
+    stepping: u64  # the record whose instruction this thread executes in a slot, or 0
+    step_mask: u64  # the signals that were blocked before that
 
 
 HITS_MASK = (1 << 48) - 1
@@ -224,6 +229,8 @@ def task_reset(task: ptr[Task]) -> void:
     task.kprobe = 0
     task.preempt = 0
     task.waiting = 0
+    task.kprobe_status = 0
+    task.stepping = 0
     task.guard = addressof(task.guards[0])
     task.guard_end = addressof(task.guards[GUARDS - 1])
     task.fault.pending = 0
