@@ -1,0 +1,80 @@
+"""Which tests name which statements: by their names, by their docstrings, by the `# covers:` line of a scenario.
+
+    def test_fp10_fp18_without_a_filter(): ...
+    def test_names(): '''FT-32..34: ...'''
+
+Nothing is imported: the files are parsed. A test that is expected to fail holds nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.scenarios.script import parse
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+SCENARIOS = TESTS / "scenarios" / "data"
+_NAME = re.compile(r"test_((?:[a-z]{2}\d+_)+)")
+_NAMED = re.compile(r"([a-z]{2})(\d+)_")
+_TEXT = re.compile(r"\b([A-Z]{2})-(\d+)(?:\.\.(?:[A-Z]{2}-)?(\d+))?")
+
+
+def ids_in_name(name: str) -> set[str]:
+    """'test_ft74_ft75_columns' -> FT-74, FT-75."""
+    match = _NAME.match(name)
+    return {f"{prefix.upper()}-{number}" for prefix, number in _NAMED.findall(match[1])} if match else set()
+
+
+def ids_in_text(text: str) -> set[str]:
+    """'FT-32..34 and FP-11' -> FT-32, FT-33, FT-34, FP-11."""
+    found = set()
+    for prefix, first, last in _TEXT.findall(text):
+        found |= {f"{prefix}-{number}" for number in range(int(first), int(last or first) + 1)}
+    return found
+
+
+def tests_in(source: str) -> Iterator[tuple[str, set[str]]]:
+    """Each test function of a file with the statements that it names."""
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test"):
+            continue
+        if not any("xfail" in ast.dump(decorator) for decorator in node.decorator_list):
+            yield node.name, ids_in_name(node.name) | ids_in_text(ast.get_docstring(node) or "")
+
+
+def every_test() -> dict[str, set[str]]:
+    """Node -> the statements that it names, for every test function there is."""
+    found = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for name, ids in tests_in(path.read_text()):
+            found[f"{path.relative_to(ROOT).as_posix()}::{name}"] = ids
+    return found
+
+
+def every_scenario() -> dict[str, set[str]]:
+    """Name -> the statements in its `# covers:` lines, for the scenarios that can be replayed."""
+    from tests.scenarios.runner import _KINDS
+
+    found = {}
+    for path in sorted(SCENARIOS.rglob("*.scn")):
+        text = path.read_text()
+        covers = " ".join(re.findall(r"^# covers:(.*)$", text, re.MULTILINE))
+        if covers and parse(text).kinds <= {*_KINDS, "on"}:
+            found[path.stem] = ids_in_text(covers)
+    return found
+
+
+def by_statement() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """For each id the tests, and the scenarios, that name it."""
+    tests: dict[str, list[str]] = defaultdict(list)
+    scenarios: dict[str, list[str]] = defaultdict(list)
+    for target, source in ((tests, every_test()), (scenarios, every_scenario())):
+        for name, ids in source.items():
+            for id in ids:
+                target[id].append(name)
+    return tests, scenarios
