@@ -1,0 +1,1 @@
+"""What is x86-64 in this package."""

@@ -1,0 +1,170 @@
+"""What is done with a probed instruction: carried out, run in its slot once or twice trapped, or refused (KP-27..34).
+
+Decided by the decoded instruction. The tables of opcodes are those of the kernel's legacy maps and are asked only for
+legacy encodings; VEX, EVEX and XOP instructions are plain copies (KP-33).
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kprobes.x86_64.emulation import emulation_of
+from kprobes.x86_64.instruction import (
+    ADDRESS_SIZE,
+    CS_OVERRIDE,
+    MAX_INSN_SIZE,
+    OPERAND_SIZE,
+    Encoding,
+    Flow,
+)
+
+if TYPE_CHECKING:
+    from kprobes.x86_64.emulation import Emulation
+    from kprobes.x86_64.instruction import Instruction
+
+BOOST_LIMIT = 10
+"""The longest instruction that leaves room for a jump back in its slot, in bytes (KP-29)."""
+
+
+class Kind(enum.Enum):
+    """What becomes of a probed instruction."""
+
+    EMULATE = "emulated"
+    BOOST = "boosted"
+    STEP = "single-stepped"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Classified:
+    """`error` (a positive errno) and `reason` (a sentence's end) are set if it is refused, `emulation` if it is emulated."""
+
+    kind: Kind
+    error: int = 0
+    reason: str = ""
+    emulation: Emulation | None = None
+
+
+def classify(insn: Instruction, *, preemptible: bool, has_post: bool) -> Classified:
+    """What to do with `insn` (KP-19, KP-20, KP-27..34).
+
+    `preemptible`: nothing is boosted, as in a kernel with CONFIG_PREEMPTION. `has_post`: a post_handler wants to be called,
+    which a boosted instruction cannot do. A system call is boosted even if `preemptible`: it may not return (exit), return
+    twice (fork) or change the signal mask, so nothing may be left to be done after it.
+    """
+    error, reason = refusal(insn)
+    if error:
+        return Classified(Kind.REFUSED, error, reason)
+    emulation = emulation_of(insn)
+    if emulation is not None:
+        return Classified(Kind.EMULATE, emulation=emulation)
+    if has_post:
+        return Classified(Kind.STEP)
+    if insn.flow is Flow.SYSCALL or (not preemptible and insn.length <= BOOST_LIMIT and can_boost(insn)):
+        return Classified(Kind.BOOST)
+    return Classified(Kind.STEP)
+
+
+_PRIVILEGED = frozenset(
+    """cli sti hlt in out insb insw insd outsb outsw outsd clts invd wbinvd wbnoinvd invlpg invlpga invpcid rdmsr wrmsr
+    xsetbv lgdt lidt lldt ltr lmsw sysexit sysret swapgs clgi stgi skinit vmrun vmload vmsave vmmcall vmcall vmlaunch vmresume
+    vmxoff vmxon vmclear vmptrld vmptrst vmread vmwrite vmfunc invept invvpid rsm monitor mwait clac stac encls enclv getsec
+    """.split()  # noqa: SIM905 (a list of words)
+)
+"""By mnemonic: these fault in user mode, or belong to hypervisors."""
+
+_SS, _FS = 2, 4
+
+
+def refusal(insn: Instruction) -> tuple[int, str]:
+    """(errno, reason) if `insn` cannot be probed at all, else (0, '')."""
+    if insn.flow is Flow.TRAP:
+        return errno.EILSEQ, f"`{insn.text}` is a trap of its own"
+    if _loads_segment(insn) == _SS:
+        return errno.EINVAL, f"`{insn.text}` holds traps off for the next instruction"
+    if insn.length >= MAX_INSN_SIZE:
+        return errno.ENOSPC, f"`{insn.text}` leaves no room in its slot for the trap behind it"
+    reason = _unsupported(insn)
+    return (errno.EOPNOTSUPP, f"`{insn.text}` {reason}") if reason else (0, "")
+
+
+def _loads_segment(insn: Instruction) -> int | None:
+    """The number of the segment register that `mov` or `pop` loads."""
+    if insn.legacy(0, 0x8E):
+        return insn.reg
+    if insn.legacy(1, 0xA1, 0xA9, 0xB2, 0xB4, 0xB5):  # pop fs, pop gs, lss, lfs, lgs
+        return {0xA1: _FS, 0xA9: 5, 0xB2: _SS, 0xB4: _FS, 0xB5: 5}[insn.opcode]
+    return None
+
+
+def _unsupported(insn: Instruction) -> str:
+    if insn.flow is Flow.FAR:
+        return "is a far transfer"
+    if insn.flow is Flow.TRANSACTION:
+        return "begins a transaction, which a trap aborts"
+    if insn.flow in (Flow.INDIRECT_CALL, Flow.INDIRECT_JUMP):
+        return _unsupported_indirect(insn)
+    if insn.flow is not Flow.NEXT and insn.flow is not Flow.SYSCALL and insn.has(OPERAND_SIZE) and not insn.wide:
+        return "has a 16-bit operand size, which processors do not agree on"
+    if insn.legacy(1, 0x01) and insn.in_register and insn.reg == 0:
+        return "belongs to hypervisors"
+    return _privileged(insn)
+
+
+def _unsupported_indirect(insn: Instruction) -> str:
+    if not insn.in_register:
+        return "branches through memory"
+    if insn.has(ADDRESS_SIZE) or insn.has(OPERAND_SIZE):
+        return "is an indirect branch with another address or operand size"
+    return ""
+
+
+def _privileged(insn: Instruction) -> str:
+    name = insn.mnemonic.rpartition(" ")[2]
+    if name in _PRIVILEGED or insn.legacy(1, 0x20, 0x21, 0x22, 0x23):
+        return "is privileged"
+    if _loads_segment(insn) == _FS or name == "wrfsbase":
+        return "changes the thread pointer, by which threads are told apart"
+    return ""
+
+
+_BOOSTABLE_1 = frozenset(
+    {
+        0x02, 0x03, 0x06, 0x08, 0x09, *range(0x1F, 0x24), 0x31, *range(0x40, 0x50), *range(0x60, 0x6C), 0x6E, 0x6F,
+        *range(0x74, 0x78), 0x7E, 0x7F, *range(0x90, 0xA2), 0xA3, 0xA4, 0xA5, 0xA8, 0xA9, 0xAB, 0xAC, 0xAD,
+        *range(0xAF, 0xB8), *range(0xBB, 0xC2), *range(0xC8, 0xD0), 0xD1, 0xD2, 0xD3, 0xD5, 0xD8, 0xD9, 0xDB, 0xDC, 0xDD,
+        0xDF, 0xE1, 0xE2, 0xE5, 0xE8, 0xE9, 0xEB, 0xEC, 0xED, 0xEF, 0xF1, 0xF2, 0xF3, 0xF5, 0xF8, 0xF9, 0xFA,
+        0xFC, 0xFD, 0xFE,
+    }
+)  # fmt: skip
+"""The opcodes behind 0f that boost (KP-31)."""
+
+_UNBOOSTABLE_0 = frozenset(
+    {0x62, *range(0x70, 0x80), 0x9A, 0xCC, 0xCD, 0xCE, 0xD6, *range(0xD8, 0xE4), 0xE8, 0xE9, 0xEB, *range(0xF0, 0xF5)}
+)
+_SHIFTS, _UNARY, _STEP_BYTE, _GROUP_5 = (0xC0, 0xC1, 0xD0, 0xD1, 0xD2, 0xD3), (0xF6, 0xF7), 0xFE, 0xFF
+
+
+def can_boost(insn: Instruction) -> bool:
+    """The kernel's can_boost (KP-30, KP-31, as in 6.12), but for VEX, EVEX and XOP, which it misreads (KP-33)."""
+    if insn.has(CS_OVERRIDE) or insn.has(ADDRESS_SIZE):
+        return False
+    if insn.encoding is not Encoding.LEGACY:
+        return True
+    if insn.opcode_map:
+        return insn.opcode_map == 1 and insn.opcode in _BOOSTABLE_1
+    return insn.opcode not in _UNBOOSTABLE_0 and _member_boosts(insn.opcode, insn.reg)
+
+
+def _member_boosts(opcode: int, reg: int) -> bool:
+    """Whether this member of an opcode group boosts; true for what is no group."""
+    if opcode in _SHIFTS:
+        return reg != 6
+    if opcode in _UNARY:
+        return reg != 1
+    if opcode == _STEP_BYTE:
+        return reg < 2
+    return opcode != _GROUP_5 or reg in (0, 1, 4)

@@ -1,0 +1,135 @@
+"""Instructions that are carried out on a pt_regs instead of being run out of line (KP-27, KP-34, KP-35).
+
+This half describes: an instruction in, a record of plain numbers out. The native half carries the record out.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kprobes.x86_64.instruction import ADDRESS_SIZE, OPERAND_SIZE, Flow
+
+if TYPE_CHECKING:
+    from kprobes.x86_64.instruction import Instruction
+
+
+class Operation(enum.IntEnum):
+    """What is to be done. `next` is the address behind the instruction."""
+
+    JUMP = 1
+    """ip = target"""
+    JUMP_IF = 2
+    """ip = target if `condition` (the low four bits of the opcode of jcc) holds, else next"""
+    LOOP = 3
+    """count -= 1, then ip = target if count != 0 and `condition` holds (0: ZF clear, 1: ZF set, 2: always), else next;
+    count is rcx, or with `width` 4 ecx, whose decrement clears the upper half of rcx"""
+    JUMP_IF_COUNT_ZERO = 4
+    """ip = target if rcx (with `width` 4: ecx) is zero, else next"""
+    CALL = 5
+    """push next; ip = target"""
+    JUMP_REGISTER = 6
+    """ip = `register`"""
+    CALL_REGISTER = 7
+    """read `register`; push next; ip = what was read"""
+    RETURN = 8
+    """pop ip; sp += `immediate`"""
+    RETURN_FAR = 9
+    """pop ip and cs, `width` (4 or 8) bytes each; sp += `immediate`"""
+    PUSHF = 10
+    """push the flags, with RF and VM clear"""
+    POPF = 11
+    """pop the flags, of which only those that user mode may change are taken"""
+
+
+LOOP_NOT_EQUAL, LOOP_EQUAL, LOOP_ALWAYS = 0, 1, 2
+
+POPF_FLAGS = 0x0024_4DD5
+"""CF PF AF ZF SF TF DF OF NT AC ID: what `popf` changes in user mode."""
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """One emulated instruction. `length` in bytes, `target` an address, `width` in bytes; what does not apply is 0."""
+
+    operation: Operation
+    length: int
+    target: int = 0
+    condition: int = 0
+    register: int = 0
+    immediate: int = 0
+    width: int = 8
+
+
+_PUSHF, _POPF = 0x9C, 0x9D
+
+
+def emulation_of(insn: Instruction) -> Emulation | None:
+    """How to carry `insn` out, or None if it is not one of those that are emulated.
+
+    Indirect branches through memory, and branches whose operand size is 16 bits, are not.
+    """
+    if insn.flow is Flow.NEXT:
+        return _flags_on_stack(insn)
+    if insn.has(OPERAND_SIZE) and not insn.wide:
+        return None
+    make = _MAKERS.get(insn.flow)
+    return make(insn) if make else None
+
+
+def _flags_on_stack(insn: Instruction) -> Emulation | None:
+    if insn.has(OPERAND_SIZE) or not insn.legacy(0, _PUSHF, _POPF):
+        return None
+    return Emulation(Operation.PUSHF if insn.opcode == _PUSHF else Operation.POPF, insn.length)
+
+
+def _jump(insn: Instruction) -> Emulation:
+    return Emulation(Operation.JUMP, insn.length, insn.target or 0)
+
+
+def _call(insn: Instruction) -> Emulation:
+    return Emulation(Operation.CALL, insn.length, insn.target or 0)
+
+
+def _conditional(insn: Instruction) -> Emulation:
+    return Emulation(Operation.JUMP_IF, insn.length, insn.target or 0, insn.opcode & 15)
+
+
+def _count_width(insn: Instruction) -> int:
+    return 4 if insn.has(ADDRESS_SIZE) else 8
+
+
+def _loop(insn: Instruction) -> Emulation:
+    return Emulation(Operation.LOOP, insn.length, insn.target or 0, insn.opcode & 3, width=_count_width(insn))
+
+
+def _count(insn: Instruction) -> Emulation:
+    return Emulation(Operation.JUMP_IF_COUNT_ZERO, insn.length, insn.target or 0, width=_count_width(insn))
+
+
+def _indirect(insn: Instruction) -> Emulation | None:
+    if not insn.in_register or insn.has(ADDRESS_SIZE):
+        return None
+    call = insn.flow is Flow.INDIRECT_CALL
+    operation = Operation.CALL_REGISTER if call else Operation.JUMP_REGISTER
+    return Emulation(operation, insn.length, register=insn.register)
+
+
+def _immediate(insn: Instruction) -> int:
+    return int.from_bytes(insn.code[-2:], "little") if insn.opcode in (0xC2, 0xCA) else 0
+
+
+def _return(insn: Instruction) -> Emulation:
+    return Emulation(Operation.RETURN, insn.length, immediate=_immediate(insn))
+
+
+def _return_far(insn: Instruction) -> Emulation:
+    width = 8 if insn.wide else 4
+    return Emulation(Operation.RETURN_FAR, insn.length, immediate=_immediate(insn), width=width)
+
+
+_MAKERS = {
+    Flow.JUMP: _jump, Flow.CALL: _call, Flow.CONDITIONAL: _conditional, Flow.LOOP: _loop, Flow.COUNT: _count,
+    Flow.INDIRECT_CALL: _indirect, Flow.INDIRECT_JUMP: _indirect, Flow.RETURN: _return, Flow.FAR_RETURN: _return_far,
+}  # fmt: skip

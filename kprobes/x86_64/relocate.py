@@ -1,0 +1,146 @@
+"""The same instruction at another address. Bytes in, bytes out.
+
+`relocate` keeps the length and serves slots; `expand` may need more bytes and serves detours, in which calls and jumps do
+what they did at their original place: a call pushes the original return address.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kprobes.x86_64.instruction import ADDRESS_SIZE, DIRECT, OPERAND_SIZE, Flow
+
+if TYPE_CHECKING:
+    from kprobes.x86_64.instruction import Instruction
+
+JMP32, JMP32_SIZE = 0xE9, 5
+_CALL32 = 0xE8
+_PUSH_RIP_RELATIVE = b"\xff\x35"
+_LEA_RCX_RIP_RELATIVE = b"\x48\x8d\x0d"
+EXPANDED_SIZE = 32
+"""No instruction takes more bytes than this in a detour."""
+
+
+def displacement(target: int, after: int) -> bytes:
+    """The rel32 that leads from the instruction that ends at `after` to `target`. Raises OverflowError beyond 2 GB."""
+    distance = target - after
+    if not -(1 << 31) <= distance < 1 << 31:
+        raise OverflowError(f"{target:#x} is not within 2 GB of {after:#x}")
+    return distance.to_bytes(4, "little", signed=True)
+
+
+def jump(site: int, target: int) -> bytes:
+    """`jmp target` for the 5 bytes at `site`. Raises OverflowError beyond 2 GB."""
+    return bytes([JMP32]) + displacement(target, site + JMP32_SIZE)
+
+
+def relocate(insn: Instruction, to: int) -> bytes:
+    """The bytes that do at `to` what `insn` does where it stands, in as many bytes.
+
+    A RIP-relative operand and the target of a near branch stay where they are. Raises OverflowError when a displacement
+    does not fit: beyond 2 GB, or beyond 127 bytes in a short branch.
+    """
+    if insn.flow in DIRECT or insn.flow is Flow.TRANSACTION:
+        return _retargeted(insn, to)
+    if not insn.displacement_offset:
+        return insn.code
+    at = insn.displacement_offset
+    return insn.code[:at] + _rebased(insn, to) + insn.code[at + 4 :]
+
+
+def _rebased(insn: Instruction, to: int) -> bytes:
+    """The displacement of a RIP-relative operand; with 32-bit addresses it wraps and so always fits."""
+    assert insn.rip_target is not None
+    after = to + insn.length
+    if insn.has(ADDRESS_SIZE):
+        return ((insn.rip_target - after) % (1 << 32)).to_bytes(4, "little")
+    return displacement(insn.rip_target, after)
+
+
+def _retargeted(insn: Instruction, to: int) -> bytes:
+    assert insn.target is not None
+    if _is_short(insn):
+        distance = insn.target - (to + insn.length)
+        if not -128 <= distance < 128:
+            raise OverflowError(f"{insn.target:#x} is out of the reach of `{insn.mnemonic}` at {to:#x}")
+        return insn.code[:-1] + distance.to_bytes(1, "little", signed=True)
+    return insn.code[:-4] + displacement(insn.target, to + insn.length)
+
+
+def _is_short(insn: Instruction) -> bool:
+    return insn.opcode_map == 0 and insn.opcode not in (_CALL32, JMP32, 0xC7)
+
+
+def expand(insn: Instruction, to: int) -> bytes:
+    """The bytes that do at `to`, in a detour, what `insn` does where it stands.
+
+    They go on behind themselves when the original would go on behind itself. Raises OverflowError when something is
+    beyond 2 GB, and ValueError for an instruction that cannot be moved: a trap, a far transfer, the beginning of a
+    transaction, a branch of 16 bits, a call through rsp.
+    """
+    refuse_to_move(insn)
+    make = _EXPANSIONS.get(insn.flow)
+    return make(insn, to) if make else relocate(insn, to)
+
+
+def refuse_to_move(insn: Instruction) -> None:
+    """Raise ValueError if `insn` cannot be moved into a detour."""
+    if insn.flow in (Flow.TRAP, Flow.FAR, Flow.TRANSACTION, Flow.FAR_RETURN):
+        raise ValueError(f"`{insn.text}` is {insn.flow.value}")
+    if insn.flow not in (Flow.NEXT, Flow.SYSCALL) and insn.has(OPERAND_SIZE) and not insn.wide:
+        raise ValueError(f"`{insn.text}` has a 16-bit operand size")
+    if insn.flow is Flow.INDIRECT_CALL and insn.in_register and insn.register == 4:
+        raise ValueError(f"`{insn.text}` calls where the stack pointer points")
+
+
+def _jump(insn: Instruction, to: int) -> bytes:
+    assert insn.target is not None
+    return jump(to, insn.target)
+
+
+def _conditional(insn: Instruction, to: int) -> bytes:
+    assert insn.target is not None
+    return bytes([0x0F, 0x80 | insn.opcode & 15]) + displacement(insn.target, to + 6)
+
+
+def _by_count(insn: Instruction, to: int) -> bytes:
+    """`loop taken; jmp over; taken: jmp target; over:`, since there is no long form."""
+    head = insn.code[:-1] + b"\x02\xeb\x05"
+    assert insn.target is not None
+    return head + jump(to + len(head), insn.target)
+
+
+def _push_return(insn: Instruction, to: int, branch: bytes) -> bytes:
+    """`push` of the original return address, which lies behind the branch; then the branch."""
+    return _PUSH_RIP_RELATIVE + len(branch).to_bytes(4, "little") + branch + insn.end.to_bytes(8, "little")
+
+
+def _call(insn: Instruction, to: int) -> bytes:
+    assert insn.target is not None
+    return _push_return(insn, to, jump(to + 6, insn.target))
+
+
+def _indirect_call(insn: Instruction, to: int) -> bytes:
+    """The same operand, jumped to; relative to rsp it lies 8 bytes further up once the return address is pushed."""
+    code = bytearray(relocate(insn, to + 6))
+    code[insn.modrm_offset] ^= 0x10 ^ 0x20  # /2 becomes /4
+    if insn.based_on_stack:
+        code[insn.modrm_offset :] = _further_up(bytes(code[insn.modrm_offset :]))
+    return _push_return(insn, to, bytes(code))
+
+
+def _further_up(operand: bytes) -> bytes:
+    """ModRM, SIB and displacement, with 8 added to the displacement, which becomes one of 4 bytes."""
+    old = int.from_bytes(operand[2:], "little", signed=True)
+    return bytes([operand[0] & 0x3F | 0x80, operand[1]]) + displacement(old + 8, 0)
+
+
+def _syscall(insn: Instruction, to: int) -> bytes:
+    """`syscall` leaves its return address in rcx: `lea` puts the original one there, with the flags untouched."""
+    return insn.code + _LEA_RCX_RIP_RELATIVE + displacement(insn.end, to + insn.length + 7)
+
+
+_EXPANSIONS = {
+    Flow.CALL: _call, Flow.JUMP: _jump, Flow.CONDITIONAL: _conditional, Flow.LOOP: _by_count, Flow.COUNT: _by_count,
+    Flow.INDIRECT_CALL: _indirect_call, Flow.SYSCALL: _syscall,
+}  # fmt: skip

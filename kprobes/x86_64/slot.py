@@ -1,0 +1,24 @@
+"""What a slot holds: the copied instruction, then a trap or a jump back (KP-26). Bytes in, bytes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kprobes.x86_64.instruction import INT3, Flow
+from kprobes.x86_64.relocate import expand, jump, relocate
+
+if TYPE_CHECKING:
+    from kprobes.x86_64.instruction import Instruction
+
+SLOT_SIZE = 16
+"""In bytes; every slot fits."""
+
+
+def slot_bytes(insn: Instruction, slot: int, boosted: bool) -> bytes:
+    """The bytes of the slot at `slot` for `insn`: `boosted`, it jumps back by itself; otherwise it ends in an int3.
+
+    The trap's address tells nothing of the instruction's length: a system call is followed by the `lea` that puts the
+    original return address into rcx. Raises OverflowError if an operand or the way back is beyond 2 GB.
+    """
+    copy = expand(insn, slot) if insn.flow is Flow.SYSCALL else relocate(insn, slot)
+    return copy + (jump(slot + len(copy), insn.end) if boosted else bytes([INT3]))
