@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrace.glob import parse
+from ftrace.hashes import FILTER, NOTRACE, OpsHash, global_hash
 from ftrace.locations import Location, Selection
 from ftrace.probe import NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
-from ftrace.records import ASSIST, CALLBACK, COMPLETE, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
+from ftrace.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from ftrace.tracer import Tracer, tracer
 
 FTRACE_OPS_FL_ENABLED = 1 << 0
@@ -21,16 +23,25 @@ FTRACE_OPS_FL_RECURSION = 1 << 4
 FTRACE_OPS_FL_STUB = 1 << 5
 FTRACE_OPS_FL_INITIALIZED = 1 << 6
 FTRACE_OPS_FL_DELETED = 1 << 7
+FTRACE_OPS_FL_ADDING = 1 << 8
+FTRACE_OPS_FL_REMOVING = 1 << 9
+FTRACE_OPS_FL_MODIFYING = 1 << 10
+FTRACE_OPS_FL_ALLOC_TRAMP = 1 << 11
 FTRACE_OPS_FL_IPMODIFY = 1 << 12
+FTRACE_OPS_FL_PID = 1 << 13
 FTRACE_OPS_FL_RCU = 1 << 14
+FTRACE_OPS_FL_TRACE_ARRAY = 1 << 15
 FTRACE_OPS_FL_PERMANENT = 1 << 16
+FTRACE_OPS_FL_DIRECT = 1 << 17
+FTRACE_OPS_FL_SUBOP = 1 << 18
 
 
 class ftrace_ops:
     """What is called, and where.
 
-    `filter_hash` and `notrace_hash`: an empty filter means all functions, an empty notrace excludes none (FT-23).
-    `detach` is called by `detach_all` in place of a plain unregister.
+    `filter_hash` and `notrace_hash`: an empty filter means all functions, an empty notrace excludes none (FT-23). They
+    are its own (`local_hash`), or those that it shares (`ftrace_ops_set_global_filter`). `detach` is called by
+    `detach_all` in place of a plain unregister. The flags are read when it is registered (FT-22).
     """
 
     def __init__(self, func: Any = None, flags: int = 0) -> None:
@@ -39,14 +50,26 @@ class ftrace_ops:
         self.flags = flags
         self.errors = HandlerErrors()
         """What a Python callback has raised."""
-        self.filter_hash = Selection()
-        self.notrace_hash = Selection()
+        self.private: Any = None
+        """The owner's."""
+        self.local_hash = OpsHash()
+        self.func_hash = self.local_hash
         self.detach: Callable[[], Any] = lambda: unregister_ftrace_function(self)
         self.hooks_return = False
         """Whether its probe has something to do when a function returns."""
         self.ever_listed = False
         """Whether it has been among the registered operations: what saved_func tells in the kernel (FP-43, FP-49)."""
         self._probe: NativeProbe | None = None
+
+    @property
+    def filter_hash(self) -> Selection:
+        """What it is for; empty: everything."""
+        return self.func_hash.filter_hash
+
+    @property
+    def notrace_hash(self) -> Selection:
+        """What it is not for."""
+        return self.func_hash.notrace_hash
 
     @property
     def enabled(self) -> bool:
@@ -76,11 +99,7 @@ class ftrace_ops:
         return [(location, _reason(location)) for location in self._refused(wanted).locations()]
 
     def _wanted(self) -> Selection:
-        """What the hashes select of the functions that are there. Those of a module that has gone stay in the hashes: they
-        match nothing any more, and a filter that was for them alone is not the empty one (FT-29, FT-72).
-        """
-        there = tracer().table.everything()
-        return (self.filter_hash & there if self.filter_hash else there) - self.notrace_hash
+        return self.func_hash.select(tracer().table.everything())
 
     def _refused(self, wanted: Selection) -> Selection:
         """What of `wanted` cannot be patched, or cannot have its return hooked if that is asked for."""
@@ -112,8 +131,9 @@ def _native_half(ops: ftrace_ops) -> NativeProbe:
     else:
         entry, cookie, keep = python_handler(_in_order(ops.func), ops, ops.errors.report)
         kind |= FOREIGN | PYTHON
-    wants = WANTS_REGS if ops.flags & FTRACE_OPS_FL_SAVE_REGS else 0
-    return NativeProbe(tracer().table.lines, keep, kind=kind | wants, flags=COMPLETE, entry=entry, entry_cookie=cookie)
+    kind |= WANTS_REGS if ops.flags & FTRACE_OPS_FL_SAVE_REGS else 0
+    flags = COMPLETE | (DISABLED if ops.flags & FTRACE_OPS_FL_STUB else 0)
+    return NativeProbe(tracer().table.lines, keep, kind=kind, flags=flags, entry=entry, entry_cookie=cookie)
 
 
 def _in_order(func: Callable[..., Any]) -> Callable[..., None]:
@@ -153,23 +173,30 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
         if ops.permanent and not tracing.switched_on:
             raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is switched off")
         ops.ever_listed = True
-        _check_ipmodify(tracing, ops, ops.selection())
+        ops.flags |= FTRACE_OPS_FL_INITIALIZED
+        _check_exclusive(tracing, ops, ops.selection())
         ops._probe = probe
         tracing.enable(ops)
         ops.flags |= FTRACE_OPS_FL_ENABLED
 
 
-def _check_ipmodify(tracing: Tracer, ops: ftrace_ops, wanted: Selection) -> None:
-    """At most one ops may modify ip on a function, and not on all of them (FT-45)."""
-    if not ops.flags & FTRACE_OPS_FL_IPMODIFY:
+_EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
+
+
+def _check_exclusive(tracing: Tracer, ops: ftrace_ops, wanted: Selection) -> None:
+    """At most one ops may modify ip on a function, and not on all of them; nor one there where another has a direct
+    function (FT-45), of which there is also one at most (FT-77).
+    """
+    if not ops.flags & _EXCLUSIVE:
         return
-    if not ops.filter_hash:
+    if ops.func_hash.for_everything:
         raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY needs a filter")
     for other in tracing.enabled:
-        if other is not ops and other.flags & FTRACE_OPS_FL_IPMODIFY:
+        if other is not ops and other.flags & _EXCLUSIVE:
             both = wanted & other.selection()
             if both:
-                raise OSError(errno.EBUSY, f"another ftrace_ops modifies ip of {next(both.locations())}")
+                does = "modifies ip" if other.flags & FTRACE_OPS_FL_IPMODIFY else "has a direct function"
+                raise OSError(errno.EBUSY, f"another ftrace_ops {does} at {next(both.locations())}")
 
 
 def change_flags(ops: ftrace_ops, on: int = 0, off: int = 0) -> None:
@@ -201,14 +228,14 @@ def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False)
 
     Raises OSError(EINVAL), with the filter unchanged, if nothing matches.
     """
-    _set_hash(ops, "filter_hash", pattern, reset)
+    _set_hash(ops, FILTER, pattern, reset)
 
 
 def ftrace_set_notrace(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:
     """The same for the functions that are excluded. Raises OSError(EINVAL) also for an IPMODIFY ops (FT-28)."""
     if ops.flags & FTRACE_OPS_FL_IPMODIFY:
         raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY takes no notrace filter")
-    _set_hash(ops, "notrace_hash", pattern, reset)
+    _set_hash(ops, NOTRACE, pattern, reset)
 
 
 def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = False, reset: bool = False) -> None:
@@ -222,8 +249,8 @@ def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = Fa
         base = Selection() if reset else ops.filter_hash
         chosen = [_location(tracing, ip) for ip in ips]
         changed = _without(base, chosen) if remove else base | Selection.of(chosen)
-        _install(tracing, ops, "filter_hash", changed)
-    if ops.enabled:
+        live = install_hash(tracing, ops, FILTER, changed, awaits_modules=False if reset else None)
+    if live:
         tracing.settle()
 
 
@@ -249,17 +276,24 @@ def ftrace_set_filter_ip(ops: ftrace_ops, ip: int, remove: bool = False, reset: 
 
 def ftrace_free_filter(ops: ftrace_ops) -> None:
     """Empty both hashes (FT-30)."""
-    ops.filter_hash, ops.notrace_hash = Selection(), Selection()
+    ops.func_hash.clear()
+
+
+def ftrace_ops_set_global_filter(ops: ftrace_ops) -> None:
+    """Have `ops` share the filters of set_ftrace_filter and set_ftrace_notrace; only before its first use (FT-31)."""
+    if not ops.flags & FTRACE_OPS_FL_INITIALIZED:
+        ops.func_hash = global_hash
+        ops.flags |= FTRACE_OPS_FL_INITIALIZED
 
 
 def _set_hash(ops: ftrace_ops, which: str, pattern: str | None, reset: bool) -> None:
     tracing = tracer()
     with tracing.table.lock:
         tracing.check_alive()
-        base = Selection() if reset else getattr(ops, which)
+        base = Selection() if reset else getattr(ops.func_hash, which)
         changed = base if pattern is None else _edited(tracing, base, pattern)
-        _install(tracing, ops, which, changed)
-    if ops.enabled:
+        live = install_hash(tracing, ops, which, changed, awaits_modules=False if reset and which == FILTER else None)
+    if live:
         tracing.settle()
 
 
@@ -271,16 +305,40 @@ def _edited(tracing: Tracer, base: Selection, text: str) -> Selection:
     return base - found if pattern.negated else base | found
 
 
-def _install(tracing: Tracer, ops: ftrace_ops, which: str, changed: Selection) -> None:
-    if not ops.enabled:
-        setattr(ops, which, changed)
-        return
-    before = ops.selection()
-    kept = getattr(ops, which)
-    setattr(ops, which, changed)
+def install_hash(
+    tracing: Tracer, ops: ftrace_ops, which: str, changed: Selection, awaits_modules: bool | None = None
+) -> bool:
+    """Give a hash of `ops` new contents, and bring every registered ops that has the same hashes in line (ftrace_hash_move).
+
+    `awaits_modules`: whether the filter is for functions of modules to come; None leaves that as it is. To be called
+    with the lock; `settle` has to follow, without it, if the result is True. Raises OSError, having undone everything,
+    if an ops may not be there or a site cannot be patched.
+    """
+    hashes = ops.func_hash
+    ops.flags |= FTRACE_OPS_FL_INITIALIZED
+    users = [user for user in tracing.enabled if user.func_hash is hashes]
+    before = [user.selection() for user in users]
+    kept = getattr(hashes, which), hashes.filter_awaits_modules
+    setattr(hashes, which, changed)
+    if awaits_modules is not None:
+        hashes.filter_awaits_modules = awaits_modules
+    after = [user.selection() for user in users]
+    moves = list(zip(users, before, after, strict=True))
     try:
-        _check_ipmodify(tracing, ops, ops.selection())
+        for user, _, new in moves:
+            _check_exclusive(tracing, user, new)
+        for user, old, new in moves:
+            tracing.change(user, old, new)
     except OSError:
-        setattr(ops, which, kept)
+        setattr(hashes, which, kept[0])
+        hashes.filter_awaits_modules = kept[1]
+        _move_back(tracing, moves)
         raise
-    tracing.change(ops, before, ops.selection())
+    return bool(users)
+
+
+def _move_back(tracing: Tracer, moves: list[tuple[ftrace_ops, Selection, Selection]]) -> None:
+    """Where the text is not ours there is nothing to take off or put on."""
+    for user, old, new in moves:
+        with contextlib.suppress(OSError):
+            tracing.change(user, new, old)

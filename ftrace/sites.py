@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.masks import mask_of
 from ftrace.text_poke import Block
-from ftrace.unwinding import FrameDescription
+from ftrace.unwinding import describe_stubs
 from ftrace.x86_64 import stubs
 from sandbox import memory, signals, tasks
 from sandbox.perfmap import perf_map
@@ -47,12 +47,20 @@ _LISTS_AT_ONCE = 256
 
 
 class SiteMismatch(OSError):
-    """A site does not hold what it should: somebody else has patched it. `index` is its place in the block."""
+    """A site does not hold what it should: somebody else has patched it. `index` is its place in the block.
 
-    def __init__(self, block: SiteBlock, index: int, text: str) -> None:
-        super().__init__(errno.EINVAL, text)
+    `found` and `expected`: its bytes. `written`: it was found so after it had been written; otherwise nothing has been.
+    """
+
+    def __init__(self, block: SiteBlock, index: int, found: bytes, written: bool) -> None:
+        holds = "was written, but holds" if written else "holds"
+        place = f"the stub of {block.names[index]} at {block.addresses[index]:#x}"
+        super().__init__(errno.EINVAL, f"{place} {holds} {found.hex(':')}")
         self.block = block
         self.index = index
+        self.found = found
+        self.expected = block.expected(index)
+        self.written = written
 
 
 class SiteBlock:
@@ -144,7 +152,10 @@ class SiteBlock:
         self._template = ctypes.create_string_buffer(self._template_bytes(), stubs.STUB_SIZE)
         self._describe()
         perf_map.add(self._stub_text.base, self._stub_text.size, f"stubs [{self.module.name}]")
-        self._frames = FrameDescription(self._runtime, self.module.name, self._stub_text.base, self._stub_text.size)
+        where = self._stub_text
+        self._frames = describe_stubs(
+            self._runtime, self.module.name, where.base, where.size, self._empty.after_prologue
+        )
 
     def _template_bytes(self) -> bytes:
         template = self._runtime.template
@@ -171,7 +182,7 @@ class SiteBlock:
     def _verify(self) -> None:
         index = self._call("verify_sites")
         if index >= 0:
-            raise self._mismatch(index, "holds")
+            raise self._mismatch(index, written=False)
 
     @cached_property
     def straddling(self) -> int:
@@ -207,10 +218,15 @@ class SiteBlock:
             blocking = [thread for thread in tasks.threads_blocking(signals.SIGTRAP) if thread in blocking]
         return blocking
 
-    def _mismatch(self, index: int, verb: str) -> SiteMismatch:
-        address = self.addresses[index]
-        found = ctypes.string_at(address, stubs.SITE_SIZE).hex(":")
-        return SiteMismatch(self, index, f"the stub of {self.names[index]} at {address:#x} {verb} {found}")
+    def expected(self, index: int) -> bytes:
+        """What the site at `index` holds if nobody else has written there."""
+        if self._off or self.list_at(index) is self._empty:
+            return stubs.NOP5
+        return stubs.jump(self.addresses[index], self._stubs[index])
+
+    def _mismatch(self, index: int, written: bool) -> SiteMismatch:
+        found = ctypes.string_at(self.addresses[index], stubs.SITE_SIZE)
+        return SiteMismatch(self, index, found, written)
 
     def _relist(self, change: Change) -> None:
         found = (ctypes.c_uint64 * _LISTS_AT_ONCE)()
@@ -248,12 +264,9 @@ class SiteBlock:
         last = -1
         while (index := self._call("read_back")) >= 0:
             if index == last:
-                raise self._mismatch(index, "was written, but holds")
+                raise self._mismatch(index, written=True)
             last = index
-            site = self.addresses[index]
-            is_empty = self._off or self.list_at(index) is self._empty
-            wanted = stubs.NOP5 if is_empty else stubs.jump(site, self._stubs[index])
-            memory.write_through_kernel(site, wanted)
+            memory.write_through_kernel(self.addresses[index], self.expected(index))
             memory.sync_cores()
 
     def _poke_with_breakpoints(self, delta: int) -> None:

@@ -1,0 +1,51 @@
+"""What an ftrace_ops selects: its filter and its notrace hash, which several may share (FT-14, FT-23, FT-31)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftrace.locations import Selection
+
+FILTER, NOTRACE = "filter_hash", "notrace_hash"
+"""Which of the two hashes of an OpsHash is meant."""
+
+
+class ModuleRequest(NamedTuple):
+    """`func:mod:module`, kept until a module of that name is loaded (FT-64)."""
+
+    func: str
+    module: str
+
+    def __str__(self) -> str:
+        return f"{self.func}:mod:{self.module}"
+
+
+class OpsHash:
+    """struct ftrace_ops_hash: an empty filter means all functions, an empty notrace excludes none."""
+
+    def __init__(self) -> None:
+        self.filter_hash = Selection()
+        self.notrace_hash = Selection()
+        self.requests: dict[str, list[ModuleRequest]] = {FILTER: [], NOTRACE: []}
+        """Cached requests for each of the two, newest first."""
+        self.filter_awaits_modules = False
+        """Whether there were requests when the filter was last committed: it is not for everything then."""
+
+    @property
+    def for_everything(self) -> bool:
+        """Whether the filter is empty in the sense of FT-23."""
+        return not self.filter_hash and not self.filter_awaits_modules
+
+    def select(self, there: Selection) -> Selection:
+        """What is selected of the functions that are `there`. Those of a module that has gone stay in the hashes: they
+        match nothing any more, and a filter that was for them alone is not the empty one (FT-29, FT-72).
+        """
+        return (there if self.for_everything else self.filter_hash & there) - self.notrace_hash
+
+    def clear(self) -> None:
+        """Empty both (ftrace_free_filter)."""
+        self.filter_hash, self.notrace_hash, self.filter_awaits_modules = Selection(), Selection(), False
+
+
+global_hash = OpsHash()
+"""Those of set_ftrace_filter and set_ftrace_notrace."""

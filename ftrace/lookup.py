@@ -1,0 +1,40 @@
+"""From addresses and names to locations: ftrace_location and its relatives (FT-6..8, FT-78)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+from ftrace.tracer import tracer
+
+
+def ftrace_location(address: int) -> int:
+    """The ip of the location that `address` lies in, or whose function begins at `address`; 0 if there is none (FT-7)."""
+    location = tracer().table.location(address)
+    return location.ip if location else 0
+
+
+def ftrace_location_range(start: int, end: int) -> int:
+    """The ip of a location whose 5 bytes touch start..end, both inclusive; 0 if there is none (FT-6)."""
+    location = tracer().table.location_range(start, end)
+    return location.ip if location else 0
+
+
+def ftrace_text_reserved(start: int, end: int) -> bool:
+    """Whether start..end, both inclusive, touch a location, which only ftrace may write (FT-8)."""
+    return tracer().table.location_range(start, end) is not None
+
+
+def ftrace_lookup_symbols(names: Sequence[str]) -> list[int]:
+    """The address of the first function of each name that has a location (FT-78).
+
+    Raises OSError(ESRCH) naming the first one that has none, or that is given twice.
+    """
+    table, addresses = tracer().table, []
+    for index, name in enumerate(names):
+        location = table.named(name)
+        if location is None or name in names[:index]:
+            reason = "is given twice" if location else "has no location"
+            raise OSError(errno.ESRCH, f"the name {name!r} {reason}")
+        addresses.append(location.function.address)
+    return addresses
