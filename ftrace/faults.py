@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ftrace.rethook import below, entry_ip, node_abandon
+from ftrace.unwinding import FrameDescription, describe_entrances
 from sandbox import faults, memory
 from sandbox.native import (
     Structure,
@@ -146,6 +147,7 @@ class FaultGuard:
         self._ranges: dict[object, list[tuple[int, int]]] = {}
         self._page: memory.TextMapping | None = None
         self._used = memory.PAGE
+        self._described: list[FrameDescription] = []
         self._count = runtime.image.variable("fault_count")
         self._seen = 0
         self._lock = threading.Lock()
@@ -181,6 +183,7 @@ class FaultGuard:
         code = b"\x49\xbb" + address.to_bytes(8, "little") + b"\x49\xba" + guard.to_bytes(8, "little") + b"\x41\xff\xe2"
         if self._page is None or self._used + 32 > memory.PAGE:
             self._page = memory.allocate_text((address, address), memory.PAGE, "fprobe-guards")
+            self._described.append(describe_entrances("guards", self._page.base, memory.PAGE))
             self._used = 0
         where = self._page.base + self._used
         self._page.write(where, code)

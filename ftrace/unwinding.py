@@ -32,17 +32,13 @@ def _nobody(_section: object) -> None:
 
 
 class FrameDescription:
-    """The description of a module's stubs, registered with unwinder and debuggers until `withdraw`."""
+    """The description of code that no compiler has described, registered with unwinder and debuggers until `withdraw`."""
 
-    def __init__(self, runtime: Runtime, name: str, start: int, size: int) -> None:
-        fields = {"TOP": tasks.Task.offset("top"), "BOTTOM": tasks.Task.offset("bottom")}
-        fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
-        place = unwind.return_address_place(runtime.slab, tasks.STRIDE, tasks.NODE, fields)
-        section = unwind.frame_section(start, size, place)
+    def __init__(self, name: str, start: int, size: int, section: bytes) -> None:
         self._section = ctypes.create_string_buffer(section, len(section))
         _registrars()[0](self._section)
         where = ctypes.addressof(self._section)
-        image = debug_image(start, size, [CodeSymbol(f"{name}.stubs", start, size)], section, where)
+        image = debug_image(start, size, [CodeSymbol(name, start, size)], section, where)
         self._seen_by_debuggers = gdbjit.register(image)
 
     def withdraw(self) -> None:
@@ -50,3 +46,17 @@ class FrameDescription:
         _registrars()[1](self._section)
         if self._seen_by_debuggers is not None:
             self._seen_by_debuggers.withdraw()
+
+
+def describe_stubs(runtime: Runtime, module: str, start: int, size: int, after_prologue: bool) -> FrameDescription:
+    """For a module's stubs at `start` (address, bytes)."""
+    fields = {"TOP": tasks.Task.offset("top"), "BOTTOM": tasks.Task.offset("bottom")}
+    fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
+    place = unwind.return_address_place(runtime.slab, tasks.STRIDE, tasks.NODE, fields)
+    section = unwind.frame_section(start, size, place, after_prologue)
+    return FrameDescription(f"{module}.stubs", start, size, section)
+
+
+def describe_entrances(name: str, start: int, size: int) -> FrameDescription:
+    """For code that is called and jumps on with the stack as it was."""
+    return FrameDescription(name, start, size, unwind.entrance_section(start, size))

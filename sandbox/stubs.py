@@ -14,7 +14,7 @@ NOP5 = bytes.fromhex("0f1f440000")
 """What every stub is while nothing is attached: nopl 0(%rax,%rax,1)."""
 
 STUB_SIZE = 5
-SCHEME = "1"
+SCHEME = "2"
 """Part of the key of cached objects: changes whenever what is done to programs does."""
 PATCHABLE_ENTRIES = "__patchable_function_entries"
 ENDBR64 = bytes.fromhex("f30f1efa")
@@ -93,7 +93,7 @@ def with_stubs(ir: str, flavour: Flavour, notrace: Collection[str] = ()) -> str:
     """Printed IR `ir` with stubs of `flavour` asked for on every definition that may have one.
 
     Not on those that carry the attribute `"notrace"` or are named in `notrace`. Whatever stubs the text asked for
-    itself are dropped. Private functions become internal, so that every stub belongs to a symbol.
+    itself are dropped. Private functions become internal, so that every stub belongs to a symbol. All get unwind tables.
 
     Raises ValueError if `ir` has a definition that is not written as LLVM prints them.
     """
@@ -107,7 +107,7 @@ def with_stubs(ir: str, flavour: Flavour, notrace: Collection[str] = ()) -> str:
         head = re.sub(r"^private ", "internal ", match["head"])
         exempt = match["group"].strip() in untraced or unquote(match["name"]) in notrace
         stub = f" {wanted}" if wanted and not exempt else ""
-        parts = (match["name"], match["parameters"], match["address"], match["group"], stub, match["rest"])
+        parts = (match["name"], match["parameters"], match["address"], match["group"], " uwtable", stub, match["rest"])
         return f"define {head}@{''.join(parts)}"
 
     text, found = DEFINITION.subn(marked, ir)

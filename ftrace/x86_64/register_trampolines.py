@@ -12,6 +12,7 @@ ENTRY_REGS = """
     .globl ftrace_both_regs
     .p2align 6
 ftrace_both_regs:
+    .cfi_startproc
 $regs_image
     mov $TOP(%r11), %rsi
     cmp %rdi, $FRAME(%rsi)
@@ -95,6 +96,7 @@ $unimage
     .globl ftrace_entry_regs
     .p2align 6
 ftrace_entry_regs:
+    .cfi_startproc
 $regs_image
     mov $ITEM_COUNTERS(%r10), %edi
     mov 176(%rsp), %rsi
@@ -118,6 +120,8 @@ EXIT_REGS = """
     .globl ftrace_exit_regs
     .p2align 6
 ftrace_exit_regs:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
     lea -8(%rsp), %r10
     cmp %r10, $FRAME(%r11)
     jne ftrace_exit_from_list

@@ -22,7 +22,8 @@ import re
 from collections.abc import Mapping
 from string import Template
 
-from ftrace.x86_64.guard import GUARD
+from ftrace.x86_64.callframes import with_call_frames
+from ftrace.x86_64.guard import GUARD, frame_rules
 from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
 
 PT_REGS_WORDS = 21
@@ -49,6 +50,7 @@ ENTRY_FAST = """
     .globl ftrace_entry_only
     .p2align 6
 ftrace_entry_only:
+    .cfi_startproc
 $save
     mov $ITEM_COUNTERS(%r10), %edi
     mov 32(%rsp), %rsi
@@ -77,6 +79,7 @@ BOTH_FAST = """
     .globl $name
     .p2align 6
 $name:
+    .cfi_startproc
 $save
     mov $TOP(%r11), %rsi
     lea 40(%rsp), %rdi
@@ -152,10 +155,13 @@ NO_ENTRY = """
 EXIT_FAST = """
 # Return of a call to a site with one native probe that has an exit handler. The list was read before this task is marked
 # as inside, so the probe is asked afterwards whether it has been unregistered meanwhile: then nobody waits for us.
-#   r11 = node, r10 = probe list; rax, rdx (kept in r9), rcx = the function's results
+#   r11 = node, r10 = probe list; rax, rdx, rcx = the function's results
+#   stack inside: rdx, then the parent in the return slot, where `ret` and unwinders find it
     .globl $name
     .p2align 6
 $name:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
     lea -8(%rsp), %rsi
     cmp %rsi, $FRAME(%r11)
     jne ftrace_exit_from_list
@@ -167,8 +173,9 @@ $name:
     testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)
     jne 4f
     mov $STUB(%r11), %rsi
-    mov %rdx, %r9
-    mov $PARENT(%r11), %rdx
+    push $PARENT(%r11)
+    push %rdx
+    mov 8(%rsp), %rdx
 $data
     mov $RECORD_IP(%rsi), %rsi
     call *$ITEM_EXIT(%r10)
@@ -178,19 +185,13 @@ $data
     add %r8, $TALLY(%r11,%rsi)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     jne 7f
-5:  push %rdx
+5:  pop %rdx
     subq $$$NODE, $TOP(%r11)
-    mov %r9, %rdx
     movl $$0, $REC(%r11)
     ret
-4:  mov %fs:$TASK, %rdi
-    movl $$0, $REC(%rdi)
-    jmp ftrace_exit_from_list
 7:  # the pool is shared by now
     push %rax
-    push %rdx
     push %rcx
-    push %r9
     push %r11
     sub $$8, %rsp
     mov %rdi, %rsi
@@ -198,11 +199,12 @@ $data
     call pool_donate
     add $$8, %rsp
     pop %r11
-    pop %r9
     pop %rcx
-    pop %rdx
     pop %rax
     jmp 5b
+4:  mov %fs:$TASK, %rdi
+    movl $$0, $REC(%rdi)
+    jmp ftrace_exit_from_list
 """
 
 EXIT_NO_DATA = """
@@ -216,6 +218,7 @@ ENTRY_COMPLETE = """
     .globl ftrace_entry_complete
     .p2align 6
 ftrace_entry_complete:
+    .cfi_startproc
 $image
     mov %r11, %rdi
     mov %r10, %rsi
@@ -243,6 +246,7 @@ $unimage
     .globl ftrace_entry_slow
     .p2align 4
 ftrace_entry_slow:
+    .cfi_startproc
     subq $$$SLOW_TO_RETURN, (%rsp)
 $image
     mov %rsp, %rdi
@@ -254,6 +258,8 @@ $image
     .globl ftrace_exit_from_list
     .p2align 4
 ftrace_exit_from_list:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
     mov $STUB(%r11), %r10
     jmp ftrace_exit_complete
 
@@ -262,6 +268,8 @@ ftrace_exit_from_list:
     .globl ftrace_exit_complete
     .p2align 6
 ftrace_exit_complete:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
     lea -16(%rsp), %rsp
     pushfq
     push $$$USER_SS
@@ -300,11 +308,17 @@ CALL_FOREIGN = """
     .globl ftrace_call_foreign
     .p2align 4
 ftrace_call_foreign:
+    .cfi_startproc
     push %rbp
+    .cfi_offset %rbp, -16
     mov %rsp, %rbp
+    .cfi_def_cfa_register %rbp
     push %rbx
     push %r12
     push %r13
+    .cfi_offset %rbx, -24
+    .cfi_offset %r12, -32
+    .cfi_offset %r13, -40
     mov %rdi, %rbx
     mov %rdx, %r12
     mov %rcx, %r13
@@ -355,6 +369,7 @@ $get_vectors
     pop %r12
     pop %rbx
     pop %rbp
+    .cfi_def_cfa %rsp, 8
     ret
 """
 
@@ -362,6 +377,7 @@ LOST = """
 # void ftrace_lost_return(stub, frame): nobody knows where this call came from. Say so and die on the spot.
     .globl ftrace_lost_return
 ftrace_lost_return:
+    .cfi_startproc
     mov $$1, %eax
     mov $$2, %edi
     lea lost_message(%rip), %rsi
@@ -378,6 +394,7 @@ EMPTY = """
     .globl ftrace_entry_none
     .p2align 4
 ftrace_entry_none:
+    .cfi_startproc
     movl $$0, $REC(%r11)
     test %rsp, %rsp
     ret
@@ -441,7 +458,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     texts += [_expand(BOTH_FAST, {"name": name, "data": data, "call": call}) for name, data, call in variants]
     texts += [_expand(EXIT_FAST, {"name": name, "data": data}) for name, data in exits]
     expanded = "\n".join(_expand(text, saves) for text in texts)
-    return "    .text\n" + Template(expanded).substitute(constants)
+    return "    .text\n" + with_call_frames(Template(expanded).substitute(constants, **frame_rules(constants)))
 
 
 def _expand(text: str, blocks: Mapping[str, str]) -> str:

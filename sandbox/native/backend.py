@@ -33,7 +33,7 @@ def _definition(unit: Unit, module: ModuleText, function: NativeFunction, symbol
 
 def _attributes(unit: Unit, function: NativeFunction) -> str:
     options = function.options
-    words = ["nounwind", '"no-builtins"', f'"target-features"="{GENERAL_REGISTERS_ONLY}"']
+    words = ["nounwind", "uwtable", '"no-builtins"', f'"target-features"="{GENERAL_REGISTERS_ONLY}"']
     words += ["alwaysinline"] * options.inline + ["noinline"] * options.noinline
     words += [] if unit.red_zone else ["noredzone"]
     return " ".join(words)
