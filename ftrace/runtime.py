@@ -7,7 +7,7 @@ import os
 import threading
 from functools import cache
 
-from ftrace import actions, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook, text_poke
+from ftrace import actions, asynchronous, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook, text_poke
 from ftrace.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
@@ -44,6 +44,7 @@ FUNCTIONS = (
     signals.signal_dispatch,
     faults.fault_signal,
     guarded_read.read_fault,
+    asynchronous.in_signal_handler,
     *contexts.FUNCTIONS,
     recursion.recursion_trylock,
     recursion.recursion_unlock,

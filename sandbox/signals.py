@@ -30,6 +30,7 @@ from sandbox.native import (
     u64,
     void,
 )
+from sandbox.tasks import ASYNCHRONOUS
 
 if TYPE_CHECKING:
     from sandbox.native_image import NativeImage
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS = 5, 11, 7, 8, 4, 31
 _ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
 """Below these, handlers of probes run, for which an alternate stack can be too small."""
-ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~sum(1 << signal - 1 for signal in (SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV))
-"""The signals that may be blocked, as a mask: all but those that an instruction raises."""
 CONSUMERS = 8
 _SYS_RT_SIGACTION = 13
 _SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 0x4, 0x0400_0000, 0x0800_0000, 0x4000_0000
