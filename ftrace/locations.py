@@ -65,6 +65,9 @@ class Selection(dict[SiteBlock, int]):
     def __or__(self, other: Selection) -> Selection:  # type: ignore[override]
         return _clean({block: self.get(block, 0) | other.get(block, 0) for block in {**self, **other}})
 
+    def __ior__(self, other: Selection) -> Selection:  # type: ignore[override,misc]
+        return self | other  # not dict's, which would replace masks
+
     def __and__(self, other: Selection) -> Selection:
         return _clean({block: mask & other.get(block, 0) for block, mask in self.items()})
 

@@ -30,11 +30,11 @@ def ftrace_lookup_symbols(names: Sequence[str]) -> list[int]:
 
     Raises OSError(ESRCH) naming the first one that has none, or that is given twice.
     """
-    table, addresses = tracer().table, []
-    for index, name in enumerate(names):
+    table, found = tracer().table, dict[str, int]()
+    for name in names:
         location = table.named(name)
-        if location is None or name in names[:index]:
+        if location is None or name in found:
             reason = "is given twice" if location else "has no location"
             raise OSError(errno.ESRCH, f"the name {name!r} {reason}")
-        addresses.append(location.function.address)
-    return addresses
+        found[name] = location.function.address
+    return list(found.values())

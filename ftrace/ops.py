@@ -35,6 +35,8 @@ FTRACE_OPS_FL_PERMANENT = 1 << 16
 FTRACE_OPS_FL_DIRECT = 1 << 17
 FTRACE_OPS_FL_SUBOP = 1 << 18
 
+_EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
+
 
 class ftrace_ops:
     """What is called, and where.
@@ -52,6 +54,8 @@ class ftrace_ops:
         """What a Python callback has raised."""
         self.private: Any = None
         """The owner's."""
+        self.direct_call = 0
+        """The address of its direct function (ftrace.direct)."""
         self.local_hash = OpsHash()
         self.func_hash = self.local_hash
         self.detach: Callable[[], Any] = lambda: unregister_ftrace_function(self)
@@ -80,6 +84,11 @@ class ftrace_ops:
     def permanent(self) -> bool:
         """Whether ftrace may not be switched off while it is registered (FT-80)."""
         return bool(self.flags & FTRACE_OPS_FL_PERMANENT)
+
+    @property
+    def moves_ip(self) -> bool:
+        """Whether it may send a call elsewhere: IPMODIFY, or a direct function."""
+        return bool(self.flags & _EXCLUSIVE)
 
     @property
     def probe(self) -> NativeProbe:
@@ -180,19 +189,16 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
         ops.flags |= FTRACE_OPS_FL_ENABLED
 
 
-_EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
-
-
 def _check_exclusive(tracing: Tracer, ops: ftrace_ops, wanted: Selection) -> None:
     """At most one ops may modify ip on a function, and not on all of them; nor one there where another has a direct
     function (FT-45), of which there is also one at most (FT-77).
     """
-    if not ops.flags & _EXCLUSIVE:
+    if not ops.moves_ip:
         return
     if ops.func_hash.for_everything:
         raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY needs a filter")
     for other in tracing.enabled:
-        if other is not ops and other.flags & _EXCLUSIVE:
+        if other is not ops and other.moves_ip:
             both = wanted & other.selection()
             if both:
                 does = "modifies ip" if other.flags & FTRACE_OPS_FL_IPMODIFY else "has a direct function"

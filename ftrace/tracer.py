@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.locations import LocationTable, Selection
 from ftrace.runtime import Runtime, runtime
-from ftrace.sites import Change, SiteBlock
+from ftrace.sites import Change, SiteBlock, SiteMismatch
 from sandbox.module import Module, ModuleState, register_module_notifier
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ OFF_VARIABLE = "FPROBE_OFF"
 
 
 class Tracer:
-    """The process's function tracing. `enabled`: the registered operations, newest first."""
+    """The process's function tracing. `enabled`: the registered operations, newest first.
+
+    `touched`: the sites that have ever been patched (FT-76); `modified`: those where an ops with IPMODIFY or a direct
+    function has ever been (FT-75). `when_coming` is called for each new block, once the registered operations are on it.
+    """
 
     def __init__(self, native: Runtime) -> None:
         self.runtime = native
@@ -39,8 +43,11 @@ class Tracer:
         """Set by ftrace_kill; for good."""
         self.switched_on = True
         """kernel.ftrace_enabled: whether sites are patched at all."""
+        self.touched = Selection()
+        self.modified = Selection()
+        self.when_coming: list[Callable[[SiteBlock], None]] = []
         self._waiting: list[NativeProbe] = []
-        register_module_notifier(self._module_event)
+        register_module_notifier(self._module_event, first=True)
         lock = self.table.lock  # a child must not inherit it from a thread that it does not have
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
@@ -53,7 +60,7 @@ class Tracer:
             self.runtime.signals.check()
             self.enabled.insert(0, ops)
             try:
-                self._apply(ops.selection(), self._adding(ops.probe))
+                self._add(ops, ops.selection())
             except OSError:
                 self._undo(ops)
                 raise
@@ -69,7 +76,7 @@ class Tracer:
         """Move an enabled ops from one selection to another; only the difference is patched (FT-27). `settle` follows."""
         with self.table.lock:
             self._apply(old - new, self._removing(ops.probe))
-            self._apply(new - old, self._adding(ops.probe))
+            self._add(ops, new - old)
             self.table.lists.retire()
 
     def settle(self, before_free: Callable[[], None] | None = None) -> None:
@@ -96,6 +103,14 @@ class Tracer:
             self.switched_on = on
             for block in self.table.blocks:
                 block.switch(on)
+            if on:
+                for ops in self.enabled:
+                    self.touched |= ops.selection()
+
+    def kill(self) -> None:
+        """Nothing can be registered or unregistered any more, for good. What is patched stays so (FT-70)."""
+        self.dead = True
+        self.switched_on = False
 
     def check_alive(self) -> None:
         """Raise OSError(ENODEV) if ftrace is dead or probing is switched off."""
@@ -119,9 +134,22 @@ class Tracer:
 
         return remove
 
+    def _add(self, ops: ftrace_ops, selection: Selection) -> None:
+        self._apply(selection, self._adding(ops.probe))
+        if self.switched_on:
+            self.touched |= selection
+        if ops.moves_ip:
+            self.modified |= selection
+
     def _apply(self, selection: Selection, change: Change) -> None:
         for block, mask in selection.items():
-            block.apply(mask, change)
+            try:
+                block.apply(mask, change)
+            except SiteMismatch as failure:
+                from ftrace.bug import report_mismatch
+
+                report_mismatch(failure)
+                raise
 
     def _undo(self, ops: ftrace_ops) -> None:
         """Take off what could not be put on everywhere. Where the text is not ours there is nothing to take off."""
@@ -164,7 +192,9 @@ class Tracer:
             for ops in reversed(self.enabled):
                 mask = ops.selection().get(block, 0)
                 if mask:
-                    block.apply(mask, self._adding(ops.probe))
+                    self._add(ops, Selection({block: mask}))
+            for hook in self.when_coming:
+                hook(block)
 
     def _known(self, module: Module) -> SiteBlock | None:
         """The block that enabled operations remember of a module that was refused its leave."""
@@ -183,6 +213,8 @@ class Tracer:
             block.apply(block.everything, lambda old: self.table.lists.get((), old.after_prologue))
             self.table.lists.retire()
             self.table.blocks.remove(block)
+            self.touched.pop(block, None)
+            self.modified.pop(block, None)
         self.settle()
         block.close()
 

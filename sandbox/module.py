@@ -147,9 +147,9 @@ class Module:
             if self._gate.running:
                 names = ", ".join(sorted(set(self._gate.running)))
                 raise OSError(errno.EBUSY, f"module {self.name!r} is being called: {names}")
-            for notifier in list(_notifiers):
+            for notifier in _notifiers[::-1]:
                 notifier(ModuleState.GOING, self)
-                told.append(notifier)
+                told.insert(0, notifier)
         except OSError:
             self.state, self._gate.closed = ModuleState.LIVE, ""
             for notifier in told:
@@ -229,17 +229,18 @@ def free_name(stem: str) -> str:
     return name
 
 
-def register_module_notifier(callback: Notifier) -> None:
+def register_module_notifier(callback: Notifier, first: bool = False) -> None:
     """Call `callback(event, module)` with COMING (before any code of it can run), LIVE and GOING of every module.
 
-    It is first told COMING and LIVE of the modules that are already there. An OSError(EBUSY) that it raises for GOING
-    stops the unload; whoever had consented before it is told COMING and LIVE again.
+    COMING and LIVE are told in the order of registration, GOING in the reverse; with `first` it comes before those that
+    are there. It is told COMING and LIVE of the modules that are already loaded. An OSError(EBUSY) that it raises for
+    GOING stops the unload; whoever had consented before it is told COMING and LIVE again.
     """
     with _lock:
         for module in _modules.values():
             callback(ModuleState.COMING, module)
             callback(ModuleState.LIVE, module)
-        _notifiers.append(callback)
+        _notifiers.insert(0 if first else len(_notifiers), callback)
 
 
 def unregister_module_notifier(callback: Notifier) -> None:

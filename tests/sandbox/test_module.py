@@ -202,8 +202,8 @@ def test_an_unload_that_is_refused_leaves_everything_as_it_was(notified):
 
     program = load(IR, name="needed")
     blocked = True
-    notified(lambda event, program: events.append(event) if program.name == "needed" else None)
     notified(busy)
+    notified(lambda event, program: events.append(event) if program.name == "needed" else None)  # told GOING first
     with pytest.raises(OSError, match="frames in flight: twice") as raised:
         program.unload()
     assert raised.value.errno == errno.EBUSY
