@@ -1,0 +1,102 @@
+"""Decoding one instruction: against hand-assembled bytes, and against a library's unwind-free linear listing."""
+
+from __future__ import annotations
+
+import pytest
+
+from kprobes.x86_64.instruction import Encoding, Flow, decode
+
+AT = 0x40_0000
+
+
+def decoded(code: str, at: int = AT):
+    return decode(bytes.fromhex(code) + b"\x90" * 4, at)
+
+
+@pytest.mark.parametrize(
+    ("code", "length", "encoding", "opcode_map", "opcode"),
+    [
+        ("90", 1, Encoding.LEGACY, 0, 0x90),
+        ("66 0f 1f 44 00 00", 6, Encoding.LEGACY, 1, 0x1F),
+        ("4c 8d 1d 01 00 00 00", 7, Encoding.LEGACY, 0, 0x8D),
+        ("f2 0f 38 f0 00", 5, Encoding.LEGACY, 2, 0xF0),
+        ("66 0f 3a 0f c1 08", 6, Encoding.LEGACY, 3, 0x0F),
+        ("c5 f9 6f c1", 4, Encoding.VEX, 1, 0x6F),
+        ("c5 f9 70 c1 1b", 5, Encoding.VEX, 1, 0x70),
+        ("c4 e2 79 18 05 00 00 00 00", 9, Encoding.VEX, 2, 0x18),
+        ("62 f1 7c 48 10 05 00 00 00 00", 10, Encoding.EVEX, 1, 0x10),
+        ("8f e9 78 12 c0", 5, Encoding.XOP, 9, 0x12),
+        ("f3 0f 1e fa", 4, Encoding.LEGACY, 1, 0x1E),
+    ],
+)
+def test_an_opcode_is_read_behind_its_prefixes(code, length, encoding, opcode_map, opcode):
+    """KP-33"""
+    insn = decoded(code)
+    assert (insn.length, insn.encoding, insn.opcode_map, insn.opcode) == (length, encoding, opcode_map, opcode)
+
+
+@pytest.mark.parametrize(
+    ("code", "flow", "target"),
+    [
+        ("e8 10 00 00 00", Flow.CALL, AT + 0x15),
+        ("e9 fb ff ff ff", Flow.JUMP, AT),
+        ("eb fe", Flow.JUMP, AT),
+        ("74 02", Flow.CONDITIONAL, AT + 4),
+        ("0f 85 00 01 00 00", Flow.CONDITIONAL, AT + 0x106),
+        ("e2 fe", Flow.LOOP, AT),
+        ("67 e3 10", Flow.COUNT, AT + 0x13),
+        ("ff d0", Flow.INDIRECT_CALL, None),
+        ("ff 25 00 00 00 00", Flow.INDIRECT_JUMP, None),
+        ("3e ff e0", Flow.INDIRECT_JUMP, None),
+        ("f3 c3", Flow.RETURN, None),
+        ("48 cb", Flow.FAR_RETURN, None),
+        ("48 cf", Flow.FAR, None),
+        ("0f 05", Flow.SYSCALL, None),
+        ("cc", Flow.TRAP, None),
+        ("0f 0b", Flow.TRAP, None),
+        ("c7 f8 00 00 00 00", Flow.TRANSACTION, AT + 6),
+        ("c5 f9 70 c1 1b", Flow.NEXT, None),
+        ("c5 f8 77", Flow.NEXT, None),
+        ("ff c0", Flow.NEXT, None),
+    ],
+)
+def test_how_it_goes_on(code, flow, target):
+    insn = decoded(code)
+    assert (insn.flow, insn.target) == (flow, target)
+
+
+@pytest.mark.parametrize(
+    ("code", "target"),
+    [
+        ("48 8d 05 10 00 00 00", AT + 0x17),
+        ("48 c7 05 10 00 00 00 01 00 00 00", AT + 0x1B),
+        ("80 3d f8 ff ff ff 00", AT - 1),
+        ("c5 fb 10 05 10 00 00 00", AT + 0x18),
+        ("62 f1 7c 48 10 05 10 00 00 00", AT + 0x1A),
+        ("67 48 8d 05 10 00 00 00", AT + 0x18),
+        ("ff 15 10 00 00 00", AT + 0x16),
+        ("48 8b 45 10", None),
+        ("48 8b 04 25 10 00 00 00", None),
+        ("0f 20 c0", None),
+    ],
+)
+def test_rip_relative_operands(code, target):
+    assert decoded(code).rip_target == target
+
+
+def test_the_register_of_an_indirect_branch_has_its_rex_bit():
+    assert decoded("41 ff d3").register == 11
+    assert decoded("ff e4").register == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "based"), [("ff 54 24 08", True), ("41 ff 54 24 08", False), ("ff 14 c5 00 00 00 00", False)]
+)
+def test_an_operand_on_the_stack_is_known(code, based):
+    assert decoded(code).based_on_stack is based
+
+
+@pytest.mark.parametrize("code", [b"", b"\x48", b"\x06", b"\xe8\x00\x00", b"\x0f\x04"])
+def test_what_is_no_instruction_is_refused(code):
+    with pytest.raises(ValueError, match="no x86-64 instruction"):
+        decode(code, AT)
