@@ -4,37 +4,14 @@ built-in action. Each becomes an address with what the hit path has to know of i
 
 from __future__ import annotations
 
-import ctypes
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ftrace.handlers import NO_HANDLER, Resolved, foreign_address
 from ftrace.records import FOREIGN
 
 EntryHandler = Callable[..., Any]
 ExitHandler = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A handler's code. `kind`: flags of ftrace.records. `plain`: native code that
-    keeps its registers. `wants_regs`: it looks at its `regs`. `cookie`: what it gets
-    as `fp`, if not the address of the native probe. `keep`: what keeps it alive.
-    """
-
-    address: int
-    kind: int = 0
-    plain: bool = False
-    wants_regs: bool = True
-    cookie: int = 0
-    keep: Any = None
-
-
-_CFunction: Any = ctypes.CFUNCTYPE(None).__base__
-"""The class of every ctypes function pointer."""
-
-NO_HANDLER = Resolved(0)
 
 
 def resolve(handler: Any, is_exit: bool, of_python: Callable[[Any, bool], Resolved]) -> Resolved:
@@ -50,7 +27,7 @@ def resolve(handler: Any, is_exit: bool, of_python: Callable[[Any, bool], Resolv
 
     if isinstance(handler, NativeFunction):
         return _native(handler, is_exit)
-    address = _foreign_address(handler)
+    address = foreign_address(handler)
     if address is not None:
         return Resolved(address, FOREIGN, keep=handler)
     if callable(handler):
@@ -67,26 +44,6 @@ def data_size_of(given: int, *handlers: Any) -> int:
     if 0 < given < wanted:
         raise ValueError(f"entry_data_size is {given}, and the handlers' entry data takes {wanted} bytes")
     return given or wanted
-
-
-def _pointer(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def _foreign_address(handler: Any) -> int | None:
-    """The address of C code, or None: ctypes, cffi, a Numba cfunc, a function of a loaded module."""
-    if isinstance(handler, _CFunction):
-        return _pointer(handler)
-    if type(handler).__module__ == "_cffi_backend":
-        return _cffi_address(handler)
-    address = getattr(handler, "address", None)
-    return address if isinstance(address, int) and not inspect.isfunction(handler) else None
-
-
-def _cffi_address(handler: Any) -> int:
-    import cffi
-
-    return int(cffi.FFI().cast("uintptr_t", handler))
 
 
 def _native(handler: Any, is_exit: bool) -> Resolved:

@@ -9,17 +9,12 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from fprobe.handlers import Resolved
 from ftrace import native_link
+from ftrace.handlers import Resolved
 from ftrace.runtime import runtime
-from sandbox.cache import default_cache
-from sandbox.cache import key as cache_key
-from sandbox.native import NativeFunction, Unit, i32, void
-from sandbox.native.compile import compile_unit
-from sandbox.native.fingerprint import fingerprint
+from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
-from sandbox.native.verify import verify_object
 from sandbox.native_image import NativeImage
 
 PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
@@ -35,7 +30,7 @@ def compiled(handler: NativeFunction, is_exit: bool) -> Resolved:
     if isinstance(handler, HandlerFunction):
         handler = handler.returning(void if is_exit else i32)
     _check(handler, is_exit)
-    code = object_of(handler, role)
+    code = native_link.verified_object(handler, role)
     image = native_link.link(f"{role}:{handler.name}", code)
     runtime().faults.cover(image, [image.text])
     _images.setdefault(handler.__wrapped__, []).append(image)
@@ -69,20 +64,6 @@ def _count(image: NativeImage, symbol: str) -> int:
         return image.variable(symbol).value
     except LookupError:
         return 0
-
-
-def object_of(handler: NativeFunction, role: str) -> bytes:
-    """The verified object of a handler. Raises TypeError if it does what a handler may not."""
-    unit = Unit(f"{role}:{handler.name}", [handler], checked=True)
-    store, key = default_cache(), cache_key("verified", fingerprint(unit))
-    code = store.get(key)
-    if code is None:
-        code = compile_unit(unit)
-        problems = verify_object(code, native_link.ALLOWED)
-        if problems:
-            raise TypeError(f"{handler.name} cannot be a handler: {'; '.join(problems)}")
-        store.put(key, code)
-    return code
 
 
 def _check(handler: NativeFunction, is_exit: bool) -> None:

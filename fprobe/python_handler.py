@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fprobe.handlers import Resolved
+from ftrace.handlers import Resolved
 from ftrace.python_handler import python_handler
 from ftrace.records import FOREIGN, PYTHON
 

@@ -8,9 +8,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fprobe.handlers import Resolved, resolve
+from fprobe.handlers import resolve
 from fprobe.python_handler import resolver_for
 from ftrace import ops as ftrace
+from ftrace.handlers import Resolved
 from ftrace.locations import Selection
 from ftrace.ops import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import Counts, NativeProbe

@@ -8,11 +8,30 @@ from collections import Counter
 from ftrace import guarded_read
 from ftrace.runtime import runtime
 from sandbox import elf
-from sandbox.native import containers
+from sandbox.cache import default_cache
+from sandbox.cache import key as cache_key
+from sandbox.native import NativeFunction, Unit, containers
+from sandbox.native.compile import compile_unit
+from sandbox.native.fingerprint import fingerprint
+from sandbox.native.verify import verify_object
 from sandbox.native_image import NativeImage
 
 ALLOWED = frozenset(guarded_read.SYMBOLS)
 """What the code of users may call without defining it."""
+
+
+def verified_object(handler: NativeFunction, role: str) -> bytes:
+    """The verified object of a handler. Raises TypeError if it does what a handler may not."""
+    unit = Unit(f"{role}:{handler.name}", [handler], checked=True)
+    store, key = default_cache(), cache_key("verified", fingerprint(unit))
+    code = store.get(key)
+    if code is None:
+        code = compile_unit(unit)
+        problems = verify_object(code, ALLOWED)
+        if problems:
+            raise TypeError(f"{handler.name} cannot be a handler: {'; '.join(problems)}")
+        store.put(key, code)
+    return code
 
 
 def link(name: str, object_code: bytes) -> NativeImage:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fprobe.cli import x86_64
-from fprobe.handlers import Resolved
+from ftrace.handlers import Resolved
 from ftrace.records import FOREIGN, PYTHON
 
 Note = Callable[[int, int, bytes], int]
