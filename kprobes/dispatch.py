@@ -1,0 +1,235 @@
+"""What a hit does: the handlers of a probed place, and how the probed instruction is carried out (KP-36..49).
+
+`begin` is the same for a hit whose handlers run on the signal's frame and for one that has been sent to its detour: it
+works on a pt_regs and says how to go on. Re-entrancy is the task's: `Task.kprobe` is current_kprobe.
+"""
+
+from __future__ import annotations
+
+from ftrace.dispatch import pt_regs
+from ftrace.recursion import CREDIT, INSIDE
+from kprobes.kretprobe_entry import enter_kretprobe
+from kprobes.records import (
+    EMULATE,
+    HIT_ACTIVE,
+    HIT_SS,
+    HIT_SSDONE,
+    OFF,
+    POST_FOREIGN,
+    POST_PYTHON,
+    PRE_FOREIGN,
+    PRE_PYTHON,
+    REENTER,
+    RETURN,
+    Child,
+    ChildList,
+    Record,
+)
+from kprobes.x86_64.emulate import carry_out
+from sandbox.native import (
+    addressof,
+    atomic_add,
+    bool_,
+    cast,
+    extern,
+    fn,
+    i32,
+    load,
+    native,
+    ptr,
+    signal_fence,
+    u32,
+    u64,
+    void,
+)
+from sandbox.tasks import Task
+
+RESUME, STEP_IT = 0, 1
+"""What `begin` says: regs.ip is where to go on, or that is the slot, whose trailing breakpoint ends the step."""
+
+in_signal_handler = extern("in_signal_handler", fn[bool_])
+call_foreign = extern("kprobe_call_foreign", fn[i32, u64, u64, u64, u64, u64, u64])
+
+
+@native
+def enter(task: ptr[Task]) -> u32:
+    """Mark the task as inside, so that unregistering waits for it; what it was before."""
+    outer = task.rec
+    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
+    if outer == 0:
+        task.serial += 1
+    else:
+        task.nested += 1
+    signal_fence()
+    return outer
+
+
+@native
+def leave(task: ptr[Task], outer: u32) -> void:
+    """The end of what `enter` began."""
+    signal_fence()
+    task.rec = outer
+
+
+@native
+def call(task: ptr[Task], code: u64, a: u64, b: u64, c: u64, d: u64) -> i32:
+    """Call C code, from which every register and errno are kept."""
+    saved = task.errno[0]
+    result = call_foreign(code, a, b, c, d, 0)
+    task.errno[0] = saved
+    return result
+
+
+@native
+def count_miss(child: ptr[Child]) -> void:
+    atomic_add(addressof(child.nmissed), 1, "relaxed")
+
+
+@native
+def count_misses(children: ptr[ChildList]) -> void:
+    """A hit that calls nobody counts for every child, also for those that are disabled (KP-43)."""
+    for index in range(children.count):
+        count_miss(children.children[index])
+
+
+@native
+def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> i32:
+    """One child's pre_handler; 0 if it has none."""
+    if child.kind & RETURN != 0:
+        enter_kretprobe(task, child, regs)
+        return 0
+    code = cast(u64, child.pre)
+    if code == 0:
+        return 0
+    if child.kind & PRE_FOREIGN == 0:
+        return child.pre(child.pre_cookie, cast(u64, regs))
+    if child.kind & PRE_PYTHON == 0:
+        return call(task, code, child.pre_cookie, cast(u64, regs), 0, 0)
+    if in_signal_handler():
+        count_miss(child)
+        return 0
+    return call(task, code, child.pre_cookie, 0, 0, cast(u64, regs))
+
+
+@native
+def run_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> i32:
+    """The children's pre_handlers, newest first; one that returns non-zero is the last (KP-47)."""
+    for index in range(children.count):
+        child = children.children[index]
+        if child.flags & OFF == 0 and run_pre(task, child, regs) != 0:
+            return 1
+    return 0
+
+
+@native
+def run_all_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> void:
+    """For an optimised probe: all of them, whatever they return (KP-68)."""
+    for index in range(children.count):
+        child = children.children[index]
+        if child.flags & OFF == 0:
+            run_pre(task, child, regs)
+
+
+@native
+def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
+    code = cast(u64, child.post)
+    if code == 0:
+        return
+    if child.kind & POST_FOREIGN == 0:
+        child.post(child.post_cookie, cast(u64, regs), 0)
+    elif child.kind & POST_PYTHON == 0:
+        call(task, code, child.post_cookie, cast(u64, regs), 0, 0)
+    elif not in_signal_handler():
+        call(task, code, child.post_cookie, 0, 0, cast(u64, regs))
+
+
+@native
+def run_posts(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> void:
+    """The children's post_handlers, newest first (KP-39)."""
+    for index in range(children.count):
+        child = children.children[index]
+        if child.flags & OFF == 0:
+            run_post(task, child, regs)
+
+
+@native
+def children_of(record: ptr[Record]) -> ptr[ChildList]:
+    """The probes at this moment. The task is marked as inside."""
+    return load(addressof(record.children), "acquire")
+
+
+@native
+def finish(task: ptr[Task]) -> void:
+    task.kprobe_status = 0
+    task.kprobe = 0
+
+
+@native
+def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
+    """Where the instruction can be had without another trap: carried out here, or in a copy that jumps back. Else 1."""
+    if record.optimized != 0:
+        regs.ip = record.optimized
+        return 0
+    if record.way == EMULATE:
+        carry_out(addressof(record.emulated), regs, record.address + record.length)
+        return 0
+    if record.boosted != 0 and children.has_post == 0:
+        regs.ip = record.boosted
+        return 0
+    return 1
+
+
+@native
+def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
+    """A hit while a kprobe is running: counted, and the instruction is carried out (KP-43)."""
+    count_misses(children)
+    if out_of_line(record, children, regs) == 0:
+        return RESUME
+    task.outer_kprobe = task.kprobe
+    task.outer_status = task.kprobe_status
+    task.kprobe = cast(u64, record)
+    task.kprobe_status = REENTER
+    task.stepping = cast(u64, record)
+    regs.ip = record.slot
+    return STEP_IT
+
+
+@native
+def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
+    """A hit, on a pt_regs of the moment before the instruction (KP-36, KP-37)."""
+    children = children_of(record)
+    if task.kprobe != 0:
+        return missed(task, record, children, regs)
+    task.kprobe = cast(u64, record)
+    task.kprobe_status = HIT_ACTIVE
+    regs.ip = record.address + 1
+    if run_pres(task, children, regs) != 0:
+        finish(task)
+        return RESUME
+    if record.optimized != 0 or out_of_line(record, children, regs) == 0:
+        if record.optimized != 0:
+            regs.ip = record.optimized
+        elif record.way == EMULATE:
+            task.kprobe_status = HIT_SSDONE
+            run_posts(task, children, regs)
+        finish(task)
+        return RESUME
+    task.kprobe_status = HIT_SS
+    task.stepping = cast(u64, record)
+    regs.ip = record.slot
+    return STEP_IT
+
+
+@native
+def end_step(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
+    """The instruction has been executed in its slot: the post_handlers, or back to what was interrupted (KP-38)."""
+    status = task.kprobe_status
+    regs.ip = record.address + record.length
+    task.stepping = 0
+    if status == REENTER:
+        task.kprobe = task.outer_kprobe
+        task.kprobe_status = task.outer_status
+        return
+    task.kprobe_status = HIT_SSDONE
+    run_posts(task, children_of(record), regs)
+    finish(task)

@@ -1,0 +1,96 @@
+"""The records that a hit reads: a probed place, the probes on it, what is known of its instruction."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from sandbox.native import Structure, array, fn, i32, i64, ptr, struct, u32, u64, void
+
+# Child.flags
+OFF = 1
+"""Disabled, or GONE."""
+STOPPED = 2
+"""A return probe that has been unregistered: no handler is called any more."""
+
+# Child.kind
+PRE_FOREIGN = 1
+"""C code: every register is kept from it, and errno."""
+PRE_PYTHON = 2
+"""... that runs Python, which is passed over where an asynchronous signal interrupted code."""
+POST_FOREIGN = 4
+POST_PYTHON = 8
+RETURN = 16
+"""The probe of a kretprobe: `pre` is its entry handler."""
+RETURN_FOREIGN = 32
+RETURN_PYTHON = 64
+
+HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE = 1, 2, 4, 8, 16
+"""Task.kprobe_status (KP-3); POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame."""
+
+# Record.way: how the probed instruction is carried out.
+STEP, EMULATE = 0, 1
+
+MAX_CHILDREN = 1 << 16
+
+PreHandler: TypeAlias = fn[i32, u64, u64]
+"""pre_handler(p, regs)"""
+PostHandler: TypeAlias = fn[void, u64, u64, u64]
+"""post_handler(p, regs, flags)"""
+
+
+@struct
+class Child(Structure):
+    """The native half of a kprobe; the address of one is the `p` of native and C handlers."""
+
+    address: u64  # the probed address
+    nmissed: u64
+    flags: u32
+    kind: u32
+    pre: PreHandler
+    post: PostHandler
+    pre_cookie: u64  # what the handlers get as `p`
+    post_cookie: u64
+    rp: u64  # RETURN: the native half of its kretprobe
+
+
+@struct
+class ChildList(Structure):
+    """The probes of a place, newest first. Immutable; swapped in whole."""
+
+    count: u32
+    foreign: u32  # some handler is not a native function: none of them runs on a signal's frame
+    has_post: u32
+    reserved: u32
+    children: array[ptr[Child], 65536]
+
+
+@struct
+class Emulated(Structure):
+    """An instruction that is carried out without being executed (kprobes.x86_64.emulate)."""
+
+    operation: u32  # kprobes.x86_64.emulation.Operation, which explains the others too
+    condition: u32
+    register: u32  # which word of pt_regs
+    width: u32
+    immediate: u64
+    target: u64
+
+
+@struct
+class Record(Structure):
+    """A probed place. It stays for as long as the code there does, and so do its slot and its detour."""
+
+    address: u64
+    children: ptr[ChildList]
+    length: u64
+    way: u32
+    original: u32  # the first byte of the instruction
+    slot: u64  # where the copy with a breakpoint behind it is
+    step_end: u64  # ... and that breakpoint
+    boosted: u64  # the copy with a jump back behind it; 0: none
+    detour: u64  # where a hit goes on whose handlers do not run on the signal's frame
+    optimized: u64  # the copy behind a jump-optimised probe's detour; 0: not optimised
+    return_list: u64  # the ProbeList that calls come in with whose return is hooked here
+    return_stub: u64  # the return point of the stub that those return into
+    emulated: Emulated
+    optimizer: u64  # kprobes.optimize's own

@@ -1,0 +1,65 @@
+"""The native half of kprobes: one image, linked to the tracing runtime when the first probe is registered."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+
+from ftrace.dispatch import pt_regs
+from ftrace.runtime import runtime
+from kprobes import table, trap
+from kprobes.x86_64 import detour
+from sandbox import signals
+from sandbox.native import Unit
+from sandbox.native_image import NativeImage
+from sandbox.x86_64.vectors import save_area
+
+FUNCTIONS = (table.table_set, trap.kprobe_trap, trap.kprobe_detour_hit, trap.kprobe_fault)
+"""What Python, the signals' dispatcher and the assembly call."""
+
+LINKED = ("task_get", "in_signal_handler")
+"""What of the tracing runtime the image calls."""
+
+
+def _constants() -> dict[str, int | str]:
+    area = save_area()
+    return {
+        "USER_SS": 0x2B, "USER_CS": 0x33,
+        "REGS_SP": pt_regs.offset("sp"), "REGS_IP": pt_regs.offset("ip"), "REGS_FLAGS": pt_regs.offset("flags"),
+        "REGS_ORIG": pt_regs.offset("orig_ax"),
+        "XSAVE_SIZE": area.size + 64, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
+    }  # fmt: skip
+
+
+class KprobeRuntime:
+    """The linked image, installed as a consumer of the signals that probed code raises."""
+
+    def __init__(self) -> None:
+        from llvmlite import binding
+
+        tracing = runtime()
+        for symbol in LINKED:
+            binding.add_symbol(symbol, tracing.image.address(symbol))
+        self.image = NativeImage.of(
+            Unit("kprobes-runtime", FUNCTIONS, assembly=detour.assembly(_constants()), bounded=False)
+        )
+        self.image.variable("task_offset").value = tracing.key.offset
+        self.image.publish()
+        self.table = table.RecordTable(self.image)
+        tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))
+        for number in (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
+            tracing.signals.add_consumer(number, self.image.address("kprobe_fault"), first=True)
+
+
+_starting = threading.Lock()
+
+
+def kprobe_runtime() -> KprobeRuntime:
+    """The process's, started by the first caller."""
+    with _starting:
+        return _kprobe_runtime()
+
+
+@cache
+def _kprobe_runtime() -> KprobeRuntime:
+    return KprobeRuntime()

@@ -1,0 +1,163 @@
+"""The detour of a breakpoint whose handlers do not run on the signal's frame, as assembly text (AT&T); and a slot's bytes.
+
+A slot has 64 bytes, aligned to that, and belongs to one probed address for as long as the code there does:
+
+      0  the copied instruction, then int3        stepped
+     16  the copied instruction, then a jump back boosted
+     32  lea  -128(%rsp),%rsp                     the detour: over the red zone
+     37  push record(%rip)
+     43  jmp  *common(%rip)
+     49  -
+     56  .quad record
+
+`common` is a word at the start of the slots' page that holds the address of `kprobe_detour`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Template
+from typing import TYPE_CHECKING
+
+from kprobes.x86_64.slot import slot_bytes
+
+if TYPE_CHECKING:
+    from kprobes.x86_64.instruction import Instruction
+
+SLOT_SIZE = 64
+BOOSTED, DETOUR, RECORD = 16, 32, 56
+"""Offsets in a slot."""
+
+_SKIP_RED_ZONE = bytes.fromhex("488d642480")
+_PUSH_AT, _JUMP_AT = DETOUR + 5, DETOUR + 11
+
+# General registers of a pt_regs from the highest address down.
+_IMAGE = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10", "r11", "rbx", "rbp", "r12", "r13", "r14", "r15")
+
+_DETOUR = """
+# A hit, in the interrupted thread's own course. Every register and flag is the interrupted code's.
+#   stack   sp-128: below the red zone; sp-136: the record; then a pt_regs is built, 168 bytes
+#   rbx = the pt_regs; rax = the stack pointer to go on with; rcx, rdx, rsi, rdi: moves
+# To go on anywhere with every register restored, the target is put at newsp-136 and the flags at newsp-144; at last
+# `pop %rsp` moves there, and `ret $$128` takes the target off and steps over the red zone. A pt_regs in whose way these two
+# words would be (newsp is lower than it was) is moved down first.
+    .globl kprobe_detour
+    .type kprobe_detour,@function
+    .p2align 6
+kprobe_detour:
+    push $$$USER_SS
+    push $$0
+    pushfq
+    push $$$USER_CS
+    push $$0
+    push $$-1
+$push_image
+    cld
+    mov %rsp, %rdi
+    mov 168(%rsp), %rsi
+    lea 304(%rsp), %rax
+    mov %rax, $REGS_SP(%rsp)
+    mov %rsp, %rbx
+    and $$-16, %rsp
+    call kprobe_detour_hit
+    mov $REGS_SP(%rbx), %rax
+    lea 296(%rbx), %rcx
+    cmp %rcx, %rax
+    jb 2f
+1:  mov $REGS_IP(%rbx), %rcx
+    mov $REGS_FLAGS(%rbx), %rdx
+    mov %rcx, -136(%rax)
+    mov %rdx, -144(%rax)
+    sub $$144, %rax
+    mov %rax, $REGS_ORIG(%rbx)
+    mov %rbx, %rsp
+$pop_image
+    pop %rsp
+    popfq
+    ret $$128
+2:  lea -512(%rax), %rdi
+    cmp %rbx, %rdi
+    cmova %rbx, %rdi
+    mov %rbx, %rsi
+    mov %rdi, %rsp
+    mov %rdi, %rbx
+    mov $$21, %ecx
+    rep movsq
+    jmp 1b
+    .size kprobe_detour, .-kprobe_detour
+"""
+
+_CALL_FOREIGN = """
+# i32 kprobe_call_foreign(function, a, b, c, d, e): call C code in the middle of a function. All vector and x87 state is live,
+# and kept; the called code finds an empty x87 stack.
+#   rbx = the function, then its result; rbp = frame; the area is 64-byte aligned
+    .globl kprobe_call_foreign
+    .type kprobe_call_foreign,@function
+    .p2align 4
+kprobe_call_foreign:
+    push %rbp
+    mov %rsp, %rbp
+    push %rbx
+    push %r12
+    mov %rdi, %rbx
+    mov %rdx, %r12
+    cld
+    sub $$$XSAVE_SIZE, %rsp
+    and $$-64, %rsp
+    xor %edx, %edx
+    mov $$$XSAVE_MASK, %eax
+$clear_header
+    $XSAVE (%rsp)
+    testb $$1, 512(%rsp)
+    je 1f
+    fninit
+1:  mov %rsi, %rdi
+    mov %r12, %rsi
+    mov %rcx, %rdx
+    mov %r8, %rcx
+    mov %r9, %r8
+    call *%rbx
+    mov %eax, %ebx
+    xor %edx, %edx
+    mov $$$XSAVE_MASK, %eax
+    xrstor (%rsp)
+    mov %ebx, %eax
+    lea -16(%rbp), %rsp
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+    .size kprobe_call_foreign, .-kprobe_call_foreign
+"""
+
+
+def assembly(constants: Mapping[str, int | str]) -> str:
+    """The text; `constants` gives what it names (kprobes.runtime)."""
+    blocks = {
+        "push_image": "\n".join(f"    push %{register}" for register in _IMAGE),
+        "pop_image": "\n".join(f"    pop %{register}" for register in reversed(_IMAGE)),
+        "clear_header": "\n".join(f"    movq $0, {offset}(%rsp)" for offset in range(512, 576, 8)),
+    }
+    return "    .text\n" + Template(_DETOUR + _CALL_FOREIGN).substitute({**constants, **blocks})
+
+
+def detour_bytes(slot: int, common: int) -> bytes:
+    """The detour in the slot at `slot`; `common`: address of the word with the address of kprobe_detour."""
+    push = b"\xff\x35" + (slot + RECORD - (slot + _JUMP_AT)).to_bytes(4, "little", signed=True)
+    jump = b"\xff\x25" + (common - (slot + _JUMP_AT + 6)).to_bytes(4, "little", signed=True)
+    return _SKIP_RED_ZONE + push + jump
+
+
+def slot_image(insn: Instruction, slot: int, common: int, record: int, emulated: bool, boostable: bool) -> bytes:
+    """All 64 bytes. Raises OverflowError if an operand cannot be reached from there."""
+    image = bytearray(b"\xcc" * SLOT_SIZE)
+    if not emulated:
+        stepped = slot_bytes(insn, slot, False)
+        image[: len(stepped)] = stepped
+    if boostable:
+        boosted = slot_bytes(insn, slot + BOOSTED, True)
+        image[BOOSTED : BOOSTED + len(boosted)] = boosted
+    detour = detour_bytes(slot, common)
+    image[DETOUR : DETOUR + len(detour)] = detour
+    image[RECORD:] = record.to_bytes(8, "little")
+    return bytes(image)
