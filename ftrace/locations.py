@@ -65,7 +65,7 @@ class Selection(dict[SiteBlock, int]):
     def __or__(self, other: Selection) -> Selection:  # type: ignore[override]
         return _clean({block: self.get(block, 0) | other.get(block, 0) for block in {**self, **other}})
 
-    def __ior__(self, other: Selection) -> Selection:  # type: ignore[override,misc]
+    def __ior__(self, other: Selection) -> Selection:  # type: ignore[override]
         return self | other  # not dict's, which would replace masks
 
     def __and__(self, other: Selection) -> Selection:

@@ -297,13 +297,14 @@ def _set_hash(ops: ftrace_ops, which: str, pattern: str | None, reset: bool) -> 
     with tracing.table.lock:
         tracing.check_alive()
         base = Selection() if reset else getattr(ops.func_hash, which)
-        changed = base if pattern is None else _edited(tracing, base, pattern)
+        changed = base if pattern is None else edited(tracing, base, pattern)
         live = install_hash(tracing, ops, which, changed, awaits_modules=False if reset and which == FILTER else None)
     if live:
         tracing.settle()
 
 
-def _edited(tracing: Tracer, base: Selection, text: str) -> Selection:
+def edited(tracing: Tracer, base: Selection, text: str) -> Selection:
+    """`base` with what a pattern adds or removes. Raises OSError(EINVAL) if nothing matches."""
     pattern = parse(text)
     found = tracing.table.select(pattern)
     if not found:

@@ -1,0 +1,172 @@
+"""set_ftrace_filter and set_ftrace_notrace: what can be written to them, and what they read (FT-63..66).
+
+    with FilterFile() as file:          # as `> set_ftrace_filter`; append=True as `>>`
+        file.write_all("vfs_* !vfs_fsync :mod:later")
+    print(read_filter())
+
+A token is `glob`, `!glob`, a number (a position in the table), or `glob:mod:module`; other commands may be registered.
+Each `write` takes one token, as each write(2) of the kernel's file does; what was written counts when the file is closed.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from ftrace.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
+from ftrace.locations import Selection
+from ftrace.mod_filters import edited_by_request
+from ftrace.ops import edited, ftrace_ops, install_hash
+from ftrace.tracer import tracer
+
+TOKEN_LIMIT = 669
+"""Characters of the longest token."""
+_BLANK = " \t\n\v\f\r\0"
+
+global_ops = ftrace_ops()
+"""The ops whose filters the two files are; never registered itself."""
+global_ops.func_hash = global_hash
+
+Command = Callable[["FilterFile", str, str, "str | None"], None]
+"""command(file, function pattern, name, parameter): what `glob:name[:parameter]` does. Raises OSError."""
+
+
+class FilterFile:
+    """One of the two files, open for writing. `ops`: whose filters; by default those that ops share (FT-31).
+
+    Raises OSError(ENODEV) if ftrace is dead.
+    """
+
+    def __init__(self, ops: ftrace_ops | None = None, *, notrace: bool = False, append: bool = False) -> None:
+        tracer().check_alive()
+        self.ops = ops or global_ops
+        self.notrace = notrace
+        self._which = NOTRACE if notrace else FILTER
+        self._token, self._is_open = "", True
+        if append:
+            self._pending: Selection = getattr(self.hashes, self._which)
+        else:
+            self._pending = Selection()
+            self.hashes.requests[self._which].clear()
+
+    @property
+    def hashes(self) -> OpsHash:
+        """What is being edited."""
+        return self.ops.func_hash
+
+    def write(self, text: str) -> int:
+        """Take one token, with the blank that ends it; how many characters were taken. A token without a blank behind it
+        goes on with the next write, or ends with the file.
+
+        Raises OSError(EINVAL) for a token that is too long, matches nothing, or is no command; it is dropped.
+        """
+        start = 0 if self._token else len(text) - len(text.lstrip(_BLANK))
+        end = next((index for index in range(start, len(text)) if text[index] in _BLANK), len(text))
+        self._token += text[start:end]
+        if len(self._token) > TOKEN_LIMIT:
+            self._token = ""
+            raise OSError(errno.EINVAL, f"a filter of more than {TOKEN_LIMIT} characters")
+        if end == len(text):
+            return end
+        self._process()
+        return end + 1
+
+    def write_all(self, text: str) -> None:
+        """Write until everything is taken. Raises OSError as `write` does, at the first token that fails."""
+        while text:
+            text = text[self.write(text) :]
+
+    def _process(self) -> None:
+        token, self._token = self._token, ""
+        func, *rest = token.split(":", 2)
+        if not rest:
+            self.select(func)
+        elif rest[0] in _commands:
+            _commands[rest[0]](self, func, rest[0], rest[1] if len(rest) > 1 else None)
+        else:
+            raise OSError(errno.EINVAL, f"no filter command {rest[0]!r}")
+
+    def select(self, pattern: str) -> None:
+        """`glob`, `!glob` or a number. Raises OSError(EINVAL) if nothing matches."""
+        tracing = tracer()
+        with tracing.table.lock:
+            self._pending = edited(tracing, self._pending, pattern)
+
+    def select_of_module(self, func: str, module: str) -> None:
+        """`func:mod:module`. Raises OSError(EINVAL) if nothing matches and nothing is to be waited for."""
+        tracing = tracer()
+        with tracing.table.lock:
+            request = ModuleRequest(func, module)
+            self._pending = edited_by_request(tracing, self.hashes, self._which, self._pending, request)
+
+    def close(self) -> None:
+        """Take what is left of the text, ignoring its error, and let the new filter take effect.
+
+        Raises OSError if the filter cannot be that (an ops with IPMODIFY, say); it stays as it was then.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._token:
+            try:
+                self._process()
+            except OSError:
+                self._token = ""
+        tracing = tracer()
+        awaits = bool(self.hashes.requests[FILTER]) if not self.notrace else None
+        with tracing.table.lock:
+            live = install_hash(tracing, self.ops, self._which, self._pending, awaits_modules=awaits)
+        if live:
+            tracing.settle()
+
+    def __enter__(self) -> FilterFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_filter(ops: ftrace_ops | None = None, *, notrace: bool = False) -> str:
+    """What set_ftrace_filter (or set_ftrace_notrace) reads (FT-66). Raises OSError(ENODEV) if ftrace is dead."""
+    tracer().check_alive()
+    hashes = (ops or global_ops).func_hash
+    return "".join(f"{line}\n" for line in _lines(hashes, NOTRACE if notrace else FILTER))
+
+
+def _lines(hashes: OpsHash, which: str) -> Iterator[str]:
+    selected: Selection = getattr(hashes, which)
+    if which == FILTER and hashes.for_everything:
+        yield "#### all functions enabled ####"
+    elif which == NOTRACE and not selected:
+        yield "#### no functions disabled ####"
+    there = tracer().table.everything()
+    ordered = Selection({block: selected[block] for block in there if block in selected})
+    yield from map(str, ordered.locations())
+    yield from map(str, hashes.requests[which])
+
+
+def _mod(file: FilterFile, func: str, _command: str, module: str | None) -> None:
+    """`func:mod` without a module is `func`."""
+    if module is None:
+        file.select(func)
+    else:
+        file.select_of_module(func, module)
+
+
+_commands: dict[str, Command] = {"mod": _mod}
+
+
+def register_ftrace_command(name: str, command: Command) -> None:
+    """Have `glob:name[:parameter]` call `command`. Raises OSError(EBUSY) if the name is taken."""
+    if name in _commands:
+        raise OSError(errno.EBUSY, f"there is a filter command {name!r} already")
+    _commands[name] = command
+
+
+def unregister_ftrace_command(name: str) -> None:
+    """Forget a command. Raises OSError(ENODEV) if there is none of that name."""
+    if _commands.pop(name, None) is None:
+        raise OSError(errno.ENODEV, f"there is no filter command {name!r}")

@@ -1,0 +1,102 @@
+"""`func:mod:module` requests: functions of modules, also of those that are not loaded yet (FT-64, FT-71)."""
+
+from __future__ import annotations
+
+import errno
+
+from ftrace.glob import Match, Pattern, parse
+from ftrace.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash
+from ftrace.locations import LocationTable, Selection
+from ftrace.ops import ftrace_ops, install_hash
+from ftrace.sites import SiteBlock
+from ftrace.tracer import Tracer, tracer
+from sandbox.module import modules
+
+
+def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
+    """The functions that match `func` in the modules that match `module` (or do not, if that is negated).
+
+    An empty `func` is all functions of a module; an empty `module` is any. A number selects by position whatever the module.
+    """
+    if func.kind is Match.INDEX:
+        return table.select(func)
+    blocks = [block for block in table.blocks if _is_meant(module, block)]
+    masks = {block: func.select(block.names) if func.search else block.everything for block in blocks}
+    return Selection({block: mask for block, mask in masks.items() if mask})
+
+
+def _is_meant(module: Pattern, block: SiteBlock) -> bool:
+    """Every function is in some module here: what is left when all modules are excluded is empty."""
+    if not module.search:
+        return not module.negated
+    return module.matches(block.module.name) is not module.negated
+
+
+def edited_by_request(
+    tracing: Tracer, hashes: OpsHash, which: str, base: Selection, request: ModuleRequest
+) -> Selection:
+    """`base` with what `request` adds or removes; one for a module that is not loaded yet is remembered instead.
+
+    Raises OSError(EINVAL) if nothing matches in a module that is loaded, or a request to forget was never made.
+    """
+    func = parse(request.func)
+    found = select(tracing.table, func, parse(request.module))
+    if found:
+        return base - found if func.negated else base | found
+    _cache(tracing, hashes, which, request)
+    return base
+
+
+def _cache(tracing: Tracer, hashes: OpsHash, which: str, request: ModuleRequest) -> None:
+    requests = hashes.requests[which]
+    if request.func.startswith("!"):
+        _forget(requests, ModuleRequest(request.func[1:], request.module))
+        return
+    if any(module.name == request.module for module in modules()):
+        raise OSError(errno.EINVAL, f"no function of module {request.module!r} matches {request.func!r}")
+    requests.insert(0, request)
+    _apply_when_loaded(tracing, hashes)
+
+
+def _forget(requests: list[ModuleRequest], unwanted: ModuleRequest) -> None:
+    """Drop the cached requests that are like `unwanted`; of the function `*`, all for that module."""
+    kept = [
+        request for request in requests if request.module != unwanted.module or unwanted.func not in ("*", request.func)
+    ]
+    if len(kept) == len(requests):
+        raise OSError(errno.EINVAL, f"no request {unwanted} is waiting")
+    requests[:] = kept
+
+
+_waiting: list[OpsHash] = []
+
+
+def _apply_when_loaded(tracing: Tracer, hashes: OpsHash) -> None:
+    """Have the tracer tell of modules that come, before anybody else is told (FT-71)."""
+    if _module_coming not in tracing.when_coming:
+        tracing.when_coming.append(_module_coming)
+    if not any(other is hashes for other in _waiting):
+        _waiting.append(hashes)
+
+
+def _module_coming(block: SiteBlock) -> None:
+    for hashes in list(_waiting):
+        for which in (FILTER, NOTRACE):
+            _apply(hashes, which, block)
+
+
+def _apply(hashes: OpsHash, which: str, block: SiteBlock) -> None:
+    """Carry out the requests for this module, and forget them, whether or not anything matched."""
+    tracing, requests = tracer(), hashes.requests[which]
+    name = block.module.name
+    mine = [request for request in requests if request.module == name]
+    if not mine:
+        return
+    requests[:] = [request for request in requests if request.module != name]
+    changed = getattr(hashes, which)
+    for request in mine:
+        changed |= select(tracing.table, parse(request.func), parse(name))
+    holder = ftrace_ops()
+    holder.func_hash = hashes
+    awaits = bool(requests) if which == FILTER else None
+    install_hash(tracing, holder, which, changed, awaits_modules=awaits)
