@@ -55,7 +55,8 @@ class ftrace_ops:
         self.private: Any = None
         """The owner's."""
         self.direct_call = 0
-        """The address of its direct function (ftrace.direct)."""
+        """The address of its direct function, and below what its callback reads (ftrace.direct)."""
+        self.private_direct: Any = None
         self.local_hash = OpsHash()
         self.func_hash = self.local_hash
         self.detach: Callable[[], Any] = lambda: unregister_ftrace_function(self)

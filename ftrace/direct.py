@@ -1,0 +1,128 @@
+"""Direct calls: a function of one's own that a site calls, with the traced function's registers and stack (FT-77).
+
+The site goes through its stub all the same: an ops' callback sends the call on to the direct function, behind the
+handlers of whatever else is on that site. One direct function per site, and none where an ops modifies ip.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from functools import cache
+from typing import Any
+
+from ftrace.dispatch import pt_regs
+from ftrace.ops import (
+    FTRACE_OPS_FL_DIRECT,
+    FTRACE_OPS_FL_INITIALIZED,
+    ftrace_free_filter,
+    ftrace_ops,
+    register_ops,
+    unregister_ftrace_function,
+)
+from ftrace.probe import NativeProbe
+from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY
+from ftrace.tracer import tracer
+from ftrace.x86_64.direct import DIRECT_CALL
+from ftrace.x86_64.stubs import SITE_SIZE
+from sandbox.native import Structure, Unit, cast, extern, fn, i32, load, native, ptr, struct, u64, void
+from sandbox.native_image import NativeImage
+
+direct_call_point = extern("ftrace_direct_call", fn[void])
+
+
+@struct
+class DirectCall(Structure):
+    """What a direct ops' callback gets: where to go on."""
+
+    target: u64
+
+
+@native
+def call_direct_funcs(ip: u64, parent_ip: u64, call: u64, registers: u64, data: u64) -> i32:
+    """The callback of every direct ops."""
+    regs = cast(ptr[pt_regs], registers)
+    regs.r10 = load(cast(ptr[u64], call), "relaxed")
+    regs.r11 = ip + SITE_SIZE
+    regs.ip = cast(u64, direct_call_point)
+    return 0
+
+
+@cache
+def _image() -> NativeImage:
+    image = NativeImage.of(Unit("ftrace-direct", [call_direct_funcs], assembly=DIRECT_CALL))
+    image.publish()
+    return image
+
+
+def register_ftrace_direct(ops: ftrace_ops, address: int) -> None:
+    """Have every function that `ops` selects begin by calling the code at `address`.
+
+    That finds the stack as after a call at the site: the address behind the site on top, then the function's return
+    address. It has to keep every register that may hold an argument, vector registers among them; its `ret` goes on in
+    the function. Raises OSError: EINVAL if `address` is 0, or the ops has a func, is registered, or has no filter; EBUSY
+    if one of the functions has a direct function already or an ops that modifies ip; ENODEV if ftrace is dead.
+    """
+    if not address:
+        raise OSError(errno.EINVAL, "there is no direct function at address 0")
+    if ops.func is not None or ops.enabled:
+        raise OSError(errno.EINVAL, "this ftrace_ops has a func already, or is registered")
+    if not ops.flags & FTRACE_OPS_FL_INITIALIZED or ops.func_hash.for_everything:
+        raise OSError(errno.EINVAL, "a direct function needs an ftrace_ops with a filter")
+    call = DirectCall.ctypes()
+    call.target = address
+    ops.func, ops.direct_call, ops.private_direct = _image().address("call_direct_funcs"), address, call
+    ops.flags |= FTRACE_OPS_FL_DIRECT
+    ops.detach = lambda: unregister_ftrace_direct(ops, ops.direct_call)
+    try:
+        register_ops(ops, _native_half(ops, call))
+    except BaseException:
+        _forget(ops)
+        raise
+
+
+def _native_half(ops: ftrace_ops, call: Any) -> NativeProbe:
+    return NativeProbe(
+        tracer().table.lines,
+        call,
+        kind=CALLBACK | HAS_ENTRY,
+        flags=COMPLETE,
+        entry=ops.func,
+        entry_cookie=ctypes.addressof(call),
+    )
+
+
+def _forget(ops: ftrace_ops) -> None:
+    ops.func, ops.direct_call, ops.private_direct = None, 0, None
+    ops.flags &= ~FTRACE_OPS_FL_DIRECT
+
+
+def _check(ops: ftrace_ops) -> None:
+    if not ops.flags & FTRACE_OPS_FL_DIRECT or not ops.enabled:
+        raise OSError(errno.EINVAL, "this ftrace_ops is not registered with a direct function")
+
+
+def unregister_ftrace_direct(ops: ftrace_ops, address: int, free_filters: bool = False) -> None:
+    """Take the direct function off. Calls that are in it go on; its code has to stay until they have left.
+
+    Raises OSError(EINVAL) if the ops is not registered with the direct function at `address`.
+    """
+    _check(ops)
+    if address != ops.direct_call:
+        raise OSError(errno.EINVAL, f"the direct function is at {ops.direct_call:#x}, not at {address:#x}")
+    unregister_ftrace_function(ops)
+    _forget(ops)
+    if free_filters:
+        ftrace_free_filter(ops)
+
+
+def modify_ftrace_direct(ops: ftrace_ops, address: int) -> None:
+    """Call another function from now on, at all of the ops' sites, without a moment in which none is called.
+
+    Raises OSError(EINVAL) if the ops is not registered with a direct function, or `address` is 0.
+    """
+    _check(ops)
+    if not address:
+        raise OSError(errno.EINVAL, "there is no direct function at address 0")
+    ops.private_direct.target = address  # one aligned store
+    ops.direct_call = address
