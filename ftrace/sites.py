@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
-import threading
-import time
 from array import array
 from collections.abc import Callable
 from functools import cached_property
@@ -17,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from ftrace.masks import mask_of
 from ftrace.text_poke import Block
+from ftrace.trapping import refuse_blocked_traps
 from ftrace.unwinding import describe_stubs
 from ftrace.x86_64 import stubs
-from sandbox import memory, signals, tasks
+from sandbox import memory
 from sandbox.perfmap import perf_map
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ NEVER_HOOKED = frozenset(
     }
 )
 """Functions that return twice or on another stack, by name."""
-_PATIENCE = 20
 _CHUNK = 512
 """Stubs are written this many at a time."""
 _LISTS_AT_ONCE = 256
@@ -191,32 +189,9 @@ class SiteBlock:
         return mask_of([site & 7 > last for site in self.addresses])
 
     def _check_signals(self, mask: int) -> None:
-        """A breakpoint in a thread that blocks SIGTRAP would kill the process: refuse while there is one that may run it.
-
-        Threads that neither Python nor the hit path has ever seen (a watchdog, a library's pool) are only logged.
-        """
-        if not (mask if self._runtime.force_breakpoints else mask & self.straddling):
-            return
-        blocking = self._blocking_threads()
-        known = {task.tid for task in self._runtime.tasks()} | {thread.native_id for thread in threading.enumerate()}
-        for tid, name in blocking:
-            if tid not in known:
-                log.info(
-                    "thread %s (%d) blocks SIGTRAP; a breakpoint that it runs into would end the process", name, tid
-                )
-        named = ", ".join(f"{name} ({tid})" for tid, name in blocking if tid in known)
-        if named:
-            raise OSError(errno.EBUSY, f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}")
-
-    def _blocking_threads(self) -> list[tuple[int, str]]:
-        """The threads that go on blocking SIGTRAP; one that begins or ends does so for a moment."""
-        blocking = tasks.threads_blocking(signals.SIGTRAP)
-        for _ in range(_PATIENCE):
-            if not blocking:
-                break
-            time.sleep(0.001)
-            blocking = [thread for thread in tasks.threads_blocking(signals.SIGTRAP) if thread in blocking]
-        return blocking
+        """Refuse while a thread that may run into a breakpoint blocks SIGTRAP."""
+        if mask if self._runtime.force_breakpoints else mask & self.straddling:
+            refuse_blocked_traps(self._runtime)
 
     def expected(self, index: int) -> bytes:
         """What the site at `index` holds if nobody else has written there."""
