@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from sandbox.native import Structure, array, fn, i32, i64, ptr, struct, u32, u64, void
+from sandbox.native import Structure, array, fn, i32, ptr, struct, u32, u64, void
 
 # Child.flags
 OFF = 1

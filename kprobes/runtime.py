@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import cache
+from typing import Any
 
 from ftrace.dispatch import pt_regs
 from ftrace.runtime import runtime
@@ -14,8 +15,19 @@ from sandbox.native import Unit
 from sandbox.native_image import NativeImage
 from sandbox.x86_64.vectors import save_area
 
-FUNCTIONS = (table.table_set, trap.kprobe_trap, trap.kprobe_detour_hit, trap.kprobe_fault)
-"""What Python, the signals' dispatcher and the assembly call."""
+
+def functions() -> tuple[Any, ...]:
+    """What Python, the signals' dispatcher, the assembly and ftrace call."""
+    from kprobes import ftrace_site
+
+    return (
+        table.table_set,
+        trap.kprobe_trap,
+        trap.kprobe_detour_hit,
+        trap.kprobe_fault,
+        ftrace_site.kprobe_ftrace_handler,
+    )
+
 
 LINKED = ("task_get", "in_signal_handler")
 """What of the tracing runtime the image calls."""
@@ -41,7 +53,7 @@ class KprobeRuntime:
         for symbol in LINKED:
             binding.add_symbol(symbol, tracing.image.address(symbol))
         self.image = NativeImage.of(
-            Unit("kprobes-runtime", FUNCTIONS, assembly=detour.assembly(_constants()), bounded=False)
+            Unit("kprobes-runtime", functions(), assembly=detour.assembly(_constants()), bounded=False)
         )
         self.image.variable("task_offset").value = tracing.key.offset
         self.image.publish()

@@ -10,7 +10,21 @@ import ctypes
 from typing import Any
 
 from kprobes.records import Record
-from sandbox.native import Structure, addressof, array, cast, global_var, load, native, null, ptr, store, struct, u64, void
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    cast,
+    global_var,
+    load,
+    native,
+    null,
+    ptr,
+    store,
+    struct,
+    u64,
+    void,
+)
 
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
 _FIRST_BITS = 10

@@ -1,0 +1,213 @@
+"""A probed place: the probes on it, its native record, its slot, and whether it is armed (KP-17, KP-26, KP-47..49).
+
+There is one for every address that has ever been probed, whether it has one probe, several or, by now, none: a thread may
+still be on its way through its slot. It goes when the code goes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Any
+
+from ftrace.x86_64.stubs import NOP5, SITE_SIZE
+from kprobes import patching
+from kprobes.records import EMULATE, STEP, ChildList, Record
+from kprobes.runtime import kprobe_runtime
+from kprobes.slots import SlotRoom
+from kprobes.x86_64.classify import Kind, classify
+from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
+from kprobes.x86_64.emulate import register_word
+from kprobes.x86_64.slot import slot_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kprobes.kprobe import kprobe
+    from kprobes.x86_64.emulation import Emulation
+    from kprobes.x86_64.instruction import Instruction
+    from sandbox.memory import TextMapping
+    from sandbox.module import Module
+    from sandbox.symbols import Symbol
+
+preemptible = False
+"""As a kernel with CONFIG_PREEMPTION: nothing is boosted (KP-29). Looked at when an address is first probed."""
+
+aggregates: dict[int, Aggregate] = {}
+"""By address."""
+_addresses: list[int] = []
+"""The same, ascending."""
+_rooms: dict[TextMapping, SlotRoom] = {}
+retired: list[Any] = []
+"""Native memory that a hit may still be reading, until the next `quiesce` that finds nobody inside."""
+
+
+class Aggregate:
+    """A probed place.
+
+    `insn` is None on an ftrace location, where there is neither breakpoint nor slot. `children` are the probes, newest
+    first. `armed`: a hit is noticed, by a breakpoint, a jump or ftrace.
+    """
+
+    def __init__(self, address: int, symbol: Symbol, text: TextMapping, module: Module | None) -> None:
+        self.address = address
+        self.symbol = symbol
+        self.text = text
+        self.module = module
+        self.insn: Instruction | None = None
+        self.children: list[kprobe] = []
+        self.armed = False
+        self.optimized = False
+        """KPROBE_FLAG_OPTIMIZED: kprobes.optimize has queued it, or made it a jump (KP-64)."""
+        self.covered = b""
+        """The original bytes under the jump that kprobes.optimize has written here, in place of the breakpoint."""
+        self.on_ftrace = False
+        self.slot_page: TextMapping | None = None
+        self._memory = ctypes.create_string_buffer(Record.size + 64)
+        self.record_address = (ctypes.addressof(self._memory) + 63) & -64
+        self.record: Any = Record.ctypes.from_address(self.record_address)
+        self.record.address = address
+        self._list: Any = None
+
+    @property
+    def length(self) -> int:
+        """Bytes of the probed instruction."""
+        return self.insn.length if self.insn else SITE_SIZE
+
+    @property
+    def disabled(self) -> bool:
+        """Whether no child is to be called (KP-49)."""
+        return all(child.is_off for child in self.children)
+
+    @property
+    def has_post(self) -> bool:
+        """Whether a child has a post_handler, disabled or not (KP-48)."""
+        return any(child.post_handler is not None for child in self.children)
+
+    @property
+    def original(self) -> bytes:
+        """The instruction's own bytes."""
+        return self.insn.code if self.insn else NOP5
+
+    # -- what is there ------------------------------------------------------------------------------------------
+
+    def prepare(self, insn: Instruction) -> None:
+        """Give the place its slot. Raises OSError(ENOMEM), or EINVAL for an operand that is out of the slot's reach."""
+        room = _rooms.get(self.text)
+        if room is None:
+            room = _rooms[self.text] = SlotRoom(self.text, kprobe_runtime().image.address("kprobe_detour"))
+        page, slot, common = room.take()
+        self.insn = insn
+        found = classify(insn, preemptible=preemptible, has_post=False)
+        emulation, boostable = found.emulation, found.kind is Kind.BOOST
+        image = slot_image(insn, slot, common, self.record_address, emulation is not None, boostable)
+        patching.write(page, slot, image)
+        self.slot_page = page
+        self._describe(slot, boostable, emulation)
+
+    def _describe(self, slot: int, boostable: bool, emulation: Emulation | None) -> None:
+        record = self.record
+        assert self.insn is not None
+        record.length, record.original = self.insn.length, self.insn.code[0]
+        record.way = STEP if emulation is None else EMULATE
+        record.slot, record.detour = slot, slot + DETOUR
+        record.boosted = slot + BOOSTED if boostable else 0
+        if emulation is None:
+            record.step_end = slot + len(slot_bytes(self.insn, slot, False)) - 1
+            return
+        emulated = record.emulated
+        emulated.operation, emulated.condition, emulated.width = (
+            emulation.operation,
+            emulation.condition,
+            emulation.width,
+        )
+        emulated.register = register_word(emulation.register)
+        emulated.immediate, emulated.target = emulation.immediate, emulation.target
+
+    def enlist(self) -> None:
+        """Let hits find it."""
+        aggregates[self.address] = self
+        insort(_addresses, self.address)
+        table = kprobe_runtime().table
+        if not self.on_ftrace:
+            table.set(self.record.slot, self.record_address)
+        table.set(self.address, self.record_address)
+
+    def forget(self) -> None:
+        """Its code is going away."""
+        table = kprobe_runtime().table
+        table.set(self.address, 0)
+        if not self.on_ftrace:
+            table.set(self.record.slot, 0)
+        del aggregates[self.address]
+        _addresses.remove(self.address)
+        retired.append((self.record, self._memory, self._list))
+
+    # -- children -----------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Make the children, as they are now, what hits run."""
+        new = _child_list(self.children)
+        self.record.children = ctypes.addressof(new)
+        if self._list is not None:
+            retired.append((self._list, [child.native for child in self.children]))
+        self._list = new
+
+    # -- the text -----------------------------------------------------------------------------------------------
+
+    def write_breakpoint(self) -> None:
+        """Arm a place that is not an ftrace location."""
+        patching.write(self.text, self.address, patching.INT3)
+
+    def write_original(self) -> None:
+        """Disarm it. What somebody else has written there meanwhile stays."""
+        if ctypes.string_at(self.address, 1) == patching.INT3:
+            patching.write(self.text, self.address, self.original[:1])
+
+
+def _child_list(children: Sequence[kprobe]) -> Any:
+    buffer = ctypes.create_string_buffer(ChildList.offset("children") + 8 * max(len(children), 1))
+    native = ChildList.ctypes.from_address(ctypes.addressof(buffer))
+    native.count = len(children)
+    native.foreign = any(child.foreign for child in children)
+    native.has_post = any(child.post_handler is not None for child in children)
+    addresses = (ctypes.c_uint64 * len(children)).from_buffer(buffer, ChildList.offset("children"))
+    addresses[:] = [child.native_address for child in children]
+    return buffer
+
+
+def between(start: int, end: int) -> list[Aggregate]:
+    """Every place in [start, end), ascending."""
+    return [
+        aggregates[address] for address in _addresses[bisect_left(_addresses, start) : bisect_left(_addresses, end)]
+    ]
+
+
+def original_text(address: int, size: int) -> bytes:
+    """What the text would be without kprobes and ftrace (KP-18)."""
+    from ftrace.tracer import tracer
+
+    code = bytearray(ctypes.string_at(address, size))
+    for block in tracer().table.blocks:
+        first = bisect_left(block.addresses, address - SITE_SIZE + 1)
+        while first < len(block.addresses) and block.addresses[first] < address + size:
+            _overlay(code, block.addresses[first] - address, NOP5)
+            first += 1
+    for aggregate in reversed(between(address - 15, address + size)):
+        if aggregate.insn is not None and (aggregate.armed or aggregate.covered):
+            _overlay(code, aggregate.address - address, aggregate.original[:1])
+            _overlay(code, aggregate.address - address, aggregate.covered)
+    return bytes(code)
+
+
+def _overlay(code: bytearray, offset: int, data: bytes) -> None:
+    for index, byte in enumerate(data, offset):
+        if 0 <= index < len(code):
+            code[index] = byte
+
+
+def release_text(text: TextMapping) -> None:
+    """A mapping is going away: so do its slots."""
+    room = _rooms.pop(text, None)
+    if room is not None:
+        room.close()

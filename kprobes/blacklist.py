@@ -1,0 +1,126 @@
+"""Where no probe may be: NOKPROBE functions and what a hit itself runs (KP-22..25)."""
+
+from __future__ import annotations
+
+import errno
+from typing import NamedTuple
+
+from sandbox.module import Module, ModuleState, modules
+from sandbox.process_text import symbol_at, symbol_named
+from sandbox.symbols import Symbol, symbol_table
+
+NOKPROBE = "nokprobe"
+"""The LLVM attribute of a function that must not be probed."""
+_OF_THE_HIT_PATH = ("libc.so.6:__errno_location", "libc.so.6:pthread_setspecific")
+"""What claiming a task's record calls: a breakpoint there would be hit by its own handler."""
+_SWITCH_STACKS = frozenset(
+    {"swapcontext", "setcontext", "getcontext", "makecontext", "longjmp", "siglongjmp", "__longjmp"}
+)
+_RETURN_TWICE = frozenset(
+    {"setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "vfork", "__vfork", "clone", "clone3", "__clone"}
+)
+
+
+class Entry(NamedTuple):
+    """A range of code that is not probed, `end` exclusive; `owner` is the module that brought it."""
+
+    start: int
+    end: int
+    name: str
+    owner: str
+
+
+_entries: list[Entry] = []
+
+
+def entries() -> list[Entry]:
+    """In the order in which they were added (KP-93)."""
+    _hit_path()
+    return list(_entries)
+
+
+def kprobe_add_ksym_blacklist(address: int) -> int:
+    """Let nobody probe the function at `address`; its size in bytes. Raises OSError(EINVAL) if no function is there (KP-24)."""
+    symbol = symbol_at(address)
+    if symbol is None:
+        raise OSError(errno.EINVAL, f"{address:#x} is in no function")
+    _add(symbol)
+    return symbol.size
+
+
+def kprobe_add_area_blacklist(start: int, end: int) -> None:
+    """Let nobody probe the functions that begin in [start, end)."""
+    address = start
+    while address < end:
+        symbol = symbol_at(address)
+        address = max(address + 1, symbol.end if symbol else 0)
+        if symbol is not None:
+            _add(symbol)
+
+
+def _add(symbol: Symbol) -> None:
+    entry = Entry(symbol.address, symbol.end, symbol.name, symbol.module)
+    if entry not in _entries:
+        _entries.append(entry)
+
+
+def within_kprobe_blacklist(address: int) -> str:
+    """Why `address` may not be probed; '' if it may (KP-22, KP-23)."""
+    _hit_path()
+    for entry in _entries:
+        if entry.start <= address < entry.end:
+            return f"{entry.name} is on the blacklist of kprobes"
+    symbol = symbol_at(address)
+    if symbol is None:
+        return ""
+    if _is_ours(symbol):
+        return f"{symbol.name} belongs to the runtime of the probes"
+    return _by_base_name(symbol)
+
+
+def _is_ours(symbol: Symbol) -> bool:
+    """Whether it is in a native image: the hit path, and handlers."""
+    known = symbol_table.locate(symbol.address)
+    return known is not None and all(module.name != symbol.module for module in modules())
+
+
+def _by_base_name(symbol: Symbol) -> str:
+    base, dot, _ = symbol.name.partition(".")
+    if not dot or not base:
+        return ""
+    listed = any(entry.name == base and entry.owner == symbol.module for entry in _entries)
+    return f"{base}, of which {symbol.name} is a part, is on the blacklist of kprobes" if listed else ""
+
+
+def kretprobe_blacklist(symbol: Symbol) -> str:
+    """Why the returns of a function cannot be probed; '' if they can (KP-25)."""
+    if symbol.name in _SWITCH_STACKS:
+        return f"{symbol.name} switches stacks"
+    module = next((module for module in modules() if module.name == symbol.module), None)
+    if symbol.name in _RETURN_TWICE or (module and symbol.name in module.functions_with("returns_twice")):
+        return f"{symbol.name} returns twice"
+    return ""
+
+
+def _hit_path() -> None:
+    if _done:
+        return
+    _done.append(True)
+    for name in _OF_THE_HIT_PATH:
+        try:
+            _add(symbol_named(name))
+        except LookupError:
+            continue
+
+
+_done: list[bool] = []
+
+
+def module_event(event: ModuleState, module: Module) -> None:
+    """A module's own list comes and goes with it."""
+    if event is ModuleState.COMING:
+        for name in sorted(module.functions_with(NOKPROBE)):
+            if name in module:
+                _add(module.symbol(name))
+    elif event is ModuleState.GOING:
+        _entries[:] = [entry for entry in _entries if entry.owner != module.name]

@@ -1,0 +1,125 @@
+"""kprobes on an ftrace location: no breakpoint, but the function's stub (KP-50..54).
+
+Two ftrace_ops are shared by all of them; the one with IPMODIFY serves the places where a probe has a post_handler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftrace import ops as ftrace
+from ftrace.dispatch import pt_regs
+from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.probe import NativeProbe
+from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, WANTS_REGS
+from ftrace.recursion import FTRACE, trylock, unlock
+from ftrace.tracer import tracer
+from ftrace.x86_64.stubs import SITE_SIZE
+from kprobes.dispatch import children_of, count_misses, finish, run_posts, run_pres
+from kprobes.records import HIT_ACTIVE, HIT_SSDONE, Record
+from kprobes.runtime import kprobe_runtime
+from kprobes.table import find_record
+from sandbox.native import cast, native, null, ptr, u32, u64, void
+from sandbox.tasks import Task, current
+
+if TYPE_CHECKING:
+    from kprobes.aggregate import Aggregate
+
+
+@native
+def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64) -> void:
+    """A hit with the recursion lock held (KP-52)."""
+    children = children_of(record)
+    if children.count == 0:
+        return
+    if task.kprobe != 0:
+        count_misses(children)
+        return
+    resume = regs.ip
+    regs.ip = ip + 1
+    task.kprobe = cast(u64, record)
+    task.kprobe_status = HIT_ACTIVE
+    if run_pres(task, children, regs) == 0:
+        regs.ip = ip + SITE_SIZE
+        task.kprobe_status = HIT_SSDONE
+        run_posts(task, children, regs)
+        regs.ip = resume
+    finish(task)
+
+
+@native
+def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs], hit: u64) -> u32:
+    """The callback of both ops. A lock that is not to be had drops the hit without a count (KP-45)."""
+    record = find_record(ip)
+    if record == null:
+        return 0
+    task = current()
+    bit = trylock(task, FTRACE)
+    if bit == 0:
+        return 0
+    ftrace_hit(task, record, regs, ip)
+    unlock(task, bit)
+    return 0
+
+
+class SharedOps:
+    """One of the two ftrace_ops, and the places that it arms."""
+
+    def __init__(self, flags: int) -> None:
+        self.ops = ftrace_ops(flags=flags | FTRACE_OPS_FL_SAVE_REGS)
+        self.places: set[int] = set()
+
+    def arm(self, address: int) -> None:
+        """Raises OSError(EBUSY) if another ops modifies ip there."""
+        ftrace.ftrace_set_filter_ip(self.ops, address, reset=not self.places)
+        if not self.places:
+            self._register()
+        self.places.add(address)
+
+    def _register(self) -> None:
+        try:
+            ftrace.register_ops(self.ops, self._native_half())
+        except BaseException:
+            ftrace.ftrace_free_filter(self.ops)
+            raise
+
+    def _native_half(self) -> NativeProbe:
+        entry = kprobe_runtime().image.address("kprobe_ftrace_handler")
+        return NativeProbe(
+            tracer().table.lines, self, kind=CALLBACK | HAS_ENTRY | WANTS_REGS, flags=COMPLETE, entry=entry
+        )
+
+    def disarm(self, address: int) -> None:
+        """The last place takes the ops off. Nothing happens once ftrace is dead (KP-54)."""
+        self.places.discard(address)
+        if tracer().dead:
+            return
+        if self.places:
+            ftrace.ftrace_set_filter_ip(self.ops, address, remove=True)
+        else:
+            ftrace.unregister_ftrace_function(self.ops)
+            ftrace.ftrace_free_filter(self.ops)
+
+
+_plain = SharedOps(0)
+_ipmodify = SharedOps(FTRACE_OPS_FL_IPMODIFY)
+
+
+def arm(aggregate: Aggregate) -> None:
+    """Raises OSError, having armed nothing."""
+    (_ipmodify if aggregate.has_post else _plain).arm(aggregate.address)
+
+
+def disarm(aggregate: Aggregate) -> None:
+    """By the ops that armed it (KP-53)."""
+    for shared in (_plain, _ipmodify):
+        if aggregate.address in shared.places:
+            shared.disarm(aggregate.address)
+
+
+def rearm(aggregate: Aggregate) -> None:
+    """Go over to the other ops if the probes have come to need it (KP-53). Raises OSError, and nothing has changed."""
+    wanted, other = (_ipmodify, _plain) if aggregate.has_post else (_plain, _ipmodify)
+    if aggregate.address in other.places and aggregate.address not in wanted.places:
+        wanted.arm(aggregate.address)
+        other.disarm(aggregate.address)

@@ -1,0 +1,91 @@
+"""What may be a handler of a kprobe or kretprobe: a Python callable, a C function pointer, or a native function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from ftrace import native_link
+from ftrace.handlers import foreign_address
+from ftrace.python_handler import python_handler
+from ftrace.runtime import runtime
+from sandbox.native import NativeFunction, i32, void
+from sandbox.native.handler import HandlerFunction
+from sandbox.native.types import Int, Pointer, Type
+
+
+class Role(NamedTuple):
+    """A kind of handler: its parameters' names, its result, and what a Python one is called with."""
+
+    name: str
+    parameters: tuple[str, ...]
+    result: Type
+    is_exit: bool
+
+
+PRE = Role("pre_handler", ("p", "regs"), i32, False)
+POST = Role("post_handler", ("p", "regs", "flags"), void, True)
+FAULT = Role("fault_handler", ("p", "regs", "trapnr"), i32, False)
+ENTRY = Role("entry_handler", ("ri", "regs"), i32, False)
+RETURN = Role("handler", ("ri", "regs"), void, True)
+
+
+class Code(NamedTuple):
+    """A handler's code. `cookie`: what it gets as its first argument, if not the native half of its probe."""
+
+    address: int = 0
+    foreign: bool = False
+    python: bool = False
+    cookie: int = 0
+    keep: Any = None
+
+
+def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], adapt: Callable[[Any], Any]) -> Code:
+    """The code of `handler`. A Python callable is called as adapt(handler)(this, ip, ret_ip, regs, data).
+
+    Raises TypeError naming what cannot be a handler.
+    """
+    if handler is None:
+        return Code()
+    if isinstance(handler, NativeFunction):
+        return _compiled(handler, role)
+    address = foreign_address(handler)
+    if address is not None:
+        return Code(address, True, keep=handler)
+    if callable(handler):
+        made = python_handler(adapt(handler), this, _reporting(report, handler), is_exit=role.is_exit)
+        return Code(made.address, True, True, made.cookie, made.keep)
+    raise TypeError(f"not a {role.name}: {handler!r}; give a callable, a C function pointer or a native function")
+
+
+def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:
+    def told(_adapted: Any, error: BaseException, traceback: Any) -> None:
+        report(handler, error, traceback)
+
+    return told
+
+
+@cache
+def _compiled(handler: NativeFunction, role: Role) -> Code:
+    """A native handler, compiled, verified and linked; once for each role."""
+    if isinstance(handler, HandlerFunction):
+        handler = handler.returning(role.result)
+    _check(handler, role)
+    image = native_link.link(f"{role.name}:{handler.name}", native_link.verified_object(handler, role.name))
+    runtime().faults.cover(image, [image.text])
+    return Code(image.address(handler.name), keep=image)
+
+
+def _check(handler: NativeFunction, role: Role) -> None:
+    signature = handler.signature
+    if len(signature.parameters) != len(role.parameters):
+        given = ", ".join(map(str, signature.parameters))
+        raise TypeError(f"{handler.name} takes ({given}); a {role.name} takes ({', '.join(role.parameters)})")
+    for meaning, type_ in zip(role.parameters, signature.parameters, strict=True):
+        if not (isinstance(type_, Int) and type_.bits == 64) and not (
+            isinstance(type_, Pointer) and meaning != "flags"
+        ):
+            raise TypeError(f"{handler.name} takes its {meaning} as {type_}; it is u64 or a pointer")
+    if signature.result != role.result:
+        raise TypeError(f"{handler.name} returns {signature.result}; a {role.name} returns {role.result}")

@@ -1,0 +1,79 @@
+"""Writing probed text: any number of changes under one opening of the alias and one synchronisation of the cores."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sandbox import memory
+
+if TYPE_CHECKING:
+    from sandbox.memory import TextMapping
+
+INT3 = b"\xcc"
+
+kprobe_mutex = threading.RLock()
+"""Held by whoever changes what is probed, as the kernel's kprobe_mutex. Taken before any lock of ftrace."""
+os.register_at_fork(
+    before=kprobe_mutex.acquire, after_in_parent=kprobe_mutex.release, after_in_child=kprobe_mutex.release
+)
+
+
+class _Batch:
+    """The mappings that are open for writing at this moment."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.stack = contextlib.ExitStack()
+        self.deltas: dict[TextMapping, int] = {}
+        self.dirty = False
+
+
+_batch = _Batch()
+
+
+@contextlib.contextmanager
+def patching() -> Iterator[None]:
+    """Hold `kprobe_mutex`; at the end of the outermost one what was written is what every core executes."""
+    with kprobe_mutex:
+        _batch.depth += 1
+        try:
+            yield
+        finally:
+            _batch.depth -= 1
+            if not _batch.depth:
+                _close()
+
+
+def _close() -> None:
+    stack, _batch.stack = _batch.stack, contextlib.ExitStack()
+    _batch.deltas.clear()
+    stack.close()
+    sync()
+
+
+def sync() -> None:
+    """Return when every core executes what has been written so far."""
+    if _batch.dirty:
+        _batch.dirty = False
+        memory.sync_cores()
+
+
+def write(text: TextMapping, address: int, data: bytes) -> None:
+    """Store `data` at `address`, within `patching()`. One byte of running code may be changed so, or text that nobody runs.
+
+    Raises OSError(EINVAL) if it cannot be written.
+    """
+    if text not in _batch.deltas:
+        _batch.deltas[text] = _batch.stack.enter_context(text.writable())
+    ctypes.memmove(address + _batch.deltas[text], data, len(data))
+    _batch.dirty = True
+    if ctypes.string_at(address, len(data)) != data:
+        memory.write_through_kernel(address, data)
+        if ctypes.string_at(address, len(data)) != data:
+            raise OSError(errno.EINVAL, f"the text at {address:#x} cannot be written")

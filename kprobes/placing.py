@@ -1,0 +1,162 @@
+"""Where a probe is to be, and whether it may be there: the checks of a registration in their order (KP-5..20)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftrace.tracer import tracer
+from ftrace.x86_64.stubs import NOP5
+from kprobes import blacklist
+from kprobes.aggregate import Aggregate, original_text
+from kprobes.boundaries import boundaries, on_boundary
+from kprobes.x86_64.classify import refusal
+from kprobes.x86_64.instruction import MAX_INSN_SIZE, decode
+from sandbox.module import Module, ModuleState
+from sandbox.process_text import module_at, symbol_at, symbol_named, text_at
+
+if TYPE_CHECKING:
+    from sandbox.symbols import Symbol
+
+_ENDBR64 = bytes.fromhex("f30f1efa")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address in a function. `is_entry`: a probe there is at the function's entry (KP-8)."""
+
+    address: int
+    symbol: Symbol
+    is_entry: bool
+
+    def __str__(self) -> str:
+        return f"{self.symbol.name}+{self.address - self.symbol.address:#x} ({self.address:#x})"
+
+
+def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
+    """The place that an address or a symbol's name means, in the function that contains it (KP-5..8).
+
+    Raises OSError: EINVAL for both or neither, ENOENT for an unknown symbol or an address in none.
+    """
+    if bool(addr) == bool(symbol_name):
+        given = "both addr and symbol_name are" if addr else "neither addr nor symbol_name is"
+        raise OSError(errno.EINVAL, f"{given} given; a kprobe needs one of them")
+    base = addr or 0
+    if symbol_name:
+        base = _address_of(symbol_name)
+    wanted = base + offset
+    symbol = symbol_at(wanted)
+    if symbol is None:
+        raise OSError(errno.ENOENT, f"{wanted:#x} is in no function")
+    return _adjusted(wanted, symbol)
+
+
+def _address_of(name: str) -> int:
+    try:
+        return symbol_named(name).address
+    except LookupError as error:
+        raise OSError(errno.ENOENT, str(error.args[0])) from None
+
+
+def _adjusted(address: int, symbol: Symbol) -> Place:
+    """Behind an endbr64 is a function's entry too, and a probe on the endbr64 is put there (KP-8)."""
+    offset = address - symbol.address
+    skip = len(_ENDBR64)
+    if symbol.size > skip and ctypes.string_at(symbol.address, skip) == _ENDBR64:
+        entry = offset in (0, skip)
+        return Place(symbol.address + skip if entry else address, symbol, entry)
+    return Place(address, symbol, offset == 0)
+
+
+def check(place: Place) -> bool:
+    """Whether the place is an ftrace location; raises OSError if it may not be probed (KP-12..15)."""
+    location = tracer().table.location(place.address)
+    on_ftrace = location is not None and location.ip == place.address
+    reason = blacklist.within_kprobe_blacklist(place.address)
+    if reason:
+        raise OSError(errno.EINVAL, f"{place} cannot be probed: {reason}")
+    module = module_at(place.address)
+    if module is not None and module.state in (ModuleState.GOING, ModuleState.GONE):
+        raise OSError(errno.ENOENT, f"{place} is in module {module.name!r}, which is being unloaded")
+    if place.symbol.section.startswith((".data", ".bss", ".rodata")):
+        raise OSError(errno.EINVAL, f"{place} is data")
+    text_at(place.address)
+    return on_ftrace
+
+
+def prepare(place: Place, on_ftrace: bool) -> Aggregate:
+    """The aggregate of an address that has not been probed before (KP-18..20). Raises OSError if it cannot be."""
+    module = module_at(place.address)
+    made = Aggregate(place.address, place.symbol, text_at(place.address), module)
+    if on_ftrace:
+        made.on_ftrace = True
+        made.record.length, made.record.original = len(NOP5), NOP5[0]
+        made.publish()
+        made.enlist()
+        return made
+    if not _is_boundary(place):
+        raise OSError(errno.EILSEQ, f"{place} is not the first byte of an instruction{_around(place)}")
+    code = original_text(place.address, min(MAX_INSN_SIZE, place.symbol.end - place.address))
+    try:
+        insn = decode(code, place.address)
+    except ValueError as error:
+        raise OSError(errno.EILSEQ, str(error)) from None
+    error, reason = refusal(insn)
+    if error:
+        raise OSError(error, f"{place} cannot be probed: {reason}{_around(place)}")
+    try:
+        made.prepare(insn)
+    except OverflowError as overflow:
+        raise OSError(errno.EINVAL, f"{place} cannot be probed: {overflow}") from None
+    made.publish()
+    made.enlist()
+    return made
+
+
+_starts: dict[tuple[int, int], tuple[Module | None, bytes, frozenset[int]]] = {}
+"""Where the instructions of functions begin that have been asked for, and the bytes that say so."""
+
+
+def _is_boundary(place: Place) -> bool:
+    """Whether an instruction begins there; the whole function is decoded once, and a change since is noticed."""
+    start, end = place.symbol.address, max(place.symbol.end, place.address + 1)
+    known = _starts.get((start, end))
+    if known is not None and known[0] is module_at(place.address):
+        here = place.address - start
+        if (
+            original_text(place.address, min(MAX_INSN_SIZE, end - place.address))
+            == known[1][here : here + MAX_INSN_SIZE]
+        ):
+            return place.address in known[2]
+    try:
+        found = frozenset(boundaries(original_text, start, end))
+    except ValueError:
+        return on_boundary(original_text, place.address, start, end)
+    _starts[start, end] = module_at(place.address), original_text(start, end - start), found
+    return place.address in found
+
+
+def _around(place: Place) -> str:
+    """The disassembly of the spot, with a caret."""
+    from kprobes.boundaries import _starts as instructions
+
+    start, end = place.symbol.address, place.symbol.end
+    before = [at for at in instructions(original_text, start, end) if at <= place.address][-3:]
+    lines = []
+    for at in before:
+        try:
+            insn = decode(original_text(at, min(MAX_INSN_SIZE, end - at)), at)
+        except ValueError:
+            break
+        lines.append(f"\n  {at:#x}  {insn.code.hex(' '):<30} {insn.text}")
+        if at <= place.address < insn.end:
+            lines.append("\n  " + " " * (len(f"{at:#x}") + 2 + 3 * (place.address - at)) + "^")
+    return ":" + "".join(lines) if lines else ""
+
+
+def forget_module(module: Module) -> None:
+    """Its functions are gone."""
+    for key in [key for key, known in _starts.items() if known[0] is module]:
+        del _starts[key]
