@@ -247,14 +247,14 @@ def _pool_size(fp: fprobe, count: int) -> int:
 def unregister_fprobe(fp: fprobe | None) -> None:
     """Detach `fp`. When this returns, no handler of it runs any more, in any thread but the calling one (FP-43..48).
 
-    Raises OSError: EINVAL if it was never registered, EBUSY if it is not registered any more.
+    Raises OSError: EINVAL if it was never registered, EBUSY if it is not registered any more, ENODEV if ftrace is dead:
+    it stays registered then, but without return nodes (FP-46).
     """
     if fp is None or not fp.ops.ever_listed:
         raise OSError(errno.EINVAL, "this fprobe was never registered")
     if not fp.registered:
         raise OSError(errno.EBUSY, "this fprobe is not registered any more")
     probe = fp.ops.probe
-    tracer().check_alive()
     ftrace.change_flags(fp.ops, on=STOPPED)
     disabled = probe.native.flags & DISABLED
     ftrace.unregister_ftrace_function(fp.ops, before_free=lambda: setattr(fp, "_final", probe.counts()))

@@ -1,0 +1,174 @@
+"""ftrace_bug's report, ftrace_kill and what is left after it: FT-67..70, FP-46."""
+
+# ruff: noqa: ARG005  (the signature of a handler is given)
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+
+import pytest
+from isolation import isolated
+from programs import basic, site_of, text_of
+
+from ftrace import bug
+from ftrace.tracer import tracer
+
+RULE = "------------[ ftrace bug ]------------"
+
+
+def write_like_a_debugger(address, data):
+    """Through /proc/self/mem, past every protection: the page becomes a copy."""
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        os.pwrite(memory.fileno(), data, address)
+
+
+@pytest.fixture(scope="module")
+def program():
+    module = basic()
+    yield module
+    module.unload()
+
+
+def location(program):
+    return tracer().table.location(site_of(program, "leaf"))
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [
+        (errno.EFAULT, "ftrace faulted on modifying "),
+        (errno.EPERM, "ftrace faulted on writing "),
+        (errno.EIO, "ftrace faulted on unknown error "),
+    ],
+)
+def test_ft67_what_could_not_be_done(program, failed, said):
+    lines = bug.bug_report(failed, location(program), bug.TO_CALL).splitlines()
+    ip = site_of(program, "leaf")
+    size = program.symbol("leaf").size
+    assert lines[:4] == [RULE, said, f"[<{ip:016x}>] leaf+0x0/{size:#x} [{program.name}]", bug.TO_CALL]
+
+
+def test_ft67_unexpected_bytes_are_shown_with_those_expected(program):
+    report = bug.bug_report(errno.EINVAL, location(program), bug.INITIALISING, expected=bytes.fromhex("e811223344"))
+    lines = report.splitlines()
+    assert lines[1] == "ftrace failed to modify "
+    assert lines[3:6] == [" actual:   0f:1f:44:00:00", " expected: e8:11:22:33:44", bug.INITIALISING]
+
+
+def test_ft68_the_records_flags_and_trampoline(program):
+    import fprobe
+
+    lines = bug.bug_report(errno.EPERM, location(program), bug.TO_CALL).splitlines()[4:]
+    assert re.fullmatch(r"ftrace record flags: [0-9a-f]+", lines[0]) and lines[1] == " (0)  "
+    with fprobe.attach("leaf", action=fprobe.Count()):
+        lines = bug.bug_report(errno.EPERM, location(program), bug.TO_NOP).splitlines()[4:]
+    flags = int(lines[0].rpartition(" ")[2], 16)
+    assert flags & 0x7FFFF == 1 and flags >> 31 and flags >> 30 & 1  # the count, ENABLED, REGS
+    trampoline = re.fullmatch(r" \(1\) R\ttramp: (0x[0-9a-f]+) \(fprobe_handler\+0x0/0x0\)", lines[1])
+    assert lines[2:] == [f" expected tramp: {int(trampoline[1], 16):x}"]
+
+
+@isolated
+def test_ft67_ft68_ft58_a_foreign_breakpoint_is_reported_and_the_change_refused():
+    """Nothing has been written, so ftrace lives on (a deviation from FT-69)."""
+    import fprobe
+
+    module = basic()
+    logged = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())
+    logging.getLogger("ftrace").addHandler(handler)
+    site = site_of(module, "leaf")
+    write_like_a_debugger(site, b"\xcc")
+    before = text_of(module)
+    for doing in (bug.TO_CALL, bug.TO_NOP):
+        if doing == bug.TO_NOP:
+            write_like_a_debugger(site, b"\x0f")
+            probe = fprobe.attach("leaf", action=fprobe.Count()).attach()
+            jump = module.texts[0].read(site, 5)
+            write_like_a_debugger(site, b"\xcc")
+        else:
+            probe = fprobe.attach("leaf", action=fprobe.Count())
+        with pytest.raises(OSError) as caught:
+            probe.detach() if doing == bug.TO_NOP else probe.attach()
+        assert caught.value.errno == errno.EINVAL
+        lines = logged.pop().splitlines()
+        assert lines[:2] == [RULE, "ftrace failed to modify "] and lines[5] == doing
+        expected = "0f:1f:44:00:00" if doing == bug.TO_CALL else jump.hex(":")
+        assert lines[3:5] == [f" actual:   cc{expected[2:]}", f" expected: {expected}"]
+        assert not bug.ftrace_is_dead()
+        if doing == bug.TO_CALL:
+            assert text_of(module) == before
+    write_like_a_debugger(site, jump)
+    probe.detach()
+
+
+@isolated
+def test_ft69_text_that_cannot_be_written_kills_ftrace():
+    import fprobe
+    from sandbox import memory
+
+    module = basic()
+    write_like_a_debugger(site_of(module, "leaf"), b"\x0f")  # the page is a copy now, which the alias does not reach
+    memory.write_through_kernel = lambda *_: None
+    with pytest.raises(OSError, match="was written, but holds"):
+        fprobe.attach("leaf", action=fprobe.Count()).attach()
+    assert bug.ftrace_is_dead()
+    with pytest.raises(OSError) as caught:
+        fprobe.attach("other", action=fprobe.Count()).attach()
+    assert caught.value.errno == errno.ENODEV
+
+
+@isolated
+def test_ft69_ftrace_bug_kills():
+    module = basic()
+    bug.ftrace_bug(errno.EFAULT, location(module))
+    assert tracer().dead
+
+
+@isolated
+def test_ft70_fp46_after_ftrace_kill():
+    import fprobe
+    from fprobe.registration import register_fprobe, unregister_fprobe
+    from ftrace.filter_file import FilterFile, read_filter
+    from ftrace.listing import available_filter_functions, enabled_functions, touched_functions
+    from ftrace.ops import ftrace_ops, ftrace_set_filter, ftrace_set_filter_ip, register_ftrace_function
+    from ftrace.ops import unregister_ftrace_function as unregister
+    from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
+
+    module = basic()
+    entered, left, seen = [], [], []
+    fp = fprobe.fprobe(lambda *hit: entered.append(1) and None, lambda *hit: left.append(1))
+    register_fprobe(fp, "leaf")
+    ops = ftrace_ops(lambda *hit: seen.append(1))
+    ftrace_set_filter(ops, "other")
+    register_ftrace_function(ops)
+    assert enabled_functions()
+    bug.ftrace_kill()
+    assert ftrace_enabled() == 0 and bug.ftrace_is_dead()
+    for listing in (available_filter_functions, enabled_functions, touched_functions):
+        assert listing() == ""
+    later = ftrace_ops(lambda *hit: None)
+    for attempt in (
+        lambda: register_ftrace_function(later),
+        lambda: unregister(ops),
+        lambda: ftrace_set_filter(ops, "leaf"),
+        lambda: ftrace_set_filter_ip(ops, site_of(module, "leaf")),
+        lambda: set_ftrace_enabled(1),
+        lambda: register_fprobe(fprobe.fprobe(), "leaf"),
+        FilterFile,
+        read_filter,
+    ):
+        with pytest.raises(OSError) as caught:
+            attempt()
+        assert caught.value.errno == errno.ENODEV
+    assert module["other"](1) == 3 and seen == [1]  # what is patched goes on calling
+    assert module["leaf"](1) == 2 and (entered, left) == ([1], [1])
+    with pytest.raises(OSError) as caught:
+        unregister_fprobe(fp)
+    assert caught.value.errno == errno.ENODEV
+    assert fp.registered and fp.nmissed == 0
+    assert module["leaf"](1) == 2 and (entered, left) == ([1], [1]) and fp.nmissed == 1  # stopped all the same
