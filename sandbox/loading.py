@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +72,25 @@ def _decoded(data: bytes, path: Path) -> str:
         raise ProgramError(f"{path}:{line}: neither bitcode nor text: byte {data[error.start]:#04x}") from None
 
 
-def load_native(ir: str, name: str, interface: Interface) -> Module:
-    """Load the IR of a program in the native language; `interface` knows the types that its author wrote."""
+def _as_it_is(interface: Interface) -> Interface:
+    return interface
+
+
+def load_native(ir: str, name: str, interface: Callable[[Interface], Interface]) -> Module:
+    """Load the IR of a program in the native language.
+
+    `interface` makes, of what the IR says, what knows the types that its author wrote.
+    """
     return _load_ir(ir, name, f"<{name}>", Options(), interface)
 
 
-def _load_ir(source: Any, name: str, origin: str, options: Options, interface: Interface | None = None) -> Module:
+def _load_ir(
+    source: Any, name: str, origin: str, options: Options, interface: Callable[[Interface], Interface] = _as_it_is
+) -> Module:
     check_name(name)
     program = compile_ir(source, origin, options, cache.default_cache())
     try:
         obj = prepare(program.object)
     except StubError as error:
         raise StubError(f"{origin}: {error}") from None
-    return introduce(Module(name, link(obj, name), interface or IrInterface(program.declared)))
+    return introduce(Module(name, link(obj, name), interface(IrInterface(program.declared))))

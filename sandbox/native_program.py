@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from sandbox import signatures
@@ -14,7 +15,7 @@ from sandbox.native.function import Options, check_now, enclosing_names, plain_f
 from sandbox.native.types import Bool, Int, Type, void
 
 if TYPE_CHECKING:
-    from sandbox.module import Module
+    from sandbox.module import Interface, Module
 
 Python = TypeVar("Python", bound=Callable[..., Any])
 
@@ -90,7 +91,7 @@ class Program:
 
         _refuse_maps(list(self.functions.values()))
         unit = Unit(self.name, list(self.functions.values()), bounded=False)
-        return load_native(unit.ir(), self.name, NativeInterface(self.functions))
+        return load_native(unit.ir(), self.name, partial(NativeInterface, self.functions))
 
 
 def _refuse_maps(functions: list[SandboxFunction]) -> None:
@@ -108,10 +109,14 @@ def _refuse_maps(functions: list[SandboxFunction]) -> None:
 class NativeInterface:
     """What the functions of a program take and return; see `sandbox.module.Interface`."""
 
-    scratch_taken: frozenset[str] = frozenset()
-
-    def __init__(self, functions: dict[str, SandboxFunction]) -> None:
+    def __init__(self, functions: dict[str, SandboxFunction], ir: Interface) -> None:
         self._functions = functions
+        self._ir = ir
+
+    @property
+    def scratch_taken(self) -> frozenset[str]:
+        """Names of the functions at whose entry r10 or r11 may hold something."""
+        return self._ir.scratch_taken
 
     def signature(self, name: str) -> signatures.Signature | None:
         """The signature of function `name`; None for a helper."""
@@ -128,8 +133,8 @@ class NativeInterface:
         )
 
     def functions_with(self, attribute: str) -> frozenset[str]:
-        """None: the language has no such attributes."""
-        return frozenset()
+        """Names of the functions, helpers too, with that attribute: `notrace`, `nokprobe`, `noinline`."""
+        return self._ir.functions_with(attribute)
 
 
 def _as_passed(type_: Type) -> signatures.Type:
@@ -158,8 +163,17 @@ def program(name: str) -> Program:
 @overload
 def function(target: Python, /) -> Python: ...
 @overload
-def function(*, module: str = "", name: str = "") -> Callable[[Python], Python]: ...
-def function(target: Callable[..., Any] | None = None, *, module: str = "", name: str = "") -> Any:
+def function(
+    *, module: str = "", name: str = "", notrace: bool = False, nokprobe: bool = False
+) -> Callable[[Python], Python]: ...
+def function(
+    target: Callable[..., Any] | None = None,
+    *,
+    module: str = "",
+    name: str = "",
+    notrace: bool = False,
+    nokprobe: bool = False,
+) -> Any:
     """Decorator: a function in the native language (docs/native.md) becomes part of a sandbox program.
 
         @sandbox.function
@@ -169,14 +183,16 @@ def function(target: Callable[..., Any] | None = None, *, module: str = "", name
         square(3)                       # machine code, with a stub: fprobe.attach("square", ...) sees the call
 
     All functions of a Python file form one module, called after it or `module`; `name` is the symbol. It is loaded
-    when one of them is first called, or by `square.module`. Loops need no bound. Raises NativeError for what is not in
-    the language, TypeError for what is not a plain function, ValueError for a name that is taken or a program that is
-    loaded already.
+    when one of them is first called, or by `square.module`. Loops need no bound. With `notrace` a function gets no
+    stub; with `nokprobe` it is named by `square.module.functions_with("nokprobe")`, for what must not be probed at all.
+    Raises NativeError for what is not in the language, TypeError for what is not a plain function, ValueError for a
+    name that is taken or a program that is loaded already.
     """
     frame = sys._getframe(1)
     names = enclosing_names(frame)
     home = program(module or str(frame.f_globals.get("__name__", "program")))
-    options = Options(name, True, False, True, False, "c")
+    options = Options(name, True, False, True, False, "c", notrace, nokprobe)
+    options.check()
 
     def decorate(plain: Callable[..., Any]) -> SandboxFunction:
         made = SandboxFunction(plain_function(plain), options, names, home)

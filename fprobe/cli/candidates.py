@@ -33,7 +33,7 @@ def demo_names() -> list[str]:
     """The functions of the built-in demo."""
     import sandbox.demo
 
-    return ir_names(sandbox.demo.source())
+    return sandbox.demo.names()
 
 
 def function_names(path: Path) -> list[str]:

@@ -1,10 +1,12 @@
 """The built-in demo program: a small in-memory file system in the shape of a kernel's.
 
-About 150 functions of LLVM IR, readable, in files by theme beside this one. `demo_main(i64 n)` does n rounds of
-open, write, fsync, read, stat, mmap, close and unlink, with failures among them, and returns a checksum that depends
-on n alone. It may be called by any number of threads at once, and from signal handlers: every call has a task, with a
-file system, of its own (15 at a time; the others wait). Every other function works on the task of the calling
-demo_main, or, called directly, on task 0, which all threads share: direct calls need the caller's own locking.
+About 160 functions in files beside this one: most in the native language (docs/native.md), by theme; what it does not
+have (recursion, tail calls, structs by value, vectors, floating point, variable arguments) in LLVM IR. Both are parts of
+one module. `demo_main(i64 n)` does n rounds of open, write, fsync, read, stat, mmap, close and unlink, with failures
+among them, and returns a checksum that depends on n alone. It may be called by any number of threads at once, and from
+signal handlers: every call has a task, with a file system, of its own (15 at a time; the others wait). Every other
+function works on the task of the calling demo_main, or, called directly, on task 0, which all threads share: direct
+calls need the caller's own locking.
 
 ========================  ==========================================================================================
 what                      where
@@ -35,15 +37,43 @@ data symbols              jiffies, nr_files, saved_command_line, linux_banner, s
 
 from __future__ import annotations
 
+import importlib
+from functools import cache
 from pathlib import Path
+
+from sandbox.native import NativeFunction, Unit
 
 NAME = "demo"
 """The name of the module, as in [demo]."""
 
-_PARTS = ("types", "lib", "mm", "sched", "dcache", "ramfs", "vfs", "syscall", "main")
+_NATIVE = ("lib", "mm", "sched", "dcache", "ramfs", "vfs", "syscall", "main")
+_LLVM = ("data", "recursion", "tailcalls", "values", "vectors", "floats", "varargs")
 
 
 def source() -> str:
-    """The program as LLVM IR text, without stubs."""
+    """The program as LLVM IR text, without stubs: what is native and what is not, in one module."""
+    from sandbox.cache import default_cache
+    from sandbox.native.compile import unit_ir
+
+    unit = Unit(NAME, native_functions(), bounded=False, llvm=_llvm())
+    return unit_ir(unit, default_cache())
+
+
+def names() -> list[str]:
+    """The functions of the program, found without compiling anything."""
+    from sandbox.native.module import functions_in
+
+    return [*(function.name for function in native_functions()), *functions_in(_llvm())]
+
+
+def native_functions() -> list[NativeFunction]:
+    """The functions that are written in the native language, by file."""
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in _NATIVE]
+    found = (value for module in modules for value in vars(module).values() if isinstance(value, NativeFunction))
+    return list(dict.fromkeys(found))
+
+
+@cache
+def _llvm() -> str:
     here = Path(__file__).parent
-    return "\n".join((here / f"{part}.ll").read_text("utf-8") for part in _PARTS)
+    return "\n".join((here / f"{part}.ll").read_text("utf-8") for part in _LLVM)

@@ -21,7 +21,7 @@ def ir(unit: Unit) -> str:
     first = functions[0].filename if functions else unit.name
     module = ModuleText(Metadata(unit.name, first), symbols, unit.checked)
     texts = [_definition(unit, module, function, symbols[function]) for function in functions]
-    return module.text(unit.name, unit.assembly, texts)
+    return module.text(unit.name, unit.assembly, texts, unit.llvm)
 
 
 def _definition(unit: Unit, module: ModuleText, function: NativeFunction, symbol: str) -> str:
@@ -35,6 +35,7 @@ def _attributes(unit: Unit, function: NativeFunction) -> str:
     options = function.options
     words = ["nounwind", "uwtable", '"no-builtins"', f'"target-features"="{GENERAL_REGISTERS_ONLY}"']
     words += ["alwaysinline"] * options.inline + ["noinline"] * options.noinline
+    words += ['"notrace"'] * options.notrace + ['"nokprobe"'] * options.nokprobe
     words += [] if unit.red_zone else ["noredzone"]
     return " ".join(words)
 

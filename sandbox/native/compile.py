@@ -35,6 +35,17 @@ def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> 
     return data
 
 
+def unit_ir(unit: Unit, cache: ObjectCache) -> str:
+    """`unit.ir()`, from the cache if it is there; then nothing is parsed or checked. Raises NativeError."""
+    key = fingerprint(unit, "ir")
+    data = cache.get(key)
+    if data is None:
+        text = unit.ir()
+        cache.put(key, text.encode())
+        return text
+    return data.decode()
+
+
 def compile_ir(text: str, opt: int = 2) -> bytes:
     """The object file of LLVM IR *text*. Raises RuntimeError with LLVM's message when it is not valid."""
     from llvmlite import binding

@@ -9,6 +9,8 @@ from .errors import At
 from .metadata import identifier
 from .module import ModuleText
 
+ENTRY = "entry.0"
+
 
 class Emitter:
     """Appends instructions to the current block of a function."""
@@ -22,7 +24,7 @@ class Emitter:
         self._blocks = 0
         self._location = ""
         self.terminated = False
-        self.current = "entry"
+        self.current = ENTRY
 
     def position(self, at: At) -> None:
         """What follows comes from the source position *at*."""
@@ -84,4 +86,4 @@ class Emitter:
 
     def body(self) -> str:
         """The text between the braces."""
-        return "\n".join(["entry:", *self._allocas, *self._lines])
+        return "\n".join([f"{ENTRY}:", *self._allocas, *self._lines])

@@ -28,9 +28,9 @@ from .unit import Unit
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
-def fingerprint(unit: Unit, opt: int = 2) -> str:
-    """The key of what `compile_unit(unit, opt)` makes: 64 hexadecimal digits."""
-    options = (unit.name, unit.assembly, unit.bounded, unit.checked, unit.red_zone, opt)
+def fingerprint(unit: Unit, form: int | str = 2) -> str:
+    """The key of what `compile_unit(unit, form)` makes, or another form of the unit: 64 hexadecimal digits."""
+    options = (unit.name, unit.assembly, unit.bounded, unit.checked, unit.red_zone, unit.llvm, form)
     digest = hashlib.sha256(repr((_compiler(), options, [function.name for function in unit.functions])).encode())
     for line in _Reader().read(unit.functions):
         digest.update(line.encode("utf-8", "surrogateescape"))

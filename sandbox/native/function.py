@@ -34,10 +34,12 @@ class Options:
     noinline: bool = False
     bounded: bool = True
     cc: str = "c"
+    notrace: bool = False
+    nokprobe: bool = False
 
     def check(self) -> None:
         """Raises TypeError for a value of the wrong kind, ValueError for values that do not go together."""
-        for word in ("export", "inline", "noinline", "bounded"):
+        for word in ("export", "inline", "noinline", "bounded", "notrace", "nokprobe"):
             value = getattr(self, word)
             if not isinstance(value, bool):
                 raise TypeError(f"{word} is True or False, not {value!r}")
@@ -156,6 +158,8 @@ def native(
     noinline: bool = False,
     bounded: bool = True,
     cc: str = "c",
+    notrace: bool = False,
+    nokprobe: bool = False,
     eager: bool = False,
 ) -> Callable[[Python], Python]: ...
 def native(
@@ -167,6 +171,8 @@ def native(
     noinline: bool = False,
     bounded: bool = True,
     cc: str = "c",
+    notrace: bool = False,
+    nokprobe: bool = False,
     eager: bool = False,
 ) -> Any:
     """Decorator: compile a function of restricted Python to machine code (docs/native.md has the language).
@@ -175,11 +181,12 @@ def native(
     call.
     `name` is its symbol, `export` makes it visible to assembly and to the linker under that name, `inline` and
     `noinline` force and forbid inlining, `bounded=False` allows loops without a visible bound, `cc` is the calling
-    convention (`c`, `preserve_most`, `preserve_all`). `eager` checks at once and raises NativeError, except that a
+    convention (`c`, `preserve_most`, `preserve_all`). In a program, a function gets no stub with `notrace` and is named by
+    `module.functions_with("nokprobe")` with `nokprobe`. `eager` checks at once and raises NativeError, except that a
     function which names something that its file defines further down is checked at first use, like the others.
     Raises TypeError for what is not a plain function, ValueError for options that do not go together.
     """
-    options = Options(name, export or bool(name), inline, noinline, bounded, cc)
+    options = Options(name, export or bool(name), inline, noinline, bounded, cc, notrace, nokprobe)
     options.check()
     names = enclosing_names(sys._getframe(1))
 

@@ -57,7 +57,7 @@ class FunctionLowering:
             getattr(self, f"_{type(statement).__name__.lower()}")(statement)
 
     def _store_parameter(self, name: str) -> None:
-        type_, value = self.function.locals[name], f"%{identifier(name + '.in')}"
+        type_, value = self.function.locals[name], f"%{identifier(name)}"
         if isinstance(type_, Bool):
             value = self.emitter.value(f"zext i1 {value} to i8")
         memory = self.emitter.module.memory(type_)
@@ -170,7 +170,7 @@ class FunctionLowering:
 def definition(module: ModuleText, function: TypedFunction, symbol: str, attributes: str, cc: str, linkage: str) -> str:
     """The text of one `define`, its instructions tied to the source lines."""
     subprogram = module.metadata.subprogram(function, symbol)
-    names = [f"%{identifier(name + '.in')}" for name in function.parameters]
+    names = [f"%{identifier(name)}" for name in function.parameters]
     types = map(passed, function.signature.parameters)
     parameters = ", ".join(f"{type_} {name}" for type_, name in zip(types, names, strict=True))
     head = f"define {linkage}{CONVENTIONS[cc]}{returned(function.signature.result)} @{identifier(symbol)}({parameters})"

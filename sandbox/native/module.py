@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .declarations import Extern, GlobalVariable
@@ -11,6 +12,8 @@ from .types import Array, Bool, Function, Int, Type, void
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 DATA_LAYOUT = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
+_GIVEN = re.compile(r'^(?:(?:define|declare)\b[^@\n]*)?@([-\w$.]+|"[^"\n]*")', re.MULTILINE)
+_DEFINED = re.compile(r'^define\b[^@\n]*@([-\w$.]+|"[^"\n]*")', re.MULTILINE)
 GENERAL_REGISTERS_ONLY = "-x87,-mmx,-sse,-sse2,-sse3,-ssse3,-sse4.1,-sse4.2,-avx,-avx2,-avx512f"
 
 
@@ -64,13 +67,15 @@ class ModuleText:
             return self._struct(type_)
         return register(type_)
 
-    def text(self, name: str, assembly: str, functions: list[str]) -> str:
-        """The whole module."""
+    def text(self, name: str, assembly: str, functions: list[str], llvm: str = "") -> str:
+        """The whole module; `llvm` is text that belongs to it, and whose names are not declared here."""
+        given = defined_in(llvm)
+        declarations = [text for symbol, text in self._declarations.items() if symbol not in given]
         head = [f"; unit {name}", f"source_filename = {quoted(name)}"]
         head += [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
         head += [f"module asm {quoted(line)}" for line in assembly.splitlines()]
-        parts = [*head, *self._definitions.values(), *self._globals.values(), *self._declarations.values()]
-        return "\n".join([*parts, *functions, self.metadata.text(), ""])
+        parts = [*head, *self._definitions.values(), *self._globals.values(), *declarations]
+        return "\n".join([*parts, *functions, llvm, self.metadata.text(), ""])
 
     def _extern(self, target: Extern) -> str:
         name = f"@{identifier(target.symbol)}"
@@ -97,6 +102,16 @@ class ModuleText:
         assert isinstance(type_, Array)
         values = [*initial, *[0] * (type_.count - len(initial))]
         return "[" + ", ".join(f"{self.memory(type_.element)} {value}" for value in values) + "]"
+
+
+def defined_in(llvm: str) -> frozenset[str]:
+    """The functions and variables that LLVM IR text defines or declares."""
+    return frozenset(name.strip('"') for name in _GIVEN.findall(llvm))
+
+
+def functions_in(llvm: str) -> list[str]:
+    """The functions that LLVM IR text defines, in its order."""
+    return [name.strip('"') for name in _DEFINED.findall(llvm)]
 
 
 def _declaration(name: str, type_: Type, module: ModuleText) -> str:

@@ -17,6 +17,8 @@ class Unit:
     *features*: `no_sse` (nothing but general registers).
     *bounded* is False for a unit whose loops are trusted to end.
     *checked* compares every index into an array of known length with that length; one outside becomes 0.
+    *llvm* is LLVM IR text, without a target, for what the language cannot say: a part of the module whose functions and
+    variables are reached by `extern`, and which may name the unit's functions, variables and structs.
     *red_zone* allows code to use the 128 bytes under the stack pointer. *functions* may be extended until `ir()`.
     """
 
@@ -30,6 +32,7 @@ class Unit:
         checked: bool = False,
         assembly: str = "",
         red_zone: bool = True,
+        llvm: str = "",
     ) -> None:
         if features != "no_sse":
             raise ValueError(f"features is 'no_sse', not {features!r}: native code touches general registers only")
@@ -40,6 +43,7 @@ class Unit:
         self.bounded = bounded
         self.checked = checked
         self.red_zone = red_zone
+        self.llvm = llvm
 
     def add(self, *functions: Callable[..., Any]) -> None:
         """Adds entry points. Raises TypeError for what is not a native function."""

@@ -52,3 +52,18 @@ def elsewhere(x: u64) -> u64:
     room: array[u64, 4] = zeroed
     room[x & 3] = x
     return room[0] + room[3]
+
+
+@native(nokprobe=True, noinline=True)
+def halve(x: u64) -> u64:
+    return x // 2
+
+
+@sandbox.function(notrace=True, module="native_attributes")
+def unwatched(x: u64) -> u64:
+    return halve(x)
+
+
+@sandbox.function(nokprobe=True, module="native_attributes")
+def untouched(entry: u64) -> u64:
+    return unwatched(entry) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import demo_model
 import pytest
 
 from sandbox import demo, load
+from sandbox.native import lint
 
 MASK = (1 << 64) - 1
 ROUNDS = (0, 1, 2, 7, 8, 64, 500)
@@ -171,6 +173,31 @@ def test_text_is_formatted_from_variable_arguments(loaded):
 def test_who_is_current_is_notrace(loaded):
     untraced = {symbol.name for symbol in loaded.functions} - {symbol.name for symbol in loaded.site_functions}
     assert untraced == {"get_current", "current_nr"}
+
+
+def test_most_of_it_is_written_in_the_native_language(loaded):
+    native = {function.name for function in demo.native_functions()}
+    assert set(demo.names()) == {symbol.name for symbol in loaded.functions}
+    assert len(native) > 100 and len(native) > 0.7 * len(demo.names())
+    assert native < set(demo.names())
+
+
+def test_from_the_cache_neither_the_front_end_nor_llvm_is_needed(tmp_path):
+    cached = {**os.environ, "FPROBE_CACHE_DIR": str(tmp_path / "cache")}
+    code = "import sys; from sandbox import demo; text = demo.source(); print(len(text), *sys.modules)"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=cached, capture_output=True, text=True, check=True, timeout=60)
+        for _ in range(2)
+    ]
+    (first, *_), (second, *modules) = (run.stdout.split() for run in runs)
+    assert first == second == str(len(demo.source()))
+    assert not {"llvmlite", "sandbox.native.frontend"} & set(modules)
+
+
+def test_its_native_functions_give_no_warnings():
+    assert [
+        lint.findings(function.typed) for function in demo.native_functions() if lint.findings(function.typed)
+    ] == []
 
 
 def test_strings_can_be_found(loaded):

@@ -50,6 +50,18 @@ def test_calls_among_them_are_probed_like_any_other() -> None:
     assert seen == [0, 1, 2, 3]
 
 
+def test_attributes_of_functions_are_the_modules() -> None:
+    untouched: Any = program.untouched
+    module = untouched.module
+    assert untouched(9) == 5
+    assert {symbol.name for symbol in module.site_functions} == {"untouched", "halve"}
+    assert module.functions_with("notrace") == {"unwatched"}
+    assert module.functions_with("nokprobe") == {"untouched", "halve"}
+    assert module.functions_with("returns_twice") == frozenset()
+    with pytest.raises(TypeError, match="notrace is True or False, not 1"):
+        sandbox.function(notrace=1)(lambda: None)  # type: ignore[call-overload]
+
+
 def test_after_unloading_the_module_calls_are_refused() -> None:
     assert program.elsewhere(3) == 3
     program.elsewhere.module.unload()

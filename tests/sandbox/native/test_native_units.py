@@ -14,6 +14,7 @@ from sandbox.native import NativeError, Unit, array, u8
 from sandbox.native.compile import compile_unit
 from sandbox.native.fingerprint import fingerprint
 from sandbox.native.verify import verify_object
+from sandbox.native_image import NativeImage
 
 LINKED = """
 doubled = extern("asm_double", fn[u64, u64])
@@ -101,6 +102,54 @@ def test_functions_of_one_name_live_side_by_side() -> None:
     assert "@same.2(" in Unit("test", [both]).ir()
     with pytest.raises(ValueError, match="two things of this unit are called same"):
         Unit("test", [first, second]).ir()
+
+
+BESIDE = """
+factorial = extern("factorial", fn[u64, u64])
+total = global_var(u64)
+
+@struct
+class Pair:
+    first: u64
+    second: u64
+
+pair = extern("pair", Pair)
+
+@native
+def decrement(a: u64) -> u64:
+    return a - 1
+
+@native
+def entry(a: u64) -> u64:
+    global total
+    total += pair.first * pair.second + factorial(a)
+    return total
+"""
+LLVM = """
+@pair = global %Pair { i64 6, i64 7 }
+
+define i64 @factorial(i64 %n) {
+  %end = icmp eq i64 %n, 0
+  br i1 %end, label %one, label %more
+one:
+  ret i64 1
+more:
+  %before = load i64, ptr @total
+  %m = call i64 @decrement(i64 %n)
+  %rest = call i64 @factorial(i64 %m)
+  %product = mul i64 %n, %rest
+  ret i64 %product
+}
+"""
+
+
+@isolated
+def test_a_unit_may_have_parts_in_llvm_ir() -> None:
+    names = define(BESIDE)
+    unit = Unit("test", [names["entry"], names["decrement"]], llvm=LLVM)
+    image = NativeImage("test", compile_unit(unit))
+    assert [image.call("entry", 5), image.call("entry", 3)] == [42 + 120, 42 + 120 + 42 + 6]
+    assert image.call("factorial", 4) == 24
 
 
 NAMES = """
@@ -201,6 +250,7 @@ def test_a_fingerprint_changes_with_all_that_matters() -> None:
     f = made()
     keys = [fingerprint(Unit("u", [f])), fingerprint(Unit("v", [f])), fingerprint(Unit("u", [f]), 1)]
     keys += [fingerprint(Unit("u", [f], checked=True)), fingerprint(Unit("u", [f], assembly="nop"))]
+    keys += [fingerprint(Unit("u", [f], llvm="; nothing")), fingerprint(Unit("u", [f]), "ir")]
     scope = f.__wrapped__.__globals__
     for name, value in (("LIMIT", 2), ("Pair", made().__wrapped__.__globals__["start"]), ("start", 3)):
         scope[name], before = value, scope[name]
