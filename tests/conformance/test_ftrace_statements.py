@@ -1,0 +1,269 @@
+"""Statements about ftrace that no other test is about (docs/conformance.md)."""
+
+# ruff: noqa: ARG005  (the signature of a handler is given)
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+
+import pytest
+from isolation import isolated
+from programs import NOP5, basic, is_patched, site_bytes, site_of
+
+import sandbox
+from ftrace import ops as ftrace
+from ftrace.listing import enabled_functions, record_at, touched_functions
+from ftrace.lookup import ftrace_location, ftrace_location_range, ftrace_lookup_symbols, ftrace_text_reserved
+from ftrace.ops import ftrace_get_regs, ftrace_ops, ftrace_set_filter, register_ftrace_function
+from ftrace.ops import unregister_ftrace_function as unregister
+from ftrace.sysctl import set_ftrace_enabled
+from ftrace.tracer import tracer
+from sandbox.module import ModuleState
+
+
+@pytest.fixture(scope="module")
+def program():
+    module = basic()
+    yield module
+    module.unload()
+
+
+@pytest.fixture
+def on_leaf():
+    """An ops on leaf, to be registered by the test."""
+    ops = ftrace_ops(lambda *hit: None)
+    ftrace_set_filter(ops, "leaf")
+    yield ops
+    if ops.enabled:
+        unregister(ops)
+
+
+def refused(code, call, *arguments):
+    with pytest.raises(OSError) as caught:
+        call(*arguments)
+    assert caught.value.errno == code
+
+
+def test_ft1_five_bytes_at_the_head_that_are_a_nop_or_a_jump_to_the_functions_stub(program, on_leaf):
+    location = tracer().table.location(program.symbol("leaf").address)
+    assert location.ip == program.symbol("leaf").address and site_bytes(program, "leaf") == NOP5
+    register_ftrace_function(on_leaf)
+    patched = site_bytes(program, "leaf")
+    target = location.ip + 5 + int.from_bytes(patched[1:], "little", signed=True)
+    assert patched[0] == 0xE9 and target in location.block.stub_text
+
+
+def test_ft8_text_reserved(program):
+    ip = site_of(program, "leaf")
+    assert ftrace_text_reserved(ip + 4, ip + 4) and ftrace_text_reserved(ip - 1, ip)
+    assert not ftrace_text_reserved(ip + 5, ip + 5)
+    assert ftrace_location_range(ip, ip) == ip == ftrace_location(ip + 3) and ftrace_location(ip + 5) == 0
+
+
+def test_ft9_a_record_counts_the_ops_that_select_it(program, on_leaf):
+    location = tracer().table.location(site_of(program, "leaf"))
+    everything = ftrace_ops(lambda *hit: None)
+    counts = []
+    for ops in (on_leaf, everything):
+        register_ftrace_function(ops)
+        counts.append(record_at(location).flags & 0x7FFFF)
+    set_ftrace_enabled(0)
+    assert record_at(location).flags >> 31 == 0 and record_at(location).count == 2
+    set_ftrace_enabled(1)
+    assert record_at(location).flags >> 31 == 1
+    for ops in (on_leaf, everything):
+        unregister(ops)
+        counts.append(record_at(location).flags & 0x7FFFF)
+    assert counts == [1, 2, 1, 0]
+
+
+@isolated
+def test_ft10_sites_that_stay_as_they_are_are_left_alone():
+    """What somebody has written there meanwhile is not even noticed."""
+    module = basic()
+    ops = ftrace_ops(lambda *hit: None)
+    ftrace_set_filter(ops, "leaf")
+    register_ftrace_function(ops)
+    jump = site_bytes(module, "leaf")
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        os.pwrite(memory.fileno(), b"\xcc", site_of(module, "leaf"))
+        ftrace_set_filter(ops, "other")
+        assert is_patched(module, "other") and site_bytes(module, "leaf")[0] == 0xCC
+        os.pwrite(memory.fileno(), jump, site_of(module, "leaf"))
+    unregister(ops)
+
+
+def test_ft14_only_func_is_mandatory(program):
+    ops = ftrace_ops()
+    assert (ops.func, ops.flags, ops.private) == (None, 0, None) and ops.func_hash is ops.local_hash
+    refused(errno.EINVAL, register_ftrace_function, ops)
+    ops.func = lambda *hit: None
+    register_ftrace_function(ops)
+    unregister(ops)
+
+
+def test_ft16_the_flag_bits():
+    names = (
+        "ENABLED DYNAMIC SAVE_REGS SAVE_REGS_IF_SUPPORTED RECURSION STUB INITIALIZED DELETED ADDING REMOVING MODIFYING "
+        "ALLOC_TRAMP IPMODIFY PID RCU TRACE_ARRAY PERMANENT DIRECT SUBOP"
+    )
+    for bit, name in enumerate(names.split()):
+        assert getattr(ftrace, f"FTRACE_OPS_FL_{name}") == 1 << bit
+
+
+def test_ft20_a_stub_ops_is_never_called(program):
+    seen = []
+    for others in (0, 1):
+        stub = ftrace_ops(lambda *hit: seen.append("stub"), ftrace.FTRACE_OPS_FL_STUB)
+        plain = ftrace_ops(lambda *hit: seen.append("plain"))
+        registered = [stub, plain][: 1 + others]
+        for ops in registered:
+            ftrace_set_filter(ops, "leaf")
+            register_ftrace_function(ops)
+        program["leaf"](1)
+        for ops in registered:
+            unregister(ops)
+    assert seen == ["plain"]
+
+
+def test_ft22_attributes_set_later_have_no_effect(program):
+    seen = []
+    ops = ftrace_ops(lambda *hit: seen.append(ftrace_get_regs(hit[3])))
+    ftrace_set_filter(ops, "leaf")
+    register_ftrace_function(ops)
+    ops.flags |= ftrace.FTRACE_OPS_FL_SAVE_REGS
+    program["leaf"](1)
+    unregister(ops)
+    register_ftrace_function(ops)
+    program["leaf"](1)
+    unregister(ops)
+    assert seen[0] is None and seen[1] is not None
+
+
+def test_ft19_ft40_unregistering_waits_for_the_callback(program):
+    entered, left = threading.Event(), []
+
+    def callback(*hit):
+        entered.set()
+        time.sleep(0.05)
+        left.append(1)
+
+    ops = ftrace_ops(callback)
+    ftrace_set_filter(ops, "leaf")
+    register_ftrace_function(ops)
+    thread = threading.Thread(target=program["leaf"], args=(1,))
+    thread.start()
+    assert entered.wait(5)
+    unregister(ops)
+    assert left == [1]
+    thread.join(5)
+    program["leaf"](1)
+    assert left == [1]
+
+
+def test_ft41_ft12_a_trampoline_of_its_own_while_an_ops_is_alone(program, on_leaf):
+    register_ftrace_function(on_leaf)
+    assert "\ttramp: 0x" in enabled_functions()
+    second = ftrace_ops(lambda *hit: None)
+    ftrace_set_filter(second, "leaf")
+    register_ftrace_function(second)
+    assert "\ttramp" not in enabled_functions() and " ->dispatch_entry" in enabled_functions()
+    unregister(on_leaf)
+    assert "\ttramp: 0x" in enabled_functions()
+    unregister(second)
+
+
+def test_ft46_while_filters_change_a_callback_sees_only_functions_of_its_filters(program):
+    foreign, stop = [], threading.Event()
+    allowed = {site_of(program, "leaf"), site_of(program, "other")}
+    ops = ftrace_ops(lambda ip, *rest: foreign.append(ip) if ip not in allowed else None)
+    bystander = ftrace_ops(lambda *hit: None)
+    ftrace_set_filter(ops, "leaf")
+    ftrace_set_filter(bystander, "twice")
+
+    def call():
+        while not stop.is_set():
+            for name in ("leaf", "other", "twice", "loop"):
+                program[name](3)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    register_ftrace_function(ops)
+    for round_ in range(30):
+        ftrace_set_filter(ops, "other" if round_ % 2 else "leaf", reset=True)
+        register_ftrace_function(bystander)
+        ftrace_set_filter(bystander, "loop", reset=True)
+        unregister(bystander)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    unregister(ops)
+    assert foreign == []
+
+
+def test_ft71_ft72_ftrace_is_ready_before_others_are_told_and_there_until_they_have_been():
+    told = []
+    ops = ftrace_ops(lambda *hit: None)
+
+    def notifier(event, module):
+        told.append((event, ftrace_location(site_of(module, "leaf")) != 0, is_patched(module, "leaf")))
+
+    register_ftrace_function(ops)
+    sandbox.register_module_notifier(notifier)
+    told.clear()
+    module = basic()
+    module.unload()
+    sandbox.unregister_module_notifier(notifier)
+    unregister(ops)
+    assert told == [(event, True, True) for event in (ModuleState.COMING, ModuleState.LIVE, ModuleState.GOING)]
+
+
+def test_ft75_ft76_what_was_once_touched_or_modified_stays_marked():
+    module = basic()
+    ops = ftrace_ops(lambda *hit: None, ftrace.FTRACE_OPS_FL_IPMODIFY)
+    ftrace_set_filter(ops, "leaf")
+    plain = ftrace_ops(lambda *hit: None)
+    ftrace_set_filter(plain, "other")
+    for each in (ops, plain):
+        register_ftrace_function(each)
+    here = f"[{module.name}]"
+    lines = [line for line in enabled_functions().splitlines() if here in line]
+    assert lines[0].startswith(f"leaf {here} (1)   I     M \ttramp: 0x")
+    assert lines[1].startswith(f"other {here} (1)           \ttramp: 0x")
+    assert [line for line in touched_functions().splitlines() if here in line] == lines
+    for each in (ops, plain):
+        unregister(each)
+    assert [line for line in touched_functions().splitlines() if here in line] == [
+        f"leaf {here} (0)         M  ->ftrace_stub+0x0/0x0",
+        f"other {here} (0)            ->ftrace_stub+0x0/0x0",
+    ]
+    register_ftrace_function(plain)
+    line = next(line for line in enabled_functions().splitlines() if here in line)
+    unregister(plain)
+    assert line == lines[1]
+    module.unload()
+    assert here not in touched_functions()
+
+
+def test_ft76_ft80_what_is_registered_while_switched_off_is_not_touched_yet():
+    module = basic()
+    ops = ftrace_ops(lambda *hit: None)
+    ftrace_set_filter(ops, "leaf")
+    set_ftrace_enabled(0)
+    register_ftrace_function(ops)
+    assert enabled_functions() == "" and f"[{module.name}]" not in touched_functions()
+    set_ftrace_enabled(1)
+    assert enabled_functions() and f"leaf [{module.name}]" in touched_functions()
+    unregister(ops)
+    module.unload()
+
+
+def test_ft78_names_to_addresses(program):
+    names = ["leaf", "loop", "other"]
+    assert ftrace_lookup_symbols(names) == [program.symbol(name).address for name in names]
+    for wrong in (["leaf", "nowhere"], ["leaf", "leaf"]):
+        refused(errno.ESRCH, ftrace_lookup_symbols, wrong)

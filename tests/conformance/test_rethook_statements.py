@@ -1,0 +1,116 @@
+"""Statements about return hooks that no other test is about (docs/conformance.md)."""
+
+# ruff: noqa: ARG005  (the signature of a handler is given)
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from programs import basic, site_of
+
+import fprobe
+from ftrace.ops import change_flags
+from ftrace.records import STOPPED
+from ftrace.tracer import tracer
+
+
+@pytest.fixture(scope="module")
+def program():
+    module = basic()
+    yield module
+    module.unload()
+
+
+def word_at(address):
+    return ctypes.c_uint64.from_address(address).value
+
+
+def stubs_of(program):
+    return tracer().table.block_of(program).stub_text
+
+
+def call_with_body(program, body):
+    """apply(body, 5): body(x) runs within the hooked call."""
+    callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(body)
+    return program["apply"](ctypes.cast(callback, ctypes.c_void_p).value, 5)
+
+
+@pytest.mark.parametrize("declined", [False, True])
+def test_rh9_rh20_rb1_rb6_the_return_slot_holds_the_stubs_address_while_the_body_runs(program, declined):
+    """... and stays untouched for a call whose exit is declined."""
+    slots, seen = [], []
+
+    def entry(fp, ip, ret_ip, regs, data):
+        slots.append((regs.sp, ret_ip))
+        return declined
+
+    def body(x):
+        address, parent = slots[-1]
+        seen.append((word_at(address) in stubs_of(program), word_at(address) == parent))
+        return x
+
+    with fprobe.attach("apply", entry=entry, exit=lambda *hit: None):
+        assert call_with_body(program, body) == 5
+    assert seen == [(not declined, declined)]
+
+
+def test_rh1_rb2_one_node_per_hooked_call_however_many_probes(program):
+    nodes = []
+
+    def body(x):
+        nodes.append(tracer().runtime.shadow_ips())
+        return x
+
+    exits = []
+    with (
+        fprobe.attach("apply", exit=lambda *hit: exits.append(1), nr_maxactive=1),
+        fprobe.attach("apply", exit=lambda *hit: exits.append(2), nr_maxactive=1),
+    ):
+        call_with_body(program, body)
+    assert nodes == [[site_of(program, "apply")]] and exits == [1, 2]
+
+
+def test_rh12_rb4_rb5_at_exit_the_node_is_on_top_and_the_slot_still_holds_the_stub(program):
+    seen = []
+
+    def exit_(fp, ip, ret_ip, regs, data):
+        seen.append((tracer().runtime.shadow_ips(), word_at(regs.sp - 8) in stubs_of(program), regs.ip == ret_ip))
+
+    with fprobe.attach("leaf", exit=exit_), fprobe.attach("leaf", exit=exit_):
+        program["leaf"](1)
+    assert seen == [([site_of(program, "leaf")], True, True)] * 2
+    assert tracer().runtime.shadow_ips() == []
+
+
+def test_rh2_rh21_fp45_a_stopped_pool_gives_no_nodes_and_calls_nobody(program):
+    """Between the two steps of unregistering: entries are skipped and counted, returns go on without their handler."""
+    entered, left = [], []
+    probe = fprobe.attach("apply", entry=lambda *hit: entered.append(1) and None, exit=lambda *hit: left.append(1))
+
+    def body(x):
+        change_flags(probe.fp.ops, on=STOPPED)
+        return x
+
+    with probe:
+        assert call_with_body(program, body) == 5
+        assert (entered, left, probe.fp.nmissed) == ([1], [], 0)
+        assert call_with_body(program, lambda x: x) == 5
+        assert (entered, left, probe.fp.nmissed) == ([1], [], 1)
+
+
+def test_rh23_stopping_takes_effect_between_two_exit_handlers_of_one_call(program):
+    order = []
+    second = fprobe.attach("leaf", exit=lambda *hit: order.append("second"))
+
+    def first_exit(*hit):
+        order.append("first")
+        if second.fp.registered:
+            second.detach()
+
+    with fprobe.attach("leaf", exit=first_exit):  # registered first, so its exit handler runs first
+        second.attach()
+        assert program["leaf"](1) == 2
+        assert order == ["first"] and not second.fp.registered
+        assert program["leaf"](1) == 2
+    assert order == ["first", "first"]
