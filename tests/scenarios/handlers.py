@@ -133,6 +133,8 @@ def _add(machine: Machine, invocation: Invocation, register: str, value: str) ->
 
 def _setip(machine: Machine, invocation: Invocation, address: str) -> None:
     invocation.regs.ip = machine.targets.address(address)
+    if invocation.handler == "pre":
+        invocation.result = 1
 
 
 def _store(machine: Machine, invocation: Invocation, index: str, value: str) -> None:

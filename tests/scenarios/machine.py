@@ -31,6 +31,8 @@ class Machine:
         self.calls: list[CallRoom] = []
         """The calls under way, innermost last."""
         self.active_handlers = 0
+        self.settles = True
+        """Whether steps about kprobes wait for the optimiser."""
         self.failures: list[BaseException] = []
         """What was raised where nothing can be raised: below native code."""
         self.at_midway: Callable[[], None] | None = None

@@ -52,11 +52,12 @@ def _ops_flags(declaration: Declaration) -> int:
     return sum(flag for option, flag in _PRESET.items() if option in declaration.options)
 
 
-def _shown(declaration: Declaration) -> list[str]:
+def shown(declaration: Declaration) -> list[str]:
+    """The fields of `show=`."""
     return [name for name in declaration.options.get("show", "").split(",") if name]
 
 
-def _guarded(machine: Machine, prototype: Any, function: Callable[..., int | None]) -> Any:
+def guarded(machine: Machine, prototype: Any, function: Callable[..., int | None]) -> Any:
     """A C function pointer; what `function` raises is kept for the step that it happened in."""
 
     def called(*arguments: int) -> int | None:
@@ -64,7 +65,7 @@ def _guarded(machine: Machine, prototype: Any, function: Callable[..., int | Non
             return function(*arguments)
         except BaseException as error:
             machine.failures.append(error)
-            return 0 if prototype is _ENTRY else None
+            return 0 if prototype._restype_ else None
 
     return prototype(called)
 
@@ -74,14 +75,14 @@ class Fprobe:
 
     def __init__(self, machine: Machine, declaration: Declaration) -> None:
         options = declaration.options
-        self.name, self.show, self.hits = declaration.name, _shown(declaration), [0, 0]
+        self.name, self.show, self.hits = declaration.name, shown(declaration), [0, 0]
         self._machine = machine
         self._preset = _ops_flags(declaration)
         self._missed_nodes = 0
         self._stored: dict[int, set[int]] = {}
         self.api = registration.fprobe(
-            _guarded(machine, _ENTRY, self._entry) if "entry" in options else None,
-            _guarded(machine, _EXIT, self._exit) if "exit" in options else None,
+            guarded(machine, _ENTRY, self._entry) if "entry" in options else None,
+            guarded(machine, _EXIT, self._exit) if "exit" in options else None,
             flags=registration.FPROBE_FL_DISABLED * ("disabled" in options)
             | registration.FPROBE_FL_KPROBE_SHARED * ("shared" in options),
             entry_data_size=int(options.get("data", "0")),
@@ -147,11 +148,11 @@ class Ops:
     """`ops NAME ...`"""
 
     def __init__(self, machine: Machine, declaration: Declaration) -> None:
-        self.name, self.show, self.hits = declaration.name, _shown(declaration), [0, 0]
+        self.name, self.show, self.hits = declaration.name, shown(declaration), [0, 0]
         self._machine = machine
         self._locks = "lock" in declaration.options
         self._failed_locks = 0
-        self._function = _guarded(machine, _FUNC, self._func)
+        self._function = guarded(machine, _FUNC, self._func)
         address = ctypes.cast(self._function, ctypes.c_void_p).value
         self.api = ftrace.ftrace_ops(address, flags=_ops_flags(declaration))
 

@@ -9,7 +9,9 @@ from functools import cache
 from fprobe.registration import num_possible_cpus, set_num_possible_cpus
 from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
 from ftrace.tracer import tracer
-from tests.scenarios import steps
+from kprobes import aggregate
+from kprobes.blacklist import kprobe_add_ksym_blacklist
+from tests.scenarios import kprobes, steps
 from tests.scenarios.contexts import CALLS
 from tests.scenarios.log import Line
 from tests.scenarios.machine import Machine, NotSupported
@@ -17,14 +19,17 @@ from tests.scenarios.probes import Fprobe, Ops, Probe
 from tests.scenarios.script import Declaration, Script, Step
 from tests.scenarios.targets import DATA, Targets
 
-_KINDS: dict[str, Callable[[Machine, Declaration], Probe]] = {"fprobe": Fprobe, "ops": Ops}
+_KINDS: dict[str, Callable[[Machine, Declaration], Probe]] = {"fprobe": Fprobe, "ops": Ops, **kprobes.KINDS}
 
 
 @cache
 def targets() -> Targets:
     """The target functions, loaded once for the process; tracing has been started."""
     tracer()
-    return Targets((DATA / "targets.txt").read_text())
+    aggregate.preemptible = True
+    made = Targets((DATA / "targets.txt").read_text())
+    kprobe_add_ksym_blacklist(made.address("scn_nokp"))
+    return made
 
 
 def replay(script: Script) -> list[Line]:
@@ -88,5 +93,6 @@ def _call(machine: Machine, step: Step) -> str:
 def _clean_up(machine: Machine) -> None:
     if not ftrace_enabled():
         set_ftrace_enabled(1)
+    kprobes.restore_switches()
     for probe in machine.probes.values():
         probe.close()

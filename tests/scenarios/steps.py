@@ -10,6 +10,7 @@ from ftrace import ops as ftrace
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
 from ftrace.tracer import tracer
+from tests.scenarios import kprobes
 from tests.scenarios.machine import Machine, NotSupported, attempt
 from tests.scenarios.probes import Fprobe
 
@@ -23,9 +24,12 @@ def perform(machine: Machine, words: Words) -> list[str]:
     """
     if words[0] in _LISTINGS:
         return _LISTINGS[words[0]](machine)
+    if words[0] == "settle":
+        _settle(machine, words[1])
+        return []
     if words[0] not in _STEPS:
         raise NotSupported(words[0])
-    return [f"= {_STEPS[words[0]](machine, *words[1:])}"]
+    return [f"= {_STEPS[words[0]](machine, *words[1:])}".rstrip()]
 
 
 def _text(word: str) -> str | None:
@@ -118,11 +122,19 @@ def _hits(machine: Machine, name: str) -> str:
 
 
 def _sysctl(machine: Machine, name: str, *value: str) -> str:
+    if name == "kprobes_optimization":
+        return kprobes.optimization(machine, *value)
     if name != "ftrace_enabled":
         raise NotSupported(f"sysctl {name}")
     if not value:
         return str(ftrace_enabled())
     return attempt(lambda: set_ftrace_enabled(int(value[0])))
+
+
+def _settle(machine: Machine, word: str) -> None:
+    machine.settles = word == "on"
+    if machine.settles:
+        kprobes.wait_for_optimizer()
 
 
 def _enabled_functions(machine: Machine) -> list[str]:
@@ -145,7 +157,10 @@ def _enabled_line(name: str, flags: list[int]) -> str:
     return f"{name} ({len(flags)}){regs}{modify}{' tramp' if len(flags) == 1 else ''}"
 
 
-_LISTINGS: dict[str, Callable[[Machine], list[str]]] = {"enabled_functions": _enabled_functions, "list": lambda _: []}
+_LISTINGS: dict[str, Callable[[Machine], list[str]]] = {
+    "enabled_functions": _enabled_functions,
+    "list": kprobes.listing,
+}
 
 _STEPS: dict[str, Callable[..., str]] = {
     "register_fprobe": _register_fprobe,
@@ -165,4 +180,5 @@ _STEPS: dict[str, Callable[..., str]] = {
     "nmissed": _nmissed,
     "hits": _hits,
     "sysctl": _sysctl,
+    **kprobes.STEPS,
 }
