@@ -37,7 +37,11 @@ class Machine:
         """What was raised where nothing can be raised: below native code."""
         self.at_midway: Callable[[], None] | None = None
         """The block that the next scn_midway runs."""
-        self._rules = rules
+        self._rules = list(rules)
+
+    def add_rule(self, rule: Rule) -> None:
+        """One that counts from now on."""
+        self._rules.append(rule)
 
     def rules_for(self, handler: str, number: int) -> list[tuple[str, ...]]:
         """The actions of one invocation of a handler."""

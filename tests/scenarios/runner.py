@@ -16,7 +16,7 @@ from tests.scenarios.contexts import CALLS
 from tests.scenarios.log import Line
 from tests.scenarios.machine import Machine, NotSupported
 from tests.scenarios.probes import Fprobe, Ops, Probe
-from tests.scenarios.script import Declaration, Script, Step
+from tests.scenarios.script import Declaration, Script, Step, rule
 from tests.scenarios.targets import DATA, Targets
 
 _KINDS: dict[str, Callable[[Machine, Declaration], Probe]] = {"fprobe": Fprobe, "ops": Ops, **kprobes.KINDS}
@@ -70,6 +70,9 @@ def _midway(machine: Machine) -> None:
 
 def _run_steps(machine: Machine, listed: Sequence[Step]) -> None:
     for step in listed:
+        if step.words[0] == "on":
+            machine.add_rule(rule(step.words))
+            continue
         machine.log.write(f"> {step}")
         if step.words[0] in CALLS:
             machine.log.write(f"= {_call(machine, step)}")

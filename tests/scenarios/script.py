@@ -50,7 +50,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """A scenario. `expected` is the kernel's log, None if the text has none."""
+    """A scenario. `expected` is the kernel's log, None if the text has none.
+
+    `rules` stand in front of all steps; one that comes later is a step, and counts from there on.
+    """
 
     declarations: tuple[Declaration, ...]
     rules: tuple[Rule, ...]
@@ -73,8 +76,8 @@ def parse(text: str) -> Script:
     for words in _worded(lines[:cut]):
         if words[0] in KINDS:
             declarations.append(_declaration(words))
-        elif words[0] == "on":
-            rules.append(_rule(words))
+        elif words[0] == "on" and not others:
+            rules.append(rule(words))
         else:
             others.append(words)
     expected = tuple(lines[cut + 1 :]) if cut < len(lines) else None
@@ -95,7 +98,8 @@ def _declaration(words: tuple[str, ...]) -> Declaration:
     return Declaration(words[0], words[1], options)
 
 
-def _rule(words: tuple[str, ...]) -> Rule:
+def rule(words: tuple[str, ...]) -> Rule:
+    """Read `on NAME.HANDLER SEL ACTION...`. Raises ScriptError if it is not that."""
     match = _SELECTION.fullmatch(words[2]) if len(words) > 3 else None
     if match is None:
         raise ScriptError(f"{' '.join(words)!r} is not `on NAME.HANDLER SEL ACTION...`")
