@@ -297,6 +297,8 @@ def kill_probes(place: Aggregate) -> None:
         p.flags |= KPROBE_FLAG_GONE
     if place.on_ftrace:
         ftrace_site.disarm(place)
+    if switch.optimizer is not None and not place.on_ftrace:
+        switch.optimizer.forget(place)
     place.armed = place.optimized = False
     place.publish()
     place.forget()

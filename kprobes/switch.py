@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Protocol
 
 from ftrace.runtime import runtime
 from ftrace.trapping import refuse_blocked_traps
 from kprobes import ftrace_site
-from kprobes.aggregate import Aggregate, aggregates
+from kprobes.aggregate import aggregates
 from kprobes.patching import patching
 
+if TYPE_CHECKING:
+    from kprobes.aggregate import Aggregate
+
 log = logging.getLogger("kprobes")
+
+
+class Optimizer(Protocol):
+    """What jump optimisation does at the turns of a probe's life. All are called within `patching()`."""
+
+    def arming(self, place: Aggregate) -> bool:
+        """`place` is about to be armed: what is optimised over its address is un-optimised at once (KP-69).
+
+        True if its own jump is still in the text (a lazy un-optimisation that is taken back, KP-70): then no breakpoint is
+        written.
+        """
+
+    def try_to_optimize(self, place: Aggregate) -> None:
+        """`place` is armed, or its children have changed: queue it if it may be optimised and is not (KP-17, KP-63)."""
+
+    def disarming(self, place: Aggregate, immediate: bool) -> bool:
+        """`place` is not to be armed any more (it says so already). True if its jump stays until the worker takes it back
+
+        and restores the text, which is never so if `immediate` (KP-69, KP-70).
+        """
+
+    def unoptimize(self, place: Aggregate) -> None:
+        """At once, leaving a breakpoint: a post_handler is coming (KP-48, KP-71). Nothing happens if it is not optimised."""
+
+    def forget(self, place: Aggregate) -> None:
+        """The code is going away as it is (KP-95)."""
+
+
+optimizer: Optimizer | None = None
+"""Set by kprobes.optimize."""
 
 _state = {"enabled": True}
 
@@ -22,6 +56,8 @@ def kprobes_enabled() -> bool:
 
 def children_changed(place: Aggregate) -> None:
     """Publish the children as they are now, and arm or disarm the place accordingly. Raises OSError if it cannot be armed."""
+    if optimizer is not None and place.has_post:
+        optimizer.unoptimize(place)
     place.publish()
     wanted = bool(place.children) and not place.disabled and _state["enabled"]
     if wanted and not place.armed:
@@ -30,6 +66,8 @@ def children_changed(place: Aggregate) -> None:
         disarm(place)
     elif place.armed and place.on_ftrace:
         ftrace_site.rearm(place)
+    if optimizer is not None and place.armed and not place.on_ftrace:
+        optimizer.try_to_optimize(place)
 
 
 def arm(place: Aggregate) -> None:
@@ -39,7 +77,8 @@ def arm(place: Aggregate) -> None:
     else:
         refuse_blocked_traps(runtime())
         runtime().signals.check()
-        place.write_breakpoint()
+        if optimizer is None or not optimizer.arming(place):
+            place.write_breakpoint()
     place.armed = True
 
 
@@ -48,7 +87,7 @@ def disarm(place: Aggregate) -> None:
     place.armed = False
     if place.on_ftrace:
         ftrace_site.disarm(place)
-    else:
+    elif optimizer is None or not optimizer.disarming(place, immediate=not _state["enabled"]):
         place.write_original()
 
 
