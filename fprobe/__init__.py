@@ -5,7 +5,7 @@
     module = sandbox.load(ir_text, name="prog")
 
     def entry(fp, entry_ip, ret_ip, regs, entry_data):
-        print(sandbox.symbolise(entry_ip), regs.di)
+        print(sandbox.symbol_table.describe(entry_ip), regs.di)
 
     with fprobe.attach("func*", entry=entry) as probe:
         module["main"](10)

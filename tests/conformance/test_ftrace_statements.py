@@ -88,7 +88,7 @@ def test_ft10_sites_that_stay_as_they_are_are_left_alone():
     ftrace_set_filter(ops, "leaf")
     register_ftrace_function(ops)
     jump = site_bytes(module, "leaf")
-    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123
         os.pwrite(memory.fileno(), b"\xcc", site_of(module, "leaf"))
         ftrace_set_filter(ops, "other")
         assert is_patched(module, "other") and site_bytes(module, "leaf")[0] == 0xCC

@@ -21,7 +21,7 @@ RULE = "------------[ ftrace bug ]------------"
 
 def write_like_a_debugger(address, data):
     """Through /proc/self/mem, past every protection: the page becomes a copy."""
-    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123
         os.pwrite(memory.fileno(), data, address)
 
 

@@ -1,0 +1,130 @@
+"""Handlers at the entry and return of the functions of one's choice, with the messages of the kernel's samples/fprobe.
+
+    python -m fprobe.samples.fprobe_example --symbol 'vfs_*' --nosymbol vfs_fsync
+    python -m fprobe.samples.fprobe_example --symbol func_sum,func_square --program examples/prog.ll --call main 3
+
+A symbol with a `*` is a pattern, of which `--nosymbol` is left out; commas separate names; anything else is one name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fprobe
+import sandbox
+import sandbox.demo
+
+BACKTRACE_DEPTH = 16
+_INDENT = " " * 24
+describe = sandbox.symbol_table.describe
+
+
+class Sample:
+    """The sample's parameters, its fprobe, and how often that was hit.
+
+    `stackdump`: print where each hit came from. `write` is given every line.
+    """
+
+    def __init__(self, symbol: str, nosymbol: str = "", stackdump: bool = False, write: Any = print) -> None:
+        self.symbol, self.nosymbol, self.stackdump = symbol, nosymbol, stackdump
+        self.write = write
+        self.nhit = 0
+        self.probe = fprobe.fprobe(self.sample_entry_handler, self.sample_exit_handler)
+
+    def sample_entry_handler(self, fp: Any, ip: int, ret_ip: int, regs: Any, data: Any) -> int:
+        """Say which function is entered."""
+        self.write(f"sample_entry_handler: Enter <{describe(ip)}> ip = {ip:#x}")
+        self.nhit += 1
+        if self.stackdump:
+            self.show_backtrace()
+        return 0
+
+    def sample_exit_handler(self, fp: Any, ip: int, ret_ip: int, regs: Any, data: Any) -> None:
+        """Say which function returns, and where to."""
+        came, goes = describe(ip), describe(ret_ip)
+        self.write(f"sample_exit_handler: Return from <{came}> ip = {ip:#x} to rip = {ret_ip:#x} ({goes})")
+        self.nhit += 1
+        if self.stackdump:
+            self.show_backtrace()
+
+    def show_backtrace(self) -> None:
+        """The calls that led here, innermost first."""
+        for address in fprobe.stack_trace()[:BACKTRACE_DEPTH]:
+            self.write(f"{_INDENT} {describe(address)}")
+
+    def fprobe_init(self) -> bool:
+        """Register; whether that went well."""
+        try:
+            self._register()
+        except OSError as error:
+            self.write(f"fprobe_init: register_fprobe failed, returned {-(error.errno or 0)}")
+            return False
+        self.write(f"fprobe_init: Planted fprobe at {self.symbol}")
+        return True
+
+    def _register(self) -> None:
+        if "*" in self.symbol:
+            fprobe.register_fprobe(self.probe, self.symbol, self.nosymbol or None)
+        elif "," not in self.symbol:
+            fprobe.register_fprobe_syms(self.probe, [self.symbol])
+        else:
+            names = self.symbol.split(",")
+            self.write(f"fprobe_init: {len(names)} symbols found")
+            fprobe.register_fprobe_syms(self.probe, names)
+
+    def fprobe_exit(self) -> None:
+        """Unregister, and say how often it was hit and missed."""
+        fprobe.unregister_fprobe(self.probe)
+        counts = f"{self.nhit} times hit, {self.probe.nmissed} times missed"
+        self.write(f"fprobe_exit: fprobe at {self.symbol} unregistered. {counts}")
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m fprobe.samples.fprobe_example", description=__doc__.split("\n")[0])
+    parser.add_argument("--symbol", default="vfs_read", help="the function, pattern or names to probe (%(default)s)")
+    parser.add_argument("--nosymbol", default="", help="a pattern of functions to leave out")
+    parser.add_argument("--stackdump", action="store_true", help="print where each hit came from")
+    parser.add_argument("--program", help="the program to load: LLVM IR, C, C++ (the demo)")
+    parser.add_argument("--call", nargs="+", metavar=("FUNC", "ARG"), help="what to call in it (demo_main 1, or main)")
+    return parser.parse_args(words)
+
+
+def load(path: str | None) -> Any:
+    """The program at `path`, or the demo."""
+    if path is not None:
+        return sandbox.load(Path(path))
+    return sandbox.load(sandbox.demo.source(), name=sandbox.demo.NAME)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Load the program, register, call, unregister. The exit status: 1 if something of that cannot be done."""
+    given = arguments(words)
+    try:
+        module = load(given.program)
+        name, *values = given.call or (["main"] if given.program else ["demo_main", "1"])
+        function = module[name]
+        call = function, function.parse_arguments(values)
+    except (OSError, LookupError, ValueError) as error:
+        print(f"fprobe_example: {error}", file=sys.stderr)
+        return 1
+    return run(Sample(given.symbol, given.nosymbol, given.stackdump), *call)
+
+
+def run(sample: Sample, function: Any, values: Sequence[Any]) -> int:
+    """Probe one call."""
+    if not sample.fprobe_init():
+        return 1
+    try:
+        function(*values)
+    finally:
+        sample.fprobe_exit()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
