@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 PAGE = mmap.PAGESIZE
 REACH = (1 << 31) - (1 << 20)
@@ -48,8 +49,16 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 DENY = "FPROBE_DENY"
 """Environment variable: facilities to do without, separated by commas."""
 
-live_mappings: weakref.WeakSet[TextMapping] = weakref.WeakSet()
-"""Every text mapping that is in place."""
+
+class ForkedText(Protocol):
+    """Text that a fork would share between parent and child."""
+
+    def make_private(self) -> None:
+        """Replace the pages by copies of this process's own."""
+
+
+live_mappings: weakref.WeakSet[ForkedText] = weakref.WeakSet()
+"""Everything that text is in, in place."""
 
 text_mutex = threading.RLock()
 """Held by whoever changes text, as the kernel's text_mutex."""
@@ -87,9 +96,7 @@ class TextMapping:
     _writers: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
-        if not live_mappings:
-            _take_part_in_forks()
-        live_mappings.add(self)
+        live_until_unmapped(self)
 
     @property
     def end(self) -> int:
@@ -153,6 +160,12 @@ class TextMapping:
             _libc.munmap(self._alias, self.size)
 
 
+def live_until_unmapped(text: ForkedText) -> None:
+    """Let `text` be made private in the child of every fork from now on."""
+    _take_part_in_forks()
+    live_mappings.add(text)
+
+
 @functools.cache
 def _take_part_in_forks() -> None:
     from sandbox import fork
@@ -210,6 +223,27 @@ def _map_twice(base: int, contents: bytes | int, name: str, placement: int = _MA
     finally:
         os.close(fd)
     return alias
+
+
+def sparse_backing(name: str, size: int) -> int:
+    """A descriptor of a file of `size` bytes, which takes memory only where it is written."""
+    return _filled(size, name)
+
+
+def map_closed(fd: int, size: int) -> int:
+    """Address of a shared view of the beginning of a file, which cannot be accessed until `set_writable`."""
+    return _mmap(None, size, _PROT_NONE, _MAP_SHARED | _MAP_NORESERVE, fd)
+
+
+def set_writable(address: int, size: int, allowed: bool) -> None:
+    """Open or close (a part of) what `map_closed` returned."""
+    _mprotect(address, size, _PROT_READ | _PROT_WRITE if allowed else _PROT_NONE)
+
+
+def map_page(fd: int, offset: int, address: int, replace: bool = False) -> None:
+    """Map one page of a file, executable, at `address`. Raises FileExistsError if it is taken, unless it may be replaced."""
+    flags = _MAP_PRIVATE | (_MAP_FIXED if replace else _MAP_FIXED_NOREPLACE)
+    _check(_libc.mmap(address, PAGE, _PROT_READ | _PROT_EXEC, flags, fd, offset), f"mmap of a page at {address:#x}")
 
 
 def write_through_kernel(address: int, data: bytes) -> None:
