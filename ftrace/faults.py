@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.rethook import below, entry_ip, node_abandon
 from ftrace.unwinding import FrameDescription, describe_entrances
-from sandbox import faults, memory
+from sandbox import faults, memory, source_lines
 from sandbox.native import (
     Structure,
     addressof,
@@ -209,4 +209,5 @@ def _as_exception(fault: object) -> faults.SandboxFault:
     ip = registers["ip"]
     stack = [symbol_table.describe(address) for address in record.calls[: record.depth]]
     in_probe = bool(record.in_probe)
-    return faults.SandboxFault(record.signal, record.address, ip, symbol_table.describe(ip), registers, stack, in_probe)
+    where, source = symbol_table.describe(ip), source_lines.at(ip)
+    return faults.SandboxFault(record.signal, record.address, ip, where, registers, stack, in_probe, source)

@@ -9,6 +9,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sandbox.source_lines import SourceLine
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class SandboxFault(RuntimeError):
 
     `signal`: its number; `address`: what was accessed, or 0; `ip`: where the program was, `location` the same as text;
     `registers`: name -> value; `shadow_stack`: the hooked calls that had not returned, innermost first, as text;
-    `probe`: whether it was in a probe's handler and not in the program itself.
+    `probe`: whether it was in a probe's handler and not in the program itself; `source`: the line of the source that
+    the program was in, None if nothing is known of it.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class SandboxFault(RuntimeError):
         registers: dict[str, int],
         shadow_stack: list[str],
         probe: bool,
+        source: SourceLine | None = None,
     ) -> None:
         self.signal = number
         self.address = address
@@ -48,10 +54,12 @@ class SandboxFault(RuntimeError):
         self.registers = registers
         self.shadow_stack = shadow_stack
         self.probe = probe
+        self.source = source
         super().__init__(self._sentence())
 
     def _sentence(self) -> str:
         place = f"{'a probe handler at ' if self.probe else ''}{self.location}"
         accessed = f" accessing {self.address:#x}" if self.signal in (signal.SIGSEGV, signal.SIGBUS) else ""
         inside = f", inside {' < '.join(self.shadow_stack)}" if self.shadow_stack else ""
-        return f"{signal.Signals(self.signal).name} in {place}{accessed}{inside}"
+        source = f" ({self.source})" if self.source else ""
+        return f"{signal.Signals(self.signal).name} in {place}{source}{accessed}{inside}"

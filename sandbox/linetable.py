@@ -44,20 +44,21 @@ def _places(object_code: bytes) -> Iterator[Place]:
     for unit in information.iter_CUs():
         program = information.line_program_for_CU(unit)
         if program is not None:
-            yield from _rows(program)
+            directory = unit.get_top_DIE().attributes.get("DW_AT_comp_dir")
+            yield from _rows(program, directory.value if directory else b"")
 
 
-def _rows(program: LineProgram) -> Iterator[Place]:
+def _rows(program: LineProgram, directory: bytes) -> Iterator[Place]:
     for entry in program.get_entries():
         state = entry.state
         if state is not None:
-            yield Place(state.address, _file(program, state.file), 0 if state.end_sequence else state.line)
+            yield Place(state.address, _file(program, directory, state.file), 0 if state.end_sequence else state.line)
 
 
-def _file(program: LineProgram, number: int) -> str:
+def _file(program: LineProgram, compiled_in: bytes, number: int) -> str:
     header: Any = program.header
     is_old = header["version"] < 5  # files and directories count from 1; directory 0 is that of the compilation
     entry = header["file_entry"][number - is_old]
     directories, index = header["include_directory"], entry.dir_index - is_old
     directory = directories[index] if 0 <= index < len(directories) else b""
-    return str(Path(os.fsdecode(directory), os.fsdecode(entry.name)))
+    return str(Path(os.fsdecode(compiled_in), os.fsdecode(directory), os.fsdecode(entry.name)))

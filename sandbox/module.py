@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable
 from typing import Protocol
 
-from sandbox import gdbjit
+from sandbox import gdbjit, source_lines
 from sandbox.calls import Function, Gate
 from sandbox.image import Image
 from sandbox.memory import TextMapping
@@ -132,6 +132,7 @@ class Module:
             self._leave()
             del _modules[self.name]
             symbol_table.remove(self.name)
+            source_lines.remove(self.name)
             self.state = ModuleState.GONE
             image, self._image = self._image, None
         if self._seen_by_debuggers:
@@ -158,9 +159,10 @@ class Module:
             raise
 
     def _show(self) -> None:
-        """Let profilers and debuggers know the code."""
+        """Let crash reports, profilers and debuggers know the code."""
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.functions)
         if self._image and self._image.debug_image:
+            source_lines.add(self.name, self._image.debug_image)
             self._seen_by_debuggers = gdbjit.register(self._image.debug_image)
             self._image.debug_image = None
 

@@ -86,13 +86,15 @@ class NativeImage:
         return self.symbols[0].address, self.symbols[-1].end
 
     def publish(self) -> None:
-        """Make its code known to the symbol table, to profilers and to debuggers."""
-        from sandbox import elf, gdbjit
+        """Make its code known to the symbol table, to crash reports, to profilers and to debuggers."""
+        from sandbox import elf, gdbjit, source_lines
 
         symbol_table.add(self.name, self.symbols)
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.symbols)
         text = elf.ElfFile(self.object_code).sections_named(".text")[0]
-        self._seen_by_debuggers = gdbjit.register(elf.placed(self.object_code, {text: self.text[0]}))
+        image = elf.placed(self.object_code, {text: self.text[0]})
+        source_lines.add(self.name, image)
+        self._seen_by_debuggers = gdbjit.register(image)
 
     def call(self, symbol: str, *arguments: int) -> int:
         """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number."""

@@ -62,7 +62,7 @@ def of_call(error: BaseException) -> Failure:
 
 
 def _of_fault(fault: SandboxFault) -> Failure:
-    """The report of a fault: who, where, at which address, and the hooked calls that had not returned."""
+    """The report of a fault: who, where, at which address, the line of source, and the hooked calls that had not returned."""
     import signal
 
     name = signal.Signals(fault.signal).name
@@ -70,7 +70,9 @@ def _of_fault(fault: SandboxFault) -> Failure:
     accessed = f", accessing {fault.address:#x}" if name in ("SIGSEGV", "SIGBUS") else ""
     calls = [f"    {call}" for call in fault.shadow_stack] or ["    (no probed call)"]
     stack = ["  probed calls that had not returned, innermost first:", *calls]
-    message = "\n".join([f"{who} faulted: {name} in {fault.location}{accessed}", *stack])
+    line = [f"  {fault.source.file}:{fault.source.line}", f"    {fault.source.text}"] if fault.source else []
+    message = "\n".join([f"{who} faulted: {name} in {fault.location}{accessed}", *line, *stack])
     where = {"signal": name, "address": fault.address, "ip": fault.ip, "location": fault.location}
     details = {"in_handler": fault.probe, "shadow_stack": fault.shadow_stack, "registers": fault.registers}
-    return Failure(message, FAILED, where | details)
+    source = {"source": fault.source._asdict()} if fault.source else {}
+    return Failure(message, FAILED, where | source | details)

@@ -26,6 +26,18 @@ def ends(fp, ip, ret_ip, regs, data: ptr[u64]):
 """
 
 
+FAULTY = """
+from __future__ import annotations
+import fprobe
+from sandbox.native import i32, ptr, u64
+
+@fprobe.native
+def faulty(fp, ip, ret_ip, regs, data: ptr[u64]) -> i32:
+    data[regs.di << 40] = 1
+    return 0
+"""
+
+
 @pytest.fixture
 def handlers(tmp_path):
     path = tmp_path / "handlers.py"
@@ -99,3 +111,14 @@ def test_source_is_for_handlers(run):
         "--source is for native handlers, FILE.py:NAME, not for 'vfs_read'"
         in run("disasm", "vfs_read", "--source", code=2).err
     )
+
+
+def test_a_fault_of_a_handler_is_shown_with_its_line(run, programs, tmp_path):
+    path = tmp_path / "faulty.py"
+    path.write_text(FAULTY)
+    words = ("trace", "fact", "--program", "prog.ll", "--call", "fact", "3", "--native", f"{path}:faulty")
+    lines = run(*words, code=1, cwd=programs).err.splitlines()
+    assert lines[0].startswith("fprobe: a probe's handler faulted: SIGSEGV in faulty+0x")
+    assert lines[1:3] == [f"  {path}:8", "    data[regs.di << 40] = 1"]
+    found = run(*words, "--json", code=1, cwd=programs).objects[-1]
+    assert found["source"] == {"file": str(path), "line": 8, "text": "data[regs.di << 40] = 1"}
