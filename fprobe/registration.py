@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe.handlers import resolve
 from fprobe.python_handler import resolver_for
 from ftrace import ops as ftrace
+from ftrace.cpus import num_possible_cpus
 from ftrace.handlers import Resolved
 from ftrace.locations import Selection
 from ftrace.ops import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
@@ -33,19 +33,7 @@ from ftrace.tracer import tracer
 FPROBE_FL_DISABLED = 1
 FPROBE_FL_KPROBE_SHARED = 2
 
-_possible_cpus = len(os.sched_getaffinity(0))
 _INT_MAX = (1 << 31) - 1
-
-
-def num_possible_cpus() -> int:
-    """What default pool sizes count with (FP-26)."""
-    return _possible_cpus
-
-
-def set_num_possible_cpus(count: int) -> None:
-    """Override `num_possible_cpus`, for tests that need fixed sizes."""
-    global _possible_cpus
-    _possible_cpus = count
 
 
 class fprobe:

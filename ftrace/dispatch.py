@@ -118,6 +118,8 @@ class Hit(Structure):
     node: ptr[Node]  # reserved for this call, or null
     armed: u64
     interrupted: bool_
+    item: ptr[Item]  # whose callback is running
+    bit: u64  # what it sets in `armed` if it wants to be told of the return
 
 
 @native
@@ -191,9 +193,11 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
 def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     """FPROBE_FL_KPROBE_SHARED: not while a kprobe is running, and no kprobe while it runs (FP-31, FP-35)."""
     task = hit.task
+    line = counters(task, item.counters)
     if task.kprobe != 0:
-        counters(task, item.counters).missed_busy += 1
+        line.missed_busy += 1
         return
+    single_add(addressof(line.tally), 1)
     task.kprobe = SHARED_BUSY
     run_entry(hit, item, bit_in_node)
     task.kprobe = 0
@@ -201,14 +205,18 @@ def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
 
 @native
 def run_callback(hit: ptr[Hit], probe: ptr[Probe]) -> void:
-    """A bare ftrace_ops: func(ip, parent_ip, ops, fregs), with no lock of its own (FT-42)."""
+    """A bare ftrace_ops: func(ip, parent_ip, ops, fregs), with no lock of its own (FT-42).
+
+    The native callback of one with HAS_EXIT gets the Hit too, and may take a node for it and set its bit.
+    """
     regs = hit.regs
     regs.cs = USER_CS if hit.probes.wants_regs != 0 else 0
     task = hit.task
     if probe.kind & PYTHON != 0:
         call_handler(task, probe.kind, probe.entry, probe.entry_cookie, hit.stub.ip, hit.parent, cast(u64, regs), 0)
     else:
-        call_handler(task, probe.kind, probe.entry, hit.stub.ip, hit.parent, probe.entry_cookie, cast(u64, regs), 0)
+        whole = cast(u64, hit) if probe.kind & HAS_EXIT != 0 else 0
+        call_handler(task, probe.kind, probe.entry, hit.stub.ip, hit.parent, probe.entry_cookie, cast(u64, regs), whole)
     regs.cs = USER_CS
 
 
@@ -224,6 +232,8 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         return
     if probe.kind & CALLBACK != 0:
         single_add(addressof(line.tally), 1)
+        hit.item = item
+        hit.bit = bit_in_node
         run_callback(hit, probe)
         return
     bit = trylock(task, FTRACE)
@@ -231,10 +241,10 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         line.missed_recursion += 1
         return
     if probe.flags & FILTERED == 0 or passes_filter(task, probe):
-        single_add(addressof(line.tally), 1)
         if probe.kind & KPROBE_SHARED != 0:
             run_shared(hit, item, bit_in_node)
         else:
+            single_add(addressof(line.tally), 1)
             run_entry(hit, item, bit_in_node)
     unlock(task, bit)
 
@@ -336,9 +346,19 @@ def count_without_task(probes: ptr[ProbeList]) -> void:
 
 
 @native
+def run_return_callback(node: ptr[Node], item: ptr[Item], regs: u64, caller: u64) -> void:
+    """The exit half of a callback, with no lock of its own. Without `regs` it only gives back what it has taken."""
+    data = node_data(node, probes_of(node)) + cast(u64, item.data)
+    item.probe.exit(item.probe.exit_cookie, entry_ip(node), caller, regs, data)
+
+
+@native
 def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs], caller: u64) -> void:
     """FP-37: disabled, stopped; the recursion lock; the handler."""
     probe = item.probe
+    if probe.kind & CALLBACK != 0:
+        run_return_callback(node, item, cast(u64, regs), caller)
+        return
     line = counters(task, item.counters)
     if probe.flags & (DISABLED | STOPPED) != 0:
         return
@@ -366,7 +386,7 @@ def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
     index = probes.count
     while index > 0:
         index -= 1
-        if is_armed(node, index):
+        if is_armed(node, index) and probes.items[index].probe.kind & CALLBACK == 0:
             pool_give(task, probes.items[index].probe)
 
 

@@ -9,7 +9,7 @@ place, which is dropped when it comes to be on top.
 from __future__ import annotations
 
 from ftrace.pools import pool_give
-from ftrace.records import ProbeList
+from ftrace.records import CALLBACK, Item, ProbeList
 from ftrace.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
@@ -114,12 +114,22 @@ def node_release(task: ptr[Task], node: ptr[Node]) -> void:
 
 
 @native
+def give_back(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
+    """What an armed probe has taken for a call that will not be seen to return."""
+    probe = item.probe
+    if probe.kind & CALLBACK != 0:
+        probe.exit(probe.exit_cookie, entry_ip(node), 0, 0, node_data(node, probes_of(node)) + cast(u64, item.data))
+    else:
+        pool_give(task, probe)
+
+
+@native
 def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
     """Take off a node whose call never returned, and give its return nodes back (RH-24, RH-26)."""
     probes = probes_of(node)
     for index in range(probes.count):
         if is_armed(node, index):
-            pool_give(task, probes.items[index].probe)
+            give_back(task, node, addressof(probes.items[index]))
     task.abandoned += 1
     node_release(task, node)
 

@@ -21,6 +21,7 @@ from sandbox.x86_64.vectors import SaveArea, save_area
 FUNCTIONS = (
     tasks.task_get,
     rethook.rethook_flush_task,
+    rethook.drop_dead,
     rethook.tasks_after_fork,
     dispatch.dispatch_entry,
     dispatch.dispatch_slow,

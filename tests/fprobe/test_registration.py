@@ -10,7 +10,8 @@ import pytest
 from programs import basic, is_patched, site_of, text_of
 
 import fprobe
-from fprobe.registration import functions_of, num_possible_cpus
+from fprobe.registration import functions_of
+from ftrace.cpus import num_possible_cpus
 
 
 @pytest.fixture(scope="module")

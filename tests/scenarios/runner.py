@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from fprobe.registration import num_possible_cpus, set_num_possible_cpus
+from ftrace.cpus import num_possible_cpus, set_num_possible_cpus
 from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
 from ftrace.tracer import tracer
 from kprobes import aggregate

@@ -1,0 +1,17 @@
+"""How many CPUs default pool sizes count with (FP-26, KP-76)."""
+
+from __future__ import annotations
+
+import os
+
+_count = [len(os.sched_getaffinity(0))]
+
+
+def num_possible_cpus() -> int:
+    """What default pool sizes count with."""
+    return _count[0]
+
+
+def set_num_possible_cpus(count: int) -> None:
+    """Override `num_possible_cpus`, for tests that need fixed sizes."""
+    _count[0] = count
