@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     )
     from ftrace.guarded_read import probe_read_faults
     from ftrace.maps import Array, Hash, Histogram, per_task
+    from ftrace.registers import (
+        instruction_pointer,
+        instruction_pointer_set,
+        kernel_stack_pointer,
+        regs_get_kernel_argument,
+        regs_get_kernel_stack_nth,
+        regs_return_value,
+        regs_set_return_value,
+    )
     from ftrace.tracer import detach_all
 
 _HOMES = {
@@ -61,6 +70,15 @@ _HOMES = {
     ),
     "ftrace.guarded_read": ("probe_read_faults",),
     "ftrace.maps": ("Array", "Hash", "Histogram", "per_task"),
+    "ftrace.registers": (
+        "instruction_pointer",
+        "instruction_pointer_set",
+        "kernel_stack_pointer",
+        "regs_get_kernel_argument",
+        "regs_get_kernel_stack_nth",
+        "regs_return_value",
+        "regs_set_return_value",
+    ),
     "ftrace.tracer": ("detach_all",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -82,6 +100,9 @@ __all__ = [
     "fprobe",
     "fprobe_disabled",
     "fprobe_is_registered",
+    "instruction_pointer",
+    "instruction_pointer_set",
+    "kernel_stack_pointer",
     "native",
     "native_mishaps",
     "per_task",
@@ -89,6 +110,10 @@ __all__ = [
     "register_fprobe",
     "register_fprobe_ips",
     "register_fprobe_syms",
+    "regs_get_kernel_argument",
+    "regs_get_kernel_stack_nth",
+    "regs_return_value",
+    "regs_set_return_value",
     "unregister_fprobe",
 ]
 

@@ -1,0 +1,137 @@
+"""What a handler asks of its pt_regs by the kernel's names: arguments, the result, the stack.
+
+Each function here can be called by a Python handler and by a native one (docs/native.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from ftrace.dispatch import pt_regs
+from sandbox.native import NativeFunction, addressof, array, cast, native, probe_read, ptr, u64, void, zeroed
+
+REGISTER_ARGUMENTS = ("di", "si", "dx", "cx", "r8", "r9")
+_WORD = 8
+_MASK = (1 << 64) - 1
+
+
+class RegisterFunction(NativeFunction):
+    """A native function that Python may call as well, with a pt_regs: `python` is what it does then."""
+
+    def __init__(self, function: NativeFunction, python: Callable[..., Any]) -> None:
+        super().__init__(function.__wrapped__, function.options, {})
+        self._python = python
+        self.__doc__ = python.__doc__
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._python(*arguments)
+
+
+def _in_python(python: Callable[..., Any]) -> Callable[[NativeFunction], RegisterFunction]:
+    """Decorator: the native form of a Python function."""
+    return lambda function: RegisterFunction(function, python)
+
+
+def _stack_nth(regs: Any, n: int) -> int:
+    """The n-th word of 8 bytes at `regs->sp`, from 0; 0 if it cannot be read.
+
+    At a function's entry word 0 is its return address.
+    """
+    from ftrace.runtime import runtime
+
+    word = ctypes.c_uint64()
+    runtime().image.call("ftrace_probe_read", ctypes.addressof(word), regs.sp + _WORD * n & _MASK, _WORD)
+    return word.value
+
+
+def _argument(regs: Any, n: int) -> int:
+    """The function's n-th integer or pointer argument, from 0, as an unsigned word; at entry only.
+
+    The first six are in registers, the others on the stack, where only arguments of at most 8 bytes count.
+    """
+    if n < len(REGISTER_ARGUMENTS):
+        return int(getattr(regs, REGISTER_ARGUMENTS[n]))
+    return _stack_nth(regs, n - len(REGISTER_ARGUMENTS) + 1)
+
+
+def _return_value(regs: Any) -> int:
+    """What the function returns (ax), as an unsigned word; at exit only."""
+    return int(regs.ax)
+
+
+def _set_return_value(regs: Any, value: int) -> None:
+    """Have the function return `value` instead; at exit."""
+    regs.ax = value & _MASK
+
+
+def _instruction_pointer(regs: Any) -> int:
+    """Where execution goes on (ip)."""
+    return int(regs.ip)
+
+
+def _set_instruction_pointer(regs: Any, address: int) -> None:
+    """Have execution go on at `address`; at entry."""
+    regs.ip = address
+
+
+def _stack_pointer(regs: Any) -> int:
+    """The stack pointer (sp)."""
+    return int(regs.sp)
+
+
+@_in_python(_stack_nth)
+@native
+def regs_get_kernel_stack_nth(regs: ptr[pt_regs], n: u64) -> u64:
+    word: array[u64, 1] = zeroed
+    probe_read(addressof(word[0]), cast(ptr[u64], regs.sp + n * 8), 8)
+    return word[0]
+
+
+@_in_python(_argument)
+@native
+def regs_get_kernel_argument(regs: ptr[pt_regs], n: u64) -> u64:
+    if n == 0:
+        return regs.di
+    if n == 1:
+        return regs.si
+    if n == 2:
+        return regs.dx
+    if n == 3:
+        return regs.cx
+    if n == 4:
+        return regs.r8
+    if n == 5:
+        return regs.r9
+    return regs_get_kernel_stack_nth(regs, n - 5)
+
+
+@_in_python(_return_value)
+@native(inline=True)
+def regs_return_value(regs: ptr[pt_regs]) -> u64:
+    return regs.ax
+
+
+@_in_python(_set_return_value)
+@native(inline=True)
+def regs_set_return_value(regs: ptr[pt_regs], value: u64) -> void:
+    regs.ax = value
+
+
+@_in_python(_instruction_pointer)
+@native(inline=True)
+def instruction_pointer(regs: ptr[pt_regs]) -> u64:
+    return regs.ip
+
+
+@_in_python(_set_instruction_pointer)
+@native(inline=True)
+def instruction_pointer_set(regs: ptr[pt_regs], address: u64) -> void:
+    regs.ip = address
+
+
+@_in_python(_stack_pointer)
+@native(inline=True)
+def kernel_stack_pointer(regs: ptr[pt_regs]) -> u64:
+    return regs.sp
