@@ -1,13 +1,14 @@
 """Handlers in the native language, in a file of their own: their source is read from it.
 
-They write to the memory that `fprobe.action` names: [calls, sum of entry data, exits].
+They write to the memory that `fprobe.action` names: [calls, sum of entry data, exits], or, for tally_*, [entries, exits,
+what did not agree between them].
 """
 
 from __future__ import annotations
 
 from ftrace.dispatch import pt_regs
 from ftrace.records import Probe
-from sandbox.native import cast, i32, native, null, ptr, u64, void
+from sandbox.native import addressof, cast, i32, native, null, ptr, single_add, u64, void
 
 
 @native(cc="preserve_most")
@@ -36,3 +37,50 @@ def argument_add(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data:
 @native
 def result_double(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
     regs.ax = regs.ax * 2
+
+
+@native(cc="preserve_most")
+def tally_entry(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    single_add(addressof(cast(ptr[u64], fp.action)[0]), 1)
+    if data != null:
+        single_add(addressof(data[0]), ip)
+    return 0
+
+
+@native(cc="preserve_most")
+def tally_exit(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
+    notes = cast(ptr[u64], fp.action)
+    if data != null and data[0] != ip:
+        single_add(addressof(notes[2]), 1)
+    single_add(addressof(notes[1]), 1)
+
+
+@native(cc="preserve_most")
+def tally_cancel(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    single_add(addressof(cast(ptr[u64], fp.action)[0]), 1)
+    return 1
+
+
+@native(cc="preserve_most")
+def tally_entry_regs(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
+    single_add(addressof(cast(ptr[u64], fp.action)[0]), 1)
+    if data != null:
+        single_add(addressof(data[0]), regs.ip)
+    return 0
+
+
+@native(cc="preserve_most")
+def tally_exit_regs(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
+    notes = cast(ptr[u64], fp.action)
+    if (data != null and data[0] != ip + 5) or regs.ip != ret_ip:
+        single_add(addressof(notes[2]), 1)
+    single_add(addressof(notes[1]), 1)
+
+
+@native(cc="preserve_most")
+def tally_exit_alone(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
+    notes = cast(ptr[u64], fp.action)
+    if data[0] != 0:
+        single_add(addressof(notes[2]), 1)
+    data[0] = ip
+    single_add(addressof(notes[1]), 1)

@@ -1,0 +1,219 @@
+"""What is stepped through: functions probed in every manner, and a driver that checks what becomes of the calls.
+
+Run as a program: `stepped.py MANNER ROUNDS`. It prints the ranges of code to be interrupted, waits for a line, then calls.
+"""
+
+# ruff: noqa: E501  (C is as wide as it is)
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+from handlers_native import tally_cancel, tally_entry, tally_entry_regs, tally_exit, tally_exit_alone, tally_exit_regs
+from programs import assert_untouched, load_c
+
+# leaf(x) = x + 1, middle(x) = 2x + 3, on_path(x) = 4x + 6; last is tail-called
+IR = """
+define i64 @leaf(i64 %x) noinline { %r = add i64 %x, 1  ret i64 %r }
+define i64 @middle(i64 %x) noinline {
+  %a = call i64 @leaf(i64 %x)
+  %y = add i64 %x, 1
+  %b = call i64 @leaf(i64 %y)
+  %r = add i64 %a, %b
+  ret i64 %r
+}
+define i64 @on_path(i64 %x) noinline { %a = call i64 @middle(i64 %x)  %r = mul i64 %a, 2  ret i64 %r }
+"""
+TAIL = """
+define i64 @leaf(i64 %x) noinline { %r = add i64 %x, 6  ret i64 %r }
+define i64 @middle(i64 %x) noinline { %y = mul i64 %x, 2  %r = musttail call i64 @leaf(i64 %y)  ret i64 %r }
+define i64 @on_path(i64 %x) noinline { %y = mul i64 %x, 2  %r = musttail call i64 @middle(i64 %y)  ret i64 %r }
+"""
+DRIVER = r"""
+#define _GNU_SOURCE
+#include <execinfo.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static long (*path)(long);
+static volatile long handled, wrong, lost;
+static void *lost_at[16];
+static long pid, tid;
+static inline void tell(int s) { long r; asm volatile("syscall" : "=a"(r) : "0"(SYS_tgkill), "D"(pid), "S"(tid), "d"(s) : "rcx", "r11", "memory"); }
+static char here[1], end[1];
+static void *drive_start, *drive_end;
+static void on_signal(int s, siginfo_t *info, void *context) {
+    void *frames[64];
+    long x = handled++, found = 0;
+    if (path(x) != 4 * x + 6) wrong++;
+    long n = backtrace(frames, 64);
+    for (long i = 0; i < n; i++) found |= frames[i] >= drive_start && frames[i] < drive_end;
+    if (!found) lost_at[lost++ & 15] = (void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    tell(SIGUSR2);
+}
+__attribute__((noipa)) static long call(long i) { tell(SIGUSR2); long r = path(i); tell(SIGURG); return r; }
+__attribute__((noipa)) long drive(long rounds) {
+    for (long i = 0; i < rounds; i++) if (call(i) != 4 * i + 6) wrong++;
+    return wrong;
+}
+void prepare(long (*f)(long), long *told) {
+    void *frames[4];
+    backtrace(frames, 4);
+    path = f; pid = getpid(); tid = syscall(SYS_gettid);
+    drive_start = (void *)drive; drive_end = (void *)prepare;
+    struct sigaction ignore = { .sa_handler = SIG_IGN }, sa = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_NODEFER };
+    sigaction(SIGUSR1, &sa, 0); sigaction(SIGUSR2, &ignore, 0); sigaction(SIGURG, &ignore, 0);
+}
+void told(long *numbers, void **places) {
+    numbers[0] = handled; numbers[1] = wrong; numbers[2] = lost;
+    for (int i = 0; i < 16; i++) places[i] = lost_at[i];
+}
+"""
+NAMES = ("leaf", "middle", "on_path")
+FOREIGN = "#include <stdatomic.h>\nstatic atomic_long n; int nothing(void *fp, unsigned long ip) { n++; return 0; }\n"
+CALLS_IN_PATH = {IR: 4, TAIL: 3}
+
+
+class Manner:
+    """How the functions are probed: a program, its stubs, the attachments."""
+
+    def __init__(self, attach: Callable[[], list[Any]], program: str = IR, flavour: str = "fentry") -> None:
+        self.attach, self.program, self.flavour = attach, program, flavour
+
+
+def _attach(**options: Any) -> list[Any]:
+    import fprobe
+
+    options.setdefault("nr_maxactive", 1000 if "exit" in options or "action" in options else 0)
+    return [fprobe.attach(list(NAMES), **options)]
+
+
+def _action(name: str, **options: Any) -> list[Any]:
+    import fprobe
+
+    return _attach(action=getattr(fprobe, name)(), **options)
+
+
+def _foreign() -> list[Any]:
+    handlers = load_c(FOREIGN)
+    return _attach(entry=handlers["nothing"], exit=handlers["nothing"])
+
+
+def _two() -> list[Any]:
+    return _attach(entry=tally_entry, exit=tally_exit, entry_data_size=8) + _action("Stat")
+
+
+BOTH: dict[str, Any] = {"entry": tally_entry, "exit": tally_exit}
+REGS: dict[str, Any] = {"entry": tally_entry_regs, "exit": tally_exit_regs}
+MANNERS: dict[str, Manner] = {
+    "count": Manner(lambda: _action("Count")),
+    "record": Manner(lambda: _action("Record")),
+    "stat": Manner(lambda: _action("Stat")),
+    "entry": Manner(lambda: _attach(entry=tally_entry)),
+    "both": Manner(lambda: _attach(**BOTH)),
+    "both, a word": Manner(lambda: _attach(**BOTH, entry_data_size=8)),
+    "both, 64 bytes": Manner(lambda: _attach(**BOTH, entry_data_size=64)),
+    "both, 200 bytes": Manner(lambda: _attach(**BOTH, entry_data_size=200)),
+    "exit": Manner(lambda: _attach(exit=tally_exit)),
+    "exit, a word": Manner(lambda: _attach(exit=tally_exit_alone, entry_data_size=8)),
+    "cancel": Manner(lambda: _attach(entry=tally_cancel, exit=tally_exit)),
+    "registers": Manner(lambda: _attach(**REGS, entry_data_size=8)),
+    "registers at entry": Manner(lambda: _attach(entry=tally_entry_regs)),
+    "one node": Manner(lambda: _attach(**BOTH, nr_maxactive=1)),
+    "two nodes, registers": Manner(lambda: _attach(**REGS, nr_maxactive=2)),
+    "shared with kprobes": Manner(lambda: _attach(**BOTH, shared=True)),
+    "two probes": Manner(_two),
+    "C": Manner(_foreign),
+    "tail calls": Manner(lambda: _attach(**BOTH, entry_data_size=8), TAIL),
+    "tail calls, two probes": Manner(_two, TAIL),
+    "mcount": Manner(lambda: _attach(**BOTH), IR, "mcount"),
+    "mcount, two probes": Manner(_two, IR, "mcount"),
+    "nothing": Manner(list),
+}
+
+
+def _spans(module: Any, attachments: list[Any]) -> list[tuple[int, int]]:
+    """The code that a hit runs: the functions, their stubs, the runtime, the handlers."""
+    from fprobe.native_handler import compiled
+    from ftrace.runtime import runtime
+    from ftrace.tracer import tracer
+    from sandbox.native import NativeFunction
+
+    spans = [(text.base, text.end) for text in module.texts] + [runtime().image.text]
+    block = tracer().table.block_of(module)
+    if block is not None and block.stub_text is not None:
+        spans.append((block.stub_text.base, block.stub_text.end))
+    for probe in attachments:
+        for is_exit, handler in enumerate((probe.fp.entry_handler, probe.fp.exit_handler)):
+            if isinstance(handler, NativeFunction):
+                spans.append(compiled(handler, bool(is_exit)).keep.text)
+    return spans
+
+
+def check(manner: Manner, attachments: list[Any], notes: list[Any], calls: int) -> list[str]:
+    """What is wrong with the counts of `calls` calls of the path."""
+    complaints = []
+    expected = calls * CALLS_IN_PATH[manner.program]
+    for probe, note in zip(attachments, notes, strict=True):
+        counts = probe.counts
+        of_exits = counts.missed_nodes if probe.fp.exit_handler else 0
+        missed_at_entry = counts.missed - of_exits
+        if not expected - missed_at_entry <= counts.hits <= expected:
+            complaints.append(f"{expected} calls: {counts}")
+        if counts.missed_depth or counts.missed_task or counts.missed_context:
+            complaints.append(f"misses for no reason: {counts}")
+        if probe.fp.entry_handler in (tally_entry, tally_entry_regs, tally_cancel) and note[0] != counts.hits:
+            complaints.append(f"{note[0]} entries: {counts}")
+        hooked = 0 if probe.fp.entry_handler is tally_cancel else counts.hits - of_exits
+        if (
+            probe.fp.exit_handler in (tally_exit, tally_exit_alone, tally_exit_regs)
+            and not hooked - counts.missed <= note[1] <= hooked
+        ):
+            complaints.append(f"{note[1]} exits of {hooked}: {counts}")
+        if note[2]:
+            complaints.append(f"{note[2]} exits had not the data of their entry")
+    return complaints
+
+
+def main(name: str, rounds: int) -> int:
+    """Attach, say where, call, check; the exit status."""
+    import sandbox
+    from sandbox import symbol_table
+
+    manner = MANNERS[name]
+    module = sandbox.load(manner.program, name="stepped", flavour=manner.flavour)
+    driver = load_c(DRIVER)
+    attachments = manner.attach()
+    notes = [(ctypes.c_uint64 * 3)() for _ in attachments]
+    for probe, note in zip(attachments, notes, strict=True):
+        if probe.action is None:
+            probe.fp.action = ctypes.addressof(note)
+        probe.attach()
+    driver["prepare"](module["on_path"], None)
+    print(json.dumps(_spans(module, attachments)), flush=True)
+    sys.stdin.readline()
+    driver["drive"](rounds)
+    numbers, places = (ctypes.c_long * 3)(), (ctypes.c_void_p * 16)()
+    driver["told"](numbers, places)
+    handled, wrong, lost = numbers
+    complaints = check(manner, attachments, notes, handled + rounds)
+    complaints += [f"{wrong} wrong results"] if wrong else []
+    complaints += [
+        f"{lost} backtraces end before the driver, from {[symbol_table.describe(p) for p in places if p]}"
+    ] * (lost > 0)
+    for probe in reversed(attachments):
+        probe.detach()
+    assert_untouched()
+    print(json.dumps({"handled": handled, "complaints": complaints}), flush=True)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,108 @@
+"""A tracer: it steps through a child's code instruction by instruction and sends it a signal where it is asked to.
+
+The child says by two signals when: BEGIN starts stepping, also at the end of its handler of INJECTED; END lets it run.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import os
+import signal
+from collections.abc import Sequence
+
+BEGIN, END, INJECTED = signal.SIGUSR2, signal.SIGURG, signal.SIGUSR1
+
+_CONT, _SINGLESTEP, _PEEKUSER, _DETACH, _SEIZE, _INTERRUPT = 7, 9, 3, 17, 0x4206, 0x4207
+_EXITKILL = 1 << 20
+_RIP = 16 * 8
+_WALL = 0x4000_0000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.restype = ctypes.c_long
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+Span = tuple[int, int]
+
+
+class Denied(Exception):
+    """This machine does not let a process trace its own child."""
+
+
+class Died(Exception):
+    """The child ended while it was traced."""
+
+
+class Stepper:
+    """Traces the process `pid`, a child; `spans` are the ranges of addresses in which signals are sent.
+
+    `every`: at each instruction each time that it is come to; otherwise once at each address.
+    """
+
+    def __init__(self, pid: int, spans: Sequence[Span], every: bool = False) -> None:
+        self.pid = pid
+        self.every = every
+        self.reached: set[int] = set()
+        """Addresses at which a signal was sent."""
+        self.injected = 0
+        self.steps = 0
+        self._interrupted = 0
+        self._spans = sorted(spans)
+        self._starts = [start for start, _ in self._spans]
+
+    def attach(self) -> None:
+        """Begin to trace, without stopping the child. Raises Denied."""
+        if _libc.ptrace(_SEIZE, self.pid, None, _EXITKILL) < 0:
+            raise Denied(os.strerror(ctypes.get_errno()))
+
+    def follow(self, rounds: int) -> None:
+        """Trace the next `rounds` stretches between BEGIN and END, then let go. Raises Died."""
+        for number in range(rounds):
+            if number:
+                self._go(_CONT)
+            self._run_to_begin()
+            self._stretch()
+        self._go(_DETACH)
+
+    def _run_to_begin(self) -> None:
+        while (number := self._wait()) != BEGIN:
+            self._go(_CONT, number)
+
+    def _stretch(self) -> None:
+        while True:
+            self._go(_SINGLESTEP)
+            self.steps += 1
+            number = self._wait()
+            if number == END:
+                return
+            if number == signal.SIGTRAP and self._wanted(_libc.ptrace(_PEEKUSER, self.pid, _RIP, None)):
+                self._inject()
+
+    def _wanted(self, address: int) -> bool:
+        if address == self._interrupted:  # the handler has returned to it
+            self._interrupted = 0
+            return False
+        if address in self.reached and not self.every:
+            return False
+        index = bisect.bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._spans[index][1]:
+            return False
+        self.reached.add(address)
+        self._interrupted = address
+        return True
+
+    def _inject(self) -> None:
+        """Send the signal and let its handler run until it says BEGIN. Where it is blocked it comes later."""
+        self.injected += 1
+        self._go(_CONT, INJECTED)
+        self._run_to_begin()
+
+    def _go(self, request: int, number: int = 0) -> None:
+        if _libc.ptrace(request, self.pid, None, number) < 0:
+            raise Died(os.strerror(ctypes.get_errno()))
+
+    def _wait(self) -> int:
+        """The signal that the child has been stopped by."""
+        _, status = os.waitpid(self.pid, _WALL)
+        if not os.WIFSTOPPED(status):
+            raise Died(f"status {status:#x} after {self.steps} steps and {self.injected} signals")
+        return os.WSTOPSIG(status)

@@ -1,0 +1,69 @@
+"""HAZARDS 2, 1: a signal at every instruction boundary of every stub, trampoline and handler runs probed functions there.
+
+A tracer steps a child through its hits. At each instruction of their code it sends a signal whose handler calls the same
+functions and takes a backtrace, which has to reach the driver below.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from stepped import MANNERS
+from stepper import Denied, Stepper
+
+CHILD = Path(__file__).with_name("stepped.py")
+ROUNDS = 3
+
+
+def step_through(manner: str, every: bool) -> tuple[Stepper, dict[str, object]]:
+    """Run the child under the tracer; what both counted."""
+    command = [sys.executable, str(CHILD), manner, str(ROUNDS)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
+        assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+        first = child.stdout.readline()
+        if not first:
+            raise AssertionError(child.stderr.read())
+        stepper = Stepper(child.pid, [tuple(span) for span in json.loads(first)], every)
+        try:
+            stepper.attach()
+        except Denied as error:
+            child.kill()
+            pytest.skip(f"ptrace: {error}")
+        child.stdin.write("\n")
+        child.stdin.flush()
+        stepper.follow(ROUNDS)
+        out, err = child.communicate(timeout=60)
+        assert child.returncode == 0, f"{out}\n{err}"
+        return stepper, json.loads(out)
+
+
+def hold(manner: str, every: bool) -> None:
+    stepper, told = step_through(manner, every)
+    assert told["complaints"] == []
+    assert told["handled"] == stepper.injected
+    assert len(stepper.reached) > 30
+
+
+@pytest.mark.parametrize("manner", ["both, a word", "registers", "one node", "two probes", "mcount"])
+def test_a_signal_at_every_instruction(manner: str) -> None:
+    hold(manner, every=False)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("manner", MANNERS)
+def test_a_signal_at_every_instruction_each_time(manner: str) -> None:
+    hold(manner, every=True)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:] or MANNERS:
+        begun = time.monotonic()
+        stepper, told = step_through(name, sys.argv[1] == "every")
+        print(f"{name}: {len(stepper.reached)} places, {stepper.injected} signals, {stepper.steps} steps,"
+              f" {time.monotonic() - begun:.1f} s, {told}")  # fmt: skip
