@@ -29,7 +29,7 @@ class RegisterFunction(NativeFunction):
         return self._python(*arguments)
 
 
-def _in_python(python: Callable[..., Any]) -> Callable[[NativeFunction], RegisterFunction]:
+def _in_python(python: Callable[..., Any]) -> Callable[[Any], RegisterFunction]:
     """Decorator: the native form of a Python function."""
     return lambda function: RegisterFunction(function, python)
 

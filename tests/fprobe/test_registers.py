@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 from programs import basic, site_of
 
-
 import fprobe
 from ftrace.dispatch import pt_regs
 from ftrace.registers import (

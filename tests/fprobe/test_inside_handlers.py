@@ -1,0 +1,216 @@
+"""Handlers that use the API, raise, call what is probed, or block: what docs/fprobe.md says of them."""
+
+# ruff: noqa: ARG005  (the signature of a handler is given)
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+
+import pytest
+from programs import basic, is_patched
+
+import fprobe
+
+
+@pytest.fixture(scope="module")
+def program():
+    module = basic()
+    yield module
+    module.unload()
+
+
+@pytest.fixture
+def later():
+    """Probes that a handler attaches; detached at the end."""
+    probes = []
+    yield probes
+    for probe in probes:
+        probe.detach()
+
+
+# -- registering ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["entry", "exit"])
+def test_a_probe_registered_from_a_handler_of_the_same_function_sees_the_next_call(program, later, where):
+    order = []
+
+    def first(fp, ip, ret, regs, data):
+        order.append("first")
+        if not later:
+            later.append(
+                fprobe.attach("leaf", entry=lambda *hit: order.append("in"), exit=lambda *hit: order.append("out"))
+            )
+            later[0].attach()
+
+    with fprobe.attach("leaf", **{where: first}) as probe:
+        assert program["leaf"](1) == 2
+        assert order == ["first"]
+        assert program["leaf"](1) == 2
+    assert probe.fp.errors.first is None
+    assert order == ["first", "in", "first", "out"]  # the newer one's entry comes first, and its exit last
+
+
+def test_a_probe_registered_from_a_handler_sees_what_the_body_calls(program, later):
+    seen = []
+
+    def entry(*hit):
+        if not later:
+            later.append(fprobe.attach("leaf", entry=lambda *hit: seen.append(1)).attach())
+
+    with fprobe.attach("twice", entry=entry) as probe:
+        assert program["twice"](1) == 3
+    assert seen == [1, 1] and probe.fp.errors.first is None
+
+
+def test_a_registration_that_fails_inside_a_handler_raises_there(program):
+    found = []
+
+    def entry(*hit):
+        with pytest.raises(OSError) as caught:
+            fprobe.attach("no_such_function").attach()
+        found.append(caught.value.errno)
+
+    with fprobe.attach("leaf", entry=entry):
+        program["leaf"](1)
+    assert found == [errno.EINVAL]
+
+
+def test_its_own_registration_from_inside_is_busy(program):
+    found = []
+
+    def entry(fp, *rest):
+        with pytest.raises(OSError) as caught:
+            fprobe.register_fprobe(fp, "other")
+        found.append(caught.value.errno)
+
+    with fprobe.attach("leaf", entry=entry):
+        program["leaf"](1)
+        assert not is_patched(program, "other")
+    assert found == [errno.EBUSY]
+
+
+# -- unregistering ----------------------------------------------------------------------------------------------
+
+
+def test_a_handler_that_unregisters_itself_is_not_called_again_and_its_exit_neither(program):
+    seen = []
+
+    def entry(fp, *rest):
+        seen.append("entry")
+        fprobe.unregister_fprobe(fp)
+
+    probe = fprobe.attach("leaf", entry=entry, exit=lambda *hit: seen.append("exit")).attach()
+    assert program["twice"](1) == 3
+    assert seen == ["entry"] and not is_patched(program, "leaf") and probe.counts.hits == 1
+
+
+def test_a_handler_that_unregisters_another_of_the_same_function(program):
+    """The walk goes on, but a probe whose pool is stopped is passed over (FP-45)."""
+    seen = []
+    older = fprobe.attach("leaf", entry=lambda *hit: seen.append("older"), exit=lambda *hit: seen.append("older exit"))
+
+    def entry(*hit):
+        seen.append("newer")
+        if older.fp.registered:
+            older.detach()
+
+    older.attach()
+    with fprobe.attach("leaf", entry=entry):
+        assert program["twice"](1) == 3
+    assert seen == ["newer", "newer"]
+
+
+def test_a_handler_that_disables_its_probe(program):
+    seen = []
+
+    def entry(fp, *rest):
+        seen.append("entry")
+        fprobe.disable_fprobe(fp)
+
+    with fprobe.attach("leaf", entry=entry, exit=lambda *hit: seen.append("exit")) as probe:
+        program["twice"](1)
+        assert seen == ["entry"]  # the exit asks again, and finds it disabled (FP-37)
+        probe.enable()
+        program["leaf"](1)
+    assert seen == ["entry", "entry"] and probe.counts.missed == 0
+
+
+# -- calling what is probed, raising ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["entry", "exit"])
+def test_a_handler_that_calls_its_own_function_runs_once_more_within(program, where):
+    depth = []
+
+    def handler(fp, ip, ret, regs, data):
+        depth.append(len(depth))
+        assert program["leaf"](40) == 41
+
+    with fprobe.attach("leaf", **{where: handler}) as probe:
+        assert program["leaf"](1) == 2
+    assert depth == [0, 1] and probe.counts.missed_recursion == probe.fp.nmissed == 1
+    assert probe.fp.errors.first is None
+
+
+@pytest.mark.parametrize("where", ["entry", "exit"])
+def test_a_handler_that_raises_is_as_one_that_returned_0(program, where, caplog):
+    others = []
+
+    def handler(fp, ip, ret, regs, data):
+        raise KeyError(regs.ax)
+
+    with (
+        fprobe.attach("leaf", entry=lambda *hit: others.append("in") or 0, exit=lambda *hit: others.append("out")),
+        fprobe.attach("leaf", **{where: handler, "exit" if where == "entry" else "entry": lambda *hit: 0}) as probe,
+    ):
+        assert program["twice"](1) == 3
+    assert others == ["in", "out"] * 2
+    assert probe.fp.errors.count == 2 and isinstance(probe.fp.errors.first, KeyError)
+    assert len(caplog.records) == 1 and probe.counts.hits == 2 and probe.counts.missed == 0
+
+
+# -- blocking ---------------------------------------------------------------------------------------------------
+
+
+def test_a_handler_that_blocks_holds_up_its_thread_only(program):
+    inside, go_on = threading.Event(), threading.Event()
+    main = threading.get_ident()
+
+    def entry(*hit):
+        if threading.get_ident() != main:
+            inside.set()
+            assert go_on.wait(10)
+
+    with fprobe.attach("leaf", entry=entry) as probe:
+        thread = threading.Thread(target=program["leaf"], args=(1,))
+        thread.start()
+        assert inside.wait(10)
+        assert program["loop"](10) == 10  # other threads go through the same probe
+        with fprobe.attach("other", entry=lambda *hit: 0) as other:  # and registering waits for nobody
+            assert program["other"](1) == 3
+            fprobe.disable_fprobe(probe.fp)
+            fprobe.enable_fprobe(probe.fp)
+            go_on.set()
+        thread.join(10)
+    assert probe.fp.errors.first is None and other.hits == 1 and probe.hits == 11
+
+
+def test_unregistering_waits_for_a_handler_that_blocks_until_it_is_done(program):
+    inside, events = threading.Event(), []
+
+    def entry(*hit):
+        inside.set()
+        time.sleep(0.05)
+        events.append("handler over")
+
+    probe = fprobe.attach("leaf", entry=entry).attach()
+    thread = threading.Thread(target=program["leaf"], args=(1,))
+    thread.start()
+    assert inside.wait(10)
+    probe.detach()
+    events.append("unregistered")
+    thread.join(10)
+    assert events == ["handler over", "unregistered"]
