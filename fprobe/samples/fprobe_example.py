@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import fprobe
 import sandbox
-import sandbox.demo
+from sandbox import sample_program
 
 BACKTRACE_DEPTH = 16
 _INDENT = " " * 24
@@ -89,38 +88,27 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--symbol", default="vfs_read", help="the function, pattern or names to probe (%(default)s)")
     parser.add_argument("--nosymbol", default="", help="a pattern of functions to leave out")
     parser.add_argument("--stackdump", action="store_true", help="print where each hit came from")
-    parser.add_argument("--program", help="the program to load: LLVM IR, C, C++ (the demo)")
-    parser.add_argument("--call", nargs="+", metavar=("FUNC", "ARG"), help="what to call in it (demo_main 1, or main)")
+    sample_program.add_arguments(parser)
     return parser.parse_args(words)
-
-
-def load(path: str | None) -> Any:
-    """The program at `path`, or the demo."""
-    if path is not None:
-        return sandbox.load(Path(path))
-    return sandbox.load(sandbox.demo.source(), name=sandbox.demo.NAME)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Load the program, register, call, unregister. The exit status: 1 if something of that cannot be done."""
     given = arguments(words)
     try:
-        module = load(given.program)
-        name, *values = given.call or (["main"] if given.program else ["demo_main", "1"])
-        function = module[name]
-        call = function, function.parse_arguments(values)
+        call = sample_program.prepared_call(given)
     except (OSError, LookupError, ValueError) as error:
         print(f"fprobe_example: {error}", file=sys.stderr)
         return 1
-    return run(Sample(given.symbol, given.nosymbol, given.stackdump), *call)
+    return run(Sample(given.symbol, given.nosymbol, given.stackdump), call)
 
 
-def run(sample: Sample, function: Any, values: Sequence[Any]) -> int:
+def run(sample: Sample, call: Callable[[], Any]) -> int:
     """Probe one call."""
     if not sample.fprobe_init():
         return 1
     try:
-        function(*values)
+        call()
     finally:
         sample.fprobe_exit()
     return 0
