@@ -6,12 +6,10 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from ftrace import native_link
 from ftrace.handlers import Resolved
-from ftrace.runtime import runtime
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
@@ -20,25 +18,26 @@ from sandbox.native_image import NativeImage
 PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 
 
-@cache
+_code: native_link.Once[Resolved] = native_link.Once()
+
+
 def compiled(handler: NativeFunction, is_exit: bool) -> Resolved:
     """The code of a native handler, linked; the same handler in the same role is compiled once.
 
     Raises TypeError if its signature is not a handler's, NativeError if it is not in the language.
     """
+    return _code.get(handler, is_exit, lambda: _compile(handler, is_exit))
+
+
+def _compile(handler: NativeFunction, is_exit: bool) -> Resolved:
     role = "exit" if is_exit else "entry"
     if isinstance(handler, HandlerFunction):
         handler = handler.returning(void if is_exit else i32)
     _check(handler, is_exit)
     code = native_link.verified_object(handler, role)
     image = native_link.link(f"{role}:{handler.name}", code)
-    runtime().faults.cover(image, [image.text])
-    _images.setdefault(handler.__wrapped__, []).append(image)
     plain = handler.options.cc == "preserve_most"
     return Resolved(image.address(handler.name), plain=plain, wants_regs=_uses_registers(handler), keep=image)
-
-
-_images: dict[Any, list[NativeImage]] = {}
 
 
 class Mishaps(NamedTuple):
@@ -54,7 +53,7 @@ def native_mishaps(handler: Any) -> Mishaps:
     """The mishaps of a handler in all its roles since it was first registered. Raises TypeError for another object."""
     if not isinstance(handler, NativeFunction):
         raise TypeError(f"not a native handler: {handler!r}")
-    images = _images.get(handler.__wrapped__, [])
+    images = [code.keep for code in _code.all(handler)]
     return Mishaps(*(sum(_count(image, f"native.{name}") for image in images) for name in Mishaps._fields))
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections import Counter
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from ftrace import guarded_read
 from ftrace.runtime import runtime
@@ -14,8 +18,9 @@ from sandbox.native import NativeFunction, Unit, containers
 from sandbox.native.compile import compile_unit
 from sandbox.native.fingerprint import fingerprint
 from sandbox.native.verify import verify_object
-from sandbox.native_image import NativeImage
+from sandbox.native_image import Linked, NativeImage
 
+Made = TypeVar("Made")
 ALLOWED = frozenset(guarded_read.SYMBOLS)
 """What the code of users may call without defining it."""
 
@@ -35,9 +40,14 @@ def verified_object(handler: NativeFunction, role: str) -> bytes:
 
 
 def link(name: str, object_code: bytes) -> NativeImage:
-    """The image of `object_code`, listed as `name`, its variables set. Raises LookupError for a map that is gone."""
+    """The image of `object_code`, listed as `name`, its variables set; faults in it are its caller's.
+
+    It is taken out of the process after it has been collected: who may run it keeps it. Raises LookupError for a map
+    that is gone.
+    """
     from llvmlite import binding
 
+    _withdraw_collected()
     for symbol in guarded_read.SYMBOLS:
         binding.add_symbol(symbol, runtime().image.address(symbol))
     image = NativeImage(_free(name), object_code)
@@ -47,7 +57,38 @@ def link(name: str, object_code: bytes) -> NativeImage:
         elif symbol == "task_offset":
             image.variable(symbol).value = runtime().key.offset
     image.publish()
+    runtime().faults.cover(image.name, [image.text])
+    weakref.finalize(image, _collected.append, image.linked).atexit = False
     return image
+
+
+# The garbage collector may come while a lock is held that withdrawing takes.
+_collected: deque[Linked] = deque()
+
+
+def _withdraw_collected() -> None:
+    while _collected:
+        linked = _collected.popleft()
+        runtime().faults.cover(linked.name, [])
+        linked.withdraw()
+
+
+class Once(Generic[Made]):
+    """What is made of handlers, once for each role, and kept while the handler is there."""
+
+    def __init__(self) -> None:
+        self._made: WeakKeyDictionary[Any, dict[Any, Made]] = WeakKeyDictionary()
+
+    def get(self, handler: Any, role: Any, make: Callable[[], Made]) -> Made:
+        """What was made of `handler` for `role`, else what `make()` returns. That must not refer to the handler."""
+        roles = self._made.setdefault(handler, {})
+        if role not in roles:
+            roles[role] = make()
+        return roles[role]
+
+    def all(self, handler: Any) -> list[Made]:
+        """What there is of `handler`."""
+        return list(self._made.get(handler, {}).values())
 
 
 _names: Counter[str] = Counter()

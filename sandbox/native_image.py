@@ -1,4 +1,4 @@
-"""Native images: a compiled unit of native functions, linked into this process for good."""
+"""Native images: a compiled unit of native functions, linked into this process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,30 @@ import ctypes
 from functools import cached_property
 from typing import Any
 
+from sandbox import gdbjit, source_lines
 from sandbox.cache import default_cache
 from sandbox.native import Unit
 from sandbox.perfmap import perf_map
 from sandbox.symbols import Symbol, symbol_table
+
+
+class Linked:
+    """What the process has of an image, apart from the object that Python sees."""
+
+    def __init__(self, name: str, engine: Any) -> None:
+        self.name = name
+        self.engine = engine
+        self.is_published = False
+        self.seen_by_debuggers: gdbjit.Registration | None = None
+
+    def withdraw(self) -> None:
+        """Unmap the code and forget its names. Nobody may be in it, or come."""
+        if self.is_published:
+            symbol_table.remove(self.name)
+            source_lines.remove(self.name)
+        if self.seen_by_debuggers:
+            self.seen_by_debuggers.withdraw()
+        self.engine.close()
 
 
 class NativeImage:
@@ -38,6 +58,8 @@ class NativeImage:
         self._engine = binding.create_mcjit_compiler(empty, machine)
         self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
         self._engine.finalize_object()
+        self.linked = Linked(name, self._engine)
+        """What `linked.withdraw()` takes out of the process."""
         self._addresses = self._resolved()
         self._functions: dict[str, Any] = {}
 
@@ -87,14 +109,15 @@ class NativeImage:
 
     def publish(self) -> None:
         """Make its code known to the symbol table, to crash reports, to profilers and to debuggers."""
-        from sandbox import elf, gdbjit, source_lines
+        from sandbox import elf
 
         symbol_table.add(self.name, self.symbols)
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.symbols)
         text = elf.ElfFile(self.object_code).sections_named(".text")[0]
         image = elf.placed(self.object_code, {text: self.text[0]})
         source_lines.add(self.name, image)
-        self._seen_by_debuggers = gdbjit.register(image)
+        self.linked.seen_by_debuggers = gdbjit.register(image)
+        self.linked.is_published = True
 
     def call(self, symbol: str, *arguments: int) -> int:
         """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
+import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,19 +31,52 @@ def variable_slot(state: ptr[Place]) -> u64:
     return cast(u64, addressof(cast(ptr[u8], current())[state.offset]))
 
 
-_used = 0
-_lock = threading.Lock()
+class Room:
+    """The room for variables in every task's record: which of it is taken, as offsets from its start and sizes."""
 
+    def __init__(self) -> None:
+        self._taken: dict[int, int] = {}
+        self._touched = 0
+        """What lies below has been used and may not be zero."""
+        self._lock = threading.Lock()
+        # Whoever gives room back may be the garbage collector, which can come while the lock is held.
+        self._given_back: deque[int] = deque()
 
-def _take(size: int) -> int:
-    """The offset of `size` bytes that no other variable has."""
-    global _used
-    with _lock:
-        if _used + size > tasks.VARIABLE_ROOM:
-            left = tasks.VARIABLE_ROOM - _used
+    def take(self, size: int) -> int:
+        """The offset in a task of `size` bytes that no other variable has, zero in all tasks. Raises MemoryError."""
+        with self._lock:
+            while self._given_back:
+                del self._taken[self._given_back.popleft()]
+            start = self._gap(size)
+            self._taken[start] = size
+            if start < self._touched:
+                _clear(tasks.VARIABLES + start, size)
+            self._touched = max(self._touched, start + size)
+        return tasks.VARIABLES + start
+
+    def give_back(self, offset: int) -> None:
+        """Nobody uses what is at `offset` any more."""
+        self._given_back.append(offset - tasks.VARIABLES)
+
+    def _gap(self, size: int) -> int:
+        """The start of the first stretch of `size` free bytes."""
+        end = 0
+        for start, length in sorted(self._taken.items()):
+            if start - end >= size:
+                return end
+            end = start + length
+        if end + size > tasks.VARIABLE_ROOM:
+            left = tasks.VARIABLE_ROOM - sum(self._taken.values())
             raise MemoryError(f"a per-task variable of {size} bytes does not fit: {left} of a task's room are left")
-        offset, _used = tasks.VARIABLES + _used, _used + size
-    return offset
+        return end
+
+
+def _clear(offset: int, size: int) -> None:
+    for task in runtime().tasks():
+        ctypes.memset(_address(task) + offset, 0, size)
+
+
+_room = Room()
 
 
 class PerTask(Container):
@@ -50,7 +86,10 @@ class PerTask(Container):
         self.type = check_value_type(value, "a per-task variable")
         record = self.type if isinstance(self.type, Struct) else _boxed(self.type)
         super().__init__(Place, {".": Operation(variable_slot, place=record)})
-        self._place = Place.ctypes(_take(-(-self.type.size // 8) * 8))
+        offset = _room.take(-(-self.type.size // 8) * 8)
+        self._place = Place.ctypes(offset)
+        self._finalizer = weakref.finalize(self, _room.give_back, offset)
+        self._finalizer.atexit = False
 
     @property
     def state(self) -> bytes:
@@ -67,8 +106,6 @@ class PerTask(Container):
 
 
 def _address(task: Any) -> int:
-    import ctypes
-
     return ctypes.addressof(task)
 
 
@@ -79,7 +116,8 @@ def _boxed(type_: Any) -> Any:
 def per_task(type_: Any) -> Any:
     """A variable that every thread has for itself, zero at first: `depth = per_task(u64)`, then `depth.value += 1`.
 
-    One of a struct is used by its fields. It takes room in every task's record and keeps it until the process ends.
+    One of a struct is used by its fields. It takes room in every task's record for as long as it exists:
+    handlers that name it keep it, and probes keep their handlers.
     Raises TypeError for what is no integer, pointer or struct, MemoryError if the records' room is used up.
     """
     return PerTask(type_)

@@ -1,0 +1,105 @@
+"""Handlers come and go: what they took goes with them."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from isolation import isolated
+
+import fprobe
+import sandbox
+from ftrace.maps.variable import PerTask
+from ftrace.runtime import runtime
+from sandbox import source_lines, tasks
+from sandbox.native import array, i32, struct, u64
+from sandbox.symbols import symbol_table
+
+
+@struct
+class Half:
+    words: array[u64, 60]
+
+
+@sandbox.function
+def counted(x: u64) -> u64:
+    return x + 1
+
+
+def counter() -> tuple[Any, Any]:
+    """A handler, and the variable of its own that it counts in."""
+    calls = fprobe.per_task(u64)
+
+    @fprobe.native
+    def count_call(fp, ip, ret_ip, regs, data) -> i32:
+        calls.value += 1
+        return 0
+
+    return count_call, calls
+
+
+def calls_of(variable: PerTask) -> int:
+    return sum(value for _, value in variable.items())
+
+
+def names() -> list[str]:
+    gc.collect()
+    # What has been collected is withdrawn when the next handler is linked.
+    handler, _ = counter()
+    with fprobe.attach(["counted"], entry=handler):
+        return [symbol.module for symbol in symbol_table if "count_call" in symbol.module]
+
+
+@isolated
+def test_the_room_of_variables_comes_back_zeroed() -> None:
+    counted.module  # noqa: B018 (loads it)
+    for _ in range(2 * tasks.VARIABLE_ROOM // 8):
+        handler, calls = counter()
+        with fprobe.attach(["counted"], entry=handler):
+            assert [counted(1), counted(2)] == [2, 3]
+        assert calls_of(calls) == 2
+        del handler, calls
+        gc.collect(0)
+
+
+@isolated
+def test_images_of_handlers_that_are_gone_are_withdrawn() -> None:
+    counted.module  # noqa: B018 (loads it)
+    assert len(names()) == 1
+    before = runtime().image.variable("fault_range_count").value
+    for _ in range(5):
+        assert len(names()) == 1
+    assert runtime().image.variable("fault_range_count").value == before
+    assert sum("count_call" in module for module in source_lines._code) == 1
+
+
+@isolated
+def test_a_registered_probe_keeps_its_handlers_variables() -> None:
+    counted.module  # noqa: B018 (loads it)
+    handler, calls = counter()
+    probe = fprobe.attach(["counted"], entry=handler).attach()
+    offset = calls._place.offset
+    del handler, calls
+    gc.collect()
+    other = fprobe.per_task(u64)
+    assert other._place.offset != offset
+    assert counted(1) == 2 and calls_of(other) == 0
+    probe.detach()
+    del probe
+    gc.collect()
+    again = fprobe.per_task(u64)
+    assert again._place.offset == offset
+    assert calls_of(again) == 0
+
+
+@isolated
+def test_gaps_are_used_again_if_they_are_large_enough() -> None:
+    first, second, third = fprobe.per_task(Half), fprobe.per_task(u64), fprobe.per_task(Half)
+    with pytest.raises(MemoryError, match="480 bytes does not fit: 56 of a task's room are left"):
+        fprobe.per_task(Half)
+    offset = first._place.offset
+    del first
+    gc.collect()
+    assert fprobe.per_task(Half)._place.offset == offset
+    assert second._place.offset == offset + 480 and third._place.offset == offset + 488
