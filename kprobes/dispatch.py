@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ftrace.dispatch import pt_regs
 from ftrace.recursion import CREDIT, INSIDE
-from kprobes.kretprobe_entry import enter_kretprobe
+from kprobes.calling import call, finish, in_signal_handler
+from kprobes.kretprobe_entry import Hook, enter_kretprobe
 from kprobes.records import (
     EMULATE,
     HIT_ACTIVE,
@@ -29,10 +30,7 @@ from kprobes.x86_64.emulate import carry_out
 from sandbox.native import (
     addressof,
     atomic_add,
-    bool_,
     cast,
-    extern,
-    fn,
     i32,
     load,
     native,
@@ -41,14 +39,12 @@ from sandbox.native import (
     u32,
     u64,
     void,
+    zeroed,
 )
 from sandbox.tasks import Task
 
 RESUME, STEP_IT = 0, 1
 """What `begin` says: regs.ip is where to go on, or that is the slot, whose trailing breakpoint ends the step."""
-
-in_signal_handler = extern("in_signal_handler", fn[bool_])
-call_foreign = extern("kprobe_call_foreign", fn[i32, u64, u64, u64, u64, u64, u64])
 
 
 @native
@@ -72,15 +68,6 @@ def leave(task: ptr[Task], outer: u32) -> void:
 
 
 @native
-def call(task: ptr[Task], code: u64, a: u64, b: u64, c: u64, d: u64) -> i32:
-    """Call C code, from which every register and errno are kept."""
-    saved = task.errno[0]
-    result = call_foreign(code, a, b, c, d, 0)
-    task.errno[0] = saved
-    return result
-
-
-@native
 def count_miss(child: ptr[Child]) -> void:
     atomic_add(addressof(child.nmissed), 1, "relaxed")
 
@@ -93,10 +80,10 @@ def count_misses(children: ptr[ChildList]) -> void:
 
 
 @native
-def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> i32:
+def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Hook]) -> i32:
     """One child's pre_handler; 0 if it has none."""
     if child.kind & RETURN != 0:
-        enter_kretprobe(task, child, regs)
+        enter_kretprobe(task, child, regs, hook)
         return 0
     code = cast(u64, child.pre)
     if code == 0:
@@ -112,22 +99,22 @@ def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> i32:
 
 
 @native
-def run_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> i32:
+def run_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], hook: ptr[Hook]) -> i32:
     """The children's pre_handlers, newest first; one that returns non-zero is the last (KP-47)."""
     for index in range(children.count):
         child = children.children[index]
-        if child.flags & OFF == 0 and run_pre(task, child, regs) != 0:
+        if child.flags & OFF == 0 and run_pre(task, child, regs, hook) != 0:
             return 1
     return 0
 
 
 @native
-def run_all_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> void:
+def run_all_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], hook: ptr[Hook]) -> void:
     """For an optimised probe: all of them, whatever they return (KP-68)."""
     for index in range(children.count):
         child = children.children[index]
         if child.flags & OFF == 0:
-            run_pre(task, child, regs)
+            run_pre(task, child, regs, hook)
 
 
 @native
@@ -156,12 +143,6 @@ def run_posts(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> 
 def children_of(record: ptr[Record]) -> ptr[ChildList]:
     """The probes at this moment. The task is marked as inside."""
     return load(addressof(record.children), "acquire")
-
-
-@native
-def finish(task: ptr[Task]) -> void:
-    task.kprobe_status = 0
-    task.kprobe = 0
 
 
 @native
@@ -203,7 +184,9 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
     task.kprobe = cast(u64, record)
     task.kprobe_status = HIT_ACTIVE
     regs.ip = record.address + 1
-    if run_pres(task, children, regs) != 0:
+    hook: Hook = zeroed
+    hook.record = record
+    if run_pres(task, children, regs, addressof(hook)) != 0:
         finish(task)
         return RESUME
     if record.optimized != 0 or out_of_line(record, children, regs) == 0:

@@ -8,18 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftrace import ops as ftrace
-from ftrace.dispatch import pt_regs
+from ftrace.dispatch import Hit, pt_regs
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import NativeProbe
-from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, WANTS_REGS
+from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, WANTS_REGS
 from ftrace.recursion import FTRACE, trylock, unlock
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes.dispatch import children_of, count_misses, finish, run_posts, run_pres
+from kprobes.kretprobe_entry import Hook
 from kprobes.records import HIT_ACTIVE, HIT_SSDONE, Record
 from kprobes.runtime import kprobe_runtime
 from kprobes.table import find_record
-from sandbox.native import cast, native, null, ptr, u32, u64, void
+from sandbox.native import addressof, cast, native, null, ptr, u32, u64, void, zeroed
 from sandbox.tasks import Task, current
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @native
-def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64) -> void:
+def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64, hit: ptr[Hit]) -> void:
     """A hit with the recursion lock held (KP-52)."""
     children = children_of(record)
     if children.count == 0:
@@ -39,7 +40,10 @@ def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64
     regs.ip = ip + 1
     task.kprobe = cast(u64, record)
     task.kprobe_status = HIT_ACTIVE
-    if run_pres(task, children, regs) == 0:
+    hook: Hook = zeroed
+    hook.record = record
+    hook.hit = hit
+    if run_pres(task, children, regs, addressof(hook)) == 0:
         regs.ip = ip + SITE_SIZE
         task.kprobe_status = HIT_SSDONE
         run_posts(task, children, regs)
@@ -48,7 +52,7 @@ def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64
 
 
 @native
-def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs], hit: u64) -> u32:
+def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs], hit: ptr[Hit]) -> u32:
     """The callback of both ops. A lock that is not to be had drops the hit without a count (KP-45)."""
     record = find_record(ip)
     if record == null:
@@ -57,9 +61,13 @@ def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs],
     bit = trylock(task, FTRACE)
     if bit == 0:
         return 0
-    ftrace_hit(task, record, regs, ip)
+    ftrace_hit(task, record, regs, ip, hit)
     unlock(task, bit)
     return 0
+
+
+RETURN_DATA = 8
+"""Bytes of entry data: the instances of the kretprobes that wait for a call."""
 
 
 class SharedOps:
@@ -84,9 +92,11 @@ class SharedOps:
             raise
 
     def _native_half(self) -> NativeProbe:
-        entry = kprobe_runtime().image.address("kprobe_ftrace_handler")
+        image = kprobe_runtime().image
+        entry, exit_ = image.address("kprobe_ftrace_handler"), image.address("kprobe_return_handler")
+        kind = CALLBACK | HAS_ENTRY | HAS_EXIT | WANTS_REGS
         return NativeProbe(
-            tracer().table.lines, self, kind=CALLBACK | HAS_ENTRY | WANTS_REGS, flags=COMPLETE, entry=entry
+            tracer().table.lines, self, kind=kind, flags=COMPLETE, entry=entry, exit=exit_, data_size=RETURN_DATA
         )
 
     def disarm(self, address: int) -> None:

@@ -13,7 +13,8 @@ from kprobes import ftrace_site, handlers, placing, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
 from kprobes.handlers import POST, PRE, Code
 from kprobes.patching import kprobe_mutex, patching
-from kprobes.records import OFF, POST_FOREIGN, POST_PYTHON, PRE_FOREIGN, PRE_PYTHON, Child
+from kprobes.records import OFF, POST_FOREIGN, POST_PYTHON, PRE_FOREIGN, PRE_PYTHON, RETURN, Child, Kretprobe
+from kprobes.return_stubs import give_return_stub
 
 KPROBE_FLAG_GONE = 1
 KPROBE_FLAG_DISABLED = 2
@@ -57,6 +58,11 @@ class kprobe:
         """Whether a handler is no native function."""
         self._flags = flags
         self._codes: tuple[Code, ...] = ()
+        self._return_probe = 0
+
+    def make_return_probe(self, native: int, foreign: bool) -> None:
+        """Let it be the probe of a kretprobe, whose native half is at `native`; `foreign`: its entry handler is."""
+        self._return_probe, self.foreign = native, foreign
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -148,17 +154,23 @@ def _register(p: kprobe) -> None:
     p.flags |= (KPROBE_FLAG_FTRACE if on_ftrace else 0) | (KPROBE_FLAG_ON_FUNC_ENTRY if place.is_entry else 0)
     found = aggregates.get(place.address) or placing.prepare(place, on_ftrace)
     _build(p)
+    if p._return_probe and not on_ftrace:
+        give_return_stub(found)
     _join(p, found)
 
 
 def _build(p: kprobe) -> None:
     """The native half of `p` as it stands."""
+    child = p.native
+    child.address, child.flags = p.addr, OFF if p.is_off else 0
+    if p._return_probe:
+        child.kind, child.rp = RETURN, p._return_probe
+        Kretprobe.ctypes.from_address(p._return_probe).child = p.native_address
+        return
     p.errors = HandlerErrors()
     report = p.errors.report
     pre = handlers.resolve(p.pre_handler, PRE, p, report, _pre_of)
     post = handlers.resolve(p.post_handler, POST, p, report, _post_of)
-    child = p.native
-    child.address, child.flags = p.addr, OFF if p.is_off else 0
     child.pre, child.post = pre.address, post.address
     child.pre_cookie, child.post_cookie = pre.cookie or p.native_address, post.cookie or p.native_address
     child.kind = (

@@ -1,13 +1,209 @@
-"""Entry of a function with a kretprobe."""
+"""Kretprobes on the hit path: an instance at entry, the return hooked, the handler at return (KP-77..83).
+
+On an ftrace location the call's return is hooked by the balanced hook of its stub: this is a callback that takes the node
+(ftrace.dispatch.Hit). At a breakpoint the address in the return slot is replaced by that of a stub of the place's own. Either
+way the node's entry data is one word: the instances of the call, the one hooked last first.
+"""
 
 from __future__ import annotations
 
-from ftrace.dispatch import pt_regs
-from kprobes.records import Child
-from sandbox.native import native, ptr, void
-from sandbox.tasks import Task
+from ftrace.dispatch import Hit, pt_regs
+from ftrace.records import ProbeList
+from ftrace.rethook import EXIT_FROM_STUB, node_data, node_fill, node_reserve, word_at
+from ftrace.x86_64.stubs import EXIT_POINT
+from kprobes.calling import call, finish, in_signal_handler
+from kprobes.records import (
+    HIT_ACTIVE,
+    PRE_FOREIGN,
+    PRE_PYTHON,
+    RETURN_FOREIGN,
+    RETURN_PYTHON,
+    STOPPED,
+    Child,
+    Instance,
+    Kretprobe,
+    Record,
+)
+from sandbox.native import (
+    Structure,
+    addressof,
+    atomic_add,
+    atomic_cas,
+    bool_,
+    cast,
+    extern,
+    fn,
+    i32,
+    load,
+    native,
+    null,
+    ptr,
+    store,
+    struct,
+    u64,
+    void,
+)
+from sandbox.tasks import Node, Task, current
+
+drop_dead = extern("drop_dead", fn[void, ptr[Task], u64])
+
+_INDEX = 0xFFFF_FFFF
+_CHANGE = 1 << 32
+
+
+@struct
+class Hook(Structure):
+    """What the hooks of one call share: at an ftrace location its Hit, elsewhere the node, once there is one."""
+
+    record: ptr[Record]
+    hit: ptr[Hit]
+    node: ptr[Node]
+
+
+# -- instances ----------------------------------------------------------------------------------------------------
 
 
 @native
-def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
-    return
+def take_instance(rp: ptr[Kretprobe]) -> ptr[Instance]:
+    """A free instance, or null."""
+    head = load(addressof(rp.free), "acquire")
+    while head & _INDEX != 0:
+        instance = cast(ptr[Instance], rp.instances + ((head & _INDEX) - 1) * rp.stride)
+        following = load(addressof(instance.next_free), "relaxed")
+        if atomic_cas(addressof(rp.free), head, (head & ~cast(u64, _INDEX)) + _CHANGE + following, "acq_rel"):
+            return instance
+        head = load(addressof(rp.free), "acquire")
+    return null
+
+
+@native
+def give_instance(instance: ptr[Instance]) -> void:
+    rp = instance.rp
+    index = (cast(u64, instance) - rp.instances) // rp.stride + 1
+    while True:
+        head = load(addressof(rp.free), "acquire")
+        store(addressof(instance.next_free), head & _INDEX, "relaxed")
+        if atomic_cas(addressof(rp.free), head, (head & ~cast(u64, _INDEX)) + _CHANGE + index, "acq_rel"):
+            return
+
+
+@native
+def clear_data(rp: ptr[Kretprobe], instance: ptr[Instance]) -> void:
+    for index in range(rp.data_size + 7 >> 3):
+        instance.data[index] = 0
+
+
+# -- entry --------------------------------------------------------------------------------------------------------
+
+
+@native
+def entry_cancels(task: ptr[Task], rp: ptr[Kretprobe], instance: ptr[Instance], regs: ptr[pt_regs]) -> bool_:
+    """Run the entry handler; whether it wants no more of this call."""
+    code = cast(u64, rp.entry)
+    if code == 0:
+        return False
+    if rp.kind & PRE_FOREIGN == 0:
+        return rp.entry(cast(u64, instance), cast(u64, regs)) != 0
+    if rp.kind & PRE_PYTHON == 0:
+        return call(task, code, cast(u64, instance), cast(u64, regs), 0, 0) != 0
+    return call(task, code, rp.entry_cookie, cast(u64, instance), 0, cast(u64, regs)) != 0
+
+
+@native
+def hook_in_stub(task: ptr[Task], instance: ptr[Instance], hit: ptr[Hit]) -> bool_:
+    """The return goes through the stub of the ftrace location anyway, or will now."""
+    if hit.node == null:
+        hit.node = node_reserve(task, hit.probes)
+        if hit.node == null:
+            return False
+    word = word_at(node_data(hit.node, hit.probes) + cast(u64, hit.item.data))
+    instance.ret_addr = hit.parent
+    if hit.armed != 0:
+        instance.ret_addr = cast(u64, hit.stub) + EXIT_POINT
+    instance.next = word[0]
+    word[0] = cast(u64, instance)
+    hit.armed |= hit.bit
+    return True
+
+
+@native
+def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], frame: u64) -> bool_:
+    """The return slot gets the address of the place's return stub."""
+    record = hook.record
+    slot = word_at(frame)
+    instance.ret_addr = slot[0]
+    instance.next = 0
+    probes = cast(ptr[ProbeList], record.return_list)
+    if hook.node == null:
+        drop_dead(task, frame)
+        hook.node = node_reserve(task, probes)
+        if hook.node == null:
+            return False
+        node_fill(hook.node, frame, slot[0], record.return_stub, 1)
+        slot[0] = record.return_stub + EXIT_FROM_STUB
+    word = word_at(node_data(hook.node, probes))
+    instance.next = word[0]
+    word[0] = cast(u64, instance)
+    return True
+
+
+@native
+def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Hook]) -> void:
+    """A function with a kretprobe is entered (KP-78, KP-81)."""
+    rp = cast(ptr[Kretprobe], child.rp)
+    if rp.kind & (PRE_PYTHON | RETURN_PYTHON) != 0 and in_signal_handler():
+        atomic_add(addressof(child.nmissed), 1, "relaxed")
+        return
+    instance = take_instance(rp)
+    if instance == null:
+        atomic_add(addressof(rp.nmissed), 1, "relaxed")
+        return
+    clear_data(rp, instance)
+    instance.frame = regs.sp
+    instance.task = cast(u64, task.tid)
+    instance.ret_addr = 0
+    if entry_cancels(task, rp, instance, regs):
+        give_instance(instance)
+        return
+    hooked = hook_in_stub(task, instance, hook.hit) if hook.hit != null else hook_by_swap(task, instance, hook, regs.sp)
+    if not hooked:
+        atomic_add(addressof(rp.nmissed), 1, "relaxed")
+        give_instance(instance)
+
+
+# -- return -------------------------------------------------------------------------------------------------------
+
+
+@native
+def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> void:
+    """The handler, as a kprobe of its own is running; afterwards none is (KP-79)."""
+    rp = instance.rp
+    code = cast(u64, rp.handler)
+    if code == 0 or rp.flags & STOPPED != 0:
+        return
+    task.kprobe = cast(u64, rp.child)
+    task.kprobe_status = HIT_ACTIVE
+    if rp.kind & RETURN_FOREIGN == 0:
+        rp.handler(cast(u64, instance), cast(u64, regs))
+    elif rp.kind & RETURN_PYTHON == 0:
+        call(task, code, cast(u64, instance), cast(u64, regs), 0, 0)
+    else:
+        call(task, code, rp.cookie, cast(u64, instance), 0, cast(u64, regs))
+    finish(task)
+
+
+@native
+def kprobe_return_handler(ops: u64, ip: u64, caller: u64, regs: ptr[pt_regs], data: u64) -> i32:
+    """A call with kretprobes returns; without `regs` it never will, and its instances are free again."""
+    first = cast(ptr[Instance], word_at(data)[0])
+    word_at(data)[0] = 0
+    if regs != null:
+        instance = first
+        while instance != null:
+            run_return(current(), instance, regs)
+            instance = cast(ptr[Instance], instance.next)
+    while first != null:
+        following = cast(ptr[Instance], first.next)
+        give_instance(first)
+        first = following
+    return 0

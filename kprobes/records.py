@@ -94,3 +94,37 @@ class Record(Structure):
     return_stub: u64  # the return point of the stub that those return into
     emulated: Emulated
     optimizer: u64  # kprobes.optimize's own
+
+
+@struct
+class Kretprobe(Structure):
+    """The native half of a kretprobe: its handlers, and its instances in a list without locks."""
+
+    free: u64  # index of the first free instance, plus 1, in the low half; the high half counts the changes
+    instances: u64  # address of the first
+    stride: u64  # bytes from one to the next
+    data_size: u64
+    nmissed: u64
+    entry: PreHandler
+    handler: PreHandler
+    entry_cookie: u64  # Python: what stands for the handler; else 0
+    cookie: u64
+    child: ptr[Child]
+    flags: u32
+    kind: u32
+
+
+@struct
+class Instance(Structure):
+    """A call that a kretprobe waits for: struct kretprobe_instance. The address of one is the `ri` of handlers."""
+
+    rp: ptr[Kretprobe]
+    ret_addr: (
+        u64  # where the call returns to; for all but the oldest hook of its frame the trampoline's address (KP-82)
+    )
+    task: u64  # native id of the thread
+    frame: u64  # address of the return slot
+    next: u64  # the instance that was hooked before it for the same call, or 0
+    next_free: u64
+    reserved: array[u64, 2]
+    data: array[u64, 512]

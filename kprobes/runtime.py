@@ -8,8 +8,8 @@ from typing import Any
 
 from ftrace.dispatch import pt_regs
 from ftrace.runtime import runtime
-from kprobes import table, trap
-from kprobes.x86_64 import detour
+from kprobes import optimized, table, trap
+from kprobes.x86_64 import detour, optimized_detour
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
@@ -18,18 +18,20 @@ from sandbox.x86_64.vectors import save_area
 
 def functions() -> tuple[Any, ...]:
     """What Python, the signals' dispatcher, the assembly and ftrace call."""
-    from kprobes import ftrace_site
+    from kprobes import ftrace_site, kretprobe_entry
 
     return (
         table.table_set,
         trap.kprobe_trap,
         trap.kprobe_detour_hit,
         trap.kprobe_fault,
+        optimized.kprobe_optimized_hit,
         ftrace_site.kprobe_ftrace_handler,
+        kretprobe_entry.kprobe_return_handler,
     )
 
 
-LINKED = ("task_get", "in_signal_handler")
+LINKED = ("task_get", "in_signal_handler", "drop_dead")
 """What of the tracing runtime the image calls."""
 
 
@@ -52,9 +54,8 @@ class KprobeRuntime:
         tracing = runtime()
         for symbol in LINKED:
             binding.add_symbol(symbol, tracing.image.address(symbol))
-        self.image = NativeImage.of(
-            Unit("kprobes-runtime", functions(), assembly=detour.assembly(_constants()), bounded=False)
-        )
+        text = detour.assembly(_constants()) + optimized_detour.assembly(_constants())
+        self.image = NativeImage.of(Unit("kprobes-runtime", functions(), assembly=text, bounded=False))
         self.image.variable("task_offset").value = tracing.key.offset
         self.image.publish()
         self.table = table.RecordTable(self.image)

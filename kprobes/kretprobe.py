@@ -1,0 +1,254 @@
+"""The kretprobe API: KP-74..86, with the kernel's names. Failures raise OSError with the kernel's errno."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ftrace.cpus import num_possible_cpus
+from ftrace.python_handler import HandlerErrors
+from kprobes import blacklist, handlers, placing
+from kprobes import kprobe as probes
+from kprobes.handlers import ENTRY, RETURN, Code
+from kprobes.kprobe import kprobe
+from kprobes.patching import kprobe_mutex
+from kprobes.records import (
+    PRE_FOREIGN,
+    PRE_PYTHON,
+    RETURN_FOREIGN,
+    RETURN_PYTHON,
+    STOPPED,
+    Instance,
+    Kretprobe,
+)
+
+KRETPROBE_MAX_DATA_SIZE = 4096
+_INDEX = 0xFFFF_FFFF
+_MOST = 1 << 20
+
+
+class kretprobe_instance:
+    """A call that a kretprobe waits for, while a handler looks at it.
+
+    `rp`: the kretprobe; `ret_addr`: what the return slot held; `task`: native id of the thread; `data`: a writable
+    memoryview of `data_size` bytes that entry and return of the call share, or None.
+    """
+
+    __slots__ = ("_native", "data", "rp")
+
+    def __init__(self, rp: kretprobe, address: int) -> None:
+        self.rp = rp
+        self._native: Any = Instance.ctypes.from_address(address)
+        self.data: memoryview | None = None
+        if rp.data_size:
+            where = address + Instance.offset("data")
+            self.data = memoryview((ctypes.c_char * rp.data_size).from_address(where)).cast("B")
+
+    @property
+    def ret_addr(self) -> int:
+        """Where the call returns to; for all but the oldest hook of a frame the trampoline's address (KP-82)."""
+        return int(self._native.ret_addr)
+
+    @property
+    def task(self) -> int:
+        """Native id of the thread that makes the call."""
+        return int(self._native.task)
+
+    @property
+    def frame(self) -> int:
+        """Address of the return slot."""
+        return int(self._native.frame)
+
+
+def get_kretprobe(ri: kretprobe_instance) -> kretprobe:
+    """The kretprobe of an instance."""
+    return ri.rp
+
+
+def get_kretprobe_retaddr(ri: kretprobe_instance) -> int:
+    """What the return slot held (KP-82)."""
+    return ri.ret_addr
+
+
+def regs_return_value(regs: Any) -> int:
+    """What a function that has just returned returns."""
+    return int(regs.ax)
+
+
+class kretprobe:
+    """A probe on the returns of a function (KP-74).
+
+    Where: as for `kprobe`, at a function's entry. entry_handler(ri, regs) -> int runs when it is entered; non-zero: no
+    `handler` for this call. handler(ri, regs) runs when it returns. Either may be None, a Python callable, a C function
+    pointer, or a native function. `maxactive`: calls that can be waited for at the same time, 0 for max(10, 2 x CPUs).
+    `data_size`: bytes that entry and return of one call share.
+    """
+
+    def __init__(
+        self,
+        *,
+        symbol_name: str | None = None,
+        offset: int = 0,
+        addr: int | None = None,
+        handler: Any = None,
+        entry_handler: Any = None,
+        maxactive: int = 0,
+        data_size: int = 0,
+        flags: int = 0,
+    ) -> None:
+        self.kp = kprobe(symbol_name=symbol_name, offset=offset, addr=addr, flags=flags)
+        self.handler = handler
+        self.entry_handler = entry_handler
+        self.maxactive = maxactive
+        self.data_size = data_size
+        self.errors = HandlerErrors()
+        """What Python handlers have raised."""
+        self._native: Any = Kretprobe.ctypes()
+        self._instances: Any = None
+        self._codes: tuple[Code, ...] = ()
+
+    @property
+    def nmissed(self) -> int:
+        """How often no instance was free (KP-81, KP-83)."""
+        return int(self._native.nmissed)
+
+    @property
+    def registered(self) -> bool:
+        """Whether it is on a function."""
+        return self.kp.registered
+
+    # -- its native half ----------------------------------------------------------------------------------------
+
+    def _allocate(self) -> None:
+        """Instances and handlers. Raises OSError(ENOMEM) for more instances than can be."""
+        if self.maxactive > _MOST:
+            raise OSError(errno.ENOMEM, f"{self.maxactive} instances of a kretprobe are not possible")
+        native = self._native = Kretprobe.ctypes()
+        native.stride = Instance.offset("data") + (self.data_size + 63 & -64)
+        buffer = ctypes.create_string_buffer(native.stride * self.maxactive + 64)
+        native.instances = ctypes.addressof(buffer) + 63 & -64
+        for index in range(self.maxactive):
+            instance = Instance.ctypes.from_address(native.instances + index * native.stride)
+            instance.rp, instance.next_free = ctypes.addressof(native), index
+        native.free, native.data_size = self.maxactive, self.data_size
+        self._instances = buffer
+        self._resolve()
+
+    def _resolve(self) -> None:
+        self.errors = HandlerErrors()
+        report = self.errors.report
+        entry = handlers.resolve(self.entry_handler, ENTRY, self, report, _with_instance)
+        leave = handlers.resolve(self.handler, RETURN, self, report, _with_instance)
+        native = self._native
+        native.entry, native.handler, native.entry_cookie, native.cookie = (
+            entry.address, leave.address, entry.cookie, leave.cookie,
+        )  # fmt: skip
+        native.kind = PRE_FOREIGN * entry.foreign | PRE_PYTHON * entry.python
+        native.kind |= RETURN_FOREIGN * leave.foreign | RETURN_PYTHON * leave.python
+        self._codes = (entry, leave)
+        self.kp.make_return_probe(ctypes.addressof(native), entry.foreign)
+
+
+def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def called(rp: kretprobe, address: int, _ret_ip: int, regs: Any, _data: None) -> Any:
+        return handler(kretprobe_instance(rp, address), regs)
+
+    return called
+
+
+# -- registration -------------------------------------------------------------------------------------------------
+
+
+def register_kretprobe(rp: kretprobe) -> None:
+    """Probe the returns of a function (KP-75).
+
+    Raises OSError: EINVAL (not a function's entry, a function that switches stacks or returns twice), E2BIG for more than
+    4096 bytes of data, ENOMEM; and what `register_kprobe` raises.
+    """
+    place = placing.locate(rp.kp.addr, rp.kp.symbol_name, rp.kp.offset)
+    if not place.is_entry:
+        raise OSError(errno.EINVAL, f"{place} is not the entry of a function")
+    if rp.kp.addr and rp.kp.registered:
+        raise OSError(errno.EINVAL, f"this kretprobe is registered already, at {place.address:#x}")
+    reason = blacklist.kretprobe_blacklist(place.symbol)
+    if reason:
+        raise OSError(errno.EINVAL, f"the returns of {place} cannot be probed: {reason}")
+    if rp.data_size > KRETPROBE_MAX_DATA_SIZE:
+        raise OSError(errno.E2BIG, f"{rp.data_size} bytes of data are more than {KRETPROBE_MAX_DATA_SIZE}")
+    if rp.registered:
+        raise OSError(errno.EINVAL, f"this kretprobe is registered already, at {place.address:#x}")
+    if rp.maxactive <= 0:
+        rp.maxactive = max(10, 2 * num_possible_cpus())
+    _free_idle()
+    rp._allocate()
+    probes.register_kprobe(rp.kp)
+
+
+def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
+    """Register the first `num`, or all; on the first error those before it are unregistered, and it is raised (KP-58)."""
+    count = len(rps) if num is None else num
+    if count <= 0:
+        raise OSError(errno.EINVAL, f"{count} kretprobes cannot be registered")
+    done: list[kretprobe] = []
+    try:
+        for rp in rps[:count]:
+            register_kretprobe(rp)
+            done.append(rp)
+    except OSError:
+        if done:
+            unregister_kretprobes(done)
+        raise
+
+
+def unregister_kretprobe(rp: kretprobe) -> None:
+    """Take `rp` off. Calls that it waits for return without its handler (KP-84)."""
+    unregister_kretprobes([rp])
+
+
+def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
+    """Take the first `num` off, or all. One that is not registered only gets its addr cleared."""
+    chosen = list(rps[: len(rps) if num is None else max(num, 0)])
+    leaving = [rp for rp in chosen if rp.registered]
+    for rp in leaving:
+        rp._native.flags |= STOPPED
+    probes.unregister_kprobes([rp.kp for rp in chosen])
+    with kprobe_mutex:
+        _leaving.extend(map(_Leaving, leaving))
+    _free_idle()
+
+
+class _Leaving:
+    """What calls that have not returned yet may still refer to: the native half of an unregistered kretprobe."""
+
+    def __init__(self, rp: kretprobe) -> None:
+        self.native = rp._native
+        self.keep = (rp._instances, rp._codes, rp.kp.native)
+        self.count = rp.maxactive
+
+    def is_idle(self) -> bool:
+        """Whether every instance is free. None can be taken any more."""
+        free, index = 0, self.native.free & _INDEX
+        while index:
+            free += 1
+            index = Instance.ctypes.from_address(self.native.instances + (index - 1) * self.native.stride).next_free
+        return free == self.count
+
+
+_leaving: list[_Leaving] = []
+
+
+def _free_idle() -> None:
+    with kprobe_mutex:
+        _leaving[:] = [one for one in _leaving if not one.is_idle()]
+
+
+def disable_kretprobe(rp: kretprobe) -> None:
+    """disable_kprobe(&rp->kp): calls that it waits for still get its handler (KP-80, KP-86)."""
+    probes.disable_kprobe(rp.kp)
+
+
+def enable_kretprobe(rp: kretprobe) -> None:
+    """enable_kprobe(&rp->kp) (KP-86)."""
+    probes.enable_kprobe(rp.kp)

@@ -1,0 +1,79 @@
+"""Where calls return to whose return slot a kretprobe has overwritten: a stub of each place's own, and the list they run."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ftrace.lists import ListRecord
+from ftrace.probe import NativeProbe
+from ftrace.records import CALLBACK, COMPLETE, HAS_EXIT
+from ftrace.runtime import runtime
+from ftrace.tracer import tracer
+from ftrace.unwinding import describe_stubs
+from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
+from kprobes import patching
+from kprobes.ftrace_site import RETURN_DATA
+from kprobes.runtime import kprobe_runtime
+from kprobes.x86_64.return_stub import return_stub
+from sandbox import memory
+
+if TYPE_CHECKING:
+    from kprobes.aggregate import Aggregate
+    from sandbox.memory import TextMapping
+
+_PIECE = 16 * memory.PAGE
+
+
+class _Room:
+    """The stubs near one text. The first 16 bytes of a piece are the addresses that every stub has to know."""
+
+    def __init__(self, text: TextMapping) -> None:
+        self.text = text
+        self.pieces: list[TextMapping] = []
+        self._next = self._end = 0
+
+    def take(self) -> tuple[TextMapping, int]:
+        if self._next == self._end:
+            self._grow()
+        where, self._next = self._next, self._next + STUB_SIZE
+        return self.pieces[-1], where
+
+    def _grow(self) -> None:
+        name = f"{self.text.name}-returns"
+        piece = memory.allocate_text((self.text.base, self.text.end), _PIECE, name)
+        image = runtime().image
+        words = (image.address("ftrace_exit_complete"), image.address("ftrace_entry_slow"))
+        patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
+        self.pieces.append(piece)
+        self._next, self._end = piece.base + STUB_SIZE, piece.end
+        describe_stubs(runtime(), name, self._next, piece.end - self._next, False)
+
+
+_rooms: dict[TextMapping, _Room] = {}
+
+
+@cache
+def return_list() -> ListRecord:
+    """What a call comes in with whose return was hooked here: a list of one, which runs the kretprobes."""
+    exit_ = kprobe_runtime().image.address("kprobe_return_handler")
+    probe = NativeProbe(
+        tracer().table.lines, kind=CALLBACK | HAS_EXIT, flags=COMPLETE, exit=exit_, data_size=RETURN_DATA
+    )
+    return ListRecord(runtime(), (probe,), after_prologue=False)
+
+
+def give_return_stub(place: Aggregate) -> None:
+    """Let the returns of the function at `place` be hooked, if they cannot be yet. Within `patching()`."""
+    if place.record.return_stub:
+        return
+    room = _rooms.setdefault(place.text, _Room(place.text))
+    piece, where = room.take()
+    patching.write(piece, where, return_stub(runtime().template, where, place.address, piece.base))
+    place.record.return_list = return_list().address
+    place.record.return_stub = where + RETURN_POINT
+
+
+def is_return_stub(address: int) -> bool:
+    """Whether hooked calls return to `address`."""
+    return any(address in piece for room in _rooms.values() for piece in room.pieces)
