@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import kprobes.kprobe as api
+import kprobes.kretprobe as returns
 import kprobes.switch as switch
 from ftrace.dispatch import pt_regs
+from kprobes.records import Instance
 from tests.scenarios import handlers
-from tests.scenarios.handlers import Invocation
+from tests.scenarios.handlers import Invocation, data_text, data_words
 from tests.scenarios.machine import Machine, NotSupported, attempt
 from tests.scenarios.probes import guarded, shown
 from tests.scenarios.script import Declaration
@@ -95,6 +97,71 @@ class Kprobe:
 
     def _where(self, ip: str) -> str:
         return f"addr={self._at()} regs.ip={ip}"
+
+
+class Kretprobe:
+    """`kretprobe NAME ...`"""
+
+    kind = "r"
+
+    def __init__(self, machine: Machine, declaration: Declaration) -> None:
+        options = declaration.options
+        self.name, self.show, self.hits = declaration.name, shown(declaration), [0, 0]
+        self.machine = machine
+        self._declared = _place(machine, declaration)
+        self._flags = api.KPROBE_FLAG_DISABLED * ("disabled" in options)
+        self._stored: dict[int, set[int]] = {}
+        self.api = returns.kretprobe(
+            **self._declared,
+            entry_handler=guarded(machine, _PRE, self._entry) if "entry" in options else None,
+            handler=guarded(machine, _PRE, self._ret) if "ret" in options else None,
+            maxactive=int(options.get("maxactive", "0")),
+            data_size=int(options.get("data", "0")),
+            flags=self._flags,
+        )
+
+    @property
+    def kp(self) -> Any:
+        """The kprobe in it."""
+        return self.api.kp
+
+    def reset(self) -> None:
+        """Address and flags as they were declared; only while it is not registered."""
+        if not self.kp.registered:
+            self.kp.addr, self.kp.flags = self._declared["addr"], self._flags
+
+    def nmissed(self) -> str:
+        """Both counters."""
+        return f"{self.api.nmissed} kp={self.kp.nmissed}"
+
+    def close(self) -> None:
+        """Unregister it if it is registered."""
+        if self.api.registered:
+            returns.unregister_kretprobe(self.api)
+
+    def _invocation(self, handler: str, ri: int, regs: int) -> Invocation:
+        number = 0 if handler == "entry" else 1
+        self.hits[number] += 1
+        size = self.api.data_size
+        words = data_words(ri + Instance.offset("data") if size else None, size)
+        stored = self._stored.setdefault(ri, set())
+        return Invocation(self, handler, self.hits[number], pt_regs.ctypes.from_address(regs), words, stored)
+
+    def _entry(self, ri: int, regs: int) -> int:
+        self._stored[ri] = set()
+        invocation = self._invocation("entry", ri, regs)
+        at, name = invocation.regs.ip, self.machine.targets.name
+        where = f"{name(self.kp.addr)}+1" if at == self.kp.addr + 1 else name(at)
+        return handlers.run(self.machine, invocation, f"regs.ip={where} data={data_text(self.machine, invocation)}")
+
+    def _ret(self, ri: int, regs: int) -> int:
+        invocation = self._invocation("ret", ri, regs)
+        targets, registers = self.machine.targets, invocation.regs
+        where = (
+            f"regs.ip={targets.name(registers.ip)} retaddr={targets.name(Instance.ctypes.from_address(ri).ret_addr)}"
+        )
+        where += f" rv={targets.value(registers.ax)} data={data_text(self.machine, invocation)}"
+        return handlers.run(self.machine, invocation, where)
 
 
 # -- steps --------------------------------------------------------------------------------------------------------
@@ -197,6 +264,12 @@ STEPS: dict[str, Callable[..., str]] = {
     "enable_kprobe": _on(api.enable_kprobe),
     "register_kprobes": _on_several(api.register_kprobes),
     "unregister_kprobes": _on_several(api.unregister_kprobes),
+    "register_kretprobe": _on(returns.register_kretprobe),
+    "unregister_kretprobe": _on(returns.unregister_kretprobe),
+    "disable_kretprobe": _on(returns.disable_kretprobe),
+    "enable_kretprobe": _on(returns.enable_kretprobe),
+    "register_kretprobes": _on_several(returns.register_kretprobes),
+    "unregister_kretprobes": _on_several(returns.unregister_kretprobes),
     "reset_kprobe": _reset,
     "reset_kretprobe": _reset,
     "addr": _addr,
@@ -205,4 +278,4 @@ STEPS: dict[str, Callable[..., str]] = {
     "opt_wait": _opt_wait,
 }
 
-KINDS: dict[str, Callable[[Machine, Declaration], Any]] = {"kprobe": Kprobe}
+KINDS: dict[str, Callable[[Machine, Declaration], Any]] = {"kprobe": Kprobe, "kretprobe": Kretprobe}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import sandbox
 from ftrace.tracer import tracer
+from kprobes.return_stubs import is_return_stub
 from sandbox.module import Module
 from tests.scenarios.assembly import RETURN, label_table, module_ir, parse_targets
 
@@ -90,7 +91,7 @@ class Targets:
         """Whether it is in the stubs that hooked calls return to."""
         block = tracer().table.block_of(self.module)
         stubs = block.stub_text if block else None
-        return stubs is not None and address in stubs
+        return is_return_stub(address) or (stubs is not None and address in stubs)
 
 
 class CallRoom:
