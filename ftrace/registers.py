@@ -29,7 +29,7 @@ class RegisterFunction(NativeFunction):
         return self._python(*arguments)
 
 
-def _in_python(python: Callable[..., Any]) -> Callable[[Any], RegisterFunction]:
+def in_python(python: Callable[..., Any]) -> Callable[[Any], RegisterFunction]:
     """Decorator: the native form of a Python function."""
     return lambda function: RegisterFunction(function, python)
 
@@ -81,7 +81,7 @@ def _stack_pointer(regs: Any) -> int:
     return int(regs.sp)
 
 
-@_in_python(_stack_nth)
+@in_python(_stack_nth)
 @native
 def regs_get_kernel_stack_nth(regs: ptr[pt_regs], n: u64) -> u64:
     word: array[u64, 1] = zeroed
@@ -89,7 +89,7 @@ def regs_get_kernel_stack_nth(regs: ptr[pt_regs], n: u64) -> u64:
     return word[0]
 
 
-@_in_python(_argument)
+@in_python(_argument)
 @native
 def regs_get_kernel_argument(regs: ptr[pt_regs], n: u64) -> u64:
     if n == 0:
@@ -107,31 +107,31 @@ def regs_get_kernel_argument(regs: ptr[pt_regs], n: u64) -> u64:
     return regs_get_kernel_stack_nth(regs, n - 5)
 
 
-@_in_python(_return_value)
+@in_python(_return_value)
 @native(inline=True)
 def regs_return_value(regs: ptr[pt_regs]) -> u64:
     return regs.ax
 
 
-@_in_python(_set_return_value)
+@in_python(_set_return_value)
 @native(inline=True)
 def regs_set_return_value(regs: ptr[pt_regs], value: u64) -> void:
     regs.ax = value
 
 
-@_in_python(_instruction_pointer)
+@in_python(_instruction_pointer)
 @native(inline=True)
 def instruction_pointer(regs: ptr[pt_regs]) -> u64:
     return regs.ip
 
 
-@_in_python(_set_instruction_pointer)
+@in_python(_set_instruction_pointer)
 @native(inline=True)
 def instruction_pointer_set(regs: ptr[pt_regs], address: u64) -> void:
     regs.ip = address
 
 
-@_in_python(_stack_pointer)
+@in_python(_stack_pointer)
 @native(inline=True)
 def kernel_stack_pointer(regs: ptr[pt_regs]) -> u64:
     return regs.sp

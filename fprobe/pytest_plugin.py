@@ -1,0 +1,208 @@
+"""Fixtures for tests of handlers: load a program, attach, call, and assert on hits, misses and order (docs/pytest.md).
+
+Nothing but pytest is imported until a fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from fprobe.attachment import Attachment
+    from fprobe.recorder import Recorder
+    from sandbox.module import Module
+
+FLAVOURS = ("fentry", "patchable", "mcount")
+_ALL = "all"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of this plugin."""
+    group = parser.getgroup("fprobe", "function probes")
+    group.addoption(
+        "--fprobe-flavour", default="fentry", metavar="NAMES",
+        help="stub flavours that fprobe_load compiles programs with: fentry, patchable, mcount, several with commas, "
+        "or all; each test that loads a program runs once with each (fentry)",
+    )  # fmt: skip
+    group.addoption(
+        "--fprobe-trace", metavar="PATTERN",
+        help="record the calls of functions that match, in programs that fprobe_load has loaded; shown if the test fails",
+    )  # fmt: skip
+
+
+def _flavours(config: pytest.Config) -> list[str]:
+    given = config.getoption("--fprobe-flavour")
+    return list(FLAVOURS) if given == _ALL else given.split(",")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse what is no flavour."""
+    unknown = [name for name in _flavours(config) if name not in FLAVOURS]
+    if unknown:
+        raise pytest.UsageError(
+            f"--fprobe-flavour: no stub flavour {unknown[0]!r}; there are: {', '.join(FLAVOURS)}, all"
+        )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """With several flavours, a test that loads programs runs with each."""
+    flavours = _flavours(metafunc.config)
+    if "fprobe_flavour" in metafunc.fixturenames and len(flavours) > 1:
+        metafunc.parametrize("fprobe_flavour", flavours, indirect=True)
+
+
+class _Session:
+    """What the fixtures have done for one test."""
+
+    def __init__(self, item: Any) -> None:
+        from ftrace.tracer import tracer
+
+        self.item = item
+        self.modules: list[Module] = []
+        self.attached: list[Attachment] = []
+        self.watched: list[Attachment] = []
+        self.traces: list[Recorder] = []
+        self.before = list(tracer().enabled)
+
+    def keep(self, attachment: Attachment, allow_errors: bool = False) -> Attachment:
+        """Detach it after the test, which fails if a handler of it raises and that is not allowed."""
+        self.attached.append(attachment)
+        if not allow_errors:
+            self.watched.append(attachment)
+        return attachment
+
+    def trace(self, module: Module) -> None:
+        """Record the calls that --fprobe-trace asks for."""
+        pattern = self.item.config.getoption("--fprobe-trace")
+        if not pattern:
+            return
+        from fprobe.recorder import record
+        from ftrace.glob import parse
+
+        wanted = parse(pattern)
+        sites = zip(module.sites, module.site_functions, strict=True)
+        addresses = [site for site, function in sites if wanted.matches(function.name)]
+        if addresses:
+            self.traces.append(record(addresses))
+
+    def check(self) -> None:
+        """Raise what a handler has raised."""
+        for attachment in self.watched:
+            if attachment.fp.errors.first is not None:
+                raise attachment.fp.errors.first
+
+    def end(self) -> list[str]:
+        """Detach and unload everything; the functions that the test itself has left probed."""
+        from ftrace.tracer import tracer
+
+        for attachment in (*self.attached, *(trace.probe for trace in self.traces)):
+            attachment.detach()
+        left = [ops for ops in tracer().enabled if ops not in self.before]
+        names = sorted({str(location) for ops in left for location in ops.selection().locations()})
+        for ops in left:
+            ops.detach()
+        for module in reversed(self.modules):
+            module.unload()
+        return names or ["no function"] * bool(left)
+
+
+_SESSION = pytest.StashKey[_Session]()
+
+
+@pytest.fixture
+def _fprobe_session(request: pytest.FixtureRequest) -> Generator[_Session, None, None]:
+    session = request.node.stash[_SESSION] = _Session(request.node)
+    yield session
+    left = session.end()
+    if left:
+        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        pytest.fail(f"the test has left probes registered, on {shown}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """A handler that raised makes the test fail, unless the test has failed already."""
+    result = yield
+    session = pyfuncitem.stash.get(_SESSION, None)
+    if session is not None:
+        session.check()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
+    """Show the calls of a test that has failed."""
+    report = yield
+    session = item.stash.get(_SESSION, None)
+    if session is not None and call.when == "call" and report.failed:
+        for trace in session.traces:
+            if trace.events:
+                report.sections.append((f"fprobe trace of {len(trace.events)} events", trace.tree()))
+    return report
+
+
+@pytest.fixture
+def fprobe_flavour(request: pytest.FixtureRequest) -> str:
+    """The stub flavour that programs are compiled with: see --fprobe-flavour."""
+    return str(getattr(request, "param", _flavours(request.config)[0]))
+
+
+@pytest.fixture
+def fprobe_load(
+    _fprobe_session: _Session, fprobe_flavour: str, request: pytest.FixtureRequest
+) -> Callable[..., Module]:
+    """fprobe_load(source, **options): load a program for the time of the test.
+
+    What `sandbox.load` takes; a relative path is looked for beside the test's file first.
+    """
+    import sandbox
+
+    def load(source: Any, **options: Any) -> Module:
+        if isinstance(source, Path):
+            beside = request.path.parent / source
+            source = beside if beside.exists() else source
+        module = sandbox.load(source, **{"flavour": fprobe_flavour, **options})
+        _fprobe_session.modules.append(module)
+        _fprobe_session.trace(module)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def fprobe_demo(fprobe_load: Callable[..., Module]) -> Module:
+    """The built-in demo program, loaded."""
+    import sandbox.demo
+
+    return fprobe_load(sandbox.demo.source(), name=sandbox.demo.NAME)
+
+
+@pytest.fixture
+def fprobe_attach(_fprobe_session: _Session) -> Callable[..., Attachment]:
+    """fprobe_attach(target, **options): what `fprobe.attach` takes, attached until the end of the test.
+
+    A Python handler that raises makes the test fail with its exception, but not with `allow_errors=True`.
+    """
+    import fprobe
+
+    def attach(*arguments: Any, allow_errors: bool = False, **options: Any) -> Attachment:
+        return _fprobe_session.keep(fprobe.attach(*arguments, **options), allow_errors).attach()
+
+    return attach
+
+
+@pytest.fixture
+def fprobe_record(_fprobe_session: _Session) -> Callable[..., Recorder]:
+    """fprobe_record(target, **options): a recorder of calls (`fprobe.recorder.Recorder`), attached until the end of the test."""
+    from fprobe.recorder import record
+
+    def start(*arguments: Any, **options: Any) -> Recorder:
+        recorder = record(*arguments, **options)
+        _fprobe_session.keep(recorder.probe)
+        return recorder
+
+    return start

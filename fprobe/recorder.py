@@ -1,0 +1,119 @@
+"""A probe that keeps what it sees, in order: for tests that assert on who was called, with what, and what came back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fprobe.attachment import Attachment, attach
+from ftrace.registers import regs_get_kernel_argument, regs_return_value
+from ftrace.tracer import tracer
+
+ENTRY, EXIT = "entry", "exit"
+_MARKS = {ENTRY: "> ", EXIT: "< "}
+MAX_PENDING = 1 << 24
+"""Calls that may be under way at the same time: more than all shadow stacks hold, so that recursion is not missed."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One entry or return. `regs`: a copy of the registers at that moment; `depth`: recorded calls around it, in its thread."""
+
+    kind: str
+    function: str
+    regs: Any
+    ret_ip: int
+    depth: int
+    thread: int
+
+    def __str__(self) -> str:
+        return _MARKS[self.kind] + self.function
+
+    def argument(self, n: int) -> int:
+        """The n-th integer or pointer argument, from 0, of the six in registers; of an entry."""
+        if not 0 <= n < 6:
+            raise IndexError(f"argument {n} is not in a register: there are 0 to 5")
+        return int(regs_get_kernel_argument(self.regs, n))
+
+    @property
+    def result(self) -> int:
+        """What the function returned, as an unsigned word; of an exit."""
+        return int(regs_return_value(self.regs))
+
+
+class Recorder:
+    """Attached to functions, it keeps an Event for each of their entries and returns. Made by `record`."""
+
+    def __init__(self, target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> None:
+        self.events: list[Event] = []
+        """What happened, oldest first; of several threads in the order in which their handlers ran."""
+        self._thread = threading.local()
+        self._names: dict[int, str] = {}
+        handlers = {"entry": self._entry, "exit": self._exit}
+        self.probe: Attachment = attach(target, exclude=exclude, **{"nr_maxactive": MAX_PENDING, **handlers, **options})
+
+    @property
+    def calls(self) -> list[str]:
+        """The names of the functions that were entered, in order."""
+        return [event.function for event in self.events if event.kind == ENTRY]
+
+    @property
+    def order(self) -> list[str]:
+        """Entries and returns: `["> outer", "> inner", "< inner", "< outer"]`."""
+        return [str(event) for event in self.events]
+
+    def of(self, function: str, kind: str = ENTRY) -> list[Event]:
+        """The entries (or exits) of one function."""
+        return [event for event in self.events if event.function == function and event.kind == kind]
+
+    def results(self, function: str) -> list[int]:
+        """What one function returned each time, as unsigned words."""
+        return [event.result for event in self.of(function, EXIT)]
+
+    def clear(self) -> None:
+        """Forget what happened so far."""
+        self.events.clear()
+
+    def tree(self) -> str:
+        """The calls as an indented text."""
+        return "".join(f"{'  ' * event.depth}{event}\n" for event in self.events)
+
+    @property
+    def _frames(self) -> list[int]:
+        """Where the return slots of this thread's recorded calls are, outermost first."""
+        frames: list[int] | None = getattr(self._thread, "frames", None)
+        if frames is None:
+            frames = self._thread.frames = []
+        return frames
+
+    def _entry(self, fp: Any, entry_ip: int, ret_ip: int, regs: Any, data: Any) -> None:
+        frames = self._frames
+        while frames and frames[-1] < regs.sp:  # calls whose return was not seen
+            frames.pop()
+        self._note(ENTRY, entry_ip, ret_ip, regs, len(frames))
+        frames.append(regs.sp)
+
+    def _exit(self, fp: Any, entry_ip: int, ret_ip: int, regs: Any, data: Any) -> None:
+        frames, slot = self._frames, regs.sp - 8
+        while frames and frames[-1] < slot:
+            frames.pop()
+        if frames and frames[-1] == slot:
+            frames.pop()
+        self._note(EXIT, entry_ip, ret_ip, regs, len(frames))
+
+    def _note(self, kind: str, entry_ip: int, ret_ip: int, regs: Any, depth: int) -> None:
+        name = self._names.get(entry_ip)
+        if name is None:
+            location = tracer().table.location(entry_ip)
+            name = self._names[entry_ip] = location.name if location else f"{entry_ip:#x}"
+        kept = type(regs).from_buffer_copy(regs)
+        self.events.append(Event(kind, name, kept, ret_ip, depth, threading.get_ident()))
+
+
+def record(target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> Recorder:
+    """Attach a recorder; `options` are those of `fprobe.attach`. Raises OSError as that does."""
+    recorder = Recorder(target, exclude, **options)
+    recorder.probe.attach()
+    return recorder
