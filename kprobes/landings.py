@@ -1,0 +1,220 @@
+"""Where punned jumps land: five or fourteen bytes that lead on to the detour, on pages placed where the windows are.
+
+Pages that exist are used first. Pages for small windows, which have little choice, share memory: several addresses show the
+same page of the file, at most one landing at each of its bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from typing import TYPE_CHECKING
+
+from kprobes.x86_64.relocate import JMP32_SIZE, jump
+from sandbox import memory
+from sandbox.memory import PAGE
+from sandbox.scattered import ScatteredText
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kprobes.puns import Window
+
+FAR_SIZE = 14
+_FAR_JUMP = bytes.fromhex("ff2500000000")
+MOST_PAGES = 40_000
+"""How many pages there may be in all, of the 65,530 mappings that Linux allows a process by default."""
+_TRIED = 8
+_SHARED = 24
+_STACK_ROOM, _HEAP_ROOM = 64 << 20, 256 << 20
+_WIDE = PAGE
+
+
+class Gaps:
+    """The free address space, as it was when this was made."""
+
+    def __init__(self) -> None:
+        spans = [_with_room(start, end, path) for start, end, _permissions, path in memory.mappings()]
+        self._starts = [start for start, _ in spans]
+        self._ends = [end for _, end in spans]
+
+    def free(self, page: int) -> bool:
+        """Whether the page at this address is free."""
+        index = bisect_right(self._starts, page + PAGE - 1) - 1
+        return index < 0 or self._ends[index] <= page
+
+    def first_free(self, low: int, high: int) -> int | None:
+        """The lowest free page that lies in [low, high) altogether."""
+        page = (low + PAGE - 1) & -PAGE
+        while page + PAGE <= high:
+            index = bisect_right(self._starts, page + PAGE - 1) - 1
+            if index < 0 or self._ends[index] <= page:
+                return page
+            page = (self._ends[index] + PAGE - 1) & -PAGE
+        return None
+
+    def take(self, page: int) -> None:
+        """The page is not free any more."""
+        index = bisect_right(self._starts, page)
+        if index and self._ends[index - 1] == page:
+            self._ends[index - 1] = page + PAGE
+            return
+        self._starts.insert(index, page)
+        self._ends.insert(index, page + PAGE)
+
+
+def _with_room(start: int, end: int, path: str) -> tuple[int, int]:
+    """A mapping with what it may yet grow into."""
+    if path == "[stack]":
+        return start - _STACK_ROOM, end
+    if path == "[heap]":
+        return start, end + _HEAP_ROOM
+    return start, end
+
+
+def _run(used: int, low: int, high: int, size: int) -> int | None:
+    """The lowest offset in [low, high) of `size` bytes that are free by the bit mask `used`; they end within the page."""
+    high = min(high, PAGE - size + 1)
+    if low >= high:
+        return None
+    free = ~used & (1 << PAGE) - 1
+    starts = free
+    for shift in range(1, size):
+        starts &= free >> shift
+    starts &= (1 << high) - (1 << low)
+    return (starts & -starts).bit_length() - 1 if starts else None
+
+
+class LandingRoom:
+    """The landings of one text mapping."""
+
+    def __init__(self, name: str) -> None:
+        self.text = ScatteredText(f"{name}-landings")
+        self._used: list[int] = []
+        self._pages: list[int] = []
+        self._wide: list[int] = []
+        self._shared: list[int] = []
+        self._gaps: Gaps | None = None
+        self.count = 0
+
+    def refresh(self) -> None:
+        """Look at the address space again, since others may have mapped something."""
+        self._gaps = None
+
+    @property
+    def gaps(self) -> Gaps:
+        """What is free."""
+        if self._gaps is None:
+            self._gaps = Gaps()
+        return self._gaps
+
+    def take(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
+        """Write a landing that leads to `target` into one of the windows; the window and its address. None: no room."""
+        for choose in (self._on_page, self._on_new_page):
+            for window in windows:
+                size = _size(window, target)
+                address = choose(window, size)
+                if address is not None:
+                    self._write(address, size, target)
+                    return window, address
+        return None
+
+    def _write(self, address: int, size: int, target: int) -> None:
+        code = jump(address, target) if size == JMP32_SIZE else _FAR_JUMP + target.to_bytes(8, "little")
+        for at in range(address, address + size):
+            page = self.text.page_at(at)
+            assert page is not None
+            self._used[page] |= 1 << at % PAGE
+        self.text.write(address, code)
+        self.count += 1
+
+    def _on_page(self, window: Window, size: int) -> int | None:
+        """Room on a page that exists."""
+        pages = self._wide if window.high - window.low > _WIDE else self._pages
+        first, last = bisect_left(pages, window.low & -PAGE), bisect_left(pages, window.high)
+        for page in reversed(pages[max(first, last - _TRIED) : last]):
+            number = self.text.page_at(page)
+            assert number is not None
+            offset = _run(self._used[number], max(window.low - page, 0), min(window.high - page, PAGE), size)
+            if offset is not None:
+                return page + offset
+        return None
+
+    def _on_new_page(self, window: Window, size: int) -> int | None:
+        """Room on a page that is free by now."""
+        if len(self.text) >= MOST_PAGES:
+            return None
+        if window.high - window.low > _WIDE:
+            return self._on_wide(window)
+        page = window.low & -PAGE
+        while page < window.high:
+            low, high = max(window.low - page, 0), min(window.high - page, PAGE)
+            if self.gaps.free(page):
+                number, offset = self._shareable(low, high, size)
+                if offset is not None and self._place(page, number):
+                    return page + offset
+            page += PAGE
+        return self._across(window, size)
+
+    def _on_wide(self, window: Window) -> int | None:
+        page = self.gaps.first_free(window.low, window.high)
+        while page is not None:
+            if self._place(page, self._fresh()):
+                insort(self._wide, page)
+                return page
+            page = self.gaps.first_free(page + PAGE, window.high)
+        return None
+
+    def _shareable(self, low: int, high: int, size: int) -> tuple[int, int | None]:
+        """A file page with room at these offsets: one that is shared already, or a fresh one."""
+        for number in self._shared[-_SHARED:]:
+            offset = _run(self._used[number], low, high, size)
+            if offset is not None:
+                return number, offset
+        if _run(0, low, high, size) is None:
+            return 0, None
+        self._shared.append(self._fresh())
+        return self._shared[-1], _run(0, low, high, size)
+
+    def _across(self, window: Window, size: int) -> int | None:
+        """A landing over the end of a page, where there is no other choice."""
+        for address in range(max(window.low, window.high - size), window.high):
+            first, second = address & -PAGE, (address + size - 1) & -PAGE
+            if first != second and self._free_bytes(address, size) and self._place_both(first, second):
+                return address
+        return None
+
+    def _free_bytes(self, address: int, size: int) -> bool:
+        for at in range(address, address + size):
+            page = self.text.page_at(at)
+            if page is None and not self.gaps.free(at & -PAGE):
+                return False
+            if page is not None and self._used[page] >> at % PAGE & 1:
+                return False
+        return True
+
+    def _place_both(self, first: int, second: int) -> bool:
+        return all(page in self.text or self._place(page, self._fresh()) for page in (first, second))
+
+    def _fresh(self) -> int:
+        self._used.append(0)
+        return self.text.new_page()
+
+    def _place(self, page: int, number: int) -> bool:
+        """Map a file page at an address; False if somebody else was there first."""
+        self.gaps.take(page)
+        try:
+            self.text.place(page, number)
+        except FileExistsError:
+            return False
+        insort(self._pages, page)
+        return True
+
+    def close(self) -> None:
+        """Give everything back; nobody can be in the text any more."""
+        self.text.unmap()
+
+
+def _size(window: Window, target: int) -> int:
+    """What a landing takes: a rel32 jump if `target` is in its reach from all of the window."""
+    near = max(abs(target - window.low), abs(target - window.high)) < memory.REACH
+    return JMP32_SIZE if near else FAR_SIZE

@@ -1,0 +1,311 @@
+"""Jump optimisation: which probes become jumps, when, and when they go back (KP-60..73).
+
+Beyond the kernel, a probe on any single instruction may become a jump (kprobes.safety says why that is sound) wherever a
+punned jump finds a free place to land. `why_not` says of every other which rule was against it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kprobes import patching, switch
+from kprobes.aggregate import aggregates, between
+from kprobes.jumps import Jump, Read, close_room, jump_room, live_text, restore, rooms, write_jumps
+from kprobes.safety import Refusal
+from kprobes.x86_64.relocate import JMP32_SIZE
+
+if TYPE_CHECKING:
+    from kprobes.aggregate import Aggregate
+    from sandbox.memory import TextMapping
+
+DELAY = 0.05
+"""Seconds from the first kick to the optimiser's run (KP-65)."""
+
+
+class JumpOptimizer:
+    """The queues. A place with a jump in its text has `covered`; one that is queued, or has one, is `optimized`."""
+
+    def __init__(self) -> None:
+        self.allowed = True
+        self.dense = False
+        self.refusals: dict[int, Refusal] = {}
+        self._jumps: dict[int, Jump] = {}
+        self._queued: dict[int, Aggregate] = {}
+        self._leaving: dict[int, Aggregate] = {}
+        self._worker = _Worker(self)
+
+    # -- what kprobes.switch asks -------------------------------------------------------------------------------
+
+    def arming(self, place: Aggregate) -> bool:
+        """See kprobes.switch.Optimizer."""
+        self._disturb(place)
+        return self._leaving.pop(place.address, None) is not None
+
+    def try_to_optimize(self, place: Aggregate) -> None:
+        """See kprobes.switch.Optimizer."""
+        if place.optimized or not self._wanted(place):
+            return
+        jump = self._prepared(place)
+        if isinstance(jump, Refusal):
+            self.refusals[place.address] = jump
+        elif self.dense or self._aim(jump, live_text):
+            self._queued[place.address] = place
+            place.optimized = True
+            place.record.optimized = jump.copy
+            self._worker.kick()
+
+    def disarming(self, place: Aggregate, immediate: bool) -> bool:
+        """See kprobes.switch.Optimizer."""
+        if place.covered and not immediate:
+            self._leaving[place.address] = place
+            self._worker.kick()
+            return True
+        self.unoptimize(place)
+        self._disturb(place)
+        return False
+
+    def unoptimize(self, place: Aggregate) -> None:
+        """See kprobes.switch.Optimizer."""
+        self._queued.pop(place.address, None)
+        self._leaving.pop(place.address, None)
+        if place.covered:
+            self._restore([place])
+        _clear(place)
+
+    def forget(self, place: Aggregate) -> None:
+        """See kprobes.switch.Optimizer."""
+        self._queued.pop(place.address, None)
+        self._leaving.pop(place.address, None)
+        self.refusals.pop(place.address, None)
+        jump = self._jumps.pop(place.address, None)
+        if jump is not None:
+            jump.withdraw()
+        place.covered = b""
+        _clear(place)
+
+    def release(self, text: TextMapping) -> None:
+        """See kprobes.switch.Optimizer."""
+        close_room(text)
+
+    # -- the rules ----------------------------------------------------------------------------------------------
+
+    def _wanted(self, place: Aggregate) -> bool:
+        """KP-63."""
+        if not self.allowed or not switch.kprobes_enabled() or place.insn is None:
+            return False
+        if place.disabled or place.has_post:
+            return False
+        near = between(place.address + 1, place.address + max(JMP32_SIZE, place.length))
+        return self.dense or not any(other.children and not other.disabled for other in near)
+
+    def _prepared(self, place: Aggregate) -> Jump | Refusal:
+        known = self._jumps.get(place.address)
+        if known is not None:
+            return known
+        try:
+            jump = jump_room(place.text).prepare(place)
+        except OSError as error:
+            return Refusal("no memory", str(error))
+        if isinstance(jump, Jump):
+            self._jumps[place.address] = jump
+        return jump
+
+    def _aim(self, jump: Jump, read: Read) -> bool:
+        """Choose where a jump goes; False, and refused, if there is nowhere."""
+        refusal = jump.aim(read)
+        if refusal is not None:
+            self.refusals[jump.address] = refusal
+            return False
+        self.refusals.pop(jump.address, None)
+        return True
+
+    # -- jumps over a byte that changes -------------------------------------------------------------------------
+
+    def _over(self, address: int) -> list[Aggregate]:
+        """Places whose jumps in the text borrow the byte at `address`."""
+        return [place for place in between(address - JMP32_SIZE + 1, address) if place.covered]
+
+    def _disturb(self, changing: Aggregate) -> None:
+        """The first byte of a place changes: jumps that borrow it are taken back, and those that would are not written.
+
+        They are not queued again (KP-69), but where optimisation is dense.
+        """
+        over = self._restore(self._over(changing.address))
+        near = between(changing.address - JMP32_SIZE + 1, changing.address)
+        over += [place for place in near if place.address in self._queued and not self.dense]
+        for place in over:
+            self._queued.pop(place.address, None)
+            _clear(place)
+        if self.dense:
+            self._requeue(over)
+
+    def _restore(self, places: Iterable[Aggregate]) -> list[Aggregate]:
+        """Breakpoints in place of these jumps and of all that borrow their bytes; all of those, ascending."""
+        found: dict[int, Aggregate] = {}
+        left = list(places)
+        while left:
+            place = left.pop()
+            if place.address not in found:
+                found[place.address] = place
+                left += self._over(place.address)
+        every = [found[address] for address in sorted(found)]
+        if every:
+            restore(every)
+        return every
+
+    def _requeue(self, places: Iterable[Aggregate]) -> None:
+        for place in places:
+            if place.armed:
+                self.try_to_optimize(place)
+
+    # -- the optimiser's run ------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is queued."""
+        return bool(self._queued or self._leaving)
+
+    def run(self) -> None:
+        """First back, then forth (KP-65)."""
+        with patching.patching():
+            self._take_back()
+            self._write()
+
+    def _take_back(self) -> None:
+        leaving, self._leaving = self._leaving, {}
+        every = self._restore(place for place in leaving.values() if place.covered)
+        for place in every:
+            _clear(place)
+        for place in leaving.values():
+            if not place.armed:
+                self._requeue_over(place)
+                place.write_original()
+        self._requeue(place for place in every if place.address not in leaving)
+
+    def _requeue_over(self, place: Aggregate) -> None:
+        """What borrows the breakpoint that is about to go."""
+        over = self._restore(self._over(place.address))
+        for other in over:
+            _clear(other)
+        self._requeue(over)
+
+    def _write(self) -> None:
+        queued, self._queued = self._queued, {}
+        planned = _Planned()
+        for room in rooms():
+            room.refresh()
+        jumps = []
+        for address in sorted(queued, reverse=True):
+            place, jump = queued[address], self._jumps[address]
+            if jump.is_aimed(planned.read) or self._aim(jump, planned.read):
+                planned.add(jump)
+                jumps.append(jump)
+            else:
+                _clear(place)
+        write_jumps(jumps)
+
+
+def _clear(place: Aggregate) -> None:
+    place.optimized = False
+    place.record.optimized = 0
+
+
+class _Planned:
+    """The text as it will be once the jumps that have been planned are written."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, int] = {}
+
+    def add(self, jump: Jump) -> None:
+        self._bytes.update(enumerate(jump.code, jump.address))
+
+    def read(self, address: int, size: int) -> bytes:
+        live = live_text(address, size)
+        return bytes(self._bytes.get(address + index, byte) for index, byte in enumerate(live))
+
+
+class _Worker:
+    """The optimiser's thread: delayed work, which later kicks do not postpone."""
+
+    def __init__(self, optimizer: JumpOptimizer) -> None:
+        self._optimizer = optimizer
+        self._reset()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _reset(self) -> None:
+        self._kicked = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _after_fork(self) -> None:
+        self._reset()
+        if self._optimizer.busy:
+            self.kick()
+
+    def kick(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="kprobe-optimizer", daemon=True)
+            self._thread.start()
+        self._kicked.set()
+
+    def _work(self) -> None:
+        while True:
+            self._kicked.wait()
+            time.sleep(DELAY)
+            self._kicked.clear()
+            self._optimizer.run()
+            if self._optimizer.busy:
+                self._kicked.set()
+
+
+jump_optimizer = JumpOptimizer()
+switch.optimizer = jump_optimizer
+
+
+def wait_for_kprobe_optimizer() -> None:
+    """Return when everything that was queued has become a jump, or has gone back."""
+    while jump_optimizer.busy:
+        jump_optimizer.run()
+
+
+def kprobes_optimization() -> int:
+    """sysctl debug.kprobes-optimization, as it reads."""
+    return int(jump_optimizer.allowed)
+
+
+def set_kprobes_optimization(value: int) -> None:
+    """Write sysctl debug.kprobes-optimization (KP-73).
+
+    1: everything that may be is queued. 0: no jump is left when this returns, and none is made. Raises OSError(EINVAL) for
+    another value.
+    """
+    if value not in (0, 1):
+        raise OSError(errno.EINVAL, f"kprobes-optimization is 0 or 1, not {value}")
+    with patching.patching():
+        jump_optimizer.allowed = bool(value)
+        for place in list(aggregates.values()):
+            if value and place.armed and not place.on_ftrace:
+                jump_optimizer.try_to_optimize(place)
+            elif not value and place.optimized:
+                jump_optimizer.unoptimize(place)
+    if not value:
+        wait_for_kprobe_optimizer()
+
+
+def set_dense(on: bool) -> None:
+    """Whether probes become jumps beside other enabled ones, beyond KP-63 and KP-69.
+
+    A jump then borrows the bytes that its neighbours have by now; when those change it is taken back first, and queued
+    again. For probes on every instruction of a function.
+    """
+    with patching.patching():
+        jump_optimizer.dense = on
+
+
+def why_not(address: int) -> Refusal | None:
+    """Which rule was against a jump at `address`; None if none was, or nobody asked."""
+    return jump_optimizer.refusals.get(address)

@@ -1,0 +1,45 @@
+"""Native: what a hit of a jump-optimised probe does (KP-66..68, KP-72)."""
+
+from __future__ import annotations
+
+from ftrace.dispatch import pt_regs
+from kprobes.calling import finish
+from kprobes.dispatch import children_of, count_misses, enter, leave, run_all_pres
+from kprobes.kretprobe_entry import Hook
+from kprobes.records import HIT_ACTIVE, Record
+from sandbox.native import addressof, cast, extern, fn, native, null, ptr, u64, void, zeroed
+from sandbox.tasks import Task, current
+
+task_get = extern("task_get", fn[ptr[Task]])
+
+
+@native(noinline=True)
+def hit_without_task(record: ptr[Record]) -> ptr[Task]:
+    """A thread's first hit; null, and counted as missed, if there is no record left for it."""
+    task = task_get()
+    if task == null:
+        count_misses(children_of(record))
+    return task
+
+
+@native
+def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
+    """What the detour calls: all enabled children's pre_handlers, newest first, whatever they return."""
+    task = current()
+    if task == null:
+        task = hit_without_task(record)
+        if task == null:
+            return
+    outer = enter(task)
+    children = children_of(record)
+    if task.kprobe != 0:
+        count_misses(children)
+    else:
+        task.kprobe = cast(u64, record)
+        task.kprobe_status = HIT_ACTIVE
+        regs.ip = record.address + 1
+        hook: Hook = zeroed
+        hook.record = record
+        run_all_pres(task, children, regs, addressof(hook))
+        finish(task)
+    leave(task, outer)

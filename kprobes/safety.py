@@ -1,0 +1,154 @@
+"""Whether a probe may become a jump, and which rule says no (KP-60, KP-61).
+
+A jump of ours takes the place of one instruction and of nothing else: either it is as long as the jump, or the jump is punned
+(kprobes.puns). No thread can stand inside of it, whatever it was doing before; no jump, landing pad or jump table can lead
+into it unless it leads into the middle of an instruction. So the kernel's rules about the rest of the function are not
+needed; `kernel_refusal` is what they would say.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from kprobes.x86_64.classify import can_boost, refusal
+from kprobes.x86_64.instruction import decode
+from kprobes.x86_64.relocate import JMP32_SIZE, refuse_to_move
+
+if TYPE_CHECKING:
+    from capstone import Cs
+
+    from kprobes.x86_64.instruction import Instruction
+
+
+class Refusal(NamedTuple):
+    """Why a probe is not optimised: the rule's name, and a sentence about this place."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """What the rules ask of a function's code [start, end)."""
+
+    start: int
+    end: int
+    code: bytes
+    starts: tuple[int, ...]
+    stopped: int
+    """Where decoding stopped: `end`, or the address of the first bytes that are no instruction."""
+    targets: tuple[int, ...]
+    """Where jumps (not calls) of the function lead, ascending."""
+    calls: tuple[int, ...]
+    """Where direct calls lead, ascending."""
+    indirect: int | None
+    """The address of an indirect jump."""
+    sets_direction: bool
+    """Whether it changes the direction flag."""
+    pads: tuple[int, ...] = ()
+    """Where exceptions land, ascending."""
+
+
+_IMMEDIATE = re.compile(r"0x[0-9a-f]+|\d+")
+_DIRECTION = frozenset({"std", "popf", "popfq", "popfd"})
+
+
+@functools.cache
+def _decoder() -> Cs:
+    import capstone
+
+    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+
+
+def examine(code: bytes, start: int, pads: tuple[int, ...] = ()) -> Function:
+    """The facts about a function with these bytes (the original ones) at `start`."""
+    starts, targets, calls = [], [], []
+    indirect, direction, stopped = None, False, start
+    for at, size, mnemonic, operands in _decoder().disasm_lite(code, start):
+        starts.append(at)
+        stopped = at + size
+        name = mnemonic.rpartition(" ")[2]
+        if name[0] == "j" or name.startswith("loop"):
+            if _IMMEDIATE.fullmatch(operands):
+                targets.append(int(operands, 16))
+            else:
+                indirect = at
+        elif name == "call" and _IMMEDIATE.fullmatch(operands):
+            calls.append(int(operands, 16))
+        direction = direction or name in _DIRECTION
+    return Function(
+        start, start + len(code), code, tuple(starts), stopped, tuple(sorted(targets)), tuple(sorted(calls)), indirect,
+        direction, tuple(sorted(pads)),
+    )  # fmt: skip
+
+
+def _within(addresses: tuple[int, ...], low: int, high: int) -> int | None:
+    """The first of ascending `addresses` in [low, high), if any."""
+    index = bisect_left(addresses, low)
+    return addresses[index] if index < len(addresses) and addresses[index] < high else None
+
+
+def own_refusal(function: Function, insn: Instruction) -> Refusal | None:
+    """Why `insn` cannot become a jump by our rules; None if it can, given a place for the jump to go to."""
+    error, reason = refusal(insn)
+    if error:
+        return Refusal("unsupported", reason)
+    try:
+        refuse_to_move(insn)
+    except ValueError as why:
+        return Refusal("not movable", str(why))
+    if function.stopped != function.end:
+        return Refusal(
+            "undecodable", f"the bytes at {function.stopped:#x} are no instruction, so not all jumps are known"
+        )
+    target = _within(function.targets, insn.address + 1, insn.end)
+    if target is None:
+        target = _within(function.calls, insn.address + 1, insn.end)
+    if target is not None:
+        return Refusal("jump target", f"a jump leads to {target:#x}, into the middle of the instruction")
+    return None
+
+
+Reserved = Callable[[int, int], "str | None"]
+"""(low, high) -> what lies in [low, high) that is patched by somebody else, if anything does."""
+
+
+def _nothing(_low: int, _high: int) -> None:
+    return None
+
+
+def kernel_refusal(function: Function, address: int, reserved: Reserved = _nothing) -> Refusal | None:
+    """Why the kernel would not optimise a probe at `address` (KP-61, 6.1, in its order); None if it would."""
+    if function.end - address < JMP32_SIZE:
+        return Refusal("too short", f"only {function.end - address} bytes of the function are left")
+    if function.stopped != function.end:
+        return Refusal("undecodable", f"the bytes at {function.stopped:#x} are no instruction")
+    if function.pads:
+        return Refusal("exception table", f"exceptions land at {function.pads[0]:#x} in the function")
+    if function.indirect is not None:
+        return Refusal("indirect jump", f"there is an indirect jump at {function.indirect:#x}")
+    target = _within(function.targets, address + 1, address + JMP32_SIZE + 1)
+    if target is not None:
+        return Refusal("jump target", f"a jump leads to {target:#x}")
+    return _region_refusal(function, address, reserved)
+
+
+def _region_refusal(function: Function, address: int, reserved: Reserved) -> Refusal | None:
+    at = address
+    while at < address + JMP32_SIZE:
+        insn = decode(function.code[at - function.start :], at)
+        error, reason = refusal(insn)
+        if error:
+            return Refusal("unsupported", reason)
+        if not can_boost(insn):
+            return Refusal("not boostable", f"`{insn.text}` at {at:#x} cannot be run elsewhere")
+        at = insn.end
+        if at > function.end:
+            return Refusal("too short", "the region goes beyond the function")
+    what = reserved(address, at)
+    return Refusal("reserved", f"the region contains {what}") if what else None

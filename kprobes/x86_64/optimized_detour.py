@@ -1,0 +1,128 @@
+"""The detour of a jump-optimised probe, as assembly text (AT&T) and bytes (KP-66).
+
+A detour has 64 bytes, aligned to that, and belongs to one probed address for as long as the code there does:
+
+      0  .quad kprobe_optimized                the routine below, or its sibling
+      8  .quad record
+     16  lea  -128(%rsp),%rsp                  the jump leads here: over the red zone
+     21  call *0(%rip)                         the handlers; `ret $128` steps back over the red zone
+     27  the copied instruction                where a breakpoint's hit goes on meanwhile
+      -  jmp  back                             to the instruction behind the probed one
+
+No flag is touched on the way, and the call and the return pair up for the CPU's return predictor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Template
+from typing import TYPE_CHECKING
+
+from kprobes.x86_64.instruction import INT3
+from kprobes.x86_64.relocate import expand, jump
+
+if TYPE_CHECKING:
+    from kprobes.x86_64.instruction import Instruction
+
+DETOUR_SIZE = 64
+ENTRY, COPY = 16, 27
+"""Offsets in a detour."""
+_ENTRY_CODE = bytes.fromhex("488d642480") + b"\xff\x15" + (-COPY).to_bytes(4, "little", signed=True)
+
+# Offsets in a pt_regs.
+_REGISTERS = {
+    "r15": 0, "r14": 8, "r13": 16, "r12": 24, "rbp": 32, "rbx": 40, "r11": 48, "r10": 56, "r9": 64, "r8": 72, "rax": 80,
+    "rcx": 88, "rdx": 96, "rsi": 104, "rdi": 112,
+}  # fmt: skip
+
+_HIT = """
+# A hit: entered by the call at the head of a detour, in the interrupted thread's own course. Every register and flag is live.
+# The handlers may change the general registers and the flags, which they find in a pt_regs; ip and sp are as they were
+# (KP-67). Vector registers are kept by whoever calls something that touches them.
+#   stack   sp-128: below the red zone; sp-136: the return into the detour; then a pt_regs, 168 bytes
+#   rbx = the pt_regs, over the call; eax, ecx, edx: the flags on their way
+    .globl $name
+    .type $name,@function
+    .p2align 6
+$name:
+    lea -168(%rsp), %rsp
+    mov %rax, 80(%rsp)
+$save_flags
+    mov %rcx, 88(%rsp)
+    mov %rdx, 96(%rsp)
+$save
+$flags_word
+    mov %rcx, 144(%rsp)
+    lea 304(%rsp), %rax
+    mov %rax, 152(%rsp)
+    movq $$-1, 120(%rsp)
+    movq $$$USER_CS, 136(%rsp)
+    movq $$$USER_SS, 160(%rsp)
+    mov 168(%rsp), %rax
+    mov -19(%rax), %rsi
+    mov %rsp, %rdi
+    mov %rsp, %rbx
+    and $$-16, %rsp
+    call kprobe_optimized_hit
+    mov %rbx, %rsp
+    mov 144(%rsp), %rcx
+$restore_flags
+8:
+$restore
+    mov 80(%rsp), %rax
+    lea 168(%rsp), %rsp
+    ret $$128
+9:  # a handler has set a flag that sahf does not: take the word as it is
+    push %rcx
+    popfq
+    jmp 8b
+    .size $name, .-$name
+"""
+
+# A direction flag that is clear, as between functions: the six arithmetic flags are all there is.
+_FEW = {
+    "name": "kprobe_optimized",
+    "save_flags": "    lahf\n    seto %al",
+    "flags_word": "    movzbl %al, %ecx\n    movzbl %ah, %edx\n    shl $11, %ecx\n    lea 0x200(%rcx,%rdx), %rcx",
+    "restore_flags": """    mov %ecx, %eax
+    and $~0x8d5, %eax
+    cmp $0x202, %eax
+    jne 9f
+    mov %cl, %ah
+    shr $11, %ecx
+    and $1, %ecx
+    mov %cl, %al
+    add $0x7f, %al
+    sahf""",
+}
+
+# In a function that sets the direction flag: all flags are kept, and handlers find it clear.
+_ALL = {
+    "name": "kprobe_optimized_all_flags",
+    "save_flags": "    pushfq\n    popq 144(%rsp)",
+    "flags_word": "    cld\n    mov 144(%rsp), %rcx",
+    "restore_flags": "    jmp 9f",
+}
+
+
+def assembly(constants: Mapping[str, int | str]) -> str:
+    """Both routines; `constants` gives USER_CS and USER_SS."""
+    others = [register for register in _REGISTERS if register not in ("rax", "rcx", "rdx")]
+    save = "\n".join(f"    mov %{register}, {_REGISTERS[register]}(%rsp)" for register in others)
+    all_but_rax = [register for register in _REGISTERS if register != "rax"]
+    restore = "\n".join(f"    mov {_REGISTERS[register]}(%rsp), %{register}" for register in all_but_rax)
+    texts = [
+        Template(_HIT).substitute({**constants, **blocks, "save": save, "restore": restore}) for blocks in (_FEW, _ALL)
+    ]
+    return "    .text\n" + "\n".join(texts)
+
+
+def detour_bytes(insn: Instruction, detour: int, routine: int, record: int) -> bytes:
+    """The 64 bytes of the detour at `detour` for `insn`; `routine` is the address of kprobe_optimized, or its sibling.
+
+    Raises OverflowError if something is beyond 2 GB, ValueError for an instruction that cannot be moved.
+    """
+    head = routine.to_bytes(8, "little") + record.to_bytes(8, "little") + _ENTRY_CODE
+    copy = expand(insn, detour + COPY)
+    back = jump(detour + COPY + len(copy), insn.end)
+    return (head + copy + back).ljust(DETOUR_SIZE, bytes([INT3]))
