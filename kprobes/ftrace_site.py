@@ -15,7 +15,8 @@ from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, WANTS_REGS
 from ftrace.recursion import FTRACE, trylock, unlock
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
-from kprobes.dispatch import children_of, count_misses, finish, run_posts, run_pres
+from kprobes.calling import finish
+from kprobes.dispatch import children_of, count_misses, run_posts, run_pres
 from kprobes.kretprobe_entry import Hook
 from kprobes.records import HIT_ACTIVE, HIT_SSDONE, Record
 from kprobes.runtime import kprobe_runtime

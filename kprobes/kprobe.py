@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import errno
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
-from kprobes import ftrace_site, handlers, placing, switch
+from kprobes import handlers, placing, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
 from kprobes.handlers import POST, PRE, Code
 from kprobes.patching import kprobe_mutex, patching
 from kprobes.records import OFF, POST_FOREIGN, POST_PYTHON, PRE_FOREIGN, PRE_PYTHON, RETURN, Child, Kretprobe
 from kprobes.return_stubs import give_return_stub
+from sandbox.module import register_module_notifier
 
 KPROBE_FLAG_GONE = 1
 KPROBE_FLAG_DISABLED = 2
@@ -63,6 +65,11 @@ class kprobe:
     def make_return_probe(self, native: int, foreign: bool) -> None:
         """Let it be the probe of a kretprobe, whose native half is at `native`; `foreign`: its entry handler is."""
         self._return_probe, self.foreign = native, foreign
+
+    @property
+    def is_return_probe(self) -> bool:
+        """Whether it belongs to a kretprobe."""
+        return bool(self._return_probe)
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -144,6 +151,7 @@ def register_kprobe(p: kprobe) -> None:
 
 
 def _register(p: kprobe) -> None:
+    watch_modules()
     place = placing.locate(p.addr, p.symbol_name, p.offset)
     p.addr = place.address
     if p in _places:
@@ -157,6 +165,14 @@ def _register(p: kprobe) -> None:
     if p._return_probe and not on_ftrace:
         give_return_stub(found)
     _join(p, found)
+
+
+@cache
+def watch_modules() -> None:
+    """From the first registration on the probes' modules are watched."""
+    from kprobes.modules import module_event
+
+    register_module_notifier(module_event)
 
 
 def _build(p: kprobe) -> None:
@@ -307,10 +323,10 @@ def kill_probes(place: Aggregate) -> None:
     """The code is going away: its probes are GONE, and only their owners can take them off (KP-95, KP-96)."""
     for p in place.children:
         p.flags |= KPROBE_FLAG_GONE
-    if place.on_ftrace:
-        ftrace_site.disarm(place)
+    if place.armed:
+        switch.disarm(place, immediate=True)
     if switch.optimizer is not None and not place.on_ftrace:
         switch.optimizer.forget(place)
-    place.armed = place.optimized = False
+    place.optimized = False
     place.publish()
     place.forget()

@@ -103,9 +103,9 @@ def prepare(place: Place, on_ftrace: bool) -> Aggregate:
         insn = decode(code, place.address)
     except ValueError as error:
         raise OSError(errno.EILSEQ, str(error)) from None
-    error, reason = refusal(insn)
-    if error:
-        raise OSError(error, f"{place} cannot be probed: {reason}{_around(place)}")
+    code_of_error, reason = refusal(insn)
+    if code_of_error:
+        raise OSError(code_of_error, f"{place} cannot be probed: {reason}{_around(place)}")
     try:
         made.prepare(insn)
     except OverflowError as overflow:

@@ -10,7 +10,7 @@ from ftrace.probe import NativeProbe
 from ftrace.records import CALLBACK, COMPLETE, HAS_EXIT
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
-from ftrace.unwinding import describe_stubs
+from ftrace.unwinding import FrameDescription, describe_stubs
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
 from kprobes import patching
 from kprobes.ftrace_site import RETURN_DATA
@@ -31,6 +31,7 @@ class _Room:
     def __init__(self, text: TextMapping) -> None:
         self.text = text
         self.pieces: list[TextMapping] = []
+        self._frames: list[FrameDescription] = []
         self._next = self._end = 0
 
     def take(self) -> tuple[TextMapping, int]:
@@ -47,7 +48,13 @@ class _Room:
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end
-        describe_stubs(runtime(), name, self._next, piece.end - self._next, False)
+        self._frames.append(describe_stubs(runtime(), name, self._next, piece.end - self._next, False))
+
+    def close(self) -> None:
+        """Give everything back; no call is to return there."""
+        for frames, piece in zip(self._frames, self.pieces, strict=True):
+            frames.withdraw()
+            piece.unmap()
 
 
 _rooms: dict[TextMapping, _Room] = {}
@@ -72,6 +79,13 @@ def give_return_stub(place: Aggregate) -> None:
     patching.write(piece, where, return_stub(runtime().template, where, place.address, piece.base))
     place.record.return_list = return_list().address
     place.record.return_stub = where + RETURN_POINT
+
+
+def release_return_stubs(text: TextMapping) -> None:
+    """A mapping is going away: so do its stubs."""
+    room = _rooms.pop(text, None)
+    if room is not None:
+        room.close()
 
 
 def is_return_stub(address: int) -> bool:

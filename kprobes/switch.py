@@ -63,7 +63,7 @@ def children_changed(place: Aggregate) -> None:
     if wanted and not place.armed:
         arm(place)
     elif place.armed and not wanted:
-        disarm(place)
+        disarm(place, immediate=not _state["enabled"])
     elif place.armed and place.on_ftrace:
         ftrace_site.rearm(place)
     if optimizer is not None and place.armed and not place.on_ftrace:
@@ -82,12 +82,12 @@ def arm(place: Aggregate) -> None:
     place.armed = True
 
 
-def disarm(place: Aggregate) -> None:
-    """Restore the text."""
+def disarm(place: Aggregate, immediate: bool) -> None:
+    """Restore the text, at once if `immediate`; else an optimised probe's jump may stay until the optimiser's next turn."""
     place.armed = False
     if place.on_ftrace:
         ftrace_site.disarm(place)
-    elif optimizer is None or not optimizer.disarming(place, immediate=not _state["enabled"]):
+    elif optimizer is None or not optimizer.disarming(place, immediate):
         place.write_original()
 
 

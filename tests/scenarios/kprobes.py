@@ -10,6 +10,7 @@ import kprobes.kprobe as api
 import kprobes.kretprobe as returns
 import kprobes.switch as switch
 from ftrace.dispatch import pt_regs
+from kprobes.listing import write_kprobes_enabled
 from kprobes.records import Instance
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
@@ -216,7 +217,7 @@ def _flags(machine: Machine, name: str) -> str:
 def _enabled(machine: Machine, *value: str) -> str:
     if not value:
         return str(int(switch.kprobes_enabled()))
-    return _after(machine, lambda: switch.set_kprobes_enabled(bool(int(value[0]))))
+    return _after(machine, lambda: write_kprobes_enabled(value[0]))
 
 
 def _opt_wait(machine: Machine) -> str:

@@ -1,0 +1,60 @@
+"""The text files of debugfs `kprobes/` and the sysctl: list, enabled, blacklist (KP-91..93)."""
+
+from __future__ import annotations
+
+import errno
+
+from kprobes import blacklist, switch
+from kprobes.aggregate import Aggregate
+from kprobes.kprobe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe, registered_probes
+
+_YES, _NO = frozenset("yYtT1"), frozenset("nNfF0")
+
+
+def kprobes_list() -> str:
+    """`kprobes/list`: a line per registered probe: address, k or r, place, module, flags."""
+    return "".join(f"{_line(p, place)}\n" for p in registered_probes() if (place := p.aggregate) is not None)
+
+
+def _line(p: kprobe, place: Aggregate) -> str:
+    kind = "r" if p.is_return_probe else "k"
+    where = f"{place.symbol.name}+{place.address - place.symbol.address:#x}"
+    return f"{place.address:016x}  {kind}  {where}  {place.symbol.module or ' '} {_flags(p, place)}"
+
+
+def _flags(p: kprobe, place: Aggregate) -> str:
+    """GONE hides DISABLED; the others are the place's."""
+    gone = p.flags & KPROBE_FLAG_GONE
+    words = ["[GONE]"] if gone else ["[DISABLED]"] if p.flags & KPROBE_FLAG_DISABLED else []
+    words += ["[OPTIMIZED]"] if place.optimized else []
+    words += ["[FTRACE]"] if place.on_ftrace else []
+    return "".join(words)
+
+
+def kprobes_blacklist() -> str:
+    """`kprobes/blacklist`: start, end (exclusive) and name of what may not be probed, in the order of insertion."""
+    return "".join(f"0x{entry.start:016x}-0x{entry.end:016x}\t{entry.name}\n" for entry in blacklist.entries())
+
+
+def read_kprobes_enabled() -> str:
+    """`kprobes/enabled`."""
+    return f"{int(switch.kprobes_enabled())}\n"
+
+
+def write_kprobes_enabled(text: str) -> None:
+    """Write to `kprobes/enabled` (KP-92). Raises OSError: EINVAL for what is no truth value; what arming raises."""
+    switch.set_kprobes_enabled(truth_value(text))
+
+
+def truth_value(text: str) -> bool:
+    """kstrtobool: y, t, 1, on; n, f, 0, off; by their first letters. Raises OSError(EINVAL)."""
+    first, second = text[:1], text[1:2]
+    if first in _YES and first:
+        return True
+    if first in _NO and first:
+        return False
+    if first in ("o", "O") and second in ("n", "N"):
+        return True
+    if first in ("o", "O") and second in ("f", "F"):
+        return False
+    raise OSError(errno.EINVAL, f"{text!r} is neither yes nor no")

@@ -1,0 +1,43 @@
+"""Modules that come and go under the probes in them (KP-95, KP-96)."""
+
+from __future__ import annotations
+
+import errno
+
+from ftrace.runtime import runtime
+from kprobes import blacklist, placing
+from kprobes.aggregate import between, release_text
+from kprobes.kprobe import kill_probes, settle
+from kprobes.patching import patching
+from kprobes.return_stubs import release_return_stubs
+from sandbox.module import Module, ModuleState
+from sandbox.symbols import symbol_table
+
+
+def module_event(event: ModuleState, module: Module) -> None:
+    """The blacklist follows; what is probed in a module that goes is GONE. EBUSY while one of its calls is hooked."""
+    blacklist.module_event(event, module)
+    if event is ModuleState.GOING:
+        _refuse_if_in_use(module)
+        _kill(module)
+
+
+def _refuse_if_in_use(module: Module) -> None:
+    busy = {ip for ip in runtime().shadow_ips() if any(ip in text for text in module.texts)}
+    if busy:
+        named = ", ".join(sorted(symbol_table.describe(ip).partition("+")[0] for ip in busy))
+        raise OSError(errno.EBUSY, f"module {module.name!r} is in use: {named} has not returned")
+
+
+def _kill(module: Module) -> None:
+    """Its text is as it was loaded when this returns: the unload may still be refused."""
+    with patching():
+        for text in module.texts:
+            for place in between(text.base, text.end):
+                kill_probes(place)
+    settle()
+    with patching():
+        placing.forget_module(module)
+        for text in module.texts:
+            release_text(text)
+            release_return_stubs(text)
