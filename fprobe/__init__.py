@@ -48,6 +48,12 @@ if TYPE_CHECKING:
         regs_return_value,
         regs_set_return_value,
     )
+    from ftrace.stacktrace import (
+        is_rethook_trampoline,
+        rethook_find_ret_addr,
+        stack_trace,
+        stack_trace_save,
+    )
     from ftrace.tracer import detach_all
 
 _HOMES = {
@@ -79,6 +85,7 @@ _HOMES = {
         "regs_return_value",
         "regs_set_return_value",
     ),
+    "ftrace.stacktrace": ("is_rethook_trampoline", "rethook_find_ret_addr", "stack_trace", "stack_trace_save"),
     "ftrace.tracer": ("detach_all",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -102,6 +109,7 @@ __all__ = [
     "fprobe_is_registered",
     "instruction_pointer",
     "instruction_pointer_set",
+    "is_rethook_trampoline",
     "kernel_stack_pointer",
     "native",
     "native_mishaps",
@@ -114,6 +122,9 @@ __all__ = [
     "regs_get_kernel_stack_nth",
     "regs_return_value",
     "regs_set_return_value",
+    "rethook_find_ret_addr",
+    "stack_trace",
+    "stack_trace_save",
     "unregister_fprobe",
 ]
 

@@ -406,6 +406,7 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     regs.ip = real_caller(node)
     run_exits(task, node, regs)
     parent = node.parent
+    word_at(frame)[0] = parent  # for unwinders, which will not find the node any more
     signal_fence()
     node_release(task, node)
     signal_fence()

@@ -234,6 +234,23 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
 
 
 @native
+def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
+    """The node of the running thread whose return slot is at `frame` and which knows where that really returns to (RH-18).
+
+    `cur`: the node that the last call found, below which the search goes on; 0 to begin. 0: there is none.
+    """
+    task = current()
+    if task == null:
+        return 0
+    node = below(cast(ptr[Node], cur)) if cur != 0 else task.top
+    while node != task.bottom:
+        if node.stub != EMPTY and frame_of(node) == frame and (node.frame == frame or real_caller(node) == node.parent):
+            return cast(u64, node)
+        node = below(node)
+    return 0
+
+
+@native
 def rethook_flush_task(task: ptr[Task]) -> void:
     """A thread is about to end: its nodes go back without handlers (RH-24). The destructor of the tasks' key."""
     while task.top != task.bottom:

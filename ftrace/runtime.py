@@ -23,6 +23,7 @@ FUNCTIONS = (
     rethook.rethook_flush_task,
     rethook.drop_dead,
     rethook.tasks_after_fork,
+    rethook.rethook_find_ret_addr,
     dispatch.dispatch_entry,
     dispatch.dispatch_slow,
     dispatch.dispatch_exit,

@@ -18,7 +18,7 @@ _POP = re.compile(r"pop(?:q|fq)?\b")
 _MOVED = re.compile(r"(?P<operation>add|sub)q? \$(?P<bytes>-?\d+), ?%rsp$")
 _LEA = re.compile(r"lea (?P<bytes>-?\d+)\(%rsp\), ?%rsp$")
 _JUMP = re.compile(r"j(?P<condition>[a-z]+) (?P<label>[\w.]+)$")
-_LABEL = re.compile(r"(?P<label>[\w.]+):(?P<rest>.*)$")
+_LABEL = re.compile(r"^([\w.]+:)[ \t]+(?=\S)", re.MULTILINE)
 _STATED = re.compile(r"\.cfi_def_cfa(?:_offset)? (?:%rsp, ?)?(?P<offset>\d+)$")
 _FRAME_POINTER = ".cfi_def_cfa_register"
 _ENDS = ("ret", "jmp", "ud2")
@@ -65,7 +65,7 @@ def with_call_frames(text: str) -> str:
     Raises DepthError for a label that is reached with different depths of the stack.
     """
     depths, lines, open_procedure = _Depths(), list[str](), False
-    for line in text.splitlines():
+    for line in _apart(text):
         if open_procedure and line.strip().startswith(".globl"):
             lines.append(f"    {_END}")
             open_procedure = False
@@ -76,12 +76,15 @@ def with_call_frames(text: str) -> str:
     return "\n".join([*lines, f"    {_END}"] if open_procedure else lines) + "\n"
 
 
+def _apart(text: str) -> list[str]:
+    """The lines of the text, with labels on lines of their own."""
+    return _LABEL.sub(r"\1\n    ", text).splitlines()
+
+
 def _after(code: str, depths: _Depths) -> list[str]:
     """The directives to stand behind one line of the text."""
-    if found := _LABEL.match(code):
-        known = [f"    .cfi_def_cfa_offset {depths.here}"] if depths.arrive(found["label"]) else []
-        rest = found["rest"].strip()
-        return known + (_after(rest, depths) if rest else [])
+    if code.endswith(":"):
+        return [f"    .cfi_def_cfa_offset {depths.here}"] if depths.arrive(code[:-1]) else []
     if code.startswith(".cfi"):
         _state(code, depths)
         return []

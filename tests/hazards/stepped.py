@@ -1,9 +1,9 @@
 """What is stepped through: functions probed in every manner, and a driver that checks what becomes of the calls.
 
-Run as a program: `stepped.py MANNER ROUNDS`. It prints the ranges of code to be interrupted, waits for a line, then calls.
+Run as a program: `stepped.py MANNER ROUNDS [FILE]`. It prints the ranges of code to be interrupted, waits for a line, then calls.
 """
 
-# ruff: noqa: E501  (C is as wide as it is)
+# ruff: noqa: E402, E501  (it is run as a program; C is as wide as it is)
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ static volatile long handled, wrong, lost;
 static void *lost_at[16];
 static long pid, tid;
 static inline void tell(int s) { long r; asm volatile("syscall" : "=a"(r) : "0"(SYS_tgkill), "D"(pid), "S"(tid), "d"(s) : "rcx", "r11", "memory"); }
-static char here[1], end[1];
 static void *drive_start, *drive_end;
 static void on_signal(int s, siginfo_t *info, void *context) {
     void *frames[64];
@@ -63,11 +62,11 @@ __attribute__((noipa)) long drive(long rounds) {
     for (long i = 0; i < rounds; i++) if (call(i) != 4 * i + 6) wrong++;
     return wrong;
 }
-void prepare(long (*f)(long), long *told) {
+void prepare(long (*f)(long), void *start, void *end) {
     void *frames[4];
     backtrace(frames, 4);
     path = f; pid = getpid(); tid = syscall(SYS_gettid);
-    drive_start = (void *)drive; drive_end = (void *)prepare;
+    drive_start = start; drive_end = end;
     struct sigaction ignore = { .sa_handler = SIG_IGN }, sa = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_NODEFER };
     sigaction(SIGUSR1, &sa, 0); sigaction(SIGUSR2, &ignore, 0); sigaction(SIGURG, &ignore, 0);
 }
@@ -182,8 +181,15 @@ def check(manner: Manner, attachments: list[Any], notes: list[Any], calls: int) 
     return complaints
 
 
-def main(name: str, rounds: int) -> int:
-    """Attach, say where, call, check; the exit status."""
+def _tell(spans: list[tuple[int, int]], into: str) -> None:
+    if into:
+        Path(into).write_text(" ".join(f"{start}-{end}" for start, end in spans))
+    else:
+        print(json.dumps(spans), flush=True)
+
+
+def main(name: str, rounds: int, into: str = "") -> int:
+    """Attach, say where (on the standard output, or in a file), call, check; the exit status."""
     import sandbox
     from sandbox import symbol_table
 
@@ -196,8 +202,9 @@ def main(name: str, rounds: int) -> int:
         if probe.action is None:
             probe.fp.action = ctypes.addressof(note)
         probe.attach()
-    driver["prepare"](module["on_path"], None)
-    print(json.dumps(_spans(module, attachments)), flush=True)
+    drive = driver.symbol("drive")
+    driver["prepare"](module["on_path"], drive.address, drive.end)
+    _tell(_spans(module, attachments), into)
     sys.stdin.readline()
     driver["drive"](rounds)
     numbers, places = (ctypes.c_long * 3)(), (ctypes.c_void_p * 16)()
@@ -216,4 +223,4 @@ def main(name: str, rounds: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))

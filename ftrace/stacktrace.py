@@ -1,0 +1,120 @@
+"""Stack traces from inside handlers, with real return addresses where hooked calls have a stub's (RH-18..20)."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any, NamedTuple
+
+from ftrace.rethook import EXIT_FROM_STUB
+from ftrace.runtime import runtime
+from ftrace.tracer import tracer
+from ftrace.x86_64.stubs import RETURN_POINT, SLOW_RETURN, STUB_SIZE
+from sandbox.symbols import symbol_table
+from sandbox.tasks import Node
+
+DEPTH = 64
+_DEEPEST = 4096
+"""Frames that are looked at, among them those of the interpreter."""
+_ON_THE_WAY_IN = (RETURN_POINT, SLOW_RETURN)
+
+
+class Frame(NamedTuple):
+    """A function on the stack: an address in it, and its name with offset, size and module."""
+
+    address: int
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ReturnAddress(NamedTuple):
+    """What a return slot really returns to. `cur`: where a search for the same slot goes on; 0 if nothing was found."""
+
+    address: int
+    cur: int
+
+
+def rethook_find_ret_addr(frame: int, cur: int = 0) -> ReturnAddress:
+    """Where the call whose return slot is at the address `frame` returns to, in this thread (RH-18).
+
+    `cur` is 0 to begin with, then what the last answer gave. The address 0: no hooked call has that slot.
+    """
+    found = runtime().image.call("rethook_find_ret_addr", frame, cur) & (1 << 64) - 1
+    return ReturnAddress(Node.ctypes.from_address(found).parent, found) if found else ReturnAddress(0, 0)
+
+
+def is_rethook_trampoline(address: int) -> bool:
+    """Whether a return slot that holds `address` belongs to a hooked call (RB-1, RH-20)."""
+    return _is_stub(address) and address % STUB_SIZE == RETURN_POINT + EXIT_FROM_STUB
+
+
+def stack_trace_save(size: int = DEPTH, skip: int = 0) -> list[int]:
+    """Addresses of the functions on this thread's stack, innermost first; at most `size` of them, without the first `skip`.
+
+    In a handler it begins with the function whose entry was hit, or with the one that is returned to, and goes on with
+    real return addresses. It ends with the function that Python called. Elsewhere it is the whole stack. Raises ValueError
+    for a negative number.
+    """
+    if size < 0 or skip < 0:
+        raise ValueError(f"size and skip are not negative: {size}, {skip}")
+    return _of_program(_backtrace())[skip : skip + size]
+
+
+def stack_trace(size: int = DEPTH, skip: int = 0) -> list[Frame]:
+    """`stack_trace_save` with names."""
+    return [Frame(address, symbol_table.describe(address)) for address in stack_trace_save(size, skip)]
+
+
+@cache
+def _unwinder() -> Any:
+    function = ctypes.CDLL(None)["backtrace"]
+    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_int), ctypes.c_int
+    return function
+
+
+def _backtrace() -> list[int]:
+    """Every return address on the stack, as the C library's unwinder finds them."""
+    frames = (ctypes.c_void_p * _DEEPEST)()
+    count = _unwinder()(frames, _DEEPEST)
+    return [address or 0 for address in frames[:count]]
+
+
+def _is_stub(address: int) -> bool:
+    return any(block.stub_text is not None and address in block.stub_text for block in tracer().table.blocks)
+
+
+def _of_program(addresses: list[int]) -> list[int]:
+    """What is left without our own code: from the innermost hit outwards, to the call from Python."""
+    start, end = runtime().image.text
+    guard = runtime().image.address("sandbox_guard")
+    after_guard = next(symbol.end for symbol in runtime().image.symbols if symbol.address == guard)
+    inside = [index for index, address in enumerate(addresses) if start <= address < end]
+    first = inside[0] if inside and not guard <= addresses[inside[0]] < after_guard else 0
+    found: list[int] = []
+    for address in addresses[first:]:
+        if guard <= address < after_guard:
+            break
+        if not start <= address < end:
+            found += _without_stub(address)
+    return found
+
+
+def _without_stub(address: int) -> list[int]:
+    """What an address stands for in a trace: a stub on its way in for its function, one that is returned to for nothing."""
+    if not _is_stub(address):
+        return [address]
+    stub = address & -STUB_SIZE
+    return [ctypes.c_uint64.from_address(stub).value] if address - stub in _ON_THE_WAY_IN else []
+
+
+__all__ = [
+    "DEPTH",
+    "Frame",
+    "ReturnAddress",
+    "is_rethook_trampoline",
+    "rethook_find_ret_addr",
+    "stack_trace",
+    "stack_trace_save",
+]
