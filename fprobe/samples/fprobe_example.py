@@ -52,7 +52,7 @@ class Sample:
 
     def show_backtrace(self) -> None:
         """The calls that led here, innermost first."""
-        for address in fprobe.stack_trace()[:BACKTRACE_DEPTH]:
+        for address in fprobe.stack_trace_save(BACKTRACE_DEPTH):
             self.write(f"{_INDENT} {describe(address)}")
 
     def fprobe_init(self) -> bool:
