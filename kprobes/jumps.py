@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes import patching
 from kprobes.aggregate import original_text
 from kprobes.landings import LandingRoom
@@ -186,19 +187,18 @@ class JumpRoom:
 
 def _borrowed_site(place: Aggregate) -> Refusal | None:
     """Bytes that ftrace patches cannot be borrowed."""
-    from ftrace.tracer import tracer
-    from ftrace.x86_64.stubs import SITE_SIZE
+    found = ftrace_site_in(place.address + place.length, place.address + JMP32_SIZE)
+    return Refusal("ftrace location", f"the bytes behind the instruction are {found}") if found else None
 
-    low, high = place.address + place.length, place.address + JMP32_SIZE
-    if low >= high:
-        return None
+
+def ftrace_site_in(low: int, high: int) -> str | None:
+    """What of [low, high) ftrace patches, in words."""
+    from ftrace.tracer import tracer
+
     for block in tracer().table.blocks:
         index = bisect_left(block.addresses, low - SITE_SIZE + 1)
-        if index < len(block.addresses) and block.addresses[index] < high:
-            return Refusal(
-                "ftrace location",
-                f"the bytes behind the instruction are patched by ftrace at {block.addresses[index]:#x}",
-            )
+        if low < high and index < len(block.addresses) and block.addresses[index] < high:
+            return f"the ftrace location {block.addresses[index]:#x}"
     return None
 
 

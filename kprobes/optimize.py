@@ -6,6 +6,7 @@ punned jump finds a free place to land. `why_not` says of every other which rule
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import threading
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from kprobes import patching, switch
 from kprobes.aggregate import aggregates, between
-from kprobes.jumps import Jump, Read, close_room, jump_room, live_text, restore, rooms, write_jumps
-from kprobes.safety import Refusal
+from kprobes.jumps import Jump, Read, close_room, ftrace_site_in, jump_room, live_text, restore, rooms, write_jumps
+from kprobes.safety import Refusal, kernel_refusal
 from kprobes.x86_64.relocate import JMP32_SIZE
 
 if TYPE_CHECKING:
@@ -27,17 +28,34 @@ DELAY = 0.05
 """Seconds from the first kick to the optimiser's run (KP-65)."""
 
 
+class Extent(enum.Enum):
+    """How far optimisation goes."""
+
+    KERNEL = "kernel"
+    """Only what the kernel's rules allow too (KP-61)."""
+    ALONE = "alone"
+    """Every instruction for which a jump is found, unless another enabled probe is among the jump's bytes (KP-63)."""
+    DENSE = "dense"
+    """Beside enabled probes too: a jump borrows the bytes that its neighbours have by now. When those change it is taken
+    back first, and queued again. For probes on every instruction of a function."""
+
+
 class JumpOptimizer:
     """The queues. A place with a jump in its text has `covered`; one that is queued, or has one, is `optimized`."""
 
     def __init__(self) -> None:
         self.allowed = True
-        self.dense = False
+        self.extent = Extent.ALONE
         self.refusals: dict[int, Refusal] = {}
         self._jumps: dict[int, Jump] = {}
         self._queued: dict[int, Aggregate] = {}
         self._leaving: dict[int, Aggregate] = {}
         self._worker = _Worker(self)
+
+    @property
+    def dense(self) -> bool:
+        """Whether jumps may borrow from each other."""
+        return self.extent is Extent.DENSE
 
     # -- what kprobes.switch asks -------------------------------------------------------------------------------
 
@@ -104,11 +122,16 @@ class JumpOptimizer:
         return self.dense or not any(other.children and not other.disabled for other in near)
 
     def _prepared(self, place: Aggregate) -> Jump | Refusal:
-        known = self._jumps.get(place.address)
+        room, known = jump_room(place.text), self._jumps.get(place.address)
+        if self.extent is Extent.KERNEL:
+            function = room.function(place.symbol.address, place.symbol.end)
+            refusal = kernel_refusal(function, place.address, ftrace_site_in)
+            if refusal is not None:
+                return refusal
         if known is not None:
             return known
         try:
-            jump = jump_room(place.text).prepare(place)
+            jump = room.prepare(place)
         except OSError as error:
             return Refusal("no memory", str(error))
         if isinstance(jump, Jump):
@@ -296,14 +319,10 @@ def set_kprobes_optimization(value: int) -> None:
         wait_for_kprobe_optimizer()
 
 
-def set_dense(on: bool) -> None:
-    """Whether probes become jumps beside other enabled ones, beyond KP-63 and KP-69.
-
-    A jump then borrows the bytes that its neighbours have by now; when those change it is taken back first, and queued
-    again. For probes on every instruction of a function.
-    """
+def set_extent(extent: Extent) -> None:
+    """How far optimisation goes from now on; what is a jump already stays one."""
     with patching.patching():
-        jump_optimizer.dense = on
+        jump_optimizer.extent = extent
 
 
 def why_not(address: int) -> Refusal | None:

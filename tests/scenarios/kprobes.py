@@ -255,6 +255,8 @@ def restore_switches() -> None:
         from kprobes import optimize
     except ImportError:
         return
+    optimize.set_extent(optimize.Extent.KERNEL)
+    optimize.DELAY = 0.5  # a loaded machine takes longer from one step to the next than the optimiser waits
     optimize.set_kprobes_optimization(1)
 
 
