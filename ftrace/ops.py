@@ -129,6 +129,7 @@ def register_ftrace_function(ops: ftrace_ops) -> None:
     Raises OSError: ENODEV if ftrace is dead; EINVAL for an ops that is deleted, has no func, or has IPMODIFY and no filter;
     EBUSY if it is registered, is PERMANENT while ftrace is switched off, or wants to modify ip where another does.
     """
+    tracer().check_alive()
     if ops.func is None:
         raise OSError(errno.EINVAL, "this ftrace_ops has no func")
     register_ops(ops, _native_half(ops))

@@ -113,14 +113,19 @@ class SiteBlock:
         should. The caller has to quiesce before it frees anything.
         """
         with memory.text_mutex:
+            self.check(mask)
+            self._relist(change)
+            self._write_stubs()
+            self._poke()
+
+    def check(self, mask: int) -> None:
+        """Raise what `apply` would raise before it changes anything."""
+        with memory.text_mutex:
             if self._slots is None:
                 self._prepare()
             self._call("choose", _bytes_of(mask, len(self)))
             self._verify()
             self._check_signals(mask)
-            self._relist(change)
-            self._write_stubs()
-            self._poke()
 
     def switch(self, on: bool) -> None:
         """Make every site a NOP, or patch those again that run something."""

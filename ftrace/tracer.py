@@ -142,14 +142,18 @@ class Tracer:
             self.modified |= selection
 
     def _apply(self, selection: Selection, change: Change) -> None:
-        for block, mask in selection.items():
-            try:
+        """Switch sites; all of them are verified before any is (FT-58)."""
+        try:
+            if len(selection) > 1:
+                for block, mask in selection.items():
+                    block.check(mask)
+            for block, mask in selection.items():
                 block.apply(mask, change)
-            except SiteMismatch as failure:
-                from ftrace.bug import report_mismatch
+        except SiteMismatch as failure:
+            from ftrace.bug import report_mismatch
 
-                report_mismatch(failure)
-                raise
+            report_mismatch(failure)
+            raise
 
     def _undo(self, ops: ftrace_ops) -> None:
         """Take off what could not be put on everywhere. Where the text is not ours there is nothing to take off."""

@@ -11,7 +11,7 @@ import re
 
 import pytest
 from isolation import isolated
-from programs import basic, site_of, text_of
+from programs import basic, is_patched, site_of, text_of
 
 from ftrace import bug
 from ftrace.tracer import tracer
@@ -172,3 +172,28 @@ def test_ft70_fp46_after_ftrace_kill():
     assert caught.value.errno == errno.ENODEV
     assert fp.registered and fp.nmissed == 0
     assert module["leaf"](1) == 2 and (entered, left) == ([1], [1]) and fp.nmissed == 1  # stopped all the same
+
+
+@isolated
+def test_ft58_of_several_modules_none_is_written_if_one_has_a_foreign_byte():
+    import fprobe
+    from ftrace.sites import SiteBlock
+
+    first, second = basic(), basic()
+    write_like_a_debugger(site_of(second, "other"), b"\xcc")
+    patched = []
+    apply = SiteBlock.apply
+
+    def noted(block, *rest):
+        apply(block, *rest)
+        patched.append(is_patched(first, "other"))
+
+    SiteBlock.apply = noted
+    with pytest.raises(OSError) as caught:
+        fprobe.attach("other", action=fprobe.Count()).attach()
+    assert caught.value.errno == errno.EINVAL and not any(patched)
+    write_like_a_debugger(site_of(second, "other"), b"\x0f")
+    with fprobe.attach("other", action=fprobe.Count()) as probe:
+        first["other"](1)
+        second["other"](1)
+    assert probe.hits == 2 and any(patched)
