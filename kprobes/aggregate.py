@@ -23,7 +23,7 @@ from kprobes.x86_64.slot import slot_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kprobes.kprobe import kprobe
+    from kprobes.registration import kprobe
     from kprobes.x86_64.emulation import Emulation
     from kprobes.x86_64.instruction import Instruction
     from sandbox.memory import TextMapping

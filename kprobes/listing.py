@@ -6,7 +6,7 @@ import errno
 
 from kprobes import blacklist, switch
 from kprobes.aggregate import Aggregate
-from kprobes.kprobe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe, registered_probes
+from kprobes.registration import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe, registered_probes
 
 _YES, _NO = frozenset("yYtT1"), frozenset("nNfF0")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 
 from ftrace.runtime import runtime
-from kprobes import blacklist, placing
+from kprobes import blacklist, placing, switch
 from kprobes.aggregate import between, release_text
-from kprobes.kprobe import kill_probes, settle
 from kprobes.patching import patching
+from kprobes.registration import kill_probes, settle
 from kprobes.return_stubs import release_return_stubs
 from sandbox.module import Module, ModuleState
 from sandbox.symbols import symbol_table
@@ -39,5 +39,7 @@ def _kill(module: Module) -> None:
     with patching():
         placing.forget_module(module)
         for text in module.texts:
+            if switch.optimizer is not None:
+                switch.optimizer.release(text)
             release_text(text)
             release_return_stubs(text)

@@ -13,6 +13,7 @@ from kprobes.patching import patching
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
+    from sandbox.memory import TextMapping
 
 log = logging.getLogger("kprobes")
 
@@ -41,6 +42,9 @@ class Optimizer(Protocol):
 
     def forget(self, place: Aggregate) -> None:
         """The code is going away as it is (KP-95)."""
+
+    def release(self, text: TextMapping) -> None:
+        """The mapping goes away; nobody is in it any more."""
 
 
 optimizer: Optimizer | None = None

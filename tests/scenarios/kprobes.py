@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-import kprobes.kprobe as api
-import kprobes.kretprobe as returns
+import kprobes.registration as api
+import kprobes.returns as returns
 import kprobes.switch as switch
 from ftrace.dispatch import pt_regs
 from kprobes.listing import write_kprobes_enabled

@@ -10,9 +10,8 @@ from typing import Any
 from ftrace.cpus import num_possible_cpus
 from ftrace.python_handler import HandlerErrors
 from kprobes import blacklist, handlers, placing
-from kprobes import kprobe as probes
+from kprobes import registration as probes
 from kprobes.handlers import ENTRY, RETURN, Code
-from kprobes.kprobe import kprobe
 from kprobes.patching import kprobe_mutex
 from kprobes.records import (
     PRE_FOREIGN,
@@ -23,6 +22,7 @@ from kprobes.records import (
     Instance,
     Kretprobe,
 )
+from kprobes.registration import kprobe
 
 KRETPROBE_MAX_DATA_SIZE = 4096
 _INDEX = 0xFFFF_FFFF

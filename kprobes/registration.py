@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import importlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -169,7 +170,8 @@ def _register(p: kprobe) -> None:
 
 @cache
 def watch_modules() -> None:
-    """From the first registration on the probes' modules are watched."""
+    """From the first registration on the probes' modules are watched, and probes become jumps."""
+    importlib.import_module("kprobes.optimize")
     from kprobes.modules import module_event
 
     register_module_notifier(module_event)

@@ -1,0 +1,67 @@
+"""`@kprobes.native`: handlers of kprobes and kretprobes in the native language, with their types filled in."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+from ftrace.dispatch import pt_regs
+from kprobes.records import Child, Instance
+from sandbox.native import ptr, u64
+from sandbox.native.function import Options, check_now, enclosing_names, plain_function
+from sandbox.native.handler import HandlerFunction
+from sandbox.native.types import Type
+
+Python = TypeVar("Python", bound=Callable[..., Any])
+
+INSTANCE = "ri"
+"""What the first parameter of a kretprobe's handler is called."""
+
+
+class KprobeFunction(HandlerFunction):
+    """A handler of a kprobe or kretprobe: its last parameter is no entry data."""
+
+    @property
+    def data_size(self) -> int:
+        """None."""
+        return 0
+
+
+@overload
+def native(function: Python, /) -> Python: ...
+@overload
+def native(*, name: str = "", bounded: bool = True) -> Callable[[Python], Python]: ...
+def native(function: Callable[..., Any] | None = None, *, name: str = "", bounded: bool = True) -> Any:
+    """Decorator: a handler in the native language (docs/native.md), checked at once.
+
+        @kprobes.native
+        def pre(p, regs):
+            seen[regs.di] += 1
+
+        @kprobes.native
+        def returned(ri, regs):
+            sizes.add(regs.ax)
+
+    Parameters without a type: of (p, regs) and (p, regs, flags) `ptr[Child]`, `ptr[pt_regs]`, `u64`; of (ri, regs), when
+    the first is called `ri`, `ptr[Instance]` and `ptr[pt_regs]`. What the handler returns follows from its role, 0 where it
+    does not say. Raises NativeError (a SyntaxError) for what is not in the language.
+    """
+    options = Options(name, bool(name), False, False, bounded, "preserve_most")
+    options.check()
+    names = enclosing_names(sys._getframe(1))
+
+    def decorate(target: Callable[..., Any]) -> KprobeFunction:
+        made = KprobeFunction(plain_function(target), options, names, _parameters(target))
+        check_now(made)
+        return made
+
+    return decorate(function) if function is not None else decorate
+
+
+def _parameters(target: Callable[..., Any]) -> Sequence[Type]:
+    given = list(inspect.signature(target).parameters)
+    if given and given[0] == INSTANCE:
+        return (ptr[Instance], ptr[pt_regs])
+    return (ptr[Child], ptr[pt_regs], u64)[: max(len(given), 2)]
