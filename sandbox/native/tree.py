@@ -260,10 +260,12 @@ def nodes(tree: Any, kind: Any) -> Iterator[Any]:
     waiting = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, (Expression, Place, Statement)):
+        children = _CHILDREN.get(type(node))
+        if children is not None:
             if isinstance(node, kind):
                 yield node
-            waiting += [getattr(node, name) for name in _CHILDREN[type(node)]]
+            for name in children:
+                waiting.append(getattr(node, name))
         elif isinstance(node, (list, tuple)):
             waiting += reversed(node)
 
@@ -274,5 +276,9 @@ def _children(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in reversed(fields(kind)) if each.name not in leaves)
 
 
-_KINDS = [kind for kind in list(globals().values()) if isinstance(kind, type) and is_dataclass(kind)]
+_KINDS = [
+    kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and is_dataclass(kind) and issubclass(kind, (Expression, Place, Statement))
+]
 _CHILDREN = {kind: _children(kind) for kind in _KINDS}

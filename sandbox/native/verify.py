@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from typing import Any
 
 from sandbox import elf
+from sandbox.x86_64.decoding import decoded
 
 MAX_FRAME = 4096 + 256
 """Bytes that one function may take from the stack: its variables and what is saved around calls."""
@@ -46,7 +46,7 @@ def _instructions(file: elf.ElfFile) -> Iterator[str]:
 
 def _section(code: bytes, name: str, functions: list[tuple[int, str]]) -> Iterator[str]:
     end = 0
-    for address, size, mnemonic, operands in _disassembler().disasm_lite(code, 0):
+    for address, size, mnemonic, operands in decoded(code):
         end = address + size
         problem = _problem(mnemonic, operands)
         if problem:
@@ -77,9 +77,3 @@ def _functions(file: elf.ElfFile, section: int) -> list[tuple[int, str]]:
 def _place(functions: list[tuple[int, str]], address: int) -> str:
     start, name = max((f for f in functions if f[0] <= address and f[1]), default=(0, "the code"))
     return f"{name}+{address - start:#x}"
-
-
-def _disassembler() -> Any:
-    import capstone
-
-    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
