@@ -241,8 +241,6 @@ def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False)
 
 def ftrace_set_notrace(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:
     """The same for the functions that are excluded. Raises OSError(EINVAL) also for an IPMODIFY ops (FT-28)."""
-    if ops.flags & FTRACE_OPS_FL_IPMODIFY:
-        raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY takes no notrace filter")
     _set_hash(ops, NOTRACE, pattern, reset)
 
 
@@ -323,6 +321,8 @@ def install_hash(
     with the lock; `settle` has to follow, without it, if the result is True. Raises OSError, having undone everything,
     if an ops may not be there or a site cannot be patched.
     """
+    if which == NOTRACE and ops.flags & FTRACE_OPS_FL_IPMODIFY:
+        raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY takes no notrace filter")
     hashes = ops.func_hash
     ops.flags |= FTRACE_OPS_FL_INITIALIZED
     users = [user for user in tracing.enabled if user.func_hash is hashes]

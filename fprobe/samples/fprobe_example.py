@@ -9,6 +9,7 @@ A symbol with a `*` is a pattern, of which `--nosymbol` is left out; commas sepa
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -115,4 +116,5 @@ def run(sample: Sample, call: Callable[[], Any]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
     sys.exit(main())

@@ -10,6 +10,7 @@ import pytest
 from programs import BASIC
 
 import fprobe.samples.fprobe_example as example
+import sandbox
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,15 @@ def test_us1_names(probed):
     assert lines[-1].endswith("6 times hit, 0 times missed")
 
 
+def test_us1_stackdump_shows_where_each_hit_came_from(probed):
+    lines, _, _ = probed("leaf", "--stackdump")
+    first = [line.strip() for line in without_offsets(lines)[2:4]]
+    assert first[0] == "leaf+0x0 [basic]" and first[1].startswith("twice+0x")
+    leaving = next(index for index, line in enumerate(lines) if line.startswith("sample_exit_handler"))
+    assert lines[leaving + 1].strip().startswith("twice+0x")
+    assert lines[-1].endswith("4 times hit, 0 times missed")
+
+
 @pytest.mark.parametrize(("symbol", "code"), [("nowhere", -2), ("leaf,,twice", -2), ("nowhere*", -22)])
 def test_us1_what_cannot_be_registered(probed, symbol, code):
     lines, status, _ = probed(symbol)
@@ -80,10 +90,10 @@ def test_us1_what_cannot_be_registered(probed, symbol, code):
 
 def test_us1_misses_are_shown_after_unregistering(source):
     lines = []
-    module = example.load(str(source))
+    module = sandbox.load(source)
     sample = example.Sample("factorial", write=lines.append)
     sample.probe.nr_maxactive = 1
-    assert example.run(sample, module["factorial"], [3]) == 0
+    assert example.run(sample, lambda: module["factorial"](3)) == 0
     module.unload()
     assert lines[-1] == "fprobe_exit: fprobe at factorial unregistered. 4 times hit, 2 times missed"
 

@@ -188,6 +188,16 @@ def test_ft63_a_change_that_an_ops_does_not_allow_leaves_the_filter_as_it_was(pr
     unregister_ftrace_function(shared)
 
 
+def test_ft28_ipmodify_takes_no_notrace_from_a_file_either(program):
+    own = ftrace_ops(lambda *hit: None, FTRACE_OPS_FL_IPMODIFY)
+    write("leaf", ops=own)
+    assert names(ops=own) == ["leaf"]
+    file = FilterFile(own, notrace=True)
+    file.write_all("leaf ")
+    fails(errno.EINVAL, file.close)
+    assert names(ops=own, notrace=True) == NOTHING.split(" ")[:1] and not own.notrace_hash
+
+
 # -- reading ----------------------------------------------------------------------------------------------------
 
 
