@@ -23,6 +23,8 @@ WARNED = [
     ("return cast(u64, cast(u32, a) * 8)", "3: this wraps in u32 before it is widened: cast the operands"),
     ("return cast(u64, cast(u32, a) << 8)", "3: this wraps in u32 before it is widened: cast the operands"),
     ("return cast(u64, addressof(b))", "3: this is the address of a local variable, which is gone when the function"),
+    ("global total\ntotal = cast(u64, addressof(b))\nreturn b", "4: this is the address of a local variable"),
+    ("p = cast(ptr[u64], a)\nload(p)\nreturn b", "4: the result of load() is dropped"),
     ("atomic_cas(addressof(total), a, b)\nreturn b", "3: the result of atomic_cas() is dropped"),
     ("popcount(a)\nreturn b", "3: the result of popcount() is dropped"),
     ("for i in range(10):\n    i += 1\nreturn b", "4: assigning to i does not change the iterations of its loop"),

@@ -1,0 +1,88 @@
+"""Finding a function's source: one function is parsed, whatever its file looks like."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from typing import Any
+
+import pytest
+
+from sandbox.native import NativeError, source
+
+FILE = '''@decorate(
+1,
+)
+@decorate
+def first(a):
+    """A text
+
+that is not indented.
+def first(a):
+"""
+# nor is this
+    b = (
+a
+)
+    c = [a,
+# inside of brackets
+b]
+    return b + \\
+c
+
+x = 1
+class Holder:
+    def second(self): return 2
+
+    if x:
+        def third():
+            return """
+x"""
+    else:
+        pass
+def outer():
+    @decorate
+    def inner(a):
+        return a
+
+    # behind it
+    return inner
+def last(): return """
+"""'''
+
+
+def functions() -> dict[str, Any]:
+    name = "<odd source>"
+    linecache.cache[name] = (len(FILE), None, FILE.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"decorate": lambda given: given if callable(given) else lambda function: function}
+    exec(compile(FILE, name, "exec"), names)
+    holder = names["Holder"]
+    found = [names["first"], holder.second, holder.third, names["outer"], names["outer"](), names["last"]]
+    return {function.__name__: function for function in found}
+
+
+@pytest.mark.parametrize("name", ["first", "second", "third", "outer", "inner", "last"])
+def test_one_function_is_found_with_its_positions(name: str) -> None:
+    function = functions()[name]
+    origin, node = source.find(function)
+    whole = next(n for n in ast.walk(ast.parse(FILE)) if isinstance(n, ast.FunctionDef) and n.name == name)
+    assert ast.dump(node, include_attributes=True) == ast.dump(whole, include_attributes=True)
+    assert origin.text(node.lineno).lstrip().startswith("def ")
+
+
+def test_a_source_that_has_changed_is_not_taken_for_another() -> None:
+    function = functions()["first"]
+    changed = ["\n", "\n", *FILE.splitlines(keepends=True)]
+    linecache.cache["<odd source>"] = (len(FILE), None, changed, "<odd source>")
+    with pytest.raises(NativeError, match="the source of first cannot be found"):
+        source.find(function)
+    linecache.cache["<odd source>"] = (1, None, ["x = 1\n"], "<odd source>")
+    with pytest.raises(NativeError, match="the source of last cannot be found"):
+        source.find(functions_without_cache("last"))
+
+
+def functions_without_cache(name: str) -> Any:
+    kept = linecache.cache["<odd source>"]
+    function = functions()[name]
+    linecache.cache["<odd source>"] = kept
+    return function
