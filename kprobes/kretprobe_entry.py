@@ -183,12 +183,14 @@ def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> 
         return
     task.kprobe = cast(u64, rp.child)
     task.kprobe_status = HIT_ACTIVE
+    task.preempt += 1
     if rp.kind & RETURN_FOREIGN == 0:
         rp.handler(cast(u64, instance), cast(u64, regs))
     elif rp.kind & RETURN_PYTHON == 0:
         call(task, code, cast(u64, instance), cast(u64, regs), 0, 0)
     else:
         call(task, code, rp.cookie, cast(u64, instance), 0, cast(u64, regs))
+    task.preempt -= 1
     finish(task)
 
 

@@ -40,6 +40,10 @@ class Extent(enum.Enum):
     back first, and queued again. For probes on every instruction of a function."""
 
 
+WORKER = "kprobe-optimizer"
+"""The name of the optimiser's thread."""
+
+
 class JumpOptimizer:
     """The queues. A place with a jump in its text has `covered`; one that is queued, or has one, is `optimized`."""
 
@@ -271,7 +275,7 @@ class _Worker:
 
     def kick(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="kprobe-optimizer", daemon=True)
+            self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
             self._thread.start()
         self._kicked.set()
 

@@ -148,7 +148,8 @@ class kretprobe:
         native.kind = PRE_FOREIGN * entry.foreign | PRE_PYTHON * entry.python
         native.kind |= RETURN_FOREIGN * leave.foreign | RETURN_PYTHON * leave.python
         self._codes = (entry, leave)
-        self.kp.make_return_probe(ctypes.addressof(native), entry.foreign)
+        # Whether the interpreter may be entered for the return is asked at the entry, off the trap's frame.
+        self.kp.make_return_probe(ctypes.addressof(native), entry.foreign or leave.python)
 
 
 def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:

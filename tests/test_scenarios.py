@@ -18,7 +18,6 @@ DATA = Path(__file__).parent / "scenarios" / "data"
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.scn"))
 NOT_YET: dict[str, str] = {}
 """Scenarios that give another log here, and why."""
-NO_KPROBES = frozenset({"kprobe", "kretprobe"})
 
 
 def _replay(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -27,8 +26,7 @@ def _replay(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _parameter(file: str):
-    kinds = parse((DATA / file).read_text()).kinds
-    reason = "kprobes do not exist yet" if kinds & NO_KPROBES else NOT_YET.get(file)
+    reason = NOT_YET.get(file)
     return pytest.param(file, marks=pytest.mark.xfail(strict=True, reason=reason)) if reason else file
 
 

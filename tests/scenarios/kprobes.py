@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +12,12 @@ import kprobes.registration as api
 import kprobes.returns as returns
 import kprobes.switch as switch
 from ftrace.dispatch import pt_regs
+from kprobes import optimize
 from kprobes.listing import write_kprobes_enabled
 from kprobes.records import Instance
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
-from tests.scenarios.machine import Machine, NotSupported, attempt
+from tests.scenarios.machine import Machine, attempt
 from tests.scenarios.probes import guarded, shown
 from tests.scenarios.script import Declaration
 
@@ -169,12 +172,19 @@ class Kretprobe:
 
 
 def wait_for_optimizer() -> None:
-    """wait_for_kprobe_optimizer(), if there is one."""
-    try:
-        from kprobes.optimize import wait_for_kprobe_optimizer
-    except ImportError:
-        return
-    wait_for_kprobe_optimizer()
+    """wait_for_kprobe_optimizer()"""
+    optimize.wait_for_kprobe_optimizer()
+
+
+def hold_optimizer(held: bool) -> None:
+    """Keep the optimiser's own thread from its next run, as if its delay were not over."""
+    optimizer, run = optimize.jump_optimizer, optimize.JumpOptimizer.run
+
+    def unless_by_itself() -> None:
+        if threading.current_thread().name != optimize.WORKER:
+            run(optimizer)
+
+    optimizer.run = unless_by_itself if held else functools.partial(run, optimizer)
 
 
 def _after(machine: Machine, function: Callable[[], object]) -> str:
@@ -227,10 +237,6 @@ def _opt_wait(machine: Machine) -> str:
 
 def optimization(machine: Machine, *value: str) -> str:
     """`sysctl kprobes_optimization [V]`"""
-    try:
-        from kprobes import optimize
-    except ImportError:
-        raise NotSupported("sysctl kprobes_optimization") from None
     if not value:
         return str(int(optimize.kprobes_optimization()))
     return _after(machine, lambda: optimize.set_kprobes_optimization(int(value[0])))
@@ -251,12 +257,8 @@ def listing(machine: Machine) -> list[str]:
 def restore_switches() -> None:
     """Both switches as they are at the start of every scenario."""
     switch.set_kprobes_enabled(True)
-    try:
-        from kprobes import optimize
-    except ImportError:
-        return
+    hold_optimizer(False)
     optimize.set_extent(optimize.Extent.KERNEL)
-    optimize.DELAY = 0.5  # a loaded machine takes longer from one step to the next than the optimiser waits
     optimize.set_kprobes_optimization(1)
 
 

@@ -133,6 +133,7 @@ def _sysctl(machine: Machine, name: str, *value: str) -> str:
 
 def _settle(machine: Machine, word: str) -> None:
     machine.settles = word == "on"
+    kprobes.hold_optimizer(not machine.settles)
     if machine.settles:
         kprobes.wait_for_optimizer()
 
