@@ -56,17 +56,24 @@ def every_test() -> dict[str, set[str]]:
     return found
 
 
+def keys_of(path: Path, name: str) -> set[str]:
+    """The keys of a dict that a file gives a name to."""
+    for node in ast.parse(path.read_text()).body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return {key.value for key in node.value.keys}  # type: ignore[attr-defined]
+    raise LookupError(f"{path} has no {name}")
+
+
 def every_scenario() -> dict[str, set[str]]:
     """Name -> the statements in its `# covers:` lines, for the scenarios that can be replayed."""
-    from tests.scenarios.runner import _KINDS
-    from tests.test_scenarios import NOT_YET
-
+    kinds = keys_of(TESTS / "scenarios" / "runner.py", "_KINDS")
+    failing = keys_of(TESTS / "test_scenarios.py", "NOT_YET")
     found = {}
     for path in sorted(SCENARIOS.rglob("*.scn")):
         text = path.read_text()
         covers = " ".join(re.findall(r"^# covers:(.*)$", text, re.MULTILINE))
-        expected_to_fail = path.relative_to(SCENARIOS).as_posix() in NOT_YET
-        if covers and not expected_to_fail and parse(text).kinds <= {*_KINDS, "on"}:
+        if covers and path.relative_to(SCENARIOS).as_posix() not in failing and parse(text).kinds <= kinds:
             found[path.stem] = ids_in_text(covers)
     return found
 
