@@ -107,7 +107,7 @@ hits f
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("kprobe k sym=scn_add pre\n", "not supported: kprobe"),
+        ("fprobe f entry show=weather\nregister_fprobe f scn_add\ncall scn_add 1\n", "show=weather"),
         ("fprobe f entry\nteleport f\n", "not supported: teleport"),
         ("fprobe f entry\non f.entry sometimes return 1\n", "unreadable"),
         ("call scn_midway 1 {\nlist\n", "unreadable: a block is not closed"),

@@ -99,3 +99,4 @@ def _clean_up(machine: Machine) -> None:
     kprobes.restore_switches()
     for probe in machine.probes.values():
         probe.close()
+    kprobes.wait_for_optimizer()
