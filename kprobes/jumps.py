@@ -7,28 +7,31 @@ place that is optimised again uses its own again.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes import patching
-from kprobes.aggregate import original_text
+from kprobes.aggregate import aggregates, original_text
 from kprobes.landings import LandingRoom
-from kprobes.puns import borrowed, jump_bytes, windows
+from kprobes.puns import Window, borrowed, jump_bytes, wider_windows, windows
+from kprobes.records import ChildList, Record
 from kprobes.runtime import kprobe_runtime
-from kprobes.safety import Function, Refusal, examine, own_refusal
-from kprobes.x86_64.optimized_detour import COPY, DETOUR_SIZE, ENTRY, detour_bytes
+from kprobes.safety import Function, Refusal, absorbable, examine, own_refusal
+from kprobes.x86_64.optimized_detour import ENTRY, detour_bytes
 from kprobes.x86_64.relocate import JMP32_SIZE
 from sandbox import memory
 from sandbox.perfmap import perf_map
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
+    from kprobes.x86_64.instruction import Instruction
     from sandbox.memory import TextMapping
 
 _FIRST, _MOST = memory.PAGE, 1 << 20
-"""Sizes of the pieces that detours are allocated in: each is twice the one before."""
+"""Sizes of the pages that detours are allocated in: each is twice the one before."""
 
 Read = Callable[[int, int], bytes]
 
@@ -38,16 +41,29 @@ def live_text(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
 
 
-class Jump:
-    """`detour`: its address. `code`: what to write over the place, once it is aimed: see `aim`."""
+class Detour(NamedTuple):
+    """A detour's address, where its copies of the instructions are, and the offsets of those from the first."""
 
-    def __init__(self, place: Aggregate, detour: int, room: JumpRoom) -> None:
+    address: int
+    copies: Sequence[int]
+    offsets: Sequence[int]
+
+
+class Jump:
+    """`code`: what to write over the place, once it is aimed: see `aim`. `inner`: which of its bytes are to be int3."""
+
+    def __init__(self, place: Aggregate, function: Function, room: JumpRoom) -> None:
+        assert place.insn is not None
         self.place = place
-        self.detour = detour
         self.code = b""
+        self.inner: tuple[int, ...] = ()
+        self._insn = place.insn
+        self._function = function
         self._room = room
         self._borrowed = b""
-        self._landings: list[int] = []
+        self._landings: list[tuple[int, int]] = []
+        self._detours: dict[int, Detour] = {0: room.detour(place, [place.insn], function)}
+        self._absorbed = 0
 
     @property
     def address(self) -> int:
@@ -57,57 +73,112 @@ class Jump:
     @property
     def copy(self) -> int:
         """Where the copied instruction is, behind the handlers."""
-        return self.detour + COPY
+        return self._detours[self._absorbed].copies[0]
 
     @property
-    def end(self) -> int:
-        """The address behind the jump, the borrowed bytes included."""
-        return self.address + max(JMP32_SIZE, len(self.code))
+    def covered(self) -> bytes:
+        """The original bytes under the jump."""
+        offset = self.address - self._function.start
+        return self._function.code[offset : offset + len(self.code)]
 
     def withdraw(self) -> None:
-        """The code is going away: the detour leads to no record any more."""
-        kprobe_runtime().table.set(self.detour, 0)
+        """The code is going away: nothing here leads to a record any more."""
+        for detour in self._detours.values():
+            for copy in detour.copies:
+                kprobe_runtime().table.set(copy, 0)
+
+    # -- where it goes ------------------------------------------------------------------------------------------
 
     def is_aimed(self, read: Read = live_text) -> bool:
-        """Whether `code` would still lead to the detour, by the bytes behind the instruction as they are."""
-        return bool(self.code) and self._following(read) == self._borrowed
+        """Whether `code` would still lead to the detour, by the bytes behind it as they are."""
+        return bool(self.code) and read(self.address + len(self.code), len(self._borrowed)) == self._borrowed
 
     def aim(self, read: Read = live_text) -> Refusal | None:
         """Find `code` for the bytes behind the instruction as `read` gives them; or the rule that is against it."""
         self.code = b""
-        length = self.place.length
+        length = self._insn.length
         if length >= JMP32_SIZE:
-            self.code = jump_bytes(self.address, length, 0, self.detour + ENTRY)
+            self._set(Window(0, 0, 0), self._detours[0].address + ENTRY, length, read)
             return None
-        following = self._following(read)
-        if len(following) < borrowed(length):
-            return Refusal("no bytes behind", "the text ends behind the instruction")
-        return self._pun(length, following)
+        return self._pun(read) or None
 
-    def _following(self, read: Read) -> bytes:
-        behind = self.address + self.place.length
-        return read(behind, min(borrowed(self.place.length), self.place.text.end - behind))
+    def _pun(self, read: Read) -> Refusal | None:
+        refusal = self._borrowing(self._insn.end)
+        if refusal is None:
+            choices = windows(self.address, self._insn.length, self._following(self._insn.end, read))
+            if self._land(choices, self._insn.length, read):
+                return None
+            refusal = Refusal("no place to land", "every address that the bytes behind it leave to a jump is taken")
+        return None if self._absorb(read) else refusal
 
-    def _pun(self, length: int, following: bytes) -> Refusal | None:
-        choices = windows(self.address, length, following)
+    def _absorb(self, read: Read) -> bool:
+        """Try again with the instructions behind it, as long as they may be absorbed."""
+        insns = [self._insn]
+        while insns[-1].end < self.address + JMP32_SIZE:
+            behind = absorbable(self._function, self.address, insns[-1].end)
+            if behind is None or _in_use(behind.address):
+                return False
+            insns.append(behind)
+            own = behind.end - self.address
+            if self._borrowing(behind.end) is None:
+                choices = wider_windows(self.address, [i.length for i in insns], self._following(behind.end, read))
+                if self._make_detour(insns) and self._land(list(choices), own, read):
+                    return True
+        return False
+
+    def _make_detour(self, insns: Sequence[Instruction]) -> bool:
+        if len(insns) - 1 not in self._detours:
+            try:
+                self._detours[len(insns) - 1] = self._room.detour(self.place, insns, self._function)
+            except OverflowError:
+                return False
+        return True
+
+    def _borrowing(self, end: int) -> Refusal | None:
+        """What is against borrowing the bytes of a jump that lie at `end` and behind."""
+        found = ftrace_site_in(end, self.address + JMP32_SIZE)
+        return Refusal("ftrace location", f"the bytes behind the instruction are {found}") if found else None
+
+    def _following(self, end: int, read: Read) -> bytes:
+        return read(end, min(borrowed(end - self.address), self.place.text.end - end))
+
+    def _land(self, choices: Sequence[Window], own: int, read: Read) -> bool:
+        absorbed = choices[0].absorbed if choices else 0
+        target = self._detours[absorbed].address + ENTRY
         for window in choices:
-            for landing in self._landings:
-                if window.low <= landing < window.high:
-                    self._set(window.prefixes, landing, following)
-                    return None
-        found = self._room.landings.take(choices, self.detour + ENTRY)
+            for landing, to in self._landings:
+                if to == target and window.low <= landing < window.high:
+                    self._set(window, landing, own, read)
+                    return True
+        found = self._room.landings.take(choices, target)
         if found is None:
-            return Refusal(
-                "no place to land", f"every address that {following.hex(' ')} behind it leave to a jump is taken"
-            )
-        window, landing = found
-        self._landings.append(landing)
-        self._set(window.prefixes, landing, following)
-        return None
+            return False
+        self._landings.append((found[1], target))
+        self._set(*found, own, read)
+        return True
 
-    def _set(self, prefixes: int, landing: int, following: bytes) -> None:
-        self.code = jump_bytes(self.address, self.place.length, prefixes, landing)
-        self._borrowed = following
+    def _set(self, window: Window, target: int, own: int, read: Read) -> None:
+        self.code = jump_bytes(self.address, own, window.prefixes, target)
+        self._absorbed = window.absorbed
+        behind = self.address + len(self.code)
+        self._borrowed = read(behind, max(self.address + window.prefixes + JMP32_SIZE - behind, 0))
+        self.inner = tuple(offset for offset in self._detours[window.absorbed].offsets[1:] if offset < JMP32_SIZE)
+
+
+def _in_use(address: int) -> bool:
+    place = aggregates.get(address)
+    return place is not None and (place.armed or bool(place.covered))
+
+
+def ftrace_site_in(low: int, high: int) -> str | None:
+    """What of [low, high) ftrace patches, in words."""
+    from ftrace.tracer import tracer
+
+    for block in tracer().table.blocks:
+        index = bisect_left(block.addresses, low - SITE_SIZE + 1)
+        if low < high and index < len(block.addresses) and block.addresses[index] < high:
+            return f"the ftrace location {block.addresses[index]:#x}"
+    return None
 
 
 class JumpRoom:
@@ -120,6 +191,7 @@ class JumpRoom:
         self._size = _FIRST
         self._landings: LandingRoom | None = None
         self._functions: dict[tuple[int, int], Function] = {}
+        self._inner: dict[int, tuple[Any, int]] = {}
 
     @property
     def landings(self) -> LandingRoom:
@@ -142,20 +214,13 @@ class JumpRoom:
         """A jump for a place, with its detour; or the rule that is against it. Raises OSError(ENOMEM) without room."""
         assert place.insn is not None
         function = self.function(place.symbol.address, place.symbol.end)
-        refusal = own_refusal(function, place.insn) or _borrowed_site(place)
+        refusal = own_refusal(function, place.insn)
         if refusal is not None:
             return refusal
-        page, detour = self._take()
-        runtime = kprobe_runtime()
-        name = "kprobe_optimized_all_flags" if function.sets_direction else "kprobe_optimized"
         try:
-            code = detour_bytes(place.insn, detour, runtime.image.address(name), place.record_address)
+            return Jump(place, function, self)
         except OverflowError as error:
             return Refusal("out of reach", str(error))
-        patching.write(page, detour, code)
-        place.record.optimizer = detour
-        runtime.table.set(detour, place.record_address)
-        return Jump(place, detour, self)
 
     def function(self, start: int, end: int) -> Function:
         """The facts about the function [start, end)."""
@@ -164,10 +229,38 @@ class JumpRoom:
             known = self._functions[start, end] = examine(original_text(start, end - start), start)
         return known
 
-    def _take(self) -> tuple[TextMapping, int]:
-        if self._next == self._end:
+    # -- detours ------------------------------------------------------------------------------------------------
+
+    def detour(self, place: Aggregate, insns: Sequence[Instruction], function: Function) -> Detour:
+        """A new detour for a place, with copies of these instructions. Raises OverflowError if one is out of reach."""
+        runtime = kprobe_runtime()
+        name = "kprobe_optimized_all_flags" if function.sets_direction else "kprobe_optimized"
+        routine = runtime.image.address(name)
+        size = len(detour_bytes(insns, place.address, routine, 0)[0])
+        page, address = self._take(size)
+        code, copies = detour_bytes(insns, address, routine, place.record_address)
+        patching.write(page, address, code)
+        runtime.table.set(copies[0], place.record_address)
+        for insn, copy in zip(insns[1:], copies[1:], strict=True):
+            self._lead_inside(insn, copy)
+        return Detour(address, copies, [insn.address - place.address for insn in insns])
+
+    def _lead_inside(self, insn: Instruction, copy: int) -> None:
+        """A breakpoint at an absorbed instruction leads to its copy, which faults in its name."""
+        table = kprobe_runtime().table
+        memory_of = ctypes.create_string_buffer(Record.size)
+        record = Record.ctypes.from_buffer(memory_of)
+        record.address, record.length, record.optimized = insn.address, insn.length, copy
+        record.children = ctypes.addressof(_no_children)
+        self._inner[copy] = (memory_of, insn.address)
+        table.set(copy, ctypes.addressof(memory_of))
+        if insn.address not in aggregates:
+            table.set(insn.address, ctypes.addressof(memory_of))
+
+    def _take(self, size: int) -> tuple[TextMapping, int]:
+        if self._end - self._next < size:
             self._grow()
-        address, self._next = self._next, self._next + DETOUR_SIZE
+        address, self._next = self._next, self._next + size
         return self._pages[-1], address
 
     def _grow(self) -> None:
@@ -179,29 +272,18 @@ class JumpRoom:
 
     def close(self) -> None:
         """Give everything back; nobody can be in the text any more."""
+        table = kprobe_runtime().table
+        for copy, (_memory, address) in self._inner.items():
+            table.set(copy, 0)
+            if address not in aggregates:
+                table.set(address, 0)
         for page in self._pages:
             page.unmap()
         if self._landings is not None:
             self._landings.close()
 
 
-def _borrowed_site(place: Aggregate) -> Refusal | None:
-    """Bytes that ftrace patches cannot be borrowed."""
-    found = ftrace_site_in(place.address + place.length, place.address + JMP32_SIZE)
-    return Refusal("ftrace location", f"the bytes behind the instruction are {found}") if found else None
-
-
-def ftrace_site_in(low: int, high: int) -> str | None:
-    """What of [low, high) ftrace patches, in words."""
-    from ftrace.tracer import tracer
-
-    for block in tracer().table.blocks:
-        index = bisect_left(block.addresses, low - SITE_SIZE + 1)
-        if low < high and index < len(block.addresses) and block.addresses[index] < high:
-            return f"the ftrace location {block.addresses[index]:#x}"
-    return None
-
-
+_no_children = ctypes.create_string_buffer(ChildList.offset("children") + 8)
 _rooms: dict[TextMapping, JumpRoom] = {}
 
 
@@ -228,37 +310,50 @@ def close_room(text: TextMapping) -> None:
 # -- the text -----------------------------------------------------------------------------------------------------
 
 
-def write_jumps(jumps: list[Jump]) -> None:
+def write_jumps(jumps: Sequence[Jump]) -> None:
     """Turn breakpoints into jumps; by descending address.
 
-    First the tails, behind breakpoints that send whoever comes by to the copies; then the first bytes. A jump whose borrowed
-    bytes are another's is begun when every core has seen that one.
+    First breakpoints at the instructions that are absorbed, then the rest of the tails, at last the first bytes: whoever
+    comes by meanwhile is sent to the copies. A jump whose borrowed bytes are another's is begun when every core has seen
+    that one.
     """
-    for jump in jumps:
-        if len(jump.code) > 1:
-            patching.write(jump.place.text, jump.address + 1, jump.code[1:])
-    patching.sync()
+    _write(jumps, lambda jump: ((offset, jump.code) for offset in jump.inner))
+    _write(jumps, lambda jump: ((offset, jump.code) for offset in range(1, len(jump.code)) if offset not in jump.inner))
     last = 1 << 64
     for jump in jumps:
         if last - jump.address < JMP32_SIZE:
             patching.sync()
-        jump.place.covered = jump.place.original[: len(jump.code)]
+        jump.place.covered = jump.covered
         patching.write(jump.place.text, jump.address, jump.code[:1])
         last = jump.address
     patching.sync()
 
 
-def restore(places: list[Aggregate]) -> None:
+def restore(jumps: Sequence[Jump]) -> None:
     """Turn jumps into breakpoints; by ascending address, so that who borrows goes before the lender."""
     last = -JMP32_SIZE
-    for place in places:
-        if place.address - last < JMP32_SIZE:
+    for jump in jumps:
+        if jump.address - last < JMP32_SIZE:
             patching.sync()
-        patching.write(place.text, place.address, patching.INT3)
-        last = place.address
+        patching.write(jump.place.text, jump.address, patching.INT3)
+        last = jump.address
     patching.sync()
-    for place in places:
-        if len(place.covered) > 1:
-            patching.write(place.text, place.address + 1, place.covered[1:])
-        place.covered = b""
+    _write(jumps, lambda jump: ((i, jump.covered) for i in range(1, len(jump.code)) if i not in jump.inner))
+    _write(jumps, lambda jump: ((offset, jump.covered) for offset in jump.inner))
+    for jump in jumps:
+        jump.place.covered = b""
+
+
+def _write(jumps: Sequence[Jump], chosen: Callable[[Jump], Iterator[tuple[int, bytes]]]) -> None:
+    """For each jump store the chosen bytes (offset, of which text), and let every core see them."""
+    for jump in jumps:
+        for start, data in _runs(chosen(jump)):
+            patching.write(jump.place.text, jump.address + start, data)
     patching.sync()
+
+
+def _runs(chosen: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Neighbouring bytes together."""
+    for _, group in itertools.groupby(enumerate(chosen), key=lambda item: item[1][0] - item[0]):
+        run = [item for _, item in group]
+        yield run[0][0], bytes(text[offset] for offset, text in run)

@@ -182,7 +182,7 @@ class JumpOptimizer:
                 left += self._over(place.address)
         every = [found[address] for address in sorted(found)]
         if every:
-            restore(every)
+            restore([self._jumps[place.address] for place in every])
         return every
 
     def _requeue(self, places: Iterable[Aggregate]) -> None:
@@ -196,6 +196,12 @@ class JumpOptimizer:
     def busy(self) -> bool:
         """Whether something is queued."""
         return bool(self._queued or self._leaving)
+
+    def settled(self) -> None:
+        """Somebody has waited until nothing was queued."""
+        with patching.patching():
+            if not self.busy:
+                self._worker.cancel()
 
     def run(self) -> None:
         """First back, then forth (KP-65)."""
@@ -265,7 +271,8 @@ class _Worker:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _reset(self) -> None:
-        self._kicked = threading.Event()
+        self._changed = threading.Condition()
+        self._due: float | None = None
         self._thread: threading.Thread | None = None
 
     def _after_fork(self) -> None:
@@ -274,19 +281,32 @@ class _Worker:
             self.kick()
 
     def kick(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
-            self._thread.start()
-        self._kicked.set()
+        """Run once, DELAY from now at the latest."""
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
+                self._thread.start()
+            if self._due is None:
+                self._due = time.monotonic() + DELAY
+                self._changed.notify()
+
+    def cancel(self) -> None:
+        """Somebody has run everything."""
+        with self._changed:
+            self._due = None
 
     def _work(self) -> None:
         while True:
-            self._kicked.wait()
-            time.sleep(DELAY)
-            self._kicked.clear()
+            self._wait()
             self._optimizer.run()
             if self._optimizer.busy:
-                self._kicked.set()
+                self.kick()
+
+    def _wait(self) -> None:
+        with self._changed:
+            while self._due is None or self._due > time.monotonic():
+                self._changed.wait(None if self._due is None else self._due - time.monotonic())
+            self._due = None
 
 
 jump_optimizer = JumpOptimizer()
@@ -297,6 +317,7 @@ def wait_for_kprobe_optimizer() -> None:
     """Return when everything that was queued has become a jump, or has gone back."""
     while jump_optimizer.busy:
         jump_optimizer.run()
+    jump_optimizer.settled()
 
 
 def kprobes_optimization() -> int:

@@ -1,59 +1,94 @@
 """Jumps in place of instructions that are shorter than a jump (punning). Bytes in, bytes out.
 
 `jmp rel32` takes 5 bytes. In place of an instruction of n < 5 bytes its opcode and the first bytes of its displacement are
-written, and the bytes that follow, which stay as they are, are the rest: the jump can go to a window of 256**(n - 1)
-addresses, and redundant prefixes in front of the opcode, which shift the displacement, give a smaller window each. Whoever
-enters at the following instruction finds it untouched.
+written. What follows either stays as it is and is *borrowed* as the rest of the displacement, so that the jump can go to a
+window of 256**(n - 1) addresses; redundant prefixes in front of the opcode shift the displacement and give a smaller window
+each. Or the following instructions are *absorbed*: their copies run behind the probed one, and the byte at the start of each
+is made an int3, so that whoever stands there, or jumps there, is led to its copy.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from kprobes.x86_64.instruction import INT3
 from kprobes.x86_64.relocate import JMP32_SIZE, jump
 
 _PREFIX = 0x2E
 """An override of the code segment, which 64-bit mode ignores."""
 _LOWEST, _HIGHEST = 1 << 20, 1 << 47
+_NEAREST = [value & 0xFF for number in range(128) for value in (number, ~number)]
+"""The values of a byte at the top of a displacement, those first that lead least far."""
+_FEW = _NEAREST[:32:4] + _NEAREST[1:32:4]
 
 
 class Window(NamedTuple):
-    """Where a jump behind `prefixes` redundant prefixes can go: any address in [low, high)."""
+    """A jump behind `prefixes` redundant prefixes that absorbs `absorbed` instructions can go to any address in [low, high)."""
 
     prefixes: int
     low: int
     high: int
+    absorbed: int = 0
 
 
 def borrowed(length: int) -> int:
-    """How many bytes behind an instruction of `length` bytes a jump in its place takes as part of its displacement."""
+    """How many bytes behind `length` bytes of one's own a jump in their place takes as part of its displacement."""
     return max(JMP32_SIZE - length, 0)
 
 
 def windows(address: int, length: int, following: bytes) -> list[Window]:
-    """The windows of a jump at `address` in place of an instruction of `length` < 5 bytes, widest first.
+    """The windows of a jump at `address` in place of one instruction of `length` < 5 bytes, widest first.
 
     `following` are the bytes behind it, four at least; with fewer there are fewer windows.
     """
-    found = []
+    found: list[Window] = []
     for prefixes in range(length):
-        chosen = length - 1 - prefixes
-        fixed = following[: 4 - chosen]
-        if len(fixed) == 4 - chosen:
-            found.append(_window(address, prefixes, chosen, fixed))
-    return [window for window in found if window.low < window.high]
+        found += _windows(address, prefixes, _pattern(prefixes, length, (), following), 0)
+    return found
 
 
-def _window(address: int, prefixes: int, chosen: int, fixed: bytes) -> Window:
-    lowest = int.from_bytes(bytes(chosen) + fixed, "little", signed=True)
-    low = address + prefixes + JMP32_SIZE + lowest
-    return Window(prefixes, max(low, _LOWEST), min(low + (1 << 8 * chosen), _HIGHEST))
+def wider_windows(address: int, lengths: Sequence[int], following: bytes) -> Iterator[Window]:
+    """The windows of a jump at `address` that absorbs all but the first of instructions of these `lengths`.
+
+    `following` are the bytes behind the last of them.
+    """
+    starts = tuple(itertools.accumulate(lengths))
+    pattern = _pattern(0, starts[-1], starts[:-1], following)
+    yield from _windows(address, 0, pattern, len(lengths) - 1)
 
 
-def jump_bytes(address: int, length: int, prefixes: int, target: int) -> bytes:
-    """What to write at `address` so that control goes to `target`: at most `length` bytes, the rest being there already.
+def _pattern(prefixes: int, own: int, starts: Sequence[int], following: bytes) -> list[int | None]:
+    """What each byte of the displacement has to be; None: anything. Shorter than 4 if the text ends before."""
+    pattern: list[int | None] = []
+    for offset in range(prefixes + 1, prefixes + JMP32_SIZE):
+        if offset in starts:
+            pattern.append(INT3)
+        elif offset < own:
+            pattern.append(None)
+        elif offset - own < len(following):
+            pattern.append(following[offset - own])
+    return pattern
+
+
+def _windows(address: int, prefixes: int, pattern: Sequence[int | None], absorbed: int) -> Iterator[Window]:
+    if len(pattern) < JMP32_SIZE - 1:
+        return
+    chosen = next((index for index, byte in enumerate(pattern) if byte is not None), len(pattern))
+    upper = [[byte] if byte is not None else _FEW for byte in pattern[chosen:]]
+    for values in itertools.product(*reversed(upper)):
+        lowest = int.from_bytes(bytes(chosen) + bytes(reversed(values)), "little", signed=True)
+        low = address + prefixes + JMP32_SIZE + lowest
+        low, high = max(low, _LOWEST), min(low + (1 << 8 * chosen), _HIGHEST)
+        if low < high:
+            yield Window(prefixes, low, high, absorbed)
+
+
+def jump_bytes(address: int, own: int, prefixes: int, target: int) -> bytes:
+    """What to write at `address` so that control goes to `target`: at most `own` bytes, the rest being there already.
 
     Raises OverflowError if `target` is beyond 2 GB.
     """
     whole = bytes([_PREFIX] * prefixes) + jump(address + prefixes, target)
-    return whole[: max(length, 1)] if length < JMP32_SIZE else whole
+    return whole[:own] if own < len(whole) else whole

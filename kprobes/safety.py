@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobes.x86_64.classify import can_boost, refusal
-from kprobes.x86_64.instruction import decode
+from kprobes.x86_64.instruction import Flow, decode
 from kprobes.x86_64.relocate import JMP32_SIZE, refuse_to_move
 
 if TYPE_CHECKING:
@@ -112,6 +112,26 @@ def own_refusal(function: Function, insn: Instruction) -> Refusal | None:
     if target is not None:
         return Refusal("jump target", f"a jump leads to {target:#x}, into the middle of the instruction")
     return None
+
+
+def absorbable(function: Function, address: int, at: int) -> Instruction | None:
+    """The instruction at `at`, if a jump at `address` may have it among its bytes; None if not.
+
+    Whoever goes there is led to its copy by a breakpoint, so this is about cost and not about safety: nothing that is known
+    goes there, neither a jump nor a call that comes back.
+    """
+    if at >= function.end or any(
+        _within(where, at, at + 1) for where in (function.targets, function.calls, function.pads)
+    ):
+        return None
+    try:
+        insn = decode(function.code[at - function.start :], at)
+        refuse_to_move(insn)
+    except ValueError:
+        return None
+    if insn.flow in (Flow.CALL, Flow.INDIRECT_CALL) and insn.end < address + JMP32_SIZE:
+        return None
+    return insn
 
 
 Reserved = Callable[[int, int], "str | None"]

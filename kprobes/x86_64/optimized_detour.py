@@ -1,24 +1,27 @@
 """The detour of a jump-optimised probe, as assembly text (AT&T) and bytes (KP-66).
 
-A detour has 64 bytes, aligned to that, and belongs to one probed address for as long as the code there does:
+A detour has 64 bytes or a few more, is aligned to 64, and belongs to one address for as long as the code there does:
 
       0  .quad kprobe_optimized                the routine below, or its sibling
       8  .quad record
      16  lea  -128(%rsp),%rsp                  the jump leads here: over the red zone
      21  call *0(%rip)                         the handlers; `ret $128` steps back over the red zone
      27  the copied instruction                where a breakpoint's hit goes on meanwhile
-      -  jmp  back                             to the instruction behind the probed one
+      -  those that the jump has absorbed
+      -  jmp  back                             to the instruction behind
 
 No flag is touched on the way, and the call and the return pair up for the CPU's return predictor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from string import Template
 from typing import TYPE_CHECKING
 
+from kprobes.x86_64 import interrupted
 from kprobes.x86_64.instruction import INT3
+from kprobes.x86_64.interrupted import REGISTERS
 from kprobes.x86_64.relocate import expand, jump
 
 if TYPE_CHECKING:
@@ -28,12 +31,6 @@ DETOUR_SIZE = 64
 ENTRY, COPY = 16, 27
 """Offsets in a detour."""
 _ENTRY_CODE = bytes.fromhex("488d642480") + b"\xff\x15" + (-COPY).to_bytes(4, "little", signed=True)
-
-# Offsets in a pt_regs.
-_REGISTERS = {
-    "r15": 0, "r14": 8, "r13": 16, "r12": 24, "rbp": 32, "rbx": 40, "r11": 48, "r10": 56, "r9": 64, "r8": 72, "rax": 80,
-    "rcx": 88, "rdx": 96, "rsi": 104, "rdi": 112,
-}  # fmt: skip
 
 _HIT = """
 # A hit: entered by the call at the head of a detour, in the interrupted thread's own course. Every register and flag is live.
@@ -62,8 +59,10 @@ $flags_word
     mov -19(%rax), %rsi
     mov %rsp, %rdi
     mov %rsp, %rbx
+$begin_frame
     and $$-16, %rsp
     call kprobe_optimized_hit
+$end_frame
     mov %rbx, %rsp
     mov 144(%rsp), %rcx
 $restore_flags
@@ -107,22 +106,27 @@ _ALL = {
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """Both routines; `constants` gives USER_CS and USER_SS."""
-    others = [register for register in _REGISTERS if register not in ("rax", "rcx", "rdx")]
-    save = "\n".join(f"    mov %{register}, {_REGISTERS[register]}(%rsp)" for register in others)
-    all_but_rax = [register for register in _REGISTERS if register != "rax"]
-    restore = "\n".join(f"    mov {_REGISTERS[register]}(%rsp), %{register}" for register in all_but_rax)
+    others = [register for register in REGISTERS if register not in ("rax", "rcx", "rdx")]
+    save = "\n".join(f"    mov %{register}, {REGISTERS[register]}(%rsp)" for register in others)
+    all_but_rax = [register for register in REGISTERS if register != "rax"]
+    restore = "\n".join(f"    mov {REGISTERS[register]}(%rsp), %{register}" for register in all_but_rax)
+    constants = {**constants, "begin_frame": interrupted.begin(), "end_frame": interrupted.END}
     texts = [
         Template(_HIT).substitute({**constants, **blocks, "save": save, "restore": restore}) for blocks in (_FEW, _ALL)
     ]
     return "    .text\n" + "\n".join(texts)
 
 
-def detour_bytes(insn: Instruction, detour: int, routine: int, record: int) -> bytes:
-    """The 64 bytes of the detour at `detour` for `insn`; `routine` is the address of kprobe_optimized, or its sibling.
+def detour_bytes(insns: Sequence[Instruction], detour: int, routine: int, record: int) -> tuple[bytes, list[int]]:
+    """The detour at `detour` for successive instructions, the first of which is probed; and where the copy of each is.
 
-    Raises OverflowError if something is beyond 2 GB, ValueError for an instruction that cannot be moved.
+    `routine` is the address of kprobe_optimized, or its sibling; `record` what it finds its handlers by. The size is a
+    multiple of 64. Raises OverflowError if something is beyond 2 GB, ValueError for an instruction that cannot be moved.
     """
-    head = routine.to_bytes(8, "little") + record.to_bytes(8, "little") + _ENTRY_CODE
-    copy = expand(insn, detour + COPY)
-    back = jump(detour + COPY + len(copy), insn.end)
-    return (head + copy + back).ljust(DETOUR_SIZE, bytes([INT3]))
+    code = routine.to_bytes(8, "little") + record.to_bytes(8, "little") + _ENTRY_CODE
+    copies = []
+    for insn in insns:
+        copies.append(detour + len(code))
+        code += expand(insn, copies[-1])
+    code += jump(detour + len(code), insns[-1].end)
+    return code.ljust(-(-len(code) // DETOUR_SIZE) * DETOUR_SIZE, bytes([INT3])), copies
