@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Site
     from sandbox.disassembly import Line
     from sandbox.module import Module
+    from sandbox.symbols import Symbol
 
 _EPILOG = """\b
 Examples:
   fprobe disasm vfs_read
   fprobe disasm vfs_read --stub
   fprobe disasm main --program prog.c --all
+  fprobe disasm d_lookup --source
   fprobe disasm handler.py:large_reads --source
 """
 
@@ -32,7 +34,7 @@ _SHOWN = 8
 @click.argument("function", metavar="FUNC", shell_complete=candidates.functions)
 @click.option("--stub", is_flag=True, help="Also the stub that the probed entry jumps to.")
 @click.option("--all", "-a", "everything", is_flag=True, help="The whole function, not only its entry.")
-@click.option("--source", is_flag=True, help="Of a native handler, FILE.py:NAME: all of it, with its Python lines.")
+@click.option("--source", is_flag=True, help="The whole function under its lines of source, where those are known.")
 @program_options
 @output_options
 def disasm_command(function: str, stub: bool, everything: bool, source: bool, target: Target, console: Console) -> None:
@@ -41,17 +43,17 @@ def disasm_command(function: str, stub: bool, everything: bool, source: bool, ta
     FUNC may also be a native handler, as FILE.py:NAME.
     """
     from fprobe.cli import matching, native_code, program
-    from fprobe.cli.failure import Failure
     from fprobe.cli.probing import attached
 
     if native_code.is_handler(function):
         native_code.show(console, function, None if everything or source else _SHOWN, source)
         return
-    if source:
-        raise Failure(f"--source is for native handlers, FILE.py:NAME, not for {function!r}")
     module = program.load(target)
     with input_errors():
         symbol = module.symbol(function)
+    if source:
+        _show_with_source(console, module, symbol)
+        return
     limit = None if everything else _SHOWN
     before = _code(module, symbol.address, symbol.end)[:limit]
     match = matching.match(module, [_literal(function)], notrace=target.notrace)
@@ -62,6 +64,20 @@ def disasm_command(function: str, stub: bool, everything: bool, source: bool, ta
             if stub:
                 sections["stub"] = _stub(match.sites[0])
     _print(console, function, sections, match.skipped[0].reason if match.skipped else "")
+
+
+def _show_with_source(console: Console, module: Module, symbol: Symbol) -> None:
+    """The whole function as loaded, under its lines. Raises Failure if nothing is known of them."""
+    from fprobe.cli.failure import Failure
+    from fprobe.cli.native_code import print_code
+    from sandbox import source_lines
+
+    lines = _code(module, symbol.address, symbol.end)
+    if not any(source_lines.at(line.address) for line in lines):
+        raise Failure(f"nothing is known of the source lines of {symbol}")
+    console.line(console.bold(_TITLES["loaded"].format(name=symbol.name)))
+    objects = print_code(console, symbol.address, lines, with_source=True)
+    console.document({"function": symbol.name, "loaded": objects})
 
 
 def _literal(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from fprobe.cli.console import Console
 
 if TYPE_CHECKING:
     from sandbox.disassembly import Line
-    from sandbox.linetable import Place
+    from sandbox.source_lines import SourceLine
 
 _HANDLER = re.compile(r".+\.py:\w+")
 
@@ -24,23 +23,27 @@ def is_handler(text: str) -> bool:
 def show(console: Console, text: str, limit: int | None, with_source: bool) -> None:
     """Print the code of the handler `FILE.py:NAME`. Raises Failure if there is none, or if it does not compile."""
     from fprobe.cli import native
-    from sandbox.disassembly import listing
-    from sandbox.linetable import LineTable
 
     handler = native.load(text).entry
-    image = native.compile_handler(handler)
-    base, lines = _code(image, handler.name)
-    table = LineTable(image.object_code)
-    places = [table.at(line.address - image.text[0]) if with_source else None for line in lines]
+    base, lines = _code(native.compile_handler(handler), handler.name)
     console.line(console.bold(f"{handler.name}, native"))
-    before = None
-    for shown, place in zip(listing(lines[:limit], base), places, strict=False):
-        if place is not None and place[1:] != before:
-            console.line(console.dim(_source(place)))
-            before = place[1:]
-        console.line(shown)
-    objects = [_object(line, place) for line, place in zip(lines[:limit], places, strict=False)]
+    objects = print_code(console, base, lines[:limit], with_source)
     console.document({"function": handler.name, "loaded": objects})
+
+
+def print_code(console: Console, base: int, lines: list[Line], with_source: bool) -> list[dict[str, Any]]:
+    """Print instructions, those of a line of source under it; what they are in JSON."""
+    from sandbox import source_lines
+    from sandbox.disassembly import listing
+
+    places = [source_lines.at(line.address) if with_source else None for line in lines]
+    before = None
+    for shown, place in zip(listing(lines, base), places, strict=True):
+        if place is not None and place != before:
+            console.line(console.dim(f"{Path(place.file).name}:{place.line}: {place.text}"))
+            before = place
+        console.line(shown)
+    return [_object(line, place) for line, place in zip(lines, places, strict=True)]
 
 
 def _code(image: Any, name: str) -> tuple[int, list[Line]]:
@@ -60,10 +63,6 @@ def _code(image: Any, name: str) -> tuple[int, list[Line]]:
     return symbol.address, disassemble(code, symbol.address, describe)
 
 
-def _source(place: Place) -> str:
-    return f"{Path(place.file).name}:{place.line}: {linecache.getline(place.file, place.line).strip()}"
-
-
-def _object(line: Line, place: Place | None) -> dict[str, Any]:
+def _object(line: Line, place: SourceLine | None) -> dict[str, Any]:
     found = {"address": line.address, "bytes": line.code.hex(), "text": line.text, "note": line.note}
     return found | ({"file": place.file, "line": place.line} if place else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -106,11 +107,9 @@ def test_the_source_of_each_instruction_as_json(run, handlers):
     assert {item["line"] for item in found["loaded"] if item.get("file") == str(handlers)} >= {16, 17}
 
 
-def test_source_is_for_handlers(run):
-    assert (
-        "--source is for native handlers, FILE.py:NAME, not for 'vfs_read'"
-        in run("disasm", "vfs_read", "--source", code=2).err
-    )
+def test_functions_without_known_lines_have_no_source(run):
+    message = "nothing is known of the source lines of dput [demo]"
+    assert message in run("disasm", "dput", "--source", code=2).err
 
 
 def test_a_fault_of_a_handler_is_shown_with_its_line(run, programs, tmp_path):
@@ -122,3 +121,14 @@ def test_a_fault_of_a_handler_is_shown_with_its_line(run, programs, tmp_path):
     assert lines[1:3] == [f"  {path}:8", "    data[regs.di << 40] = 1"]
     found = run(*words, "--json", code=1, cwd=programs).objects[-1]
     assert found["source"] == {"file": str(path), "line": 8, "text": "data[regs.di << 40] = 1"}
+
+
+def test_a_function_of_the_demo_is_shown_under_its_lines(run):
+    lines = run("disasm", "kmalloc", "--source").out.splitlines()
+    source = [line.split(":", 2) for line in lines if line.startswith("mm.py:")]
+    assert lines[0] == "kmalloc, as loaded" and lines[2].startswith("=> 0x")
+    assert source[0][2] == " def kmalloc(size: u64, flags: i32) -> ptr[u8]:"
+    assert " if size > OBJECT_SIZE:" in [text for _, _, text in source]
+    objects = run("disasm", "kmalloc", "--source", "--json").document["loaded"]
+    assert {Path(each["file"]).name for each in objects if "file" in each} == {"mm.py"}
+    assert len({each.get("line") for each in objects}) > 3
