@@ -298,6 +298,9 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     hit.node = null
     hit.armed = 0
     hit.interrupted = outer & (CREDIT | SWITCH) != 0
+    if outer == 0:
+        task.list = cast(u32, cast(u64, probes))
+    signal_fence()
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     regs.ip = stub.ip + SITE_SIZE
     if outer == 0:
@@ -308,6 +311,8 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     run_list(addressof(hit))
     result = settle(addressof(hit), return_point)
     signal_fence()
+    if outer == 0:
+        task.list = 0
     task.rec = outer
     return result
 
@@ -320,6 +325,7 @@ def ftrace_cancel(task: ptr[Task]) -> void:
     signal_fence()
     node_release(task, node)
     signal_fence()
+    task.list = 0
     task.rec = 0
 
 
@@ -332,9 +338,14 @@ def dispatch_slow(regs: ptr[pt_regs], return_point: u64) -> u32:
         count_without_task(load(stub.slot, "acquire"))
         return DECLINED
     outer = task.rec
+    outer_list = task.list
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
+    task.list = 0
     signal_fence()
-    return dispatch_entry(task, load(stub.slot, "acquire"), regs, return_point, outer)
+    result = dispatch_entry(task, load(stub.slot, "acquire"), regs, return_point, outer)
+    if outer != 0:
+        task.list = outer_list
+    return result
 
 
 @native
@@ -395,14 +406,18 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     """Run the exit handlers of the call that returned into `stub`; the result is where it goes on."""
     task = current()
     outer = task.rec
+    outer_list = task.list
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     signal_fence()
+    task.list = 0
     node = task.top
     if frame_of(node) != frame or node.stub != stub:
         node = find_return(task, frame, stub)
         if node == null:
             lost_return(stub, frame)
             trap()
+    if outer == 0:
+        task.list = cast(u32, node.probes)
     regs.ip = real_caller(node)
     run_exits(task, node, regs)
     parent = node.parent
@@ -410,5 +425,6 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     signal_fence()
     node_release(task, node)
     signal_fence()
+    task.list = outer_list
     task.rec = outer
     return parent

@@ -130,6 +130,7 @@ def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     note_fault(task, signal, info, context, guard)
     while cast(u64, task.top) > guard.top:
         node_abandon(task, task.top)
+    task.list = 0
     task.rec = cast(u32, guard.rec)
     task.kprobe = 0
     task.guard = guard

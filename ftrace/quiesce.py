@@ -1,8 +1,10 @@
 """Waiting until no thread is, or can come, inside what was replaced (FT-40, FP-44).
 
-A hit marks its task (`rec` becomes non-zero) before it loads its site's list. So after the lists have been swapped and a
-membarrier has passed, whoever is not marked will find the new list; whoever is, is waited for until the mark has gone or
-another hit has begun. A thread that blocks in a probed function, outside any handler, is not marked.
+A hit marks its task (`rec` becomes non-zero) before it loads its site's list, and notes the list (`list`) when it has. So
+after the lists have been swapped and a membarrier has passed, whoever is not marked will find the new list, and whoever has
+noted one that was not replaced is in no handler that goes. The others are waited for until the mark has gone or another hit
+has begun. A hit within another one takes the note away meanwhile. A thread that blocks in a probed function, outside any
+handler, is not marked.
 """
 
 from __future__ import annotations
@@ -57,8 +59,20 @@ def nap() -> void:
     syscall(_SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
 
 
+@native(inline=True)
+def is_elsewhere(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
+    """Whether the task is in a list that is known, and none of `lists`; null stands for all there are."""
+    inside = volatile_load(addressof(task.list))
+    if lists == null or inside == 0:
+        return False
+    for index in range(count):
+        if cast(u32, lists[index]) == inside:
+            return False
+    return True
+
+
 @native
-def wait_for_task(task: ptr[Task]) -> bool_:
+def wait_for_task(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
     """Return once the task has been seen outside, or has begun another outermost hit. False: it waits like this itself.
 
     On the fast path those can only be told by the hits counted, which nested ones move too.
@@ -68,6 +82,8 @@ def wait_for_task(task: ptr[Task]) -> bool_:
     hits: u64 = 0
     nested: u64 = 0
     while volatile_load(addressof(task.rec)) != 0 and volatile_load(addressof(task.serial)) == serial:
+        if is_elsewhere(task, lists, count):
+            return True
         if volatile_load(addressof(task.waiting)) != 0:
             return False
         if rounds < _YIELDS:
@@ -85,19 +101,19 @@ def wait_for_task(task: ptr[Task]) -> bool_:
 
 
 @native
-def wait_for_others(me: ptr[Task]) -> bool_:
+def wait_for_others(me: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
     all_out = True
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
         task = task_at(index)
-        if task != me and not wait_for_task(task):
+        if task != me and not wait_for_task(task, lists, count):
             all_out = False
     return all_out
 
 
 @native
-def quiesce() -> u32:
-    """Wait for every other thread; 1 if none is inside any more.
+def quiesce(lists: ptr[u64], count: u64) -> u32:
+    """Wait for every other thread that may be in one of `lists` (null: in any); 1 if none is any more.
 
     A caller inside a handler does not wait for itself, nor does another that does the same: each would wait for the
     other.
@@ -105,9 +121,9 @@ def quiesce() -> u32:
     process_barrier()
     me = current()
     if me == null or me.rec == 0:
-        return cast(u32, wait_for_others(me))
+        return cast(u32, wait_for_others(me, lists, count))
     volatile_store(addressof(me.waiting), 1)
-    wait_for_others(me)
+    wait_for_others(me, lists, count)
     volatile_store(addressof(me.waiting), 0)
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Sequence
 from functools import cache
 
 from ftrace import actions, asynchronous, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook, text_poke
@@ -59,7 +60,7 @@ def constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
     first_item = ProbeList.offset("items")
     return {
-        "TASK": task_offset, "REC": task.offset("rec"), "TOP": task.offset("top"), "LIMIT": task.offset("limit"),
+        "TASK": task_offset, "REC": task.offset("rec"), "LIST": task.offset("list"), "TOP": task.offset("top"), "LIMIT": task.offset("limit"),
         "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
         "PROBES": node.offset("probes"), "INLINE_DATA": node.offset("inline_data"),
         "NODE": tasks.NODE, "TALLY": counters.offset("tally"),
@@ -95,6 +96,8 @@ class Runtime:
     def __init__(self) -> None:
         self.key = ThreadKey()
         self.image = NativeImage.of(_unit(self.key.offset))
+        self.images = [self.image]
+        """Whose frames stack traces leave out; other kinds of probes add theirs."""
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = memory.reserve(tasks.CAPACITY * tasks.STRIDE)
         self.image.variable("tasks_slab").value = self.slab
@@ -129,12 +132,16 @@ class Runtime:
         )
         return [ctypes.c_uint64.from_address(record).value for record in records]
 
-    def quiesce(self) -> bool:
+    def quiesce(self, lists: Sequence[int] | None = None) -> bool:
         """Return when no other thread can still be inside what was replaced before. Without the GIL.
 
-        False: a hit is still inside that waits itself, perhaps the caller's own; nothing may be freed yet.
+        `lists`: the addresses of the probe lists that were replaced, if it was nothing else; hits in others are not waited
+        for. False: a hit is still inside that waits itself, perhaps the caller's own; nothing may be freed yet.
         """
-        return bool(self.image.call("quiesce"))
+        if lists is None:
+            return bool(self.image.call("quiesce", 0, 0))
+        replaced = (ctypes.c_uint64 * (len(lists) + 1))(*lists)
+        return bool(self.image.call("quiesce", ctypes.addressof(replaced), len(lists)))
 
     def _after_fork(self) -> None:
         """Only the forking thread lives on in the child: its record goes on, the others' nodes go back to their pools."""

@@ -79,15 +79,15 @@ class Tracer:
             self._add(ops, new - old)
             self.table.lists.retire()
 
-    def settle(self, before_free: Callable[[], None] | None = None) -> None:
-        """Wait until no other thread is in what was replaced so far, then free what nobody can reach any more.
+    def settle(self, before_free: Callable[[], None] | None = None, whole: bool = False) -> None:
+        """Wait until no other thread is in the lists that were replaced so far, then free what nobody can reach any more.
 
         To be called without the lock, which the handlers that are waited for may want. `before_free` is called in
-        between.
+        between. `whole`: wait for the hits in all lists.
         """
         with self.table.lock:
             lists, probes = self.table.lists.retired(), list(self._waiting)
-        all_out = self.runtime.quiesce()
+        all_out = self.runtime.quiesce(None if whole else [record.address for record in lists])
         if before_free is not None:
             before_free()
         if all_out:
@@ -219,7 +219,7 @@ class Tracer:
             self.table.blocks.remove(block)
             self.touched.pop(block, None)
             self.modified.pop(block, None)
-        self.settle()
+        self.settle(whole=True)
         block.close()
 
     def _frames_in(self, block: SiteBlock) -> list[str]:

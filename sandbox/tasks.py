@@ -138,7 +138,7 @@ class Task(Structure):
     """A thread's record."""
 
     rec: u32  # recursion bits (ftrace.recursion); 0 exactly when the thread is in no tracing code
-    context: u32  # 0 normal, 1 softirq, 2 irq, 3 nmi
+    list: u32  # the low half of the ProbeList's address that it is in; 0 where that cannot be told. Cleared with rec
     top: ptr[Node]  # the newest node
     limit: u64  # a node at this address or above does not fit
     bottom: ptr[Node]  # a sentinel that is no call
@@ -150,6 +150,7 @@ class Task(Structure):
     errno: ptr[i32]
     preempt: u32
     index: u32
+    context: u32  # 0 normal, 1 softirq, 2 irq, 3 nmi
     call: ptr[ContextCall]
     abandoned: u64  # nodes whose call never returned
     guard: ptr[Guard]  # where the next guarded call is noted
@@ -235,6 +236,7 @@ def task_reset(task: ptr[Task]) -> void:
     task.guard_end = addressof(task.guards[GUARDS - 1])
     task.fault.pending = 0
     clear_variables(task)
+    task.list = 0
     task.rec = 0
 
 

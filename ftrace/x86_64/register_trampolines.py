@@ -13,6 +13,7 @@ ENTRY_REGS = """
     .p2align 6
 ftrace_both_regs:
     .cfi_startproc
+    mov %r10d, $LIST(%r11)
 $regs_image
     mov $TOP(%r11), %rsi
     cmp %rdi, $FRAME(%rsi)
@@ -58,7 +59,7 @@ both_regs_hook:
     jne both_regs_redirect
 $unimage
     mov %fs:$TASK, %r11
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
     lea 48(%rsp), %rsp
     cmp %esp, %esp
     ret
@@ -70,7 +71,7 @@ both_regs_redirect:  # the hooked function is not to run: its stand-in returns t
     add $$$EXIT_FROM_RETURN, %rsi
     mov %rsi, 184(%rsp)
     mov %fs:$TASK, %r11
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
     jmp entry_redirect
 both_regs_cancel:
     mov %fs:$TASK, %rdi
@@ -97,6 +98,7 @@ $unimage
     .p2align 6
 ftrace_entry_regs:
     .cfi_startproc
+    mov %r10d, $LIST(%r11)
 $regs_image
     mov $ITEM_COUNTERS(%r10), %edi
     mov 176(%rsp), %rsi
@@ -110,7 +112,7 @@ $regs_image
     mov %rsp, %rcx
     call *$ITEM_ENTRY(%r10)
     mov %fs:$TASK, %r11
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
     jmp entry_regs_done
 """
 
@@ -139,6 +141,8 @@ ftrace_exit_regs:
     push $$-1
 $push_image
     mov $PROBES(%r11), %r10
+    mov %fs:$TASK, %rax
+    mov %r10d, $LIST(%rax)
     mov $STUB(%r11), %rsi
     mov $PARENT(%r11), %rdx
     xor %r8d, %r8d
@@ -162,7 +166,7 @@ $push_image
 5:  mov $PARENT(%r8), %rax
     mov %rax, 184(%rsp)
     subq $$$NODE, $TOP(%r11)
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
 $unimage
     lea 56(%rsp), %rsp
     ret

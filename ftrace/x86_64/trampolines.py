@@ -51,6 +51,7 @@ ENTRY_FAST = """
     .p2align 6
 ftrace_entry_only:
     .cfi_startproc
+    mov %r10d, $LIST(%r11)
 $save
     mov $ITEM_COUNTERS(%r10), %edi
     mov 32(%rsp), %rsi
@@ -65,7 +66,7 @@ $save
     mov %r10, %rax
     mov %fs:$TASK, %r11
 $restore
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
     test %rsp, %rsp
     ret
 """
@@ -80,6 +81,7 @@ BOTH_FAST = """
     .p2align 6
 $name:
     .cfi_startproc
+    mov %r10d, $LIST(%r11)
 $save
     mov $TOP(%r11), %rsi
     lea 40(%rsp), %rdi
@@ -104,7 +106,7 @@ $save
 $data
 $call
 $restore
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
     ret
 6:  # cancelled: give the node back
     push %rcx
@@ -169,6 +171,7 @@ $name:
     cmpl $$0, $REC(%rdi)
     jne ftrace_exit_from_list
     movl $$$FAST, $REC(%rdi)
+    mov %r10d, $LIST(%rdi)
     mov $ITEM_PROBE(%r10), %rdi
     testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)
     jne 4f
@@ -187,7 +190,7 @@ $data
     jne 7f
 5:  pop %rdx
     subq $$$NODE, $TOP(%r11)
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
     ret
 7:  # the pool is shared by now
     push %rax
@@ -203,7 +206,7 @@ $data
     pop %rax
     jmp 5b
 4:  mov %fs:$TASK, %rdi
-    movl $$0, $REC(%rdi)
+    movq $$0, $REC(%rdi)
     jmp ftrace_exit_from_list
 """
 
@@ -395,7 +398,7 @@ EMPTY = """
     .p2align 4
 ftrace_entry_none:
     .cfi_startproc
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
     test %rsp, %rsp
     ret
 """
