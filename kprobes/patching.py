@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ftrace.runtime import runtime
+from ftrace.trapping import refuse_blocked_traps
 from sandbox import memory
 
 if TYPE_CHECKING:
@@ -52,9 +54,18 @@ def patching() -> Iterator[None]:
 
 def _close() -> None:
     stack, _batch.stack = _batch.stack, contextlib.ExitStack()
+    _batch.checked = False
     _batch.deltas.clear()
     stack.close()
     sync()
+
+
+def check_traps() -> None:
+    """Before the first breakpoint of a batch: raise OSError(EBUSY) while a thread blocks SIGTRAP that may run into it."""
+    if not _batch.checked:
+        refuse_blocked_traps(runtime())
+        runtime().signals.check()
+        _batch.checked = True
 
 
 def sync() -> None:

@@ -274,10 +274,12 @@ def _leave(p: kprobe, place: Aggregate) -> None:
 
 def settle() -> None:
     """Wait until no other thread is in a handler that has gone, then free what hits may have been reading."""
-    freed = list(retired)
-    if tracer().runtime.quiesce():
+    with kprobe_mutex:
+        replaced = list(retired)
+        retired.clear()
+    if not tracer().runtime.quiesce():
         with kprobe_mutex:
-            retired[:] = [one for one in retired if not any(one is other for other in freed)]
+            retired.extend(replaced)
 
 
 # -- disable and enable -------------------------------------------------------------------------------------------

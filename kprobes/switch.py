@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from ftrace.runtime import runtime
-from ftrace.trapping import refuse_blocked_traps
 from kprobes import ftrace_site
 from kprobes.aggregate import aggregates
-from kprobes.patching import patching
+from kprobes.patching import check_traps, patching
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
@@ -79,8 +77,7 @@ def arm(place: Aggregate) -> None:
     if place.on_ftrace:
         ftrace_site.arm(place)
     else:
-        refuse_blocked_traps(runtime())
-        runtime().signals.check()
+        check_traps()
         if optimizer is None or not optimizer.arming(place):
             place.write_breakpoint()
     place.armed = True
