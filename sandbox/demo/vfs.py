@@ -79,7 +79,7 @@ def getname(filename: ptr[u8]) -> ptr[u8]:
     """A copy of a path of 1 to 63 bytes, or -ENOENT, -ENAMETOOLONG, -ENOMEM."""
     name = kmalloc(OBJECT_SIZE, 0)
     if name == null:
-        return cast(ptr[u8], cast(i64, -ENOMEM))
+        return cast(ptr[u8], -ENOMEM)
     length = strncpy_from_user(name, filename, OBJECT_SIZE)
     if length > 0:
         return name
@@ -137,12 +137,12 @@ def lookup_create(nd: ptr[Nameidata], mode: u32) -> ptr[Dentry]:
     """Makes what nd names: a directory if mode says so, else a file; its dentry, or -ENOSPC."""
     dentry = d_alloc(nd.dir, nd.last, nd.hash_len)
     if dentry == null:
-        return cast(ptr[Dentry], cast(i64, -ENOSPC))
+        return cast(ptr[Dentry], -ENOSPC)
     dir = nd.dir.d_inode
     error = vfs_mkdir(dir, dentry, mode) if mode & S_IFMT == S_IFDIR else vfs_create(dir, dentry, mode, False)
     if error < 0:
         dput(dentry)
-        return cast(ptr[Dentry], cast(i64, -ENOSPC))
+        return cast(ptr[Dentry], -ENOSPC)
     return dentry
 
 
@@ -161,10 +161,10 @@ def vfs_open(dentry: ptr[Dentry], file: ptr[File]) -> i32:
 def do_open(dentry: ptr[Dentry], flags: u32) -> ptr[File]:
     """A file on a dentry, or -EISDIR (a directory to be written), -ENFILE."""
     if s_isdir(dentry.d_inode) and flags & O_ACCMODE != 0:
-        return cast(ptr[File], cast(i64, -EISDIR))
+        return cast(ptr[File], -EISDIR)
     file = alloc_empty_file(flags)
     if file == null:
-        return cast(ptr[File], cast(i64, -ENFILE))
+        return cast(ptr[File], -ENFILE)
     vfs_open(dentry, file)
     return file
 
@@ -176,7 +176,7 @@ def lookup_open(nd: ptr[Nameidata], op: ptr[OpenFlags]) -> ptr[Dentry]:
     if found != null:
         return found
     if op.flags & O_CREAT == 0:
-        return cast(ptr[Dentry], cast(i64, -ENOENT))
+        return cast(ptr[Dentry], -ENOENT)
     return lookup_create(nd, op.mode & S_IALLUGO)
 
 

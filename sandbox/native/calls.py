@@ -182,7 +182,7 @@ def _cast_literal(checker: Expressions, node: ast.Call, wanted: Type, value: Con
     if isinstance(wanted, Int):
         return Constant(at, wanted, wanted.wrap(value.value))
     if isinstance(wanted, (Pointer, Function)):
-        return Cast(at, wanted, checker.coerce(node.args[1], value, u64))
+        return Cast(at, wanted, checker.coerce(node.args[1], value, u64 if value.value >= 0 else i64))
     raise checker.scope.error(node, messages.cast_problem(u64, wanted) or f"an integer cannot become {wanted}")
 
 

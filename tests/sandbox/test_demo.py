@@ -13,6 +13,7 @@ import demo_model
 import pytest
 
 from sandbox import demo, load
+from sandbox.demo import structures, syscall
 from sandbox.native import lint
 
 MASK = (1 << 64) - 1
@@ -180,6 +181,15 @@ def test_most_of_it_is_written_in_the_native_language(loaded):
     assert set(demo.names()) == {symbol.name for symbol in loaded.functions}
     assert len(native) > 100 and len(native) > 0.7 * len(demo.names())
     assert native < set(demo.names())
+
+
+def test_what_both_languages_say_of_the_data_agrees(loaded):
+    size = {symbol.name: symbol.size for symbol in loaded.data}
+    assert size["tasks"] == structures.TASKS * structures.Task.size
+    assert size["task_owner"] == structures.TASKS * 8
+    assert size["sys_call_table"] == syscall.NR_SYSCALLS * 8
+    assert size["ramfs_file_operations"] == structures.FileOperations.size
+    assert size["ramfs_dir_inode_operations"] == structures.InodeOperations.size
 
 
 def test_from_the_cache_neither_the_front_end_nor_llvm_is_needed(tmp_path):

@@ -276,3 +276,18 @@ def test_trap_ends_the_process() -> None:
 
 def test_types_have_the_sizes_of_c() -> None:
     assert [t.size for t in (u8, u32, u64, array[array[u32, 3], 5])] == [1, 4, 8, 60]
+
+
+ERRORS = """
+@native
+def lookup(key: u64) -> ptr[u8]:
+    if key > 9:
+        return cast(ptr[u8], -2)
+    return cast(ptr[u8], 4096)
+"""
+
+
+@isolated
+def test_a_negative_number_can_become_a_pointer() -> None:
+    loaded = load_functions(define(ERRORS)["lookup"])
+    assert [loaded.lookup(10), loaded.lookup(9)] == [(1 << 64) - 2, 4096]
