@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from ftrace import actions, asynchronous, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook, text_poke
@@ -60,7 +60,8 @@ def constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
     first_item = ProbeList.offset("items")
     return {
-        "TASK": task_offset, "REC": task.offset("rec"), "LIST": task.offset("list"), "TOP": task.offset("top"), "LIMIT": task.offset("limit"),
+        "TASK": task_offset, "REC": task.offset("rec"), "LIST": task.offset("list"),
+        "TOP": task.offset("top"), "LIMIT": task.offset("limit"),
         "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
         "PROBES": node.offset("probes"), "INLINE_DATA": node.offset("inline_data"),
         "NODE": tasks.NODE, "TALLY": counters.offset("tally"),
@@ -96,8 +97,8 @@ class Runtime:
     def __init__(self) -> None:
         self.key = ThreadKey()
         self.image = NativeImage.of(_unit(self.key.offset))
-        self.images = [self.image]
-        """Whose frames stack traces leave out; other kinds of probes add theirs."""
+        self.own_code: list[Callable[[int], bool]] = [self.image.__contains__]
+        """Each says whether an address is in code of ours, which stack traces leave out; other kinds of probes add theirs."""
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = memory.reserve(tasks.CAPACITY * tasks.STRIDE)
         self.image.variable("tasks_slab").value = self.slab

@@ -87,18 +87,21 @@ def _is_stub(address: int) -> bool:
 
 def _of_program(addresses: list[int]) -> list[int]:
     """What is left without our own code: from the innermost hit outwards, to the call from Python."""
-    start, end = runtime().image.text
     guard = runtime().image.address("sandbox_guard")
     after_guard = next(symbol.end for symbol in runtime().image.symbols if symbol.address == guard)
-    inside = [index for index, address in enumerate(addresses) if start <= address < end]
+    inside = [index for index, address in enumerate(addresses) if _is_own(address)]
     first = inside[0] if inside and not guard <= addresses[inside[0]] < after_guard else 0
     found: list[int] = []
     for address in addresses[first:]:
         if guard <= address < after_guard:
             break
-        if not start <= address < end:
+        if not _is_own(address):
             found += _without_stub(address)
     return found
+
+
+def _is_own(address: int) -> bool:
+    return any(has(address) for has in runtime().own_code)
 
 
 def _without_stub(address: int) -> list[int]:

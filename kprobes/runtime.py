@@ -7,12 +7,15 @@ from functools import cache
 from typing import Any
 
 from ftrace.dispatch import pt_regs
+from ftrace.recursion import INSIDE
 from ftrace.runtime import runtime
 from kprobes import optimized, table, trap
+from kprobes.records import HIT_ACTIVE, OFF, Child, ChildList, Record
 from kprobes.x86_64 import detour, optimized_detour
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
+from sandbox.tasks import Task
 from sandbox.x86_64.vectors import save_area
 
 
@@ -35,12 +38,16 @@ LINKED = ("task_get", "in_signal_handler", "drop_dead")
 """What of the tracing runtime the image calls."""
 
 
-def _constants() -> dict[str, int | str]:
+def _constants(task_offset: int) -> dict[str, int | str]:
     area = save_area()
     return {
         "USER_SS": 0x2B, "USER_CS": 0x33,
         "REGS_SP": pt_regs.offset("sp"), "REGS_IP": pt_regs.offset("ip"), "REGS_FLAGS": pt_regs.offset("flags"),
         "REGS_ORIG": pt_regs.offset("orig_ax"),
+        "TASK": task_offset, "REC": Task.offset("rec"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
+        "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
+        "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
+        "FLAGS": Child.offset("flags"), "OFF": OFF, "PRE": Child.offset("pre"), "COOKIE": Child.offset("pre_cookie"),
         "XSAVE_SIZE": area.size + 64, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
     }  # fmt: skip
 
@@ -51,13 +58,17 @@ class KprobeRuntime:
     def __init__(self) -> None:
         from llvmlite import binding
 
+        from kprobes.return_stubs import is_return_stub
+
         tracing = runtime()
         for symbol in LINKED:
             binding.add_symbol(symbol, tracing.image.address(symbol))
-        text = detour.assembly(_constants()) + optimized_detour.assembly(_constants())
+        constants = _constants(tracing.key.offset)
+        text = detour.assembly(constants) + optimized_detour.assembly(constants)
         self.image = NativeImage.of(Unit("kprobes-runtime", functions(), assembly=text, bounded=False))
         self.image.variable("task_offset").value = tracing.key.offset
         self.image.publish()
+        tracing.own_code += [self.image.__contains__, is_return_stub]
         self.table = table.RecordTable(self.image)
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sandbox.adoption import adopt as adopt
+    from sandbox.faults import SandboxFault as SandboxFault
     from sandbox.loading import load as load
     from sandbox.module import Module as Module
     from sandbox.module import ModuleState as ModuleState
@@ -20,6 +21,7 @@ _HOMES = {
     "adopt": "adoption",
     "function": "native_program",
     "load": "loading",
+    "SandboxFault": "faults",
     "Module": "module",
     "ModuleState": "module",
     "find_module": "module",

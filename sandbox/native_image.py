@@ -107,6 +107,9 @@ class NativeImage:
         """Start and end of its code."""
         return self.symbols[0].address, self.symbols[-1].end
 
+    def __contains__(self, address: int) -> bool:
+        return self.text[0] <= address < self.text[1]
+
     def publish(self) -> None:
         """Make its code known to the symbol table, to crash reports, to profilers and to debuggers."""
         from sandbox import elf

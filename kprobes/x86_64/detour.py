@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from string import Template
 from typing import TYPE_CHECKING
 
+from ftrace.x86_64.callframes import with_call_frames
+from kprobes.x86_64 import interrupted
 from kprobes.x86_64.slot import slot_bytes
 
 if TYPE_CHECKING:
@@ -58,8 +60,10 @@ $push_image
     lea 304(%rsp), %rax
     mov %rax, $REGS_SP(%rsp)
     mov %rsp, %rbx
+$begin_frame
     and $$-16, %rsp
     call kprobe_detour_hit
+$end_frame
     mov $REGS_SP(%rbx), %rax
     lea 296(%rbx), %rcx
     cmp %rcx, %rax
@@ -95,10 +99,15 @@ _CALL_FOREIGN = """
     .type kprobe_call_foreign,@function
     .p2align 4
 kprobe_call_foreign:
+    .cfi_startproc
     push %rbp
+    .cfi_offset %rbp, -16
     mov %rsp, %rbp
+    .cfi_def_cfa_register %rbp
     push %rbx
     push %r12
+    .cfi_offset %rbx, -24
+    .cfi_offset %r12, -32
     mov %rdi, %rbx
     mov %rdx, %r12
     cld
@@ -126,6 +135,7 @@ $clear_header
     pop %r12
     pop %rbx
     pop %rbp
+    .cfi_def_cfa %rsp, 8
     ret
     .size kprobe_call_foreign, .-kprobe_call_foreign
 """
@@ -133,12 +143,14 @@ $clear_header
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """The text; `constants` gives what it names (kprobes.runtime)."""
-    blocks = {
+    blocks: dict[str, int | str] = {
         "push_image": "\n".join(f"    push %{register}" for register in _IMAGE),
         "pop_image": "\n".join(f"    pop %{register}" for register in reversed(_IMAGE)),
         "clear_header": "\n".join(f"    movq $0, {offset}(%rsp)" for offset in range(512, 576, 8)),
     }
-    return "    .text\n" + Template(_DETOUR + _CALL_FOREIGN).substitute({**constants, **blocks})
+    blocks |= {"begin_frame": interrupted.begin(), "end_frame": interrupted.END}
+    detour, call_foreign = (Template(text).substitute({**constants, **blocks}) for text in (_DETOUR, _CALL_FOREIGN))
+    return "    .text\n" + detour + with_call_frames(call_foreign)
 
 
 def detour_bytes(slot: int, common: int) -> bytes:

@@ -78,6 +78,78 @@ $restore
     .size $name, .-$name
 """
 
+_PLAIN = """
+# A hit of a place with one probe, whose pre_handler is ours, keeps every register but rax and r11, and wants none of those of
+# the hit. What is not plain at this moment goes to kprobe_optimized with everything as it was.
+#   stack   sp-136: the return into the detour, 48(%rsp); then what is saved
+#   r11 = task, r10 = record, rdi = the list of children, then the child; rbx = the stack pointer, over the call
+    .globl kprobe_optimized_plain
+    .type kprobe_optimized_plain,@function
+    .p2align 6
+kprobe_optimized_plain:
+    push %rax
+    lahf
+    seto %al
+    push %r11
+    push %r10
+    push %rdi
+    push %rsi
+    push %rbx
+    mov %fs:$TASK, %r11
+    test %r11, %r11
+    je 7f
+    cmpl $$0, $REC(%r11)
+    jne 7f
+    cmpq $$0, $KPROBE(%r11)
+    jne 7f
+    mov 48(%rsp), %r10
+    movl $$$INSIDE, $REC(%r11)
+    incq $SERIAL(%r11)
+    mov -19(%r10), %r10
+    mov $CHILDREN(%r10), %rdi
+    cmpl $$0, $PLAIN(%rdi)
+    je 6f
+    mov $CHILD(%rdi), %rdi
+    testl $$$OFF, $FLAGS(%rdi)
+    jne 5f
+    mov %r10, $KPROBE(%r11)
+    movl $$$HIT_ACTIVE, $STATUS(%r11)
+    mov $PRE(%rdi), %r11
+    mov $COOKIE(%rdi), %rdi
+    xor %esi, %esi
+    mov %rsp, %rbx
+    and $$-16, %rsp
+    mov %rax, %r10
+    call *%r11
+    mov %rbx, %rsp
+    mov %r10, %rax
+    mov %fs:$TASK, %r11
+    movl $$0, $STATUS(%r11)
+    movq $$0, $KPROBE(%r11)
+5:  movl $$0, $REC(%r11)
+    add $$0x7f, %al
+    sahf
+    pop %rbx
+    pop %rsi
+    pop %rdi
+    pop %r10
+    pop %r11
+    pop %rax
+    ret $$128
+6:  decq $SERIAL(%r11)
+    movl $$0, $REC(%r11)
+7:  add $$0x7f, %al
+    sahf
+    pop %rbx
+    pop %rsi
+    pop %rdi
+    pop %r10
+    pop %r11
+    pop %rax
+    jmp kprobe_optimized
+    .size kprobe_optimized_plain, .-kprobe_optimized_plain
+"""
+
 # A direction flag that is clear, as between functions: the six arithmetic flags are all there is.
 _FEW = {
     "name": "kprobe_optimized",
@@ -114,7 +186,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     texts = [
         Template(_HIT).substitute({**constants, **blocks, "save": save, "restore": restore}) for blocks in (_FEW, _ALL)
     ]
-    return "    .text\n" + "\n".join(texts)
+    return "    .text\n" + "\n".join([*texts, Template(_PLAIN).substitute(constants)])
 
 
 def detour_bytes(insns: Sequence[Instruction], detour: int, routine: int, record: int) -> tuple[bytes, list[int]]:

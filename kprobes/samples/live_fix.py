@@ -1,0 +1,80 @@
+"""A bug is mended in a function that runs, without touching its code: by a probe that changes the execution path.
+
+`average` divides by the number of values and forgets that there may be none. A pre_handler on the division looks at the
+divisor; where it is 0 it sets the result and returns 1, so that the division is not executed (KP-36).
+
+    python -m kprobes.samples.live_fix
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import sandbox
+from kprobes.registration import KPROBE_FLAG_DISABLED, enable_kprobe, kprobe, register_kprobe, unregister_kprobe
+from kprobes.x86_64.instruction import decode
+
+PROGRAM = """
+define i64 @average(i64 %total, i64 %count) noinline optnone {
+  %result = udiv i64 %total, %count
+  ret i64 %result
+}
+"""
+
+
+def find_division(address: int, code: bytes) -> tuple[int, int]:
+    """Offset of the `div` in a function's code, and its length, in bytes. Raises LookupError if there is none."""
+    offset = 0
+    while offset < len(code):
+        instruction = decode(code[offset:], address + offset)
+        if instruction.mnemonic == "div":
+            return offset, instruction.length
+        offset += instruction.length
+    raise LookupError("no division in this function")
+
+
+def mended(module: Any) -> kprobe:
+    """A probe that makes the average of nothing 0, once it is enabled."""
+    symbol = module.symbol("average")
+    code = module.texts[0].read(symbol.address, symbol.size)
+    offset, length = find_division(symbol.address, code)
+
+    def pre_handler(p: kprobe, regs: Any) -> int:
+        if regs.si:
+            return 0
+        regs.ax = 0
+        regs.ip = (p.addr or 0) + length
+        return 1
+
+    # With a post_handler the probe is not jump-optimised, where changes of ip would be passed over (KP-67).
+    return kprobe(
+        addr=symbol.address + offset,
+        pre_handler=pre_handler,
+        post_handler=lambda *_: None,
+        flags=KPROBE_FLAG_DISABLED,
+    )
+
+
+def attempt(module: Any, total: int, count: int) -> str:
+    """What `average` makes of it."""
+    try:
+        return f"average({total}, {count}) = {module['average'](total, count)}"
+    except sandbox.SandboxFault as fault:
+        return f"average({total}, {count}) faulted: {str(fault).splitlines()[0]}"
+
+
+def main() -> int:
+    """Before, mended, and after."""
+    module = sandbox.load(PROGRAM, name="averages", opt=0)
+    probe = mended(module)
+    register_kprobe(probe)
+    print(attempt(module, 12, 4), attempt(module, 12, 0), sep="\n")
+    enable_kprobe(probe)
+    print("mended:", attempt(module, 12, 4), attempt(module, 12, 0), sep="\n")
+    unregister_kprobe(probe)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
