@@ -34,6 +34,7 @@ class _Batch:
         self.stack = contextlib.ExitStack()
         self.deltas: dict[TextMapping, int] = {}
         self.dirty = False
+        self.checked = False
 
 
 _batch = _Batch()
