@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace.x86_64.stubs import NOP5, SITE_SIZE
 from kprobes import patching
-from kprobes.records import EMULATE, STEP, ChildList, Record
+from kprobes.records import EMULATE, PRE_PLAIN, STEP, ChildList, Record
 from kprobes.runtime import kprobe_runtime
 from kprobes.slots import SlotRoom
 from kprobes.x86_64.classify import Kind, classify
@@ -88,6 +88,11 @@ class Aggregate:
     def original(self) -> bytes:
         """The instruction's own bytes."""
         return self.insn.code if self.insn else NOP5
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the only child's pre_handler is PRE_PLAIN."""
+        return len(self.children) == 1 and bool(self.children[0].native.kind & PRE_PLAIN)
 
     # -- what is there ------------------------------------------------------------------------------------------
 
@@ -171,6 +176,7 @@ def _child_list(children: Sequence[kprobe]) -> Any:
     native.count = len(children)
     native.foreign = any(child.foreign for child in children)
     native.has_post = any(child.post_handler is not None for child in children)
+    native.plain = len(children) == 1 and bool(children[0].native.kind & PRE_PLAIN)
     addresses = (ctypes.c_uint64 * len(children)).from_buffer(buffer, ChildList.offset("children"))
     addresses[:] = [child.native_address for child in children]
     return buffer

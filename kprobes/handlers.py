@@ -59,6 +59,11 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
     raise TypeError(f"not a {role.name}: {handler!r}; give a callable, a C function pointer or a native function")
 
 
+def is_plain(handler: Any) -> bool:
+    """Whether a pre_handler keeps every register but rax and r11, and does not look at those of the hit."""
+    return isinstance(handler, HandlerFunction) and handler.options.cc == "preserve_most" and not handler.uses(1)
+
+
 def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:
     def told(_adapted: Any, error: BaseException, traceback: Any) -> None:
         report(handler, error, traceback)

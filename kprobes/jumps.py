@@ -42,8 +42,9 @@ def live_text(address: int, size: int) -> bytes:
 
 
 class Detour(NamedTuple):
-    """A detour's address, where its copies of the instructions are, and the offsets of those from the first."""
+    """A detour's page and address, where its copies of the instructions are, and the offsets of those from the first."""
 
+    page: TextMapping
     address: int
     copies: Sequence[int]
     offsets: Sequence[int]
@@ -86,6 +87,12 @@ class Jump:
         for detour in self._detours.values():
             for copy in detour.copies:
                 kprobe_runtime().table.set(copy, 0)
+
+    def choose_routine(self) -> None:
+        """Let the detours call what serves the place's children best; whatever they call would serve."""
+        routine = self._room.routine(self.place, self._function)
+        for detour in self._detours.values():
+            self._room.set_routine(detour, routine)
 
     # -- where it goes ------------------------------------------------------------------------------------------
 
@@ -233,17 +240,25 @@ class JumpRoom:
 
     def detour(self, place: Aggregate, insns: Sequence[Instruction], function: Function) -> Detour:
         """A new detour for a place, with copies of these instructions. Raises OverflowError if one is out of reach."""
-        runtime = kprobe_runtime()
-        name = "kprobe_optimized_all_flags" if function.sets_direction else "kprobe_optimized"
-        routine = runtime.image.address(name)
+        routine = self.routine(place, function)
         size = len(detour_bytes(insns, place.address, routine, 0)[0])
         page, address = self._take(size)
         code, copies = detour_bytes(insns, address, routine, place.record_address)
         patching.write(page, address, code)
-        runtime.table.set(copies[0], place.record_address)
+        kprobe_runtime().table.set(copies[0], place.record_address)
         for insn, copy in zip(insns[1:], copies[1:], strict=True):
             self._lead_inside(insn, copy)
-        return Detour(address, copies, [insn.address - place.address for insn in insns])
+        return Detour(page, address, copies, [insn.address - place.address for insn in insns])
+
+    def routine(self, place: Aggregate, function: Function) -> int:
+        """The address of what the detours of a place call, by its children as they are."""
+        name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
+        return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
+
+    def set_routine(self, detour: Detour, routine: int) -> None:
+        """One aligned word, which a hit reads at once."""
+        if ctypes.c_uint64.from_address(detour.address).value != routine:
+            patching.write(detour.page, detour.address, routine.to_bytes(8, "little"))
 
     def _lead_inside(self, insn: Instruction, copy: int) -> None:
         """A breakpoint at an absorbed instruction leads to its copy, which faults in its name."""

@@ -70,12 +70,16 @@ class JumpOptimizer:
 
     def try_to_optimize(self, place: Aggregate) -> None:
         """See kprobes.switch.Optimizer."""
-        if place.optimized or not self._wanted(place):
+        if place.optimized:
+            self._jumps[place.address].choose_routine()
+            return
+        if not self._wanted(place):
             return
         jump = self._prepared(place)
         if isinstance(jump, Refusal):
             self.refusals[place.address] = jump
         elif self.dense or self._aim(jump, live_text):
+            jump.choose_routine()
             self._queued[place.address] = place
             place.optimized = True
             place.record.optimized = jump.copy

@@ -23,6 +23,8 @@ RETURN = 16
 """The probe of a kretprobe: `pre` is its entry handler."""
 RETURN_FOREIGN = 32
 RETURN_PYTHON = 64
+PRE_PLAIN = 128
+"""A native function of ours that keeps every register but rax and r11, and does not look at those of the hit."""
 
 HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE = 1, 2, 4, 8, 16
 """Task.kprobe_status (KP-3); POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame."""
@@ -60,7 +62,7 @@ class ChildList(Structure):
     count: u32
     foreign: u32  # some handler is not a native function: none of them runs on a signal's frame
     has_post: u32
-    reserved: u32
+    plain: u32  # there is one child, and its pre_handler is PRE_PLAIN
     children: array[ptr[Child], 65536]
 
 

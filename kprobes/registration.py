@@ -15,7 +15,7 @@ from kprobes import handlers, placing, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
 from kprobes.handlers import POST, PRE, Code
 from kprobes.patching import kprobe_mutex, patching
-from kprobes.records import OFF, POST_FOREIGN, POST_PYTHON, PRE_FOREIGN, PRE_PYTHON, RETURN, Child, Kretprobe
+from kprobes.records import OFF, POST_FOREIGN, POST_PYTHON, PRE_FOREIGN, PRE_PLAIN, PRE_PYTHON, RETURN, Child, Kretprobe
 from kprobes.return_stubs import give_return_stub
 from sandbox.module import register_module_notifier
 
@@ -194,6 +194,7 @@ def _build(p: kprobe) -> None:
     child.kind = (
         PRE_FOREIGN * pre.foreign | PRE_PYTHON * pre.python | POST_FOREIGN * post.foreign | POST_PYTHON * post.python
     )
+    child.kind |= PRE_PLAIN * handlers.is_plain(p.pre_handler)
     p.foreign = pre.foreign or post.foreign
     p._codes = (pre, post)
 
