@@ -333,21 +333,23 @@ def install_hash(
         hashes.filter_awaits_modules = awaits_modules
     after = [user.selection() for user in users]
     moves = list(zip(users, before, after, strict=True))
+    moved = []
     try:
         for user, _, new in moves:
             _check_exclusive(tracing, user, new)
-        for user, old, new in moves:
-            tracing.change(user, old, new)
+        for move in moves:
+            tracing.change(*move)
+            moved.append(move)
     except OSError:
         setattr(hashes, which, kept[0])
         hashes.filter_awaits_modules = kept[1]
-        _move_back(tracing, moves)
+        _move_back(tracing, moved)
         raise
     return bool(users)
 
 
 def _move_back(tracing: Tracer, moves: list[tuple[ftrace_ops, Selection, Selection]]) -> None:
-    """Where the text is not ours there is nothing to take off or put on."""
+    """As far as text is still ours."""
     for user, old, new in moves:
         with contextlib.suppress(OSError):
             tracing.change(user, new, old)

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -73,10 +73,15 @@ class Tracer:
             self._leave(ops)
 
     def change(self, ops: ftrace_ops, old: Selection, new: Selection) -> None:
-        """Move an enabled ops from one selection to another; only the difference is patched (FT-27). `settle` follows."""
+        """Move an enabled ops from one selection to another; only the difference is patched (FT-27). `settle` follows.
+
+        Raises OSError, with nothing changed, if a site does not hold what it should.
+        """
         with self.table.lock:
-            self._apply(old - new, self._removing(ops.probe))
-            self._add(ops, new - old)
+            removed, added = old - new, new - old
+            self._check(removed | added)
+            self._apply(removed, self._removing(ops.probe))
+            self._add(ops, added)
             self.table.lists.retire()
 
     def settle(self, before_free: Callable[[], None] | None = None, whole: bool = False) -> None:
@@ -143,12 +148,24 @@ class Tracer:
 
     def _apply(self, selection: Selection, change: Change) -> None:
         """Switch sites; all of them are verified before any is (FT-58)."""
-        try:
-            if len(selection) > 1:
-                for block, mask in selection.items():
-                    block.check(mask)
+        if len(selection) > 1:
+            self._check(selection)
+        with self._reported():
             for block, mask in selection.items():
                 block.apply(mask, change)
+
+    def _check(self, selection: Selection) -> None:
+        """Raise OSError if a site does not hold what it should, or cannot be patched now."""
+        with self._reported():
+            for block, mask in selection.items():
+                block.check(mask)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _reported() -> Iterator[None]:
+        """What is found at a site that it should not hold is reported (FT-67)."""
+        try:
+            yield
         except SiteMismatch as failure:
             from ftrace.bug import report_mismatch
 

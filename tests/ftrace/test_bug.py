@@ -197,3 +197,37 @@ def test_ft58_of_several_modules_none_is_written_if_one_has_a_foreign_byte():
         first["other"](1)
         second["other"](1)
     assert probe.hits == 2 and any(patched)
+
+
+@isolated
+def test_a_live_filter_change_that_fails_leaves_filter_and_sites_as_they_were():
+    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
+
+    module, second = basic(), basic()
+    seen = []
+    ops = ftrace_ops(lambda ip, *rest: seen.append(ip))
+    ftrace_set_filter(ops, "leaf")
+    register_ftrace_function(ops)
+    write_like_a_debugger(site_of(second, "other"), b"\xcc")
+    before = text_of(module)
+    for reset in (False, True):
+        with pytest.raises(OSError):
+            ftrace_set_filter(ops, "other", reset)
+        assert sorted(location.name for location in ops.selection().locations()) == ["leaf", "leaf"]
+        assert text_of(module) == before
+    module["leaf"](1)
+    assert seen == [site_of(module, "leaf")]
+    unregister_ftrace_function(ops)
+    assert not is_patched(module, "leaf") and not is_patched(second, "leaf")
+    write_like_a_debugger(site_of(second, "other"), b"\x0f")
+
+
+@isolated
+def test_ft70_modules_can_be_unloaded_from_a_dead_ftrace():
+    import fprobe
+
+    module = basic()
+    fprobe.attach("leaf", action=fprobe.Count()).attach()
+    bug.ftrace_kill()
+    module.unload()
+    assert not tracer().table.blocks

@@ -245,3 +245,16 @@ def test_ft77_while_threads_call_the_direct_function_comes_goes_and_changes(prog
     for thread in threads:
         thread.join()
     assert results == {50}
+
+
+def test_ft77_floating_point_arguments_and_results_are_kept(direct, ops):
+    module = sandbox.load(
+        "define double @blend(double %a, double %b, i64 %n) noinline {\n"
+        "  %x = fmul double %a, 2.0\n  %y = fadd double %x, %b\n  ret double %y\n}\n",
+        name="floats",
+    )
+    on(ops, module, "blend", direct, "direct_counts")
+    with fprobe.attach("blend", entry=lambda *hit: 0, exit=lambda *hit: None):
+        assert module["blend"](1.25, 0.5, 7) == 3.0
+    ops.detach()
+    module.unload()

@@ -7,6 +7,8 @@ from __future__ import annotations
 import errno
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from programs import basic, is_patched, site_of
 
 import sandbox
@@ -338,3 +340,36 @@ def test_ft65_commands_can_be_registered(program):
         (False, "leaf", "note", "4:5"),
         (True, "leaf", "note", None),
     ]
+
+
+# -- any text, in any pieces ------------------------------------------------------------------------------------
+
+_TOKENS = st.sampled_from(["leaf", "l*", "!leaf", "*", "!*o*", "nothing", "1", "0", ":mod:nosuch", "!x:mod:y", "x:y:z"])
+_BLANKS = st.text(" \t\n\0", min_size=1, max_size=3)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(_TOKENS, _BLANKS), max_size=6), st.data())
+def test_ft63_the_pieces_in_which_a_text_is_written_make_no_difference(program, parts, data):
+    """As long as no token fails: a write that fails drops the rest of what it was given."""
+    text = "".join(token + blank for token, blank in parts)
+    whole = FilterFile()
+    failed = False
+    try:
+        whole.write_all(text)
+    except OSError as error:
+        assert error.errno == errno.EINVAL
+        failed = True
+    whole.close()
+    expected = read_filter()
+    pieces = FilterFile()
+    position = 0
+    try:
+        while position < len(text):
+            size = data.draw(st.integers(1, 5))
+            pieces.write_all(text[position : position + size])
+            position += size
+    except OSError:
+        assert failed
+    pieces.close()
+    assert read_filter() == expected
