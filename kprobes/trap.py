@@ -209,9 +209,12 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
 
 @native
 def kprobe_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """An instruction has faulted in its slot: let everyone see it where it was probed (KP-87)."""
+    """An instruction has faulted in its slot, or in a jump's detour: let everyone see it where it was probed (KP-87)."""
     record = find_slot(context.ip)
     if record == null or (context.ip != record.slot and context.ip != record.boosted):
+        copied = find_record(context.ip)
+        if copied != null:
+            context.ip = copied.address
         return False
     task = current()
     if task != null and task.stepping == cast(u64, record):
