@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 
 import pytest
+from isolation import TESTS, run_source
 from programs import basic, site_of
 
 import fprobe
@@ -114,3 +115,28 @@ def test_rh23_stopping_takes_effect_between_two_exit_handlers_of_one_call(progra
         assert order == ["first"] and not second.fp.registered
         assert program["leaf"](1) == 2
     assert order == ["first", "first"]
+
+
+_LOST = """
+import ctypes
+import fprobe
+from ftrace.tracer import tracer
+from programs import basic
+
+module = basic()
+
+@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+def body(x):
+    for task in tracer().runtime.tasks():
+        task.top = task.bottom  # as if nobody had hooked this call
+    return x
+
+with fprobe.attach("apply", exit=lambda *hit: None):
+    module["apply"](ctypes.cast(body, ctypes.c_void_p).value, 5)
+print("went on")
+"""
+
+
+def test_rh15_a_return_that_matches_no_node_ends_the_process_with_a_message():
+    done = run_source(f"import sys; sys.path.insert(0, {str(TESTS)!r})\n{_LOST}")
+    assert "Return address not found" in done.stderr and "went on" not in done.stdout and done.returncode != 0

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from isolation import isolated
 from programs import basic, is_patched, site_of
 
 import sandbox
@@ -373,3 +375,24 @@ def test_ft63_the_pieces_in_which_a_text_is_written_make_no_difference(program, 
         assert failed
     pieces.close()
     assert read_filter() == expected
+
+
+@isolated
+def test_requests_and_modules_that_come_do_not_wait_for_each_other():
+    """A file is written while modules are loaded and unloaded in another thread."""
+    import threading
+
+    stop = threading.Event()
+
+    def load():
+        while not stop.is_set():
+            sandbox.load(LATER, name="coming").unload()
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    for _ in range(150):
+        with FilterFile() as file, contextlib.suppress(OSError):
+            file.write_all("late:mod:coming nothing:mod:coming x:mod:other ")
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
