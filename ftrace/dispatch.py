@@ -146,7 +146,7 @@ def passes_filter(task: ptr[Task], probe: ptr[Probe]) -> bool_:
 
 
 @native
-def take_node(hit: ptr[Hit], item: ptr[Item]) -> bool_:
+def take_node(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> bool_:
     """A return node for this probe and a place on the shadow stack for this call, or a counted miss."""
     line = counters(hit.task, item.counters)
     if item.probe.flags & STOPPED != 0:
@@ -160,6 +160,7 @@ def take_node(hit: ptr[Hit], item: ptr[Item]) -> bool_:
     if not pool_take(hit.task, item.probe, hit.interrupted):
         line.missed_nodes += 1
         return False
+    hit.node.armed |= bit_in_node
     return True
 
 
@@ -170,7 +171,7 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     taken = False
     data: u64 = 0
     if probe.kind & HAS_EXIT != 0:
-        taken = take_node(hit, item)
+        taken = take_node(hit, item, bit_in_node)
         if probe.flags & STOPPED != 0:
             return
         if taken and item.data_size != 0:
@@ -184,6 +185,7 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     if not taken:
         return
     if result != 0:
+        hit.node.armed &= ~bit_in_node
         pool_give(hit.task, probe)
     else:
         hit.armed |= bit_in_node

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.rethook import below, entry_ip, node_abandon
 from ftrace.unwinding import FrameDescription, describe_entrances
-from sandbox import faults, memory, source_lines
+from sandbox import faults, fork, memory, source_lines
 from sandbox.native import (
     Structure,
     addressof,
@@ -151,7 +151,7 @@ class FaultGuard:
         self._described: list[FrameDescription] = []
         self._count = runtime.image.variable("fault_count")
         self._seen = 0
-        self._lock = threading.Lock()
+        self._lock = fork.renew(threading.Lock())
         for number in _SIGNALS:
             runtime.signals.add_consumer(number, runtime.image.address("fault_signal"))
         faults.installed = faults.Guard(self.entry, self.check)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,10 @@ class CounterLines:
             yield tasks.Counters.ctypes.from_address(self.runtime.slab + index * tasks.STRIDE + offset)
 
 
+live_probes: weakref.WeakSet[NativeProbe] = weakref.WeakSet()
+"""Those whose records are in memory, wherever they are registered."""
+
+
 class NativeProbe:
     """A Probe record in native memory. `native` is its ctypes view, `address` where it is, `keep` what it refers to."""
 
@@ -75,6 +80,7 @@ class NativeProbe:
         self.keep = keep
         self._memory = ctypes.create_string_buffer(Probe.size + 64)
         self.address = (ctypes.addressof(self._memory) + 63) & -64
+        live_probes.add(self)
         self.native: Any = Probe.ctypes.from_address(self.address)
         self.native.counters = lines.take()
         for name, value in values.items():

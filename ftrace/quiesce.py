@@ -65,7 +65,7 @@ def is_elsewhere(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
     inside = volatile_load(addressof(task.list))
     if lists == null or inside == 0:
         return False
-    for index in range(count):
+    for index in range(count):  # noqa: SIM110 (the language has no all())
         if cast(u32, lists[index]) == inside:
             return False
     return True

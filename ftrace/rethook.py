@@ -8,14 +8,15 @@ place, which is dropped when it comes to be on top.
 
 from __future__ import annotations
 
-from ftrace.pools import pool_give
-from ftrace.records import CALLBACK, Item, ProbeList
+from ftrace.pools import gather_credits, pool_give
+from ftrace.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
 from ftrace.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,
     bool_,
     cast,
+    i64,
     native,
     null,
     ptr,
@@ -74,8 +75,11 @@ def entry_ip(node: ptr[Node]) -> u64:
 
 @native(inline=True)
 def is_armed(node: ptr[Node], index: u32) -> bool_:
-    """Whether the probe at `index` of the node's list wants its exit."""
-    return probes_of(node).count == 1 or node.armed >> cast(u64, index) & 1 != 0
+    """Whether the probe at `index` of the node's list has given a return node for this call.
+
+    The fast trampolines do not keep `armed`; a node that has no stub yet is being filled by the complete way.
+    """
+    return (probes_of(node).count == 1 and node.stub != 0) or node.armed >> cast(u64, index) & 1 != 0
 
 
 @native(inline=True)
@@ -248,6 +252,41 @@ def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
             return cast(u64, node)
         node = below(node)
     return 0
+
+
+@native
+def nodes_of(task: ptr[Task], probe: u64) -> i64:
+    """How many of a probe's return nodes the calls on a shadow stack have."""
+    held: i64 = 0
+    node = task.top
+    while node != task.bottom:
+        probes = probes_of(node)
+        if node.stub != EMPTY:
+            for index in range(probes.count):
+                if cast(u64, probes.items[index].probe) == probe and is_armed(node, index):
+                    held += 1
+        node = below(node)
+    return held
+
+
+@native
+def pool_after_fork(probe: ptr[Probe]) -> void:
+    """In the child of a fork, when the other threads' nodes have gone: the pool has what this thread does not hold.
+
+    What threads that are not there any more had in hand is found again, and a switch that they had begun is finished.
+    """
+    if probe.nr_nodes == 0:
+        return
+    free = cast(i64, probe.nr_nodes)
+    me = current()
+    if me != null:
+        free -= nodes_of(me, cast(u64, probe))
+    gather_credits(probe)
+    if probe.flags & SWITCHING != 0:
+        probe.pool_shared = free
+        probe.flags |= POOL_SHARED
+    else:
+        probe.pool_unclaimed = free
 
 
 @native

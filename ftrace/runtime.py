@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from ftrace import actions, asynchronous, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook, text_poke
+from ftrace.probe import live_probes
 from ftrace.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
@@ -25,6 +26,7 @@ FUNCTIONS = (
     rethook.drop_dead,
     rethook.tasks_after_fork,
     rethook.rethook_find_ret_addr,
+    rethook.pool_after_fork,
     dispatch.dispatch_entry,
     dispatch.dispatch_slow,
     dispatch.dispatch_exit,
@@ -147,6 +149,8 @@ class Runtime:
     def _after_fork(self) -> None:
         """Only the forking thread lives on in the child: its record goes on, the others' nodes go back to their pools."""
         self.image.call("tasks_after_fork")
+        for probe in list(live_probes):
+            self.image.call("pool_after_fork", probe.address)
 
 
 def _nodes(task: ctypes.Structure) -> list[ctypes.Structure]:

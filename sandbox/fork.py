@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Any
 
 from sandbox.memory import live_mappings, register_membarrier, text_mutex
 
@@ -40,6 +41,27 @@ def _in_child() -> None:
     os.write(send, b".")
     os.close(send)
     text_mutex.release()
+
+
+_renewed: list[Any] = []
+
+
+def renew(lock: Any) -> Any:
+    """In the child of every fork `lock` (a threading.Lock or RLock) is free again, if it was not the forking thread's own.
+
+    For locks whose state is good at any moment, and which it would take too long, or be in the wrong order, to hold over
+    the fork. Returns the lock.
+    """
+    if not _renewed:
+        os.register_at_fork(after_in_child=_renew_all)
+    _renewed.append(lock)
+    return lock
+
+
+def _renew_all() -> None:
+    for lock in _renewed:
+        if not getattr(lock, "_is_owned", bool)():
+            lock._at_fork_reinit()
 
 
 def install() -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from sandbox import elf
+from sandbox import elf, fork
 
 _DESCRIPTOR, _REGISTER = "__jit_debug_descriptor", "__jit_debug_register_code"
 _NOACTION, _REGISTERED, _UNREGISTERED = 0, 1, 2
@@ -86,7 +86,7 @@ class _Interface:
     def __init__(self, descriptor: int, register: int) -> None:
         self._descriptor = _Descriptor.from_address(descriptor)
         self._notify = ctypes.CFUNCTYPE(None)(register)
-        self._lock = threading.Lock()
+        self._lock = fork.renew(threading.Lock())
 
     def insert(self, entry: _Entry) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable
 from typing import Protocol
 
-from sandbox import gdbjit, source_lines
+from sandbox import fork, gdbjit, source_lines
 from sandbox.calls import Function, Gate
 from sandbox.image import Image
 from sandbox.memory import TextMapping
@@ -49,7 +49,7 @@ Notifier = Callable[[ModuleState, "Module"], None]
 
 # What separates names in lists, patterns and `module:symbol`, or cannot be in a file name.
 _UNFIT = re.compile(r"[\s\[\]:*?/\0]")
-_lock = threading.RLock()
+_lock = fork.renew(threading.RLock())
 _modules: dict[str, Module] = {}
 _notifiers: list[Notifier] = []
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
+from sandbox import fork
+
 OPT_OUT = "FPROBE_NO_PERF_MAP"
 """Set this environment variable to write no such file."""
 
@@ -24,7 +26,7 @@ class PerfMap:
 
     def __init__(self, directory: Path = Path("/tmp")) -> None:
         self._directory = directory
-        self._lock = threading.Lock()
+        self._lock = fork.renew(threading.Lock())
         self._stream: TextIO | None = None
         self._written: list[str] = []
         self._pid = 0

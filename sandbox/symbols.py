@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from sandbox import fork
+
 
 class Symbol(NamedTuple):
     """A function or data object of a module. `size` is in bytes; `module` is the module's name.
@@ -67,7 +69,7 @@ class SymbolTable:
     """Symbols of any number of modules, each added and removed as a whole. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork.renew(threading.Lock())
         self._modules: dict[str, tuple[Symbol, ...]] = {}
         # Replaced as a whole, never changed: readers take no lock.
         self._sorted: tuple[Symbol, ...] = ()

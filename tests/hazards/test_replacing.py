@@ -337,3 +337,81 @@ def test_lists_and_counters_are_freed_when_the_last_call_has_returned():
     assert table.lines._used <= 8
     assert len(table.lists._by_address) <= 4 and len(table.lists._retired) <= 2
     assert text_of(module) == before
+
+
+@isolated
+def test_fork_in_the_midst_of_a_pools_switch_and_of_a_take_leaves_the_child_a_whole_pool():
+    """What threads that are not in the child had in hand, or had begun, is put right there (FP-26, FP-28)."""
+    import os
+
+    import fprobe
+    from ftrace.records import SWITCHING
+
+    module = basic()
+    with fprobe.attach("factorial", action=fprobe.Stat(), nr_maxactive=5) as probe:
+        module["factorial"](3)
+        record = probe.fp.ops.probe.native
+        record.pool_unclaimed -= 2  # as if two threads had one each in hand
+        for switching in (0, SWITCHING):
+            record.flags |= switching
+            child = os.fork()
+            if child == 0:
+                before = probe.counts
+                module["factorial"](9)
+                missed = probe.counts.missed_nodes - before.missed_nodes
+                os._exit(0 if missed == 9 - 5 else 100 + missed)
+            assert os.waitpid(child, 0)[1] == 0
+        record.flags &= ~SWITCHING
+        record.pool_unclaimed += 2
+
+
+@isolated
+def test_fork_from_an_entry_handler_keeps_the_nodes_that_are_in_hand():
+    import os
+
+    import fprobe
+
+    module = basic()
+    children = []
+
+    def entry(fp, ip, ret, regs, data):
+        if regs.di == 3 and not children:
+            children.append(os.fork())
+
+    with fprobe.attach("factorial", entry=entry, exit=lambda *hit: None, nr_maxactive=4) as probe:
+        result = module["factorial"](6)  # 6, 5, 4 and 3 have all four nodes; 2 and 1 miss
+        good = result == 720 and probe.counts.missed_nodes == 2 and module["factorial"](4) == 24
+        good = good and probe.counts.missed_nodes == 2 and probe.fp.errors.first is None
+        if children == [0]:
+            os._exit(0 if good else 1)
+        assert good, probe.counts
+        assert os.waitpid(children[0], 0)[1] == 0
+
+
+@isolated
+def test_fork_while_another_thread_loads_a_module():
+    """The lock of the list of modules is free in the child."""
+    import os
+    import threading
+
+    import sandbox
+
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(event, module):
+        if not entered.is_set():
+            entered.set()
+            go_on.wait(10)
+
+    sandbox.register_module_notifier(slow)
+    thread = threading.Thread(target=basic)
+    thread.start()
+    assert entered.wait(10)
+    child = os.fork()
+    if child == 0:
+        entered.set()
+        os._exit(0 if basic()["leaf"](1) == 2 else 1)
+    _, status = os.waitpid(child, 0)
+    go_on.set()
+    thread.join()
+    assert status == 0
