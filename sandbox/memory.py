@@ -231,8 +231,8 @@ def sparse_backing(name: str, size: int) -> int:
 
 
 def map_closed(fd: int, size: int) -> int:
-    """Address of a shared view of the beginning of a file, which cannot be accessed until `set_writable`."""
-    return _mmap(None, size, _PROT_NONE, _MAP_SHARED | _MAP_NORESERVE, fd)
+    """Address, far from all code, of a shared view of the beginning of a file: not accessible until `set_writable`."""
+    return _mmap(_far_hint(size), size, _PROT_NONE, _MAP_SHARED | _MAP_NORESERVE, fd)
 
 
 def set_writable(address: int, size: int, allowed: bool) -> None:
