@@ -1,0 +1,257 @@
+"""A hit of a breakpoint: what the handlers see, what they may change, and that nothing else does (KP-27, KP-34..39)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import signal
+import threading
+
+import pytest
+from isolation import isolated
+from kprobe_targets import ARGUMENTS, FUNCTIONS, call, instructions, load, results
+from programs import basic
+
+import fprobe
+import kprobes
+from kprobes import aggregate, optimize
+from sandbox.native import u64
+
+seen = fprobe.Array(u64, 4, shared=True)
+
+
+@kprobes.native
+def count_pre(p, regs):
+    seen[0] += 1
+
+
+@kprobes.native
+def count_post(p, regs, flags):
+    seen[1] += 1
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+def c_pre(_p, _regs):
+    return 0
+
+
+def probe_all(module, names, **handlers):
+    """A kprobe on every instruction that can have one, and the errnos of those that cannot."""
+    probes, refused = [], []
+    for name in names:
+        for address in instructions(module, name):
+            p = kprobes.kprobe(addr=address, **handlers)
+            try:
+                kprobes.register_kprobe(p)
+            except OSError as error:
+                refused.append(error.errno)
+            else:
+                probes.append(p)
+    return probes, refused
+
+
+HANDLERS = {
+    "none": {},
+    "native pre": {"pre_handler": count_pre},
+    "native both": {"pre_handler": count_pre, "post_handler": count_post},
+    "python both": {"pre_handler": lambda p, regs: 0, "post_handler": lambda p, regs, flags: None},
+    "c and native": {"pre_handler": c_pre, "post_handler": count_post},
+}
+
+
+@isolated
+@pytest.mark.parametrize("kind", HANDLERS)
+@pytest.mark.parametrize("preemptible", [True, False])
+def test_every_kind_of_instruction_does_what_it_does_unprobed(kind, preemptible):
+    """KP-27..34, KP-38: stepped, boosted and emulated; red zone, flags and vectors are as they were."""
+    optimize.set_kprobes_optimization(0)
+    aggregate.preemptible = preemptible
+    module = load()
+    expected = results(module)
+    probes, refused = probe_all(module, FUNCTIONS, **HANDLERS[kind])
+    assert set(refused) <= {errno.EILSEQ}, refused  # ud2
+    assert results(module) == expected
+    threads = [threading.Thread(target=lambda: found.append(results(module))) for _ in range(2)]
+    found: list = []
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected, expected]
+    assert sum(p.nmissed for p in probes) == 0
+    kprobes.unregister_kprobes(probes)
+    assert results(module) == expected
+
+
+@isolated
+def test_native_handlers_see_each_hit_once():
+    """KP-36, KP-39: pre and post of a probe on each instruction, counted against how often it is executed."""
+    optimize.set_kprobes_optimization(0)
+    module = load()
+    counts = {}
+    for name in ("divides", "red_zone", "vectors", "stack"):
+        probes, _ = probe_all(module, [name], pre_handler=count_pre, post_handler=count_post)
+        seen.clear()
+        for a, b in ARGUMENTS:
+            call(module, name, a, b)
+        counts[name] = (seen[0], seen[1], len(probes) * len(ARGUMENTS))
+        kprobes.unregister_kprobes(probes)
+    assert all(pre == post == wanted for pre, post, wanted in counts.values()), counts
+
+
+@isolated
+def test_kp36_what_the_handlers_see():
+    optimize.set_kprobes_optimization(0)
+    module = load()
+    address = instructions(module, "stack")[2]  # push %rdi
+    lines = []
+
+    def pre(p, regs):
+        lines.append(("pre", regs.ip - p.addr, regs.di, regs.si, regs.sp % 16))
+
+    def post(p, regs, flags):
+        lines.append(("post", regs.ip - p.addr, flags, ctypes.c_uint64.from_address(regs.sp).value))
+
+    with kprobes.attach(address, pre=pre, post=post):
+        assert call(module, "stack", 30, 12) == 42
+    assert lines == [("pre", 1, 30, 12, 0), ("post", 1, 0, 30)]
+
+
+@isolated
+def test_kp36_a_handler_changes_registers_and_the_path():
+    """What is in regs when the handler returns is what the function goes on with; non-zero: it goes on at regs.ip."""
+    optimize.set_kprobes_optimization(0)
+    module = load()
+    places = instructions(module, "divides")
+
+    def replace(p, regs):
+        regs.di = 100
+
+    with kprobes.attach(places[0], pre=replace):
+        assert call(module, "divides", 9, 7) == 100 // 7 + 100 % 7
+
+    def skip(p, regs):
+        regs.ax, regs.dx, regs.ip = 40, 2, places[4]
+        return 1
+
+    posts = []
+    with kprobes.attach(places[3], pre=skip, post=lambda p, regs, flags: posts.append(regs.ip)):
+        assert call(module, "divides", 9, 7) == 42
+    assert posts == []
+
+
+@isolated
+def test_a_handler_returns_from_the_function():
+    """The stack pointer may change too: a pre_handler on the first instruction pops the return address."""
+    optimize.set_kprobes_optimization(0)
+    module = basic()
+
+    def leave(p, regs):
+        regs.ax = 1234
+        regs.ip = ctypes.c_uint64.from_address(regs.sp).value
+        regs.sp += 8
+        return 1
+
+    def push_far(p, regs):
+        regs.sp -= 4096  # far below what the detour keeps
+        return 0
+
+    def pop_far(p, regs):
+        regs.sp += 4096
+        return 0
+
+    with kprobes.attach("leaf+5", pre=leave):
+        assert module["twice"](5) == 1234
+    with kprobes.attach("leaf+5", pre=push_far), kprobes.attach("leaf+9", pre=pop_far):
+        assert module["twice"](5) == 7
+
+
+@isolated
+def test_kp34_ret_with_an_operand_and_32_bit_counters():
+    optimize.set_kprobes_optimization(0)
+    module = load()
+    expected = {(name, a, b): call(module, name, a, b) for name in ("drops", "loop32") for a, b in ARGUMENTS}
+    probes, _ = probe_all(module, ["drops", "loop32"], post_handler=lambda p, regs, flags: None)
+    assert {key: call(module, *key) for key in expected} == expected
+
+
+@isolated
+def test_signals_arrive_while_probes_are_hit():
+    """Asynchronous signals wait for the end of a step and of a native handler, and are not lost."""
+    optimize.set_kprobes_optimization(0)
+    aggregate.preemptible = True
+    module = load()
+    expected = results(module)
+    probes, _ = probe_all(module, FUNCTIONS, pre_handler=count_pre, post_handler=count_post)
+    arrived = []
+    signal.signal(signal.SIGALRM, lambda *_: arrived.append(call(module, "divides", 9, 7)))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    for _ in range(20):
+        assert results(module) == expected
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert arrived
+    assert set(arrived) == {9 // 7 + 9 % 7}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+    kprobes.unregister_kprobes(probes)
+
+
+@isolated
+def test_an_exception_of_a_handler_is_kept_and_the_function_goes_on():
+    optimize.set_kprobes_optimization(0)
+    module = basic()
+
+    def pre(p, regs):
+        raise ValueError("in a handler")
+
+    with kprobes.attach("leaf+5", pre=pre) as probe:
+        assert module["twice"](5) == 7
+    assert str(probe.p.errors.first) == "in a handler"
+    assert probe.p.errors.count == 2
+
+
+@isolated
+def test_threads_are_born_and_unregister_while_others_hit():
+    """KP-57: after unregistering no handler runs."""
+    optimize.set_kprobes_optimization(0)
+    module = basic()
+    stop = threading.Event()
+    wrong = []
+
+    def work():
+        while not stop.is_set():
+            if module["twice"](5) != 7:
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    calls = [0]
+    for _ in range(50):
+        with kprobes.attach("leaf+5", pre=count_pre, post=count_post), kprobes.attach("leaf+9", pre=count_pre):
+            module["twice"](5)
+        seen.clear()
+        module["twice"](5)
+        calls[0] += int(seen[0]) + int(seen[1])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert calls == [0]
+
+
+@isolated
+def test_a_forked_child_hits_the_same_probes():
+    import os
+
+    optimize.set_kprobes_optimization(0)
+    module = basic()
+    hits = []
+    with kprobes.attach("leaf+5", pre=lambda p, regs: hits.append(regs.di)):
+        child = os.fork()
+        if child == 0:
+            good = module["twice"](5) == 7 and hits == [5, 6]
+            os._exit(0 if good else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert hits == []
+        assert module["twice"](7) == 9
+    assert hits == [7, 8]
