@@ -37,6 +37,14 @@ if TYPE_CHECKING:
         register_fprobe_syms,
         unregister_fprobe,
     )
+    from ftrace.floats import (
+        float_argument,
+        float_return_value,
+        regs_get_xmm,
+        regs_set_xmm,
+        set_float_argument,
+        set_float_return_value,
+    )
     from ftrace.guarded_read import probe_read_faults
     from ftrace.maps import Array, Hash, Histogram, per_task
     from ftrace.registers import (
@@ -74,6 +82,14 @@ _HOMES = {
         "register_fprobe_syms",
         "unregister_fprobe",
     ),
+    "ftrace.floats": (
+        "float_argument",
+        "float_return_value",
+        "regs_get_xmm",
+        "regs_set_xmm",
+        "set_float_argument",
+        "set_float_return_value",
+    ),
     "ftrace.guarded_read": ("probe_read_faults",),
     "ftrace.maps": ("Array", "Hash", "Histogram", "per_task"),
     "ftrace.registers": (
@@ -104,6 +120,8 @@ __all__ = [
     "detach_all",
     "disable_fprobe",
     "enable_fprobe",
+    "float_argument",
+    "float_return_value",
     "fprobe",
     "fprobe_disabled",
     "fprobe_is_registered",
@@ -120,9 +138,13 @@ __all__ = [
     "register_fprobe_syms",
     "regs_get_kernel_argument",
     "regs_get_kernel_stack_nth",
+    "regs_get_xmm",
     "regs_return_value",
     "regs_set_return_value",
+    "regs_set_xmm",
     "rethook_find_ret_addr",
+    "set_float_argument",
+    "set_float_return_value",
     "stack_trace",
     "stack_trace_save",
     "unregister_fprobe",

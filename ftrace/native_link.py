@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from ftrace import guarded_read
+from ftrace import floats, guarded_read
 from ftrace.runtime import runtime
 from sandbox import elf
 from sandbox.cache import default_cache
@@ -21,7 +21,7 @@ from sandbox.native.verify import verify_object
 from sandbox.native_image import Linked, NativeImage
 
 Made = TypeVar("Made")
-ALLOWED = frozenset(guarded_read.SYMBOLS)
+ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS)
 """What the code of users may call without defining it."""
 
 
@@ -48,7 +48,7 @@ def link(name: str, object_code: bytes) -> NativeImage:
     from llvmlite import binding
 
     _withdraw_collected()
-    for symbol in guarded_read.SYMBOLS:
+    for symbol in ALLOWED:
         binding.add_symbol(symbol, runtime().image.address(symbol))
     image = NativeImage(_free(name), object_code)
     for symbol in _symbols(object_code):

@@ -8,12 +8,25 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ftrace import actions, asynchronous, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook, text_poke
+from ftrace import (
+    actions,
+    asynchronous,
+    dispatch,
+    faults,
+    floats,
+    guarded_read,
+    pools,
+    quiesce,
+    recursion,
+    rethook,
+    text_poke,
+)
 from ftrace.probe import live_probes
 from ftrace.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
 from ftrace.x86_64.guarded_read import GUARDED_READ
+from ftrace.x86_64.vector_reads import VECTOR_READS
 from sandbox import contexts, memory, signals, tasks
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
@@ -50,6 +63,7 @@ FUNCTIONS = (
     faults.fault_signal,
     guarded_read.read_fault,
     asynchronous.in_signal_handler,
+    floats.saved_vectors,
     *contexts.FUNCTIONS,
     recursion.recursion_trylock,
     recursion.recursion_unlock,
@@ -76,7 +90,8 @@ def constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),
         **_guard_offsets(), "USER_SS": 0x2B, "USER_FLAGS": 0x246, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
         "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
-        "XSAVE_SIZE": area.size + 64, "XSAVE_MASK": area.mask, "XSAVE": area.instruction, "VECTOR": area.register,
+        "VECTORS": task.offset("vectors"), "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8,
+        "XSAVE_MASK": area.mask, "XSAVE": area.instruction, "VECTOR": area.register,
         "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
     }  # fmt: skip
 
@@ -170,7 +185,9 @@ def _stub_offsets() -> dict[str, int]:
 
 def _unit(task_offset: int) -> Unit:
     text = trampolines.assembly(constants(task_offset, save_area()))
-    return Unit("fprobe-runtime", FUNCTIONS, assembly=text + signals.RESTORER + GUARDED_READ, bounded=False)
+    return Unit(
+        "fprobe-runtime", FUNCTIONS, assembly=text + signals.RESTORER + GUARDED_READ + VECTOR_READS, bounded=False
+    )
 
 
 _starting = threading.Lock()

@@ -48,7 +48,8 @@ def _constants(task_offset: int) -> dict[str, int | str]:
         "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
         "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
         "FLAGS": Child.offset("flags"), "OFF": OFF, "PRE": Child.offset("pre"), "COOKIE": Child.offset("pre_cookie"),
-        "XSAVE_SIZE": area.size + 64, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
+        "VECTORS": Task.offset("vectors"),
+        "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
     }  # fmt: skip
 
 

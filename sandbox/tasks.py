@@ -165,6 +165,7 @@ class Task(Structure):
     outer_kprobe: u64  # `kprobe` and its status, while the instruction of one that was missed is stepped
     stepping: u64  # the record whose instruction this thread executes in a slot, or 0
     step_mask: u64  # the signals that were blocked before that
+    vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
 
 
 HITS_MASK = (1 << 48) - 1
@@ -230,6 +231,7 @@ def task_reset(task: ptr[Task]) -> void:
     task.kprobe = 0
     task.preempt = 0
     task.waiting = 0
+    task.vectors = 0
     task.kprobe_status = 0
     task.stepping = 0
     task.guard = addressof(task.guards[0])

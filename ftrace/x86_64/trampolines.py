@@ -306,7 +306,8 @@ CALL_FOREIGN = """
 # i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, at the
 # entry or return of a function that follows the C convention. Of the vector state only what arguments and results can be
 # in is live there: the first eight vector registers, kept here; and, where a long double is returned, the x87 stack, which
-# takes the complete way. XGETBV says whether the x87 unit is in use.
+# takes the complete way. XGETBV says whether the x87 unit is in use. Task.vectors tells where they are kept meanwhile
+# (ftrace.floats), and what it said before is kept above them.
 #   rbx = handler, then its result; r12 = ip, r13 = ret_ip; rbp = frame
     .globl ftrace_call_foreign
     .p2align 4
@@ -330,9 +331,14 @@ ftrace_call_foreign:
     $XGETBV
     test $$1, %al
     jne 7f
-    sub $$512, %rsp
+    sub $$576, %rsp
     and $$-64, %rsp
 $keep_vectors
+    mov %fs:$TASK, %r11
+    mov $VECTORS(%r11), %r10
+    mov %r10, 512(%rsp)
+    lea 4(%rsp), %r10
+    mov %r10, $VECTORS(%r11)
     mov %rsi, %rdi
     mov %r12, %rsi
     mov %r13, %rdx
@@ -340,6 +346,9 @@ $keep_vectors
     mov %r9, %r8
     call *%rbx
 $get_vectors
+    mov 512(%rsp), %r10
+    mov %fs:$TASK, %r11
+    mov %r10, $VECTORS(%r11)
     jmp 8f
 
 7:  # every component, in an area on the stack, 64-byte aligned; its size and mask come from CPUID
@@ -356,6 +365,11 @@ $get_vectors
     movq $$0, 560(%rsp)
     movq $$0, 568(%rsp)
     $XSAVE (%rsp)
+    mov %fs:$TASK, %r11
+    mov $VECTORS(%r11), %r10
+    mov %r10, $XSAVE_END(%rsp)
+    lea 161(%rsp), %r10
+    mov %r10, $VECTORS(%r11)
     mov %rsi, %rdi
     mov %r12, %rsi
     mov %r13, %rdx
@@ -363,6 +377,9 @@ $get_vectors
     mov %r9, %r8
     call *%rbx
     mov %eax, %ebx
+    mov $XSAVE_END(%rsp), %r10
+    mov %fs:$TASK, %r11
+    mov %r10, $VECTORS(%r11)
     xor %edx, %edx
     mov $$$XSAVE_MASK, %eax
     xrstor (%rsp)

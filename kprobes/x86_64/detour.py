@@ -93,7 +93,8 @@ $pop_image
 
 _CALL_FOREIGN = """
 # i32 kprobe_call_foreign(function, a, b, c, d, e): call C code in the middle of a function. All vector and x87 state is live,
-# and kept; the called code finds an empty x87 stack.
+# and kept; the called code finds an empty x87 stack. Task.vectors tells where they are meanwhile (ftrace.floats), and what
+# it said before is kept above them.
 #   rbx = the function, then its result; rbp = frame; the area is 64-byte aligned
     .globl kprobe_call_foreign
     .type kprobe_call_foreign,@function
@@ -117,6 +118,11 @@ kprobe_call_foreign:
     mov $$$XSAVE_MASK, %eax
 $clear_header
     $XSAVE (%rsp)
+    mov %fs:$TASK, %r11
+    mov $VECTORS(%r11), %r10
+    mov %r10, $XSAVE_END(%rsp)
+    lea 161(%rsp), %r10
+    mov %r10, $VECTORS(%r11)
     testb $$1, 512(%rsp)
     je 1f
     fninit
@@ -127,6 +133,9 @@ $clear_header
     mov %r9, %r8
     call *%rbx
     mov %eax, %ebx
+    mov $XSAVE_END(%rsp), %r10
+    mov %fs:$TASK, %r11
+    mov %r10, $VECTORS(%r11)
     xor %edx, %edx
     mov $$$XSAVE_MASK, %eax
     xrstor (%rsp)

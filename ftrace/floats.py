@@ -1,0 +1,107 @@
+"""Floating-point arguments and results, which a pt_regs does not hold.
+
+They are in the low halves of the vector registers 0 to 7. Those are live while a native handler runs; around a Python or C
+handler they are kept in memory, at `Task.vectors`, and what is changed there is what the function, or its caller, finds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+from ftrace.dispatch import pt_regs
+from ftrace.registers import in_python
+from ftrace.x86_64.vector_reads import LIVE_VECTORS
+from sandbox.native import extern, fn, native, ptr, u64, void
+from sandbox.tasks import current
+
+SYMBOLS = ("ftrace_read_xmm", "ftrace_write_xmm")
+read_xmm = extern("ftrace_read_xmm", fn[u64, u64])
+write_xmm = extern("ftrace_write_xmm", fn[void, u64, u64])
+
+_FORMATS = {32: ("<f", "<I"), 64: ("<d", "<Q")}
+
+
+@native
+def saved_vectors() -> u64:
+    """Where the running thread's vector registers are kept | their distance in units of 16 bytes; 0: they are not."""
+    return current().vectors
+
+
+def _word(n: int) -> ctypes.c_uint64:
+    """The low half of a vector register, as it is kept."""
+    from ftrace.runtime import runtime
+
+    if not 0 <= n < LIVE_VECTORS:
+        raise ValueError(f"vector register {n}: arguments and results are in 0 to {LIVE_VECTORS - 1}")
+    kept = runtime().image.call("saved_vectors")
+    if not kept:
+        raise RuntimeError("vector registers can be looked at in a handler only")
+    first, distance = kept & ~15, (kept & 15) * 16
+    if distance == 16:
+        _fill_in(first)
+    return ctypes.c_uint64.from_address(first + n * distance)
+
+
+_IN_AREA, _HEADER, _SSE = 160, 512, 2
+
+
+def _fill_in(first: int) -> None:
+    """In an XSAVE area registers that are all zero are only marked as such: write them down."""
+    present = ctypes.c_uint64.from_address(first - _IN_AREA + _HEADER)
+    if not present.value & _SSE:
+        ctypes.memset(first, 0, 256)
+        present.value |= _SSE
+
+
+def _get_xmm(regs: Any, n: int) -> int:
+    """The low 8 bytes of vector register `n` (0..7), as an unsigned word.
+
+    In a Python handler of an fprobe or an ftrace_ops: raises ValueError for another register, RuntimeError elsewhere. In a
+    native handler of those: `n` is taken modulo 8.
+    """
+    return _word(n).value
+
+
+def _set_xmm(regs: Any, n: int, value: int) -> None:
+    """Set the low 8 bytes of vector register `n`. A native handler clears the next 8 bytes with that."""
+    _word(n).value = value
+
+
+@in_python(_get_xmm)
+@native
+def regs_get_xmm(regs: ptr[pt_regs], n: u64) -> u64:
+    return read_xmm(n)
+
+
+@in_python(_set_xmm)
+@native
+def regs_set_xmm(regs: ptr[pt_regs], n: u64, value: u64) -> void:
+    write_xmm(n, value)
+
+
+def _as_float(word: int, bits: int) -> float:
+    to_float, to_word = _FORMATS[bits]
+    return float(struct.unpack(to_float, struct.pack(to_word, word & (1 << bits) - 1))[0])
+
+
+def float_argument(regs: Any, n: int, bits: int = 64) -> float:
+    """The function's n-th floating-point argument, from 0 (at most 7), of 64 or 32 bits; in a Python entry handler."""
+    return _as_float(_get_xmm(regs, n), bits)
+
+
+def float_return_value(regs: Any, bits: int = 64) -> float:
+    """What the function returns in a vector register, a double or (32) a float; in a Python exit handler."""
+    return _as_float(_get_xmm(regs, 0), bits)
+
+
+def set_float_argument(regs: Any, n: int, value: float, bits: int = 64) -> None:
+    """Have the function find another n-th floating-point argument; in a Python entry handler."""
+    to_float, to_word = _FORMATS[bits]
+    _set_xmm(regs, n, struct.unpack(to_word, struct.pack(to_float, value))[0])
+
+
+def set_float_return_value(regs: Any, value: float, bits: int = 64) -> None:
+    """Have the function return another double, or (32) float; in a Python exit handler."""
+    set_float_argument(regs, 0, value, bits)
