@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from .errors import At
-from .tree import TypedFunction
+
+if TYPE_CHECKING:
+    from .tree import TypedFunction
 
 PLAIN = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$]*")
 
