@@ -1,5 +1,7 @@
 """Functions with one kind of instruction each, in assembly, and how to call them."""
 
+# ruff: noqa: E501 (a line per function)
+
 from __future__ import annotations
 
 import ctypes

@@ -1,5 +1,7 @@
 """A hit of a breakpoint: what the handlers see, what they may change, and that nothing else does (KP-27, KP-34..39)."""
 
+# ruff: noqa: ARG005 (handlers take what handlers are given)
+
 from __future__ import annotations
 
 import ctypes
@@ -171,7 +173,7 @@ def test_kp34_ret_with_an_operand_and_32_bit_counters():
     optimize.set_kprobes_optimization(0)
     module = load()
     expected = {(name, a, b): call(module, name, a, b) for name in ("drops", "loop32") for a, b in ARGUMENTS}
-    probes, _ = probe_all(module, ["drops", "loop32"], post_handler=lambda p, regs, flags: None)
+    _probes, _ = probe_all(module, ["drops", "loop32"], post_handler=lambda p, regs, flags: None)
     assert {key: call(module, *key) for key in expected} == expected
 
 
