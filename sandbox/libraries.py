@@ -35,6 +35,8 @@ class _Information(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("headers", ctypes.POINTER(_ProgramHeader)),
         ("count", ctypes.c_uint16),
+        ("loads", ctypes.c_ulonglong),
+        ("unloads", ctypes.c_ulonglong),
     ]
 
 
@@ -81,17 +83,27 @@ class Library:
         return locate(self.symbols, address)
 
 
+_dl_iterate_phdr = ctypes.CDLL(None).dl_iterate_phdr
+_known: list[tuple[tuple[int, int], list[Library]]] = []
+"""How much had been loaded and unloaded when this was the list."""
+
+
 def libraries() -> list[Library]:
     """What the dynamic loader has loaded, in its order: first the program itself."""
     found: list[Library] = []
+    now: list[tuple[int, int]] = []
 
     def visit(information: ctypes._Pointer[_Information], _size: int, _data: int) -> int:
-        found.append(_library(information.contents))
+        entry = information.contents
+        now[:] = [(entry.loads, entry.unloads)]
+        if not found and _known and _known[0][0] == now[0]:
+            return 1
+        found.append(_library(entry))
         return 0
 
-    dl_iterate_phdr = ctypes.CDLL(None).dl_iterate_phdr
-    dl_iterate_phdr(_Callback(visit), None)
-    return found
+    if not _dl_iterate_phdr(_Callback(visit), None):
+        _known[:] = [(now[0], found)]
+    return list(_known[0][1])
 
 
 def _library(information: _Information) -> Library:
