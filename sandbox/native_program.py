@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from sandbox import signatures
+from sandbox import fork, signatures
 from sandbox.calls import Function
 from sandbox.native import NativeFunction, Unit
 from sandbox.native.function import Options, check_now, enclosing_names, plain_function
@@ -61,7 +61,7 @@ class Program:
         self.name = name
         self.functions: dict[str, SandboxFunction] = {}
         self._module: Module | None = None
-        self._lock = threading.Lock()
+        self._lock = fork.renew(threading.Lock())
 
     @property
     def module(self) -> Module:

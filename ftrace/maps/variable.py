@@ -11,7 +11,7 @@ from typing import Any
 
 from ftrace.maps.areas import Total
 from ftrace.runtime import runtime
-from sandbox import tasks
+from sandbox import fork, tasks
 from sandbox.native import Structure, addressof, cast, native, ptr, struct, u8, u64
 from sandbox.native.annotations import Namespace
 from sandbox.native.containers import Container, Operation, check_value_type
@@ -38,7 +38,7 @@ class Room:
         self._taken: dict[int, int] = {}
         self._touched = 0
         """What lies below has been used and may not be zero."""
-        self._lock = threading.Lock()
+        self._lock = fork.renew(threading.Lock())
         # Whoever gives room back may be the garbage collector, which can come while the lock is held.
         self._given_back: deque[int] = deque()
 
