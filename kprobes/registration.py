@@ -11,7 +11,7 @@ from typing import Any
 
 from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
-from kprobes import handlers, placing, switch
+from kprobes import handlers, placing, python_unsafe, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
 from kprobes.handlers import POST, PRE, Code
 from kprobes.patching import kprobe_mutex, patching
@@ -34,6 +34,7 @@ class kprobe:
     ('vfs_read', 'demo:vfs_read') or of a library ('libz:deflate'). pre_handler(p, regs) -> int runs before the
     instruction; non-zero: it is not executed, and the thread goes on at regs.ip. post_handler(p, regs, flags) runs after
     it. Either may be None, a Python callable, a C function pointer, or a native function. `flags`: KPROBE_FLAG_DISABLED.
+    `python_unsafe`: a Python handler may be in the C library, the dynamic loader or the interpreter, and may hang there.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class kprobe:
         post_handler: Any = None,
         fault_handler: Any = None,
         flags: int = 0,
+        python_unsafe: bool = False,
     ) -> None:
         self.symbol_name = symbol_name
         self.offset = offset
@@ -62,10 +64,13 @@ class kprobe:
         self._flags = flags
         self._codes: tuple[Code, ...] = ()
         self._return_probe = 0
+        self.python_unsafe = python_unsafe
+        self.calls_python = False
+        """Whether a handler is a Python callable."""
 
-    def make_return_probe(self, native: int, foreign: bool) -> None:
-        """Let it be the probe of a kretprobe, whose native half is at `native`; `foreign`: its entry handler is."""
-        self._return_probe, self.foreign = native, foreign
+    def make_return_probe(self, native: int, foreign: bool, calls_python: bool) -> None:
+        """Let it be the probe of a kretprobe, whose native half is at `native`, and whose handlers are such."""
+        self._return_probe, self.foreign, self.calls_python = native, foreign, calls_python
 
     @property
     def is_return_probe(self) -> bool:
@@ -161,8 +166,9 @@ def _register(p: kprobe) -> None:
     p.native = Child.ctypes()
     on_ftrace = placing.check(place)
     p.flags |= (KPROBE_FLAG_FTRACE if on_ftrace else 0) | (KPROBE_FLAG_ON_FUNC_ENTRY if place.is_entry else 0)
-    found = aggregates.get(place.address) or placing.prepare(place, on_ftrace)
     _build(p)
+    python_unsafe.check(place, p.calls_python, p.python_unsafe)
+    found = aggregates.get(place.address) or placing.prepare(place, on_ftrace)
     if p._return_probe and not on_ftrace:
         give_return_stub(found)
     _join(p, found)
@@ -195,7 +201,7 @@ def _build(p: kprobe) -> None:
         PRE_FOREIGN * pre.foreign | PRE_PYTHON * pre.python | POST_FOREIGN * post.foreign | POST_PYTHON * post.python
     )
     child.kind |= PRE_PLAIN * handlers.is_plain(p.pre_handler)
-    p.foreign = pre.foreign or post.foreign
+    p.foreign, p.calls_python = pre.foreign or post.foreign, pre.python or post.python
     p._codes = (pre, post)
 
 

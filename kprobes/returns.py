@@ -83,7 +83,7 @@ class kretprobe:
     Where: as for `kprobe`, at a function's entry. entry_handler(ri, regs) -> int runs when it is entered; non-zero: no
     `handler` for this call. handler(ri, regs) runs when it returns. Either may be None, a Python callable, a C function
     pointer, or a native function. `maxactive`: calls that can be waited for at the same time, 0 for max(10, 2 x CPUs).
-    `data_size`: bytes that entry and return of one call share.
+    `data_size`: bytes that entry and return of one call share. `python_unsafe`: see kprobe.
     """
 
     def __init__(
@@ -97,8 +97,9 @@ class kretprobe:
         maxactive: int = 0,
         data_size: int = 0,
         flags: int = 0,
+        python_unsafe: bool = False,
     ) -> None:
-        self.kp = kprobe(symbol_name=symbol_name, offset=offset, addr=addr, flags=flags)
+        self.kp = kprobe(symbol_name=symbol_name, offset=offset, addr=addr, flags=flags, python_unsafe=python_unsafe)
         self.handler = handler
         self.entry_handler = entry_handler
         self.maxactive = maxactive
@@ -149,7 +150,8 @@ class kretprobe:
         native.kind |= RETURN_FOREIGN * leave.foreign | RETURN_PYTHON * leave.python
         self._codes = (entry, leave)
         # Whether the interpreter may be entered for the return is asked at the entry, off the trap's frame.
-        self.kp.make_return_probe(ctypes.addressof(native), entry.foreign or leave.python)
+        foreign = entry.foreign or leave.python
+        self.kp.make_return_probe(ctypes.addressof(native), foreign, entry.python or leave.python)
 
 
 def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:

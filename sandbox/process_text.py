@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 
-from sandbox import memory
+from sandbox import children, memory
 from sandbox.libraries import Library, libraries, library_at
 from sandbox.memory import TextMapping
 from sandbox.module import Module, modules
@@ -128,5 +128,6 @@ def text_at(address: int) -> TextMapping:
         start, end = next(span for span in library.text if span[0] <= address < span[1])
         known = _patchable.get((str(library.path), start))
         if known is None:
+            children.start_by_fork()
             known = _patchable[str(library.path), start] = memory.remap_text(start, end - start, library.name)
         return known

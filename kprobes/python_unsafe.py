@@ -1,0 +1,25 @@
+"""Python handlers where the interpreter itself is running: refused, unless the probe's owner takes the risk."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kprobes.placing import Place
+
+_UNSAFE = re.compile(r"(libc|libpthread|ld-linux-x86-64|libpython[\d.]*|python[\d.]*)(\.so.*|-[\d.]+\.so|)$")
+
+
+def check(place: Place, calls_python: bool, allowed: bool) -> None:
+    """Raise OSError(EINVAL) for a Python handler in the C library, the dynamic loader or the interpreter (HAZARDS 6).
+
+    There a thread may hold a lock, or be amid a change, that the handler needs: it would wait for itself.
+    """
+    if calls_python and not allowed and _UNSAFE.match(place.symbol.module):
+        raise OSError(
+            errno.EINVAL,
+            f"{place} cannot have a Python handler (python-unsafe): {place.symbol.module} is what Python runs on; use a "
+            "native handler, or python_unsafe=True",
+        )

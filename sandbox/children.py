@@ -1,0 +1,22 @@
+"""Children that are started while library code is patched.
+
+A child made by vfork or posix_spawn runs in this process's memory, with every signal blocked, until it executes another
+program: a breakpoint that it meets on the way kills it. One made by fork has its own, and our handlers.
+"""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def start_by_fork() -> None:
+    """Let `subprocess` start children by fork from now on, by the switches that it documents for that.
+
+    Children that others make (`os.posix_spawn`, C's `system`) are theirs: what they run before they execute must not have
+    breakpoints.
+    """
+    import subprocess
+
+    for switch in ("_USE_VFORK", "_USE_POSIX_SPAWN"):
+        setattr(subprocess, switch, False)
