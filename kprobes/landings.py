@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
+from kprobes import patching
 from kprobes.x86_64.relocate import JMP32_SIZE, jump
 from sandbox import memory
 from sandbox.memory import PAGE
@@ -124,6 +125,7 @@ class LandingRoom:
             page = self.text.page_at(at)
             assert page is not None
             self._used[page] |= 1 << at % PAGE
+        patching.keep_open(self.text)
         self.text.write(address, code)
         self.count += 1
 

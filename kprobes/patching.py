@@ -16,6 +16,7 @@ from sandbox import memory
 
 if TYPE_CHECKING:
     from sandbox.memory import TextMapping
+    from sandbox.scattered import ScatteredText
 
 INT3 = b"\xcc"
 
@@ -33,6 +34,7 @@ class _Batch:
         self.depth = 0
         self.stack = contextlib.ExitStack()
         self.deltas: dict[TextMapping, int] = {}
+        self.opened: set[ScatteredText] = set()
         self.dirty = False
         self.checked = False
 
@@ -57,6 +59,7 @@ def _close() -> None:
     stack, _batch.stack = _batch.stack, contextlib.ExitStack()
     _batch.checked = False
     _batch.deltas.clear()
+    _batch.opened.clear()
     stack.close()
     sync()
 
@@ -74,6 +77,14 @@ def sync() -> None:
     if _batch.dirty:
         _batch.dirty = False
         memory.sync_cores()
+
+
+def keep_open(text: ScatteredText) -> None:
+    """Leave the pages of `text` open for writing until the batch ends, within `patching()`."""
+    if text not in _batch.opened:
+        _batch.opened.add(text)
+        _batch.stack.enter_context(text.writable())
+    _batch.dirty = True
 
 
 def write(text: TextMapping, address: int, data: bytes) -> None:
