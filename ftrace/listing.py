@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from ftrace.locations import Location, Selection
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
-from ftrace.records import CALLBACK, KPROBE_SHARED, ProbeList
+from ftrace.records import CALLBACK, KPROBE_SHARED, PYTHON, ProbeList
 from ftrace.tracer import tracer
+from sandbox.module import is_loaded
 from sandbox.symbols import symbol_table
 
 ENABLED, REGS, REGS_EN, TRAMP, TRAMP_EN, IPMODIFY = (1 << bit for bit in range(31, 25, -1))
@@ -71,7 +72,7 @@ class Record:
         columns = ((self.wants_regs, " R"), (self.modifies, " I"), (self.direct, " D"), (False, " O"))
         head = f"{self.location} ({self.count})" + "".join(text if present else "  " for present, text in columns)
         head += " M " if tracer().modified.has(self.location) else "   "
-        direct = f"\n\tdirect-->{symbol_table.describe(self.direct)}" if self.direct else ""
+        direct = f"\n\tdirect-->{_described(self.direct)}" if self.direct else ""
         return head + self._leads_to() + direct
 
     def _leads_to(self) -> str:
@@ -79,7 +80,9 @@ class Record:
         if self.has_trampoline:
             callback = callback_name(self.wanting[0])
             return f"\ttramp: {self.trampoline:#x} ({callback}) ->{callback}"
-        return " ->" + (_described("dispatch_entry") if self.count else "ftrace_stub+0x0/0x0")
+        return " ->" + (
+            _described(tracer().runtime.image.address("dispatch_entry")) if self.count else "ftrace_stub+0x0/0x0"
+        )
 
 
 def record_at(location: Location) -> Record:
@@ -132,15 +135,20 @@ def _ordered(selection: Selection) -> Iterator[Location]:
 
 
 def callback_name(ops: ftrace_ops) -> str:
-    """What the kernel would call: the name of the ops' callback."""
+    """What the kernel would call: the ops' callback, as `name+0x0/0xsize`. A Python function has no size."""
     if ops.direct_call:
         return "call_direct_funcs+0x0/0x0"
-    kind = ops.probe.native.kind
-    if kind & CALLBACK:
-        return symbol_table.describe(ops.probe.native.entry or 0)
-    return "fprobe_kprobe_handler+0x0/0x0" if kind & KPROBE_SHARED else "fprobe_handler+0x0/0x0"
+    native = ops.probe.native
+    if not native.kind & CALLBACK:
+        return "fprobe_kprobe_handler+0x0/0x0" if native.kind & KPROBE_SHARED else "fprobe_handler+0x0/0x0"
+    if native.kind & PYTHON:
+        return f"{getattr(ops.func, '__name__', type(ops.func).__name__)}+0x0/0x0"
+    return _described(native.entry or 0)
 
 
-def _described(symbol: str) -> str:
-    location = symbol_table.locate(tracer().runtime.image.address(symbol))
-    return f"{symbol}+0x0/{location.symbol.size:#x}" if location else f"{symbol}+0x0/0x0"
+def _described(address: int) -> str:
+    """`name+0xoff/0xsize`, with the module if it is a program's: what belongs to the runtime is the core image's."""
+    location = symbol_table.locate(address)
+    if location is None:
+        return f"{address:#x}"
+    return str(location) if is_loaded(location.symbol.module) else str(location).partition(" ")[0]

@@ -10,7 +10,7 @@ from ftrace.locations import LocationTable, Selection
 from ftrace.ops import ftrace_ops, install_hash
 from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
-from sandbox.module import find_module
+from sandbox.module import is_loaded
 
 
 def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
@@ -52,18 +52,10 @@ def _cache(tracing: Tracer, hashes: OpsHash, which: str, request: ModuleRequest)
     if request.func.startswith("!"):
         _forget(requests, ModuleRequest(request.func[1:], request.module))
         return
-    if _is_loaded(request.module):
+    if is_loaded(request.module):  # which takes no lock: the modules' is taken before the table's
         raise OSError(errno.EINVAL, f"no function of module {request.module!r} matches {request.func!r}")
     requests.insert(0, request)
     _apply_when_loaded(tracing, hashes)
-
-
-def _is_loaded(name: str) -> bool:
-    """Asked without the modules' lock, which is taken before the table's when a module comes."""
-    try:
-        return bool(find_module(name))
-    except LookupError:
-        return False
 
 
 def _forget(requests: list[ModuleRequest], unwanted: ModuleRequest) -> None:

@@ -221,6 +221,11 @@ def find_module(name: str) -> Module:
         raise LookupError(f"no module {name!r} is loaded") from None
 
 
+def is_loaded(name: str) -> bool:
+    """Whether a module of that name is there at this moment. Takes no lock."""
+    return name in _modules
+
+
 def free_name(stem: str) -> str:
     """`stem`, made fit to be a name, or `stem2`, `stem3`, ... : the first that no loaded module has."""
     stem = _UNFIT.sub("_", stem) or "program"

@@ -1,7 +1,7 @@
 """set_ftrace_filter against the transcript of a real kernel (golden/): FT-32..35, FT-63, FT-66.
 
-A step is `$ COMMAND`, `! ERROR` what it failed with, everything up to the next step its output. `echo` writes its text and a newline,
-a token per write(2), as the shell does.
+A step is `$ COMMAND`, `! ERROR` what it failed with, everything up to the next step its output. `echo` writes its text
+and a newline, a token per write(2), as the shell does.
 """
 
 from __future__ import annotations

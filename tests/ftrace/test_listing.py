@@ -43,3 +43,30 @@ def test_ft74_ft75_enabled_functions_in_the_kernels_columns():
         assert re.match(
             r"vfs_open \[demo\] \(1\) R         \ttramp: 0x[0-9a-f]+ \(fprobe_handler\+0x0/0x[0-9a-f]+\) ->", line
         )
+
+
+@isolated
+def test_ft74_the_callbacks_name():
+    from programs import basic
+
+    import sandbox
+    from ftrace.listing import enabled_functions
+    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
+
+    module = basic()
+    sandbox.load("define i32 @native_callback() { ret i32 0 }\n", name="callbacks")
+
+    def callback(*hit):
+        return None
+
+    for target, func in (("leaf", callback), ("other", sandbox.symbol_table.lookup("native_callback"))):
+        ops = ftrace_ops(func)
+        ftrace_set_filter(ops, target)
+        register_ftrace_function(ops)
+    leaf, other = (line.partition("(1)")[2].partition("tramp: ")[2].split(" ", 1)[1] for line in
+                   enabled_functions().splitlines())  # fmt: skip
+    assert leaf == "(callback+0x0/0x0) ->callback+0x0/0x0"
+    size = sandbox.symbol_table.locate(sandbox.symbol_table.lookup("native_callback")).symbol.size
+    shown = f"native_callback+0x0/{size:#x} [callbacks]"
+    assert other == f"({shown}) ->{shown}"
+    assert module["leaf"](1) == 2 and module["other"](1) == 3
