@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -67,10 +68,11 @@ _collected: deque[Linked] = deque()
 
 
 def _withdraw_collected() -> None:
-    while _collected:
-        linked = _collected.popleft()
-        runtime().faults.cover(linked.name, [])
-        linked.withdraw()
+    with suppress(IndexError):
+        while True:
+            linked = _collected.popleft()
+            runtime().faults.cover(linked.name, [])
+            linked.withdraw()
 
 
 class Once(Generic[Made]):
