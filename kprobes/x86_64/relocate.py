@@ -17,8 +17,8 @@ JMP32, JMP32_SIZE = 0xE9, 5
 _CALL32 = 0xE8
 _PUSH_RIP_RELATIVE = b"\xff\x35"
 _LEA_RCX_RIP_RELATIVE = b"\x48\x8d\x0d"
-EXPANDED_SIZE = 32
-"""No instruction takes more bytes than this in a detour."""
+_JUMP, _PUSH = 4, 6
+"""Operations of group 5, which indirect calls belong to."""
 
 
 def displacement(target: int, after: int) -> bytes:
@@ -121,18 +121,27 @@ def _call(insn: Instruction, to: int) -> bytes:
 
 
 def _indirect_call(insn: Instruction, to: int) -> bytes:
-    """The same operand, jumped to; relative to rsp it lies 8 bytes further up once the return address is pushed."""
-    code = bytearray(relocate(insn, to + 6))
-    code[insn.modrm_offset] ^= 0x10 ^ 0x20  # /2 becomes /4
+    """The same operand, jumped to."""
     if insn.based_on_stack:
-        code[insn.modrm_offset :] = _further_up(bytes(code[insn.modrm_offset :]))
-    return _push_return(insn, to, bytes(code))
+        return _call_on_stack(insn)
+    return _push_return(insn, to, _other_operation(relocate(insn, to + 6), insn, _JUMP))
 
 
-def _further_up(operand: bytes) -> bytes:
-    """ModRM, SIB and displacement, with 8 added to the displacement, which becomes one of 4 bytes."""
-    old = int.from_bytes(operand[2:], "little", signed=True)
-    return bytes([operand[0] & 0x3F | 0x80, operand[1]]) + displacement(old + 8, 0)
+def _call_on_stack(insn: Instruction) -> bytes:
+    """An operand relative to rsp may lie where the return address goes, so it is read first.
+
+    `push operand; push (%rsp); lea 16(%rsp),%rsp; push return; jmp *-8(%rsp)`: below the return address is only what the
+    called function is free to overwrite.
+    """
+    head = _other_operation(insn.code, insn, _PUSH) + bytes.fromhex("ff3424 488d642410")
+    return head + _push_return(insn, 0, bytes.fromhex("ff6424f8"))
+
+
+def _other_operation(code: bytes, insn: Instruction, operation: int) -> bytes:
+    """Group 5 with another reg field in its ModRM."""
+    changed = bytearray(code)
+    changed[insn.modrm_offset] = changed[insn.modrm_offset] & ~0x38 | operation << 3
+    return bytes(changed)
 
 
 def _syscall(insn: Instruction, to: int) -> bytes:
