@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 from programs import basic, is_patched
 
 import fprobe
+import sandbox
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +216,67 @@ def test_unregistering_waits_for_a_handler_that_blocks_until_it_is_done(program)
     events.append("unregistered")
     thread.join(10)
     assert events == ["handler over", "unregistered"]
+
+
+# -- handlers of a loaded module --------------------------------------------------------------------------------
+
+MACHINE_CODE = """
+declare i64 @leaf(i64)
+declare i32 @usleep(i32)
+@runs = global i64 0
+@results = global i64 0
+define i32 @calls_leaf(i64 %fp, i64 %ip, i64 %ret, ptr %regs, ptr %data) {
+  %n = load i64, ptr @runs
+  %more = add i64 %n, 1
+  store i64 %more, ptr @runs
+  %r = call i64 @leaf(i64 40)
+  %s = load i64, ptr @results
+  %t = add i64 %s, %r
+  store i64 %t, ptr @results
+  ret i32 0
+}
+define i32 @sleeps(i64 %fp, i64 %ip, i64 %ret, ptr %regs, ptr %data) {
+  store i64 1, ptr @runs
+  call i32 @usleep(i32 50000)
+  store i64 2, ptr @runs
+  ret i32 0
+}
+"""
+
+
+@pytest.fixture
+def machine_code(program):
+    """Handlers in machine code that is not ours, and a view of their variables."""
+    address = program.symbol("leaf").address
+    source = MACHINE_CODE.replace("declare i64 @leaf(i64)\n", "").replace(
+        "call i64 @leaf(", f"call i64 inttoptr (i64 {address} to ptr)("
+    )
+    module = sandbox.load(source, name="machine_code")
+
+    def variable(name):
+        symbol = next(symbol for symbol in module.data if symbol.name == name)
+        return ctypes.c_uint64.from_address(symbol.address).value
+
+    yield module, variable
+    module.unload()
+
+
+@pytest.mark.parametrize("where", ["entry", "exit"])
+def test_a_handler_in_machine_code_that_calls_its_own_function(program, machine_code, where):
+    module, variable = machine_code
+    with fprobe.attach("leaf", **{where: module["calls_leaf"]}) as probe:
+        assert program["leaf"](1) == 2
+    assert variable("runs") == 2 and variable("results") == 82
+    assert probe.counts.missed_recursion == probe.fp.nmissed == 1
+
+
+def test_unregistering_waits_for_a_handler_in_machine_code_that_sleeps(program, machine_code):
+    module, variable = machine_code
+    probe = fprobe.attach("leaf", entry=module["sleeps"]).attach()
+    thread = threading.Thread(target=program["leaf"], args=(1,))
+    thread.start()
+    while not variable("runs"):
+        time.sleep(0.001)
+    probe.detach()
+    assert variable("runs") == 2
+    thread.join(10)
