@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
+import weakref
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import sandbox
 from ftrace.maps.variable import PerTask
 from ftrace.runtime import runtime
 from sandbox import source_lines, tasks
-from sandbox.native import array, i32, struct, u64
+from sandbox.native import array, i32, struct, u64, void
 from sandbox.symbols import symbol_table
 
 
@@ -103,3 +106,51 @@ def test_gaps_are_used_again_if_they_are_large_enough() -> None:
     gc.collect()
     assert fprobe.per_task(Half)._place.offset == offset
     assert second._place.offset == offset + 480 and third._place.offset == offset + 488
+
+
+SLOW = """
+declare i32 @usleep(i32)
+define i64 @slow(i32 %microseconds) {
+  %ignored = call i32 @usleep(i32 %microseconds)
+  ret i64 7
+}
+"""
+
+
+def watcher() -> tuple[Any, Any]:
+    """An exit handler, and the variable that it counts in."""
+    returns = fprobe.per_task(u64)
+
+    @fprobe.native
+    def count_return(fp, ip, ret_ip, regs, data) -> void:
+        returns.value += regs.ax
+
+    return count_return, returns
+
+
+@isolated
+def test_a_call_in_flight_outlives_its_handlers() -> None:
+    module = sandbox.load(SLOW, name="slow")
+    handler, returns = watcher()
+    probe = fprobe.attach(["slow"], exit=handler).attach()
+    results: list[int] = []
+    thread = threading.Thread(target=lambda: results.append(module["slow"](400_000)))
+    thread.start()
+    time.sleep(0.1)
+    image = weakref.ref(probe.fp._handlers[1].keep)
+    probe.detach()
+    del probe, handler, returns
+    gc.collect()
+    for _ in range(2):  # the first may still find the list of probes that the call came in with
+        other, seen = watcher()
+        with fprobe.attach(["slow"], exit=other):
+            assert module["slow"](1) == 7
+        assert calls_of(seen) == 7
+        gc.collect()
+    thread.join()
+    assert results == [7]
+    other, seen = watcher()
+    with fprobe.attach(["slow"], exit=other):
+        assert module["slow"](1) == 7
+    gc.collect()
+    assert image() is None
