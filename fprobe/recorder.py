@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
 from ftrace.registers import regs_get_kernel_argument, regs_return_value
+from ftrace.stacktrace import is_rethook_trampoline
 from ftrace.tracer import tracer
+from sandbox.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"
 _MARKS = {ENTRY: "> ", EXIT: "< "}
@@ -27,9 +29,20 @@ class Event:
     ret_ip: int
     depth: int
     thread: int
+    signature: Signature | None = None
 
     def __str__(self) -> str:
         return _MARKS[self.kind] + self.function
+
+    @property
+    def text(self) -> str:
+        """With arguments or result, as far as they are integers and pointers in registers and their types are known."""
+        if self.signature is None:
+            return str(self)
+        if self.kind == ENTRY:
+            return f"{self}({', '.join(_arguments(self.signature, self.regs))})"
+        result = _value(self.signature.returns, self.result)
+        return f"{self} = {result}" if result else str(self)
 
     def argument(self, n: int) -> int:
         """The n-th integer or pointer argument, from 0, of the six in registers; of an entry."""
@@ -43,6 +56,27 @@ class Event:
         return int(regs_return_value(self.regs))
 
 
+def _arguments(signature: Signature, regs: Any) -> Iterator[str]:
+    for n, parameter in enumerate(signature.parameters):
+        plain = n < 6 and parameter.copied is None
+        value = _value(parameter.type, regs_get_kernel_argument(regs, n)) if plain else None
+        if value is None:
+            yield "..."
+            return
+        yield f"{parameter.name}={value}" if parameter.name else value
+
+
+def _value(kind: Type, word: int) -> str | None:
+    """A value of that type in a register, or None if it would not be in one of those."""
+    if isinstance(kind, Pointer):
+        return hex(word) if word else "NULL"
+    if not isinstance(kind, Integer) or kind.bits > 64:
+        return None
+    word &= (1 << kind.bits) - 1
+    negative = kind.signed is not False and kind.bits > 1 and word >> kind.bits - 1
+    return str(word - (1 << kind.bits) if negative else word)
+
+
 class Recorder:
     """Attached to functions, it keeps an Event for each of their entries and returns. Made by `record`."""
 
@@ -50,7 +84,7 @@ class Recorder:
         self.events: list[Event] = []
         """What happened, oldest first; of several threads in the order in which their handlers ran."""
         self._thread = threading.local()
-        self._names: dict[int, str] = {}
+        self._functions: dict[int, tuple[str, Signature | None]] = {}
         handlers = {"entry": self._entry, "exit": self._exit}
         self.probe: Attachment = attach(target, exclude=exclude, **{"nr_maxactive": MAX_PENDING, **handlers, **options})
 
@@ -77,8 +111,8 @@ class Recorder:
         self.events.clear()
 
     def tree(self) -> str:
-        """The calls as an indented text."""
-        return "".join(f"{'  ' * event.depth}{event}\n" for event in self.events)
+        """The calls as an indented text, with arguments and results."""
+        return "".join(f"{'  ' * event.depth}{event.text}\n" for event in self.events)
 
     @property
     def _frames(self) -> list[int]:
@@ -92,6 +126,10 @@ class Recorder:
         frames = self._frames
         while frames and frames[-1] < regs.sp:  # calls whose return was not seen
             frames.pop()
+        if (
+            frames and frames[-1] == regs.sp and not is_rethook_trampoline(ret_ip)
+        ):  # another one, unless this is a tail call
+            frames.pop()
         self._note(ENTRY, entry_ip, ret_ip, regs, len(frames))
         frames.append(regs.sp)
 
@@ -104,12 +142,22 @@ class Recorder:
         self._note(EXIT, entry_ip, ret_ip, regs, len(frames))
 
     def _note(self, kind: str, entry_ip: int, ret_ip: int, regs: Any, depth: int) -> None:
-        name = self._names.get(entry_ip)
-        if name is None:
-            location = tracer().table.location(entry_ip)
-            name = self._names[entry_ip] = location.name if location else f"{entry_ip:#x}"
+        if entry_ip not in self._functions:
+            self._functions[entry_ip] = _function_at(entry_ip)
+        name, signature = self._functions[entry_ip]
         kept = type(regs).from_buffer_copy(regs)
-        self.events.append(Event(kind, name, kept, ret_ip, depth, threading.get_ident()))
+        self.events.append(Event(kind, name, kept, ret_ip, depth, threading.get_ident(), signature))
+
+
+def _function_at(entry_ip: int) -> tuple[str, Signature | None]:
+    """The name of the function at a location, and what its source says of it."""
+    location = tracer().table.location(entry_ip)
+    if location is None:
+        return hex(entry_ip), None
+    try:
+        return location.name, location.block.module[location.name].signature
+    except (LookupError, ValueError):
+        return location.name, None
 
 
 def record(target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> Recorder:

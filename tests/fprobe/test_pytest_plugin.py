@@ -61,7 +61,7 @@ PASSING = """
             log.events[0].argument(6)
         log.clear()
         basic["leaf"](7)
-        assert log.tree() == "> leaf\\n< leaf\\n"
+        assert log.tree() == "> leaf(x=7)\\n< leaf = 8\\n"
 
     def test_recursion_is_recorded_whole(basic, fprobe_record):
         log = fprobe_record("factorial")
@@ -132,7 +132,9 @@ def test_what_fails_and_what_is_shown_then(run):
     outcome.assert_outcomes(passed=3, failed=2, errors=1)
     outcome.stdout.fnmatch_lines(["E *ZeroDivisionError*"])
     outcome.stdout.fnmatch_lines(["*the test has left probes registered, on leaf *, loop *, other *"])
-    outcome.stdout.fnmatch_lines(["*fprobe trace of 6 events*", "> twice", "  > leaf", "  < leaf", "  > leaf"])
+    outcome.stdout.fnmatch_lines(
+        ["*fprobe trace of 6 events*", "> twice(x=1)", "  > leaf(x=1)", "  < leaf = 2", "  > leaf(x=2)"]
+    )
     assert outcome.stdout.str().count("- fprobe trace of") == 2  # of the two that failed in their call
 
 
