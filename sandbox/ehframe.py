@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from bisect import bisect_right
+from collections.abc import Iterator
 
 _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
@@ -28,6 +29,11 @@ class FunctionTable:
             words = (ctypes.c_int32 * (2 * number)).from_address(header + 12)
             self._starts = [header + offset for offset in words[::2]]
             self._entries = [header + offset for offset in words[1::2]]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Each function's first address and the first behind it, ascending."""
+        for start, entry in zip(self._starts, self._entries, strict=True):
+            yield start, start + _range_of(entry)
 
     def bounds(self, address: int) -> tuple[int, int] | None:
         """The first address of the function that `address` lies in, and the first behind it; None if in none."""

@@ -78,6 +78,10 @@ class Library:
         """Start and end of the function that `address` lies in, by the unwind tables; None if they do not say."""
         return self._functions.bounds(address) if self._functions else None
 
+    def functions(self) -> list[tuple[int, int]]:
+        """Start and end of every function, by the unwind tables, ascending; empty if it has none."""
+        return list(self._functions or ())
+
     def locate(self, address: int) -> Location | None:
         """The symbol that `address` lies in."""
         return locate(self.symbols, address)

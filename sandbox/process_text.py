@@ -40,7 +40,7 @@ def symbol_named(name: str) -> Symbol:
     owner, _, bare = name.rpartition(":")
     if not owner:
         raise LookupError(f"no symbol {name!r} in a loaded module; one of a library is written library:{name}")
-    library = _library_called(owner)
+    library = library_called(owner)
     symbol = next((symbol for symbol in library.symbols if symbol.name == bare), None)
     if symbol is None:
         raise LookupError(f"no symbol {bare!r} in {library.path}")
@@ -50,8 +50,11 @@ def symbol_named(name: str) -> Symbol:
     return symbol
 
 
-def _library_called(name: str) -> Library:
-    """`libz`, `libz.so.1`, or the name of the file that the link leads to."""
+def library_called(name: str) -> Library:
+    """The loaded library of that name: `libz`, `libz.so.1`, or that of the file which the link leads to.
+
+    Raises LookupError if there is none.
+    """
     for library in map(_kept, libraries()):
         names = {library.name, library.path.resolve().name}
         if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
