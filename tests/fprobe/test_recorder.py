@@ -1,5 +1,7 @@
 """fprobe.recorder: events in order, with depth, arguments and results as far as they are known."""
 
+# ruff: noqa: ARG005  (the signature of a handler is given)
+
 from __future__ import annotations
 
 import pytest
