@@ -121,6 +121,20 @@ def leave_guard(context: ptr[ucontext], guard: ptr[Guard]) -> void:
 
 
 @native
+def leave_kprobe(task: ptr[Task], context: ptr[ucontext]) -> void:
+    """A kprobe's handler does not go on: neither does what it kept for its time."""
+    if task.trap == 1:
+        context.mask = task.trap_mask
+    if task.trap != 0:
+        task.context = task.trap_level
+    task.trap = 0
+    task.kprobe = 0
+    task.kprobe_status = 0
+    task.kprobe_child = 0
+    task.stepping = 0
+
+
+@native
 def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     """A synchronous signal: if a guarded call's own code raised it, the call is over."""
     task = current()
@@ -132,7 +146,7 @@ def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
         node_abandon(task, task.top)
     task.list = 0
     task.rec = cast(u32, guard.rec)
-    task.kprobe = 0
+    leave_kprobe(task, context)
     task.guard = guard
     leave_guard(context, guard)
     atomic_add(addressof(fault_count), 1, "acq_rel")

@@ -176,6 +176,7 @@ def _child_list(children: Sequence[kprobe]) -> Any:
     native.count = len(children)
     native.foreign = any(child.foreign for child in children)
     native.has_post = any(child.post_handler is not None for child in children)
+    native.has_fault = max((child.asks_of_faults for child in children), default=0)
     native.plain = len(children) == 1 and bool(children[0].native.kind & PRE_PLAIN)
     addresses = (ctypes.c_uint64 * len(children)).from_buffer(buffer, ChildList.offset("children"))
     addresses[:] = [child.native_address for child in children]

@@ -82,6 +82,7 @@ def count_misses(children: ptr[ChildList]) -> void:
 @native
 def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Hook]) -> i32:
     """One child's pre_handler; 0 if it has none."""
+    task.kprobe_child = cast(u64, child)
     if child.kind & RETURN != 0:
         enter_kretprobe(task, child, regs, hook)
         return 0
@@ -122,6 +123,7 @@ def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
     code = cast(u64, child.post)
     if code == 0:
         return
+    task.kprobe_child = cast(u64, child)
     if child.kind & POST_FOREIGN == 0:
         child.post(child.post_cookie, cast(u64, regs), 0)
     elif child.kind & POST_PYTHON == 0:

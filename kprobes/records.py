@@ -23,11 +23,14 @@ RETURN = 16
 """The probe of a kretprobe: `pre` is its entry handler."""
 RETURN_FOREIGN = 32
 RETURN_PYTHON = 64
+FAULT_FOREIGN = 256
+FAULT_PYTHON = 512
 PRE_PLAIN = 128
 """A native function of ours that keeps every register but rax and r11, and does not look at those of the hit."""
 
-HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE = 1, 2, 4, 8, 16
-"""Task.kprobe_status (KP-3); POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame."""
+HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE, FAULT_DUE = 1, 2, 4, 8, 16, 32
+"""Task.kprobe_status (KP-3). POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame;
+FAULT_DUE: it has faulted, and so do the fault handlers."""
 
 # Record.way: how the probed instruction is carried out.
 STEP, EMULATE = 0, 1
@@ -38,6 +41,8 @@ PreHandler: TypeAlias = fn[i32, u64, u64]
 """pre_handler(p, regs)"""
 PostHandler: TypeAlias = fn[void, u64, u64, u64]
 """post_handler(p, regs, flags)"""
+FaultHandler: TypeAlias = fn[i32, u64, u64, u64]
+"""fault_handler(p, regs, trapnr)"""
 
 
 @struct
@@ -53,6 +58,8 @@ class Child(Structure):
     pre_cookie: u64  # what the handlers get as `p`
     post_cookie: u64
     rp: u64  # RETURN: the native half of its kretprobe
+    fault: FaultHandler
+    fault_cookie: u64
 
 
 @struct
@@ -63,6 +70,8 @@ class ChildList(Structure):
     foreign: u32  # some handler is not a native function: none of them runs on a signal's frame
     has_post: u32
     plain: u32  # there is one child, and its pre_handler is PRE_PLAIN
+    has_fault: u32  # 1: some child has a fault_handler; 2: and one of them is no native function
+    reserved: u32
     children: array[ptr[Child], 65536]
 
 

@@ -13,9 +13,21 @@ from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
 from kprobes import handlers, placing, python_unsafe, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
-from kprobes.handlers import POST, PRE, Code
+from kprobes.handlers import FAULT, POST, PRE, Code
 from kprobes.patching import kprobe_mutex, patching
-from kprobes.records import OFF, POST_FOREIGN, POST_PYTHON, PRE_FOREIGN, PRE_PLAIN, PRE_PYTHON, RETURN, Child, Kretprobe
+from kprobes.records import (
+    FAULT_FOREIGN,
+    FAULT_PYTHON,
+    OFF,
+    POST_FOREIGN,
+    POST_PYTHON,
+    PRE_FOREIGN,
+    PRE_PLAIN,
+    PRE_PYTHON,
+    RETURN,
+    Child,
+    Kretprobe,
+)
 from kprobes.return_stubs import give_return_stub
 from sandbox.module import register_module_notifier
 
@@ -33,7 +45,9 @@ class kprobe:
     Where: `symbol_name` and `offset`, or `addr` (and `offset`), in bytes. `symbol_name` is a function of a module
     ('vfs_read', 'demo:vfs_read') or of a library ('libz:deflate'). pre_handler(p, regs) -> int runs before the
     instruction; non-zero: it is not executed, and the thread goes on at regs.ip. post_handler(p, regs, flags) runs after
-    it. Either may be None, a Python callable, a C function pointer, or a native function. `flags`: KPROBE_FLAG_DISABLED.
+    it. fault_handler(p, regs, trapnr) -> int runs when the instruction faults, and, if it is not Python, when a handler of
+    this probe does; non-zero: handled, the thread goes on with regs (KP-90). Each may be None, a Python callable, a C
+    function pointer, or a native function. `flags`: KPROBE_FLAG_DISABLED.
     `python_unsafe`: a Python handler may be in the C library, the dynamic loader or the interpreter, and may hang there.
     """
 
@@ -61,6 +75,8 @@ class kprobe:
         """Its native half, which stays until the next registration."""
         self.foreign = False
         """Whether a handler is no native function."""
+        self.asks_of_faults = 0
+        """1: it has a fault_handler; 2: one that is no native function."""
         self._flags = flags
         self._codes: tuple[Code, ...] = ()
         self._return_probe = 0
@@ -202,7 +218,11 @@ def _build(p: kprobe) -> None:
     )
     child.kind |= PRE_PLAIN * handlers.is_plain(p.pre_handler)
     p.foreign, p.calls_python = pre.foreign or post.foreign, pre.python or post.python
-    p._codes = (pre, post)
+    fault = handlers.resolve(p.fault_handler, FAULT, p, report, _fault_of)
+    child.fault, child.fault_cookie = fault.address, fault.cookie or p.native_address
+    child.kind |= FAULT_FOREIGN * fault.foreign | FAULT_PYTHON * fault.python
+    p.asks_of_faults = 2 if fault.foreign else int(bool(fault.address))
+    p._codes = (pre, post, fault)
 
 
 def _pre_of(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,6 +237,13 @@ def _post_of(handler: Callable[..., Any]) -> Callable[..., Any]:
         return handler(p, regs, 0)
 
     return post
+
+
+def _fault_of(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def fault(p: Any, trapnr: int, _ret_ip: int, regs: Any, _data: None) -> Any:
+        return handler(p, regs, trapnr)
+
+    return fault
 
 
 def _join(p: kprobe, place: Aggregate) -> None:

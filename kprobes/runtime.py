@@ -21,13 +21,13 @@ from sandbox.x86_64.vectors import save_area
 
 def functions() -> tuple[Any, ...]:
     """What Python, the signals' dispatcher, the assembly and ftrace call."""
-    from kprobes import ftrace_site, kretprobe_entry
+    from kprobes import faulting, ftrace_site, kretprobe_entry
 
     return (
         table.table_set,
         trap.kprobe_trap,
         trap.kprobe_detour_hit,
-        trap.kprobe_fault,
+        faulting.kprobe_fault,
         optimized.kprobe_optimized_hit,
         ftrace_site.kprobe_ftrace_handler,
         kretprobe_entry.kprobe_return_handler,

@@ -8,10 +8,12 @@ way asynchronous signals stay blocked while the instruction is executed in its s
 from __future__ import annotations
 
 from ftrace.dispatch import pt_regs
+from kprobes.calling import OFF_FRAME, ON_FRAME, Outer, into_nmi, out_of_nmi
 from kprobes.dispatch import STEP_IT, begin, children_of, count_misses, end_step, enter, leave, out_of_line
-from kprobes.records import HIT_SS, POST_DUE, REENTER, Record
+from kprobes.faulting import run_faults
+from kprobes.frames import regs_from, regs_to
+from kprobes.records import FAULT_DUE, HIT_SS, POST_DUE, Record
 from kprobes.table import find_record, find_slot
-from sandbox.contexts import NMI
 from sandbox.native import (
     addressof,
     array,
@@ -30,7 +32,7 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.signals import ucontext
-from sandbox.tasks import ASYNCHRONOUS, Task, current
+from sandbox.tasks import ASYNCHRONOUS, Task
 
 task_get = extern("task_get", fn[ptr[Task]])
 
@@ -40,63 +42,14 @@ _USER_CS, _USER_SS = 0x33, 0x2B
 
 
 @native
-def regs_from(context: ptr[ucontext], regs: ptr[pt_regs]) -> void:
-    """The interrupted registers as a pt_regs."""
-    regs.r15 = context.r15
-    regs.r14 = context.r14
-    regs.r13 = context.r13
-    regs.r12 = context.r12
-    regs.bp = context.bp
-    regs.bx = context.bx
-    regs.r11 = context.r11
-    regs.r10 = context.r10
-    regs.r9 = context.r9
-    regs.r8 = context.r8
-    regs.ax = context.ax
-    regs.cx = context.cx
-    regs.dx = context.dx
-    regs.si = context.si
-    regs.di = context.di
-    regs.orig_ax = 0xFFFF_FFFF_FFFF_FFFF
-    regs.ip = context.ip
-    regs.cs = _USER_CS
-    regs.flags = context.eflags
-    regs.sp = context.sp
-    regs.ss = _USER_SS
-
-
-@native
-def regs_to(regs: ptr[pt_regs], context: ptr[ucontext]) -> void:
-    """Let the interrupted thread go on with these registers."""
-    context.r15 = regs.r15
-    context.r14 = regs.r14
-    context.r13 = regs.r13
-    context.r12 = regs.r12
-    context.bp = regs.bp
-    context.bx = regs.bx
-    context.r11 = regs.r11
-    context.r10 = regs.r10
-    context.r9 = regs.r9
-    context.r8 = regs.r8
-    context.ax = regs.ax
-    context.cx = regs.cx
-    context.dx = regs.dx
-    context.si = regs.si
-    context.di = regs.di
-    context.ip = regs.ip
-    context.eflags = regs.flags
-    context.sp = regs.sp
-
-
-@native
 def trap_hit(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """All handlers are native: here and now."""
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
-    level = task.context
-    task.context = NMI
+    outer: Outer = zeroed
+    into_nmi(task, ON_FRAME, context.mask, addressof(outer))
     result = begin(task, record, addressof(regs))
-    task.context = level
+    out_of_nmi(task, addressof(outer))
     regs_to(addressof(regs), context)
     if result == STEP_IT:
         task.step_mask = context.mask
@@ -116,10 +69,10 @@ def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> v
         return
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
-    level = task.context
-    task.context = NMI
+    outer: Outer = zeroed
+    into_nmi(task, ON_FRAME, task.step_mask, addressof(outer))
     end_step(task, record, addressof(regs))
-    task.context = level
+    out_of_nmi(task, addressof(outer))
     regs_to(addressof(regs), context)
     context.mask = task.step_mask
 
@@ -171,25 +124,46 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
 @native
 def detour_begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """The hit itself, in the interrupted thread's own course."""
-    level = task.context
-    task.context = NMI
+    outer: Outer = zeroed
+    into_nmi(task, OFF_FRAME, 0, addressof(outer))
     if begin(task, record, regs) == STEP_IT:
         mask: array[u64, 2] = zeroed
         mask[0] = ASYNCHRONOUS
         old = cast(i64, addressof(mask[1]))
         syscall(_SYS_RT_SIGPROCMASK, _SIG_BLOCK, cast(i64, addressof(mask[0])), old, 8, 0, 0)
         task.step_mask = mask[1]
-    task.context = level
+    out_of_nmi(task, addressof(outer))
+
+
+@native
+def restore_mask(task: ptr[Task]) -> void:
+    """Signals as they were before the step."""
+    syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(task.step_mask)), 0, 8, 0, 0)
 
 
 @native
 def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
-    """The post_handlers, with signals as they were before the step."""
-    syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(task.step_mask)), 0, 8, 0, 0)
-    level = task.context
-    task.context = NMI
+    """The post_handlers."""
+    restore_mask(task)
+    outer: Outer = zeroed
+    into_nmi(task, OFF_FRAME, 0, addressof(outer))
     end_step(task, record, regs)
-    task.context = level
+    out_of_nmi(task, addressof(outer))
+
+
+@native
+def detour_fault(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
+    """The instruction has faulted in its copy: the fault_handlers. What they do not handle happens once more."""
+    restore_mask(task)
+    task.stepping = 0
+    outer: Outer = zeroed
+    into_nmi(task, OFF_FRAME, 0, addressof(outer))
+    regs.ip = record.address
+    handled = run_faults(task, record, regs)
+    out_of_nmi(task, addressof(outer))
+    if not handled:
+        task.fault_passed = cast(u64, record)
+        regs.ip = record.slot
 
 
 @native
@@ -202,29 +176,8 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
     outer = enter(task)
     if task.kprobe_status == POST_DUE and task.stepping == cast(u64, record):
         detour_end(task, record, regs)
+    elif task.kprobe_status == FAULT_DUE and task.stepping == cast(u64, record):
+        detour_fault(task, record, regs)
     else:
         detour_begin(task, record, regs)
     leave(task, outer)
-
-
-@native
-def kprobe_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """An instruction has faulted in its slot, or in a jump's detour: let everyone see it where it was probed (KP-87)."""
-    record = find_slot(context.ip)
-    if record == null or (context.ip != record.slot and context.ip != record.boosted):
-        copied = find_record(context.ip)
-        if copied != null:
-            context.ip = copied.address
-        return False
-    task = current()
-    if task != null and task.stepping == cast(u64, record):
-        task.stepping = 0
-        context.mask = task.step_mask
-        if task.kprobe_status == REENTER:
-            task.kprobe = task.outer_kprobe
-            task.kprobe_status = task.outer_status
-        else:
-            task.kprobe = 0
-            task.kprobe_status = 0
-    context.ip = record.address
-    return False

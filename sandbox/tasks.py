@@ -165,6 +165,12 @@ class Task(Structure):
     outer_kprobe: u64  # `kprobe` and its status, while the instruction of one that was missed is stepped
     stepping: u64  # the record whose instruction this thread executes in a slot, or 0
     step_mask: u64  # the signals that were blocked before that
+    kprobe_child: u64  # whose handler is running (kprobes.records.Child), or 0
+    fault_trap: u64  # number of the trap that fault handlers are asked about
+    fault_passed: u64  # the record whose next fault is delivered, since they have been asked
+    trap: u32  # 1: a handler runs on the frame of a breakpoint's signal; 2: off it; 0: neither
+    trap_level: u32  # `context` before that
+    trap_mask: u64  # the signals that were blocked before that, if it is 1
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
 
 
@@ -234,6 +240,9 @@ def task_reset(task: ptr[Task]) -> void:
     task.vectors = 0
     task.kprobe_status = 0
     task.stepping = 0
+    task.kprobe_child = 0
+    task.fault_passed = 0
+    task.trap = 0
     task.guard = addressof(task.guards[0])
     task.guard_end = addressof(task.guards[GUARDS - 1])
     task.fault.pending = 0

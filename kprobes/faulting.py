@@ -1,0 +1,149 @@
+"""Faults of probed instructions and of handlers: where they are seen, and who is asked about them (KP-87..90)."""
+
+from __future__ import annotations
+
+from ftrace.dispatch import pt_regs
+from kprobes.calling import call, finish, in_signal_handler
+from kprobes.dispatch import children_of, count_misses, enter, leave
+from kprobes.frames import regs_from, regs_to
+from kprobes.records import (
+    EMULATE,
+    FAULT_DUE,
+    FAULT_FOREIGN,
+    FAULT_PYTHON,
+    HIT_ACTIVE,
+    HIT_SSDONE,
+    OFF,
+    REENTER,
+    Child,
+    Record,
+)
+from kprobes.table import find_record, find_slot
+from sandbox.native import addressof, bool_, cast, native, null, ptr, u32, u64, void, zeroed
+from sandbox.signals import ucontext
+from sandbox.tasks import ASYNCHRONOUS, Task, current
+
+
+@native
+def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64) -> bool_:
+    """One child's fault_handler: whether it has handled the fault."""
+    code = cast(u64, child.fault)
+    if code == 0:
+        return False
+    if child.kind & FAULT_FOREIGN == 0:
+        return child.fault(child.fault_cookie, cast(u64, regs), trap) != 0
+    if child.kind & FAULT_PYTHON == 0:
+        return call(task, code, child.fault_cookie, cast(u64, regs), trap, 0) != 0
+    if in_signal_handler():
+        return False
+    return call(task, code, child.fault_cookie, trap, 0, cast(u64, regs)) != 0
+
+
+@native
+def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool_:
+    """The children's fault_handlers, newest first, until one has handled it. A kprobe is running meanwhile."""
+    outer = task.kprobe
+    outer_status = task.kprobe_status
+    task.kprobe = cast(u64, record)
+    task.kprobe_status = HIT_ACTIVE
+    children = children_of(record)
+    handled = False
+    for index in range(children.count):
+        child = children.children[index]
+        if not handled and child.flags & OFF == 0:
+            handled = run_fault(task, child, regs, task.fault_trap)
+    if outer_status == FAULT_DUE:
+        finish(task)
+    else:
+        task.kprobe = outer
+        task.kprobe_status = outer_status
+    return handled
+
+
+@native
+def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+    """The step is over before its time: the state is reset, or that of before is back (KP-87)."""
+    if task.stepping != cast(u64, record):
+        return
+    task.stepping = 0
+    context.mask = task.step_mask
+    if task.kprobe_status == REENTER:
+        task.kprobe = task.outer_kprobe
+        task.kprobe_status = task.outer_status
+    else:
+        finish(task)
+
+
+@native
+def ask_here(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
+    """Native fault_handlers run on the signal's frame."""
+    regs: pt_regs = zeroed
+    regs_from(context, addressof(regs))
+    outer = enter(task)
+    handled = run_faults(task, record, addressof(regs))
+    leave(task, outer)
+    if handled:
+        regs_to(addressof(regs), context)
+    return handled
+
+
+@native
+def ask_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+    """Others are called in the place's detour."""
+    task.step_mask = context.mask
+    context.mask |= ASYNCHRONOUS
+    task.kprobe_status = FAULT_DUE
+    task.stepping = cast(u64, record)
+    context.ip = record.detour
+
+
+@native
+def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
+    """A probed instruction has faulted in its copy: its handlers, and then everyone, see it where it was probed."""
+    context.ip = record.address
+    if task == null:
+        return False
+    end_of_step(task, record, context)
+    passed = task.fault_passed == cast(u64, record)
+    task.fault_passed = 0
+    asked = children_of(record).has_fault
+    if passed or asked == 0 or record.way == EMULATE or task.kprobe != 0:
+        return False
+    task.fault_trap = context.trap_number
+    if asked == 1:
+        return ask_here(task, record, context)
+    ask_in_detour(task, record, context)
+    return True
+
+
+@native
+def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
+    """A fault while a handler runs: its own fault_handler is asked, with the registers of the fault (KP-90)."""
+    child = cast(ptr[Child], task.kprobe_child)
+    status = task.kprobe_status
+    if child == null or (status != HIT_ACTIVE and status != HIT_SSDONE):
+        return False
+    if cast(u64, child.fault) == 0 or child.kind & FAULT_PYTHON != 0:
+        return False
+    count_misses(children_of(cast(ptr[Record], task.kprobe)))
+    regs: pt_regs = zeroed
+    regs_from(context, addressof(regs))
+    task.kprobe_child = 0
+    handled = run_fault(task, child, addressof(regs), context.trap_number)
+    task.kprobe_child = cast(u64, child)
+    if handled:
+        regs_to(addressof(regs), context)
+    return handled
+
+
+@native
+def kprobe_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
+    """The first consumer of the signals that instructions raise."""
+    task = current()
+    record = find_slot(context.ip)
+    if record != null and (context.ip == record.slot or context.ip == record.boosted):
+        return copy_fault(task, record, context)
+    copied = find_record(context.ip)
+    if copied != null and context.ip != copied.address:
+        return copy_fault(task, copied, context)
+    return task != null and task.kprobe != 0 and handler_fault(task, context)

@@ -1,0 +1,58 @@
+"""Between a signal's frame and a pt_regs."""
+
+from __future__ import annotations
+
+from ftrace.dispatch import pt_regs
+from sandbox.native import native, ptr, void
+from sandbox.signals import ucontext
+
+_USER_CS, _USER_SS = 0x33, 0x2B
+
+
+@native
+def regs_from(context: ptr[ucontext], regs: ptr[pt_regs]) -> void:
+    """The interrupted registers as a pt_regs."""
+    regs.r15 = context.r15
+    regs.r14 = context.r14
+    regs.r13 = context.r13
+    regs.r12 = context.r12
+    regs.bp = context.bp
+    regs.bx = context.bx
+    regs.r11 = context.r11
+    regs.r10 = context.r10
+    regs.r9 = context.r9
+    regs.r8 = context.r8
+    regs.ax = context.ax
+    regs.cx = context.cx
+    regs.dx = context.dx
+    regs.si = context.si
+    regs.di = context.di
+    regs.orig_ax = 0xFFFF_FFFF_FFFF_FFFF
+    regs.ip = context.ip
+    regs.cs = _USER_CS
+    regs.flags = context.eflags
+    regs.sp = context.sp
+    regs.ss = _USER_SS
+
+
+@native
+def regs_to(regs: ptr[pt_regs], context: ptr[ucontext]) -> void:
+    """Let the interrupted thread go on with these registers."""
+    context.r15 = regs.r15
+    context.r14 = regs.r14
+    context.r13 = regs.r13
+    context.r12 = regs.r12
+    context.bp = regs.bp
+    context.bx = regs.bx
+    context.r11 = regs.r11
+    context.r10 = regs.r10
+    context.r9 = regs.r9
+    context.r8 = regs.r8
+    context.ax = regs.ax
+    context.cx = regs.cx
+    context.dx = regs.dx
+    context.si = regs.si
+    context.di = regs.di
+    context.ip = regs.ip
+    context.eflags = regs.flags
+    context.sp = regs.sp

@@ -1,0 +1,207 @@
+"""Faults of probed instructions and of handlers (KP-87, KP-88, KP-90)."""
+
+
+
+from __future__ import annotations
+
+import ctypes
+import signal
+
+import pytest
+from isolation import isolated, run_source
+
+import fprobe
+import kprobes
+import sandbox
+from kprobes import aggregate, optimize
+from kprobes.boundaries import boundaries
+from sandbox.native import cast, i32, ptr, u64
+
+PROGRAM = """
+define i64 @peek(ptr %p) noinline { %r = load i64, ptr %p  %s = add i64 %r, 1  ret i64 %s }
+define i64 @divide(i64 %a, i64 %b) noinline { %r = udiv i64 %a, %b  ret i64 %r }
+"""
+PF, DE = 14, 0
+traps = []
+told = fprobe.Array(u64, 4, shared=True)
+
+
+@kprobes.native
+def pre(p, regs):
+    told[0] += 1
+
+
+@kprobes.native
+def post(p, regs, flags):
+    told[1] += 1
+
+
+@kprobes.native
+def repair(p, regs, trapnr) -> i32:
+    told[2] += 1
+    told[3] = trapnr
+    regs.di = regs.si
+    return 1
+
+
+@kprobes.native
+def no_repair(p, regs, trapnr) -> i32:
+    told[2] += 1
+    return 0
+
+
+@kprobes.native
+def reads_what_is_not_there(p, regs) -> i32:
+    told[0] += 1
+    address = regs.si
+    return cast(i32, cast(ptr[u64], address)[0])
+
+
+@kprobes.native
+def point_elsewhere(p, regs, trapnr) -> i32:
+    """Lets the handler read the probe itself: any register may have held the bad address."""
+    told[2] += 1
+    told[3] = trapnr
+    words = cast(ptr[u64], regs)
+    for index in range(15):
+        if words[index] == 8:
+            words[index] = cast(u64, p)
+    return 1
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+def repair_in_c(_p, regs, trapnr):
+    ctypes.c_uint64.from_address(regs + 14 * 8).value = ctypes.c_uint64.from_address(regs + 13 * 8).value
+    traps.append(trapnr)
+    return 1
+
+
+def load(preemptible):
+    optimize.set_kprobes_optimization(0)
+    aggregate.preemptible = preemptible
+    return sandbox.load(PROGRAM, name="faulty")
+
+
+def call(module, name, *arguments):
+    """Directly, not through the guard that turns faults into exceptions."""
+    return ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(module.symbol(name).address)(*arguments)
+
+
+def python_repair(p, regs, trapnr):
+    traps.append(trapnr)
+    regs.di = regs.si
+    return 1
+
+
+def python_no_repair(p, regs, trapnr):
+    return 0
+
+
+none = None
+
+
+@isolated
+@pytest.mark.parametrize("preemptible", [True, False])
+@pytest.mark.parametrize("fault", ["repair", "repair_in_c", "python_repair"])
+@pytest.mark.parametrize("stepped", [True, False])
+def test_kp90_a_fault_of_the_instruction_is_handled(preemptible, fault, stepped):
+    """The handler puts a good address into the register, and the instruction is executed again, with its pre_handler."""
+    module = load(preemptible)
+    good = ctypes.c_uint64(41)
+    with kprobes.attach("peek+5", pre=pre, post=post if stepped else None, fault=globals()[fault]) as probe:
+        assert call(module, "peek", 8, ctypes.addressof(good)) == 42
+        assert told[0] == 2
+        assert traps == [PF] or told[3] == PF
+        assert not kprobes.kprobe_running()
+        assert call(module, "peek", ctypes.addressof(good), 0) == 42
+    assert probe.nmissed == 0
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+@isolated
+@pytest.mark.parametrize("fault", ["none", "no_repair", "python_no_repair"])
+def test_kp87_a_fault_is_seen_where_the_instruction_was_probed(fault):
+    """What nobody handles is reported with the probed address, and the probe can be hit again."""
+    module = load(preemptible=True)
+    address = module.symbol("peek").address + 5
+    for post_handler in (None, post):
+        with kprobes.attach(address, pre=pre, post=post_handler, fault=globals()[fault]):
+            for _ in range(3):
+                with pytest.raises(sandbox.SandboxFault) as caught:
+                    module["peek"](8)
+                assert caught.value.ip == address
+                assert "peek+0x5" in str(caught.value)
+            good = ctypes.c_uint64(1)
+            assert call(module, "peek", ctypes.addressof(good), 0) == 2
+    assert told[0] == 8
+    assert not kprobes.kprobe_running()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+@isolated
+def test_kp90_the_number_of_the_trap():
+    module = load(preemptible=True)
+    def fault(p, regs, trapnr):
+        traps.append(trapnr)
+        regs.si = 2
+        regs.cx = 2
+        regs.r8 = 2
+        return 1
+
+    start, end = module.symbol("divide").address, module.symbol("divide").end
+    places = [
+        kprobes.kprobe(addr=at, fault_handler=fault) for at in boundaries(aggregate.original_text, start, end)[1:]
+    ]
+    kprobes.register_kprobes(places)
+    assert call(module, "divide", 42, 0) == 21
+    assert traps == [DE]
+    kprobes.unregister_kprobes(places)
+
+
+@isolated
+def test_kp90_a_fault_in_a_handler_is_its_own():
+    """nmissed counts it, for every child; registers are those of the fault."""
+    module = load(preemptible=True)
+    good = ctypes.c_uint64(41)
+    other = kprobes.kprobe(symbol_name="peek", offset=5)
+    kprobes.register_kprobe(other)
+    with kprobes.attach("peek+5", pre=reads_what_is_not_there, fault=point_elsewhere) as probe:
+        # The handler comes to read its own Child, whose first word is 0 here: the instruction is executed.
+        ctypes.c_uint64.from_address(probe.p.native_address).value = 0
+        assert call(module, "peek", ctypes.addressof(good), 8) == 42
+        assert (told[0], told[2], told[3]) == (1, 1, PF)
+        assert (probe.nmissed, other.nmissed) == (1, 1)
+    kprobes.unregister_kprobe(other)
+
+
+@isolated
+def test_a_fault_in_a_native_handler_ends_the_guarded_call_and_nothing_else():
+    """Signals are not left blocked, the context is normal, and no kprobe is running afterwards."""
+    from sandbox.contexts import current_context
+
+    module = load(preemptible=True)
+    good = ctypes.c_uint64(41)
+    with kprobes.attach("divide+5", pre=reads_what_is_not_there):
+        for _ in range(3):
+            with pytest.raises(sandbox.SandboxFault):
+                module["divide"](1, 8)
+            assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+            assert current_context() == "normal"
+            assert not kprobes.kprobe_running()
+    assert call(module, "peek", ctypes.addressof(good), 0) == 42
+
+
+def test_kp87_faulthandler_shows_the_probed_address():
+    source = """
+import faulthandler, ctypes, sys
+faulthandler.enable()
+import sandbox, kprobes
+from kprobes import optimize
+optimize.set_kprobes_optimization(0)
+module = sandbox.load("define i64 @peek(ptr %p) noinline { %r = load i64, ptr %p  ret i64 %r }", name="faulty")
+kprobes.attach("peek+5", post=lambda p, regs, flags: 0).attach()
+ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)(module.symbol("peek").address)(8)
+"""
+    done = run_source(source)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+    assert "Segmentation fault" in done.stderr
