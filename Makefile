@@ -22,7 +22,7 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 stress: $(VENV)/.installed
-	$(BIN)/pytest -m stress -n 0
+	$(BIN)/pytest -m stress -n 0 -s
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks

@@ -7,6 +7,7 @@ import ctypes
 import logging
 import signal
 import sysconfig
+import threading
 from collections.abc import Callable
 from functools import cache
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ftrace.dispatch import pt_regs
 from ftrace.runtime import runtime
+from sandbox import fork
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
 
@@ -36,8 +38,17 @@ class HandlerErrors:
             log.error("handler %s raised %s: %s", name, type(error).__name__, error, exc_info=self.first)
 
 
-@cache
+_making = fork.renew(threading.Lock())
+
+
 def _image() -> NativeImage:
+    """The native half of all Python handlers; of several threads the first makes it."""
+    with _making:
+        return _made()
+
+
+@cache
+def _made() -> NativeImage:
     _check_interpreter()
     from ftrace import python_call
 

@@ -231,8 +231,8 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
         return null
     node = task.top
     while node != found:
-        if node.stub != EMPTY and is_dead(node, frame):
-            node_abandon(task, node)
+        if cast(u64, node) <= cast(u64, task.top) and node.stub != EMPTY and is_dead(node, frame):
+            node_abandon(task, node)  # and with it the empty places below
         node = below(node)
     return found
 

@@ -18,8 +18,11 @@ LARGEST = 1 << 22
 
 @native
 def readable(address: u64) -> bool_:
-    """Whether the aligned word at `address` can be read: the kernel looks at a signal mask before it looks at `how`."""
-    return syscall(_SYS_RT_SIGPROCMASK, -1, cast(i64, address & ~cast(u64, 7)), 0, 8, 0, 0) != _EFAULT
+    """Whether the aligned word at `address` can be read: the kernel looks at a signal mask before it looks at `how`.
+
+    At no mask at all it looks at neither: the first word is never readable.
+    """
+    return address > 7 and syscall(_SYS_RT_SIGPROCMASK, -1, cast(i64, address & ~cast(u64, 7)), 0, 8, 0, 0) != _EFAULT
 
 
 @native

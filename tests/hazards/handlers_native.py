@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ftrace.dispatch import pt_regs
 from ftrace.records import Probe
-from sandbox.native import addressof, cast, i32, native, null, ptr, single_add, u64, void
+from sandbox.native import addressof, atomic_add, cast, i32, native, null, ptr, single_add, u64, void
 
 
 @native(cc="preserve_most")
@@ -41,7 +41,7 @@ def result_double(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data
 
 @native(cc="preserve_most")
 def tally_entry(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
-    single_add(addressof(cast(ptr[u64], fp.action)[0]), 1)
+    atomic_add(addressof(cast(ptr[u64], fp.action)[0]), 1, "relaxed")
     if data != null:
         single_add(addressof(data[0]), ip)
     return 0
@@ -51,19 +51,19 @@ def tally_entry(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64])
 def tally_exit(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     notes = cast(ptr[u64], fp.action)
     if data != null and data[0] != ip:
-        single_add(addressof(notes[2]), 1)
-    single_add(addressof(notes[1]), 1)
+        atomic_add(addressof(notes[2]), 1, "relaxed")
+    atomic_add(addressof(notes[1]), 1, "relaxed")
 
 
 @native(cc="preserve_most")
 def tally_cancel(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
-    single_add(addressof(cast(ptr[u64], fp.action)[0]), 1)
+    atomic_add(addressof(cast(ptr[u64], fp.action)[0]), 1, "relaxed")
     return 1
 
 
 @native(cc="preserve_most")
 def tally_entry_regs(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
-    single_add(addressof(cast(ptr[u64], fp.action)[0]), 1)
+    atomic_add(addressof(cast(ptr[u64], fp.action)[0]), 1, "relaxed")
     if data != null:
         single_add(addressof(data[0]), regs.ip)
     return 0
@@ -73,14 +73,14 @@ def tally_entry_regs(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], d
 def tally_exit_regs(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
     notes = cast(ptr[u64], fp.action)
     if (data != null and data[0] != ip + 5) or regs.ip != ret_ip:
-        single_add(addressof(notes[2]), 1)
-    single_add(addressof(notes[1]), 1)
+        atomic_add(addressof(notes[2]), 1, "relaxed")
+    atomic_add(addressof(notes[1]), 1, "relaxed")
 
 
 @native(cc="preserve_most")
 def tally_exit_alone(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     notes = cast(ptr[u64], fp.action)
     if data[0] != 0:
-        single_add(addressof(notes[2]), 1)
+        atomic_add(addressof(notes[2]), 1, "relaxed")
     data[0] = ip
-    single_add(addressof(notes[1]), 1)
+    atomic_add(addressof(notes[1]), 1, "relaxed")

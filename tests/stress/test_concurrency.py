@@ -1,0 +1,118 @@
+"""The concurrency suite: a short run; `make stress` has the long one. Statements: FP-22, FP-26, FP-28, FP-40, FP-44, FP-47."""
+
+# ruff: noqa: ARG005  (the signature of a handler is given)
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from isolation import isolated
+
+pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+RUN = Path(__file__).with_name("stress_run.py")
+
+
+def run(seconds: float, **environment: str) -> str:
+    """The suite in a process of its own; the last line that it prints."""
+    given = {**os.environ, "FPROBE_STRESS_SECONDS": str(seconds), **environment}
+    limit = seconds * 2 + 60
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", str(RUN)],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.timeout(100)
+def test_probes_come_and_go_at_random_under_calls_signals_and_forks() -> None:
+    print(run(3))
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(0)
+def test_probes_come_and_go_at_random_for_as_long_as_asked() -> None:
+    print(run(float(os.environ.get("FPROBE_STRESS_SECONDS", "600"))))
+
+
+def _program():
+    sys.path[:0] = [str(RUN.parent)]
+    from programs import load_c
+    from stress_program import SOURCE
+
+    return load_c(SOURCE)
+
+
+@pytest.mark.parametrize("where", ["entry", "exit"])
+@isolated
+def test_fp44_unregistering_waits_for_a_handler_that_sleeps(where):
+    import fprobe
+
+    module = _program()
+    inside, done = threading.Event(), []
+
+    def handler(*hit):
+        inside.set()
+        time.sleep(0.05)
+        done.append(1)
+
+    probe = fprobe.attach("many", **{where: handler}).attach()
+    thread = threading.Thread(target=module["many"], args=range(8))
+    thread.start()
+    assert inside.wait(5)
+    probe.detach()
+    assert done == [1]
+    thread.join()
+
+
+@isolated
+def test_fp44_unregistering_does_not_wait_for_another_probes_handler():
+    import fprobe
+
+    module = _program()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def handler(*hit):
+        inside.set()
+        go_on.wait(20)
+
+    with fprobe.attach("many", entry=handler) as slow:
+        thread = threading.Thread(target=module["many"], args=range(8))
+        thread.start()
+        assert inside.wait(5)
+        for _ in range(20):  # would wait for go_on
+            with fprobe.attach("deep", entry=lambda *hit: 0, exit=lambda *hit: None) as probe:
+                assert module["deep"](3) == 3
+            assert probe.hits == 4
+        assert not go_on.is_set() and thread.is_alive()
+        go_on.set()
+        thread.join()
+    assert slow.hits == 1
+
+
+@isolated
+def test_fp44_unregistering_does_not_wait_for_a_probed_function_that_blocks():
+    import fprobe
+
+    module = _program()
+    done, exits = [], []
+    probe = fprobe.attach("waits", exit=lambda *hit: exits.append(1)).attach()
+    thread = threading.Thread(target=lambda: done.append(module["waits"](2000)))
+    thread.start()
+    while not probe.hits:
+        time.sleep(0.001)
+    probe.detach()
+    assert done == []
+    thread.join()
+    assert done == [2000] and exits == []  # FP-40, FP-47: it returns well, and without the handler
