@@ -15,7 +15,7 @@ AT, TARGET, COPY = 0x40, 0x80, 0x2000
 """Offsets in the text: the original, where its branches lead (in short reach), and the copy."""
 
 PLAIN = """90 488d05{data} 488b0d{data} 8305{data:1}07 48c705{data:4}78563412 67488d05{data} f20f1005{data} c5fb1005{data}
-50 58 4155 6a05 9c 9d 480fafc1 488d442408 0fc8 91 d7 0fb64500 f3a4 f348ab 4887cb 480fb107 31c0 11c8 c9""".split()
+50 58 4155 6a05 9c 9d 480fafc1 488d442408 0fc8 91 d7 0fb64500 f3a4 f348ab 4887cb 480fb107 31c0 11c8 c9""".split()  # noqa: SIM905
 BRANCHES = [
     "e8{target}", "e9{target}", "eb{short}", "f2e9{target}", "666648e8{target}",
     *[f"{0x70 + condition:02x}{{short}}" for condition in range(16)],
