@@ -42,9 +42,24 @@ class OpsHash:
         """
         return (there if self.for_everything else self.filter_hash & there) - self.notrace_hash
 
+    @property
+    def state(self) -> tuple[Selection, Selection, bool]:
+        """Both, and whether modules are awaited: to go back to."""
+        return self.filter_hash, self.notrace_hash, self.filter_awaits_modules
+
+    @state.setter
+    def state(self, kept: tuple[Selection, Selection, bool]) -> None:
+        self.filter_hash, self.notrace_hash, self.filter_awaits_modules = kept
+
+    def replace(self, which: str, changed: Selection, awaits_modules: bool | None = None) -> None:
+        """New contents for one of the two; `awaits_modules` None leaves that as it is."""
+        setattr(self, which, changed)
+        if awaits_modules is not None:
+            self.filter_awaits_modules = awaits_modules
+
     def clear(self) -> None:
         """Empty both (ftrace_free_filter)."""
-        self.filter_hash, self.notrace_hash, self.filter_awaits_modules = Selection(), Selection(), False
+        self.state = Selection(), Selection(), False
 
 
 global_hash = OpsHash()

@@ -323,33 +323,31 @@ def install_hash(
     """
     if which == NOTRACE and ops.flags & FTRACE_OPS_FL_IPMODIFY:
         raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY takes no notrace filter")
-    hashes = ops.func_hash
     ops.flags |= FTRACE_OPS_FL_INITIALIZED
-    users = [user for user in tracing.enabled if user.func_hash is hashes]
-    before = [user.selection() for user in users]
-    kept = getattr(hashes, which), hashes.filter_awaits_modules
-    setattr(hashes, which, changed)
-    if awaits_modules is not None:
-        hashes.filter_awaits_modules = awaits_modules
-    after = [user.selection() for user in users]
-    moves = list(zip(users, before, after, strict=True))
+    hashes = ops.func_hash
+    before = [(user, user.selection()) for user in tracing.enabled if user.func_hash is hashes]
+    kept = hashes.state
+    hashes.replace(which, changed, awaits_modules)
+    try:
+        _follow(tracing, before)
+    except OSError:
+        hashes.state = kept
+        raise
+    return bool(before)
+
+
+def _follow(tracing: Tracer, before: list[tuple[ftrace_ops, Selection]]) -> None:
+    """Move registered ops from what they were for to what their hashes say now. Raises OSError, with none moved."""
+    for user, _ in before:
+        _check_exclusive(tracing, user, user.selection())
     moved = []
     try:
-        for user, _, new in moves:
-            _check_exclusive(tracing, user, new)
-        for move in moves:
-            tracing.change(*move)
-            moved.append(move)
+        for user, old in before:
+            new = user.selection()
+            tracing.change(user, old, new)
+            moved.append((user, new, old))
     except OSError:
-        setattr(hashes, which, kept[0])
-        hashes.filter_awaits_modules = kept[1]
-        _move_back(tracing, moved)
+        for move in moved:
+            with contextlib.suppress(OSError):  # as far as text is still ours
+                tracing.change(*move)
         raise
-    return bool(users)
-
-
-def _move_back(tracing: Tracer, moves: list[tuple[ftrace_ops, Selection, Selection]]) -> None:
-    """As far as text is still ours."""
-    for user, old, new in moves:
-        with contextlib.suppress(OSError):
-            tracing.change(user, new, old)
