@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import compared, machine, probes, processes, reference, report, scale
+from benchmarks import breakpoints, compared, machine, probes, processes, reference, report, scale
 from benchmarks.measure import Row, measure, summarise
 from benchmarks.processes import Samples
 
@@ -21,6 +21,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *reference.rows(calls),
         *probes.rows(calls),
         *compared.rows(calls),
+        *breakpoints.rows(calls, functions),
         *scale.large_rows(functions, calls),
     ]
 

@@ -61,6 +61,12 @@ BARS = (
     *(_milliseconds(f"attach.50000{kind}", "unregister", 20) for kind in ("", ".entry", ".first")),
     Bar("threads.2", "two threads over one", _extra("threads.2", "ratio"), _just(1.8), at_least=True),
     Bar("handler.native_vs_c", "native over C", _extra("handler.native_vs_c", "ratio"), _just(1.1)),
+    _times("kprobe.int3", "ref.int3", 1.25, "1.25x ref.int3"),
+    _times("kprobe.boosted", "ref.int3", 1.25, "1.25x ref.int3"),
+    _times("kprobe.stepped", "ref.int3", 2.2, "2.2x ref.int3"),
+    Bar("kprobe.optimized", "ns", _added("kprobe.optimized"), _just(10)),
+    Bar("kretprobe.optimized", "ns", _added("kretprobe.optimized"), _just(15)),
+    _times("kr", "kretprobe.int3", 1.15, "1.15x kretprobe.int3"),
     _times("fprobe.both.native.among50000", "fprobe.both.native", 1.1, "1.1x fprobe.both.native"),
 )
 """The bars, several for some rows."""
