@@ -1,0 +1,212 @@
+"""How much of a library can become jumps: each instruction alone, all at once, and by the kernel's own rules.
+
+    python -m kprobes.coverage libz.so.1 libm.so.6 libsqlite3.so.0
+    python -m kprobes.coverage --at-once right libz.so.1
+
+The instructions are those of all functions that the library's unwind tables name. *Probeable* are those that a kprobe can be
+on. *Alone*: a jump to a detour was found, in this process, if no other jump was there. *Kernel*: the kernel's rules, applied
+to each alone, would allow a jump. *At once*: kprobes are registered on every probeable instruction of the library, and
+optimised together as `Extent.DENSE`, from right to left or in a random order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kprobes import optimize
+from kprobes.aggregate import original_text
+from kprobes.boundaries import boundaries
+from kprobes.jumps import jump_room, rooms
+from kprobes.landings import Gaps
+from kprobes.patching import patching
+from kprobes.puns import Window, borrowed, wider_windows, windows
+from kprobes.registration import kprobe, register_kprobe
+from kprobes.safety import Function, absorbable, kernel_refusal, own_refusal
+from kprobes.x86_64.classify import refusal
+from kprobes.x86_64.instruction import Instruction, decode
+from kprobes.x86_64.relocate import JMP32_SIZE
+from sandbox.process_text import library_called, text_at
+
+
+@dataclass
+class Alone:
+    """What was found of one library; counts of instructions. `refused`: by rule, of those that are probeable."""
+
+    instructions: int = 0
+    probeable: int = 0
+    jumps: int = 0
+    long: int = 0
+    punned: int = 0
+    absorbing: int = 0
+    kernel: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    kernel_refused: Counter[str] = field(default_factory=Counter)
+
+
+def functions_of(name: str) -> list[tuple[int, int]]:
+    """Start and end of every function of a library. Raises LookupError if it is not loaded."""
+    return [(start, end) for start, end in library_called(name).functions() if start < end]
+
+
+def instructions_of(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[Function, Instruction]]:
+    """Every instruction of functions that decode to their end."""
+    for start, end in spans:
+        function = jump_room(text_at(start)).function(start, end)
+        if function.stopped == end:
+            for at in function.starts:
+                yield function, decode(function.code[at - start : at - start + 15], at)
+
+
+def alone(spans: Sequence[tuple[int, int]]) -> Alone:
+    """Each instruction by itself; nothing is patched."""
+    found, gaps = Alone(), Gaps()
+    for function, insn in instructions_of(spans):
+        found.instructions += 1
+        if refusal(insn)[0]:
+            continue
+        found.probeable += 1
+        by_kernel = kernel_refusal(function, insn.address)
+        found.kernel += by_kernel is None
+        if by_kernel is not None:
+            found.kernel_refused[by_kernel.rule] += 1
+        _count(found, _way(function, insn, gaps))
+    return found
+
+
+def _count(found: Alone, way: str) -> None:
+    found.jumps += way in ("long", "punned", "absorbing")
+    if way in ("long", "punned", "absorbing"):
+        setattr(found, way, getattr(found, way) + 1)
+    else:
+        found.refused[way] += 1
+
+
+def _way(function: Function, insn: Instruction, gaps: Gaps) -> str:
+    """How the instruction becomes a jump, or the rule that is against it."""
+    against = own_refusal(function, insn)
+    if against is not None:
+        return against.rule
+    if insn.length >= JMP32_SIZE:
+        return "long"
+    if any(map(gaps_in(gaps), windows(insn.address, insn.length, _behind(insn.address, insn.end)))):
+        return "punned"
+    lengths = [insn.length]
+    end = insn.end
+    while end < insn.address + JMP32_SIZE and (behind := absorbable(function, insn.address, end)) is not None:
+        lengths.append(behind.length)
+        end = behind.end
+        if any(map(gaps_in(gaps), wider_windows(insn.address, lengths, _behind(insn.address, end)))):
+            return "absorbing"
+    return "no place to land"
+
+
+def _behind(address: int, end: int) -> bytes:
+    return original_text(end, borrowed(end - address))
+
+
+class gaps_in:
+    """Whether something could land in a window."""
+
+    def __init__(self, gaps: Gaps) -> None:
+        self._gaps = gaps
+
+    def __call__(self, window: Window) -> bool:
+        first, last = window.low & -4096, (window.high + JMP32_SIZE - 1) & -4096
+        if last - first <= 4096:
+            return self._gaps.free(first) and (window.low + JMP32_SIZE <= first + 4096 or self._gaps.free(first + 4096))
+        return self._gaps.first_free(first, last) is not None
+
+
+@dataclass
+class Together:
+    """What became of kprobes on everything. `mappings`: of detours and landings; `seconds`: of the optimiser's run."""
+
+    probes: int
+    jumps: int
+    mappings: int
+    refused: Counter[str]
+    seconds: float
+
+
+def together(spans: Sequence[tuple[int, int]], order: str) -> Together:
+    """kprobes on all instructions of this process's library, `order` 'right' (to left) or 'random'. They stay."""
+    addresses = [at for start, end in spans for at in _starts(start, end)]
+    if order == "random":
+        random.Random(1).shuffle(addresses)
+    optimize.set_extent(optimize.Extent.DENSE)
+    probes = []
+    with patching():
+        for address in addresses:
+            probe = kprobe(addr=address)
+            try:
+                register_kprobe(probe)
+            except OSError:
+                continue
+            probes.append(probe)
+            if order == "random":
+                optimize.jump_optimizer.run()
+        began = time.monotonic()
+        optimize.wait_for_kprobe_optimizer()
+    jumps = [probe for probe in probes if probe.aggregate and probe.aggregate.covered]
+    refused = Counter(why.rule for why in optimize.jump_optimizer.refusals.values())
+    return Together(len(probes), len(jumps), sum(r.mappings() for r in rooms()), refused, time.monotonic() - began)
+
+
+def _starts(start: int, end: int) -> list[int]:
+    try:
+        return boundaries(original_text, start, end)
+    except ValueError:
+        return []
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):5.1f} %"
+
+
+def _rules(refused: Counter[str]) -> str:
+    return ", ".join(f"{rule} {count}" for rule, count in refused.most_common()) or "none"
+
+
+def _report_alone(name: str, found: Alone) -> None:
+    print(f"{name}: {found.instructions} instructions, {found.probeable} probeable")
+    print(f"  alone    {_share(found.jumps, found.probeable)}  long {found.long}, punned {found.punned}, "
+          f"absorbing {found.absorbing}; refused: {_rules(found.refused)}")  # fmt: skip
+    print(f"  kernel   {_share(found.kernel, found.probeable)}  refused: {_rules(found.kernel_refused)}")
+
+
+def _report_together(name: str, order: str, found: Together) -> None:
+    per = found.mappings * 10_000 / max(found.probes, 1)
+    print(f"{name}: at once, {order}")
+    print(f"  jumps    {_share(found.jumps, found.probes)}  of {found.probes}; refused: {_rules(found.refused)}")
+    print(f"  mappings {found.mappings}, {per:.0f} per 10,000 probes; optimised in {found.seconds:.1f} s")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0, or 1 if a library cannot be loaded."""
+    parser = argparse.ArgumentParser(prog="python -m kprobes.coverage", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("library", nargs="+", help="a shared library, as dlopen() finds it")
+    parser.add_argument("--at-once", choices=("right", "random"), help="register kprobes on everything, in this order")
+    options = parser.parse_args(arguments)
+    for name in options.library:
+        try:
+            ctypes.CDLL(name)
+        except OSError as error:
+            print(f"{parser.prog}: {error}", file=sys.stderr)
+            return 1
+        spans = functions_of(name)
+        if options.at_once:
+            _report_together(name, options.at_once, together(spans, options.at_once))
+        else:
+            _report_alone(name, alone(spans))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
