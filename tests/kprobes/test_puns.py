@@ -1,0 +1,109 @@
+"""Punned jumps: the bytes that are written, with those that are there, lead where they should."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from isolation import isolated
+
+from kprobes.landings import FAR_SIZE, Gaps, LandingRoom, _run
+from kprobes.patching import patching
+from kprobes.puns import jump_bytes, wider_windows, windows
+from kprobes.x86_64.instruction import INT3, Flow, decode
+from sandbox.memory import PAGE
+
+AT = 0x7F12_3456_7000
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_a_jump_leads_to_every_address_of_its_windows(length):
+    rng = random.Random(length)
+    for _ in range(50):
+        following = rng.randbytes(4)
+        found = windows(AT, length, following)
+        assert [w.high - w.low for w in found] == [256 ** (length - 1 - p) for p in range(length)]
+        for window in found:
+            for target in {window.low, window.high - 1, rng.randrange(window.low, window.high)}:
+                code = jump_bytes(AT, length, window.prefixes, target)
+                assert len(code) == length
+                insn = decode(code + following, AT)
+                assert (insn.flow, insn.target) == (Flow.JUMP, target)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1, 1, 1, 1), (1, 4), (2, 3), (3, 3), (4, 7), (1, 2, 1), (2, 2)])
+def test_absorbed_instructions_begin_with_a_breakpoint(lengths):
+    """Whoever stands at one, or jumps there, is led on by a trap."""
+    following = bytes.fromhex("11223344")
+    found = list(wider_windows(AT, lengths, following))
+    assert found
+    starts = [start for start in itertools.accumulate(lengths) if start < min(5, sum(lengths))]
+    for window in found[:200]:
+        code = jump_bytes(AT, sum(lengths), 0, window.high - 1)
+        assert all(code[start] == INT3 for start in starts)
+        insn = decode(code + following, AT)
+        assert (insn.length, insn.target) == (5, window.high - 1)
+        assert window.absorbed == len(lengths) - 1
+
+
+def test_fewer_bytes_behind_leave_fewer_windows():
+    """The end of the text."""
+    assert [w.prefixes for w in windows(AT, 3, b"\x01")] == []
+    assert [w.prefixes for w in windows(AT, 3, b"\x01\x02\x03")] == [0, 1]
+
+
+def test_no_window_is_outside_of_the_address_space():
+    for window in windows(0x40_0000, 4, b"\x80\0\0\0"):
+        assert window.low >= 1 << 20
+
+
+def test_runs_of_free_bytes():
+    assert _run(0, 0, PAGE, 5) == 0
+    assert _run(0b11011, 0, PAGE, 5) == 5
+    assert _run(0, PAGE - 4, PAGE, 5) is None
+    assert _run((1 << PAGE) - 1, 0, PAGE, 1) is None
+    assert _run(0, 100, 101, 5) == 100
+
+
+@isolated
+def test_landings_lead_on_and_never_overlap():
+    room, rng = LandingRoom("test"), random.Random(3)
+    taken: set[int] = set()
+    near = room.gaps.first_free(1 << 40, 1 << 41)
+    with patching():
+        for _ in range(400):
+            address = near + rng.randrange(1 << 20)
+            target = address + rng.choice([1 << 12, 1 << 30, 1 << 33])
+            choices = windows(address, rng.choice([1, 2, 3, 4]), rng.randbytes(4))
+            found = room.take(choices, target)
+            if found is None:
+                continue
+            window, landing = found
+            assert window.low <= landing < window.high
+            size = 5 if abs(target - landing) < 1 << 31 else FAR_SIZE
+            assert not taken & set(range(landing, landing + size))
+            taken |= set(range(landing, landing + size))
+            assert _leads_to(landing) == target
+    assert len(taken) > 1000
+
+
+def _leads_to(landing: int) -> int | None:
+    import ctypes
+
+    insn = decode(ctypes.string_at(landing, 15), landing)
+    return insn.target if insn.flow is Flow.JUMP else ctypes.c_uint64.from_address(insn.rip_target or 0).value
+
+
+@isolated
+def test_gaps_are_what_is_free():
+    import ctypes
+
+    gaps = Gaps()
+    here = ctypes.addressof(ctypes.c_int()) & -PAGE
+    assert not gaps.free(here)
+    free = gaps.first_free(1 << 40, 1 << 41)
+    assert free is not None and gaps.free(free)
+    gaps.take(free)
+    assert not gaps.free(free)
+    assert gaps.first_free(free, free + 2 * PAGE) == free + PAGE
