@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import breakpoints, compared, machine, probes, processes, reference, report, scale
+from benchmarks import breakpoints, compared, compiling, machine, probes, processes, reference, report, scale
 from benchmarks.measure import Row, measure, summarise
 from benchmarks.processes import Samples
 
@@ -22,6 +22,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *probes.rows(calls),
         *compared.rows(calls),
         *breakpoints.rows(calls, functions),
+        *compiling.rows(),
         *scale.large_rows(functions, calls),
     ]
 

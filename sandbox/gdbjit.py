@@ -115,17 +115,36 @@ class _Interface:
         self._descriptor.action = _NOACTION
 
 
+_VALUES = struct.Struct("<QQ")
+
+
 @functools.cache
 def _find_interface() -> _Interface | None:
     from llvmlite.binding import ffi
 
     from sandbox.libraries import load_base
 
-    values = static_symbols(Path(ffi.lib._name), (_DESCRIPTOR, _REGISTER))
-    if len(values) != 2:
+    found = _found_before(Path(ffi.lib._name))
+    if not all(found):
         return None
     base = load_base(ffi.lib._handle)
-    return _Interface(base + values[_DESCRIPTOR], base + values[_REGISTER])
+    return _Interface(base + found[0], base + found[1])
+
+
+def _found_before(path: Path) -> tuple[int, int]:
+    """Values of the descriptor and of the hook in that version of the file; 0 where it has none. Searched for once."""
+    from sandbox.cache import default_cache
+    from sandbox.cache import key as cache_key
+
+    state = path.stat()
+    cache, key = default_cache(), cache_key("gdb-jit", str(path), str(state.st_size), str(state.st_mtime_ns))
+    stored = cache.get(key)
+    if stored is None:
+        values = static_symbols(path, (_DESCRIPTOR, _REGISTER))
+        stored = _VALUES.pack(values.get(_DESCRIPTOR, 0), values.get(_REGISTER, 0))
+        cache.put(key, stored)
+    descriptor, register = _VALUES.unpack(stored)
+    return descriptor, register
 
 
 def static_symbols(path: Path, names: Iterable[str]) -> dict[str, int]:

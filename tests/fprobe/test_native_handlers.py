@@ -5,20 +5,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import linecache
-import os
-import statistics
 import threading
-import time
-from pathlib import Path
 from typing import Any
 
 import native_probes as given
 import pytest
-from isolation import TESTS, isolated, run_source
+from isolation import isolated
 from programs import basic, site_of
 
 import fprobe
-from fprobe.native_handler import compiled
 from ftrace.maps import Map
 from sandbox.native import NativeError
 
@@ -236,27 +231,6 @@ def test_what_was_found_well_is_not_checked_again(tmp_path: Any, monkeypatch: An
     assert is_checked(text)
     assert not is_checked(text)
     assert is_checked(text.replace("77", "78"))
-
-
-def median_milliseconds(directory: str) -> float:
-    """What defining, compiling and loading a handler of 20 lines costs the CPU, once one has been loaded."""
-    os.environ["FPROBE_CACHE_DIR"] = directory
-    seconds = []
-    for number in range(6):
-        lines = "".join(f"    if regs.dx > {n}:\n        hits[{n}] += {number}\n" for n in range(10))
-        start = time.process_time()
-        compiled(_defined(f"{HEAD}pass\n{lines}"), False)
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds[1:]) * 1e3
-
-
-def test_a_handler_takes_60_ms_and_from_the_cache_5(tmp_path: Any) -> None:
-    code = f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(TESTS)]!r}\n"
-    code += f"import test_native_handlers as t; print(t.median_milliseconds({str(tmp_path)!r}))"
-    for limit in (60, 5):
-        done = run_source(code, PYTHONHASHSEED="0")
-        assert done.returncode == 0, done.stderr
-        assert float(done.stdout) < limit
 
 
 @isolated
