@@ -40,6 +40,8 @@ class Tracer:
         self.table = LocationTable(native)
         self.enabled: list[ftrace_ops] = []
         self.dead = False
+        self.when_killed: list[Callable[[], None]] = []
+        """Called when it comes to that."""
         """Set by ftrace_kill; for good."""
         self.switched_on = True
         """kernel.ftrace_enabled: whether sites are patched at all."""
@@ -116,6 +118,8 @@ class Tracer:
         """Nothing can be registered or unregistered any more, for good. What is patched stays so (FT-70)."""
         self.dead = True
         self.switched_on = False
+        for told in self.when_killed:
+            told()
 
     def check_alive(self) -> None:
         """Raise OSError(ENODEV) if ftrace is dead or probing is switched off."""

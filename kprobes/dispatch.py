@@ -31,11 +31,14 @@ from sandbox.native import (
     addressof,
     atomic_add,
     cast,
+    extern,
+    fn,
     i32,
     load,
     native,
     ptr,
     signal_fence,
+    trap,
     u32,
     u64,
     void,
@@ -45,6 +48,10 @@ from sandbox.tasks import Task
 
 RESUME, STEP_IT = 0, 1
 """What `begin` says: regs.ip is where to go on, or that is the slot, whose trailing breakpoint ends the step."""
+
+
+unrecoverable = extern("kprobe_unrecoverable", fn[void])
+"""Says so and ends the process (KP-44)."""
 
 
 @native
@@ -168,6 +175,9 @@ def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs:
     count_misses(children)
     if out_of_line(record, children, regs) == 0:
         return RESUME
+    if task.kprobe_status == REENTER:
+        unrecoverable()
+        trap()
     task.outer_kprobe = task.kprobe
     task.outer_status = task.kprobe_status
     task.kprobe = cast(u64, record)

@@ -5,6 +5,7 @@ Two ftrace_ops are shared by all of them; the one with IPMODIFY serves the place
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace import ops as ftrace
@@ -21,11 +22,15 @@ from kprobes.kretprobe_entry import Hook
 from kprobes.records import HIT_ACTIVE, HIT_SSDONE, Record
 from kprobes.runtime import kprobe_runtime
 from kprobes.table import find_record
-from sandbox.native import addressof, cast, native, null, ptr, u32, u64, void, zeroed
+from sandbox.native import addressof, cast, global_var, native, null, ptr, u32, u64, void, zeroed
 from sandbox.tasks import Task, current
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
+
+
+killed = global_var(u64, 0, name="kprobe_ftrace_killed")
+"""1 once ftrace is dead: its kprobes are too (KP-54)."""
 
 
 @native
@@ -56,7 +61,7 @@ def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64
 def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs], hit: ptr[Hit]) -> u32:
     """The callback of both ops. A lock that is not to be had drops the hit without a count (KP-45)."""
     record = find_record(ip)
-    if record == null:
+    if record == null or killed != 0:
         return 0
     task = current()
     bit = trylock(task, FTRACE)
@@ -86,6 +91,7 @@ class SharedOps:
         self.places.add(address)
 
     def _register(self) -> None:
+        _watch_ftrace()
         try:
             ftrace.register_ops(self.ops, self._native_half())
         except BaseException:
@@ -110,6 +116,16 @@ class SharedOps:
         else:
             ftrace.unregister_ftrace_function(self.ops)
             ftrace.ftrace_free_filter(self.ops)
+
+
+@cache
+def _watch_ftrace() -> None:
+    dead = kprobe_runtime().image.variable("kprobe_ftrace_killed")
+
+    def told() -> None:
+        dead.value = 1
+
+    tracer().when_killed.append(told)
 
 
 _plain = SharedOps(0)

@@ -12,12 +12,20 @@ from kprobes import patching
 from kprobes.x86_64.detour import SLOT_SIZE
 from sandbox import memory
 from sandbox.perfmap import perf_map
+from sandbox.symbols import Symbol, symbol_table
 
 if TYPE_CHECKING:
     from sandbox.memory import TextMapping
 
 _FIRST, _MOST = memory.PAGE, 1 << 18
 """Sizes of the pieces that are allocated: each is twice the one before."""
+
+PSEUDO_SYMBOL, OWNER = "kprobe_insn_page", "__builtin__kprobes"
+"""What addresses in slots are called (KP-94)."""
+
+
+def _listed(page: TextMapping) -> str:
+    return f"{OWNER}:{page.base:#x}"
 
 
 class SlotRoom:
@@ -47,9 +55,11 @@ class SlotRoom:
         self._next, self._end = page.base + SLOT_SIZE, page.end
         patching.write(page, page.base, self._common.to_bytes(8, "little"))
         perf_map.add(page.base, page.size, f"kprobe_insn_page [{self.text.name}]")
+        symbol_table.add(_listed(page), [Symbol(PSEUDO_SYMBOL, page.base, page.size, OWNER)])
 
     def close(self) -> None:
         """Give everything back; nobody can be in the text any more."""
         for page in self.pages:
+            symbol_table.remove(_listed(page))
             page.unmap()
         self.pages.clear()

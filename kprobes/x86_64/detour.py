@@ -149,6 +149,23 @@ $clear_header
     .size kprobe_call_foreign, .-kprobe_call_foreign
 """
 
+_UNRECOVERABLE = """
+# void kprobe_unrecoverable(): a probe was hit while a missed one was being stepped, and there is no place for a third.
+    .globl kprobe_unrecoverable
+    .type kprobe_unrecoverable,@function
+kprobe_unrecoverable:
+    mov $$1, %eax
+    mov $$2, %edi
+    lea unrecoverable_message(%rip), %rsi
+    mov $$unrecoverable_message_end - unrecoverable_message, %edx
+    syscall
+    ud2
+unrecoverable_message:
+    .ascii "kprobes: Unrecoverable kprobe detected.\\n"
+unrecoverable_message_end:
+    .size kprobe_unrecoverable, .-kprobe_unrecoverable
+"""
+
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """The text; `constants` gives what it names (kprobes.runtime)."""
@@ -158,8 +175,9 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         "clear_header": "\n".join(f"    movq $0, {offset}(%rsp)" for offset in range(512, 576, 8)),
     }
     blocks |= {"begin_frame": interrupted.begin(), "end_frame": interrupted.END}
-    detour, call_foreign = (Template(text).substitute({**constants, **blocks}) for text in (_DETOUR, _CALL_FOREIGN))
-    return "    .text\n" + detour + with_call_frames(call_foreign)
+    texts = (Template(text).substitute({**constants, **blocks}) for text in (_DETOUR, _CALL_FOREIGN, _UNRECOVERABLE))
+    detour, call_foreign, unrecoverable = texts
+    return "    .text\n" + detour + with_call_frames(call_foreign) + unrecoverable
 
 
 def detour_bytes(slot: int, common: int) -> bytes:
