@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from kprobes import optimize
 from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
-from kprobes.jumps import jump_room, rooms
+from kprobes.jumps import MOST_BORROWED, jump_room, rooms
 from kprobes.landings import Gaps
 from kprobes.patching import patching
 from kprobes.puns import Window, borrowed, wider_windows, windows
@@ -95,7 +95,7 @@ def _way(function: Function, insn: Instruction, gaps: Gaps) -> str:
         return against.rule
     if insn.length >= JMP32_SIZE:
         return "long"
-    if any(map(gaps_in(gaps), windows(insn.address, insn.length, _behind(insn.address, insn.end)))):
+    if any(map(gaps_in(gaps), windows(insn.address, insn.length, original_text(insn.end, MOST_BORROWED)))):
         return "punned"
     lengths = [insn.length]
     end = insn.end

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from kprobes.x86_64.instruction import Instruction
     from sandbox.memory import TextMapping
 
+MOST_BORROWED = 4
+LONGEST = 8
+"""Bytes of a jump with as many redundant prefixes as there is room for, its borrowed bytes included."""
 _FIRST, _MOST = memory.PAGE, 1 << 20
 """Sizes of the pages that detours are allocated in: each is twice the one before."""
 
@@ -96,13 +99,20 @@ class Jump:
 
     # -- where it goes ------------------------------------------------------------------------------------------
 
+    @property
+    def end(self) -> int:
+        """The address behind the jump, its borrowed bytes included; before it is aimed, of one without prefixes."""
+        return max(self.address + len(self.code) + len(self._borrowed), self.address + JMP32_SIZE)
+
     def is_aimed(self, read: Read = live_text) -> bool:
-        """Whether `code` would still lead to the detour, by the bytes behind it as they are."""
-        return bool(self.code) and read(self.address + len(self.code), len(self._borrowed)) == self._borrowed
+        """Whether `code` would still lead to the detour, by the bytes behind it as they are and what it absorbs."""
+        if not self.code or any(_in_use(self.address + offset) for offset in self.inner):
+            return False
+        return read(self.address + len(self.code), len(self._borrowed)) == self._borrowed
 
     def aim(self, read: Read = live_text) -> Refusal | None:
         """Find `code` for the bytes behind the instruction as `read` gives them; or the rule that is against it."""
-        self.code = b""
+        self.code, self._borrowed, self.inner = b"", b"", ()
         length = self._insn.length
         if length >= JMP32_SIZE:
             self._set(Window(0, 0, 0), self._detours[0].address + ENTRY, length, read)
@@ -112,7 +122,8 @@ class Jump:
     def _pun(self, read: Read) -> Refusal | None:
         refusal = self._borrowing(self._insn.end)
         if refusal is None:
-            choices = windows(self.address, self._insn.length, self._following(self._insn.end, read))
+            found = windows(self.address, self._insn.length, self._following(self._insn.end, read, MOST_BORROWED))
+            choices = [window for window in found if not window.prefixes or self._may_reach(window.prefixes)]
             if self._land(choices, self._insn.length, read):
                 return None
             refusal = Refusal("no place to land", "every address that the bytes behind it leave to a jump is taken")
@@ -128,7 +139,7 @@ class Jump:
             insns.append(behind)
             own = behind.end - self.address
             if self._borrowing(behind.end) is None:
-                choices = wider_windows(self.address, [i.length for i in insns], self._following(behind.end, read))
+                choices = wider_windows(self.address, [i.length for i in insns], self._following(behind.end, read, 0))
                 if self._make_detour(insns) and self._land(list(choices), own, read):
                     return True
         return False
@@ -146,8 +157,14 @@ class Jump:
         found = ftrace_site_in(end, self.address + JMP32_SIZE)
         return Refusal("ftrace location", f"the bytes behind the instruction are {found}") if found else None
 
-    def _following(self, end: int, read: Read) -> bytes:
-        return read(end, min(borrowed(end - self.address), self.place.text.end - end))
+    def _may_reach(self, prefixes: int) -> bool:
+        """Whether a jump with prefixes may borrow what others would not: nothing that is probed or patched."""
+        low, high = self.address + JMP32_SIZE, self.address + prefixes + JMP32_SIZE
+        return ftrace_site_in(low, high) is None and not any(_in_use(address) for address in range(low, high))
+
+    def _following(self, end: int, read: Read, least: int) -> bytes:
+        wanted = max(borrowed(end - self.address), least)
+        return read(end, min(wanted, self.place.text.end - end))
 
     def _land(self, choices: Sequence[Window], own: int, read: Read) -> bool:
         absorbed = choices[0].absorbed if choices else 0

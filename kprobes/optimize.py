@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING
 
 from kprobes import patching, switch
 from kprobes.aggregate import aggregates, between
-from kprobes.jumps import Jump, Read, close_room, ftrace_site_in, jump_room, live_text, restore, rooms, write_jumps
+from kprobes.jumps import (
+    LONGEST,
+    Jump,
+    Read,
+    close_room,
+    ftrace_site_in,
+    jump_room,
+    live_text,
+    restore,
+    rooms,
+    write_jumps,
+)
 from kprobes.safety import Refusal, kernel_refusal
 from kprobes.x86_64.relocate import JMP32_SIZE
 
@@ -99,9 +110,10 @@ class JumpOptimizer:
         """See kprobes.switch.Optimizer."""
         self._queued.pop(place.address, None)
         self._leaving.pop(place.address, None)
-        if place.covered:
-            self._restore([place])
-        _clear(place)
+        others = [other for other in self._restore([place] if place.covered else []) if other is not place]
+        for one in (place, *others):
+            _clear(one)
+        self._requeue(others)
 
     def forget(self, place: Aggregate) -> None:
         """See kprobes.switch.Optimizer."""
@@ -159,7 +171,8 @@ class JumpOptimizer:
 
     def _over(self, address: int) -> list[Aggregate]:
         """Places whose jumps in the text borrow the byte at `address`."""
-        return [place for place in between(address - JMP32_SIZE + 1, address) if place.covered]
+        near = between(address - LONGEST + 1, address)
+        return [place for place in near if place.covered and self._jumps[place.address].end > address]
 
     def _disturb(self, changing: Aggregate) -> None:
         """The first byte of a place changes: jumps that borrow it are taken back, and those that would are not written.
@@ -167,8 +180,9 @@ class JumpOptimizer:
         They are not queued again (KP-69), but where optimisation is dense.
         """
         over = self._restore(self._over(changing.address))
-        near = between(changing.address - JMP32_SIZE + 1, changing.address)
-        over += [place for place in near if place.address in self._queued and not self.dense]
+        if not self.dense:
+            near = between(changing.address - LONGEST + 1, changing.address)
+            over += [p for p in near if p.address in self._queued and self._jumps[p.address].end > changing.address]
         for place in over:
             self._queued.pop(place.address, None)
             _clear(place)

@@ -1,0 +1,411 @@
+"""Jump optimisation: when a probe is one, what a hit does then, and how it goes back (KP-60..73)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import random
+import threading
+import time
+
+import kprobe_targets
+import pytest
+from isolation import isolated
+
+UD2 = b"\x0f\x0b"
+
+
+def first_bytes(address: int, size: int) -> bytes:
+    return ctypes.string_at(address, size)
+
+
+def setup(name: str = "stack"):
+    """A module, the addresses of one of its functions' probeable instructions, and how to call that."""
+    from kprobes.aggregate import original_text
+    from kprobes.boundaries import boundaries
+    from sandbox.process_text import symbol_named
+
+    module = kprobe_targets.load()
+    symbol = symbol_named(f"{module.name}:{name}")
+    starts = [at for at in boundaries(original_text, symbol.address, symbol.end) if first_bytes(at, 2) != UD2]
+    return module, starts, lambda a, b: kprobe_targets.call(module, name, a, b)
+
+
+def probe(address: int, pre: object = None, **options: object):
+    import kprobes
+
+    p = kprobes.kprobe(addr=address, pre_handler=pre, **options)
+    kprobes.register_kprobe(p)
+    return p
+
+
+def is_jump(address: int) -> bool:
+    """Whether what is there, behind redundant prefixes, is a jump."""
+    code = ctypes.string_at(address, 8).lstrip(b"\x2e")
+    return code[0] == 0xE9
+
+
+def first_byte(address: int) -> int:
+    return ctypes.string_at(address, 1)[0]
+
+
+@isolated
+def test_a_probe_is_marked_at_once_and_becomes_a_jump_later():
+    """KP-64, KP-65; what it calls meanwhile goes on in the copy (KP-37)"""
+    import kprobes
+
+    _, starts, call = setup()
+    seen = []
+    p = probe(starts[2], lambda _p, regs: seen.append(regs.ip))
+    assert p.aggregate.optimized
+    assert first_byte(starts[2]) == 0xCC
+    assert call(3, 4) == 7
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[2])
+    assert call(3, 4) == 7
+    assert seen == [starts[2] + 1] * 2
+
+
+@isolated
+def test_the_optimizer_runs_by_itself():
+    """KP-65: a while after the first kick"""
+    _, starts, call = setup()
+    p = probe(starts[2])
+    deadline = time.monotonic() + 10
+    while not p.aggregate.covered and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_jump(starts[2])
+    assert call(1, 2) == 3
+
+
+@isolated
+@pytest.mark.parametrize("extent", ["alone", "dense"])
+def test_the_text_comes_back(extent):
+    """KP-71; in any order, with probes on neighbours"""
+    import kprobes
+    from kprobes.optimize import Extent, set_extent
+
+    _, starts, call = setup("branches")
+    original = ctypes.string_at(starts[0], starts[-1] + 1 - starts[0])
+    expected = {args: call(*args) for args in kprobe_targets.ARGUMENTS}
+    set_extent(Extent(extent))
+    rng = random.Random(5)
+    probes = [kprobes.kprobe(addr=at) for at in starts]
+    for _ in range(40):
+        for p in rng.sample(probes, 5):
+            if p.registered:
+                kprobes.unregister_kprobe(p)
+            else:
+                p.flags = 0
+                kprobes.register_kprobe(p)
+            if rng.random() < 0.5:
+                kprobes.wait_for_kprobe_optimizer()
+        assert {args: call(*args) for args in kprobe_targets.ARGUMENTS} == expected
+    kprobes.unregister_kprobes(probes)
+    kprobes.wait_for_kprobe_optimizer()
+    assert ctypes.string_at(starts[0], len(original)) == original
+
+
+@isolated
+def test_the_return_value_and_ip_are_ignored_registers_are_not():
+    """KP-67"""
+    import kprobes
+
+    _, starts, call = setup()
+
+    def pre(p, regs):
+        regs.di += 100
+        regs.ip += 2
+        regs.sp -= 8
+        return 1
+
+    probe(starts[2], pre)
+    kprobes.wait_for_kprobe_optimizer()
+    assert call(3, 4) == 107
+
+
+@isolated
+def test_flags_that_a_handler_sets_are_taken():
+    """KP-67; and those it does not touch are kept, in all their combinations"""
+    import kprobes
+
+    _, starts, call = setup("branches")
+    results = {args: call(*args) for args in kprobe_targets.ARGUMENTS}
+    probes = [probe(at, lambda _p, _regs: 0) for at in starts[1:]]
+    kprobes.wait_for_kprobe_optimizer()
+    assert sum(p.aggregate.optimized for p in probes) > 0
+    assert {args: call(*args) for args in results} == results
+    kprobes.unregister_kprobes(probes)
+
+    def overflow(p, regs):
+        regs.flags |= 1 << 11
+
+    without = call(0, 0)
+    jo = next(at for at in starts if first_byte(at) == 0x70)
+    p = probe(jo, overflow)
+    kprobes.wait_for_kprobe_optimizer()
+    assert p.aggregate.optimized
+    assert call(0, 0) != without
+
+
+@isolated
+def test_all_children_are_called():
+    """KP-68: newest first, whatever they return; a changed ip is seen by the next and means nothing in the end"""
+    import kprobes
+
+    _, starts, call = setup()
+    seen = []
+
+    def handler(name):
+        def pre(p, regs):
+            seen.append((name, regs.ip - starts[2]))
+            regs.ip += 1
+            return 1
+
+        return pre
+
+    probes = [probe(starts[2], handler(name)) for name in "abc"]
+    kprobes.wait_for_kprobe_optimizer()
+    kprobes.disable_kprobe(probes[1])
+    assert call(3, 4) == 7
+    assert is_jump(starts[2])
+    assert seen == [("c", 1), ("a", 2)]
+
+
+@isolated
+def test_a_hit_while_a_kprobe_runs_is_missed():
+    """KP-72: counted for every child, the disabled ones too"""
+    import kprobes
+
+    _, starts, call = setup()
+    probes = [probe(starts[2]), probe(starts[2])]
+    kprobes.wait_for_kprobe_optimizer()
+    kprobes.disable_kprobe(probes[1])
+    kprobes.kprobe_busy_begin()
+    assert call(3, 4) == 7
+    kprobes.kprobe_busy_end()
+    assert [p.nmissed for p in probes] == [1, 1]
+    assert is_jump(starts[2])
+
+
+@isolated
+def test_a_post_handler_is_against_it():
+    """KP-48, KP-63, KP-69: immediately; it comes back with the handler's end"""
+    import kprobes
+
+    _, starts, call = setup()
+    p = probe(starts[2])
+    kprobes.wait_for_kprobe_optimizer()
+    seen = []
+    other = probe(starts[2], post_handler=lambda _p, regs, _flags: seen.append(regs.ip))
+    assert not p.aggregate.optimized
+    assert first_byte(starts[2]) == 0xCC
+    assert call(3, 4) == 7
+    assert seen == [starts[3]]
+    kprobes.unregister_kprobe(other)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[2])
+
+
+@isolated
+def test_an_enabled_probe_among_the_borrowed_bytes_is_against_it():
+    """KP-63, KP-69; a disabled one is not"""
+    import kprobes
+
+    _, starts, call = setup()
+    p = probe(starts[2])
+    near = probe(starts[3], flags=kprobes.KPROBE_FLAG_DISABLED)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[2])
+    kprobes.enable_kprobe(near)
+    assert not p.aggregate.optimized
+    assert [first_byte(at) for at in starts[2:4]] == [0xCC, 0xCC]
+    assert call(3, 4) == 7
+    kprobes.wait_for_kprobe_optimizer()
+    assert not p.aggregate.optimized
+    kprobes.unregister_kprobe(near)
+    kprobes.set_kprobes_optimization(0)
+    kprobes.set_kprobes_optimization(1)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[2])
+
+
+@isolated
+def test_the_last_to_leave_leaves_the_jump_for_a_while():
+    """KP-69, KP-70: un-optimised later; who comes back before finds the jump and has no trap"""
+    import kprobes
+    from kprobes import optimize
+
+    _, starts, call = setup()
+    optimize.DELAY = 60
+    seen = []
+    p = probe(starts[2], lambda _p, _regs: seen.append(1))
+    kprobes.wait_for_kprobe_optimizer()
+    kprobes.disable_kprobe(p)
+    assert is_jump(starts[2])
+    assert call(3, 4) == 7
+    assert seen == []
+    kprobes.enable_kprobe(p)
+    assert is_jump(starts[2])
+    assert p.aggregate.optimized
+    assert call(3, 4) == 7
+    assert seen == [1]
+    kprobes.disable_kprobe(p)
+    kprobes.wait_for_kprobe_optimizer()
+    assert not is_jump(starts[2])
+    assert first_byte(starts[2]) != 0xCC
+
+
+@isolated
+def test_the_sysctl():
+    """KP-73"""
+    import kprobes
+
+    _, starts, call = setup()
+    p = probe(starts[2])
+    kprobes.wait_for_kprobe_optimizer()
+    assert kprobes.kprobes_optimization() == 1
+    for bad in (2, -1):
+        with pytest.raises(OSError, match="0 or 1") as refused:
+            kprobes.set_kprobes_optimization(bad)
+        assert refused.value.errno == errno.EINVAL
+    kprobes.set_kprobes_optimization(0)
+    assert not p.aggregate.optimized
+    assert first_byte(starts[2]) == 0xCC
+    other = probe(starts[-2])
+    kprobes.wait_for_kprobe_optimizer()
+    assert not other.aggregate.optimized
+    assert call(3, 4) == 7
+    kprobes.set_kprobes_optimization(1)
+    assert p.aggregate.optimized
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[2])
+
+
+@isolated
+def test_the_global_switch():
+    """KP-59"""
+    import kprobes
+
+    _, starts, call = setup()
+    p = probe(starts[2])
+    kprobes.wait_for_kprobe_optimizer()
+    kprobes.set_kprobes_enabled(False)
+    assert ctypes.string_at(starts[2], 1) == p.opcode.to_bytes(1, "little")
+    assert call(3, 4) == 7
+    kprobes.set_kprobes_enabled(True)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[2])
+
+
+@isolated
+def test_the_red_zone_vectors_and_flags_are_kept():
+    """KP-66, section P: with a Python handler, with one that looks at registers, and with one that does not"""
+    import kprobes
+
+    @kprobes.native
+    def plain(p, regs):
+        pass
+
+    @kprobes.native
+    def looking(p, regs):
+        regs.orig_ax = regs.ax
+
+    def python(p, regs):
+        return 0
+
+    for name in kprobe_targets.FUNCTIONS:
+        _, starts, call = setup(name)
+        expected = [call(a, b) for a, b in kprobe_targets.ARGUMENTS]
+        for handler in (plain, looking, python):
+            for at in starts:
+                p = kprobes.kprobe(addr=at, pre_handler=handler)
+                try:
+                    kprobes.register_kprobe(p)
+                except OSError:
+                    continue
+                kprobes.wait_for_kprobe_optimizer()
+                found = [call(a, b) for a, b in kprobe_targets.ARGUMENTS]
+                assert found == expected, (name, p.aggregate.insn.text, handler)
+                kprobes.unregister_kprobe(p)
+                kprobes.wait_for_kprobe_optimizer()
+
+
+@isolated(timeout=60)
+def test_jumps_come_and_go_under_threads():
+    """KP-65, KP-71: two threads in the code, probes on all instructions at random, neighbours' bytes borrowed"""
+    import kprobes
+    from kprobes.optimize import Extent, set_extent
+
+    @kprobes.native
+    def plain(p, regs):
+        pass
+
+    _, starts, call = setup("branches")
+    expected = {args: call(*args) for args in kprobe_targets.ARGUMENTS}
+    stop, wrong = threading.Event(), []
+
+    def run():
+        while not stop.is_set():
+            for args, result in expected.items():
+                if call(*args) != result:
+                    wrong.append(args)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    set_extent(Extent.DENSE)
+    rng = random.Random(1)
+    probes = [kprobes.kprobe(addr=at, pre_handler=plain) for at in starts]
+    until = time.monotonic() + 3
+    while time.monotonic() < until and not wrong:
+        p = rng.choice(probes)
+        if p.registered:
+            kprobes.unregister_kprobe(p)
+        else:
+            p.flags = 0
+            kprobes.register_kprobe(p)
+        if rng.random() < 0.3:
+            kprobes.wait_for_kprobe_optimizer()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@isolated
+def test_a_fault_in_a_detour_is_seen_where_it_was_probed():
+    """Section P: KP-87 for optimised copies"""
+    import kprobes
+    import sandbox
+    from kprobes.aggregate import original_text
+    from kprobes.boundaries import boundaries
+    from sandbox.faults import SandboxFault
+
+    module = sandbox.load("define i64 @peek(ptr %p) { %r = load i64, ptr %p  ret i64 %r }", name="peeking")
+    symbol = module.symbol("peek")
+    address = boundaries(original_text, symbol.address, symbol.end)[1]
+    probe(address)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(address)
+    with pytest.raises(SandboxFault) as fault:
+        module["peek"](8)
+    assert fault.value.ip == address
+    assert fault.value.address == 8
+
+
+@isolated
+def test_every_refusal_names_its_rule():
+    """KP-61: reported, for us and for the kernel's rules"""
+    import kprobes
+    from kprobes.optimize import Extent, set_extent, why_not
+
+    _, starts, _ = setup("indirect")
+    set_extent(Extent.KERNEL)
+    p = probe(starts[0])
+    kprobes.wait_for_kprobe_optimizer()
+    assert not p.aggregate.optimized
+    refusal = why_not(starts[0])
+    assert refusal is not None
+    assert refusal.rule == "indirect jump"
+    assert f"{starts[3]:#x}" in refusal.reason
