@@ -368,12 +368,17 @@ def barrier_page() -> int:
     return 0 if register_membarrier() else reserve(PAGE)
 
 
+_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC = 228, 1
+
+
 def sync_cores() -> None:
     """Return when every core that runs a thread of this process has refetched what it is about to execute."""
     page = barrier_page()
     if page:
         _mprotect(page, PAGE, _PROT_READ | _PROT_WRITE)
-        ctypes.memset(page, 1, 1)
+        # If another thread has taken the right away meanwhile, this fails: see sandbox.barrier.
+        while _libc.syscall(_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, ctypes.c_void_p(page)):
+            _mprotect(page, PAGE, _PROT_READ | _PROT_WRITE)
         _mprotect(page, PAGE, _PROT_READ)
     elif _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
         raise OSError(ctypes.get_errno(), "membarrier(SYNC_CORE) failed")
