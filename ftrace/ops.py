@@ -228,7 +228,8 @@ def unregister_ftrace_function(ops: ftrace_ops, before_free: Callable[[], None] 
             raise OSError(errno.EBUSY, "this ftrace_ops is not registered")
         tracing.disable(ops)
         ops.flags &= ~FTRACE_OPS_FL_ENABLED
-    tracing.settle(before_free)
+        probe = ops.probe
+    tracing.settle(probe, before_free)
 
 
 def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:

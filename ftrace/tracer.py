@@ -49,6 +49,8 @@ class Tracer:
         self.modified = Selection()
         self.when_coming: list[Callable[[SiteBlock], None]] = []
         self._waiting: list[NativeProbe] = []
+        self._unread: list[NativeProbe] = []
+        """Those of the waiting ones whose counts their owner has still to read: another thread must not free them."""
         register_module_notifier(self._module_event, first=True)
         lock = self.table.lock  # a child must not inherit it from a thread that it does not have
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
@@ -68,11 +70,12 @@ class Tracer:
                 raise
 
     def disable(self, ops: ftrace_ops) -> None:
-        """Take an ops off its sites. `settle` has to follow."""
+        """Take an ops off its sites. `settle`, given its probe, has to follow."""
         with self.table.lock:
             self.check_alive()
             self._apply(ops.selection(), self._removing(ops.probe))
             self._leave(ops)
+            self._unread.append(ops.probe)
 
     def change(self, ops: ftrace_ops, old: Selection, new: Selection) -> None:
         """Move an enabled ops from one selection to another; only the difference is patched (FT-27). `settle` follows.
@@ -86,19 +89,24 @@ class Tracer:
             self._add(ops, added)
             self.table.lists.retire()
 
-    def settle(self, before_free: Callable[[], None] | None = None, whole: bool = False) -> None:
+    def settle(
+        self, disabled: NativeProbe | None = None, before_free: Callable[[], None] | None = None, whole: bool = False
+    ) -> None:
         """Wait until no other thread is in the lists that were replaced so far, then free what nobody can reach any more.
 
         To be called without the lock, which the handlers that are waited for may want. `before_free` is called in
-        between. `whole`: wait for the hits in all lists.
+        between, while `disabled`, the probe that the caller has taken off, can still be read. `whole`: wait for the hits
+        in all lists.
         """
         with self.table.lock:
             lists, probes = self.table.lists.retired(), list(self._waiting)
         all_out = self.runtime.quiesce(None if whole else [record.address for record in lists])
         if before_free is not None:
             before_free()
-        if all_out:
-            with self.table.lock:
+        with self.table.lock:
+            if disabled is not None:
+                self._unread.remove(disabled)
+            if all_out:
                 self._free(lists, probes)
 
     def switch(self, on: bool) -> None:
@@ -192,7 +200,7 @@ class Tracer:
         """Free those that no shadow stack refers to and that nobody has freed meanwhile."""
         self.table.lists.free(lists)
         for probe in probes:
-            if probe in self._waiting and not self.table.lists.in_retired(probe):
+            if probe in self._waiting and probe not in self._unread and not self.table.lists.in_retired(probe):
                 self._waiting.remove(probe)
                 probe.free()
 
