@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import logging
 import os
 import threading
 import time
@@ -34,6 +35,8 @@ from kprobes.x86_64.relocate import JMP32_SIZE
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
     from sandbox.memory import TextMapping
+
+log = logging.getLogger("kprobes")
 
 DELAY = 0.05
 """Seconds from the first kick to the optimiser's run (KP-65)."""
@@ -108,9 +111,9 @@ class JumpOptimizer:
 
     def unoptimize(self, place: Aggregate) -> None:
         """See kprobes.switch.Optimizer."""
+        others = [other for other in self._restore([place] if place.covered else []) if other is not place]
         self._queued.pop(place.address, None)
         self._leaving.pop(place.address, None)
-        others = [other for other in self._restore([place] if place.covered else []) if other is not place]
         for one in (place, *others):
             _clear(one)
         self._requeue(others)
@@ -190,7 +193,10 @@ class JumpOptimizer:
             self._requeue(over)
 
     def _restore(self, places: Iterable[Aggregate]) -> list[Aggregate]:
-        """Breakpoints in place of these jumps and of all that borrow their bytes; all of those, ascending."""
+        """Breakpoints in place of these jumps and of all that borrow their bytes; all of those, ascending.
+
+        Raises OSError(EBUSY), with nothing done, while a thread blocks SIGTRAP.
+        """
         found: dict[int, Aggregate] = {}
         left = list(places)
         while left:
@@ -200,6 +206,7 @@ class JumpOptimizer:
                 left += self._over(place.address)
         every = [found[address] for address in sorted(found)]
         if every:
+            patching.check_traps()
             restore([self._jumps[place.address] for place in every])
         return every
 
@@ -222,12 +229,18 @@ class JumpOptimizer:
                 self._worker.cancel()
 
     def run(self) -> None:
-        """First back, then forth (KP-65)."""
+        """First back, then forth (KP-65).
+
+        Raises OSError(EBUSY), with nothing done, while breakpoints are needed to take something back and a thread blocks
+        SIGTRAP.
+        """
         with patching.patching():
             self._take_back()
             self._write()
 
     def _take_back(self) -> None:
+        if self._leaving:
+            patching.check_traps()
         leaving, self._leaving = self._leaving, {}
         every = self._restore(place for place in leaving.values() if place.covered)
         for place in every:
@@ -316,7 +329,10 @@ class _Worker:
     def _work(self) -> None:
         while True:
             self._wait()
-            self._optimizer.run()
+            try:
+                self._optimizer.run()
+            except OSError as error:
+                log.warning("jumps of kprobes are taken back later: %s", error)
             if self._optimizer.busy:
                 self.kick()
 
@@ -332,7 +348,10 @@ switch.optimizer = jump_optimizer
 
 
 def wait_for_kprobe_optimizer() -> None:
-    """Return when everything that was queued has become a jump, or has gone back."""
+    """Return when everything that was queued has become a jump, or has gone back.
+
+    Raises OSError(EBUSY) naming the thread, if one blocks SIGTRAP and breakpoints are needed to take something back.
+    """
     while jump_optimizer.busy:
         jump_optimizer.run()
     jump_optimizer.settled()
@@ -352,6 +371,8 @@ def set_kprobes_optimization(value: int) -> None:
     if value not in (0, 1):
         raise OSError(errno.EINVAL, f"kprobes-optimization is 0 or 1, not {value}")
     with patching.patching():
+        if not value and any(place.covered for place in aggregates.values()):
+            patching.check_traps()
         jump_optimizer.allowed = bool(value)
         for place in list(aggregates.values()):
             if value and place.armed and not place.on_ftrace:

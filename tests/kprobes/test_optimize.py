@@ -409,3 +409,64 @@ def test_every_refusal_names_its_rule():
     assert refusal is not None
     assert refusal.rule == "indirect jump"
     assert f"{starts[3]:#x}" in refusal.reason
+
+
+@isolated
+def test_a_forked_child_has_jumps_of_its_own():
+    """Landings, detours and text are the child's; so is the optimiser's thread"""
+    import os
+
+    import kprobes
+
+    _, starts, call = setup()
+    seen = []
+    probes = [probe(at, lambda _p, regs: seen.append(regs.ip)) for at in (starts[1], starts[6])]
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[1])
+    assert is_jump(starts[6])
+    child = os.fork()
+    if not child:
+        good = call(3, 4) == 7 and len(seen) == 2
+        kprobes.unregister_kprobe(probes[0])
+        deadline = time.monotonic() + 10
+        while probes[0].registered or is_jump(starts[1]):
+            good = good and time.monotonic() < deadline
+            if not good:
+                break
+            time.sleep(0.01)
+        os._exit(0 if good and call(3, 4) == 7 and len(seen) == 3 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert is_jump(starts[1])
+    assert call(3, 4) == 7
+    assert len(seen) == 2
+
+
+@isolated
+def test_a_thread_that_blocks_sigtrap_is_named():
+    """HAZARDS: breakpoints are needed to take a jump back"""
+    import signal
+
+    import kprobes
+
+    _, starts, call = setup()
+    probe(starts[2])
+    kprobes.wait_for_kprobe_optimizer()
+    ready, done = threading.Event(), threading.Event()
+
+    def blocking():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=blocking, name="blocker")
+    thread.start()
+    ready.wait()
+    with pytest.raises(OSError, match="SIGTRAP is blocked in") as refused:
+        kprobes.set_kprobes_optimization(0)
+    assert refused.value.errno == errno.EBUSY
+    assert is_jump(starts[2])
+    done.set()
+    thread.join()
+    kprobes.set_kprobes_optimization(0)
+    assert not is_jump(starts[2])
+    assert call(3, 4) == 7
