@@ -29,6 +29,7 @@ from ftrace.records import (
 from ftrace.recursion import CREDIT, FTRACE, INSIDE, LIST, SWITCH, trylock, unlock
 from ftrace.rethook import (
     EXIT_FROM_STUB,
+    drop_above,
     drop_dead,
     entry_ip,
     find_return,
@@ -320,8 +321,9 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
 
 
 @native
-def ftrace_cancel(task: ptr[Task]) -> void:
-    """The entry handler of a fast hit returned non-zero: undo the hook (FP-34)."""
+def ftrace_cancel(task: ptr[Task], frame: u64) -> void:
+    """The entry handler of a fast hit, whose return slot is at `frame`, returned non-zero: undo the hook (FP-34)."""
+    drop_above(task, frame)
     node = task.top
     pool_give(task, probes_of(node).items[0].probe)
     signal_fence()

@@ -52,7 +52,6 @@ class CounterLines:
         if self._used == tasks.COUNTER_LINES:
             raise OSError(errno.ENOSPC, f"more than {tasks.COUNTER_LINES} probes are registered")
         self._used += 1
-        self.runtime.image.variable("counter_lines_used").value = self._used * tasks.Counters.size
         return tasks.COUNTERS + (self._used - 1) * tasks.Counters.size
 
     def give(self, offset: int) -> None:

@@ -16,7 +16,6 @@ from sandbox.native import (
     array,
     bool_,
     cast,
-    global_var,
     i64,
     load,
     native,
@@ -30,25 +29,11 @@ from sandbox.native import (
     volatile_store,
     zeroed,
 )
-from sandbox.tasks import COUNTERS, HITS_MASK, Task, claimed_high, counters, current, task_at
+from sandbox.tasks import Task, claimed_high, current, task_at
 
 _SYS_SCHED_YIELD, _SYS_NANOSLEEP = 24, 35
 _YIELDS = 200
 _NAP = 50_000
-_LINE = 64
-
-lines_used = global_var(u64, 0, name="counter_lines_used")
-"""Bytes of counter lines that have ever been in use."""
-
-
-@native
-def hits_of(task: ptr[Task]) -> u64:
-    total: u64 = 0
-    offset: u64 = 0
-    while offset < lines_used:
-        total += volatile_load(addressof(counters(task, cast(u32, COUNTERS + offset)).tally)) & HITS_MASK
-        offset += _LINE
-    return total
 
 
 @native
@@ -75,12 +60,10 @@ def is_elsewhere(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
 def wait_for_task(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
     """Return once the task has been seen outside, or has begun another outermost hit. False: it waits like this itself.
 
-    On the fast path those can only be told by the hits counted, which nested ones move too.
+    On the fast path nothing tells one hit from the next; it is over soon, and the task is seen outside before long.
     """
     rounds: u64 = 0
     serial = volatile_load(addressof(task.serial))
-    hits: u64 = 0
-    nested: u64 = 0
     while volatile_load(addressof(task.rec)) != 0 and volatile_load(addressof(task.serial)) == serial:
         if is_elsewhere(task, lists, count):
             return True
@@ -89,12 +72,6 @@ def wait_for_task(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
         if rounds < _YIELDS:
             syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
         else:
-            now = hits_of(task)
-            nested_now = volatile_load(addressof(task.nested))
-            if rounds > _YIELDS and now != hits and nested_now == nested:
-                return True
-            hits = now
-            nested = nested_now
             nap()
         rounds += 1
     return True

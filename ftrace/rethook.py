@@ -139,6 +139,23 @@ def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
 
 
 @native
+def drop_above(task: ptr[Task], frame: u64) -> void:
+    """Take off what is newer than the call whose return slot is at `frame`, and cannot return any more."""
+    while task.top != task.bottom and frame_of(task.top) != frame:
+        if task.top.stub == EMPTY:
+            pop(task)
+        else:
+            node_abandon(task, task.top)
+
+
+@native
+def node_leave(task: ptr[Task], node: ptr[Node]) -> void:
+    """A fast call returns, and newer nodes are on top: the handler of a signal hooked calls and jumped past them."""
+    drop_above(task, frame_of(node))
+    node_release(task, node)
+
+
+@native
 def is_dead(node: ptr[Node], frame: u64) -> bool_:
     """Whether a node's call cannot return any more, seen from a call whose return slot is at `frame` (HAZARDS: liveness)."""
     own = frame_of(node)

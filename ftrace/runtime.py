@@ -40,6 +40,7 @@ FUNCTIONS = (
     rethook.tasks_after_fork,
     rethook.rethook_find_ret_addr,
     rethook.pool_after_fork,
+    rethook.node_leave,
     dispatch.dispatch_entry,
     dispatch.dispatch_slow,
     dispatch.dispatch_exit,

@@ -22,9 +22,12 @@ $regs_image
     cmp $LIMIT(%r11), %r8
     ja both_regs_complete
     mov $ITEM_COUNTERS(%r10), %edx
-    mov $$$HIT_WITH_CREDIT, %rsi
-    add %rsi, $TALLY(%r11,%rdx)
+    mov $$$HIT_WITH_CREDIT, %r8
+    add %r8, $TALLY(%r11,%rdx)
     js both_regs_no_credit
+    cmp %rsi, $TOP(%r11)
+    jne both_regs_no_credit
+    lea $NODE(%rsi), %r8
     mov %r8, $TOP(%r11)
     mov 176(%rsp), %rsi
     mov 184(%rsp), %rdx
@@ -75,6 +78,7 @@ both_regs_redirect:  # the hooked function is not to run: its stand-in returns t
     jmp entry_redirect
 both_regs_cancel:
     mov %fs:$TASK, %rdi
+    lea 184(%rsp), %rsi
     call ftrace_cancel
 entry_regs_done:
     mov 176(%rsp), %rsi
@@ -87,7 +91,7 @@ $unimage
     test %rsp, %rsp
     ret
 both_regs_no_credit:
-    sub %rsi, $TALLY(%r11,%rdx)
+    sub %r8, $TALLY(%r11,%rdx)
 both_regs_complete:
 $unimage
     lea 48(%rsp), %rsp
@@ -118,7 +122,7 @@ $regs_image
 
 EXIT_REGS = """
 # Return of a call to such a site. r11 = node, r10 = probe list; every other register is the function's.
-#   stack inside: pt_regs (168 bytes), 16 bytes of padding, the parent at 184(%rsp), where `ret` goes
+#   stack inside: pt_regs (168 bytes), padding, the node at 176(%rsp), the parent at 184(%rsp), where `ret` goes
     .globl ftrace_exit_regs
     .p2align 6
 ftrace_exit_regs:
@@ -140,6 +144,7 @@ ftrace_exit_regs:
     push $PARENT(%r11)
     push $$-1
 $push_image
+    mov %r11, 176(%rsp)
     mov $PROBES(%r11), %r10
     mov %fs:$TASK, %rax
     mov %r10d, $LIST(%rax)
@@ -155,7 +160,7 @@ $push_image
     cld
     call *$ITEM_EXIT(%r10)
     mov %fs:$TASK, %r11
-    mov $TOP(%r11), %r8
+    mov 176(%rsp), %r8
     mov $PROBES(%r8), %r10
     mov $ITEM_COUNTERS(%r10), %esi
     mov $$$CREDIT_UNIT, %rax
@@ -165,8 +170,11 @@ $push_image
     jne 7f
 5:  mov $PARENT(%r8), %rax
     mov %rax, 184(%rsp)
-    subq $$$NODE, $TOP(%r11)
-    movq $$0, $REC(%r11)
+    cmp %r8, $TOP(%r11)
+    jne 8f
+    sub $$$NODE, %r8
+    mov %r8, $TOP(%r11)
+6:  movq $$0, $REC(%r11)
 $unimage
     lea 56(%rsp), %rsp
     ret
@@ -174,6 +182,12 @@ $unimage
     mov %r11, %rdi
     call pool_donate
     mov %fs:$TASK, %r11
-    mov $TOP(%r11), %r8
+    mov 176(%rsp), %r8
     jmp 5b
+8:  # a signal's handler has jumped past calls that it hooked
+    mov %r11, %rdi
+    mov %r8, %rsi
+    call node_leave
+    mov %fs:$TASK, %r11
+    jmp 6b
 """

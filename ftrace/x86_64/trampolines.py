@@ -91,9 +91,12 @@ $save
     cmp $LIMIT(%r11), %r8
     ja 8f
     mov $ITEM_COUNTERS(%r10), %edx
-    mov $$$HIT_WITH_CREDIT, %rsi
-    add %rsi, $TALLY(%r11,%rdx)
+    mov $$$HIT_WITH_CREDIT, %r8
+    add %r8, $TALLY(%r11,%rdx)
     js 7f
+    cmp %rsi, $TOP(%r11)
+    jne 7f
+    lea $NODE(%rsi), %r8
     mov %r8, $TOP(%r11)
     mov 32(%rsp), %rsi
     mov 40(%rsp), %rdx
@@ -114,6 +117,7 @@ $restore
     push %r10
     push %r10
     mov %fs:$TASK, %rdi
+    lea 72(%rsp), %rsi
     call ftrace_cancel
     pop %rax
     pop %rax
@@ -122,7 +126,7 @@ $restore
 $restore
     test %rsp, %rsp
     ret
-7:  sub %rsi, $TALLY(%r11,%rdx)
+7:  sub %r8, $TALLY(%r11,%rdx)
 8:
 $restore
     jmp ftrace_entry_complete
@@ -157,7 +161,7 @@ NO_ENTRY = """
 EXIT_FAST = """
 # Return of a call to a site with one native probe that has an exit handler. The list was read before this task is marked
 # as inside, so the probe is asked afterwards whether it has been unregistered meanwhile: then nobody waits for us.
-#   r11 = node, r10 = probe list; rax, rdx, rcx = the function's results
+#   r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results
 #   stack inside: rdx, then the parent in the return slot, where `ret` and unwinders find it
     .globl $name
     .p2align 6
@@ -179,6 +183,7 @@ $name:
     push $PARENT(%r11)
     push %rdx
     mov 8(%rsp), %rdx
+    mov %r11, %r9
 $data
     mov $RECORD_IP(%rsi), %rsi
     call *$ITEM_EXIT(%r10)
@@ -188,23 +193,38 @@ $data
     add %r8, $TALLY(%r11,%rsi)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     jne 7f
-5:  pop %rdx
-    subq $$$NODE, $TOP(%r11)
+5:  cmp %r9, $TOP(%r11)
+    jne 8f
+    pop %rdx
+    sub $$$NODE, %r9
+    mov %r9, $TOP(%r11)
     movq $$0, $REC(%r11)
     ret
 7:  # the pool is shared by now
     push %rax
     push %rcx
+    push %r9
     push %r11
-    sub $$8, %rsp
     mov %rdi, %rsi
     mov %r11, %rdi
     call pool_donate
-    add $$8, %rsp
     pop %r11
+    pop %r9
     pop %rcx
     pop %rax
     jmp 5b
+8:  # a signal's handler has jumped past calls that it hooked
+    push %rax
+    push %rcx
+    mov %r11, %rdi
+    mov %r9, %rsi
+    call node_leave
+    mov %fs:$TASK, %r11
+    pop %rcx
+    pop %rax
+    pop %rdx
+    movq $$0, $REC(%r11)
+    ret
 4:  mov %fs:$TASK, %rdi
     movq $$0, $REC(%rdi)
     jmp ftrace_exit_from_list

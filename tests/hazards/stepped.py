@@ -43,6 +43,7 @@ DRIVER = r"""
 #include <sys/syscall.h>
 #include <unistd.h>
 static long (*path)(long);
+static long (*aside)(long);
 static volatile long handled, wrong, lost;
 static void *lost_at[16];
 static long pid, tid;
@@ -51,7 +52,7 @@ static void *drive_start, *drive_end;
 static void on_signal(int s, siginfo_t *info, void *context) {
     void *frames[64];
     long x = handled++, found = 0;
-    if (path(x) != 4 * x + 6) wrong++;
+    if (aside) { if (aside(x) != x + 1) wrong++; } else if (path(x) != 4 * x + 6) wrong++;
     long n = backtrace(frames, 64);
     for (long i = 0; i < n; i++) found |= frames[i] >= drive_start && frames[i] < drive_end;
     if (!found) lost_at[lost++ & 15] = (void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
@@ -62,10 +63,10 @@ __attribute__((noipa)) long drive(long rounds) {
     for (long i = 0; i < rounds; i++) if (call(i) != 4 * i + 6) wrong++;
     return wrong;
 }
-void prepare(long (*f)(long), void *start, void *end) {
+void prepare(long (*f)(long), long (*g)(long), void *start, void *end) {
     void *frames[4];
     backtrace(frames, 4);
-    path = f; pid = getpid(); tid = syscall(SYS_gettid);
+    path = f; aside = g; pid = getpid(); tid = syscall(SYS_gettid);
     drive_start = start; drive_end = end;
     struct sigaction ignore = { .sa_handler = SIG_IGN }, sa = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_NODEFER };
     sigaction(SIGUSR1, &sa, 0); sigaction(SIGUSR2, &ignore, 0); sigaction(SIGURG, &ignore, 0);
@@ -75,23 +76,32 @@ void told(long *numbers, void **places) {
     for (int i = 0; i < 16; i++) places[i] = lost_at[i];
 }
 """
+JUMPS = r"""
+#include <setjmp.h>
+static __thread jmp_buf back;
+__attribute__((noipa)) void jumps(long x) { longjmp(back, 1); }
+__attribute__((noipa)) long around(long x) { volatile long y = x; if (!setjmp(back)) jumps(x); return y + 1; }
+"""
+"""What the handler of the signal calls where it is to leave a hooked call behind that never returns."""
 NAMES = ("leaf", "middle", "on_path")
 FOREIGN = "#include <stdatomic.h>\nstatic atomic_long n; int nothing(void *fp, unsigned long ip) { n++; return 0; }\n"
 CALLS_IN_PATH = {IR: 4, TAIL: 3}
 
 
 class Manner:
-    """How the functions are probed: a program, its stubs, the attachments."""
+    """How the functions are probed: a program, its stubs, the attachments. `jumping`: see JUMPS."""
 
-    def __init__(self, attach: Callable[[], list[Any]], program: str = IR, flavour: str = "fentry") -> None:
-        self.attach, self.program, self.flavour = attach, program, flavour
+    def __init__(
+        self, attach: Callable[[], list[Any]], program: str = IR, flavour: str = "fentry", jumping: bool = False
+    ) -> None:
+        self.attach, self.program, self.flavour, self.jumping = attach, program, flavour, jumping
 
 
-def _attach(**options: Any) -> list[Any]:
+def _attach(*more: str, **options: Any) -> list[Any]:
     import fprobe
 
     options.setdefault("nr_maxactive", 1000 if "exit" in options or "action" in options else 0)
-    return [fprobe.attach(list(NAMES), **options)]
+    return [fprobe.attach([*NAMES, *more], **options)]
 
 
 def _action(name: str, **options: Any) -> list[Any]:
@@ -107,6 +117,12 @@ def _foreign() -> list[Any]:
 
 def _two() -> list[Any]:
     return _attach(entry=tally_entry, exit=tally_exit, entry_data_size=8) + _action("Stat")
+
+
+def _jumps() -> list[Any]:
+    import fprobe
+
+    return [fprobe.attach(["jumps"], action=fprobe.Stat(), nr_maxactive=1000)]
 
 
 BOTH: dict[str, Any] = {"entry": tally_entry, "exit": tally_exit}
@@ -134,6 +150,12 @@ MANNERS: dict[str, Manner] = {
     "tail calls, two probes": Manner(_two, TAIL),
     "mcount": Manner(lambda: _attach(**BOTH), IR, "mcount"),
     "mcount, two probes": Manner(_two, IR, "mcount"),
+    "jumps, both": Manner(lambda: _attach("jumps", **BOTH, entry_data_size=8), jumping=True),
+    "jumps, cancel at entry": Manner(lambda: _attach(entry=tally_cancel, exit=tally_exit) + _jumps(), jumping=True),
+    "jumps, registers": Manner(lambda: _attach("jumps", **REGS, entry_data_size=8), jumping=True),
+    "jumps, two nodes": Manner(lambda: _attach("jumps", **BOTH, nr_maxactive=2), jumping=True),
+    "jumps, tail calls": Manner(lambda: _attach("jumps", **BOTH), TAIL, jumping=True),
+    "jumps, mcount": Manner(lambda: _attach("jumps", **BOTH), IR, "mcount", jumping=True),
     "nothing": Manner(list),
 }
 
@@ -156,12 +178,15 @@ def _spans(module: Any, attachments: list[Any]) -> list[tuple[int, int]]:
     return spans
 
 
-def check(manner: Manner, attachments: list[Any], notes: list[Any], calls: int) -> list[str]:
-    """What is wrong with the counts of `calls` calls of the path."""
+def check(manner: Manner, attachments: list[Any], notes: list[Any], rounds: int, handled: int) -> list[str]:
+    """What is wrong with the counts of that many calls of the path, and by the handler of the signal."""
     complaints = []
-    expected = calls * CALLS_IN_PATH[manner.program]
+    in_path = CALLS_IN_PATH[manner.program]
     for probe, note in zip(attachments, notes, strict=True):
         counts = probe.counts
+        jumped = handled if manner.jumping and "jumps" in probe.target else 0
+        expected = 0 if probe.target == ["jumps"] else rounds * in_path
+        expected += jumped if manner.jumping else handled * in_path
         of_exits = counts.missed_nodes if probe.fp.exit_handler else 0
         missed_at_entry = counts.missed - of_exits
         if not expected - missed_at_entry <= counts.hits <= expected:
@@ -170,11 +195,12 @@ def check(manner: Manner, attachments: list[Any], notes: list[Any], calls: int) 
             complaints.append(f"misses for no reason: {counts}")
         if probe.fp.entry_handler in (tally_entry, tally_entry_regs, tally_cancel) and note[0] != counts.hits:
             complaints.append(f"{note[0]} entries: {counts}")
-        hooked = 0 if probe.fp.entry_handler is tally_cancel else counts.hits - of_exits
-        if (
-            probe.fp.exit_handler in (tally_exit, tally_exit_alone, tally_exit_regs)
-            and not hooked - counts.missed <= note[1] <= hooked
-        ):
+        hooked = 0 if probe.fp.entry_handler is tally_cancel else counts.hits - of_exits - jumped
+        if probe.fp.exit_handler in (
+            tally_exit,
+            tally_exit_alone,
+            tally_exit_regs,
+        ) and not hooked - counts.missed <= note[1] <= hooked + min(of_exits, jumped):
             complaints.append(f"{note[1]} exits of {hooked}: {counts}")
         if note[2]:
             complaints.append(f"{note[2]} exits had not the data of their entry")
@@ -196,6 +222,7 @@ def main(name: str, rounds: int, into: str = "") -> int:
     manner = MANNERS[name]
     module = sandbox.load(manner.program, name="stepped", flavour=manner.flavour)
     driver = load_c(DRIVER)
+    aside = load_c(JUMPS) if manner.jumping else None
     attachments = manner.attach()
     notes = [(ctypes.c_uint64 * 3)() for _ in attachments]
     for probe, note in zip(attachments, notes, strict=True):
@@ -203,14 +230,17 @@ def main(name: str, rounds: int, into: str = "") -> int:
             probe.fp.action = ctypes.addressof(note)
         probe.attach()
     drive = driver.symbol("drive")
-    driver["prepare"](module["on_path"], drive.address, drive.end)
+    driver["prepare"](module["on_path"], aside["around"] if aside else None, drive.address, drive.end)
     _tell(_spans(module, attachments), into)
     sys.stdin.readline()
     driver["drive"](rounds)
+    if manner.jumping:
+        module["on_path"](0)  # the next hooked call finds those that never returned
+        rounds += 1
     numbers, places = (ctypes.c_long * 3)(), (ctypes.c_void_p * 16)()
     driver["told"](numbers, places)
     handled, wrong, lost = numbers
-    complaints = check(manner, attachments, notes, handled + rounds)
+    complaints = check(manner, attachments, notes, rounds, handled)
     complaints += [f"{wrong} wrong results"] if wrong else []
     complaints += [
         f"{lost} backtraces end before the driver, from {[symbol_table.describe(p) for p in places if p]}"

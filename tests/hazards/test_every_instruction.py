@@ -58,7 +58,7 @@ def test_a_signal_at_every_instruction(manner: str) -> None:
 @pytest.mark.stress
 @pytest.mark.parametrize("manner", MANNERS)
 def test_a_signal_at_every_instruction_each_time(manner: str) -> None:
-    hold(manner, every=True)
+    hold(manner, every=not MANNERS[manner].jumping)  # or each round of a search finds one more dead call
 
 
 if __name__ == "__main__":
