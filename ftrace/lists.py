@@ -16,11 +16,16 @@ from ftrace.records import (
     Item,
     ProbeList,
 )
+from sandbox.x86_64 import shadow_stacks
 
 if TYPE_CHECKING:
     from ftrace.probe import NativeProbe
     from ftrace.runtime import Runtime
 
+_NOT_UNDER_SHADOW_STACKS = (
+    "the return of a function with its stub after the prologue (mcount) cannot be hooked: its return address would be "
+    "exchanged, for which a user shadow stack (CET) ends the process"
+)
 _ITEMS = ProbeList.offset("items")
 _FAST_DATA = 64
 """The most entry data, in bytes, that the fast trampolines clear."""
@@ -35,6 +40,8 @@ class ListRecord:
     def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...], after_prologue: bool) -> None:
         if len(probes) > MAX_PROBES_PER_SITE:
             raise OSError(errno.ENOSPC, f"more than {MAX_PROBES_PER_SITE} probes on one function")
+        if after_prologue and any(probe.native.kind & HAS_EXIT for probe in probes) and shadow_stacks.in_use():
+            raise OSError(errno.EOPNOTSUPP, _NOT_UNDER_SHADOW_STACKS)
         self.probes = probes
         self.after_prologue = after_prologue
         self.sites = 0

@@ -433,3 +433,29 @@ def test_other_stacks_a_coroutine_whose_stack_adjoins_the_threads():
     _, probe = counting(["leaf", "yields", "resume"], nr_maxactive=16)
     with probe:
         assert module["on_adjacent_stacks"](100) == expected
+
+
+@isolated
+def test_cet_shadow_stacks_the_classic_swap_is_refused_with_the_reason():
+    """The balanced hook pairs its calls and returns; the swap of stubs after the prologue does not."""
+    import errno
+
+    import fprobe
+    import sandbox
+    from sandbox.x86_64 import shadow_stacks
+
+    shadow_stacks.in_use = lambda: True  # as on a machine and in a process that has them
+    ir = "define i64 @{0}(i64 %x) noinline {{ %r = add i64 %x, 1  ret i64 %r }}\n"
+    late = sandbox.load(ir.format("late"), name="late", flavour="mcount")
+    early = sandbox.load(ir.format("early"), name="early")
+    with fprobe.attach("late", entry=lambda *hit: 0) as probe:
+        assert late["late"](1) == 2
+        try:
+            fprobe.attach("late", exit=lambda *hit: None).attach()
+        except OSError as error:
+            assert error.errno == errno.EOPNOTSUPP and "CET" in str(error) and "mcount" in str(error)
+        else:
+            raise AssertionError("an exchanged return address would end the process")
+        assert late["late"](1) == 2 and probe.hits == 2
+    with fprobe.attach("early", exit=lambda *hit: None) as probe:
+        assert early["early"](1) == 2 and probe.hits == 1
