@@ -67,6 +67,7 @@ class Aggregate:
         self.record_address = (ctypes.addressof(self._memory) + 63) & -64
         self.record: Any = Record.ctypes.from_address(self.record_address)
         self.record.address = address
+        self.record.children = ctypes.addressof(_nobody)
         self._list: Any = None
 
     @property
@@ -155,8 +156,8 @@ class Aggregate:
         new = _child_list(self.children)
         self.record.children = ctypes.addressof(new)
         if self._list is not None:
-            retired.append((self._list, [child.native for child in self.children]))
-        self._list = new
+            retired.append(self._list)
+        self._list = (new, [(child.native, child.codes) for child in self.children])
 
     # -- the text -----------------------------------------------------------------------------------------------
 
@@ -181,6 +182,10 @@ def _child_list(children: Sequence[kprobe]) -> Any:
     addresses = (ctypes.c_uint64 * len(children)).from_buffer(buffer, ChildList.offset("children"))
     addresses[:] = [child.native_address for child in children]
     return buffer
+
+
+_nobody = _child_list([])
+"""What a place runs before its first probe is on it."""
 
 
 def between(start: int, end: int) -> list[Aggregate]:

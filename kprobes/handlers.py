@@ -61,7 +61,12 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
 
 def is_plain(handler: Any) -> bool:
     """Whether a pre_handler keeps every register but rax and r11, and does not look at those of the hit."""
-    return isinstance(handler, HandlerFunction) and handler.options.cc == "preserve_most" and not handler.uses(1)
+    return isinstance(handler, HandlerFunction) and _ignores_registers(handler)
+
+
+@cache
+def _ignores_registers(handler: HandlerFunction) -> bool:
+    return handler.options.cc == "preserve_most" and not handler.uses(1)
 
 
 def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:

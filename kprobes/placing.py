@@ -93,7 +93,6 @@ def prepare(place: Place, on_ftrace: bool) -> Aggregate:
     if on_ftrace:
         made.on_ftrace = True
         made.record.length, made.record.original = len(NOP5), NOP5[0]
-        made.publish()
         made.enlist()
         return made
     if not _is_boundary(place):
@@ -110,7 +109,6 @@ def prepare(place: Place, on_ftrace: bool) -> Aggregate:
         made.prepare(insn)
     except OverflowError as overflow:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {overflow}") from None
-    made.publish()
     made.enlist()
     return made
 

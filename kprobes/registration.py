@@ -78,7 +78,8 @@ class kprobe:
         self.asks_of_faults = 0
         """1: it has a fault_handler; 2: one that is no native function."""
         self._flags = flags
-        self._codes: tuple[Code, ...] = ()
+        self.codes: tuple[Code, ...] = ()
+        """Its handlers' code, and what keeps it alive."""
         self._return_probe = 0
         self.python_unsafe = python_unsafe
         self.calls_python = False
@@ -222,7 +223,7 @@ def _build(p: kprobe) -> None:
     child.fault, child.fault_cookie = fault.address, fault.cookie or p.native_address
     child.kind |= FAULT_FOREIGN * fault.foreign | FAULT_PYTHON * fault.python
     p.asks_of_faults = 2 if fault.foreign else int(bool(fault.address))
-    p._codes = (pre, post, fault)
+    p.codes = (pre, post, fault)
 
 
 def _pre_of(handler: Callable[..., Any]) -> Callable[..., Any]:
