@@ -74,6 +74,8 @@ class fprobe:
         self._flags = flags
         self._final = Counts()
         self._handlers: tuple[Resolved, ...] = ()
+        self._claimed = False
+        """Whether it is being registered at this moment."""
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -142,7 +144,6 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
     """
     if fp is None or filter is None:
         raise OSError(errno.EINVAL, "register_fprobe needs an fprobe and a filter")
-    _begin(fp)
 
     def install() -> int:
         ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
@@ -163,7 +164,6 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     count = len(addrs) if num is None and addrs is not None else num
     if fp is None or addrs is None or count is None or not 0 < count <= len(addrs):
         raise OSError(errno.EINVAL, "register_fprobe_ips needs an fprobe and at least one address")
-    _begin(fp)
     chosen = list(addrs[:count])
 
     def install() -> int:
@@ -200,9 +200,13 @@ def _addresses_of(names: list[str]) -> list[int]:
 
 
 def _begin(fp: fprobe) -> None:
-    """What every registration starts with: a live one is refused without side effects (FP-20), nmissed is 0 (FP-10)."""
-    if fp.registered:
-        raise OSError(errno.EBUSY, "this fprobe is registered already")
+    """What every registration starts with: one that is live, or on its way in another thread, is refused without side
+    effects (FP-20); nmissed is 0 (FP-10).
+    """
+    with tracer().table.lock:
+        if fp.registered or fp._claimed:
+            raise OSError(errno.EBUSY, "this fprobe is registered already")
+        fp._claimed = True
     fp._final = Counts()
     fp.errors = HandlerErrors()
     ftrace.ftrace_free_filter(fp.ops)
@@ -210,6 +214,7 @@ def _begin(fp: fprobe) -> None:
 
 def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
     """Filter, pool, native half, sites, in this order; a failure undoes what was done (FP-18)."""
+    _begin(fp)
     try:
         count = install_filter()
         probe = _build(fp, _pool_size(fp, count))
@@ -220,6 +225,8 @@ def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
     except BaseException:
         ftrace.ftrace_free_filter(fp.ops)
         raise
+    finally:
+        fp._claimed = False
 
 
 def _pool_size(fp: fprobe, count: int) -> int:
