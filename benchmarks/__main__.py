@@ -6,7 +6,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import breakpoints, compared, compiling, machine, probes, processes, reference, report, scale
+from benchmarks import (
+    breakpoints,
+    compared,
+    compiling,
+    machine,
+    probes,
+    processes,
+    reference,
+    report,
+    scale,
+    situations,
+)
 from benchmarks.measure import Row, measure, summarise
 from benchmarks.processes import Samples
 
@@ -20,6 +31,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
     return before, [
         *reference.rows(calls),
         *probes.rows(calls),
+        *situations.rows(calls),
         *compared.rows(calls),
         *breakpoints.rows(calls, functions),
         *compiling.rows(),

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from ftrace.dispatch import pt_regs
-from sandbox.native import global_var, i32, native, ptr, u64, void
+from sandbox.native import global_var, i32, native, null, ptr, u64, void
 
 mismatches = global_var(u64, 0)
 total = global_var(u64, 0)
@@ -24,6 +24,14 @@ def remember(fp: u64, ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
 
 
 @native(cc="preserve_most")
+def remember_if_hooked(fp: u64, ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    """`remember`, where there may be no return node and so no data."""
+    if data != null:
+        data[0] = ip ^ ret_ip
+    return 0
+
+
+@native(cc="preserve_most")
 def compare(fp: u64, ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     """Count the calls that do not return to there."""
     global mismatches
@@ -36,6 +44,14 @@ def read_argument(fp: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: u64) 
     """Add up the first arguments."""
     global total
     total += regs.di
+    return 0
+
+
+@native(cc="preserve_most")
+def read_two_arguments(fp: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: u64) -> i32:
+    """Add up the first two arguments."""
+    global total
+    total += regs.di + regs.si
     return 0
 
 

@@ -115,14 +115,14 @@ def _threads(calls: int) -> Sample:
     """
     run = program.timed_loop(program.program(), "work", calls)
     with both_native("work") as probe:
-        alone, alone_cpu = _at_once(run, calls, 1)
-        together, together_cpu = _at_once(run, calls, 2)
+        alone, alone_cpu = at_once(run, calls, 1)
+        together, together_cpu = at_once(run, calls, 2)
         counts = probe.counts
     ratios = {"ratio": 2 * alone / together, "cpu_ratio": 2 * alone_cpu / together_cpu}
     return Sample(alone, together, 3 * calls, counts.hits, counts.missed, extra=ratios)
 
 
-def _at_once(run: Callable[[], float], calls: int, number: int) -> tuple[float, float]:
+def at_once(run: Callable[[], float], calls: int, number: int) -> tuple[float, float]:
     """Nanoseconds per call of threads that start together: by the clock, and of CPU time; means over the threads."""
     barrier = threading.Barrier(number)
     found: list[tuple[float, float]] = []

@@ -69,6 +69,13 @@ define i64 @ticks(ptr %target) #1 {
   ret i64 %taken
 }
 """
+_TAIL = """
+define i64 @tail(i64 %x) #0 {
+  %a = mul i64 %x, 3
+  %r = musttail call i64 @work(i64 %a)
+  ret i64 %r
+}
+"""
 _ATTRIBUTES = """
 attributes #0 = { noinline nounwind "no-builtins" }
 attributes #1 = { noinline nounwind "no-builtins" "notrace" }
@@ -86,8 +93,8 @@ def work_text(name: str = "work", traced: bool = True, prefix: str = "") -> str:
 
 
 def program_text() -> str:
-    """IR of the whole program: `loop`, `work`, `fib` and `ticks`."""
-    return "".join((loop_text(), work_text(), _FIB, _TICKS, _ATTRIBUTES))
+    """IR of the whole program: `loop`, `work`, `fib`, `ticks` and `tail`, which tail-calls `work`."""
+    return "".join((loop_text(), work_text(), _FIB, _TICKS, _TAIL, _ATTRIBUTES))
 
 
 def layout_text(random: Random) -> str:
