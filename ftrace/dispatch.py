@@ -7,7 +7,7 @@ They hold the order of FP-29, FP-31 and FP-37 for fprobes and of FT-42..44 for b
 from __future__ import annotations
 
 from ftrace.asynchronous import in_signal_handler
-from ftrace.pools import pool_give, pool_take
+from ftrace.pools import count_hit, pool_give, pool_take
 from ftrace.records import (
     ASSIST,
     CALLBACK,
@@ -59,7 +59,6 @@ from sandbox.native import (
     null,
     ptr,
     signal_fence,
-    single_add,
     struct,
     trap,
     u32,
@@ -196,11 +195,10 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
 def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     """FPROBE_FL_KPROBE_SHARED: not while a kprobe is running, and no kprobe while it runs (FP-31, FP-35)."""
     task = hit.task
-    line = counters(task, item.counters)
     if task.kprobe != 0:
-        line.missed_busy += 1
+        counters(task, item.counters).missed_busy += 1
         return
-    single_add(addressof(line.tally), 1)
+    count_hit(task, item.probe)
     task.kprobe = SHARED_BUSY
     run_entry(hit, item, bit_in_node)
     task.kprobe = 0
@@ -234,7 +232,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         line.missed_context += 1
         return
     if probe.kind & CALLBACK != 0:
-        single_add(addressof(line.tally), 1)
+        count_hit(task, probe)
         hit.item = item
         hit.bit = bit_in_node
         run_callback(hit, probe)
@@ -247,7 +245,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         if probe.kind & KPROBE_SHARED != 0:
             run_shared(hit, item, bit_in_node)
         else:
-            single_add(addressof(line.tally), 1)
+            count_hit(task, probe)
             run_entry(hit, item, bit_in_node)
     unlock(task, bit)
 

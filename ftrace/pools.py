@@ -36,7 +36,7 @@ from sandbox.native import (
     void,
     volatile_load,
 )
-from sandbox.tasks import CREDIT_UNIT, Counters, Task, claimed_high, counters, task_at
+from sandbox.tasks import CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
 
 _SYS_SCHED_YIELD = 24
 
@@ -48,10 +48,25 @@ def credits_of(line: ptr[Counters]) -> i64:
 
 @native(inline=True)
 def empty_credits(line: ptr[Counters]) -> i64:
-    """Take all credits out of a line that nobody else touches."""
-    credits = credits_of(line)
-    single_sub(addressof(line.tally), cast(u64, credits) << 48)
-    return credits
+    """Take all credits out of a line, whose hits may go on being counted meanwhile by `count_hit`."""
+    old = load(addressof(line.tally), "relaxed")
+    while not atomic_cas(addressof(line.tally), old, old & HITS_MASK, "acq_rel"):
+        old = load(addressof(line.tally), "relaxed")
+    return cast(i64, old) >> 48
+
+
+@native(inline=True)
+def count_hit(task: ptr[Task], probe: ptr[Probe]) -> void:
+    """One hit more, in the word that also holds credits, which another thread takes out while it switches the pool."""
+    line = counters(task, probe.counters)
+    task.rec |= CREDIT
+    signal_fence()
+    if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) == SWITCHING:
+        atomic_add(addressof(line.tally), 1, "relaxed")
+    else:
+        single_add(addressof(line.tally), 1)
+    signal_fence()
+    task.rec &= ~cast(u32, CREDIT)
 
 
 @native
@@ -144,16 +159,19 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
 def pool_give(task: ptr[Task], probe: ptr[Probe]) -> void:
     task.rec |= CREDIT
     signal_fence()
-    single_add(addressof(counters(task, probe.counters).tally), CREDIT_UNIT)
-    signal_fence()
     if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) != 0:
-        pool_donate(task, probe)
+        atomic_add(addressof(probe.pool_shared), 1, "acq_rel")
+    else:
+        single_add(addressof(counters(task, probe.counters).tally), CREDIT_UNIT)
+        signal_fence()
+        if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) != 0:
+            pool_donate(task, probe)
     task.rec &= ~cast(u32, CREDIT)
 
 
 @native
 def pool_donate(task: ptr[Task], probe: ptr[Probe]) -> void:
-    """Hand this task's credits to a pool that is shared; CREDIT is set."""
+    """Hand the credits to a pool that is shared by now, though it was not when a signal came between; CREDIT is set."""
     atomic_add(addressof(probe.pool_shared), empty_credits(counters(task, probe.counters)), "acq_rel")
 
 

@@ -22,7 +22,7 @@ from ftrace import (
     text_poke,
 )
 from ftrace.probe import live_probes
-from ftrace.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, ProbeList
+from ftrace.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
 from ftrace.x86_64.guarded_read import GUARDED_READ
@@ -45,6 +45,7 @@ FUNCTIONS = (
     dispatch.dispatch_slow,
     dispatch.dispatch_exit,
     dispatch.ftrace_cancel,
+    pools.pool_take,
     pools.pool_give,
     pools.pool_donate,
     pools.probe_set_flags,
@@ -85,7 +86,8 @@ def constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "CREDIT_UNIT": tasks.CREDIT_UNIT, "HIT_WITH_CREDIT": 1 - tasks.CREDIT_UNIT, "LIST_WORDS": ProbeList.offset("data_words"),
         "ITEM_PROBE": first_item + item.offset("probe"), "ITEM_ENTRY": first_item + item.offset("entry"),
         "ITEM_EXIT": first_item + item.offset("exit"), "ITEM_COUNTERS": first_item + item.offset("counters"),
-        "PROBE_FLAGS": 0, "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
+        "PROBE_FLAGS": 0, "PROBE_POOL": Probe.offset("pool_shared"),
+        "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
         "RECORD_IP": -stubs.RETURN_POINT,
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),

@@ -21,6 +21,9 @@ $regs_image
     lea $NODE(%rsi), %r8
     cmp $LIMIT(%r11), %r8
     ja both_regs_complete
+    mov $ITEM_PROBE(%r10), %rax
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rax)
+    jne both_regs_complete
     mov $ITEM_COUNTERS(%r10), %edx
     mov $$$HIT_WITH_CREDIT, %r8
     add %r8, $TALLY(%r11,%rdx)
@@ -162,10 +165,12 @@ $push_image
     mov %fs:$TASK, %r11
     mov 176(%rsp), %r8
     mov $PROBES(%r8), %r10
-    mov $ITEM_COUNTERS(%r10), %esi
-    mov $$$CREDIT_UNIT, %rax
-    add %rax, $TALLY(%r11,%rsi)
     mov $ITEM_PROBE(%r10), %rsi
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rsi)
+    jne 9f
+    mov $ITEM_COUNTERS(%r10), %edx
+    mov $$$CREDIT_UNIT, %rax
+    add %rax, $TALLY(%r11,%rdx)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rsi)
     jne 7f
 5:  mov $PARENT(%r8), %rax
@@ -178,7 +183,10 @@ $push_image
 $unimage
     lea 56(%rsp), %rsp
     ret
-7:  # the pool is shared by now
+9:  # the pool is shared
+    lock incq $PROBE_POOL(%rsi)
+    jmp 5b
+7:  # ... by now: a signal came in between
     mov %r11, %rdi
     call pool_donate
     mov %fs:$TASK, %r11

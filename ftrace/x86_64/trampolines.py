@@ -75,7 +75,7 @@ BOTH_FAST = """
 # A site with one native probe that has an exit handler. What can decline does so first; then the node is reserved (the
 # new top stored) before it is filled.
 #   stack inside: 4 saved registers, return into the stub at 32(%rsp), parent at 40(%rsp)
-#   rdi = address of the return slot, r8 = the new node; then the handler's arguments
+#   rdi = address of the return slot, then the probe, r8 = the new node; then the handler's arguments
 #   r10 = what the function finds in rax, once the handler's address is at hand
     .globl $name
     .p2align 6
@@ -90,6 +90,9 @@ $save
     lea $NODE(%rsi), %r8
     cmp $LIMIT(%r11), %r8
     ja 8f
+    mov $ITEM_PROBE(%r10), %rdi
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 8f
     mov $ITEM_COUNTERS(%r10), %edx
     mov $$$HIT_WITH_CREDIT, %r8
     add %r8, $TALLY(%r11,%rdx)
@@ -98,13 +101,13 @@ $save
     jne 7f
     lea $NODE(%rsi), %r8
     mov %r8, $TOP(%r11)
+    lea 40(%rsp), %rdx
     mov 32(%rsp), %rsi
+    mov %rdx, $FRAME(%r8)
     mov 40(%rsp), %rdx
-    mov %rdi, $FRAME(%r8)
     mov %r10, $PROBES(%r8)
     mov %rsi, $STUB(%r8)
     mov %rdx, $PARENT(%r8)
-    mov $ITEM_PROBE(%r10), %rdi
     mov $RECORD_IP(%rsi), %rsi
 $data
 $call
@@ -188,6 +191,8 @@ $data
     mov $RECORD_IP(%rsi), %rsi
     call *$ITEM_EXIT(%r10)
     mov %fs:$TASK, %r11
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 6f
     mov $ITEM_COUNTERS(%r10), %esi
     mov $$$CREDIT_UNIT, %r8
     add %r8, $TALLY(%r11,%rsi)
@@ -200,7 +205,10 @@ $data
     mov %r9, $TOP(%r11)
     movq $$0, $REC(%r11)
     ret
-7:  # the pool is shared by now
+6:  # the pool is shared
+    lock incq $PROBE_POOL(%rdi)
+    jmp 5b
+7:  # ... by now: a signal came in between
     push %rax
     push %rcx
     push %r9
