@@ -111,6 +111,10 @@ def _guard_offsets() -> dict[str, int]:
     }
 
 
+FORCE, FORCED = "FPROBE_FORCE", "breakpoints"
+"""Environment variable: what to do though something quicker would do, separated by commas."""
+
+
 class Runtime:
     """The linked hit path and what it needs of the process."""
 
@@ -133,7 +137,7 @@ class Runtime:
         self.faults = faults.FaultGuard(self)
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
-        self.force_breakpoints = 0
+        self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         memory.sync_cores()
         os.register_at_fork(after_in_child=self._after_fork)

@@ -55,6 +55,7 @@ class Stress:
         self.always = fprobe.attach(ALWAYS, entry=tally_entry, exit=tally_exit, entry_data_size=8, nr_maxactive=5000)
         self.always.fp.action = ctypes.addressof(self.notes)
         self.problems: list[str] = []
+        self.forced = runtime().force_breakpoints
         self.steps = self.forks = 0
         self._acting, self._over, self._idle = threading.Event(), threading.Event(), threading.Semaphore(0)
         self._threads = [threading.Thread(target=self._act, args=(actor,)) for actor in self.actors]
@@ -85,7 +86,7 @@ class Stress:
         for _ in range(4):
             time.sleep(STEP / 4)
             self.module["one_more"](self.random.getrandbits(40))
-            runtime().force_breakpoints = self.random.random() < 0.3
+            runtime().force_breakpoints = self.forced or self.random.random() < 0.3
             if self.random.random() < 0.05:
                 self._fork()
             elif self.random.random() < 0.01:

@@ -40,6 +40,27 @@ def test_probes_come_and_go_at_random_under_calls_signals_and_forks() -> None:
     print(run(3))
 
 
+MASKS = {
+    "no wide vectors": {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX,-ERMS"},
+    "breakpoints": {"FPROBE_FORCE": "breakpoints"},
+    "no memfd, no membarrier": {"FPROBE_DENY": "memfd,membarrier"},
+    "one CPU": {},
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.timeout(100)
+def test_the_same_on_machines_that_lack_something(mask: str) -> None:
+    """HAZARDS: this class of machine hides bugs. `make masks` runs the whole suite so."""
+    before = os.sched_getaffinity(0)
+    try:
+        if mask == "one CPU":
+            os.sched_setaffinity(0, {min(before)})
+        print(run(1, **MASKS[mask]))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(0)
 def test_probes_come_and_go_at_random_for_as_long_as_asked() -> None:
