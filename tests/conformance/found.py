@@ -12,6 +12,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,7 @@ def tests_in(source: str) -> Iterator[tuple[str, set[str]]]:
             yield node.name, ids_in_name(node.name) | ids_in_text(ast.get_docstring(node) or "")
 
 
+@cache
 def every_test() -> dict[str, set[str]]:
     """Node -> the statements that it names, for every test function there is."""
     found = {}
@@ -72,6 +74,7 @@ def every_scenario() -> dict[str, set[str]]:
     return found
 
 
+@cache
 def by_statement() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """For each id the tests, and the scenarios, that name it."""
     tests: dict[str, list[str]] = defaultdict(list)
