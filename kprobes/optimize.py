@@ -6,6 +6,7 @@ punned jump finds a free place to land. `why_not` says of every other which rule
 
 from __future__ import annotations
 
+import atexit
 import enum
 import errno
 import logging
@@ -300,11 +301,21 @@ class _Worker:
         self._optimizer = optimizer
         self._reset()
         os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self._stop)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._due: float | None = None
         self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def _stop(self) -> None:
+        """The interpreter is about to end, and with it the code and the memory that a run needs."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
 
     def _after_fork(self) -> None:
         self._reset()
@@ -314,6 +325,8 @@ class _Worker:
     def kick(self) -> None:
         """Run once, DELAY from now at the latest."""
         with self._changed:
+            if self._stopped:
+                return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
                 self._thread.start()
@@ -327,8 +340,7 @@ class _Worker:
             self._due = None
 
     def _work(self) -> None:
-        while True:
-            self._wait()
+        while self._wait():
             try:
                 self._optimizer.run()
             except OSError as error:
@@ -336,11 +348,13 @@ class _Worker:
             if self._optimizer.busy:
                 self.kick()
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Until a run is due; False: there will be none."""
         with self._changed:
-            while self._due is None or self._due > time.monotonic():
+            while not self._stopped and (self._due is None or self._due > time.monotonic()):
                 self._changed.wait(None if self._due is None else self._due - time.monotonic())
             self._due = None
+            return not self._stopped
 
 
 jump_optimizer = JumpOptimizer()

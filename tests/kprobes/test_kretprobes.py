@@ -203,13 +203,15 @@ def test_with_kprobes_on_the_same_entry_and_signals(kind):
     kprobes.register_kretprobe(rp)
     with kprobes.attach("factorial", pre=count_hit):
         settled()
+        module["factorial"](10)  # what the first call prepares takes longer than the timer's interval
+        before = counted[0]
         signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
         for _ in range(1000):
             assert module["factorial"](10) == 3628800
         signal.setitimer(signal.ITIMER_REAL, 0)
     kprobes.unregister_kretprobe(rp)
     assert set(seen) <= {6}
-    assert counted[0] == counted[1] == counted[3] >= 10000
+    assert counted[0] == counted[1] == counted[3] >= before + 10000
 
 
 @isolated
