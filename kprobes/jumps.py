@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.x86_64.stubs import SITE_SIZE
-from kprobes import patching
+from kprobes import fast_returns, patching
 from kprobes.aggregate import aggregates, original_text
 from kprobes.landings import LandingRoom
 from kprobes.puns import Window, borrowed, jump_bytes, wider_windows, windows
 from kprobes.records import ChildList, Record
+from kprobes.return_stubs import call_through, hooked_point
 from kprobes.runtime import kprobe_runtime
 from kprobes.safety import Function, Refusal, absorbable, examine, own_refusal
 from kprobes.x86_64.optimized_detour import ENTRY, detour_bytes
@@ -68,6 +69,8 @@ class Jump:
         self._landings: list[tuple[int, int]] = []
         self._detours: dict[int, Detour] = {0: room.detour(place, [place.insn], function)}
         self._absorbed = 0
+        self.returning = bool(hooked_point(place))
+        """Whether it was made for calls whose return may be hooked."""
 
     @property
     def address(self) -> int:
@@ -93,9 +96,14 @@ class Jump:
 
     def choose_routine(self) -> None:
         """Let the detours call what serves the place's children best; whatever they call would serve."""
+        if self.returning != bool(hooked_point(self.place)):
+            return
+        if self.returning:
+            call_through(self.place, self.copy)
         routine = self._room.routine(self.place, self._function)
         for detour in self._detours.values():
             self._room.set_routine(detour, routine)
+        fast_returns.update(self.place, self._detours.values())
 
     # -- where it goes ------------------------------------------------------------------------------------------
 
@@ -257,10 +265,10 @@ class JumpRoom:
 
     def detour(self, place: Aggregate, insns: Sequence[Instruction], function: Function) -> Detour:
         """A new detour for a place, with copies of these instructions. Raises OverflowError if one is out of reach."""
-        routine = self.routine(place, function)
-        size = len(detour_bytes(insns, place.address, routine, 0)[0])
+        routine, hooked = self.routine(place, function), hooked_point(place)
+        size = len(detour_bytes(insns, place.address, routine, 0, hooked and place.address)[0])
         page, address = self._take(size)
-        code, copies = detour_bytes(insns, address, routine, place.record_address)
+        code, copies = detour_bytes(insns, address, routine, place.record_address, hooked)
         patching.write(page, address, code)
         kprobe_runtime().table.set(copies[0], place.record_address)
         for insn, copy in zip(insns[1:], copies[1:], strict=True):
@@ -269,6 +277,8 @@ class JumpRoom:
 
     def routine(self, place: Aggregate, function: Function) -> int:
         """The address of what the detours of a place call, by its children as they are."""
+        if hooked_point(place):
+            return kprobe_runtime().image.address("kprobe_optimized_return")
         name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
         return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
 

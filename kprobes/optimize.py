@@ -152,7 +152,7 @@ class JumpOptimizer:
             refusal = kernel_refusal(function, place.address, ftrace_site_in)
             if refusal is not None:
                 return refusal
-        if known is not None:
+        if known is not None and known.returning == bool(place.record.return_stub):
             return known
         try:
             jump = room.prepare(place)

@@ -7,7 +7,7 @@ from kprobes.calling import finish
 from kprobes.dispatch import children_of, count_misses, enter, leave, run_all_pres
 from kprobes.kretprobe_entry import Hook
 from kprobes.records import HIT_ACTIVE, Record
-from sandbox.native import addressof, cast, extern, fn, native, null, ptr, u64, void, zeroed
+from sandbox.native import addressof, cast, extern, fn, native, null, ptr, u64, zeroed
 from sandbox.tasks import Task, current
 
 task_get = extern("task_get", fn[ptr[Task]])
@@ -23,13 +23,17 @@ def hit_without_task(record: ptr[Record]) -> ptr[Task]:
 
 
 @native
-def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
-    """What the detour calls: all enabled children's pre_handlers, newest first, whatever they return."""
+def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
+    """What the detour calls: all enabled children's pre_handlers, newest first, whatever they return.
+
+    1 if the return of this call has been hooked.
+    """
+    hooked: u64 = 0
     task = current()
     if task == null:
         task = hit_without_task(record)
         if task == null:
-            return
+            return 0
     outer = enter(task)
     children = children_of(record)
     if task.kprobe != 0:
@@ -41,5 +45,7 @@ def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
         hook: Hook = zeroed
         hook.record = record
         run_all_pres(task, children, regs, addressof(hook))
+        hooked = cast(u64, hook.node != null)
         finish(task)
     leave(task, outer)
+    return hooked

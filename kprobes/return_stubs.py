@@ -11,11 +11,12 @@ from ftrace.records import CALLBACK, COMPLETE, HAS_EXIT
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.unwinding import FrameDescription, describe_stubs
-from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
+from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE, TO_BODY_BY_CALL
 from kprobes import patching
 from kprobes.ftrace_site import RETURN_DATA
 from kprobes.runtime import kprobe_runtime
-from kprobes.x86_64.return_stub import return_stub
+from kprobes.x86_64.relocate import displacement
+from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
 from sandbox import memory
 
 if TYPE_CHECKING:
@@ -70,15 +71,34 @@ def return_list() -> ListRecord:
     return ListRecord(runtime(), (probe,), after_prologue=False)
 
 
+def take_stub(text: TextMapping) -> tuple[TextMapping, int, int]:
+    """Room for a stub near a text: its mapping, its address, and where the words are that every stub has to know."""
+    room = _rooms.setdefault(text, _Room(text))
+    piece, where = room.take()
+    return piece, where, piece.base
+
+
 def give_return_stub(place: Aggregate) -> None:
     """Let the returns of the function at `place` be hooked, if they cannot be yet. Within `patching()`."""
     if place.record.return_stub:
         return
-    room = _rooms.setdefault(place.text, _Room(place.text))
-    piece, where = room.take()
-    patching.write(piece, where, return_stub(runtime().template, where, place.address, piece.base))
+    piece, where, pointers = take_stub(place.text)
+    patching.write(piece, where, return_stub(runtime().template, where, place.address, pointers))
     place.record.return_list = return_list().address
     place.record.return_stub = where + RETURN_POINT
+
+
+def call_through(place: Aggregate, body: int) -> None:
+    """Let the stub of a place call `body` for calls that go on at `hooked_point`. Within `patching()`."""
+    stub = place.record.return_stub - RETURN_POINT
+    piece = next(piece for piece in _rooms[place.text].pieces if stub in piece)
+    at = stub + TO_BODY_BY_CALL
+    patching.write(piece, at, displacement(body, at + 4))
+
+
+def hooked_point(place: Aggregate) -> int:
+    """Where a call goes on whose return has been hooked, its return address on top of the stack; 0 without a stub."""
+    return place.record.return_stub - RETURN_POINT + DROP_RETURN if place.record.return_stub else 0
 
 
 def release_return_stubs(text: TextMapping) -> None:

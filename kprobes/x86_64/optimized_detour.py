@@ -11,6 +11,10 @@ A detour has 64 bytes or a few more, is aligned to 64, and belongs to one addres
       -  jmp  back                             to the instruction behind
 
 No flag is touched on the way, and the call and the return pair up for the CPU's return predictor.
+
+At a function's entry with return probes, `jne` to a jump at the detour's end stands in front of the copies: a call whose
+return has been hooked goes on in the return stub of the place, which drops the return address that it finds and calls the
+copy. The address that this leaves is the one that the hook has put there, and again calls and returns pair up.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 DETOUR_SIZE = 64
 ENTRY, COPY = 16, 27
 """Offsets in a detour."""
+_JNE, _JNE_SIZE = b"\x0f\x85", 6
 _ENTRY_CODE = bytes.fromhex("488d642480") + b"\xff\x15" + (-COPY).to_bytes(4, "little", signed=True)
 
 _HIT = """
@@ -176,29 +181,44 @@ _ALL = {
 }
 
 
+# At a function's entry, where flags are dead: ZF says, behind the call in the detour, that the return is not hooked.
+_NONE = {
+    "name": "kprobe_optimized_return",
+    "save_flags": "",
+    "flags_word": "    mov $0x246, %ecx",
+    "restore_flags": "    test %eax, %eax",
+}
+
+
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """Both routines; `constants` gives USER_CS and USER_SS."""
+    """All routines; `constants` gives what they name (kprobes.runtime)."""
     others = [register for register in REGISTERS if register not in ("rax", "rcx", "rdx")]
     save = "\n".join(f"    mov %{register}, {REGISTERS[register]}(%rsp)" for register in others)
     all_but_rax = [register for register in REGISTERS if register != "rax"]
     restore = "\n".join(f"    mov {REGISTERS[register]}(%rsp), %{register}" for register in all_but_rax)
     constants = {**constants, "begin_frame": interrupted.begin(), "end_frame": interrupted.END}
-    texts = [
-        Template(_HIT).substitute({**constants, **blocks, "save": save, "restore": restore}) for blocks in (_FEW, _ALL)
-    ]
+    blocks = {**constants, "save": save, "restore": restore}
+    texts = [Template(_HIT).substitute({**blocks, **flags}) for flags in (_FEW, _ALL, _NONE)]
     return "    .text\n" + "\n".join([*texts, Template(_PLAIN).substitute(constants)])
 
 
-def detour_bytes(insns: Sequence[Instruction], detour: int, routine: int, record: int) -> tuple[bytes, list[int]]:
+def detour_bytes(
+    insns: Sequence[Instruction], detour: int, routine: int, record: int, hooked: int = 0
+) -> tuple[bytes, list[int]]:
     """The detour at `detour` for successive instructions, the first of which is probed; and where the copy of each is.
 
-    `routine` is the address of kprobe_optimized, or its sibling; `record` what it finds its handlers by. The size is a
-    multiple of 64. Raises OverflowError if something is beyond 2 GB, ValueError for an instruction that cannot be moved.
+    `routine` is the address of kprobe_optimized, or its sibling; `record` what it finds its handlers by; `hooked` where a
+    call goes on whose return has been hooked, 0 if none is. The size is a multiple of 64. Raises OverflowError if something
+    is beyond 2 GB, ValueError for an instruction that cannot be moved.
     """
     code = routine.to_bytes(8, "little") + record.to_bytes(8, "little") + _ENTRY_CODE
     copies = []
+    code += bytes(_JNE_SIZE) if hooked else b""
     for insn in insns:
         copies.append(detour + len(code))
         code += expand(insn, copies[-1])
     code += jump(detour + len(code), insns[-1].end)
+    if hooked:
+        jne = _JNE + (len(code) - COPY - _JNE_SIZE).to_bytes(4, "little")
+        code = code[:COPY] + jne + code[COPY + _JNE_SIZE :] + jump(detour + len(code), hooked)
     return code.ljust(-(-len(code) // DETOUR_SIZE) * DETOUR_SIZE, bytes([INT3])), copies

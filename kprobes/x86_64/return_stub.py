@@ -13,20 +13,26 @@ from ftrace.x86_64.stubs import (
     TO_SLOT,
 )
 
+DROP_RETURN = 55
+"""Offset behind the decision to hook: the return address is taken off the stack, and the body called."""
 
-def return_stub(template: bytes, where: int, site: int, pointers: int) -> bytes:
-    """The stub at `where` of a function at `site`, of which only the way back is ever run.
 
-    `template` is the stub of this process; at `pointers` lie the addresses of its slow exit and its slow entry.
+def return_stub(
+    template: bytes, where: int, site: int, pointers: int, body: int | None = None, slot: int | None = None
+) -> bytes:
+    """The stub at `where` of a function at `site`.
+
+    `template` is the stub of this process; at `pointers` lie the addresses of its slow exit and its slow entry. Without a
+    `body`, where it lets the function go on, and a `slot`, the address of its list's address, only the way back can be run.
     """
     code = bytearray(template)
     code[0:8] = site.to_bytes(8, "little")
-    for at in (TO_SLOT, TO_ENTRY_SLOW):
-        _displace(code, at, where, pointers)
+    _displace(code, TO_SLOT, where, slot or pointers)
+    _displace(code, TO_ENTRY_SLOW, where, pointers + 8)
     _displace(code, TO_EXIT_SLOW, where, pointers)
     for at in (TO_BODY, TO_BODY_BY_CALL):
-        _displace(code, at, where, where + SITE_SIZE)
-    code[SLOT : SLOT + 8] = pointers.to_bytes(8, "little")
+        _displace(code, at, where, body or where + SITE_SIZE)
+    code[SLOT : SLOT + 8] = (slot or pointers).to_bytes(8, "little")
     if len(code) != STUB_SIZE:
         raise ValueError(f"a stub of {len(code)} bytes")
     return bytes(code)
