@@ -268,6 +268,8 @@ class JumpOptimizer:
         for address in sorted(queued, reverse=True):
             place, jump = queued[address], self._jumps[address]
             if jump.is_aimed(planned.read) or self._aim(jump, planned.read):
+                jump.choose_routine()
+                place.record.optimized = jump.copy
                 planned.add(jump)
                 jumps.append(jump)
             else:
