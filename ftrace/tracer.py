@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace.locations import LocationTable, Selection
+from ftrace.records import STOPPED
 from ftrace.runtime import Runtime, runtime
 from ftrace.sites import Change, SiteBlock, SiteMismatch
 from sandbox.module import Module, ModuleState, register_module_notifier
@@ -74,6 +75,7 @@ class Tracer:
         with self.table.lock:
             self.check_alive()
             self._apply(ops.selection(), self._removing(ops.probe))
+            ops.probe.change_flags(on=STOPPED)
             self._leave(ops)
             self._unread.append(ops.probe)
 

@@ -14,6 +14,7 @@ from programs import basic, is_patched
 
 import fprobe
 import sandbox
+from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +110,12 @@ def test_a_handler_that_unregisters_itself_is_not_called_again_and_its_exit_neit
     assert seen == ["entry"] and not is_patched(program, "leaf") and probe.counts.hits == 1
 
 
-def test_a_handler_that_unregisters_another_of_the_same_function(program):
-    """The walk goes on, but a probe whose pool is stopped is passed over (FP-45)."""
+@pytest.mark.parametrize("with_exit", [False, True])
+def test_a_handler_that_unregisters_another_of_the_same_function(program, with_exit):
+    """FP-47: the walk goes on, but what has been unregistered is passed over, with a pool (FP-45) or without."""
     seen = []
-    older = fprobe.attach("leaf", entry=lambda *hit: seen.append("older"), exit=lambda *hit: seen.append("older exit"))
+    exit_ = {"exit": lambda *hit: seen.append("older exit")} if with_exit else {}
+    older = fprobe.attach("leaf", entry=lambda *hit: seen.append("older"), **exit_)
 
     def entry(*hit):
         seen.append("newer")
@@ -122,6 +125,24 @@ def test_a_handler_that_unregisters_another_of_the_same_function(program):
     older.attach()
     with fprobe.attach("leaf", entry=entry):
         assert program["twice"](1) == 3
+    assert seen == ["newer", "newer"]
+
+
+def test_ft40_a_callback_that_unregisters_another_of_the_same_function(program):
+    seen = []
+    older = ftrace_ops(lambda *hit: seen.append("older"))
+
+    def callback(*hit):
+        seen.append("newer")
+        if older.enabled:
+            unregister_ftrace_function(older)
+
+    newer = ftrace_ops(callback)
+    for ops in (older, newer):
+        ftrace_set_filter(ops, "leaf")
+        register_ftrace_function(ops)
+    program["twice"](1)
+    unregister_ftrace_function(newer)
     assert seen == ["newer", "newer"]
 
 
