@@ -176,6 +176,34 @@ def pool_donate(task: ptr[Task], probe: ptr[Probe]) -> void:
 
 
 @native
+def sum_counters(offset: u64, totals: ptr[Counters]) -> void:
+    """Add up the line at `offset` of every task ever claimed; credits stay out."""
+    high = load(addressof(claimed_high), "acquire")
+    for index in range(high):
+        line = counters(task_at(index), cast(u32, offset))
+        totals.tally += line.tally & HITS_MASK
+        totals.missed_recursion += line.missed_recursion
+        totals.missed_nodes += line.missed_nodes
+        totals.missed_busy += line.missed_busy
+        totals.missed_depth += line.missed_depth
+        totals.missed_context += line.missed_context
+
+
+@native
+def clear_counters(offset: u64) -> void:
+    """Zero that line everywhere. No call refers to its probe any more."""
+    high = load(addressof(claimed_high), "acquire")
+    for index in range(high):
+        line = counters(task_at(index), cast(u32, offset))
+        line.tally = 0
+        line.missed_recursion = 0
+        line.missed_nodes = 0
+        line.missed_busy = 0
+        line.missed_depth = 0
+        line.missed_context = 0
+
+
+@native
 def probe_set_flags(probe: ptr[Probe], on: u64, off: u64) -> void:
     atomic_or(addressof(probe.flags), cast(u32, on), "acq_rel")
     atomic_and(addressof(probe.flags), ~cast(u32, off), "acq_rel")

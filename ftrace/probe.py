@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -56,15 +55,14 @@ class CounterLines:
 
     def give(self, offset: int) -> None:
         """Zero the line everywhere and make it available."""
-        for line in self.each(offset):
-            ctypes.memset(ctypes.addressof(line), 0, tasks.Counters.size)
+        self.runtime.image.call("clear_counters", offset)
         self._free.append(offset)
 
-    def each(self, offset: int) -> Iterator[ctypes.Structure]:
-        """The line at `offset` in every task ever claimed."""
-        claimed = self.runtime.image.variable("tasks_claimed_high").value
-        for index in range(claimed):
-            yield tasks.Counters.ctypes.from_address(self.runtime.slab + index * tasks.STRIDE + offset)
+    def total(self, offset: int) -> Any:
+        """The lines at `offset` of all tasks ever claimed, added up."""
+        total = tasks.Counters.ctypes()
+        self.runtime.image.call("sum_counters", offset, ctypes.addressof(total))
+        return total
 
 
 live_probes: weakref.WeakSet[NativeProbe] = weakref.WeakSet()
@@ -89,12 +87,9 @@ class NativeProbe:
 
     def counts(self) -> Counts:
         """The sum over all threads, at this moment."""
-        total = Counts(missed_task=self.native.missed_task)
-        for line in self._lines.each(self.native.counters):
-            total.hits += line.tally & tasks.HITS_MASK
-            for cause in _CAUSES:
-                setattr(total, cause, getattr(total, cause) + getattr(line, cause))
-        return total
+        total = self._lines.total(self.native.counters)
+        causes = {cause: getattr(total, cause) for cause in _CAUSES}
+        return Counts(hits=total.tally, missed_task=self.native.missed_task, **causes)
 
     def change_flags(self, on: int = 0, off: int = 0) -> None:
         """Set and clear flags, atomically. The lists have to be told (`ListCache.flags_changed`)."""

@@ -49,6 +49,8 @@ FUNCTIONS = (
     pools.pool_give,
     pools.pool_donate,
     pools.probe_set_flags,
+    pools.sum_counters,
+    pools.clear_counters,
     text_poke.emit_stubs,
     text_poke.choose,
     text_poke.distinct_lists,
