@@ -470,3 +470,69 @@ def test_a_thread_that_blocks_sigtrap_is_named():
     kprobes.set_kprobes_optimization(0)
     assert not is_jump(starts[2])
     assert call(3, 4) == 7
+
+
+@isolated
+def test_returns_are_hooked_through_a_jump():
+    """KP-78, KP-79: with Python handlers and with native ones that look at registers; recursion, results, misses"""
+    import kprobes
+    import sandbox
+
+    source = """define i64 @fact(i64 %n) noinline {
+entry: %end = icmp ule i64 %n, 1  br i1 %end, label %one, label %more
+one: ret i64 1
+more: %less = sub i64 %n, 1  %rest = call i64 @fact(i64 %less)  %r = mul i64 %n, %rest  ret i64 %r }"""
+    module = sandbox.load(source, name="returning", flavour="none")
+    seen = []
+
+    @kprobes.native
+    def doubled(ri, regs):
+        regs.ax = regs.ax * 2
+
+    python = kprobes.kretprobe(
+        symbol_name="returning:fact", maxactive=10, handler=lambda _ri, regs: seen.append(regs.ax),
+        entry_handler=lambda _ri, regs: seen.append(-regs.di),
+    )  # fmt: skip
+    kprobes.register_kretprobe(python)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(python.kp.addr)
+    assert module["fact"](4) == 24
+    assert seen == [-4, -3, -2, -1, 1, 2, 6, 24]
+    native = kprobes.kretprobe(symbol_name="returning:fact", maxactive=10, handler=doubled)
+    kprobes.register_kretprobe(native)
+    kprobes.unregister_kretprobe(python)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(native.kp.addr)
+    assert module["fact"](4) == 24 * 2**4
+    assert module["fact"](20) & 0xFFFF == 2432902008176640000 * 2**10 & 0xFFFF
+    assert native.nmissed == 10
+    kprobes.unregister_kretprobe(native)
+    kprobes.wait_for_kprobe_optimizer()
+    assert module["fact"](4) == 24
+
+
+@isolated
+def test_a_probe_beside_a_return_probe_sees_flags_and_registers():
+    """The detour of an entry with return probes does without the flags, and with the rest"""
+    import kprobes
+    import sandbox
+
+    module = sandbox.load(
+        "define i64 @f(i64 %x) noinline { %r = add i64 %x, 5  ret i64 %r }", name="both", flavour="none"
+    )
+    returns, entries = [], []
+
+    def pre(_p, regs):
+        entries.append(regs.di)
+        regs.di += 100
+
+    rp = kprobes.kretprobe(symbol_name="both:f", handler=lambda _ri, regs: returns.append(regs.ax))
+    kprobes.register_kretprobe(rp)
+    p = kprobes.kprobe(symbol_name="both:f", pre_handler=pre)
+    kprobes.register_kprobe(p)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(p.addr)
+    assert module["f"](1) == 106
+    kprobes.disable_kretprobe(rp)
+    assert module["f"](1) == 106
+    assert (entries, returns) == ([1, 1], [106])
