@@ -23,6 +23,7 @@ from kprobes.x86_64.slot import slot_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kprobes.jumps import Detour
     from kprobes.registration import kprobe
     from kprobes.x86_64.emulation import Emulation
     from kprobes.x86_64.instruction import Instruction
@@ -61,6 +62,8 @@ class Aggregate:
         """KPROBE_FLAG_OPTIMIZED: kprobes.optimize has queued it, or made it a jump (KP-64)."""
         self.covered = b""
         """The original bytes under the jump that kprobes.optimize has written here, in place of the breakpoint."""
+        self.detours: list[Detour] = []
+        """Those of its jump, for kprobes.fast_returns."""
         self.on_ftrace = False
         self.slot_page: TextMapping | None = None
         self._memory = ctypes.create_string_buffer(Record.size + 64)

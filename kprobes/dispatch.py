@@ -58,6 +58,7 @@ unrecoverable = extern("kprobe_unrecoverable", fn[void])
 def enter(task: ptr[Task]) -> u32:
     """Mark the task as inside, so that unregistering waits for it; what it was before."""
     outer = task.rec
+    task.entered = outer
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     if outer == 0:
         task.serial += 1

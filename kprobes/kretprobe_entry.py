@@ -8,7 +8,8 @@ way the node's entry data is one word: the instances of the call, the one hooked
 from __future__ import annotations
 
 from ftrace.dispatch import Hit, pt_regs
-from ftrace.records import ProbeList
+from ftrace.records import Probe, ProbeList
+from ftrace.recursion import CREDIT, SWITCH
 from ftrace.rethook import EXIT_FROM_STUB, node_data, node_fill, node_reserve, word_at
 from ftrace.x86_64.stubs import EXIT_POINT
 from kprobes.calling import call, finish, in_signal_handler
@@ -46,6 +47,8 @@ from sandbox.native import (
 from sandbox.tasks import Node, Task, current
 
 drop_dead = extern("drop_dead", fn[void, ptr[Task], u64])
+pool_take = extern("pool_take", fn[bool_, ptr[Task], ptr[Probe], bool_])
+pool_give = extern("pool_give", fn[void, ptr[Task], ptr[Probe]])
 
 _INDEX = 0xFFFF_FFFF
 _CHANGE = 1 << 32
@@ -64,7 +67,7 @@ class Hook(Structure):
 
 
 @native
-def take_instance(rp: ptr[Kretprobe]) -> ptr[Instance]:
+def take_free(rp: ptr[Kretprobe]) -> ptr[Instance]:
     """A free instance, or null."""
     head = load(addressof(rp.free), "acquire")
     while head & _INDEX != 0:
@@ -77,8 +80,27 @@ def take_instance(rp: ptr[Kretprobe]) -> ptr[Instance]:
 
 
 @native
+def take_instance(task: ptr[Task], rp: ptr[Kretprobe], hook: ptr[Hook]) -> ptr[Instance]:
+    """A free instance, or null. Where a pool counts those in use, there is memory for all that it gives."""
+    if rp.pool != 0:
+        interrupted = task.entered & (CREDIT | SWITCH) != 0
+        if hook.hit != null:
+            interrupted = hook.hit.interrupted
+        if not pool_take(task, cast(ptr[Probe], rp.pool), interrupted):
+            return null
+    return take_free(rp)
+
+
+@native
 def give_instance(instance: ptr[Instance]) -> void:
     rp = instance.rp
+    give_free(rp, instance)
+    if rp.pool != 0:
+        pool_give(current(), cast(ptr[Probe], rp.pool))
+
+
+@native
+def give_free(rp: ptr[Kretprobe], instance: ptr[Instance]) -> void:
     index = (cast(u64, instance) - rp.instances) // rp.stride + 1
     while True:
         head = load(addressof(rp.free), "acquire")
@@ -154,7 +176,7 @@ def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook
     if rp.kind & (PRE_PYTHON | RETURN_PYTHON) != 0 and in_signal_handler():
         atomic_add(addressof(child.nmissed), 1, "relaxed")
         return
-    instance = take_instance(rp)
+    instance = take_instance(task, rp, hook)
     if instance == null:
         atomic_add(addressof(rp.nmissed), 1, "relaxed")
         return

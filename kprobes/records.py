@@ -121,21 +121,24 @@ class Kretprobe(Structure):
     entry_cookie: u64  # Python: what stands for the handler; else 0
     cookie: u64
     child: ptr[Child]
+    pool: u64  # the ftrace Probe that counts the instances in use, or 0: then the list does
     flags: u32
     kind: u32
 
 
 @struct
 class Instance(Structure):
-    """A call that a kretprobe waits for: struct kretprobe_instance. The address of one is the `ri` of handlers."""
+    """A call that a kretprobe waits for: struct kretprobe_instance. The address of one is the `ri` of handlers.
 
-    rp: ptr[Kretprobe]
-    ret_addr: (
-        u64  # where the call returns to; for all but the oldest hook of its frame the trampoline's address (KP-82)
-    )
-    task: u64  # native id of the thread
+    It is laid out like a node of the shadow stack, which is the instance of a call that came in through a fast return stub
+    (kprobes.fast_returns): then only ret_addr, frame, rp, task and data mean anything.
+    """
+
+    ret_addr: u64  # where the call returns to; for all but the oldest hook of its frame the trampoline's address (KP-82)
     frame: u64  # address of the return slot
-    next: u64  # the instance that was hooked before it for the same call, or 0
     next_free: u64
+    next: u64  # the instance that was hooked before it for the same call, or 0
     reserved: array[u64, 2]
+    rp: ptr[Kretprobe]
+    task: u64  # native id of the thread
     data: array[u64, 512]

@@ -11,8 +11,9 @@ from typing import Any
 
 from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
-from kprobes import handlers, placing, python_unsafe, switch
+from kprobes import fast_returns, handlers, placing, python_unsafe, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
+from kprobes.fast_returns import FastReturn
 from kprobes.handlers import FAULT, POST, PRE, Code
 from kprobes.patching import kprobe_mutex, patching
 from kprobes.records import (
@@ -81,6 +82,8 @@ class kprobe:
         self.codes: tuple[Code, ...] = ()
         """Its handlers' code, and what keeps it alive."""
         self._return_probe = 0
+        self.fast_return: FastReturn | None = None
+        """Of a kretprobe whose handlers allow it."""
         self.python_unsafe = python_unsafe
         self.calls_python = False
         """Whether a handler is a Python callable."""
@@ -368,4 +371,6 @@ def kill_probes(place: Aggregate) -> None:
         switch.optimizer.forget(place)
     place.optimized = False
     place.publish()
+    fast_returns.update(place)
+    fast_returns.forget(place)
     place.forget()

@@ -11,6 +11,7 @@ from ftrace.cpus import num_possible_cpus
 from ftrace.python_handler import HandlerErrors
 from kprobes import blacklist, handlers, placing
 from kprobes import registration as probes
+from kprobes.fast_returns import MOST_DATA, FastReturn
 from kprobes.handlers import ENTRY, RETURN, Code
 from kprobes.patching import kprobe_mutex
 from kprobes.records import (
@@ -109,11 +110,12 @@ class kretprobe:
         self._native: Any = Kretprobe.ctypes()
         self._instances: Any = None
         self._codes: tuple[Code, ...] = ()
+        self._fast: FastReturn | None = None
 
     @property
     def nmissed(self) -> int:
         """How often no instance was free (KP-81, KP-83)."""
-        return int(self._native.nmissed)
+        return int(self._native.nmissed) + (self._fast.nmissed if self._fast is not None else 0)
 
     @property
     def registered(self) -> bool:
@@ -149,9 +151,26 @@ class kretprobe:
         native.kind = PRE_FOREIGN * entry.foreign | PRE_PYTHON * entry.python
         native.kind |= RETURN_FOREIGN * leave.foreign | RETURN_PYTHON * leave.python
         self._codes = (entry, leave)
+        self._fast = self.kp.fast_return = self._in_ftrace_shape()
         # Whether the interpreter may be entered for the return is asked at the entry, off the trap's frame.
         foreign = entry.foreign or leave.python
         self.kp.make_return_probe(ctypes.addressof(native), foreign, entry.python or leave.python)
+
+
+    def _in_ftrace_shape(self) -> FastReturn | None:
+        """What lets its calls go the fast way, if its handlers are fit for that."""
+        if self.data_size > MOST_DATA or not all(map(_is_plain, (self.entry_handler, self.handler))):
+            return None
+        try:
+            fast = FastReturn(self._native, self.maxactive)
+        except OSError:
+            return None
+        self._native.pool = fast.probe.address
+        return fast
+
+
+def _is_plain(handler: Any) -> bool:
+    return handler is None or handlers.is_plain(handler)
 
 
 def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,9 +235,13 @@ def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> N
     leaving = [rp for rp in chosen if rp.registered]
     for rp in leaving:
         rp._native.flags |= STOPPED
+        if rp._fast is not None:
+            rp._fast.stop()
     probes.unregister_kprobes([rp.kp for rp in chosen])
     with kprobe_mutex:
         _leaving.extend(map(_Leaving, leaving))
+        for rp in leaving:
+            rp._native.nmissed, rp._fast = rp.nmissed, None
     _free_idle()
 
 
@@ -229,6 +252,7 @@ class _Leaving:
         self.native = rp._native
         self.keep = (rp._instances, rp._codes, rp.kp.native)
         self.count = rp.maxactive
+        self.fast = rp._fast
 
     def is_idle(self) -> bool:
         """Whether every instance is free. None can be taken any more."""
@@ -236,7 +260,7 @@ class _Leaving:
         while index:
             free += 1
             index = Instance.ctypes.from_address(self.native.instances + (index - 1) * self.native.stride).next_free
-        return free == self.count
+        return free == self.count and (self.fast is None or self.fast.is_idle())
 
 
 _leaving: list[_Leaving] = []
@@ -244,7 +268,11 @@ _leaving: list[_Leaving] = []
 
 def _free_idle() -> None:
     with kprobe_mutex:
-        _leaving[:] = [one for one in _leaving if not one.is_idle()]
+        idle = [one for one in _leaving if one.is_idle()]
+        _leaving[:] = [one for one in _leaving if one not in idle]
+        for one in idle:
+            if one.fast is not None:
+                one.fast.free()
 
 
 def disable_kretprobe(rp: kretprobe) -> None:

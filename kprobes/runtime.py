@@ -11,7 +11,7 @@ from ftrace.recursion import INSIDE
 from ftrace.runtime import runtime
 from kprobes import optimized, table, trap
 from kprobes.records import HIT_ACTIVE, OFF, Child, ChildList, Record
-from kprobes.x86_64 import detour, optimized_detour
+from kprobes.x86_64 import detour, fast_return, optimized_detour
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
@@ -34,7 +34,7 @@ def functions() -> tuple[Any, ...]:
     )
 
 
-LINKED = ("task_get", "in_signal_handler", "drop_dead")
+LINKED = ("task_get", "in_signal_handler", "drop_dead", "pool_take", "pool_give")
 """What of the tracing runtime the image calls."""
 
 
@@ -59,6 +59,7 @@ class KprobeRuntime:
     def __init__(self) -> None:
         from llvmlite import binding
 
+        from kprobes import fast_returns
         from kprobes.return_stubs import is_return_stub
 
         tracing = runtime()
@@ -66,6 +67,7 @@ class KprobeRuntime:
             binding.add_symbol(symbol, tracing.image.address(symbol))
         constants = _constants(tracing.key.offset)
         text = detour.assembly(constants) + optimized_detour.assembly(constants)
+        text += fast_return.assembly(fast_returns.constants(tracing.key.offset))
         self.image = NativeImage.of(Unit("kprobes-runtime", functions(), assembly=text, bounded=False))
         self.image.variable("task_offset").value = tracing.key.offset
         self.image.publish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from kprobes import ftrace_site
+from kprobes import fast_returns, ftrace_site
 from kprobes.aggregate import aggregates
 from kprobes.patching import check_traps, patching
 
@@ -61,6 +61,7 @@ def children_changed(place: Aggregate) -> None:
     if optimizer is not None and place.has_post:
         optimizer.unoptimize(place)
     place.publish()
+    fast_returns.update(place)
     wanted = bool(place.children) and not place.disabled and _state["enabled"]
     if wanted and not place.armed:
         arm(place)

@@ -187,6 +187,8 @@ class Task(Structure):
     fault_passed: u64  # the record whose next fault is delivered, since they have been asked
     trap: u32  # 1: a handler runs on the frame of a breakpoint's signal; 2: off it; 0: neither
     trap_level: u32  # `context` before that
+    entered: u32  # what `rec` was before the kprobe hit that began last
+    reserved: u32
     trap_mask: u64  # the signals that were blocked before that, if it is 1
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
 

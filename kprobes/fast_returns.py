@@ -1,0 +1,145 @@
+"""Return probes at the cost of an fprobe: through a jump-optimised entry into a stub of ftrace's own kind.
+
+Where one kretprobe is alone on the entry of a module's function, and its handlers are native and do not look at registers,
+the detour's first instruction becomes a jump into such a stub. Its list has a probe whose handlers (a few instructions of
+assembly: kprobes.x86_64.fast_return) call the kretprobe's. The node of the call is the instance, and the pool of that probe
+counts all instances in use, also those of calls that came in another way. The stub takes r10 and r11, which are free at the
+entries of code that was compiled here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from ftrace.lists import ListRecord
+from ftrace.probe import NativeProbe
+from ftrace.records import HAS_ENTRY, HAS_EXIT, Probe
+from ftrace.runtime import runtime
+from ftrace.tracer import tracer
+from ftrace.x86_64.stubs import ENTRY_POINT, SLOT, jump
+from kprobes import patching
+from kprobes.records import HIT_ACTIVE, Child, Instance, Kretprobe
+from kprobes.x86_64.optimized_detour import ENTRY
+from kprobes.x86_64.return_stub import return_stub
+from sandbox.tasks import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kprobes.aggregate import Aggregate
+    from kprobes.jumps import Detour
+
+_LIST = SLOT + 8
+"""Offset in a stub of the word with its list's address."""
+MOST_DATA = 64
+"""Bytes of data that fit a node."""
+
+
+def constants(task_offset: int) -> dict[str, int]:
+    """What the assembly of the handlers names (kprobes.x86_64.fast_return)."""
+    return {
+        "TASK": task_offset, "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"),
+        "TID": Task.offset("tid"), "ACTION": Probe.offset("action"), "ACTIVE": HIT_ACTIVE,
+        "RP": Instance.offset("rp"), "OWNER": Instance.offset("task"), "DATA": Instance.offset("data"),
+        "ENTRY": Kretprobe.offset("entry"), "HANDLER": Kretprobe.offset("handler"), "CHILD": Kretprobe.offset("child"),
+        "NMISSED": Child.offset("nmissed"),
+    }  # fmt: skip
+
+
+class FastReturn:
+    """The probe in ftrace's shape of a kretprobe whose native half is at `rp`, and the list of it alone.
+
+    Raises OSError(ENOSPC) if there is no line of counters left.
+    """
+
+    def __init__(self, rp: Any, maxactive: int) -> None:
+        from kprobes.runtime import kprobe_runtime
+
+        image = kprobe_runtime().image
+        self.probe = NativeProbe(
+            tracer().table.lines, rp,
+            kind=HAS_ENTRY | HAS_EXIT, entry=image.address("fast_return_entry"), exit=image.address("fast_return_exit"),
+            data_size=max(rp.data_size, 8), pool_unclaimed=maxactive, nr_nodes=maxactive, action=ctypes.addressof(rp),
+        )  # fmt: skip
+        self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
+
+    @property
+    def nmissed(self) -> int:
+        """How often no instance was free."""
+        counts = self.probe.counts()
+        return counts.missed_nodes + counts.missed_depth
+
+    def stop(self) -> None:
+        """No handler from now on, for calls that have not returned either (KP-84)."""
+        from ftrace.records import STOPPED
+
+        self.probe.change_flags(on=STOPPED)
+        self.list.choose_trampolines(runtime())
+
+    def is_idle(self) -> bool:
+        """Whether no call is under way that came in with its list."""
+        return not runtime().image.call("is_pinned", self.list.address)
+
+    def free(self) -> None:
+        """Give the line of counters back."""
+        self.probe.free()
+
+
+class Stub:
+    """The stub of one detour."""
+
+    def __init__(self, place: Aggregate, detour: Detour) -> None:
+        from kprobes.return_stubs import take_stub
+
+        self.detour = detour
+        self.head = ctypes.string_at(detour.address + ENTRY, len(jump(0, 0)))
+        self.page, self.where, pointers = take_stub(place.text)
+        code = return_stub(
+            runtime().template, self.where, place.address, pointers, detour.copies[0], self.where + _LIST
+        )
+        patching.write(self.page, self.where, code)
+        self.on = False
+
+    def lead(self, record: ListRecord | None) -> None:
+        """Let the detour go through the stub, with this list; or (None) as it went before."""
+        empty = tracer().table.lists.get((), False)
+        target = (record or empty).address
+        patching.write(self.page, self.where + _LIST, target.to_bytes(8, "little"))
+        if self.on != (record is not None):
+            self.on = record is not None
+            head = jump(self.detour.address + ENTRY, self.where + ENTRY_POINT) if self.on else self.head
+            patching.sync()
+            patching.write(self.detour.page, self.detour.address + ENTRY, head)
+
+
+_stubs: dict[int, Stub] = {}
+"""By the address of the detour."""
+
+
+def update(place: Aggregate, detours: Iterable[Detour] | None = None) -> None:
+    """Lead a place's detours where its children, as they are, are served best. Within `patching()`."""
+    if detours is not None:
+        place.detours = list(detours)
+    fast = _fast_of(place)
+    for detour in place.detours:
+        stub = _stubs.get(detour.address)
+        if stub is None and fast is not None:
+            stub = _stubs[detour.address] = Stub(place, detour)
+        if stub is not None:
+            stub.lead(fast.list if fast is not None else None)
+
+
+def _fast_of(place: Aggregate) -> FastReturn | None:
+    if len(place.children) != 1 or place.children[0].is_off or place.module is None:
+        return None
+    if place.symbol.name in place.module.scratch_taken:
+        return None
+    return place.children[0].fast_return
+
+
+def forget(place: Aggregate) -> None:
+    """The code is going away."""
+    for detour in place.detours:
+        _stubs.pop(detour.address, None)
+    place.detours = []
