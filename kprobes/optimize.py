@@ -120,14 +120,16 @@ class JumpOptimizer:
         self._requeue(others)
 
     def forget(self, place: Aggregate) -> None:
-        """See kprobes.switch.Optimizer."""
+        """See kprobes.switch.Optimizer. A jump that was to be taken back later is taken back now."""
+        if place.covered:
+            self.unoptimize(place)
+            place.write_original()
         self._queued.pop(place.address, None)
         self._leaving.pop(place.address, None)
         self.refusals.pop(place.address, None)
         jump = self._jumps.pop(place.address, None)
         if jump is not None:
             jump.withdraw()
-        place.covered = b""
         _clear(place)
 
     def release(self, text: TextMapping) -> None:

@@ -536,3 +536,27 @@ def test_a_probe_beside_a_return_probe_sees_flags_and_registers():
     kprobes.disable_kretprobe(rp)
     assert module["f"](1) == 106
     assert (entries, returns) == ([1, 1], [106])
+
+
+@isolated
+def test_a_module_that_goes_takes_its_jumps_along():
+    """KP-95: also those that were to be taken back later; the memory is given back"""
+    import kprobes
+    from kprobes import optimize
+    from kprobes.jumps import rooms
+    from sandbox import memory
+
+    before = len(memory.mappings())
+    for _ in range(3):
+        module, starts, call = setup()
+        optimize.DELAY = 60
+        probes = [kprobes.kprobe(addr=at) for at in (starts[1], starts[6])]
+        kprobes.register_kprobes(probes)
+        kprobes.wait_for_kprobe_optimizer()
+        assert all(p.aggregate.covered for p in probes)
+        kprobes.unregister_kprobe(probes[0])
+        assert call(3, 4) == 7
+        module.unload()
+        assert not rooms()
+        kprobes.unregister_kprobe(probes[1])
+    assert len(memory.mappings()) < before + 60
