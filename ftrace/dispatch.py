@@ -157,6 +157,9 @@ def take_node(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> bool_:
         if hit.node == null:
             line.missed_depth += 1
             return False
+        hit.node.parent = hit.parent
+        hit.node.frame = hit.regs.sp
+        hit.node.reserved[0] = cast(u64, hit.stub)
     if not pool_take(hit.task, item.probe, hit.interrupted):
         line.missed_nodes += 1
         return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ftrace.locations import Location, Selection
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
-from ftrace.records import CALLBACK, KPROBE_SHARED, PYTHON, ProbeList
+from ftrace.records import CALLBACK, KPROBE, KPROBE_SHARED, PYTHON, ProbeList
 from ftrace.tracer import tracer
 from sandbox.module import is_loaded
 from sandbox.symbols import symbol_table
@@ -139,6 +139,8 @@ def callback_name(ops: ftrace_ops) -> str:
     if ops.direct_call:
         return "call_direct_funcs+0x0/0x0"
     native = ops.probe.native
+    if native.kind & KPROBE:
+        return _described(ops.func)
     if not native.kind & CALLBACK:
         return "fprobe_kprobe_handler+0x0/0x0" if native.kind & KPROBE_SHARED else "fprobe_handler+0x0/0x0"
     if native.kind & PYTHON:

@@ -57,6 +57,7 @@ class ListRecord:
             item = Item.ctypes.from_address(self.address + _ITEMS + index * Item.size)
             item.probe, item.counters = probe.address, probe.native.counters
             item.entry, item.exit = probe.native.entry or 0, probe.native.exit or 0
+            offset += probe.header if len(self.probes) > 1 else 0
             item.data, item.data_size = offset, probe.native.data_size
             offset += (probe.native.data_size + 7) & -8
         native.count, native.data_size, native.data_words = len(self.probes), offset, (offset + 7) >> 3

@@ -72,6 +72,9 @@ live_probes: weakref.WeakSet[NativeProbe] = weakref.WeakSet()
 class NativeProbe:
     """A Probe record in native memory. `native` is its ctypes view, `address` where it is, `keep` what it refers to."""
 
+    header = 0
+    """Bytes in front of its entry data that are its own too: those of the node, unless others have probes there."""
+
     def __init__(self, lines: CounterLines, keep: Any = None, **values: Any) -> None:
         self._lines = lines
         self.keep = keep

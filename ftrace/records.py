@@ -24,6 +24,7 @@ KPROBE_SHARED = 16
 CALLBACK = 32  # a bare ftrace_ops: func(ip, parent_ip, ops, regs), no recursion lock of its own
 WANTS_REGS = 128  # FTRACE_OPS_FL_SAVE_REGS
 NATIVE_REGS = 256  # native handlers that are given all registers
+KPROBE = 512  # of one kprobe or kretprobe, which is alone on the function
 ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
 
 MAX_PROBES_PER_SITE = 64

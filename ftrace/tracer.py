@@ -206,6 +206,11 @@ class Tracer:
                 self._waiting.remove(probe)
                 probe.free()
 
+    def is_leaving(self, probe: NativeProbe) -> bool:
+        """Whether `probe` has been taken off its sites and is not free yet: calls that it hooked have not returned."""
+        with self.table.lock:
+            return probe in self._waiting
+
     # -- modules ------------------------------------------------------------------------------------------------
 
     def _module_event(self, event: ModuleState, module: Module) -> None:

@@ -1,6 +1,7 @@
 """kprobes on an ftrace location: no breakpoint, but the function's stub (KP-50..54).
 
-Two ftrace_ops are shared by all of them; the one with IPMODIFY serves the places where a probe has a post_handler.
+Two ftrace_ops are shared by all of them; the one with IPMODIFY serves the places where a probe has a post_handler. A probe
+that is alone, and whose handlers are native, has an ftrace_ops of its own (kprobes.lone).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ftrace import ops as ftrace
 from ftrace.dispatch import Hit, pt_regs
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import NativeProbe
-from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, WANTS_REGS
+from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, KPROBE, WANTS_REGS
 from ftrace.recursion import FTRACE, trylock, unlock
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
@@ -22,11 +23,12 @@ from kprobes.kretprobe_entry import Hook
 from kprobes.records import HIT_ACTIVE, HIT_SSDONE, Record
 from kprobes.runtime import kprobe_runtime
 from kprobes.table import find_record
-from sandbox.native import addressof, cast, global_var, native, null, ptr, u32, u64, void, zeroed
+from sandbox.native import addressof, bool_, cast, global_var, native, null, ptr, u32, u64, void, zeroed
 from sandbox.tasks import Task, current
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
+    from kprobes.lone import LoneOps
 
 
 killed = global_var(u64, 0, name="kprobe_ftrace_killed")
@@ -58,10 +60,25 @@ def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64
 
 
 @native
+def is_for_another(hit: ptr[Hit]) -> bool_:
+    """While a place goes over from one ops to another, both are in its list: the hit is for a probe's own, or the first."""
+    before = True
+    for index in range(hit.probes.count):
+        item = addressof(hit.probes.items[index])
+        if item.probe.kind & KPROBE != 0:
+            return True
+        if item == hit.item:
+            before = False
+        elif before and item.entry == hit.item.entry:
+            return True
+    return False
+
+
+@native
 def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs], hit: ptr[Hit]) -> u32:
     """The callback of both ops. A lock that is not to be had drops the hit without a count (KP-45)."""
     record = find_record(ip)
-    if record == null or killed != 0:
+    if record == null or killed != 0 or (hit.probes.count > 1 and is_for_another(hit)):
         return 0
     task = current()
     bit = trylock(task, FTRACE)
@@ -91,7 +108,6 @@ class SharedOps:
         self.places.add(address)
 
     def _register(self) -> None:
-        _watch_ftrace()
         try:
             ftrace.register_ops(self.ops, self._native_half())
         except BaseException:
@@ -105,6 +121,9 @@ class SharedOps:
         return NativeProbe(
             tracer().table.lines, self, kind=kind, flags=COMPLETE, entry=entry, exit=exit_, data_size=RETURN_DATA
         )
+
+    def kill(self) -> None:
+        """Its callback sees for itself that ftrace is dead."""
 
     def disarm(self, address: int) -> None:
         """The last place takes the ops off. Nothing happens once ftrace is dead (KP-54)."""
@@ -124,6 +143,8 @@ def _watch_ftrace() -> None:
 
     def told() -> None:
         dead.value = 1
+        for ops in _armed_by.values():
+            ops.kill()
 
     tracer().when_killed.append(told)
 
@@ -132,21 +153,39 @@ _plain = SharedOps(0)
 _ipmodify = SharedOps(FTRACE_OPS_FL_IPMODIFY)
 
 
+def _ops_for(aggregate: Aggregate) -> SharedOps | LoneOps:
+    """What is to arm a place, by its probes as they are."""
+    if len(aggregate.children) == 1 and aggregate.children[0].lone is not None:
+        return aggregate.children[0].lone
+    return _ipmodify if aggregate.has_post else _plain
+
+
+_armed_by: dict[int, SharedOps | LoneOps] = {}
+"""By address (KP-53)."""
+
+
 def arm(aggregate: Aggregate) -> None:
     """Raises OSError, having armed nothing."""
-    (_ipmodify if aggregate.has_post else _plain).arm(aggregate.address)
+    _watch_ftrace()
+    ops = _ops_for(aggregate)
+    ops.arm(aggregate.address)
+    _armed_by[aggregate.address] = ops
 
 
 def disarm(aggregate: Aggregate) -> None:
     """By the ops that armed it (KP-53)."""
-    for shared in (_plain, _ipmodify):
-        if aggregate.address in shared.places:
-            shared.disarm(aggregate.address)
+    ops = _armed_by.pop(aggregate.address, None)
+    if ops is not None:
+        ops.disarm(aggregate.address)
 
 
 def rearm(aggregate: Aggregate) -> None:
-    """Go over to the other ops if the probes have come to need it (KP-53). Raises OSError, and nothing has changed."""
-    wanted, other = (_ipmodify, _plain) if aggregate.has_post else (_plain, _ipmodify)
-    if aggregate.address in other.places and aggregate.address not in wanted.places:
+    """Go over to another ops if the probes have come to need it (KP-53). Raises OSError, and nothing has changed.
+
+    A hit meanwhile is for one of them (`is_for_another`).
+    """
+    wanted, other = _ops_for(aggregate), _armed_by[aggregate.address]
+    if wanted is not other:
         wanted.arm(aggregate.address)
+        _armed_by[aggregate.address] = wanted
         other.disarm(aggregate.address)

@@ -59,6 +59,11 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
     raise TypeError(f"not a {role.name}: {handler!r}; give a callable, a C function pointer or a native function")
 
 
+def keeps_registers(handler: Any) -> bool:
+    """Whether it is a native handler that keeps every register but rax and r11."""
+    return isinstance(handler, HandlerFunction) and handler.options.cc == "preserve_most"
+
+
 def is_plain(handler: Any) -> bool:
     """Whether a pre_handler keeps every register but rax and r11, and does not look at those of the hit."""
     return isinstance(handler, HandlerFunction) and _ignores_registers(handler)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ftrace.dispatch import Hit, pt_regs
 from ftrace.records import Probe, ProbeList
 from ftrace.recursion import CREDIT, SWITCH
-from ftrace.rethook import EXIT_FROM_STUB, node_data, node_fill, node_reserve, word_at
+from ftrace.rethook import EXIT_FROM_STUB, frame_of, node_data, node_fill, node_reserve, word_at
 from ftrace.x86_64.stubs import EXIT_POINT
 from kprobes.calling import call, finish, in_signal_handler
 from kprobes.records import (
@@ -44,7 +44,7 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.tasks import Node, Task, current
+from sandbox.tasks import NODE, Node, Task, current
 
 drop_dead = extern("drop_dead", fn[void, ptr[Task], u64])
 pool_take = extern("pool_take", fn[bool_, ptr[Task], ptr[Probe], bool_])
@@ -191,6 +191,21 @@ def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook
     if not hooked:
         atomic_add(addressof(rp.nmissed), 1, "relaxed")
         give_instance(instance)
+
+
+@native
+def kretprobe_in_list(task: ptr[Task], instance: ptr[Instance]) -> void:
+    """The kretprobe of an instance is the only one on a function, but not the only probe there: what a node of its own
+
+    would hold (KP-82). It has one nevertheless if a signal's handler has left newer ones on top.
+    """
+    place = cast(u64, instance) - cast(u64, task.bottom)
+    if place & (NODE - 1) == 0 and cast(u64, instance) < task.limit:
+        return
+    node = task.top
+    instance.frame = frame_of(node)
+    if node.armed & (node.armed - 1) != 0:
+        instance.ret_addr = node.reserved[0] + EXIT_POINT
 
 
 # -- return -------------------------------------------------------------------------------------------------------

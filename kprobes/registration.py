@@ -11,10 +11,11 @@ from typing import Any
 
 from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
-from kprobes import fast_returns, handlers, placing, python_unsafe, switch
+from kprobes import fast_returns, handlers, lone, placing, python_unsafe, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
 from kprobes.fast_returns import FastReturn
 from kprobes.handlers import FAULT, POST, PRE, Code
+from kprobes.lone import LoneOps
 from kprobes.patching import kprobe_mutex, patching
 from kprobes.records import (
     FAULT_FOREIGN,
@@ -84,6 +85,9 @@ class kprobe:
         self._return_probe = 0
         self.fast_return: FastReturn | None = None
         """Of a kretprobe whose handlers allow it."""
+        self.make_lone: Callable[[], LoneOps | None] = lambda: lone.ops_of_kprobe(self)
+        self.lone: LoneOps | None = None
+        """What arms it while it is alone on an ftrace location, if its handlers are of that kind."""
         self.python_unsafe = python_unsafe
         self.calls_python = False
         """Whether a handler is a Python callable."""
@@ -191,7 +195,18 @@ def _register(p: kprobe) -> None:
     found = aggregates.get(place.address) or placing.prepare(place, on_ftrace)
     if p._return_probe and not on_ftrace:
         give_return_stub(found)
-    _join(p, found)
+    p.lone = p.make_lone() if on_ftrace else None
+    try:
+        _join(p, found)
+    except OSError:
+        _let_go(p)
+        raise
+
+
+def _let_go(p: kprobe) -> None:
+    if p.lone is not None:
+        p.lone.probe.let_go()
+        p.lone = None
 
 
 @cache
@@ -308,6 +323,8 @@ def _leave(p: kprobe, place: Aggregate) -> None:
     del _places[p]
     place.children.remove(p)
     switch.children_changed(place)
+    if not p.is_return_probe:
+        _let_go(p)
 
 
 def settle() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 from ftrace.cpus import num_possible_cpus
 from ftrace.python_handler import HandlerErrors
-from kprobes import blacklist, handlers, placing
+from ftrace.tracer import tracer
+from kprobes import blacklist, handlers, lone, placing
 from kprobes import registration as probes
 from kprobes.fast_returns import MOST_DATA, FastReturn
 from kprobes.handlers import ENTRY, RETURN, Code
+from kprobes.lone import LoneOps
 from kprobes.patching import kprobe_mutex
 from kprobes.records import (
     PRE_FOREIGN,
@@ -155,7 +157,15 @@ class kretprobe:
         # Whether the interpreter may be entered for the return is asked at the entry, off the trap's frame.
         foreign = entry.foreign or leave.python
         self.kp.make_return_probe(ctypes.addressof(native), foreign, entry.python or leave.python)
+        self.kp.make_lone = self._make_lone
 
+    def _make_lone(self) -> LoneOps | None:
+        assert self.kp.addr
+        keep = (self._native, self._codes, self.kp.native)
+        made = lone.ops_of_kretprobe(self, self.kp.addr, ctypes.addressof(self._native), keep)
+        if made is not None:
+            self._native.pool = made.probe.address
+        return made
 
     def _in_ftrace_shape(self) -> FastReturn | None:
         """What lets its calls go the fast way, if its handlers are fit for that."""
@@ -237,6 +247,8 @@ def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> N
         rp._native.flags |= STOPPED
         if rp._fast is not None:
             rp._fast.stop()
+        if rp.kp.lone is not None:
+            rp.kp.lone.stop()
     probes.unregister_kprobes([rp.kp for rp in chosen])
     with kprobe_mutex:
         _leaving.extend(map(_Leaving, leaving))
@@ -253,6 +265,7 @@ class _Leaving:
         self.keep = (rp._instances, rp._codes, rp.kp.native)
         self.count = rp.maxactive
         self.fast = rp._fast
+        self.lone, rp.kp.lone = rp.kp.lone, None
 
     def is_idle(self) -> bool:
         """Whether every instance is free. None can be taken any more."""
@@ -269,10 +282,17 @@ _leaving: list[_Leaving] = []
 def _free_idle() -> None:
     with kprobe_mutex:
         idle = [one for one in _leaving if one.is_idle()]
-        _leaving[:] = [one for one in _leaving if one not in idle]
+    # A call that has just given its instance back may be about to tell the pool.
+    if any(one.lone for one in idle) and not tracer().runtime.quiesce():
+        return
+    with kprobe_mutex:
         for one in idle:
-            if one.fast is not None:
-                one.fast.free()
+            if one in _leaving:
+                _leaving.remove(one)
+                if one.fast is not None:
+                    one.fast.free()
+                if one.lone is not None:
+                    one.lone.probe.let_go()
 
 
 def disable_kretprobe(rp: kretprobe) -> None:

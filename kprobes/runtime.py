@@ -7,11 +7,12 @@ from functools import cache
 from typing import Any
 
 from ftrace.dispatch import pt_regs
+from ftrace.records import Probe
 from ftrace.recursion import INSIDE
 from ftrace.runtime import runtime
 from kprobes import optimized, table, trap
-from kprobes.records import HIT_ACTIVE, OFF, Child, ChildList, Record
-from kprobes.x86_64 import detour, fast_return, optimized_detour
+from kprobes.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
+from kprobes.x86_64 import detour, fast_return, lone_handlers, optimized_detour
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
@@ -31,6 +32,7 @@ def functions() -> tuple[Any, ...]:
         optimized.kprobe_optimized_hit,
         ftrace_site.kprobe_ftrace_handler,
         kretprobe_entry.kprobe_return_handler,
+        kretprobe_entry.kretprobe_in_list,
     )
 
 
@@ -48,7 +50,12 @@ def _constants(task_offset: int) -> dict[str, int | str]:
         "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
         "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
         "FLAGS": Child.offset("flags"), "OFF": OFF, "PRE": Child.offset("pre"), "COOKIE": Child.offset("pre_cookie"),
-        "VECTORS": Task.offset("vectors"),
+        "VECTORS": Task.offset("vectors"), "TID": Task.offset("tid"), "TOP": Task.offset("top"),
+        "PREEMPT": Task.offset("preempt"), "KPROBE_CHILD": Task.offset("kprobe_child"), "ACTION": Probe.offset("action"),
+        "CHILD_MISSED": Child.offset("nmissed"), "RP_CHILD": Kretprobe.offset("child"), "RP_ENTRY": Kretprobe.offset("entry"),
+        "RP_HANDLER": Kretprobe.offset("handler"), "RP_MISSED": Kretprobe.offset("nmissed"),
+        "RI_RP": Instance.offset("rp"), "RI_RET": Instance.offset("ret_addr"), "RI_TASK": Instance.offset("task"),
+        "HEADER": Instance.offset("data"),
         "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
     }  # fmt: skip
 
@@ -66,7 +73,7 @@ class KprobeRuntime:
         for symbol in LINKED:
             binding.add_symbol(symbol, tracing.image.address(symbol))
         constants = _constants(tracing.key.offset)
-        text = detour.assembly(constants) + optimized_detour.assembly(constants)
+        text = detour.assembly(constants) + optimized_detour.assembly(constants) + lone_handlers.assembly(constants)
         text += fast_return.assembly(fast_returns.constants(tracing.key.offset))
         self.image = NativeImage.of(Unit("kprobes-runtime", functions(), assembly=text, bounded=False))
         self.image.variable("task_offset").value = tracing.key.offset

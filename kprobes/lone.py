@@ -1,0 +1,137 @@
+"""Kprobes and kretprobes that are alone on an ftrace location: an ftrace_ops of their own, on the fast trampolines.
+
+A probe with native handlers gets a native half (ftrace.probe) when it is registered, and is armed by it for as long as it has
+the place to itself; with others it goes the general way (kprobes.ftrace_site). The instances of a kretprobe are nodes of the
+shadow stack then. One pool counts those and its own, so that there are never more than `maxactive`, whichever way calls in
+flight have come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ftrace import ops as ftrace
+from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.probe import NativeProbe
+from ftrace.records import EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, NATIVE_REGS, STOPPED
+from ftrace.tracer import tracer
+from kprobes import handlers
+from kprobes.records import Instance
+from kprobes.runtime import kprobe_runtime
+
+if TYPE_CHECKING:
+    from kprobes.registration import kprobe
+    from kprobes.returns import kretprobe
+
+MOST_DATA = 64
+"""Bytes of a kretprobe's data that a node has room for."""
+MOST = 1024
+"""Probes that may have a native half at the same time: fprobes want some too (sandbox.tasks.COUNTER_LINES)."""
+
+
+class LoneProbe(NativeProbe):
+    """A native half that is put on its place and taken off time and again until its owner lets it go."""
+
+    header = Instance.offset("data")
+    count = 0
+    """How many there are."""
+
+    def __init__(self, keep: Any, **values: Any) -> None:
+        super().__init__(tracer().table.lines, keep, **values)
+        LoneProbe.count += 1
+        self._held = True
+
+    def free(self) -> None:
+        """No list refers to it at this moment."""
+        if not self._held and not self._freed:
+            self._freed = True
+            LoneProbe.count -= 1
+            super().free()
+
+    _freed = False
+
+    def let_go(self) -> None:
+        """It will not be put on anything any more: free it as soon as no list refers to it."""
+        self._held = False
+        if not tracer().is_leaving(self):
+            self.free()
+
+
+class LoneOps:
+    """The ftrace_ops of one probe."""
+
+    def __init__(self, probe: LoneProbe) -> None:
+        self.probe = probe
+        self.ops = ftrace_ops(kprobe_runtime().image.address("kprobe_ftrace_handler"), FTRACE_OPS_FL_SAVE_REGS)
+        self.ops.hooks_return = bool(probe.native.kind & HAS_EXIT)
+
+    def arm(self, address: int) -> None:
+        """Raises OSError, having armed nothing."""
+        ftrace.ftrace_set_filter_ip(self.ops, address, reset=True)
+        try:
+            ftrace.register_ops(self.ops, self.probe)
+        except BaseException:
+            ftrace.ftrace_free_filter(self.ops)
+            raise
+
+    def disarm(self, _address: int) -> None:
+        """Nothing happens once ftrace is dead (KP-54)."""
+        if self.ops.enabled and not tracer().dead:
+            ftrace.unregister_ftrace_function(self.ops)
+            ftrace.ftrace_free_filter(self.ops)
+
+    def stop(self) -> None:
+        """No instance is taken and no handler called any more (KP-84)."""
+        self._set(STOPPED)
+
+    def kill(self) -> None:
+        """Ftrace is dead: no more entries (KP-54)."""
+        self._set(EXHAUSTED)
+
+    def _set(self, flag: int) -> None:
+        tracing = tracer()
+        with tracing.table.lock:
+            self.probe.change_flags(on=flag)
+            tracing.table.lists.flags_changed(self.probe)
+
+
+def _ops(keep: Any, entry: str, exit_: str, regs: bool, **values: Any) -> LoneOps | None:
+    if LoneProbe.count >= MOST:
+        return None
+    image = kprobe_runtime().image
+    kind = KPROBE | HAS_ENTRY | (HAS_EXIT if exit_ else 0) | (NATIVE_REGS if regs else 0)
+    try:
+        probe = LoneProbe(
+            keep, kind=kind, entry=image.address(entry), exit=image.address(exit_) if exit_ else 0, **values
+        )
+    except OSError:  # no counter line is left
+        return None
+    return LoneOps(probe)
+
+
+def ops_of_kprobe(p: kprobe) -> LoneOps | None:
+    """For a kprobe on an ftrace location; None if its handlers are not such."""
+    if not handlers.keeps_registers(p.pre_handler) or p.post_handler is not None or p.fault_handler is not None:
+        return None
+    regs = p.pre_handler.uses(1)
+    entry = "kprobe_lone_regs" if regs else "kprobe_lone"
+    return _ops((p.native, p.codes), entry, "", regs, action=p.native_address)
+
+
+def ops_of_kretprobe(rp: kretprobe, address: int, native: int, keep: Any) -> LoneOps | None:
+    """For a kretprobe on the one at `address`, whose native half is at `native`."""
+    given = [handler for handler in (rp.entry_handler, rp.handler) if handler is not None]
+    location = tracer().table.location(address)
+    if location is None or location.block.unhookable >> location.position & 1:
+        return None
+    if rp.data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):
+        return None
+    regs = any(handler.uses(1) for handler in given)
+    bare = rp.entry_handler is None and not any(handler.uses(0) for handler in given)
+    with_regs = rp.entry_handler is not None and regs
+    entry = "kretprobe_lone_bare" if bare else "kretprobe_lone_regs" if with_regs else "kretprobe_lone"
+    exit_ = "kretprobe_lone_return" if rp.handler is not None else "kretprobe_lone_no_return"
+    size = max(rp.data_size + 7 & -8, 8)
+    return _ops(
+        keep, entry, exit_, regs, action=native, data_size=size, pool_unclaimed=rp.maxactive, nr_nodes=rp.maxactive
+    )

@@ -1,0 +1,222 @@
+"""What the fast trampolines of ftrace call for a kprobe or kretprobe that is alone on a function, as assembly text (AT&T).
+
+Called as any native handler of a probe list (ftrace.x86_64.trampolines), under the same conditions:
+
+    rdi = Probe, whose `action` is the Child or Kretprobe   rsi = ip   rdx = the parent   rcx = pt_regs (the *_regs ones only)
+    r8 = data of the return node, or 0 if there is none     returns eax = 0 to go on, else to cancel the return
+
+Every register but r11 and, at an entry, rax is kept, and so do the user's handlers (preserve_most), which are called with
+rdi = the Child or the instance and rsi = pt_regs. An instance lies in front of its data: it is the node, or, on a function
+where others have probes too, entry data in front of the data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from string import Template
+
+from ftrace.x86_64.callframes import with_call_frames
+
+_BEGIN = """    mov %fs:$TASK, %r11
+    cmpq $$0, $KPROBE(%r11)
+    jne 8f"""
+_RUNNING = """    mov %rdi, $KPROBE(%r11)
+    movl $$$HIT_ACTIVE, $STATUS(%r11)"""
+_FINISH = """    mov %fs:$TASK, %r11
+    movl $$0, $STATUS(%r11)
+    movq $$0, $KPROBE(%r11)"""
+_MISSES = """8:  # a kprobe is running
+    mov $ACTION(%rdi), %rax
+    mov $RP_CHILD(%rax), %rax
+    lock incq $CHILD_MISSED(%rax)
+    mov $$1, %eax
+    ret
+9:  # no instance
+    mov $ACTION(%rdi), %rax
+    lock incq $RP_MISSED(%rax)
+    mov $$1, %eax
+    ret"""
+
+_KPROBE = """
+# A kprobe whose pre_handler does not look at the registers (KP-52).
+    .globl kprobe_lone
+    .p2align 6
+kprobe_lone:
+    .cfi_startproc
+$begin
+    push %rdi
+    mov $ACTION(%rdi), %rdi
+$running
+    call *$PRE(%rdi)
+$finish
+    pop %rdi
+    xor %eax, %eax
+    ret
+8:  mov $ACTION(%rdi), %rax
+    lock incq $CHILD_MISSED(%rax)
+    xor %eax, %eax
+    ret
+
+# One that does: it finds ip+1, and what it leaves there counts if it returns non-zero.
+#   stack inside: where the call goes on, then rsi, rdi
+    .globl kprobe_lone_regs
+    .p2align 6
+kprobe_lone_regs:
+    .cfi_startproc
+$begin
+    push %rdi
+    push %rsi
+    push $REGS_IP(%rcx)
+    lea 1(%rsi), %rax
+    mov %rax, $REGS_IP(%rcx)
+    mov $ACTION(%rdi), %rdi
+    mov %rcx, %rsi
+$running
+    call *$PRE(%rdi)
+$finish
+    test %eax, %eax
+    pop %rax
+    jne 1f
+    mov %rax, $REGS_IP(%rcx)
+1:  pop %rsi
+    pop %rdi
+    xor %eax, %eax
+    ret
+8:  mov $ACTION(%rdi), %rax
+    lock incq $CHILD_MISSED(%rax)
+    xor %eax, %eax
+    ret
+"""
+
+_BARE = """
+# Entry of a kretprobe that has no entry_handler, and whose handler does not look at the instance (KP-78, KP-81).
+    .globl kretprobe_lone_bare
+    .p2align 6
+kretprobe_lone_bare:
+    .cfi_startproc
+$begin
+    test %r8, %r8
+    je 9f
+    xor %eax, %eax
+    ret
+$misses
+"""
+
+_ENTRY = """
+# Entry of one that has, or does.
+#   rdi = the instance, rax = the Kretprobe
+    .globl $name
+    .p2align 6
+$name:
+    .cfi_startproc
+$begin
+    test %r8, %r8
+    je 9f
+    push %rdi
+    push %rsi
+    mov $ACTION(%rdi), %rax
+    lea -$HEADER(%r8), %rdi
+    mov %rax, $RI_RP(%rdi)
+    mov %rdx, $RI_RET(%rdi)
+    mov $TID(%r11), %esi
+    mov %rsi, $RI_TASK(%rdi)
+    cmp %rdi, $TOP(%r11)
+    jne 7f
+6:  cmpq $$0, $RP_ENTRY(%rax)
+    je 5f
+    mov $RP_CHILD(%rax), %rsi
+    mov %rsi, $KPROBE(%r11)
+    movl $$$HIT_ACTIVE, $STATUS(%r11)
+$before
+    mov %rcx, %rsi
+    call *$RP_ENTRY(%rax)
+$after
+$finish
+    pop %rsi
+    pop %rdi
+    ret
+5:  pop %rsi
+    pop %rdi
+    xor %eax, %eax
+    ret
+7:  # others have probes here
+    push %rax
+    push %rdx
+    push %rcx
+    push %rdi
+    push %r8
+    push %r9
+    push %r10
+    push %r11
+    mov %rdi, %rsi
+    mov %r11, %rdi
+    call kretprobe_in_list
+    pop %r11
+    pop %r10
+    pop %r9
+    pop %r8
+    pop %rdi
+    pop %rcx
+    pop %rdx
+    pop %rax
+    jmp 6b
+$misses
+"""
+
+_RETURN = """
+# Return of a call (KP-79). rax is the function's result.
+    .globl kretprobe_lone_return
+    .p2align 6
+kretprobe_lone_return:
+    .cfi_startproc
+    push %rdi
+    push %rsi
+    mov $ACTION(%rdi), %rsi
+    mov %fs:$TASK, %r11
+    mov $RP_CHILD(%rsi), %rdi
+$running
+    incl $PREEMPT(%r11)
+    mov $RP_HANDLER(%rsi), %r11
+    lea -$HEADER(%r8), %rdi
+    mov %rcx, %rsi
+    call *%r11
+$finish
+    movq $$0, $KPROBE_CHILD(%r11)
+    decl $PREEMPT(%r11)
+    pop %rsi
+    pop %rdi
+    ret
+
+# Of one that has no handler.
+    .globl kretprobe_lone_no_return
+    .p2align 4
+kretprobe_lone_no_return:
+    .cfi_startproc
+    ret
+"""
+
+# The entry handler of a kretprobe finds ip+1, and what it leaves there does not count.
+_BEFORE = """    push $REGS_IP(%rcx)
+    mov 8(%rsp), %rsi
+    inc %rsi
+    mov %rsi, $REGS_IP(%rcx)"""
+_AFTER = "    pop $REGS_IP(%rcx)"
+
+
+def assembly(constants: Mapping[str, int | str]) -> str:
+    """The routines; `constants` gives what the text names (kprobes.runtime)."""
+    shared = {"begin": _BEGIN, "running": _RUNNING, "finish": _FINISH, "misses": _MISSES}
+    entries = (("kretprobe_lone", "", ""), ("kretprobe_lone_regs", _BEFORE, _AFTER))
+    texts = [_with(text, shared) for text in (_KPROBE, _BARE, _RETURN)]
+    texts += [
+        _with(_ENTRY, {**shared, "name": name, "before": before, "after": after}) for name, before, after in entries
+    ]
+    return "    .text\n" + with_call_frames(Template("\n".join(texts)).substitute(constants))
+
+
+def _with(text: str, blocks: Mapping[str, str]) -> str:
+    """Put blocks in, leaving `$$` and the names of constants for the last step."""
+    for name, block in blocks.items():
+        text = re.sub(rf"\${name}\b(?=:?$)", block.replace("\\", r"\\"), text, flags=re.MULTILINE)
+    return text
