@@ -314,12 +314,15 @@ class _Worker:
         self._stopped = False
 
     def _stop(self) -> None:
-        """The interpreter is about to end, and with it the code and the memory that a run needs."""
+        """The interpreter is about to end, and with it the code that jumps and breakpoints lead to: none is left."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
+        switch.disarm_for_good()
+        while self._optimizer.busy:
+            self._optimizer.run()
 
     def _after_fork(self) -> None:
         self._reset()

@@ -93,10 +93,13 @@ def disarm(place: Aggregate, immediate: bool) -> None:
         place.write_original()
 
 
-def set_kprobes_enabled(on: bool) -> None:
-    """The global switch (KP-59): off disarms every probe, and none is armed until it is on again."""
-    if _state["enabled"] == on:
-        return
+def disarm_for_good() -> None:
+    """The interpreter is about to end, and with it the code that armed places lead to: libraries run on without probes."""
+    _switch(False)
+
+
+def _switch(on: bool) -> tuple[list[OSError], int]:
+    """Arm or disarm every place; what went wrong, and how many there were."""
     _state["enabled"] = on
     failures: list[OSError] = []
     total = 0
@@ -109,6 +112,14 @@ def set_kprobes_enabled(on: bool) -> None:
                 children_changed(place)
             except OSError as error:
                 failures.append(error)
+    return failures, total
+
+
+def set_kprobes_enabled(on: bool) -> None:
+    """The global switch (KP-59): off disarms every probe, and none is armed until it is on again."""
+    if _state["enabled"] == on:
+        return
+    failures, total = _switch(on)
     word = "enabled" if on else "disabled"
     if not failures:
         log.info("Kprobes globally %s", word)

@@ -42,3 +42,9 @@ def test_first_failures() -> None:
     head, *lines = run("first_failures.py").splitlines()
     assert int(head.split()[0]) >= len(lines) == 8
     assert all(re.fullmatch(r"  vfs_\w+\+0x0/\S+ \[demo\]: -E[A-Z]+, called from \S+ \[demo\]", line) for line in lines)
+
+
+def test_deflate() -> None:
+    """At its end the interpreter runs on in a malloc that nobody probes any more."""
+    found = {int(low): int(count) for low, count in re.findall(r"(\d+) bytes and more: (\d+)", run("deflate.py"))}
+    assert found[65536] >= 2 and sum(found.values()) > 10  # zlib's window and its hash chains

@@ -22,7 +22,7 @@ def test_python_handlers_read_and_change_vector_registers(flavour):
         return 0
 
     kp = kprobes.kprobe(symbol_name="tripled", pre_handler=pre)
-    rp = kprobes.kretprobe(symbol_name="tripled", handler=lambda ri, regs: seen.append(float_return_value(regs)) or 0)
+    rp = kprobes.kretprobe(symbol_name="tripled", handler=lambda _, regs: seen.append(float_return_value(regs)))
     kprobes.register_kprobe(kp)
     kprobes.register_kretprobe(rp)
     assert module["tripled"](2.0) == 15.0
