@@ -40,6 +40,12 @@ class LoneProbe(NativeProbe):
         super().__init__(tracer().table.lines, keep, **values)
         LoneProbe.count += 1
         self._held = True
+        self.stopping = False
+        """Whether its owner is being unregistered, and not only taken off its place."""
+
+    def change_flags(self, on: int = 0, off: int = 0) -> None:
+        """Calls in flight still get their handler when it is taken off, and so do hits that have found it (KP-80)."""
+        super().change_flags(on if self.stopping else on & ~STOPPED, off)
 
     def free(self) -> None:
         """No list refers to it at this moment."""
@@ -82,6 +88,7 @@ class LoneOps:
 
     def stop(self) -> None:
         """No instance is taken and no handler called any more (KP-84)."""
+        self.probe.stopping = True
         self._set(STOPPED)
 
     def kill(self) -> None:

@@ -321,6 +321,8 @@ def _leave(p: kprobe, place: Aggregate) -> None:
     if not p.is_off:
         p.flags |= KPROBE_FLAG_DISABLED
     del _places[p]
+    if p.lone is not None:
+        p.lone.stop()
     place.children.remove(p)
     switch.children_changed(place)
     if not p.is_return_probe:
