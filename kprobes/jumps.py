@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes import fast_returns, patching
 from kprobes.aggregate import aggregates, original_text
-from kprobes.landings import LandingRoom
+from kprobes.landings import MOST_PAGES, LandingRoom
 from kprobes.puns import Window, borrowed, jump_bytes, wider_windows, windows
 from kprobes.records import ChildList, Record
 from kprobes.return_stubs import call_through, hooked_point
@@ -36,6 +36,9 @@ LONGEST = 8
 """Bytes of a jump with as many redundant prefixes as there is room for, its borrowed bytes included."""
 _FIRST, _MOST = memory.PAGE, 1 << 20
 """Sizes of the pages that detours are allocated in: each is twice the one before."""
+
+_NO_PLACE = Refusal("no place to land", "every address that the bytes behind it leave to a jump is taken")
+_NO_MAPPINGS = Refusal("mappings", f"{MOST_PAGES} pages to land on are as many as there may be")
 
 Read = Callable[[int, int], bytes]
 
@@ -134,7 +137,7 @@ class Jump:
             choices = [window for window in found if not window.prefixes or self._may_reach(window.prefixes)]
             if self._land(choices, self._insn.length, read):
                 return None
-            refusal = Refusal("no place to land", "every address that the bytes behind it leave to a jump is taken")
+            refusal = _NO_MAPPINGS if self._room.landings.full else _NO_PLACE
         return None if self._absorb(read) else refusal
 
     def _absorb(self, read: Read) -> bool:

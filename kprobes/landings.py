@@ -88,6 +88,9 @@ def _run(used: int, low: int, high: int, size: int) -> int | None:
 class LandingRoom:
     """The landings of one text mapping."""
 
+    _in_all = 0
+    """Pages of all rooms."""
+
     def __init__(self, name: str) -> None:
         self.text = ScatteredText(f"{name}-landings")
         self._used: list[int] = []
@@ -107,6 +110,11 @@ class LandingRoom:
         if self._gaps is None:
             self._gaps = Gaps()
         return self._gaps
+
+    @property
+    def full(self) -> bool:
+        """Whether there may be no more pages, in all rooms together."""
+        return LandingRoom._in_all >= MOST_PAGES
 
     def take(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
         """Write a landing that leads to `target` into one of the windows; the window and its address. None: no room."""
@@ -143,7 +151,7 @@ class LandingRoom:
 
     def _on_new_page(self, window: Window, size: int) -> int | None:
         """Room on a page that is free by now."""
-        if len(self.text) >= MOST_PAGES:
+        if self.full:
             return None
         if window.high - window.low > _WIDE:
             return self._on_wide(window)
@@ -209,10 +217,12 @@ class LandingRoom:
         except FileExistsError:
             return False
         insort(self._pages, page)
+        LandingRoom._in_all += 1
         return True
 
     def close(self) -> None:
         """Give everything back; nobody can be in the text any more."""
+        LandingRoom._in_all -= len(self._pages)
         self.text.unmap()
 
 

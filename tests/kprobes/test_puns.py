@@ -107,3 +107,24 @@ def test_gaps_are_what_is_free():
     gaps.take(free)
     assert not gaps.free(free)
     assert gaps.first_free(free, free + 2 * PAGE) == free + PAGE
+
+
+@isolated
+def test_the_number_of_landing_pages_is_bounded():
+    """Over all rooms: a process may have 65,530 mappings"""
+    from kprobes import landings
+
+    landings.MOST_PAGES = 3
+    first, second = LandingRoom("first"), LandingRoom("second")
+    near = first.gaps.first_free(1 << 40, 1 << 41)
+    taken = 0
+    with patching():
+        for number in range(10):
+            room = (first, second)[number % 2]
+            choices = windows(near + number * (1 << 16), 1, bytes([0, 0, 0, 1]))
+            taken += room.take(choices, near) is not None
+    assert taken == 3
+    assert first.full
+    assert second.full
+    first.close()
+    assert not second.full
