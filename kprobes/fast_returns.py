@@ -1,10 +1,10 @@
 """Return probes at the cost of an fprobe: through a jump-optimised entry into a stub of ftrace's own kind.
 
-Where one kretprobe is alone on the entry of a module's function, and its handlers are native and do not look at registers,
-the detour's first instruction becomes a jump into such a stub. Its list has a probe whose handlers (a few instructions of
-assembly: kprobes.x86_64.fast_return) call the kretprobe's. The node of the call is the instance, and the pool of that probe
-counts all instances in use, also those of calls that came in another way. The stub takes r10 and r11, which are free at the
-entries of code that was compiled here.
+Where one kretprobe is alone on the entry of a module's function, and its handlers are native, the detour's first instruction
+becomes a jump into such a stub. Its list has a probe whose handlers (a few instructions of assembly:
+kprobes.x86_64.lone_handlers) call the kretprobe's. The node of the call is the instance, and the pool of that probe counts
+all instances in use, also those of calls that came in another way. The stub takes r10 and r11, which are free at the entries
+of code that was compiled here.
 """
 
 from __future__ import annotations
@@ -14,66 +14,37 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace.lists import ListRecord
 from ftrace.probe import NativeProbe
-from ftrace.records import HAS_ENTRY, HAS_EXIT, Probe
+from ftrace.records import STOPPED
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import ENTRY_POINT, SLOT, jump
 from kprobes import patching
-from kprobes.records import HIT_ACTIVE, Child, Instance, Kretprobe
 from kprobes.x86_64.optimized_detour import ENTRY
 from kprobes.x86_64.return_stub import return_stub
-from sandbox.tasks import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kprobes.aggregate import Aggregate
     from kprobes.jumps import Detour
 
 _LIST = SLOT + 8
 """Offset in a stub of the word with its list's address."""
-MOST_DATA = 64
-"""Bytes of data that fit a node."""
-
-
-def constants(task_offset: int) -> dict[str, int]:
-    """What the assembly of the handlers names (kprobes.x86_64.fast_return)."""
-    return {
-        "TASK": task_offset, "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"),
-        "TID": Task.offset("tid"), "ACTION": Probe.offset("action"), "ACTIVE": HIT_ACTIVE,
-        "RP": Instance.offset("rp"), "OWNER": Instance.offset("task"), "DATA": Instance.offset("data"),
-        "ENTRY": Kretprobe.offset("entry"), "HANDLER": Kretprobe.offset("handler"), "CHILD": Kretprobe.offset("child"),
-        "NMISSED": Child.offset("nmissed"),
-    }  # fmt: skip
 
 
 class FastReturn:
-    """The probe in ftrace's shape of a kretprobe whose native half is at `rp`, and the list of it alone.
+    """The probe in ftrace's shape of a kretprobe whose native half is `rp`, and the list of it alone.
 
-    Raises OSError(ENOSPC) if there is no line of counters left.
+    `values`: the other fields of that probe (kprobes.lone.kretprobe_values). Raises OSError(ENOSPC) if there is no line of
+    counters left.
     """
 
-    def __init__(self, rp: Any, maxactive: int) -> None:
-        from kprobes.runtime import kprobe_runtime
-
-        image = kprobe_runtime().image
-        self.probe = NativeProbe(
-            tracer().table.lines, rp,
-            kind=HAS_ENTRY | HAS_EXIT, entry=image.address("fast_return_entry"), exit=image.address("fast_return_exit"),
-            data_size=max(rp.data_size, 8), pool_unclaimed=maxactive, nr_nodes=maxactive, action=ctypes.addressof(rp),
-        )  # fmt: skip
+    def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
+        self.probe = NativeProbe(tracer().table.lines, rp, action=ctypes.addressof(rp), **values)
         self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
-
-    @property
-    def nmissed(self) -> int:
-        """How often no instance was free."""
-        counts = self.probe.counts()
-        return counts.missed_nodes + counts.missed_depth
 
     def stop(self) -> None:
         """No handler from now on, for calls that have not returned either (KP-84)."""
-        from ftrace.records import STOPPED
-
         self.probe.change_flags(on=STOPPED)
         self.list.choose_trampolines(runtime())
 

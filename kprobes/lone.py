@@ -102,18 +102,13 @@ class LoneOps:
             tracing.table.lists.flags_changed(self.probe)
 
 
-def _ops(keep: Any, entry: str, exit_: str, regs: bool, **values: Any) -> LoneOps | None:
+def _ops(keep: Any, **values: Any) -> LoneOps | None:
     if LoneProbe.count >= MOST:
         return None
-    image = kprobe_runtime().image
-    kind = KPROBE | HAS_ENTRY | (HAS_EXIT if exit_ else 0) | (NATIVE_REGS if regs else 0)
     try:
-        probe = LoneProbe(
-            keep, kind=kind, entry=image.address(entry), exit=image.address(exit_) if exit_ else 0, **values
-        )
+        return LoneOps(LoneProbe(keep, **values))
     except OSError:  # no counter line is left
         return None
-    return LoneOps(probe)
 
 
 def ops_of_kprobe(p: kprobe) -> LoneOps | None:
@@ -121,16 +116,23 @@ def ops_of_kprobe(p: kprobe) -> LoneOps | None:
     if not handlers.keeps_registers(p.pre_handler) or p.post_handler is not None or p.fault_handler is not None:
         return None
     regs = p.pre_handler.uses(1)
-    entry = "kprobe_lone_regs" if regs else "kprobe_lone"
-    return _ops((p.native, p.codes), entry, "", regs, action=p.native_address)
+    entry = kprobe_runtime().image.address("kprobe_lone_regs" if regs else "kprobe_lone")
+    kind = KPROBE | HAS_ENTRY | (NATIVE_REGS if regs else 0)
+    return _ops((p.native, p.codes), kind=kind, entry=entry, action=p.native_address)
 
 
 def ops_of_kretprobe(rp: kretprobe, address: int, native: int, keep: Any) -> LoneOps | None:
     """For a kretprobe on the one at `address`, whose native half is at `native`."""
-    given = [handler for handler in (rp.entry_handler, rp.handler) if handler is not None]
     location = tracer().table.location(address)
     if location is None or location.block.unhookable >> location.position & 1:
         return None
+    values = kretprobe_values(rp)
+    return _ops(keep, action=native, **values) if values is not None else None
+
+
+def kretprobe_values(rp: kretprobe) -> dict[str, Any] | None:
+    """Fields of the native half of a kretprobe with native handlers and not too much data; None for others."""
+    given = [handler for handler in (rp.entry_handler, rp.handler) if handler is not None]
     if rp.data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):
         return None
     regs = any(handler.uses(1) for handler in given)
@@ -138,7 +140,12 @@ def ops_of_kretprobe(rp: kretprobe, address: int, native: int, keep: Any) -> Lon
     with_regs = rp.entry_handler is not None and regs
     entry = "kretprobe_lone_bare" if bare else "kretprobe_lone_regs" if with_regs else "kretprobe_lone"
     exit_ = "kretprobe_lone_return" if rp.handler is not None else "kretprobe_lone_no_return"
-    size = max(rp.data_size + 7 & -8, 8)
-    return _ops(
-        keep, entry, exit_, regs, action=native, data_size=size, pool_unclaimed=rp.maxactive, nr_nodes=rp.maxactive
-    )
+    image = kprobe_runtime().image
+    return {
+        "kind": KPROBE | HAS_ENTRY | HAS_EXIT | (NATIVE_REGS if regs else 0),
+        "entry": image.address(entry),
+        "exit": image.address(exit_),
+        "data_size": max(rp.data_size + 7 & -8, 8),
+        "pool_unclaimed": rp.maxactive,
+        "nr_nodes": rp.maxactive,
+    }

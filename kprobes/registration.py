@@ -83,14 +83,18 @@ class kprobe:
         self.codes: tuple[Code, ...] = ()
         """Its handlers' code, and what keeps it alive."""
         self._return_probe = 0
+        self.prepare_fast: Callable[[bool], None] = self._prepare_fast
+        """Called, with whether it is on an ftrace location, before it is put on its place: sets what follows."""
         self.fast_return: FastReturn | None = None
         """Of a kretprobe whose handlers allow it."""
-        self.make_lone: Callable[[], LoneOps | None] = lambda: lone.ops_of_kprobe(self)
         self.lone: LoneOps | None = None
         """What arms it while it is alone on an ftrace location, if its handlers are of that kind."""
         self.python_unsafe = python_unsafe
         self.calls_python = False
         """Whether a handler is a Python callable."""
+
+    def _prepare_fast(self, on_ftrace: bool) -> None:
+        self.lone = lone.ops_of_kprobe(self) if on_ftrace else None
 
     def make_return_probe(self, native: int, foreign: bool, calls_python: bool) -> None:
         """Let it be the probe of a kretprobe, whose native half is at `native`, and whose handlers are such."""
@@ -195,7 +199,7 @@ def _register(p: kprobe) -> None:
     found = aggregates.get(place.address) or placing.prepare(place, on_ftrace)
     if p._return_probe and not on_ftrace:
         give_return_stub(found)
-    p.lone = p.make_lone() if on_ftrace else None
+    p.prepare_fast(on_ftrace)
     try:
         _join(p, found)
     except OSError:
@@ -206,7 +210,9 @@ def _register(p: kprobe) -> None:
 def _let_go(p: kprobe) -> None:
     if p.lone is not None:
         p.lone.probe.let_go()
-        p.lone = None
+    if p.fast_return is not None:
+        p.fast_return.free()
+    p.lone = p.fast_return = None
 
 
 @cache
@@ -273,6 +279,7 @@ def _join(p: kprobe, place: Aggregate) -> None:
     except OSError:
         place.children.remove(p)
         place.publish()
+        fast_returns.update(place)
         raise
     _places[p] = place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 from collections.abc import Callable, Sequence
@@ -12,9 +13,8 @@ from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
 from kprobes import blacklist, handlers, lone, placing
 from kprobes import registration as probes
-from kprobes.fast_returns import MOST_DATA, FastReturn
+from kprobes.fast_returns import FastReturn
 from kprobes.handlers import ENTRY, RETURN, Code
-from kprobes.lone import LoneOps
 from kprobes.patching import kprobe_mutex
 from kprobes.records import (
     PRE_FOREIGN,
@@ -112,12 +112,11 @@ class kretprobe:
         self._native: Any = Kretprobe.ctypes()
         self._instances: Any = None
         self._codes: tuple[Code, ...] = ()
-        self._fast: FastReturn | None = None
 
     @property
     def nmissed(self) -> int:
         """How often no instance was free (KP-81, KP-83)."""
-        return int(self._native.nmissed) + (self._fast.nmissed if self._fast is not None else 0)
+        return int(self._native.nmissed)
 
     @property
     def registered(self) -> bool:
@@ -153,34 +152,24 @@ class kretprobe:
         native.kind = PRE_FOREIGN * entry.foreign | PRE_PYTHON * entry.python
         native.kind |= RETURN_FOREIGN * leave.foreign | RETURN_PYTHON * leave.python
         self._codes = (entry, leave)
-        self._fast = self.kp.fast_return = self._in_ftrace_shape()
         # Whether the interpreter may be entered for the return is asked at the entry, off the trap's frame.
         foreign = entry.foreign or leave.python
         self.kp.make_return_probe(ctypes.addressof(native), foreign, entry.python or leave.python)
-        self.kp.make_lone = self._make_lone
+        self.kp.prepare_fast = self._prepare_fast
 
-    def _make_lone(self) -> LoneOps | None:
-        assert self.kp.addr
-        keep = (self._native, self._codes, self.kp.native)
-        made = lone.ops_of_kretprobe(self, self.kp.addr, ctypes.addressof(self._native), keep)
-        if made is not None:
-            self._native.pool = made.probe.address
-        return made
-
-    def _in_ftrace_shape(self) -> FastReturn | None:
+    def _prepare_fast(self, on_ftrace: bool) -> None:
         """What lets its calls go the fast way, if its handlers are fit for that."""
-        if self.data_size > MOST_DATA or not all(map(_is_plain, (self.entry_handler, self.handler))):
-            return None
-        try:
-            fast = FastReturn(self._native, self.maxactive)
-        except OSError:
-            return None
-        self._native.pool = fast.probe.address
-        return fast
-
-
-def _is_plain(handler: Any) -> bool:
-    return handler is None or handlers.is_plain(handler)
+        kp, native = self.kp, self._native
+        assert kp.addr
+        kp.lone = kp.fast_return = None
+        if on_ftrace:
+            keep = (native, self._codes, kp.native)
+            kp.lone = lone.ops_of_kretprobe(self, kp.addr, ctypes.addressof(native), keep)
+        elif (values := lone.kretprobe_values(self)) is not None:
+            with contextlib.suppress(OSError):  # no counter line is left
+                kp.fast_return = FastReturn(native, values)
+        made = kp.lone or kp.fast_return
+        native.pool = made.probe.address if made else 0
 
 
 def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,15 +234,11 @@ def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> N
     leaving = [rp for rp in chosen if rp.registered]
     for rp in leaving:
         rp._native.flags |= STOPPED
-        if rp._fast is not None:
-            rp._fast.stop()
-        if rp.kp.lone is not None:
-            rp.kp.lone.stop()
+        if (fast := rp.kp.lone or rp.kp.fast_return) is not None:
+            fast.stop()
     probes.unregister_kprobes([rp.kp for rp in chosen])
     with kprobe_mutex:
         _leaving.extend(map(_Leaving, leaving))
-        for rp in leaving:
-            rp._native.nmissed, rp._fast = rp.nmissed, None
     _free_idle()
 
 
@@ -264,8 +249,8 @@ class _Leaving:
         self.native = rp._native
         self.keep = (rp._instances, rp._codes, rp.kp.native)
         self.count = rp.maxactive
-        self.fast = rp._fast
-        self.lone, rp.kp.lone = rp.kp.lone, None
+        self.lone, self.fast = rp.kp.lone, rp.kp.fast_return
+        rp.kp.lone = rp.kp.fast_return = None
 
     def is_idle(self) -> bool:
         """Whether every instance is free. None can be taken any more."""
@@ -283,7 +268,7 @@ def _free_idle() -> None:
     with kprobe_mutex:
         idle = [one for one in _leaving if one.is_idle()]
     # A call that has just given its instance back may be about to tell the pool.
-    if any(one.lone for one in idle) and not tracer().runtime.quiesce():
+    if any(one.lone or one.fast for one in idle) and not tracer().runtime.quiesce():
         return
     with kprobe_mutex:
         for one in idle:

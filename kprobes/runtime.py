@@ -12,7 +12,7 @@ from ftrace.recursion import INSIDE
 from ftrace.runtime import runtime
 from kprobes import optimized, table, trap
 from kprobes.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
-from kprobes.x86_64 import detour, fast_return, lone_handlers, optimized_detour
+from kprobes.x86_64 import detour, lone_handlers, optimized_detour
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
@@ -66,7 +66,6 @@ class KprobeRuntime:
     def __init__(self) -> None:
         from llvmlite import binding
 
-        from kprobes import fast_returns
         from kprobes.return_stubs import is_return_stub
 
         tracing = runtime()
@@ -74,7 +73,6 @@ class KprobeRuntime:
             binding.add_symbol(symbol, tracing.image.address(symbol))
         constants = _constants(tracing.key.offset)
         text = detour.assembly(constants) + optimized_detour.assembly(constants) + lone_handlers.assembly(constants)
-        text += fast_return.assembly(fast_returns.constants(tracing.key.offset))
         self.image = NativeImage.of(Unit("kprobes-runtime", functions(), assembly=text, bounded=False))
         self.image.variable("task_offset").value = tracing.key.offset
         self.image.publish()
