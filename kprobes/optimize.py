@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kprobes import patching, switch
@@ -211,6 +211,10 @@ class JumpOptimizer:
         if every:
             patching.check_traps()
             restore([self._jumps[place.address] for place in every])
+        for place in every:
+            if not place.armed:  # it was to go later; a breakpoint that nobody knows of must not stay
+                self._leaving.pop(place.address, None)
+                place.write_original()
         return every
 
     def _requeue(self, places: Iterable[Aggregate]) -> None:
@@ -261,7 +265,15 @@ class JumpOptimizer:
             _clear(other)
         self._requeue(over)
 
+    def _requeue_left_of(self, addresses: Sequence[int]) -> None:
+        """A jump that is written changes what those to the left of it borrow: take them back, to be aimed again after it."""
+        over = self._restore([place for address in addresses for place in self._over(address)])
+        for place in over:
+            _clear(place)
+        self._requeue(over)
+
     def _write(self) -> None:
+        self._requeue_left_of(list(self._queued))
         queued, self._queued = self._queued, {}
         planned = _Planned()
         for room in rooms():
