@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from fprobe.actions import Action
 from fprobe.handlers import data_size_of
@@ -21,17 +19,16 @@ from fprobe.registration import (
     register_fprobe_syms,
     unregister_fprobe,
 )
+from ftrace.attaching import Attaching
 from ftrace.glob import parse
 from ftrace.probe import Counts
 from ftrace.tracer import tracer
-
-_Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
 
 
-class Attachment:
+class Attachment(Attaching):
     """An fprobe and the functions it is for.
 
     As a context manager it is attached inside the `with` block; as a decorator, while the function runs.
@@ -91,22 +88,6 @@ class Attachment:
     def enable(self) -> None:
         """Call the handlers again."""
         enable_fprobe(self.fp)
-
-    def __enter__(self) -> Attachment:
-        return self.attach()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.detach()
-
-    def __call__(self, function: _Callable) -> _Callable:
-        @functools.wraps(function)
-        def probed(*arguments: Any, **options: Any) -> Any:
-            with self:
-                return function(*arguments, **options)
-
-        return probed  # type: ignore[return-value]
 
 
 def attach(

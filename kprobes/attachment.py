@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
+from ftrace.attaching import Attaching
 from kprobes.registration import (
     KPROBE_FLAG_DISABLED,
     disable_kprobe,
@@ -18,7 +16,6 @@ from kprobes.registration import (
 )
 from kprobes.returns import kretprobe, register_kretprobe, unregister_kretprobe
 
-_Callable = TypeVar("_Callable", bound=Callable[..., Any])
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
 
 Target = str | int
@@ -35,35 +32,7 @@ def place_of(target: Target) -> dict[str, Any]:
     return {"symbol_name": match["symbol"], "offset": int(match["offset"] or "0", 0)}
 
 
-class _Attached:
-    """What both kinds have: attached inside the `with` block, or while the decorated function runs."""
-
-    def attach(self) -> Any:
-        """Attach now."""
-        raise NotImplementedError
-
-    def detach(self) -> None:
-        """Detach; when this returns no handler runs any more."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Any:
-        return self.attach()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.detach()
-
-    def __call__(self, function: _Callable) -> _Callable:
-        @functools.wraps(function)
-        def probed(*arguments: Any, **options: Any) -> Any:
-            with self:
-                return function(*arguments, **options)
-
-        return probed  # type: ignore[return-value]
-
-
-class Attachment(_Attached):
+class Attachment(Attaching):
     """A kprobe and where it is to be."""
 
     def __init__(self, target: Target, p: kprobe) -> None:
@@ -101,7 +70,7 @@ class Attachment(_Attached):
         enable_kprobe(self.p)
 
 
-class ReturnAttachment(_Attached):
+class ReturnAttachment(Attaching):
     """A kretprobe and the function whose returns it is on."""
 
     def __init__(self, target: Target, rp: kretprobe) -> None:

@@ -1,0 +1,39 @@
+"""What every kind of attachment has in common: a context manager and a decorator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+This = TypeVar("This", bound="Attaching")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Attaching:
+    """Attached inside the `with` block, or while the decorated function runs."""
+
+    def attach(self: This) -> This:
+        """Attach now. Raises OSError as the registration does."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """Detach; when this returns no handler runs any more."""
+        raise NotImplementedError
+
+    def __enter__(self: This) -> This:
+        return self.attach()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    def __call__(self, function: Decorated) -> Decorated:
+        @functools.wraps(function)
+        def probed(*arguments: Any, **options: Any) -> Any:
+            with self:
+                return function(*arguments, **options)
+
+        return probed  # type: ignore[return-value]
