@@ -26,7 +26,7 @@ REGISTERED = 10_000
 _TAIL = 5
 """Offset of the `ret` in the target."""
 
-counted = Array(u64, 1)
+counted = Array(u64, 2)
 
 
 @kprobes.native
@@ -43,6 +43,12 @@ def nothing(p, regs, flags) -> void:  # type: ignore[no-untyped-def]
 @kprobes.native
 def returned(ri, regs) -> void:  # type: ignore[no-untyped-def]
     counted[0] += 1
+
+
+@kprobes.native
+def returned_value(ri, regs) -> void:  # type: ignore[no-untyped-def]
+    counted[0] += 1
+    counted[1] += regs.ax
 
 
 @cache
@@ -83,9 +89,9 @@ def kprobe(module: str = "bench-plain", offset: int = 0, post: bool = False) -> 
     )
 
 
-def kretprobe(module: str = "bench-plain") -> kprobes.kretprobe:
+def kretprobe(module: str = "bench-plain", handler: object = returned) -> kprobes.kretprobe:
     """One that counts returns."""
-    return kprobes.kretprobe(symbol_name=f"{module}:work", handler=returned, maxactive=20)
+    return kprobes.kretprobe(symbol_name=f"{module}:work", handler=handler, maxactive=20)
 
 
 Probes = Callable[[], Sequence[kprobes.kprobe | kprobes.kretprobe]]
@@ -162,10 +168,16 @@ def rows(calls: int, functions: int) -> list[Row]:
         Row("kprobe.python", "a jump, Python pre_handler", partial(_python, few), rounds=10),
         trapped("kretprobe.int3", "return probe on a breakpoint (rb)", lambda: [kretprobe()]),
         jumped("kretprobe.optimized", "return probe on a jump (ro)", lambda: [kretprobe()]),
+        jumped("kretprobe.optimized.regs", "... that reads the result", lambda: [kretprobe(handler=returned_value)]),
         Row(
             "kretprobe.ftrace",
             "return probe on a stub",
             partial(_sample, lambda: [kretprobe("bench")], calls, False, bench),
+        ),
+        Row(
+            "kretprobe.ftrace.regs",
+            "... that reads the result",
+            partial(_sample, lambda: [kretprobe("bench", returned_value)], calls, False, bench),
         ),
         trapped("kr", "kretprobe and kprobe on one function (kr)", lambda: [kretprobe(), kprobe()]),
         jumped("kr.optimized", "... on a jump", lambda: [kretprobe(), kprobe()]),

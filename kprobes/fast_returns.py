@@ -13,12 +13,11 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from ftrace.lists import ListRecord
-from ftrace.probe import NativeProbe
-from ftrace.records import STOPPED
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import ENTRY_POINT, SLOT, jump
 from kprobes import patching
+from kprobes.lone import LoneProbe
 from kprobes.x86_64.optimized_detour import ENTRY
 from kprobes.x86_64.return_stub import return_stub
 
@@ -35,17 +34,16 @@ _LIST = SLOT + 8
 class FastReturn:
     """The probe in ftrace's shape of a kretprobe whose native half is `rp`, and the list of it alone.
 
-    `values`: the other fields of that probe (kprobes.lone.kretprobe_values). Raises OSError(ENOSPC) if there is no line of
-    counters left.
+    `values`: the other fields of that probe (kprobes.lone.kretprobe_values). Raises OSError as LoneProbe does.
     """
 
     def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
-        self.probe = NativeProbe(tracer().table.lines, rp, action=ctypes.addressof(rp), **values)
+        self.probe = LoneProbe(rp, action=ctypes.addressof(rp), **values)
         self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
 
     def stop(self) -> None:
         """No handler from now on, for calls that have not returned either (KP-84)."""
-        self.probe.change_flags(on=STOPPED)
+        self.probe.stop()
         self.list.choose_trampolines(runtime())
 
     def is_idle(self) -> bool:
@@ -54,7 +52,7 @@ class FastReturn:
 
     def free(self) -> None:
         """Give the line of counters back."""
-        self.probe.free()
+        self.probe.let_go()
 
 
 class Stub:

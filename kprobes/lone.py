@@ -8,6 +8,8 @@ flight have come.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from typing import TYPE_CHECKING, Any
 
 from ftrace import ops as ftrace
@@ -30,13 +32,18 @@ MOST = 1024
 
 
 class LoneProbe(NativeProbe):
-    """A native half that is put on its place and taken off time and again until its owner lets it go."""
+    """A native half that is put on its place and taken off time and again until its owner lets it go.
+
+    Raises OSError(ENOSPC) if there are enough of them, or no counter line is left.
+    """
 
     header = Instance.offset("data")
     count = 0
     """How many there are."""
 
     def __init__(self, keep: Any, **values: Any) -> None:
+        if LoneProbe.count >= MOST:
+            raise OSError(errno.ENOSPC, f"{MOST} kprobes and kretprobes are on the fast way already")
         super().__init__(tracer().table.lines, keep, **values)
         LoneProbe.count += 1
         self._held = True
@@ -46,6 +53,11 @@ class LoneProbe(NativeProbe):
     def change_flags(self, on: int = 0, off: int = 0) -> None:
         """Calls in flight still get their handler when it is taken off, and so do hits that have found it (KP-80)."""
         super().change_flags(on if self.stopping else on & ~STOPPED, off)
+
+    def stop(self) -> None:
+        """Its owner is being unregistered. The lists have to be told."""
+        self.stopping = True
+        self.change_flags(on=STOPPED)
 
     def free(self) -> None:
         """No list refers to it at this moment."""
@@ -88,8 +100,8 @@ class LoneOps:
 
     def stop(self) -> None:
         """No instance is taken and no handler called any more (KP-84)."""
-        self.probe.stopping = True
-        self._set(STOPPED)
+        self.probe.stop()
+        self._set(0)
 
     def kill(self) -> None:
         """Ftrace is dead: no more entries (KP-54)."""
@@ -103,12 +115,9 @@ class LoneOps:
 
 
 def _ops(keep: Any, **values: Any) -> LoneOps | None:
-    if LoneProbe.count >= MOST:
-        return None
-    try:
+    with contextlib.suppress(OSError):
         return LoneOps(LoneProbe(keep, **values))
-    except OSError:  # no counter line is left
-        return None
+    return None
 
 
 def ops_of_kprobe(p: kprobe) -> LoneOps | None:

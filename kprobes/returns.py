@@ -166,7 +166,7 @@ class kretprobe:
             keep = (native, self._codes, kp.native)
             kp.lone = lone.ops_of_kretprobe(self, kp.addr, ctypes.addressof(native), keep)
         elif (values := lone.kretprobe_values(self)) is not None:
-            with contextlib.suppress(OSError):  # no counter line is left
+            with contextlib.suppress(OSError):  # there are too many
                 kp.fast_return = FastReturn(native, values)
         made = kp.lone or kp.fast_return
         native.pool = made.probe.address if made else 0
