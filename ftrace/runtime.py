@@ -25,6 +25,7 @@ from ftrace.probe import live_probes
 from ftrace.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
+from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.guarded_read import GUARDED_READ
 from ftrace.x86_64.vector_reads import VECTOR_READS
 from sandbox import contexts, memory, signals, tasks
@@ -195,7 +196,11 @@ def _stub_offsets() -> dict[str, int]:
 def _unit(task_offset: int) -> Unit:
     text = trampolines.assembly(constants(task_offset, save_area()))
     return Unit(
-        "fprobe-runtime", FUNCTIONS, assembly=text + signals.RESTORER + GUARDED_READ + VECTOR_READS, bounded=False
+        "fprobe-runtime",
+        FUNCTIONS,
+        assembly=text + signals.RESTORER + GUARDED_READ + VECTOR_READS,
+        annotate=with_call_frames,
+        bounded=False,
     )
 
 

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from string import Template
 
-from ftrace.x86_64.callframes import with_call_frames
+from ftrace.x86_64.foreign_call import CALL_FOREIGN, moved_vectors
 from ftrace.x86_64.guard import GUARD, frame_rules
 from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
 
@@ -330,97 +330,6 @@ exit_flags:
     ret
 """
 
-CALL_FOREIGN = """
-# i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, at the
-# entry or return of a function that follows the C convention. Of the vector state only what arguments and results can be
-# in is live there: the first eight vector registers, kept here; and, where a long double is returned, the x87 stack, which
-# takes the complete way. XGETBV says whether the x87 unit is in use. Task.vectors tells where they are kept meanwhile
-# (ftrace.floats), and what it said before is kept above them.
-#   rbx = handler, then its result; r12 = ip, r13 = ret_ip; rbp = frame
-    .globl ftrace_call_foreign
-    .p2align 4
-ftrace_call_foreign:
-    .cfi_startproc
-    push %rbp
-    .cfi_offset %rbp, -16
-    mov %rsp, %rbp
-    .cfi_def_cfa_register %rbp
-    push %rbx
-    push %r12
-    push %r13
-    .cfi_offset %rbx, -24
-    .cfi_offset %r12, -32
-    .cfi_offset %r13, -40
-    mov %rdi, %rbx
-    mov %rdx, %r12
-    mov %rcx, %r13
-    cld
-    mov $$1, %ecx
-    $XGETBV
-    test $$1, %al
-    jne 7f
-    sub $$576, %rsp
-    and $$-64, %rsp
-$keep_vectors
-    mov %fs:$TASK, %r11
-    mov $VECTORS(%r11), %r10
-    mov %r10, 512(%rsp)
-    lea 4(%rsp), %r10
-    mov %r10, $VECTORS(%r11)
-    mov %rsi, %rdi
-    mov %r12, %rsi
-    mov %r13, %rdx
-    mov %r8, %rcx
-    mov %r9, %r8
-    call *%rbx
-$get_vectors
-    mov 512(%rsp), %r10
-    mov %fs:$TASK, %r11
-    mov %r10, $VECTORS(%r11)
-    jmp 8f
-
-7:  # every component, in an area on the stack, 64-byte aligned; its size and mask come from CPUID
-    sub $$$XSAVE_SIZE, %rsp
-    and $$-64, %rsp
-    xor %edx, %edx
-    mov $$$XSAVE_MASK, %eax
-    movq $$0, 512(%rsp)
-    movq $$0, 520(%rsp)
-    movq $$0, 528(%rsp)
-    movq $$0, 536(%rsp)
-    movq $$0, 544(%rsp)
-    movq $$0, 552(%rsp)
-    movq $$0, 560(%rsp)
-    movq $$0, 568(%rsp)
-    $XSAVE (%rsp)
-    mov %fs:$TASK, %r11
-    mov $VECTORS(%r11), %r10
-    mov %r10, $XSAVE_END(%rsp)
-    lea 161(%rsp), %r10
-    mov %r10, $VECTORS(%r11)
-    mov %rsi, %rdi
-    mov %r12, %rsi
-    mov %r13, %rdx
-    mov %r8, %rcx
-    mov %r9, %r8
-    call *%rbx
-    mov %eax, %ebx
-    mov $XSAVE_END(%rsp), %r10
-    mov %fs:$TASK, %r11
-    mov %r10, $VECTORS(%r11)
-    xor %edx, %edx
-    mov $$$XSAVE_MASK, %eax
-    xrstor (%rsp)
-    mov %ebx, %eax
-8:  lea -24(%rbp), %rsp
-    pop %r13
-    pop %r12
-    pop %rbx
-    pop %rbp
-    .cfi_def_cfa %rsp, 8
-    ret
-"""
-
 LOST = """
 # void ftrace_lost_return(stub, frame): nobody knows where this call came from. Say so and die on the spot.
     .globl ftrace_lost_return
@@ -462,13 +371,6 @@ _ENTRY_IMAGE = """    sub $$8, %rsp
 _REGS_IMAGE = _ENTRY_IMAGE.replace("    pushfq\n", "    push $$$USER_FLAGS\n")
 
 
-def _vectors(register: str, keep: bool) -> str:
-    """Move the first eight vector registers (`register`: xmm, ymm or zmm) to the stack, or back."""
-    move = {"xmm": "movaps", "ymm": "vmovaps", "zmm": "vmovaps"}[register]
-    pairs = [(f"%{register}{i}", f"{64 * i}(%rsp)") for i in range(8)]
-    return "\n".join(f"    {move} {a}, {b}" if keep else f"    {move} {b}, {a}" for a, b in pairs)
-
-
 def _image() -> str:
     fix_sp = "    lea 184(%rsp), %rax\n    mov %rax, $REGS_SP(%rsp)\n    cld"
     return _ENTRY_IMAGE + _push(_IMAGE) + "\n" + fix_sp
@@ -480,12 +382,15 @@ def _unimage() -> str:
 
 
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """All trampolines. `constants` gives the field offsets and sizes that the text names (see `ftrace.runtime`)."""
+    """All trampolines, without their call frame information (x86_64.callframes).
+
+    `constants` gives the field offsets and sizes that the text names (see `ftrace.runtime`).
+    """
     saves = {
         "save": _push(_SAVED),
         "restore": _pop(_SAVED),
-        "keep_vectors": _vectors(str(constants["VECTOR"]), keep=True),
-        "get_vectors": _vectors(str(constants["VECTOR"]), keep=False),
+        "keep_vectors": moved_vectors(str(constants["VECTOR"]), keep=True),
+        "get_vectors": moved_vectors(str(constants["VECTOR"]), keep=False),
         "keep": _push(_KEPT),
         "get": _pop(_KEPT),
         "image": _image(),
@@ -506,7 +411,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     texts += [_expand(BOTH_FAST, {"name": name, "data": data, "call": call}) for name, data, call in variants]
     texts += [_expand(EXIT_FAST, {"name": name, "data": data}) for name, data in exits]
     expanded = "\n".join(_expand(text, saves) for text in texts)
-    return "    .text\n" + with_call_frames(Template(expanded).substitute(constants, **frame_rules(constants)))
+    return "    .text\n" + Template(expanded).substitute(constants, **frame_rules(constants))
 
 
 def _expand(text: str, blocks: Mapping[str, str]) -> str:

@@ -13,7 +13,8 @@ class Unit:
     """Functions that become one LLVM module.
 
     *functions* are its entry points: visible under their own names. What they reach comes along and stays internal.
-    *assembly* is text for LLVM's assembler in the same module; at a wrong line LLVM ends the process.
+    *assembly* is text for LLVM's assembler in the same module; at a wrong line LLVM ends the process. *annotate* makes that
+    text of it when the unit is compiled.
     *features*: `no_sse` (nothing but general registers).
     *bounded* is False for a unit whose loops are trusted to end.
     *checked* compares every index into an array of known length with that length; one outside becomes 0.
@@ -31,6 +32,7 @@ class Unit:
         bounded: bool = True,
         checked: bool = False,
         assembly: str = "",
+        annotate: Callable[[str], str] = str,
         red_zone: bool = True,
         llvm: str = "",
     ) -> None:
@@ -40,6 +42,7 @@ class Unit:
         self.functions: list[NativeFunction] = []
         self.add(*functions)
         self.assembly = assembly
+        self.annotate = annotate
         self.bounded = bounded
         self.checked = checked
         self.red_zone = red_zone

@@ -280,3 +280,18 @@ def test_a_cached_object_is_not_compiled_again() -> None:
 def test_a_unit_knows_only_general_registers() -> None:
     with pytest.raises(ValueError, match="features is 'no_sse', not 'avx'"):
         Unit("u", features="avx")
+
+
+def test_annotated_assembly_is_made_when_it_is_compiled_and_is_part_of_the_key():
+    from sandbox.native.fingerprint import fingerprint
+
+    made = []
+
+    def annotate(text):
+        made.append(text)
+        return text.replace("RETURN", "ret")
+
+    text = ".text\n.globl annotated\nannotated: RETURN\n"
+    unit = Unit("annotated", [], assembly=text, annotate=annotate)
+    assert fingerprint(unit) != fingerprint(Unit("annotated", [], assembly=text)) and not made
+    assert "RETURN" not in unit.ir() and made == [text]
