@@ -13,7 +13,7 @@ from ftrace import ops as ftrace
 from ftrace.dispatch import Hit, pt_regs
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import NativeProbe
-from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, KPROBE, WANTS_REGS
+from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, KPROBE, STOPPED, WANTS_REGS
 from ftrace.recursion import FTRACE, trylock, unlock
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
@@ -93,6 +93,14 @@ RETURN_DATA = 8
 """Bytes of entry data: the instances of the kretprobes that wait for a call."""
 
 
+class SharedProbe(NativeProbe):
+    """The native half of one of those ops, whose callback knows itself which probes are there."""
+
+    def change_flags(self, on: int = 0, off: int = 0) -> None:
+        """A hit that has found it goes on after the last place has gone over to another ops."""
+        super().change_flags(on & ~STOPPED, off)
+
+
 class SharedOps:
     """One of the two ftrace_ops, and the places that it arms."""
 
@@ -118,7 +126,7 @@ class SharedOps:
         image = kprobe_runtime().image
         entry, exit_ = image.address("kprobe_ftrace_handler"), image.address("kprobe_return_handler")
         kind = CALLBACK | HAS_ENTRY | HAS_EXIT | WANTS_REGS
-        return NativeProbe(
+        return SharedProbe(
             tracer().table.lines, self, kind=kind, flags=COMPLETE, entry=entry, exit=exit_, data_size=RETURN_DATA
         )
 
