@@ -79,12 +79,14 @@ def test_refused(code, error):
     assert (found.kind is Kind.REFUSED) == bool(error) == bool(found.reason)
 
 
-BOOSTED = """90 50 58 55 41|57 48|89|e5 8b|07 c9 c1|e0|04 d3|f8 f7|d8 f6|c1|01 f6|c9|01:no fe|c0 fe|c8 ff|c0 ff|08 ff|37:no 0f|31 0f|af|c1
-0f|b6|c0 0f|44|c1 f0|0f|c1|07 f0|0f|b1|0f 66|0f|6f|c1 66|0f|7f|07 0f|77 66|0f|ef|c0 66|0f|d6|07:no f3|0f|7e|c0 0f|10|07:no 0f|28|c1:no
-f2|0f|58|c1:no 0f|54|c1:no 66|0f|fe|c1 0f|a2:no d9|e8:no d8|c1:no 66|0f|38|00|c1:no 66|0f|3a|0f|c1|08:no 2e|90:no 67|8b|00:no
-65|48|8b|04|25|00|00|00|00 f3|0f|1e|fa:no 0f|1f|00 48|0f|ba|e0|05:no 0f|c7|0f:no 0f|c8 0f|ae|f0:no f3|a4 6a|01 68|00|00|00|00 9b 98 d7
-0f|0d|08:no 0f|18|08:no c5|f9|70|c1|1b c5|f8|77 c5|f1|72|d1|01 62|f1|7c|48|10|07 c4|e2|79|18|07 8f|e9|78|12|c0 66|9c
-48|b8|01|02|03|04|05|06|07|08 48|c7|84|24|00|01|00|00|01|00|00|00:no"""
+BOOSTED = """90 50 58 55 41|57 48|89|e5 8b|07 c9 c1|e0|04 d3|f8 f7|d8 f6|c1|01 f6|c9|01:no fe|c0 fe|c8 ff|c0 ff|08
+ff|37:no 0f|31 0f|af|c1 0f|b6|c0 0f|44|c1 f0|0f|c1|07 f0|0f|b1|0f 66|0f|6f|c1 66|0f|7f|07 0f|77
+66|0f|ef|c0 66|0f|d6|07:no f3|0f|7e|c0 0f|10|07:no 0f|28|c1:no f2|0f|58|c1:no 0f|54|c1:no 66|0f|fe|c1
+0f|a2:no d9|e8:no d8|c1:no 66|0f|38|00|c1:no 66|0f|3a|0f|c1|08:no 2e|90:no 67|8b|00:no
+65|48|8b|04|25|00|00|00|00 f3|0f|1e|fa:no 0f|1f|00 48|0f|ba|e0|05:no 0f|c7|0f:no 0f|c8 0f|ae|f0:no f3|a4
+6a|01 68|00|00|00|00 9b 98 d7 0f|0d|08:no 0f|18|08:no c5|f9|70|c1|1b c5|f8|77 c5|f1|72|d1|01
+62|f1|7c|48|10|07 c4|e2|79|18|07 8f|e9|78|12|c0 66|9c 48|b8|01|02|03|04|05|06|07|08
+48|c7|84|24|00|01|00|00|01|00|00|00:no"""
 
 
 @pytest.mark.parametrize("sample", BOOSTED.split())
