@@ -22,7 +22,7 @@ from kprobes.x86_64.optimized_detour import ENTRY
 from kprobes.x86_64.return_stub import return_stub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from kprobes.aggregate import Aggregate
     from kprobes.jumps import Detour
@@ -69,17 +69,34 @@ class Stub:
         )
         patching.write(self.page, self.where, code)
         self.on = False
+        self._set_list(tracer().table.lists.get((), False))
 
-    def lead(self, record: ListRecord | None) -> None:
-        """Let the detour go through the stub, with this list; or (None) as it went before."""
-        empty = tracer().table.lists.get((), False)
-        target = (record or empty).address
-        patching.write(self.page, self.where + _LIST, target.to_bytes(8, "little"))
-        if self.on != (record is not None):
-            self.on = record is not None
-            head = jump(self.detour.address + ENTRY, self.where + ENTRY_POINT) if self.on else self.head
+    def lead(self, record: ListRecord) -> None:
+        """Let the detour go through the stub, with this list."""
+        self._set_list(record)
+        if not self.on:
+            self.on = True
             patching.sync()
-            patching.write(self.detour.page, self.detour.address + ENTRY, head)
+            self._write_head(jump(self.detour.address + ENTRY, self.where + ENTRY_POINT))
+
+    def lead_back(self, valid: Collection[ListRecord]) -> None:
+        """Let the detour go as it went before. Calls that are in the stub by then go on with its list if it is `valid`:
+
+        the others who have come to the place are not called for them, but nobody misses them.
+        """
+        if self.on:
+            self.on = False
+            self._write_head(self.head)
+            patching.sync()
+        if self._list not in valid:
+            self._set_list(tracer().table.lists.get((), False))
+
+    def _write_head(self, head: bytes) -> None:
+        patching.write(self.detour.page, self.detour.address + ENTRY, head)
+
+    def _set_list(self, record: ListRecord) -> None:
+        self._list = record
+        patching.write(self.page, self.where + _LIST, record.address.to_bytes(8, "little"))
 
 
 _stubs: dict[int, Stub] = {}
@@ -91,12 +108,15 @@ def update(place: Aggregate, detours: Iterable[Detour] | None = None) -> None:
     if detours is not None:
         place.detours = list(detours)
     fast = _fast_of(place)
+    enabled = [child.fast_return for child in place.children if not child.is_off]
     for detour in place.detours:
         stub = _stubs.get(detour.address)
         if stub is None and fast is not None:
             stub = _stubs[detour.address] = Stub(place, detour)
-        if stub is not None:
-            stub.lead(fast.list if fast is not None else None)
+        if fast is not None and stub is not None:
+            stub.lead(fast.list)
+        elif stub is not None:
+            stub.lead_back([other.list for other in enabled if other is not None])
 
 
 def _fast_of(place: Aggregate) -> FastReturn | None:

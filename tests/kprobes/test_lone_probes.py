@@ -17,7 +17,7 @@ import kprobes
 import sandbox
 from ftrace.records import KPROBE, ProbeList
 from ftrace.tracer import tracer
-from kprobes import lone
+from kprobes import fast_returns, lone
 from sandbox.native import i32, u64
 
 hits = fprobe.Array(u64, 8, shared=True)
@@ -400,11 +400,17 @@ def test_the_same_either_way(seed):
 
 
 @isolated(timeout=60)
-def test_going_to_and_fro_under_two_threads():
-    module = basic()
+@pytest.mark.parametrize("kind", ["stub", "jump"])
+def test_going_to_and_fro_under_two_threads(kind):
+    """Every call is seen by the kretprobe, on the fast way, on the other, and while they change."""
+    module = basic(flavour="fentry" if kind == "stub" else "none")
     rp = kretprobe(handler=count_return, maxactive=100)
     ended = threading.Event()
     calls = [0, 0]
+
+    def is_fast():
+        kprobes.wait_for_kprobe_optimizer()
+        return is_lone(module, "leaf") if kind == "stub" else any(stub.on for stub in fast_returns._stubs.values())
 
     def work(index):
         while not ended.is_set():
@@ -414,15 +420,15 @@ def test_going_to_and_fro_under_two_threads():
     threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
     for thread in threads:
         thread.start()
-    ways = set()
-    for _ in range(60):
+    ways = []
+    for _ in range(100):
         with kprobes.attach("leaf", pre=silent):
-            ways.add(is_lone(module, "leaf"))
-        ways.add(is_lone(module, "leaf"))
+            ways.append(is_fast())
+        ways.append(is_fast())
     ended.set()
     for thread in threads:
         thread.join()
-    assert ways == {True, False}
+    assert ways == [False, True] * 100
     assert rp.nmissed == rp.kp.nmissed == 0
     assert hits[0] == sum(calls) > 0, (hits[0], calls)
     kprobes.unregister_kretprobe(rp)
