@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import threading
 
@@ -15,6 +16,7 @@ from programs import basic, site_of
 import fprobe
 import kprobes
 import sandbox
+from ftrace.listing import enabled_functions
 from ftrace.records import KPROBE, ProbeList
 from ftrace.tracer import tracer
 from kprobes import fast_returns, lone
@@ -287,6 +289,44 @@ def test_kp80_kp84_calls_in_flight():
 
 
 fresh = []
+
+
+@isolated
+def test_kp54_kp59_when_ftrace_is_dead_and_when_kprobes_are_off():
+    module = basic()
+    rp, p = kretprobe(handler=count_return), kprobe("other", pre_handler=sum_arguments)
+    kprobes.set_kprobes_enabled(False)
+    assert not is_lone(module, "leaf")
+    module["leaf"](1)
+    kprobes.set_kprobes_enabled(True)
+    assert is_lone(module, "leaf")
+    assert is_lone(module, "other")
+    assert "->kprobe_ftrace_handler+0x0/" in enabled_functions()
+    module["leaf"](1)
+    module["other"](1)
+    tracer().kill()
+    module["leaf"](1)
+    module["other"](1)
+    assert (hits[0], hits[3]) == (1, 1)
+    kprobes.unregister_kretprobe(rp)
+    kprobes.unregister_kprobe(p)
+
+
+@isolated
+def test_a_child_of_a_fork_has_what_its_thread_does_not_hold():
+    module = basic()
+    rp = kretprobe("apply", handler=count_return, maxactive=2)
+
+    def fork():
+        child = os.fork()
+        if child == 0:
+            while_called(module, lambda: while_called(module, lambda: None))
+            os._exit(rp.nmissed)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+    while_called(module, fork)
+    assert (hits[0], rp.nmissed) == (1, 0)
+    kprobes.unregister_kretprobe(rp)
 
 
 # -- whichever way --------------------------------------------------------------------------------------------------
