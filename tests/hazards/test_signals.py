@@ -26,7 +26,7 @@ static volatile long handled, wrong;
 __attribute__((noipa)) long leaf(long x) { return x + 1; }
 __attribute__((noipa)) long middle(long x) { return leaf(x) + leaf(x + 1); }
 __attribute__((noipa)) long on_path(long x) { return middle(x) * 2; }
-static void on_signal(int s) { long x = handled++; if (on_path(x) != 4 * x + 6) wrong++; }
+static void on_signal(int s) { long x = __atomic_fetch_add(&handled, 1, __ATOMIC_RELAXED); if (on_path(x) != 4 * x + 6) wrong++; }
 static void *poke(void *target) {
     struct timespec nap = { 0, 20000 };
     pthread_t t = *(pthread_t *)target;
