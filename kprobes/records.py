@@ -134,7 +134,7 @@ class Instance(Structure):
     (kprobes.fast_returns): then only ret_addr, frame, rp, task and data mean anything.
     """
 
-    ret_addr: u64  # where the call returns to; for all but the oldest hook of its frame the trampoline's address (KP-82)
+    ret_addr: u64  # where the call returns to; for all but the oldest hook of its frame the trampoline (KP-82)
     frame: u64  # address of the return slot
     next_free: u64
     next: u64  # the instance that was hooked before it for the same call, or 0
