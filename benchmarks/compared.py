@@ -14,7 +14,7 @@ import sandbox
 from benchmarks import program
 from benchmarks.measure import Row, Sample
 from fprobe.handlers import Resolved
-from ftrace.dispatch import pt_regs
+from ftrace.hit.dispatch import pt_regs
 from sandbox.codegen import ProgramError
 from sandbox.csource import find_compiler
 from sandbox.native import array, cast, global_var, i32, native, ptr, u32, u64

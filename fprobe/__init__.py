@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         set_float_argument,
         set_float_return_value,
     )
-    from ftrace.guarded_read import probe_read_faults
+    from ftrace.hit.guarded_read import probe_read_faults
     from ftrace.maps import Array, Hash, Histogram, per_task
     from ftrace.registers import (
         instruction_pointer,
@@ -90,7 +90,7 @@ _HOMES = {
         "set_float_argument",
         "set_float_return_value",
     ),
-    "ftrace.guarded_read": ("probe_read_faults",),
+    "ftrace.hit.guarded_read": ("probe_read_faults",),
     "ftrace.maps": ("Array", "Hash", "Histogram", "per_task"),
     "ftrace.registers": (
         "instruction_pointer",

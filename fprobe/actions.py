@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from ftrace import actions as native
-from ftrace.actions import CELL_SIZE, HEADER_SIZE, RECORD_SIZE
 from ftrace.handlers import Resolved
+from ftrace.hit import actions as native
+from ftrace.hit.actions import CELL_SIZE, HEADER_SIZE, RECORD_SIZE
 from ftrace.runtime import runtime
 from sandbox import memory, tasks
 

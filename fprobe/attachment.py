@@ -20,7 +20,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.attaching import Attaching
-from ftrace.glob import parse
+from ftrace.filters.glob import parse
 from ftrace.probe import Counts
 from ftrace.tracer import tracer
 

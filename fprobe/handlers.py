@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrace.handlers import NO_HANDLER, Resolved, foreign_address
-from ftrace.records import FOREIGN
+from ftrace.hit.records import FOREIGN
 
 EntryHandler = Callable[..., Any]
 ExitHandler = Callable[..., Any]

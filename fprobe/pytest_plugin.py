@@ -81,7 +81,7 @@ class _Session:
         if not pattern:
             return
         from fprobe.recorder import record
-        from ftrace.glob import parse
+        from ftrace.filters.glob import parse
 
         wanted = parse(pattern)
         sites = zip(module.sites, module.site_functions, strict=True)

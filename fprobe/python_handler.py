@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ftrace.handlers import Resolved
+from ftrace.hit.records import FOREIGN, PYTHON
 from ftrace.python_handler import python_handler
-from ftrace.records import FOREIGN, PYTHON
 
 if TYPE_CHECKING:
     from fprobe.registration import fprobe

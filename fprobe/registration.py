@@ -12,11 +12,7 @@ from fprobe.python_handler import resolver_for
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
 from ftrace.handlers import Resolved
-from ftrace.locations import Selection
-from ftrace.ops import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
-from ftrace.probe import Counts, NativeProbe
-from ftrace.python_handler import HandlerErrors
-from ftrace.records import (
+from ftrace.hit.records import (
     ASSIST,
     COMPLETE,
     DISABLED,
@@ -28,6 +24,10 @@ from ftrace.records import (
     NATIVE_REGS,
     STOPPED,
 )
+from ftrace.locations import Selection
+from ftrace.ops import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.probe import Counts, NativeProbe
+from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
 
 FPROBE_FL_DISABLED = 1

@@ -11,7 +11,8 @@ import errno
 from functools import cache
 from typing import Any
 
-from ftrace.dispatch import pt_regs
+from ftrace.hit.dispatch import pt_regs
+from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
 from ftrace.ops import (
     FTRACE_OPS_FL_DIRECT,
     FTRACE_OPS_FL_INITIALIZED,
@@ -21,7 +22,6 @@ from ftrace.ops import (
     unregister_ftrace_function,
 )
 from ftrace.probe import NativeProbe
-from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY
 from ftrace.tracer import tracer
 from ftrace.x86_64.direct import DIRECT_CALL
 from ftrace.x86_64.stubs import SITE_SIZE

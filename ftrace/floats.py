@@ -10,7 +10,7 @@ import ctypes
 import struct
 from typing import Any
 
-from ftrace.dispatch import pt_regs
+from ftrace.hit.dispatch import pt_regs
 from ftrace.registers import in_python
 from ftrace.x86_64.vector_reads import LIVE_VECTORS
 from sandbox.native import extern, fn, native, ptr, u64, void

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Resolved:
-    """A handler's code. `kind`: flags of ftrace.records. `plain`: native code that
+    """A handler's code. `kind`: flags of ftrace.hit.records. `plain`: native code that
     keeps its registers. `wants_regs`: it looks at its `regs`. `cookie`: what it gets
     as `fp`, if not the address of the native probe. `keep`: what keeps it alive.
     """

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ftrace.hit.records import CALLBACK, KPROBE, KPROBE_SHARED, PYTHON, ProbeList
 from ftrace.locations import Location, Selection
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
-from ftrace.records import CALLBACK, KPROBE, KPROBE_SHARED, PYTHON, ProbeList
 from ftrace.tracer import tracer
 from sandbox.module import is_loaded
 from sandbox.symbols import symbol_table

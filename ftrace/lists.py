@@ -6,7 +6,7 @@ import ctypes
 import errno
 from typing import TYPE_CHECKING
 
-from ftrace.records import (
+from ftrace.hit.records import (
     CALLBACK,
     HAS_ENTRY,
     HAS_EXIT,

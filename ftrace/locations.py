@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ftrace.glob import Match, Pattern, index_of
+from ftrace.filters.glob import Match, Pattern, index_of
 from ftrace.lists import ListCache
 from ftrace.probe import CounterLines
 from ftrace.runtime import Runtime

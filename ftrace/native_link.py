@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from ftrace import floats, guarded_read
+from ftrace import floats
+from ftrace.hit import guarded_read
 from ftrace.runtime import runtime
 from sandbox import elf
 from sandbox.cache import default_cache

@@ -7,12 +7,12 @@ import errno
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ftrace.glob import parse
-from ftrace.hashes import FILTER, NOTRACE, OpsHash, global_hash
+from ftrace.filters.glob import parse
+from ftrace.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
+from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from ftrace.locations import Location, Selection
 from ftrace.probe import NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
-from ftrace.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from ftrace.tracer import Tracer, tracer
 
 FTRACE_OPS_FL_ENABLED = 1 << 0
@@ -208,7 +208,7 @@ def _check_exclusive(tracing: Tracer, ops: ftrace_ops, wanted: Selection) -> Non
 
 
 def change_flags(ops: ftrace_ops, on: int = 0, off: int = 0) -> None:
-    """Set and clear flags of the native half (ftrace.records), at once and without waiting."""
+    """Set and clear flags of the native half (ftrace.hit.records), at once and without waiting."""
     tracing = tracer()
     with tracing.table.lock:
         ops.probe.change_flags(on, off)

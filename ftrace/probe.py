@@ -8,7 +8,7 @@ import weakref
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ftrace.records import Probe
+from ftrace.hit.records import Probe
 from sandbox import tasks
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ftrace.dispatch import pt_regs
+from ftrace.hit.dispatch import pt_regs
 from ftrace.runtime import runtime
 from sandbox import fork
 from sandbox.native import Unit
@@ -50,7 +50,7 @@ def _image() -> NativeImage:
 @cache
 def _made() -> NativeImage:
     _check_interpreter()
-    from ftrace import python_call
+    from ftrace.hit import python_call
 
     image = NativeImage.of(Unit("fprobe-python", [python_call.python_call]))
     image.publish()
@@ -74,7 +74,7 @@ def _check_interpreter() -> None:
 
 
 def _note_blocked_signals() -> None:
-    """What this thread blocks is no sign of a signal handler (ftrace.asynchronous)."""
+    """What this thread blocks is no sign of a signal handler (ftrace.hit.asynchronous)."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     runtime().image.variable("normal_signal_mask").value = sum(1 << number - 1 for number in blocked)
 
@@ -96,7 +96,7 @@ def python_handler(
     None. Both are valid only during the call. `report(handler, exception, traceback)` is told of exceptions. Raises
     RuntimeError where Python handlers cannot be called.
     """
-    from ftrace import python_call
+    from ftrace.hit import python_call
 
     _note_blocked_signals()
     objects = (handler, this, pt_regs.ctypes.from_address, report, None)

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.dispatch import pt_regs
+from ftrace.hit.dispatch import pt_regs
 from sandbox.native import NativeFunction, addressof, array, cast, native, probe_read, ptr, u64, void, zeroed
 
 REGISTER_ARGUMENTS = ("di", "si", "dx", "cx", "r8", "r9")

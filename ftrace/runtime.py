@@ -8,22 +8,11 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ftrace import (
-    actions,
-    asynchronous,
-    dispatch,
-    faults,
-    floats,
-    guarded_read,
-    pools,
-    quiesce,
-    recursion,
-    rethook,
-    text_poke,
-)
+from ftrace import floats, text_poke
+from ftrace.hit import actions, asynchronous, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook
+from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
+from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
-from ftrace.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
-from ftrace.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.guarded_read import GUARDED_READ

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ftrace.masks import mask_of
+from ftrace.filters.masks import mask_of
 from ftrace.text_poke import Block
 from ftrace.trapping import refuse_blocked_traps
 from ftrace.unwinding import describe_stubs

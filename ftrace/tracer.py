@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ftrace.hit.records import STOPPED
 from ftrace.locations import LocationTable, Selection
-from ftrace.records import STOPPED
 from ftrace.runtime import Runtime, runtime
 from ftrace.sites import Change, SiteBlock, SiteMismatch
 from sandbox.module import Module, ModuleState, register_module_notifier

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kprobes.attachment import Attachment, ReturnAttachment, attach, attach_return
     from kprobes.blacklist import kprobe_add_ksym_blacklist
     from kprobes.busy import kprobe_busy_begin, kprobe_busy_end, kprobe_running
+    from kprobes.jump.optimize import kprobes_optimization, set_kprobes_optimization, wait_for_kprobe_optimizer
     from kprobes.listing import kprobes_blacklist, kprobes_list, read_kprobes_enabled, write_kprobes_enabled
     from kprobes.native_decorator import native
-    from kprobes.optimize import kprobes_optimization, set_kprobes_optimization, wait_for_kprobe_optimizer
     from kprobes.registration import (
         KPROBE_FLAG_DISABLED,
         KPROBE_FLAG_FTRACE,
@@ -87,7 +87,7 @@ _HOMES = {
     ),
     "kprobes.listing": ("kprobes_blacklist", "kprobes_list", "read_kprobes_enabled", "write_kprobes_enabled"),
     "kprobes.native_decorator": ("native",),
-    "kprobes.optimize": ("kprobes_optimization", "set_kprobes_optimization", "wait_for_kprobe_optimizer"),
+    "kprobes.jump.optimize": ("kprobes_optimization", "set_kprobes_optimization", "wait_for_kprobe_optimizer"),
     "kprobes.switch": ("kprobes_enabled", "set_kprobes_enabled"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

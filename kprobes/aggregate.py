@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace.x86_64.stubs import NOP5, SITE_SIZE
 from kprobes import patching
-from kprobes.records import EMULATE, PRE_PLAIN, STEP, ChildList, Record
-from kprobes.runtime import kprobe_runtime
+from kprobes.hit.records import EMULATE, PRE_PLAIN, STEP, ChildList, Record
+from kprobes.hit.runtime import kprobe_runtime
 from kprobes.slots import SlotRoom
 from kprobes.x86_64.classify import Kind, classify
 from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
@@ -23,7 +23,7 @@ from kprobes.x86_64.slot import slot_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kprobes.jumps import Detour
+    from kprobes.jump.jumps import Detour
     from kprobes.registration import kprobe
     from kprobes.x86_64.emulation import Emulation
     from kprobes.x86_64.instruction import Instruction
@@ -59,9 +59,9 @@ class Aggregate:
         self.children: list[kprobe] = []
         self.armed = False
         self.optimized = False
-        """KPROBE_FLAG_OPTIMIZED: kprobes.optimize has queued it, or made it a jump (KP-64)."""
+        """KPROBE_FLAG_OPTIMIZED: kprobes.jump.optimize has queued it, or made it a jump (KP-64)."""
         self.covered = b""
-        """The original bytes under the jump that kprobes.optimize has written here, in place of the breakpoint."""
+        """The original bytes under the jump that kprobes.jump.optimize has written here, in place of the breakpoint."""
         self.detours: list[Detour] = []
         """Those of its jump, for kprobes.fast_returns."""
         self.on_ftrace = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ftrace.dispatch import SHARED_BUSY
+from ftrace.hit.dispatch import SHARED_BUSY
 from ftrace.tracer import tracer
 from sandbox import contexts
 

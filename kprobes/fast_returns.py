@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kprobes.aggregate import Aggregate
-    from kprobes.jumps import Detour
+    from kprobes.jump.jumps import Detour
 
 _LIST = SLOT + 8
 """Offset in a stub of the word with its list's address."""

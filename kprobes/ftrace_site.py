@@ -10,19 +10,19 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace import ops as ftrace
-from ftrace.dispatch import Hit, pt_regs
+from ftrace.hit.dispatch import Hit, pt_regs
+from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, KPROBE, STOPPED, WANTS_REGS
+from ftrace.hit.recursion import FTRACE, trylock, unlock
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import NativeProbe
-from ftrace.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, KPROBE, STOPPED, WANTS_REGS
-from ftrace.recursion import FTRACE, trylock, unlock
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
-from kprobes.calling import finish
-from kprobes.dispatch import children_of, count_misses, run_posts, run_pres
-from kprobes.kretprobe_entry import Hook
-from kprobes.records import HIT_ACTIVE, HIT_SSDONE, Record
-from kprobes.runtime import kprobe_runtime
-from kprobes.table import find_record
+from kprobes.hit.calling import finish
+from kprobes.hit.dispatch import children_of, count_misses, run_posts, run_pres
+from kprobes.hit.kretprobe_entry import Hook
+from kprobes.hit.records import HIT_ACTIVE, HIT_SSDONE, Record
+from kprobes.hit.runtime import kprobe_runtime
+from kprobes.hit.table import find_record
 from sandbox.native import addressof, bool_, cast, global_var, native, null, ptr, u32, u64, void, zeroed
 from sandbox.tasks import Task, current
 

@@ -13,13 +13,13 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from ftrace import ops as ftrace
+from ftrace.hit.records import EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, NATIVE_REGS, STOPPED
 from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import NativeProbe
-from ftrace.records import EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, NATIVE_REGS, STOPPED
 from ftrace.tracer import tracer
 from kprobes import handlers
-from kprobes.records import Instance
-from kprobes.runtime import kprobe_runtime
+from kprobes.hit.records import Instance
+from kprobes.hit.runtime import kprobe_runtime
 
 if TYPE_CHECKING:
     from kprobes.registration import kprobe

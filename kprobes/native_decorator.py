@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-from ftrace.dispatch import pt_regs
-from kprobes.records import Child, Instance
+from ftrace.hit.dispatch import pt_regs
+from kprobes.hit.records import Child, Instance
 from sandbox.native import ptr, u64
 from sandbox.native.function import Options, check_now, enclosing_names, plain_function
 from sandbox.native.handler import HandlerFunction

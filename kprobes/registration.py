@@ -15,9 +15,7 @@ from kprobes import fast_returns, handlers, lone, placing, python_unsafe, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
 from kprobes.fast_returns import FastReturn
 from kprobes.handlers import FAULT, POST, PRE, Code
-from kprobes.lone import LoneOps
-from kprobes.patching import kprobe_mutex, patching
-from kprobes.records import (
+from kprobes.hit.records import (
     FAULT_FOREIGN,
     FAULT_PYTHON,
     OFF,
@@ -30,6 +28,8 @@ from kprobes.records import (
     Child,
     Kretprobe,
 )
+from kprobes.lone import LoneOps
+from kprobes.patching import kprobe_mutex, patching
 from kprobes.return_stubs import give_return_stub
 from sandbox.module import register_module_notifier
 
@@ -218,7 +218,7 @@ def _let_go(p: kprobe) -> None:
 @cache
 def watch_modules() -> None:
     """From the first registration on the probes' modules are watched, and probes become jumps."""
-    importlib.import_module("kprobes.optimize")
+    importlib.import_module("kprobes.jump.optimize")
     from kprobes.modules import module_event
 
     register_module_notifier(module_event)

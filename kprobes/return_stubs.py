@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ftrace.hit.records import CALLBACK, COMPLETE, HAS_EXIT
 from ftrace.lists import ListRecord
 from ftrace.probe import NativeProbe
-from ftrace.records import CALLBACK, COMPLETE, HAS_EXIT
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.unwinding import FrameDescription, describe_stubs
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE, TO_BODY_BY_CALL
 from kprobes import patching
 from kprobes.ftrace_site import RETURN_DATA
-from kprobes.runtime import kprobe_runtime
+from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.relocate import displacement
 from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
 from sandbox import memory

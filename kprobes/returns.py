@@ -15,8 +15,7 @@ from kprobes import blacklist, handlers, lone, placing
 from kprobes import registration as probes
 from kprobes.fast_returns import FastReturn
 from kprobes.handlers import ENTRY, RETURN, Code
-from kprobes.patching import kprobe_mutex
-from kprobes.records import (
+from kprobes.hit.records import (
     PRE_FOREIGN,
     PRE_PYTHON,
     RETURN_FOREIGN,
@@ -25,6 +24,7 @@ from kprobes.records import (
     Instance,
     Kretprobe,
 )
+from kprobes.patching import kprobe_mutex
 from kprobes.registration import kprobe
 
 KRETPROBE_MAX_DATA_SIZE = 4096

@@ -46,7 +46,7 @@ class Optimizer(Protocol):
 
 
 optimizer: Optimizer | None = None
-"""Set by kprobes.optimize."""
+"""Set by kprobes.jump.optimize."""
 
 _state = {"enabled": True}
 

@@ -124,4 +124,4 @@ def preemptible() -> bool:
 
 
 _LOCKED = 0x7FE
-"""Any recursion bit in Task.rec (ftrace.recursion)."""
+"""Any recursion bit in Task.rec (ftrace.hit.recursion)."""

@@ -154,7 +154,7 @@ class ContextCall(Structure):
 class Task(Structure):
     """A thread's record."""
 
-    rec: u32  # recursion bits (ftrace.recursion); 0 exactly when the thread is in no tracing code
+    rec: u32  # recursion bits (ftrace.hit.recursion); 0 exactly when the thread is in no tracing code
     list: u32  # the low half of the ProbeList's address that it is in; 0 where that cannot be told. Cleared with rec
     top: ptr[Node]  # the newest node
     limit: u64  # a node at this address or above does not fit
@@ -177,12 +177,12 @@ class Task(Structure):
     serial: u64  # hits through the complete path that began outside any other
     nested: u64  # hits that began inside another one
     waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
-    kprobe_status: u32  # kprobes.records: what stage `kprobe` is in
+    kprobe_status: u32  # kprobes.hit.records: what stage `kprobe` is in
     outer_status: u32
     outer_kprobe: u64  # `kprobe` and its status, while the instruction of one that was missed is stepped
     stepping: u64  # the record whose instruction this thread executes in a slot, or 0
     step_mask: u64  # the signals that were blocked before that
-    kprobe_child: u64  # whose handler is running (kprobes.records.Child), or 0
+    kprobe_child: u64  # whose handler is running (kprobes.hit.records.Child), or 0
     fault_trap: u64  # number of the trap that fault handlers are asked about
     fault_passed: u64  # the record whose next fault is delivered, since they have been asked
     trap: u32  # 1: a handler runs on the frame of a breakpoint's signal; 2: off it; 0: neither

@@ -118,7 +118,7 @@ def _landmarks(site: Site, base: int) -> dict[int, str]:
     """What a stub refers to: address -> what is there."""
     import ctypes
 
-    from ftrace.records import StubRecord
+    from ftrace.hit.records import StubRecord
     from ftrace.x86_64 import stubs
 
     record: Any = StubRecord

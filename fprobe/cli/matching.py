@@ -83,8 +83,8 @@ def match_or_fail(
 
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
-    from ftrace.glob import Match as Kind
-    from ftrace.glob import index_of, parse
+    from ftrace.filters.glob import Match as Kind
+    from ftrace.filters.glob import index_of, parse
 
     pattern = parse(text)
     if pattern.kind is Kind.INDEX:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fprobe.cli import x86_64
 from ftrace.handlers import Resolved
-from ftrace.records import FOREIGN, PYTHON
+from ftrace.hit.records import FOREIGN, PYTHON
 
 Note = Callable[[int, int, bytes], int]
 """note(entry_ip, ret_ip, registers): takes note of a hit; what it returns is what the handler returns."""

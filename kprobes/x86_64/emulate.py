@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ftrace.dispatch import pt_regs
-from kprobes.records import Emulated
+from ftrace.hit.dispatch import pt_regs
+from kprobes.hit.records import Emulated
 from kprobes.x86_64.emulation import LOOP_ALWAYS, LOOP_EQUAL, POPF_FLAGS, Operation
 from sandbox.native import bool_, cast, native, ptr, u32, u64, void
 

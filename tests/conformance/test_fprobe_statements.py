@@ -8,7 +8,7 @@ import pytest
 from programs import basic, site_of
 
 import fprobe
-from ftrace.dispatch import pt_regs
+from ftrace.hit.dispatch import pt_regs
 from ftrace.ops import FTRACE_OPS_FL_RECURSION
 
 

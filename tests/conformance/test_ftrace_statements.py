@@ -15,8 +15,8 @@ from programs import NOP5, basic, is_patched, site_bytes, site_of
 
 import sandbox
 from ftrace import ops as ftrace
+from ftrace.filters.lookup import ftrace_location, ftrace_location_range, ftrace_lookup_symbols, ftrace_text_reserved
 from ftrace.listing import enabled_functions, record_at, touched_functions
-from ftrace.lookup import ftrace_location, ftrace_location_range, ftrace_lookup_symbols, ftrace_text_reserved
 from ftrace.ops import ftrace_get_regs, ftrace_ops, ftrace_set_filter, register_ftrace_function
 from ftrace.ops import unregister_ftrace_function as unregister
 from ftrace.sysctl import set_ftrace_enabled

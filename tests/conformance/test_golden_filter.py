@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import sandbox
-from ftrace.filter_file import FilterFile, read_filter
+from ftrace.filters.filter_file import FilterFile, read_filter
 
 TRANSCRIPT = Path(__file__).parent / "golden" / "sff-01-globs.txt"
 _ECHO = re.compile(r"echo '(.*)' (>>?) set_ftrace_filter(   # strictly one write\(2\))?")

@@ -8,7 +8,7 @@ import pytest
 from programs import basic
 
 import sandbox
-from ftrace.filter_file import FilterFile
+from ftrace.filters.filter_file import FilterFile
 from ftrace.ops import (
     FTRACE_OPS_FL_RECURSION,
     FTRACE_OPS_FL_SAVE_REGS,

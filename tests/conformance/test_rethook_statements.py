@@ -11,8 +11,8 @@ from isolation import TESTS, run_source
 from programs import basic, site_of
 
 import fprobe
+from ftrace.hit.records import STOPPED
 from ftrace.ops import change_flags
-from ftrace.records import STOPPED
 from ftrace.tracer import tracer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fprobe
-from ftrace.records import Probe
+from ftrace.hit.records import Probe
 from sandbox.native import (
     addressof,
     array,

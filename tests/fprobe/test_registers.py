@@ -8,7 +8,7 @@ import pytest
 from programs import basic, site_of
 
 import fprobe
-from ftrace.dispatch import pt_regs
+from ftrace.hit.dispatch import pt_regs
 from ftrace.registers import (
     instruction_pointer,
     instruction_pointer_set,

@@ -14,7 +14,7 @@ from isolation import isolated
 from programs import basic, is_patched, site_of
 
 import sandbox
-from ftrace.filter_file import (
+from ftrace.filters.filter_file import (
     TOKEN_LIMIT,
     FilterFile,
     read_filter,

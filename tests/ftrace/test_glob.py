@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ftrace.glob import Match, index_of, parse
+from ftrace.filters.glob import Match, index_of, parse
 
 # What lib/glob.c does with the pattern [position by position], written from its documented rules and independent of
-# ftrace.glob: recursive descent over the pattern with explicit backtracking.
+# ftrace.filters.glob: recursive descent over the pattern with explicit backtracking.
 
 
 def reference(pattern: str, text: str) -> bool:

@@ -7,7 +7,7 @@ from isolation import isolated
 from programs import basic, site_of
 
 import sandbox
-from ftrace.glob import parse
+from ftrace.filters.glob import parse
 from ftrace.locations import Selection
 from ftrace.tracer import tracer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ftrace.masks import mask_of
+from ftrace.filters.masks import mask_of
 
 
 def test_a_mask_has_the_bits_of_the_true_positions() -> None:

@@ -6,8 +6,8 @@ what did not agree between them].
 
 from __future__ import annotations
 
-from ftrace.dispatch import pt_regs
-from ftrace.records import Probe
+from ftrace.hit.dispatch import pt_regs
+from ftrace.hit.records import Probe
 from sandbox.native import addressof, atomic_add, cast, i32, native, null, ptr, single_add, u64, void
 
 

@@ -345,7 +345,7 @@ def test_fork_in_the_midst_of_a_pools_switch_and_of_a_take_leaves_the_child_a_wh
     import os
 
     import fprobe
-    from ftrace.records import SWITCHING
+    from ftrace.hit.records import SWITCHING
 
     module = basic()
     with fprobe.attach("factorial", action=fprobe.Stat(), nr_maxactive=5) as probe:

@@ -14,7 +14,7 @@ import kprobes
 from kprobes import aggregate
 from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
-from kprobes.optimize import Extent, set_extent, why_not
+from kprobes.jump.optimize import Extent, set_extent, why_not
 from kprobes.patching import patching
 from sandbox.native import u64
 

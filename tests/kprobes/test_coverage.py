@@ -1,4 +1,4 @@
-"""`python -m kprobes.coverage`: how much of a library can become jumps."""
+"""`python -m kprobes.jump.coverage`: how much of a library can become jumps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kprobes.coverage", *arguments]
+    command = [sys.executable, "-m", "kprobes.jump.coverage", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 

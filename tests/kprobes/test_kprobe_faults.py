@@ -1,7 +1,5 @@
 """Faults of probed instructions and of handlers (KP-87, KP-88, KP-90)."""
 
-
-
 from __future__ import annotations
 
 import ctypes
@@ -13,8 +11,9 @@ from isolation import isolated, run_source
 import fprobe
 import kprobes
 import sandbox
-from kprobes import aggregate, optimize
+from kprobes import aggregate
 from kprobes.boundaries import boundaries
+from kprobes.jump import optimize
 from sandbox.native import cast, i32, ptr, u64
 
 PROGRAM = """
@@ -141,6 +140,7 @@ def test_kp87_a_fault_is_seen_where_the_instruction_was_probed(fault):
 @isolated
 def test_kp90_the_number_of_the_trap():
     module = load(preemptible=True)
+
     def fault(p, regs, trapnr):
         traps.append(trapnr)
         regs.si = 2
@@ -196,7 +196,7 @@ def test_kp87_faulthandler_shows_the_probed_address():
 import faulthandler, ctypes, sys
 faulthandler.enable()
 import sandbox, kprobes
-from kprobes import optimize
+from kprobes.jump import optimize
 optimize.set_kprobes_optimization(0)
 module = sandbox.load("define i64 @peek(ptr %p) noinline { %r = load i64, ptr %p  ret i64 %r }", name="faulty")
 kprobes.attach("peek+5", post=lambda p, regs, flags: 0).attach()

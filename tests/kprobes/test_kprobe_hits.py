@@ -16,7 +16,8 @@ from programs import basic
 
 import fprobe
 import kprobes
-from kprobes import aggregate, optimize
+from kprobes import aggregate
+from kprobes.jump import optimize
 from sandbox.native import u64
 
 seen = fprobe.Array(u64, 4, shared=True)

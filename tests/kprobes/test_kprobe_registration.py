@@ -15,8 +15,9 @@ from programs import BASIC, basic, site_of
 
 import kprobes
 import sandbox
-from kprobes import KPROBE_FLAG_DISABLED, KPROBE_FLAG_FTRACE, KPROBE_FLAG_GONE, KPROBE_FLAG_ON_FUNC_ENTRY, optimize
+from kprobes import KPROBE_FLAG_DISABLED, KPROBE_FLAG_FTRACE, KPROBE_FLAG_GONE, KPROBE_FLAG_ON_FUNC_ENTRY
 from kprobes.blacklist import kprobe_add_area_blacklist, kprobe_add_ksym_blacklist, within_kprobe_blacklist
+from kprobes.jump import optimize
 
 ENDBR = """
 module asm ".text"
@@ -188,7 +189,7 @@ def test_a_breakpoint_of_somebody_else_is_refused():
 
 @isolated
 def test_kp13_kp14_data_our_own_code_and_the_blacklist():
-    from kprobes.runtime import kprobe_runtime
+    from kprobes.hit.runtime import kprobe_runtime
 
     module = basic()
     data = next(symbol.address for symbol in module.data if symbol.name == "sink")

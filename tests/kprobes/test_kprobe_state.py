@@ -16,8 +16,9 @@ import fprobe
 import kprobes
 from ftrace import ops as ftrace
 from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
-from kprobes import aggregate, optimize
-from kprobes.records import HIT_ACTIVE, HIT_SS, HIT_SSDONE, REENTER
+from kprobes import aggregate
+from kprobes.hit.records import HIT_ACTIVE, HIT_SS, HIT_SSDONE, REENTER
+from kprobes.jump import optimize
 from kprobes.slots import PSEUDO_SYMBOL
 from sandbox import contexts
 from sandbox.contexts import current_context, preemptible
@@ -201,8 +202,9 @@ def test_kp44_a_hit_while_a_missed_one_is_stepped_ends_the_process():
 import sandbox, kprobes, sys
 sys.path[:0] = [TESTS]
 from programs import basic
-from kprobes import aggregate, optimize
-from kprobes.records import REENTER
+from kprobes import aggregate
+from kprobes.jump import optimize
+from kprobes.hit.records import REENTER
 from sandbox import contexts
 optimize.set_kprobes_optimization(0)
 aggregate.preemptible = True

@@ -18,7 +18,7 @@ import fprobe
 import kprobes
 import sandbox
 from ftrace.cpus import set_num_possible_cpus
-from kprobes import optimize
+from kprobes.jump import optimize
 from sandbox.native import u64
 
 KINDS = {"ftrace": {}, "breakpoint": {"flavour": "none"}, "jump": {"flavour": "none"}}
@@ -309,7 +309,7 @@ def test_kp85_a_return_that_nobody_hooked():
 import ctypes, sys
 sys.path[:0] = [%r]
 import kprobes
-from kprobes import optimize
+from kprobes.jump import optimize
 from programs import basic
 optimize.set_kprobes_optimization(0)
 module = basic(flavour="none")

@@ -16,8 +16,8 @@ from programs import basic, site_of
 import fprobe
 import kprobes
 import sandbox
+from ftrace.hit.records import KPROBE, ProbeList
 from ftrace.listing import enabled_functions
-from ftrace.records import KPROBE, ProbeList
 from ftrace.tracer import tracer
 from kprobes import fast_returns, lone
 from sandbox.native import i32, u64

@@ -83,7 +83,7 @@ def test_the_optimizer_runs_by_itself():
 def test_the_text_comes_back(extent):
     """KP-71; in any order, with probes on neighbours"""
     import kprobes
-    from kprobes.optimize import Extent, set_extent
+    from kprobes.jump.optimize import Extent, set_extent
 
     _, starts, call = setup("branches")
     original = ctypes.string_at(starts[0], starts[-1] + 1 - starts[0])
@@ -234,7 +234,7 @@ def test_an_enabled_probe_among_the_borrowed_bytes_is_against_it():
 def test_the_last_to_leave_leaves_the_jump_for_a_while():
     """KP-69, KP-70: un-optimised later; who comes back before finds the jump and has no trap"""
     import kprobes
-    from kprobes import optimize
+    from kprobes.jump import optimize
 
     _, starts, call = setup()
     optimize.DELAY = 60
@@ -335,7 +335,7 @@ def test_the_red_zone_vectors_and_flags_are_kept():
 def test_jumps_come_and_go_under_threads():
     """KP-65, KP-71: two threads in the code, probes on all instructions at random, neighbours' bytes borrowed"""
     import kprobes
-    from kprobes.optimize import Extent, set_extent
+    from kprobes.jump.optimize import Extent, set_extent
 
     @kprobes.native
     def plain(p, regs):
@@ -398,7 +398,7 @@ def test_a_fault_in_a_detour_is_seen_where_it_was_probed():
 def test_every_refusal_names_its_rule():
     """KP-61: reported, for us and for the kernel's rules"""
     import kprobes
-    from kprobes.optimize import Extent, set_extent, why_not
+    from kprobes.jump.optimize import Extent, set_extent, why_not
 
     _, starts, _ = setup("indirect")
     set_extent(Extent.KERNEL)
@@ -542,8 +542,8 @@ def test_a_probe_beside_a_return_probe_sees_flags_and_registers():
 def test_a_module_that_goes_takes_its_jumps_along():
     """KP-95: also those that were to be taken back later; the memory is given back"""
     import kprobes
-    from kprobes import optimize
-    from kprobes.jumps import rooms
+    from kprobes.jump import optimize
+    from kprobes.jump.jumps import rooms
     from sandbox import memory
 
     before = len(memory.mappings())

@@ -23,7 +23,7 @@ def test_jumps_of_a_whole_program(extent, seed):
     import kprobes
     from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
-    from kprobes.optimize import Extent, set_extent
+    from kprobes.jump.optimize import Extent, set_extent
     from sandbox import demo, load
     from sandbox.symbols import symbol_table
 

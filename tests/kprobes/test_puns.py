@@ -8,9 +8,9 @@ import random
 import pytest
 from isolation import isolated
 
-from kprobes.landings import FAR_SIZE, Gaps, LandingRoom, _run
+from kprobes.jump.landings import FAR_SIZE, Gaps, LandingRoom, _run
+from kprobes.jump.puns import jump_bytes, wider_windows, windows
 from kprobes.patching import patching
-from kprobes.puns import jump_bytes, wider_windows, windows
 from kprobes.x86_64.instruction import INT3, Flow, decode
 from sandbox.memory import PAGE
 
@@ -112,7 +112,7 @@ def test_gaps_are_what_is_free():
 @isolated
 def test_the_number_of_landing_pages_is_bounded():
     """Over all rooms: a process may have 65,530 mappings"""
-    from kprobes import landings
+    from kprobes.jump import landings
 
     landings.MOST_PAGES = 3
     first, second = LandingRoom("first"), LandingRoom("second")

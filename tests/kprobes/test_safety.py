@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kprobes.safety import absorbable, examine, kernel_refusal, own_refusal
+from kprobes.jump.safety import absorbable, examine, kernel_refusal, own_refusal
 from kprobes.x86_64.instruction import decode
 
 AT = 0x40_0000

@@ -11,10 +11,10 @@ from typing import Any
 import kprobes.registration as api
 import kprobes.returns as returns
 import kprobes.switch as switch
-from ftrace.dispatch import pt_regs
-from kprobes import optimize
+from ftrace.hit.dispatch import pt_regs
+from kprobes.hit.records import Instance
+from kprobes.jump import optimize
 from kprobes.listing import write_kprobes_enabled
-from kprobes.records import Instance
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
 from tests.scenarios.machine import Machine, attempt

@@ -6,12 +6,12 @@ import threading
 from functools import cache
 from typing import Any
 
-from ftrace.dispatch import pt_regs
-from ftrace.records import Probe
-from ftrace.recursion import INSIDE
+from ftrace.hit.dispatch import pt_regs
+from ftrace.hit.records import Probe
+from ftrace.hit.recursion import INSIDE
 from ftrace.runtime import runtime
-from kprobes import optimized, table, trap
-from kprobes.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
+from kprobes.hit import optimized, table, trap
+from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.x86_64 import detour, lone_handlers, optimized_detour
 from sandbox import signals
 from sandbox.native import Unit
@@ -22,7 +22,8 @@ from sandbox.x86_64.vectors import save_area
 
 def functions() -> tuple[Any, ...]:
     """What Python, the signals' dispatcher, the assembly and ftrace call."""
-    from kprobes import faulting, ftrace_site, kretprobe_entry
+    from kprobes import ftrace_site
+    from kprobes.hit import faulting, kretprobe_entry
 
     return (
         table.table_set,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from ftrace.rethook import below, entry_ip, node_abandon
+from ftrace.hit.rethook import below, entry_ip, node_abandon
 from ftrace.unwinding import FrameDescription, describe_entrances
 from sandbox import faults, fork, memory, source_lines
 from sandbox.native import (

@@ -10,8 +10,8 @@ given too late is donated.
 
 from __future__ import annotations
 
-from ftrace.records import POOL_SHARED, SWITCHING, Probe
-from ftrace.recursion import CREDIT, SWITCH
+from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
+from ftrace.hit.recursion import CREDIT, SWITCH
 from sandbox.barrier import process_barrier
 from sandbox.native import (
     addressof,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from ftrace.glob import Match, Pattern, parse
-from ftrace.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash
+from ftrace.filters.glob import Match, Pattern, parse
+from ftrace.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash
 from ftrace.locations import LocationTable, Selection
 from ftrace.ops import ftrace_ops, install_hash
 from ftrace.sites import SiteBlock

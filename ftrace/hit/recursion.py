@@ -2,7 +2,7 @@
 
 Two families of context bits per task. A context that already holds its bit may once take the family's TRANSITION bit, so
 that a callback which calls a traced function runs twice, and no deeper. `INSIDE` marks the outermost hit from before it
-loads a site's list until it has done with it: unregistering waits for it (ftrace.quiesce).
+loads a site's list until it has done with it: unregistering waits for it (ftrace.hit.quiesce).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NORMAL_BIT = 3
 TRANSITION_BIT = 4
 FTRACE_NORMAL = 1 << (FTRACE + NORMAL_BIT)
 CREDIT = 1 << 11
-"""The task may be touching its credits (ftrace.pools)."""
+"""The task may be touching its credits (ftrace.hit.pools)."""
 SWITCH = 1 << 12
 """The task is switching a pool, for which a hit in a signal that interrupts it must not wait."""
 FAST = INSIDE | FTRACE_NORMAL | CREDIT

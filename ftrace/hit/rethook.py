@@ -8,9 +8,9 @@ place, which is dropped when it comes to be on top.
 
 from __future__ import annotations
 
-from ftrace.pools import gather_credits, pool_give
-from ftrace.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
-from ftrace.stacks import on_one_stack, readable
+from ftrace.hit.pools import gather_credits, pool_give
+from ftrace.hit.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
+from ftrace.hit.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,

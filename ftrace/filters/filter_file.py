@@ -14,9 +14,9 @@ import errno
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from ftrace.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
+from ftrace.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
+from ftrace.filters.mod_filters import edited_by_request
 from ftrace.locations import Selection
-from ftrace.mod_filters import edited_by_request
 from ftrace.ops import edited, ftrace_ops, install_hash
 from ftrace.tracer import tracer
 

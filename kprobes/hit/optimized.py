@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ftrace.dispatch import pt_regs
-from kprobes.calling import finish
-from kprobes.dispatch import children_of, count_misses, enter, leave, run_all_pres
-from kprobes.kretprobe_entry import Hook
-from kprobes.records import HIT_ACTIVE, Record
+from ftrace.hit.dispatch import pt_regs
+from kprobes.hit.calling import finish
+from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres
+from kprobes.hit.kretprobe_entry import Hook
+from kprobes.hit.records import HIT_ACTIVE, Record
 from sandbox.native import addressof, cast, extern, fn, native, null, ptr, u64, zeroed
 from sandbox.tasks import Task, current
 

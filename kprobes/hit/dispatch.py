@@ -6,11 +6,11 @@ works on a pt_regs and says how to go on. Re-entrancy is the task's: `Task.kprob
 
 from __future__ import annotations
 
-from ftrace.dispatch import pt_regs
-from ftrace.recursion import CREDIT, INSIDE
-from kprobes.calling import call, finish, in_signal_handler
-from kprobes.kretprobe_entry import Hook, enter_kretprobe
-from kprobes.records import (
+from ftrace.hit.dispatch import pt_regs
+from ftrace.hit.recursion import CREDIT, INSIDE
+from kprobes.hit.calling import call, finish, in_signal_handler
+from kprobes.hit.kretprobe_entry import Hook, enter_kretprobe
+from kprobes.hit.records import (
     EMULATE,
     HIT_ACTIVE,
     HIT_SS,

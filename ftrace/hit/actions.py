@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.records import Probe
+from ftrace.hit.records import Probe
 from sandbox.native import Structure, addressof, cast, i32, native, null, ptr, rdtsc, struct, u64, void
 from sandbox.tasks import current
 

@@ -18,7 +18,7 @@ from sandbox.scattered import ScatteredText
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kprobes.puns import Window
+    from kprobes.jump.puns import Window
 
 FAR_SIZE = 14
 _FAR_JUMP = bytes.fromhex("ff2500000000")

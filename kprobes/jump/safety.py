@@ -1,7 +1,7 @@
 """Whether a probe may become a jump, and which rule says no (KP-60, KP-61).
 
 A jump of ours takes the place of one instruction and of nothing else: either it is as long as the jump, or the jump is punned
-(kprobes.puns). No thread can stand inside of it, whatever it was doing before; no jump, landing pad or jump table can lead
+(kprobes.jump.puns). No thread can stand inside of it, whatever it was doing before; no jump, landing pad or jump table can lead
 into it unless it leads into the middle of an instruction. So the kernel's rules about the rest of the function are not
 needed; `kernel_refusal` is what they would say.
 """

@@ -9,7 +9,7 @@ handler, is not marked.
 
 from __future__ import annotations
 
-from ftrace.rethook import below
+from ftrace.hit.rethook import below
 from sandbox.barrier import process_barrier
 from sandbox.native import (
     addressof,

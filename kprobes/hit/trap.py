@@ -7,13 +7,13 @@ way asynchronous signals stay blocked while the instruction is executed in its s
 
 from __future__ import annotations
 
-from ftrace.dispatch import pt_regs
-from kprobes.calling import OFF_FRAME, ON_FRAME, Outer, into_nmi, out_of_nmi
-from kprobes.dispatch import STEP_IT, begin, children_of, count_misses, end_step, enter, leave, out_of_line
-from kprobes.faulting import run_faults
-from kprobes.frames import regs_from, regs_to
-from kprobes.records import FAULT_DUE, HIT_SS, POST_DUE, Record
-from kprobes.table import find_record, find_slot
+from ftrace.hit.dispatch import pt_regs
+from kprobes.hit.calling import OFF_FRAME, ON_FRAME, Outer, into_nmi, out_of_nmi
+from kprobes.hit.dispatch import STEP_IT, begin, children_of, count_misses, end_step, enter, leave, out_of_line
+from kprobes.hit.faulting import run_faults
+from kprobes.hit.frames import regs_from, regs_to
+from kprobes.hit.records import FAULT_DUE, HIT_SS, POST_DUE, Record
+from kprobes.hit.table import find_record, find_slot
 from sandbox.native import (
     addressof,
     array,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ftrace.dispatch import pt_regs
-from kprobes.calling import call, finish, in_signal_handler
-from kprobes.dispatch import children_of, count_misses, enter, leave
-from kprobes.frames import regs_from, regs_to
-from kprobes.records import (
+from ftrace.hit.dispatch import pt_regs
+from kprobes.hit.calling import call, finish, in_signal_handler
+from kprobes.hit.dispatch import children_of, count_misses, enter, leave
+from kprobes.hit.frames import regs_from, regs_to
+from kprobes.hit.records import (
     EMULATE,
     FAULT_DUE,
     FAULT_FOREIGN,
@@ -18,7 +18,7 @@ from kprobes.records import (
     Child,
     Record,
 )
-from kprobes.table import find_record, find_slot
+from kprobes.hit.table import find_record, find_slot
 from sandbox.native import addressof, bool_, cast, native, null, ptr, u32, u64, void, zeroed
 from sandbox.signals import ucontext
 from sandbox.tasks import ASYNCHRONOUS, Task, current

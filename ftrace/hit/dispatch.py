@@ -6,9 +6,9 @@ They hold the order of FP-29, FP-31 and FP-37 for fprobes and of FT-42..44 for b
 
 from __future__ import annotations
 
-from ftrace.asynchronous import in_signal_handler
-from ftrace.pools import count_hit, pool_give, pool_take
-from ftrace.records import (
+from ftrace.hit.asynchronous import in_signal_handler
+from ftrace.hit.pools import count_hit, pool_give, pool_take
+from ftrace.hit.records import (
     ASSIST,
     CALLBACK,
     DISABLED,
@@ -26,8 +26,8 @@ from ftrace.records import (
     ProbeList,
     StubRecord,
 )
-from ftrace.recursion import CREDIT, FTRACE, INSIDE, LIST, SWITCH, trylock, unlock
-from ftrace.rethook import (
+from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, LIST, SWITCH, trylock, unlock
+from ftrace.hit.rethook import (
     EXIT_FROM_STUB,
     drop_above,
     drop_dead,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.dispatch import pt_regs
+from ftrace.hit.dispatch import pt_regs
 from sandbox.native import native, ptr, void
 from sandbox.signals import ucontext
 

@@ -1,7 +1,7 @@
 """How much of a library can become jumps: each instruction alone, all at once, and by the kernel's own rules.
 
-    python -m kprobes.coverage libz.so.1 libm.so.6 libsqlite3.so.0
-    python -m kprobes.coverage --at-once right libz.so.1
+    python -m kprobes.jump.coverage libz.so.1 libm.so.6 libsqlite3.so.0
+    python -m kprobes.jump.coverage --at-once right libz.so.1
 
 The instructions are those of all functions that the library's unwind tables name. *Probeable* are those that a kprobe can be
 on. *Alone*: a jump to a detour was found, in this process, if no other jump was there. *Kernel*: the kernel's rules, applied
@@ -20,15 +20,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kprobes import optimize
 from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
-from kprobes.jumps import MOST_BORROWED, jump_room, rooms
-from kprobes.landings import Gaps
+from kprobes.jump import optimize
+from kprobes.jump.jumps import MOST_BORROWED, jump_room, rooms
+from kprobes.jump.landings import Gaps
+from kprobes.jump.puns import Window, borrowed, wider_windows, windows
+from kprobes.jump.safety import Function, absorbable, kernel_refusal, own_refusal
 from kprobes.patching import patching
-from kprobes.puns import Window, borrowed, wider_windows, windows
 from kprobes.registration import kprobe, register_kprobe
-from kprobes.safety import Function, absorbable, kernel_refusal, own_refusal
 from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import Instruction, decode
 from kprobes.x86_64.relocate import JMP32_SIZE
@@ -190,7 +190,9 @@ def _report_together(name: str, order: str, found: Together) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0, or 1 if a library cannot be loaded."""
-    parser = argparse.ArgumentParser(prog="python -m kprobes.coverage", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m kprobes.jump.coverage", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("library", nargs="+", help="a shared library, as dlopen() finds it")
     parser.add_argument("--at-once", choices=("right", "random"), help="register kprobes on everything, in this order")
     options = parser.parse_args(arguments)

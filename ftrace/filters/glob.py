@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ftrace.masks import mask_of
+from ftrace.filters.masks import mask_of
 
 
 class Match(Enum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from kprobes.records import Record
+from kprobes.hit.records import Record
 from sandbox.native import (
     Structure,
     addressof,

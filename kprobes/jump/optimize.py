@@ -1,6 +1,6 @@
 """Jump optimisation: which probes become jumps, when, and when they go back (KP-60..73).
 
-Beyond the kernel, a probe on any single instruction may become a jump (kprobes.safety says why that is sound) wherever a
+Beyond the kernel, a probe on any single instruction may become a jump (kprobes.jump.safety says why that is sound) wherever a
 punned jump finds a free place to land. `why_not` says of every other which rule was against it.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kprobes import patching, switch
 from kprobes.aggregate import aggregates, between
-from kprobes.jumps import (
+from kprobes.jump.jumps import (
     LONGEST,
     Jump,
     Read,
@@ -30,7 +30,7 @@ from kprobes.jumps import (
     rooms,
     write_jumps,
 )
-from kprobes.safety import Refusal, kernel_refusal
+from kprobes.jump.safety import Refusal, kernel_refusal
 from kprobes.x86_64.relocate import JMP32_SIZE
 
 if TYPE_CHECKING:

@@ -1,19 +1,19 @@
 """Kretprobes on the hit path: an instance at entry, the return hooked, the handler at return (KP-77..83).
 
 On an ftrace location the call's return is hooked by the balanced hook of its stub: this is a callback that takes the node
-(ftrace.dispatch.Hit). At a breakpoint the address in the return slot is replaced by that of a stub of the place's own. Either
+(ftrace.hit.dispatch.Hit). At a breakpoint the address in the return slot is replaced by that of a stub of the place's own. Either
 way the node's entry data is one word: the instances of the call, the one hooked last first.
 """
 
 from __future__ import annotations
 
-from ftrace.dispatch import Hit, pt_regs
-from ftrace.records import Probe, ProbeList
-from ftrace.recursion import CREDIT, SWITCH
-from ftrace.rethook import EXIT_FROM_STUB, frame_of, node_data, node_fill, node_reserve, word_at
+from ftrace.hit.dispatch import Hit, pt_regs
+from ftrace.hit.records import Probe, ProbeList
+from ftrace.hit.recursion import CREDIT, SWITCH
+from ftrace.hit.rethook import EXIT_FROM_STUB, frame_of, node_data, node_fill, node_reserve, word_at
 from ftrace.x86_64.stubs import EXIT_POINT
-from kprobes.calling import call, finish, in_signal_handler
-from kprobes.records import (
+from kprobes.hit.calling import call, finish, in_signal_handler
+from kprobes.hit.records import (
     HIT_ACTIVE,
     PRE_FOREIGN,
     PRE_PYTHON,

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes import fast_returns, patching
 from kprobes.aggregate import aggregates, original_text
-from kprobes.landings import MOST_PAGES, LandingRoom
-from kprobes.puns import Window, borrowed, jump_bytes, wider_windows, windows
-from kprobes.records import ChildList, Record
+from kprobes.hit.records import ChildList, Record
+from kprobes.hit.runtime import kprobe_runtime
+from kprobes.jump.landings import MOST_PAGES, LandingRoom
+from kprobes.jump.puns import Window, borrowed, jump_bytes, wider_windows, windows
+from kprobes.jump.safety import Function, Refusal, absorbable, examine, own_refusal
 from kprobes.return_stubs import call_through, hooked_point
-from kprobes.runtime import kprobe_runtime
-from kprobes.safety import Function, Refusal, absorbable, examine, own_refusal
 from kprobes.x86_64.optimized_detour import ENTRY, detour_bytes
 from kprobes.x86_64.relocate import JMP32_SIZE
 from sandbox import memory

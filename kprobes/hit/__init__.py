@@ -1,0 +1,1 @@
+"""What runs when a probe fires: native records, the trap, the handlers of a place, the return of a call."""
