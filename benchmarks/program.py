@@ -136,4 +136,4 @@ def timed_loop(module: Module, target: str, calls: int, loop: str = LOOP_NAME) -
 
     A loop should only ever call one target: CPUs predict an indirect call that has had several more slowly, for good.
     """
-    return timed(partial(module[loop].pointer, calls, module[target].address), calls)
+    return timed(partial(module[loop], calls, module[target].address), calls)

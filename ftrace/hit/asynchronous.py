@@ -1,14 +1,29 @@
 """Whether a thread is in a handler of an asynchronous signal, where the interpreter must not be entered (HAZARDS 6).
 
 Such a handler may have interrupted the interpreter or malloc at any place. While one runs the kernel blocks its signal, so
-a thread that blocks more than Python's threads do when they register a handler is taken to be in one. A signal handler
+a thread that blocks more than Python's threads do when they register a handler is taken to be in one. The kernel need not
+be asked where no signal's frame lies on the stack between a hit and the guarded call that led to it. A signal handler
 installed with SA_NODEFER and an empty mask blocks nothing, and cannot be told from the code that it interrupted.
 """
 
 from __future__ import annotations
 
-from sandbox.native import addressof, array, bool_, cast, global_var, i64, native, syscall, u64, zeroed
-from sandbox.tasks import ASYNCHRONOUS
+from sandbox.native import (
+    addressof,
+    array,
+    bool_,
+    cast,
+    global_var,
+    i64,
+    native,
+    null,
+    ptr,
+    syscall,
+    u64,
+    volatile_load,
+    zeroed,
+)
+from sandbox.tasks import ASYNCHRONOUS, Guard, current
 
 _SYS_RT_SIGPROCMASK = 14
 _SIG_BLOCK = 0
@@ -17,8 +32,40 @@ normal_mask = global_var(u64, 0, name="normal_signal_mask")
 """The signals that the thread which registered a Python handler last blocks of its own choice."""
 
 
+_SEGMENTS = 0x002B_0000_0000_0033
+"""cs, gs, fs and ss as every signal's frame holds them, in one word."""
+_NEAR = 4096
+"""How much stack, in bytes, is looked through."""
+
+
+@native
+def no_frame_below(end: u64) -> bool_:
+    """Whether there is certainly no signal's frame between here and `end`, not far up the same stack."""
+    here: array[u64, 1] = zeroed
+    start = cast(u64, addressof(here[0]))
+    if end - start > _NEAR:
+        return False
+    address = start
+    while address < end:
+        if volatile_load(cast(ptr[u64], address)) == _SEGMENTS:
+            return False
+        address += 8
+    return True
+
+
 @native(noinline=True)
-def in_signal_handler() -> bool_:
+def blocks_signals() -> bool_:
     blocked: array[u64, 1] = zeroed
     syscall(_SYS_RT_SIGPROCMASK, _SIG_BLOCK, 0, cast(i64, addressof(blocked[0])), 8, 0, 0)
     return blocked[0] & ~normal_mask & ASYNCHRONOUS != 0
+
+
+@native(noinline=True)
+def in_signal_handler() -> bool_:
+    """A look at the stack as far as the call from Python mostly tells, and costs less than asking the kernel."""
+    task = current()
+    if task != null and task.guard != addressof(task.guards[0]):
+        call = cast(ptr[Guard], addressof(cast(ptr[Guard], task.guard)[-1]))
+        if no_frame_below(call.sp):
+            return False
+    return blocks_signals()

@@ -298,8 +298,10 @@ def test_a_thread_that_blocks_signals_of_its_own_choice_still_runs_python_handle
         module["leaf"](1)
         assert (probe.counts.hits, probe.counts.missed) == (1, 0)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # more than it did at registration
-        module["leaf"](1)
-        assert (probe.counts.hits, probe.counts.missed_context) == (1, 1)
+        module["leaf"](1)  # no signal's frame is on the stack of a call from Python
+        assert (probe.counts.hits, probe.counts.missed_context) == (2, 0)
+        module["leaf"].pointer(1)  # a bare call: how far its stack goes up is not known
+        assert (probe.counts.hits, probe.counts.missed_context) == (2, 1)
 
 
 @isolated
