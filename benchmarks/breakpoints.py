@@ -57,6 +57,15 @@ def plain() -> Module:
     return sandbox.load(program.program_text(), name="bench-plain", opt=2, flavour="none")
 
 
+RETURNS = "bench-returns"
+
+
+@cache
+def returns() -> Module:
+    """The same for return probes: where one has been, the detour of a jump stays ready for the next."""
+    return sandbox.load(program.program_text(), name=RETURNS, opt=2, flavour="none")
+
+
 @contextmanager
 def registered(probes: Sequence[kprobes.kprobe | kprobes.kretprobe], optimized: bool) -> Iterator[None]:
     """These probes, as jumps or as breakpoints. Raises AssertionError if one is not what it should be."""
@@ -89,7 +98,7 @@ def kprobe(module: str = "bench-plain", offset: int = 0, post: bool = False) -> 
     )
 
 
-def kretprobe(module: str = "bench-plain", handler: object = returned) -> kprobes.kretprobe:
+def kretprobe(module: str = RETURNS, handler: object = returned) -> kprobes.kretprobe:
     """One that counts returns."""
     return kprobes.kretprobe(symbol_name=f"{module}:work", handler=handler, maxactive=20)
 
@@ -153,11 +162,11 @@ def rows(calls: int, functions: int) -> list[Row]:
     number = min(REGISTERED, functions)
     bench = program.program
 
-    def trapped(name: str, about: str, make: Probes) -> Row:
-        return Row(name, about, partial(_sample, make, few, False), rounds=10)
+    def trapped(name: str, about: str, make: Probes, module: Callable[[], Module] = plain) -> Row:
+        return Row(name, about, partial(_sample, make, few, False, module), rounds=10)
 
-    def jumped(name: str, about: str, make: Probes) -> Row:
-        return Row(name, about, partial(_sample, make, calls, True))
+    def jumped(name: str, about: str, make: Probes, module: Callable[[], Module] = plain) -> Row:
+        return Row(name, about, partial(_sample, make, calls, True, module))
 
     return [
         trapped("kprobe.int3", "breakpoint; the instruction (ret) is emulated", lambda: [kprobe(offset=_TAIL)]),
@@ -166,9 +175,14 @@ def rows(calls: int, functions: int) -> list[Row]:
         jumped("kprobe.optimized", "a jump (o)", lambda: [kprobe()]),
         Row("kprobe.ftrace", "on a stub", partial(_sample, lambda: [kprobe("bench")], calls, False, bench)),
         Row("kprobe.python", "a jump, Python pre_handler", partial(_python, few), rounds=10),
-        trapped("kretprobe.int3", "return probe on a breakpoint (rb)", lambda: [kretprobe()]),
-        jumped("kretprobe.optimized", "return probe on a jump (ro)", lambda: [kretprobe()]),
-        jumped("kretprobe.optimized.regs", "... that reads the result", lambda: [kretprobe(handler=returned_value)]),
+        trapped("kretprobe.int3", "return probe on a breakpoint (rb)", lambda: [kretprobe()], returns),
+        jumped("kretprobe.optimized", "return probe on a jump (ro)", lambda: [kretprobe()], returns),
+        jumped(
+            "kretprobe.optimized.regs",
+            "... that reads the result",
+            lambda: [kretprobe(handler=returned_value)],
+            returns,
+        ),
         Row(
             "kretprobe.ftrace",
             "return probe on a stub",
@@ -179,8 +193,8 @@ def rows(calls: int, functions: int) -> list[Row]:
             "... that reads the result",
             partial(_sample, lambda: [kretprobe("bench", returned_value)], calls, False, bench),
         ),
-        trapped("kr", "kretprobe and kprobe on one function (kr)", lambda: [kretprobe(), kprobe()]),
-        jumped("kr.optimized", "... on a jump", lambda: [kretprobe(), kprobe()]),
+        trapped("kr", "kretprobe and kprobe on one function (kr)", lambda: [kretprobe(), kprobe(RETURNS)], returns),
+        jumped("kr.optimized", "... on a jump", lambda: [kretprobe(), kprobe(RETURNS)], returns),
         Row(
             f"kprobe.register.{number}",
             "in one batch: registered, made jumps, unregistered",
