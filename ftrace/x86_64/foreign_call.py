@@ -2,7 +2,42 @@
 
 from __future__ import annotations
 
-CALL_FOREIGN = """
+KEEP_ALL = """    # every component, in an area on the stack, 64-byte aligned; its size and mask come from CPUID
+    sub $$$XSAVE_SIZE, %rsp
+    and $$-64, %rsp
+    xor %edx, %edx
+    mov $$$XSAVE_MASK, %eax
+    movq $$0, 512(%rsp)
+    movq $$0, 520(%rsp)
+    movq $$0, 528(%rsp)
+    movq $$0, 536(%rsp)
+    movq $$0, 544(%rsp)
+    movq $$0, 552(%rsp)
+    movq $$0, 560(%rsp)
+    movq $$0, 568(%rsp)
+    $XSAVE (%rsp)
+    mov %fs:$TASK, %r11
+    mov $VECTORS(%r11), %r10
+    mov %r10, $XSAVE_END(%rsp)
+    lea 161(%rsp), %r10
+    mov %r10, $VECTORS(%r11)
+"""
+"""Vector and x87 state goes to the stack, and Task.vectors tells where (ftrace.floats). Uses rax, rdx, r10 and r11."""
+
+GET_ALL = """
+    mov %eax, %ebx
+    mov $XSAVE_END(%rsp), %r10
+    mov %fs:$TASK, %r11
+    mov %r10, $VECTORS(%r11)
+    xor %edx, %edx
+    mov $$$XSAVE_MASK, %eax
+    xrstor (%rsp)
+    mov %ebx, %eax
+"""
+"""The way back from KEEP_ALL; eax, the result of what was called, is kept. Uses rbx, rdx, r10 and r11."""
+
+CALL_FOREIGN = (
+    """
 # i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, at the
 # entry or return of a function that follows the C convention. Of the vector state only what arguments and results can be
 # in is live there: the first eight vector registers, kept here; and, where a long double is returned, the x87 stack, which
@@ -51,40 +86,18 @@ $get_vectors
     mov %r10, $VECTORS(%r11)
     jmp 8f
 
-7:  # every component, in an area on the stack, 64-byte aligned; its size and mask come from CPUID
-    sub $$$XSAVE_SIZE, %rsp
-    and $$-64, %rsp
-    xor %edx, %edx
-    mov $$$XSAVE_MASK, %eax
-    movq $$0, 512(%rsp)
-    movq $$0, 520(%rsp)
-    movq $$0, 528(%rsp)
-    movq $$0, 536(%rsp)
-    movq $$0, 544(%rsp)
-    movq $$0, 552(%rsp)
-    movq $$0, 560(%rsp)
-    movq $$0, 568(%rsp)
-    $XSAVE (%rsp)
-    mov %fs:$TASK, %r11
-    mov $VECTORS(%r11), %r10
-    mov %r10, $XSAVE_END(%rsp)
-    lea 161(%rsp), %r10
-    mov %r10, $VECTORS(%r11)
-    mov %rsi, %rdi
+7:
+"""
+    + KEEP_ALL
+    + """    mov %rsi, %rdi
     mov %r12, %rsi
     mov %r13, %rdx
     mov %r8, %rcx
     mov %r9, %r8
     call *%rbx
-    mov %eax, %ebx
-    mov $XSAVE_END(%rsp), %r10
-    mov %fs:$TASK, %r11
-    mov %r10, $VECTORS(%r11)
-    xor %edx, %edx
-    mov $$$XSAVE_MASK, %eax
-    xrstor (%rsp)
-    mov %ebx, %eax
-8:  lea -24(%rbp), %rsp
+"""
+    + GET_ALL
+    + """8:  lea -24(%rbp), %rsp
     pop %r13
     pop %r12
     pop %rbx
@@ -92,6 +105,7 @@ $get_vectors
     .cfi_def_cfa %rsp, 8
     ret
 """
+)
 
 
 def moved_vectors(register: str, keep: bool) -> str:

@@ -20,6 +20,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from ftrace.x86_64.callframes import with_call_frames
+from ftrace.x86_64.foreign_call import GET_ALL, KEEP_ALL
 from kprobes.x86_64 import interrupted
 from kprobes.x86_64.slot import slot_bytes
 
@@ -91,7 +92,8 @@ $pop_image
     .size kprobe_detour, .-kprobe_detour
 """
 
-_CALL_FOREIGN = """
+_CALL_FOREIGN = (
+    """
 # i32 kprobe_call_foreign(function, a, b, c, d, e): call C code in the middle of a function. All vector and x87 state is live,
 # and kept; the called code finds an empty x87 stack. Task.vectors tells where they are meanwhile (ftrace.floats), and what
 # it said before is kept above them.
@@ -112,18 +114,9 @@ kprobe_call_foreign:
     mov %rdi, %rbx
     mov %rdx, %r12
     cld
-    sub $$$XSAVE_SIZE, %rsp
-    and $$-64, %rsp
-    xor %edx, %edx
-    mov $$$XSAVE_MASK, %eax
-$clear_header
-    $XSAVE (%rsp)
-    mov %fs:$TASK, %r11
-    mov $VECTORS(%r11), %r10
-    mov %r10, $XSAVE_END(%rsp)
-    lea 161(%rsp), %r10
-    mov %r10, $VECTORS(%r11)
-    testb $$1, 512(%rsp)
+"""
+    + KEEP_ALL
+    + """    testb $$1, 512(%rsp)
     je 1f
     fninit
 1:  mov %rsi, %rdi
@@ -132,15 +125,9 @@ $clear_header
     mov %r8, %rcx
     mov %r9, %r8
     call *%rbx
-    mov %eax, %ebx
-    mov $XSAVE_END(%rsp), %r10
-    mov %fs:$TASK, %r11
-    mov %r10, $VECTORS(%r11)
-    xor %edx, %edx
-    mov $$$XSAVE_MASK, %eax
-    xrstor (%rsp)
-    mov %ebx, %eax
-    lea -16(%rbp), %rsp
+"""
+    + GET_ALL
+    + """    lea -16(%rbp), %rsp
     pop %r12
     pop %rbx
     pop %rbp
@@ -148,6 +135,7 @@ $clear_header
     ret
     .size kprobe_call_foreign, .-kprobe_call_foreign
 """
+)
 
 _UNRECOVERABLE = """
 # void kprobe_unrecoverable(): a probe was hit while a missed one was being stepped, and there is no place for a third.
@@ -172,7 +160,6 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     blocks: dict[str, int | str] = {
         "push_image": "\n".join(f"    push %{register}" for register in _IMAGE),
         "pop_image": "\n".join(f"    pop %{register}" for register in reversed(_IMAGE)),
-        "clear_header": "\n".join(f"    movq $0, {offset}(%rsp)" for offset in range(512, 576, 8)),
     }
     blocks |= {"begin_frame": interrupted.begin(), "end_frame": interrupted.END}
     texts = (Template(text).substitute({**constants, **blocks}) for text in (_DETOUR, _CALL_FOREIGN, _UNRECOVERABLE))
