@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ftrace.registers import regs_return_value
     from kprobes.attachment import Attachment, ReturnAttachment, attach, attach_return
     from kprobes.blacklist import kprobe_add_ksym_blacklist
     from kprobes.busy import kprobe_busy_begin, kprobe_busy_end, kprobe_running
@@ -48,13 +49,13 @@ if TYPE_CHECKING:
         kretprobe_instance,
         register_kretprobe,
         register_kretprobes,
-        regs_return_value,
         unregister_kretprobe,
         unregister_kretprobes,
     )
     from kprobes.switch import kprobes_enabled, set_kprobes_enabled
 
 _HOMES = {
+    "ftrace.registers": ("regs_return_value",),
     "kprobes.attachment": ("Attachment", "ReturnAttachment", "attach", "attach_return"),
     "kprobes.blacklist": ("kprobe_add_ksym_blacklist",),
     "kprobes.busy": ("kprobe_busy_begin", "kprobe_busy_end", "kprobe_running"),
@@ -81,7 +82,6 @@ _HOMES = {
         "kretprobe_instance",
         "register_kretprobe",
         "register_kretprobes",
-        "regs_return_value",
         "unregister_kretprobe",
         "unregister_kretprobes",
     ),

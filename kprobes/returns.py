@@ -75,11 +75,6 @@ def get_kretprobe_retaddr(ri: kretprobe_instance) -> int:
     return ri.ret_addr
 
 
-def regs_return_value(regs: Any) -> int:
-    """What a function that has just returned returns."""
-    return int(regs.ax)
-
-
 class kretprobe:
     """A probe on the returns of a function (KP-74).
 
