@@ -26,7 +26,7 @@ def _decoder() -> Cs:
     return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
 
-def _starts(read: Read, start: int, end: int) -> Iterator[int]:
+def instruction_starts(read: Read, start: int, end: int) -> Iterator[int]:
     """Addresses of instructions, and as the last one where decoding stopped, at `end` or before it."""
     address = start
     while address < end:
@@ -50,7 +50,7 @@ def boundaries(read: Read, start: int, end: int) -> list[int]:
 
     Raises ValueError, naming the address, if bytes in between are no instruction or the last one goes beyond `end`.
     """
-    *starts, stopped = _starts(read, start, end)
+    *starts, stopped = instruction_starts(read, start, end)
     if stopped != end:
         raise ValueError(f"the bytes at {stopped:#x} are no x86-64 instruction")
     return starts
@@ -62,7 +62,7 @@ def on_boundary(read: Read, address: int, start: int, end: int) -> bool:
     False as well if there are undecodable bytes in front of it, or at it.
     """
     previous = -1
-    for at in _starts(read, start, end):
+    for at in instruction_starts(read, start, end):
         if previous == address:
             return True
         if at > address:

@@ -11,7 +11,7 @@ from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import NOP5
 from kprobes import blacklist
 from kprobes.aggregate import Aggregate, original_text
-from kprobes.boundaries import boundaries, on_boundary
+from kprobes.boundaries import boundaries, instruction_starts, on_boundary
 from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import MAX_INSN_SIZE, decode
 from sandbox.module import Module, ModuleState
@@ -138,10 +138,8 @@ def _is_boundary(place: Place) -> bool:
 
 def _around(place: Place) -> str:
     """The disassembly of the spot, with a caret."""
-    from kprobes.boundaries import _starts as instructions
-
     start, end = place.symbol.address, place.symbol.end
-    before = [at for at in instructions(original_text, start, end) if at <= place.address][-3:]
+    before = [at for at in instruction_starts(original_text, start, end) if at <= place.address][-3:]
     lines = []
     for at in before:
         try:
