@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 from ftrace import native_link
 from ftrace.handlers import foreign_address
 from ftrace.python_handler import python_handler
-from ftrace.runtime import runtime
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
@@ -41,6 +39,11 @@ class Code(NamedTuple):
     keep: Any = None
 
 
+_codes: native_link.Once[Code] = native_link.Once()
+_ignoring: native_link.Once[bool] = native_link.Once()
+"""Whether a native handler does not look at the registers that it is given."""
+
+
 def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], adapt: Callable[[Any], Any]) -> Code:
     """The code of `handler`. A Python callable is called as adapt(handler)(this, ip, ret_ip, regs, data).
 
@@ -49,7 +52,7 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
     if handler is None:
         return Code()
     if isinstance(handler, NativeFunction):
-        return _compiled(handler, role)
+        return _codes.get(handler, role, lambda: _compiled(handler, role))
     address = foreign_address(handler)
     if address is not None:
         return Code(address, True, keep=handler)
@@ -66,12 +69,7 @@ def keeps_registers(handler: Any) -> bool:
 
 def is_plain(handler: Any) -> bool:
     """Whether a pre_handler keeps every register but rax and r11, and does not look at those of the hit."""
-    return isinstance(handler, HandlerFunction) and _ignores_registers(handler)
-
-
-@cache
-def _ignores_registers(handler: HandlerFunction) -> bool:
-    return handler.options.cc == "preserve_most" and not handler.uses(1)
+    return keeps_registers(handler) and _ignoring.get(handler, PRE, lambda: not handler.uses(1))
 
 
 def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:
@@ -81,14 +79,12 @@ def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:
     return told
 
 
-@cache
 def _compiled(handler: NativeFunction, role: Role) -> Code:
-    """A native handler, compiled, verified and linked; once for each role."""
+    """A native handler, compiled, verified and linked."""
     if isinstance(handler, HandlerFunction):
         handler = handler.returning(role.result)
     _check(handler, role)
     image = native_link.link(f"{role.name}:{handler.name}", native_link.verified_object(handler, role.name))
-    runtime().faults.cover(image, [image.text])
     return Code(image.address(handler.name), keep=image)
 
 
