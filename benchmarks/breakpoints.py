@@ -5,7 +5,7 @@ counted by its handler. The kernel's document names its figures by letters, whic
 k (breakpoint, stepped), b (boosted), o (optimised), r, rb, ro (return probes on those), and kr.
 """
 
-# mypy: disable-error-code="untyped-decorator"
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"  (the decorator fills in what handlers take)
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ counted = Array(u64, 2)
 
 
 @kprobes.native
-def count(p, regs) -> i32:  # type: ignore[no-untyped-def]
+def count(p, regs) -> i32:
     counted[0] += 1
     return 0
 
 
 @kprobes.native
-def nothing(p, regs, flags) -> void:  # type: ignore[no-untyped-def]
+def nothing(p, regs, flags) -> void:
     pass
 
 
 @kprobes.native
-def returned(ri, regs) -> void:  # type: ignore[no-untyped-def]
+def returned(ri, regs) -> void:
     counted[0] += 1
 
 
 @kprobes.native
-def returned_value(ri, regs) -> void:  # type: ignore[no-untyped-def]
+def returned_value(ri, regs) -> void:
     counted[0] += 1
     counted[1] += regs.ax
 

@@ -92,7 +92,10 @@ def _first_hit() -> Sample:
     """The first call of a thread: it has to get a task first."""
     module = program.program()
     ticks, address = module["ticks"].pointer, module["work"].address
-    taken = lambda: ticks(address) / ticks_per_ns()  # noqa: E731
+
+    def taken() -> float:
+        return float(ticks(address) / ticks_per_ns())
+
     baseline = _in_new_thread(taken)
     with both_native("work") as probe:
         probed = _in_new_thread(taken)

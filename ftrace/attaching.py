@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable
 from types import TracebackType
@@ -11,16 +12,16 @@ This = TypeVar("This", bound="Attaching")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-class Attaching:
+class Attaching(abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
 
+    @abc.abstractmethod
     def attach(self: This) -> This:
         """Attach now. Raises OSError as the registration does."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def detach(self) -> None:
         """Detach; when this returns no handler runs any more."""
-        raise NotImplementedError
 
     def __enter__(self: This) -> This:
         return self.attach()
@@ -36,4 +37,4 @@ class Attaching:
             with self:
                 return function(*arguments, **options)
 
-        return probed  # type: ignore[return-value]
+        return probed  # type: ignore[return-value]  # it has the signature of what it wraps

@@ -120,7 +120,7 @@ def program_options(command: _Command) -> _Command:
         words = tuple(word for flags in cflags for word in shlex.split(flags))
         return command(*positional, target=Target(program, words, opt, flavour, notrace), **options)
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
 
 
 def output_options(command: _Command) -> _Command:
@@ -146,7 +146,7 @@ def output_options(command: _Command) -> _Command:
             click.echo(f"fprobe: {of_system(error)}", err=True)
             end_process(FAILED)
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
 
 
 def call_words() -> list[str] | None:

@@ -28,7 +28,7 @@ def load(target: Target) -> Module:
         if target.path is not None:
             path = Path(target.path)
             options = {"flavour": target.flavour, "opt": target.opt, "notrace": target.notrace}
-            return sandbox.load(path, cflags=target.cflags, **options)  # type: ignore[arg-type]
+            return sandbox.load(path, cflags=target.cflags, **options)  # type: ignore[arg-type]  # options are of several types
         import sandbox.demo
 
         return sandbox.load(
