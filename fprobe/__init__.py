@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         set_float_argument,
         set_float_return_value,
     )
-    from ftrace.hit.guarded_read import probe_read_faults
     from ftrace.maps import Array, Hash, Histogram, per_task
+    from ftrace.native_link import probe_read_faults
     from ftrace.registers import (
         instruction_pointer,
         instruction_pointer_set,
@@ -90,8 +90,8 @@ _HOMES = {
         "set_float_argument",
         "set_float_return_value",
     ),
-    "ftrace.hit.guarded_read": ("probe_read_faults",),
     "ftrace.maps": ("Array", "Hash", "Histogram", "per_task"),
+    "ftrace.native_link": ("probe_read_faults",),
     "ftrace.registers": (
         "instruction_pointer",
         "instruction_pointer_set",

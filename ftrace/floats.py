@@ -12,9 +12,9 @@ from typing import Any
 
 from ftrace.hit.dispatch import pt_regs
 from ftrace.registers import in_python
+from ftrace.runtime import runtime
 from ftrace.x86_64.vector_reads import LIVE_VECTORS
 from sandbox.native import extern, fn, native, ptr, u64, void
-from sandbox.tasks import current
 
 SYMBOLS = ("ftrace_read_xmm", "ftrace_write_xmm")
 read_xmm = extern("ftrace_read_xmm", fn[u64, u64])
@@ -23,16 +23,8 @@ write_xmm = extern("ftrace_write_xmm", fn[void, u64, u64])
 _FORMATS = {32: ("<f", "<I"), 64: ("<d", "<Q")}
 
 
-@native
-def saved_vectors() -> u64:
-    """Where the running thread's vector registers are kept | their distance in units of 16 bytes; 0: they are not."""
-    return current().vectors
-
-
 def _word(n: int) -> ctypes.c_uint64:
     """The low half of a vector register, as it is kept."""
-    from ftrace.runtime import runtime
-
     if not 0 <= n < LIVE_VECTORS:
         raise ValueError(f"vector register {n}: arguments and results are in 0 to {LIVE_VECTORS - 1}")
     kept = runtime().image.call("saved_vectors")

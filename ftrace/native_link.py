@@ -76,6 +76,11 @@ def _withdraw_collected() -> None:
             linked.withdraw()
 
 
+def probe_read_faults() -> int:
+    """How often `probe_read` and `probe_read_str` have met a bad pointer in this process."""
+    return int(runtime().image.variable("probe_read_faults").value)
+
+
 class Once(Generic[Made]):
     """What is made of handlers, once for each role, and kept while the handler is there."""
 

@@ -12,7 +12,7 @@ from ftrace.hit.records import Probe
 from sandbox import tasks
 
 if TYPE_CHECKING:
-    from ftrace.runtime import Runtime
+    from sandbox.native_image import NativeImage
 
 
 @dataclass
@@ -39,8 +39,8 @@ _CAUSES = tuple(field.name for field in fields(Counts) if field.name not in ("hi
 class CounterLines:
     """Which of the counter lines are taken. A line is reused when no call refers to its probe any more."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, image: NativeImage) -> None:
+        self.image = image
         self._free: list[int] = []
         self._used = 0
 
@@ -55,13 +55,13 @@ class CounterLines:
 
     def give(self, offset: int) -> None:
         """Zero the line everywhere and make it available."""
-        self.runtime.image.call("clear_counters", offset)
+        self.image.call("clear_counters", offset)
         self._free.append(offset)
 
     def total(self, offset: int) -> Any:
         """The lines at `offset` of all tasks ever claimed, added up."""
         total = tasks.Counters.ctypes()
-        self.runtime.image.call("sum_counters", offset, ctypes.addressof(total))
+        self.image.call("sum_counters", offset, ctypes.addressof(total))
         return total
 
 
@@ -96,7 +96,7 @@ class NativeProbe:
 
     def change_flags(self, on: int = 0, off: int = 0) -> None:
         """Set and clear flags, atomically. The lists have to be told (`ListCache.flags_changed`)."""
-        self._lines.runtime.image.call("probe_set_flags", self.address, on, off)
+        self._lines.image.call("probe_set_flags", self.address, on, off)
 
     def free(self) -> None:
         """Give the counter line back. No list and no shadow stack may refer to the probe."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrace.hit.dispatch import pt_regs
+from ftrace.runtime import runtime
 from sandbox.native import NativeFunction, addressof, array, cast, native, probe_read, ptr, u64, void, zeroed
 
 REGISTER_ARGUMENTS = ("di", "si", "dx", "cx", "r8", "r9")
@@ -39,8 +40,6 @@ def _stack_nth(regs: Any, n: int) -> int:
 
     At a function's entry word 0 is its return address.
     """
-    from ftrace.runtime import runtime
-
     word = ctypes.c_uint64()
     runtime().image.call("ftrace_probe_read", ctypes.addressof(word), regs.sp + _WORD * n & _MASK, _WORD)
     return word.value

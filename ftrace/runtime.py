@@ -8,8 +8,20 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ftrace import floats, text_poke
-from ftrace.hit import actions, asynchronous, dispatch, faults, guarded_read, pools, quiesce, recursion, rethook
+from ftrace import text_poke
+from ftrace.fault_guard import FaultGuard
+from ftrace.hit import (
+    actions,
+    asynchronous,
+    dispatch,
+    faults,
+    guarded_read,
+    pools,
+    quiesce,
+    recursion,
+    rethook,
+    vectors,
+)
 from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
@@ -57,7 +69,7 @@ FUNCTIONS = (
     faults.fault_signal,
     guarded_read.read_fault,
     asynchronous.in_signal_handler,
-    floats.saved_vectors,
+    vectors.saved_vectors,
     *contexts.FUNCTIONS,
     recursion.recursion_trylock,
     recursion.recursion_unlock,
@@ -126,7 +138,7 @@ class Runtime:
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS):
             self.signals.add_consumer(number, self.image.address("read_fault"))
-        self.faults = faults.FaultGuard(self)
+        self.faults = FaultGuard(self.image, self.signals, self.tasks)
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
         self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))

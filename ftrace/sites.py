@@ -157,7 +157,7 @@ class SiteBlock:
         perf_map.add(self._stub_text.base, self._stub_text.size, f"stubs [{self.module.name}]")
         where = self._stub_text
         self._frames = describe_stubs(
-            self._runtime, self.module.name, where.base, where.size, self._empty.after_prologue
+            self._runtime.slab, self.module.name, where.base, where.size, self._empty.after_prologue
         )
 
     def _template_bytes(self) -> bytes:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrace.x86_64 import unwind
 from sandbox import gdbjit, tasks
 from sandbox.debugimage import CodeSymbol, debug_image
-
-if TYPE_CHECKING:
-    from ftrace.runtime import Runtime
 
 
 @cache
@@ -48,11 +45,11 @@ class FrameDescription:
             self._seen_by_debuggers.withdraw()
 
 
-def describe_stubs(runtime: Runtime, module: str, start: int, size: int, after_prologue: bool) -> FrameDescription:
-    """For a module's stubs at `start` (address, bytes)."""
+def describe_stubs(slab: int, module: str, start: int, size: int, after_prologue: bool) -> FrameDescription:
+    """For a module's stubs at `start` (address, bytes); `slab`: the address of the tasks."""
     fields = {"TOP": tasks.Task.offset("top"), "BOTTOM": tasks.Task.offset("bottom")}
     fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
-    place = unwind.return_address_place(runtime.slab, tasks.STRIDE, tasks.NODE, fields)
+    place = unwind.return_address_place(slab, tasks.STRIDE, tasks.NODE, fields)
     section = unwind.frame_section(start, size, place, after_prologue)
     return FrameDescription(f"{module}.stubs", start, size, section)
 

@@ -49,7 +49,7 @@ class _Room:
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end
-        self._frames.append(describe_stubs(runtime(), name, self._next, piece.end - self._next, False))
+        self._frames.append(describe_stubs(runtime().slab, name, self._next, piece.end - self._next, False))
 
     def close(self) -> None:
         """Give everything back; no call is to return there."""

@@ -1,13 +1,8 @@
-"""Faults of guarded calls: the signal is turned into a return to whoever made the call, and Python raises SandboxFault."""
+"""Faults of guarded calls: the signal is turned into a return to whoever made the call (ftrace.fault_guard raises it there)."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING
-
 from ftrace.hit.rethook import below, entry_ip, node_abandon
-from ftrace.unwinding import FrameDescription, describe_entrances
-from sandbox import faults, fork, memory, source_lines
 from sandbox.native import (
     Structure,
     addressof,
@@ -24,37 +19,12 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, ucontext
-from sandbox.symbols import symbol_table
+from sandbox.signals import ucontext
 from sandbox.tasks import Fault, Guard, Task, current
-
-if TYPE_CHECKING:
-    from ftrace.runtime import Runtime
 
 RANGES = 512
 _SHADOW_DEPTH = 32
 _SI_ADDR = 16
-_SIGNALS = (SIGSEGV, SIGBUS, SIGFPE, SIGILL)
-_REGISTERS = [
-    "r8",
-    "r9",
-    "r10",
-    "r11",
-    "r12",
-    "r13",
-    "r14",
-    "r15",
-    "di",
-    "si",
-    "bp",
-    "bx",
-    "dx",
-    "ax",
-    "cx",
-    "sp",
-    "ip",
-    "flags",
-]
 
 
 @struct
@@ -151,78 +121,3 @@ def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     leave_guard(context, guard)
     atomic_add(addressof(fault_count), 1, "acq_rel")
     return True
-
-
-class FaultGuard:
-    """Guards the calls into loaded modules, and tells which code is theirs."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._entries: dict[int, int] = {}
-        self._ranges: dict[object, list[tuple[int, int]]] = {}
-        self._page: memory.TextMapping | None = None
-        self._used = memory.PAGE
-        self._described: list[FrameDescription] = []
-        self._count = runtime.image.variable("fault_count")
-        self._seen = 0
-        self._lock = fork.renew(threading.Lock())
-        for number in _SIGNALS:
-            runtime.signals.add_consumer(number, runtime.image.address("fault_signal"))
-        faults.installed = faults.Guard(self.entry, self.check)
-
-    def cover(self, owner: object, spans: list[tuple[int, int]]) -> None:
-        """Take faults in these address ranges as `owner`'s; an empty list ends that."""
-        with self._lock:
-            self._ranges.pop(owner, None)
-            if spans:
-                self._ranges[owner] = spans
-            everything = [span for spans in self._ranges.values() for span in spans][:RANGES]
-            count = self._runtime.image.variable("fault_range_count")
-            count.value = 0
-            base = self._runtime.image.address("fault_ranges")
-            for index, (start, end) in enumerate(everything):
-                record = Range.ctypes.from_address(base + index * Range.size)
-                record.start, record.end = start, end
-            count.value = len(everything)
-
-    def entry(self, address: int) -> int:
-        """Code that calls the function at `address` guarded."""
-        with self._lock:
-            if address not in self._entries:
-                self._entries[address] = self._emit(address)
-            return self._entries[address]
-
-    def _emit(self, address: int) -> int:
-        """mov $address,%r11 ; mov $guard,%r10 ; jmp *%r10"""
-        guard = self._runtime.image.address("sandbox_guard")
-        code = b"\x49\xbb" + address.to_bytes(8, "little") + b"\x49\xba" + guard.to_bytes(8, "little") + b"\x41\xff\xe2"
-        if self._page is None or self._used + 32 > memory.PAGE:
-            self._page = memory.allocate_text((address, address), memory.PAGE, "fprobe-guards")
-            self._described.append(describe_entrances("guards", self._page.base, memory.PAGE))
-            self._used = 0
-        where = self._page.base + self._used
-        self._page.write(where, code)
-        self._used += 32
-        return where
-
-    def check(self) -> None:
-        """Raise the fault of the call that has just returned in this thread, if it had one."""
-        if self._count.value == self._seen:
-            return
-        thread = threading.get_native_id()
-        for task in self._runtime.tasks():
-            if task.tid == thread and task.fault.pending:
-                task.fault.pending = 0
-                with self._lock:
-                    self._seen += 1
-                raise _as_exception(task.fault)
-
-
-def _as_exception(fault: object) -> faults.SandboxFault:
-    record = Fault.ctypes.from_buffer_copy(fault)  # the next fault of this thread overwrites it
-    registers = dict(zip(_REGISTERS, record.registers, strict=True))
-    ip = registers["ip"]
-    stack = [symbol_table.describe(address) for address in record.calls[: record.depth]]
-    in_probe = bool(record.in_probe)
-    where, source = symbol_table.describe(ip), source_lines.at(ip)
-    return faults.SandboxFault(record.signal, record.address, ip, where, registers, stack, in_probe, source)

@@ -38,10 +38,3 @@ def read_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
         return False
     atomic_add(addressof(read_faults), 1, "relaxed")
     return True
-
-
-def probe_read_faults() -> int:
-    """How often `probe_read` and `probe_read_str` have met a bad pointer in this process."""
-    from ftrace.runtime import runtime
-
-    return int(runtime().image.variable("probe_read_faults").value)

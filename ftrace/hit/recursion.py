@@ -61,17 +61,3 @@ def recursion_unlock(bit: u64) -> void:
     task = task_get()
     if task != null:
         unlock(task, cast(u32, bit))
-
-
-def ftrace_test_recursion_trylock() -> int:
-    """Take the callbacks' recursion lock in this thread and context: the bit for the unlock, or -1 (FT-52)."""
-    from ftrace.runtime import runtime
-
-    return runtime().image.call("recursion_trylock")
-
-
-def ftrace_test_recursion_unlock(bit: int) -> None:
-    """Give back what `ftrace_test_recursion_trylock` returned."""
-    from ftrace.runtime import runtime
-
-    runtime().image.call("recursion_unlock", bit)

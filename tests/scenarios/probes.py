@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from fprobe import registration
 from ftrace import ops as ftrace
 from ftrace.hit.dispatch import pt_regs
-from ftrace.hit.recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
+from ftrace.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
 from tests.scenarios.machine import Machine

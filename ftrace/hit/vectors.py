@@ -1,0 +1,12 @@
+"""Where a hit keeps the vector registers, for those who look at them in a Python or C handler (ftrace.floats)."""
+
+from __future__ import annotations
+
+from sandbox.native import native, u64
+from sandbox.tasks import current
+
+
+@native
+def saved_vectors() -> u64:
+    """Where the running thread's vector registers are kept | their distance in units of 16 bytes; 0: they are not."""
+    return current().vectors
