@@ -98,7 +98,8 @@ class _Areas(Action):
 
 
 class Record(_Areas):
-    """Record each call: entry and return time, function, caller. A full ring overwrites its oldest records.
+    """Record each call that returns while tracing is on: entry and return time, function, caller. A full ring overwrites its
+    oldest records.
 
     `capacity`: records per thread, a power of two.
     """

@@ -11,6 +11,7 @@ from fprobe.attachment import Attachment, attach
 from ftrace.registers import regs_get_kernel_argument, regs_return_value
 from ftrace.stacktrace import is_rethook_trampoline
 from ftrace.tracer import tracer
+from ftrace.tracing_on import tracing_is_on
 from sandbox.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"
@@ -78,7 +79,7 @@ def _value(kind: Type, word: int) -> str | None:
 
 
 class Recorder:
-    """Attached to functions, it keeps an Event for each of their entries and returns. Made by `record`."""
+    """Attached to functions, it keeps an Event for each of their entries and returns, while tracing is on. Made by `record`."""
 
     def __init__(self, target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> None:
         self.events: list[Event] = []
@@ -142,6 +143,8 @@ class Recorder:
         self._note(EXIT, entry_ip, ret_ip, regs, len(frames))
 
     def _note(self, kind: str, entry_ip: int, ret_ip: int, regs: Any, depth: int) -> None:
+        if not tracing_is_on():
+            return
         if entry_ip not in self._functions:
             self._functions[entry_ip] = _function_at(entry_ip)
         name, signature = self._functions[entry_ip]

@@ -4,7 +4,8 @@
         file.write_all("vfs_* !vfs_fsync :mod:later")
     print(read_filter())
 
-A token is `glob`, `!glob`, a number (a position in the table), or `glob:mod:module`; other commands may be registered.
+A token is `glob`, `!glob`, a number (a position in the table), or `glob:command[:parameter]`: `mod`, `traceon`, `traceoff`,
+and what else has been registered.
 Each `write` takes one token, as each write(2) of the kernel's file does; what was written counts when the file is closed.
 """
 
@@ -14,6 +15,8 @@ import errno
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from ftrace.filters.commands import probe_command
+from ftrace.filters.function_probes import probe_lines
 from ftrace.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
 from ftrace.filters.mod_filters import edited_by_request
 from ftrace.locations import Selection
@@ -49,6 +52,11 @@ class FilterFile:
         else:
             self._pending = Selection()
             self.hashes.requests[self._which].clear()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is one of the two files, not that of an ops of its own."""
+        return self.ops is global_ops
 
     @property
     def hashes(self) -> OpsHash:
@@ -133,7 +141,10 @@ def read_filter(ops: ftrace_ops | None = None, *, notrace: bool = False) -> str:
     """What set_ftrace_filter (or set_ftrace_notrace) reads (FT-66). Raises OSError(ENODEV) if ftrace is dead."""
     tracer().check_alive()
     hashes = (ops or global_ops).func_hash
-    return "".join(f"{line}\n" for line in _lines(hashes, NOTRACE if notrace else FILTER))
+    lines = list(_lines(hashes, NOTRACE if notrace else FILTER))
+    if hashes is global_hash and not notrace:
+        lines += probe_lines()
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _lines(hashes: OpsHash, which: str) -> Iterator[str]:
@@ -156,7 +167,7 @@ def _mod(file: FilterFile, func: str, _command: str, module: str | None) -> None
         file.select_of_module(func, module)
 
 
-_commands: dict[str, Command] = {"mod": _mod}
+_commands: dict[str, Command] = {"mod": _mod, "traceon": probe_command, "traceoff": probe_command}
 
 
 def register_ftrace_command(name: str, command: Command) -> None:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from ftrace.hit.records import Probe
-from sandbox.native import Structure, addressof, cast, i32, native, null, ptr, rdtsc, struct, u64, void
+from sandbox.native import (
+    Structure,
+    addressof,
+    cast,
+    global_var,
+    i32,
+    load,
+    native,
+    null,
+    ptr,
+    rdtsc,
+    struct,
+    u64,
+    void,
+)
 from sandbox.tasks import current
 
 RECORD_SIZE = 32
 HEADER_SIZE = 64
 CELL_SIZE = 32
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
+
+tracing_switch = global_var(u64, 1, name="tracing_on")
+"""Whether records are kept: 0 or 1 (ftrace.tracing_on)."""
 
 
 @struct
@@ -69,6 +86,8 @@ def record_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u
 def record_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     """Append to the thread's ring; the oldest record gives way."""
     left = rdtsc()
+    if load(addressof(tracing_switch), "relaxed") == 0:
+        return
     state = action_of(probe)
     area = cast(ptr[u64], area_of(state))
     head = area[0]

@@ -1,0 +1,53 @@
+"""`glob:traceon[:count]` and `glob:traceoff[:count]`, written to set_ftrace_filter (FT-65)."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import TYPE_CHECKING
+
+from ftrace.filters.function_probes import (
+    FunctionProbeOps,
+    register_ftrace_function_probe,
+    unregister_ftrace_function_probe_func,
+)
+
+if TYPE_CHECKING:
+    from ftrace.filters.filter_file import FilterFile
+
+UNLIMITED = -1
+"""What a counted command without a number is listed with."""
+_LARGEST = (1 << 64) - 1
+_NUMBER = re.compile(r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+
+
+def probe_command(file: FilterFile, func: str, command: str, parameter: str | None) -> None:
+    """`func:command[:count]`; with a leading `!` it is taken back: `!func:command` the one without a count,
+    `!func:command:0` the one with a count.
+
+    Raises OSError: EINVAL on set_ftrace_notrace, for a count that is no number, and if there is nothing to add; ENODEV if
+    there is nothing to take back, and for a file that is not the one that ops share; ERANGE for a count beyond 64 bits.
+    """
+    if not file.is_shared:
+        raise OSError(errno.ENODEV, f"the command {command!r} is for set_ftrace_filter, not for the filter of one ops")
+    if file.notrace:
+        raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}")
+    probe_ops = FunctionProbeOps(command, f"ftrace_{command}", counted=parameter is not None)
+    if func.startswith("!!"):
+        raise OSError(errno.EINVAL, f"{func!r} is negated twice")
+    if func.startswith("!"):
+        unregister_ftrace_function_probe_func(func[1:], probe_ops)
+    else:
+        register_ftrace_function_probe(func, probe_ops, _count(parameter) if parameter else UNLIMITED)
+
+
+def _count(text: str) -> int:
+    """A number in C's notation, as the kernel keeps it: in a signed word."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise OSError(errno.EINVAL, f"{text!r} is no count")
+    digits = match[1]
+    number = int(digits, 8 if digits[0] == "0" and digits[1:].isdigit() else 0)
+    if number > _LARGEST:
+        raise OSError(errno.ERANGE, f"the count {text} is more than {_LARGEST}")
+    return number - (number >> 63 << 64)

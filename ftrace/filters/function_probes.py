@@ -1,0 +1,200 @@
+"""Function probes: native code that a command of set_ftrace_filter has run at functions (FT-65, FT-66).
+
+There is one ftrace_ops for each kind of probe, with all its functions; a command with a count and the same one without
+are two kinds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from ftrace.filters.glob import Match, parse
+from ftrace.filters.hashes import FILTER
+from ftrace.hit.function_probes import FUNCTIONS, GOLDEN, Count, Counts, FunctionProbe
+from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
+from ftrace.locations import Selection
+from ftrace.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
+from ftrace.probe import NativeProbe
+from ftrace.tracer import tracer
+from sandbox.native import Unit
+from sandbox.native_image import NativeImage
+
+
+@dataclass(frozen=True)
+class FunctionProbeOps:
+    """A kind of function probe (struct ftrace_probe_ops). `func`: the symbol of its native function."""
+
+    name: str
+    func: str
+    counted: bool
+
+
+class _CountTable:
+    """How often a probe is still to act, by function. It grows; the counts stay where they are."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[int, int] = {}
+        self._keep: list[Any] = []
+
+    def set(self, ips: list[int], count: int) -> None:
+        """The count of these functions from now on."""
+        words = (ctypes.c_int64 * len(ips))(*[count] * len(ips))
+        self._keep.append(words)
+        first = ctypes.addressof(words)
+        self._addresses.update({ip: first + 8 * index for index, ip in enumerate(ips)})
+
+    def __getitem__(self, ip: int) -> int:
+        return ctypes.c_int64.from_address(self._addresses[ip]).value
+
+    def native(self) -> int:
+        """The address of a Counts with what is known now."""
+        bits = (2 * len(self._addresses)).bit_length()
+        places = (Count.ctypes * (1 << bits))()
+        for ip, address in self._addresses.items():
+            index = (ip * GOLDEN & (1 << 64) - 1) >> 64 - bits
+            while places[index].ip:
+                index = index + 1 & (1 << bits) - 1
+            places[index].left, places[index].ip = address, ip
+        counts = Counts.ctypes(ctypes.addressof(places), len(places) - 1, 64 - bits)
+        self._keep += [places, counts]
+        return ctypes.addressof(counts)
+
+
+class _Probe:
+    """The functions that have one kind of probe (struct ftrace_func_probe)."""
+
+    def __init__(self, probe_ops: FunctionProbeOps) -> None:
+        self.probe_ops = probe_ops
+        self.counts = _CountTable()
+        self.native: Any = FunctionProbe.ctypes()
+        self.native.func = _image().address(probe_ops.func)
+        self.native.switch = tracer().runtime.image.address("tracing_on")
+        self.ops = ftrace_ops(_image().address("function_trace_probe_call"))
+        self.ops.detach = partial(_withdraw, self)
+
+    def native_half(self) -> NativeProbe:
+        """What the ops is registered with; it keeps what its callback reads."""
+        return NativeProbe(
+            tracer().table.lines,
+            (self.native, self.counts),
+            kind=CALLBACK | HAS_ENTRY,
+            flags=COMPLETE,
+            entry=self.ops.func,
+            entry_cookie=ctypes.addressof(self.native),
+        )
+
+    def set_count(self, functions: Selection, count: int) -> None:
+        """Before hits of these functions can come."""
+        if self.probe_ops.counted:
+            self.counts.set([location.ip for location in functions.locations()], count)
+            self.native.counts = self.counts.native()
+
+    def lines(self) -> Iterator[str]:
+        """A line for each function that is there."""
+        for block, mask in tracer().table.everything().items():
+            for location in Selection({block: mask & self.ops.filter_hash.get(block, 0)}).locations():
+                left = f"count={self.counts[location.ip]}" if self.probe_ops.counted else "unlimited"
+                yield f"{location.name}:{self.probe_ops.name}:{left}"
+
+
+@cache
+def _image() -> NativeImage:
+    image = NativeImage.of(Unit("ftrace-function-probes", FUNCTIONS))
+    image.publish()
+    return image
+
+
+_probes: list[_Probe] = []
+"""Those that have functions, newest first. Under the table's lock."""
+
+
+def _find(probe_ops: FunctionProbeOps) -> _Probe | None:
+    return next((probe for probe in _probes if probe.probe_ops == probe_ops), None)
+
+
+def register_ftrace_function_probe(glob: str, probe_ops: FunctionProbeOps, count: int = -1) -> int:
+    """Put a probe on the functions that match; how many were added. `count`: for each, how often it is to act.
+
+    Raises OSError: EINVAL if nothing matches, or all that does has this probe; ENODEV if ftrace is dead.
+    """
+    tracing = tracer()
+    with tracing.table.lock:
+        tracing.check_alive()
+        probe = _find(probe_ops) or _Probe(probe_ops)
+        found = tracing.table.select(parse(glob))
+        added = found - probe.ops.filter_hash
+        if not added:
+            reason = (
+                f"every function that matches {glob!r} has {probe_ops.name!r}"
+                if found
+                else f"no function matches {glob!r}"
+            )
+            raise OSError(errno.EINVAL, reason)
+        probe.set_count(added, count)
+        live = install_hash(tracing, probe.ops, FILTER, probe.ops.filter_hash | added)
+        is_new = probe not in _probes
+        if is_new:
+            _probes.insert(0, probe)
+    if is_new:
+        _register(probe)
+    elif live:
+        tracing.settle()
+    return added.count()
+
+
+def _register(probe: _Probe) -> None:
+    """Without the lock, since undoing a failure waits for handlers that may want it."""
+    try:
+        register_ops(probe.ops, probe.native_half())
+    except BaseException:
+        _probes.remove(probe)
+        raise
+
+
+def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps) -> None:
+    """Take a probe off the functions that match; "" and "*" are all of them. When it returns, no other thread is in it.
+
+    Raises OSError(ENODEV) if no function that matches has it.
+    """
+    tracing = tracer()
+    with tracing.table.lock:
+        tracing.check_alive()
+        probe = _find(probe_ops)
+        removed = _matching(glob, probe.ops.filter_hash) if probe else Selection()
+        if probe is None or not removed:
+            raise OSError(errno.ENODEV, f"no function that matches {glob!r} has {probe_ops.name!r}")
+        left = probe.ops.filter_hash - removed
+        if left:
+            install_hash(tracing, probe.ops, FILTER, left)
+    if left:
+        tracing.settle()
+    else:
+        _withdraw(probe)
+
+
+def _matching(glob: str, functions: Selection) -> Selection:
+    """By name: a position selects nothing here."""
+    if glob in ("", "*"):
+        return functions
+    pattern = parse(glob)
+    if pattern.kind is Match.INDEX:
+        return Selection()
+    return Selection({block: mask & pattern.select(block.names) for block, mask in functions.items()}) & functions
+
+
+def _withdraw(probe: _Probe) -> None:
+    with tracer().table.lock:
+        if probe in _probes:
+            _probes.remove(probe)
+    unregister_ftrace_function(probe.ops)
+
+
+def probe_lines() -> Iterator[str]:
+    """`function:command:unlimited` or `function:command:count=N`, the kind that came last first."""
+    for probe in list(_probes):
+        yield from probe.lines()

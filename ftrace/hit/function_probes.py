@@ -1,0 +1,115 @@
+"""Function probes: what a command of set_ftrace_filter does when one of its functions is entered (FT-65).
+
+A probe's state says what to call and, if its command was given a count, how often for each function. The counts are
+found by the function's address; what is in the table stays, so that it may grow while hits look into it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from sandbox.native import (
+    Structure,
+    addressof,
+    atomic_add,
+    atomic_cas,
+    bool_,
+    cast,
+    fn,
+    i32,
+    i64,
+    load,
+    native,
+    null,
+    ptr,
+    store,
+    struct,
+    u64,
+    void,
+)
+
+GOLDEN = 0x9E37_79B9_7F4A_7C15
+
+
+@struct
+class Count(Structure):
+    """How often a command is still to act at one function."""
+
+    ip: u64  # 0: a free place
+    left: ptr[i64]
+
+
+@struct
+class Counts(Structure):
+    """An open-addressed table, at most half full. Immutable; swapped in whole."""
+
+    places: ptr[Count]
+    mask: u64
+    shift: u64  # 64 less the number of bits of a place's index
+
+
+ProbeFunction: TypeAlias = fn[void, u64, u64, u64]
+"""func(ip, parent_ip, probe): what a command does. `probe`: the address of its FunctionProbe."""
+
+
+@struct
+class FunctionProbe(Structure):
+    """What the callback of a command's ops gets."""
+
+    func: ProbeFunction
+    counts: ptr[Counts]  # null: there is no limit
+    switch: ptr[u64]  # tracing_on
+
+
+@native
+def function_trace_probe_call(ip: u64, parent_ip: u64, probe: u64, regs: u64, data: u64) -> i32:
+    """The callback of every such ops."""
+    cast(ptr[FunctionProbe], probe).func(ip, parent_ip, probe)
+    return 0
+
+
+@native(bounded=False)
+def count_at(probe: ptr[FunctionProbe], ip: u64) -> ptr[i64]:
+    """The count of the function at `ip`; null if there is no limit."""
+    counts = load(addressof(probe.counts), "acquire")
+    if counts == null:
+        return null
+    places = counts.places
+    index = (ip * GOLDEN) >> counts.shift
+    while places[index].ip != ip and places[index].ip != 0:
+        index = (index + 1) & counts.mask
+    return places[index].left
+
+
+@native(bounded=False)
+def take_one(left: ptr[i64]) -> bool_:
+    """Count down, if there is something left."""
+    before = load(left, "relaxed")
+    while before > 0 and not atomic_cas(left, before, before - 1, "acq_rel"):
+        before = load(left, "relaxed")
+    return before > 0
+
+
+@native
+def switch_tracing(probe: ptr[FunctionProbe], ip: u64, on: u64) -> void:
+    """Only a hit that changes something counts, and each change counts once, whatever other threads do."""
+    if load(probe.switch, "relaxed") == on:
+        return
+    left = count_at(probe, ip)
+    if left == null:
+        store(probe.switch, on, "release")
+    elif take_one(left) and not atomic_cas(probe.switch, 1 - on, on, "acq_rel"):
+        atomic_add(left, 1, "relaxed")
+
+
+@native
+def ftrace_traceon(ip: u64, parent_ip: u64, probe: u64) -> void:
+    switch_tracing(cast(ptr[FunctionProbe], probe), ip, 1)
+
+
+@native
+def ftrace_traceoff(ip: u64, parent_ip: u64, probe: u64) -> void:
+    switch_tracing(cast(ptr[FunctionProbe], probe), ip, 0)
+
+
+FUNCTIONS = (function_trace_probe_call, ftrace_traceon, ftrace_traceoff)

@@ -1,0 +1,42 @@
+"""tracing_on: whether anything is recorded. Probes are hit and handlers run all the same; only records are not kept."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from functools import cache
+
+from ftrace.runtime import runtime
+
+
+@cache
+def _switch() -> ctypes.c_uint64:
+    return runtime().image.variable("tracing_on")
+
+
+def tracing_on() -> None:
+    """Keep records from now on."""
+    _switch().value = 1
+
+
+def tracing_off() -> None:
+    """Keep none: `Record` and `Recorder` hold what they have."""
+    _switch().value = 0
+
+
+def tracing_is_on() -> bool:
+    """Whether records are kept."""
+    return bool(_switch().value)
+
+
+def read_tracing_on() -> str:
+    """What the file reads: "1\\n" or "0\\n"."""
+    return f"{int(tracing_is_on())}\n"
+
+
+def write_tracing_on(text: str) -> None:
+    """Write to the file: a decimal number, 0 for off. Raises OSError(EINVAL) for anything else."""
+    digits = text.removesuffix("\n").removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()):
+        raise OSError(errno.EINVAL, f"tracing_on takes 0 or 1, not {text!r}")
+    _switch().value = int(int(digits) != 0)
