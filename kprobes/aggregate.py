@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace.x86_64.stubs import NOP5, SITE_SIZE
 from kprobes import patching
-from kprobes.hit.records import EMULATE, PRE_PLAIN, STEP, ChildList, Record
+from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.slots import SlotRoom
 from kprobes.x86_64.classify import Kind, classify
 from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
 from kprobes.x86_64.emulate import register_word
-from kprobes.x86_64.slot import slot_bytes
+from kprobes.x86_64.slot import trapping_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,29 +109,16 @@ class Aggregate:
         self.insn = insn
         found = classify(insn, preemptible=preemptible, has_post=False)
         emulation, boostable = found.emulation, found.kind is Kind.BOOST
-        image = slot_image(insn, slot, common, self.record_address, emulation is not None, boostable)
+        image = slot_image(insn, slot, common, self.record_address, emulation, boostable)
         patching.write(page, slot, image)
         self.slot_page = page
-        self._describe(slot, boostable, emulation)
-
-    def _describe(self, slot: int, boostable: bool, emulation: Emulation | None) -> None:
         record = self.record
-        assert self.insn is not None
-        record.length, record.original = self.insn.length, self.insn.code[0]
-        record.way = STEP if emulation is None else EMULATE
+        record.length, record.original = insn.length, insn.code[0]
         record.slot, record.detour = slot, slot + DETOUR
         record.boosted = slot + BOOSTED if boostable else 0
-        if emulation is None:
-            record.step_end = slot + len(slot_bytes(self.insn, slot, False)) - 1
-            return
-        emulated = record.emulated
-        emulated.operation, emulated.condition, emulated.width = (
-            emulation.operation,
-            emulation.condition,
-            emulation.width,
-        )
-        emulated.register = register_word(emulation.register)
-        emulated.immediate, emulated.target = emulation.immediate, emulation.target
+        record.step_end = slot + len(trapping_bytes(insn, slot, emulation)) - 1
+        if emulation is not None:
+            _describe_emulated(record, emulation)
 
     def enlist(self) -> None:
         """Let hits find it."""
@@ -172,6 +159,20 @@ class Aggregate:
         """Disarm it. What somebody else has written there meanwhile stays."""
         if ctypes.string_at(self.address, 1) == patching.INT3:
             patching.write(self.text, self.address, self.original[:1])
+
+
+def _describe_emulated(record: Any, emulation: Emulation) -> None:
+    record.way = EMULATE
+    to = record.emulated
+    to.operation, to.condition, to.width = emulation.operation, emulation.condition, emulation.width
+    to.register, to.immediate, to.target = register_word(emulation.register), emulation.immediate, emulation.target
+    operand = emulation.operand
+    if operand is not None:
+        to.operand.base, to.operand.index = (
+            NO_REGISTER if number is None else register_word(number) for number in (operand.base, operand.index)
+        )
+        to.operand.scale, to.operand.width, to.operand.segment = operand.scale, operand.width, operand.segment
+        to.operand.displacement = operand.displacement % (1 << 64)
 
 
 def _child_list(children: Sequence[kprobe]) -> Any:

@@ -155,26 +155,35 @@ def children_of(record: ptr[Record]) -> ptr[ChildList]:
     return load(addressof(record.children), "acquire")
 
 
+DONE, ELSEWHERE, IN_SLOT = 0, 1, 2
+"""What `out_of_line` says."""
+
+
 @native
 def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
-    """Where the instruction can be had without another trap: carried out here, or in a copy that jumps back. Else 1."""
+    """How the instruction can be had without another trap: DONE here, or ELSEWHERE, in a copy that goes on by itself.
+
+    One that cannot be carried out for want of memory has a copy to fault in. IN_SLOT: not without.
+    """
     if record.optimized != 0:
         regs.ip = record.optimized
-        return 0
+        return ELSEWHERE
     if record.way == EMULATE:
-        carry_out(addressof(record.emulated), regs, record.address + record.length)
-        return 0
+        if carry_out(addressof(record.emulated), regs, record.address + record.length):
+            return DONE
+        regs.ip = record.slot
+        return ELSEWHERE
     if record.boosted != 0 and children.has_post == 0:
         regs.ip = record.boosted
-        return 0
-    return 1
+        return ELSEWHERE
+    return IN_SLOT
 
 
 @native
 def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
     """A hit while a kprobe is running: counted, and the instruction is carried out (KP-43)."""
     count_misses(children)
-    if out_of_line(record, children, regs) == 0:
+    if out_of_line(record, children, regs) != IN_SLOT:
         return RESUME
     if task.kprobe_status == REENTER:
         unrecoverable()
@@ -202,10 +211,9 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
     if run_pres(task, children, regs, addressof(hook)) != 0:
         finish(task)
         return RESUME
-    if record.optimized != 0 or out_of_line(record, children, regs) == 0:
-        if record.optimized != 0:
-            regs.ip = record.optimized
-        elif record.way == EMULATE:
+    how = out_of_line(record, children, regs)
+    if how != IN_SLOT:
+        if how == DONE:
             task.kprobe_status = HIT_SSDONE
             run_posts(task, children, regs)
         finish(task)

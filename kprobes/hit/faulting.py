@@ -7,7 +7,6 @@ from kprobes.hit.calling import call, finish, in_signal_handler
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave
 from kprobes.hit.frames import regs_from, regs_to
 from kprobes.hit.records import (
-    EMULATE,
     FAULT_DUE,
     FAULT_FOREIGN,
     FAULT_PYTHON,
@@ -19,9 +18,13 @@ from kprobes.hit.records import (
     Record,
 )
 from kprobes.hit.table import find_record, find_slot
-from sandbox.native import addressof, bool_, cast, native, null, ptr, u32, u64, void, zeroed
+from kprobes.x86_64.emulate import load_word
+from sandbox.native import addressof, bool_, cast, extern, fn, native, null, ptr, u32, u64, void, zeroed
 from sandbox.signals import ucontext
 from sandbox.tasks import ASYNCHRONOUS, Task, current
+
+no_access = extern("kprobe_no_access", fn[void])
+"""Behind kprobe_load and kprobe_store: where one goes on that has faulted."""
 
 
 @native
@@ -107,7 +110,7 @@ def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
     passed = task.fault_passed == cast(u64, record)
     task.fault_passed = 0
     asked = children_of(record).has_fault
-    if passed or asked == 0 or record.way == EMULATE or task.kprobe != 0:
+    if passed or asked == 0 or task.kprobe != 0:
         return False
     task.fault_trap = context.trap_number
     if asked == 1:
@@ -137,8 +140,19 @@ def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
 
 
 @native
+def emulated_access(context: ptr[ucontext]) -> bool_:
+    """Memory is not there that an emulated instruction wants."""
+    if context.ip < cast(u64, load_word) or context.ip >= cast(u64, no_access):
+        return False
+    context.ip = cast(u64, no_access)
+    return True
+
+
+@native
 def kprobe_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     """The first consumer of the signals that instructions raise."""
+    if emulated_access(context):
+        return True
     task = current()
     record = find_slot(context.ip)
     if record != null and (context.ip == record.slot or context.ip == record.boosted):

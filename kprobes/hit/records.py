@@ -75,6 +75,23 @@ class ChildList(Structure):
     children: array[ptr[Child], 65536]
 
 
+NO_REGISTER = 0xFFFF_FFFF
+"""Operand.base and Operand.index: none."""
+
+
+@struct
+class Operand(Structure):
+    """Where a word of memory is that an emulated instruction reads (kprobes.x86_64.operand)."""
+
+    base: u32  # which word of pt_regs
+    index: u32  # likewise
+    scale: u32
+    segment: u32
+    width: u32
+    reserved: u32
+    displacement: u64
+
+
 @struct
 class Emulated(Structure):
     """An instruction that is carried out without being executed (kprobes.x86_64.emulate)."""
@@ -85,6 +102,7 @@ class Emulated(Structure):
     width: u32
     immediate: u64
     target: u64
+    operand: Operand
 
 
 @struct

@@ -13,6 +13,7 @@ from ftrace.runtime import runtime
 from kprobes.hit import optimized, table, trap
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.x86_64 import detour, lone_handlers, optimized_detour
+from kprobes.x86_64.guarded_access import GUARDED_ACCESS
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
@@ -73,7 +74,8 @@ class KprobeRuntime:
         for symbol in LINKED:
             binding.add_symbol(symbol, tracing.image.address(symbol))
         constants = _constants(tracing.key.offset)
-        text = detour.assembly(constants) + optimized_detour.assembly(constants) + lone_handlers.assembly(constants)
+        rooms = (detour, optimized_detour, lone_handlers)
+        text = "".join(room.assembly(constants) for room in rooms) + GUARDED_ACCESS
         self.image = NativeImage.of(Unit("kprobes-runtime", functions(), assembly=text, bounded=False))
         self.image.variable("task_offset").value = tracing.key.offset
         self.image.publish()

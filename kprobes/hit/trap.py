@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from ftrace.hit.dispatch import pt_regs
 from kprobes.hit.calling import OFF_FRAME, ON_FRAME, Outer, into_nmi, out_of_nmi
-from kprobes.hit.dispatch import STEP_IT, begin, children_of, count_misses, end_step, enter, leave, out_of_line
+from kprobes.hit.dispatch import (
+    IN_SLOT,
+    STEP_IT,
+    begin,
+    children_of,
+    count_misses,
+    end_step,
+    enter,
+    leave,
+    out_of_line,
+)
 from kprobes.hit.faulting import run_faults
 from kprobes.hit.frames import regs_from, regs_to
 from kprobes.hit.records import FAULT_DUE, HIT_SS, POST_DUE, Record
@@ -81,7 +91,7 @@ def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> v
 def pass_over(record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """A hit in a thread without a task, which there is no record left for: missed."""
     count_misses(children_of(record))
-    if out_of_line(record, children_of(record), regs) != 0:
+    if out_of_line(record, children_of(record), regs) == IN_SLOT:
         regs.ip = record.slot
 
 

@@ -115,9 +115,7 @@ def _unsupported(insn: Instruction) -> str:
 
 
 def _unsupported_indirect(insn: Instruction) -> str:
-    if not insn.in_register:
-        return "branches through memory"
-    if insn.has(ADDRESS_SIZE) or insn.has(OPERAND_SIZE):
+    if insn.has(OPERAND_SIZE) or (insn.in_register and insn.has(ADDRESS_SIZE)):
         return "is an indirect branch with another address or operand size"
     return ""
 

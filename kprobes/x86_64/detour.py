@@ -2,7 +2,7 @@
 
 A slot has 64 bytes, aligned to that, and belongs to one probed address for as long as the code there does:
 
-      0  the copied instruction, then int3        stepped
+      0  the copied instruction, then int3        stepped; or one to be emulated, to fault in
      16  the copied instruction, then a jump back boosted
      32  lea  -128(%rsp),%rsp                     the detour: over the red zone
      37  push record(%rip)
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.foreign_call import GET_ALL, KEEP_ALL
 from kprobes.x86_64 import interrupted
-from kprobes.x86_64.slot import slot_bytes
+from kprobes.x86_64.slot import slot_bytes, trapping_bytes
 
 if TYPE_CHECKING:
+    from kprobes.x86_64.emulation import Emulation
     from kprobes.x86_64.instruction import Instruction
 
 SLOT_SIZE = 64
@@ -174,12 +175,13 @@ def detour_bytes(slot: int, common: int) -> bytes:
     return _SKIP_RED_ZONE + push + jump
 
 
-def slot_image(insn: Instruction, slot: int, common: int, record: int, emulated: bool, boostable: bool) -> bytes:
+def slot_image(
+    insn: Instruction, slot: int, common: int, record: int, emulation: Emulation | None, boostable: bool
+) -> bytes:
     """All 64 bytes. Raises OverflowError if an operand cannot be reached from there."""
     image = bytearray(b"\xcc" * SLOT_SIZE)
-    if not emulated:
-        stepped = slot_bytes(insn, slot, False)
-        image[: len(stepped)] = stepped
+    trapping = trapping_bytes(insn, slot, emulation)
+    image[: len(trapping)] = trapping
     if boostable:
         boosted = slot_bytes(insn, slot + BOOSTED, True)
         image[BOOSTED : BOOSTED + len(boosted)] = boosted

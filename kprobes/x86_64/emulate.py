@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from ftrace.hit.dispatch import pt_regs
-from kprobes.hit.records import Emulated
+from kprobes.hit.records import NO_REGISTER, Emulated, Operand
 from kprobes.x86_64.emulation import LOOP_ALWAYS, LOOP_EQUAL, POPF_FLAGS, Operation
-from sandbox.native import bool_, cast, native, ptr, u32, u64, void
+from kprobes.x86_64.operand import Segment
+from sandbox.native import addressof, array, bool_, cast, extern, fn, native, ptr, u32, u64, zeroed
+
+load_word = extern("kprobe_load", fn[u64, u64, u64, u64])
+store_word = extern("kprobe_store", fn[u64, u64, u64])
+"""kprobes.x86_64.guarded_access: 0 if the memory is not there."""
 
 CF, PF, ZF, SF, OF = 1, 4, 0x40, 0x80, 0x800
 _HIDDEN = 0x3_0000
@@ -20,16 +25,73 @@ def register_word(number: int) -> int:
 
 
 @native
-def push(regs: ptr[pt_regs], value: u64) -> void:
+def push(regs: ptr[pt_regs], value: u64) -> bool_:
+    """False, and nothing has changed, if the stack is not there."""
+    if store_word(regs.sp - 8, value) == 0:
+        return False
     regs.sp -= 8
-    cast(ptr[u64], regs.sp)[0] = value
+    return True
 
 
 @native
-def pop(regs: ptr[pt_regs]) -> u64:
-    value = cast(ptr[u64], regs.sp)[0]
+def call(regs: ptr[pt_regs], target: u64, following: u64) -> bool_:
+    if not push(regs, following):
+        return False
+    regs.ip = target
+    return True
+
+
+@native
+def return_from(this: ptr[Emulated], regs: ptr[pt_regs]) -> bool_:
+    """Near, or far with the code segment left as it is."""
+    to: array[u64, 1] = zeroed
+    if load_word(regs.sp, Segment.NONE, cast(u64, addressof(to[0]))) == 0:
+        return False
+    regs.ip = to[0]
+    regs.sp += 8 + this.immediate
+    if this.operation == Operation.RETURN_FAR:
+        if this.width == 4:
+            regs.ip &= 0xFFFF_FFFF
+        else:
+            regs.sp += 8
+    return True
+
+
+@native
+def pop_flags(regs: ptr[pt_regs]) -> bool_:
+    found: array[u64, 1] = zeroed
+    if load_word(regs.sp, Segment.NONE, cast(u64, addressof(found[0]))) == 0:
+        return False
+    regs.flags = regs.flags & ~cast(u64, POPF_FLAGS) | found[0] & POPF_FLAGS
     regs.sp += 8
-    return value
+    return True
+
+
+@native
+def address_of(operand: ptr[Operand], regs: ptr[pt_regs]) -> u64:
+    """Without the segment's base."""
+    words = cast(ptr[u64], regs)
+    address = operand.displacement
+    if operand.base != NO_REGISTER:
+        address += words[operand.base]
+    if operand.index != NO_REGISTER:
+        address += words[operand.index] * cast(u64, operand.scale)
+    if operand.width == 4:
+        address &= 0xFFFF_FFFF
+    return address
+
+
+@native
+def branch_through_memory(this: ptr[Emulated], regs: ptr[pt_regs], following: u64) -> bool_:
+    """The operand is read before anything is pushed."""
+    to: array[u64, 1] = zeroed
+    operand = addressof(this.operand)
+    if load_word(address_of(operand, regs), cast(u64, operand.segment), cast(u64, addressof(to[0]))) == 0:
+        return False
+    if this.operation == Operation.CALL_MEMORY:
+        return call(regs, to[0], following)
+    regs.ip = to[0]
+    return True
 
 
 @native
@@ -86,34 +148,30 @@ def takes_branch(this: ptr[Emulated], regs: ptr[pt_regs]) -> bool_:
 
 
 @native
-def carry_out(this: ptr[Emulated], regs: ptr[pt_regs], following: u64) -> void:
-    """Carry out the instruction; `following` is the address behind it, where regs.ip goes unless it branches."""
+def carry_out(this: ptr[Emulated], regs: ptr[pt_regs], following: u64) -> bool_:
+    """Carry out the instruction; `following` is the address behind it, where regs.ip goes unless it branches.
+
+    False, and nothing has changed, if memory that it accesses is not there.
+    """
     operation = this.operation
     words = cast(ptr[u64], regs)
+    if operation == Operation.CALL:
+        return call(regs, this.target, following)
+    if operation == Operation.CALL_REGISTER:
+        return call(regs, words[this.register], following)
+    if operation == Operation.JUMP_MEMORY or operation == Operation.CALL_MEMORY:
+        return branch_through_memory(this, regs, following)
+    if operation == Operation.RETURN or operation == Operation.RETURN_FAR:
+        return return_from(this, regs)
+    if operation == Operation.PUSHF and not push(regs, regs.flags & ~cast(u64, _HIDDEN)):
+        return False
+    if operation == Operation.POPF and not pop_flags(regs):
+        return False
     regs.ip = following
     if operation == Operation.JUMP:
         regs.ip = this.target
-    elif operation == Operation.CALL:
-        push(regs, following)
-        regs.ip = this.target
-    elif operation == Operation.RETURN:
-        regs.ip = pop(regs)
-        regs.sp += this.immediate
-    elif operation == Operation.RETURN_FAR:
-        regs.ip = pop(regs)
-        if this.width == 4:
-            regs.ip &= 0xFFFF_FFFF
-            regs.sp -= 8
-        regs.sp += 8 + this.immediate
     elif operation == Operation.JUMP_REGISTER:
         regs.ip = words[this.register]
-    elif operation == Operation.CALL_REGISTER:
-        target = words[this.register]
-        push(regs, following)
-        regs.ip = target
-    elif operation == Operation.PUSHF:
-        push(regs, regs.flags & ~cast(u64, _HIDDEN))
-    elif operation == Operation.POPF:
-        regs.flags = regs.flags & ~cast(u64, POPF_FLAGS) | pop(regs) & POPF_FLAGS
-    elif takes_branch(this, regs):
+    elif operation != Operation.PUSHF and operation != Operation.POPF and takes_branch(this, regs):
         regs.ip = this.target
+    return True

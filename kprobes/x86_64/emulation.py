@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kprobes.x86_64.instruction import ADDRESS_SIZE, OPERAND_SIZE, Flow
+from kprobes.x86_64.operand import memory_operand
 
 if TYPE_CHECKING:
     from kprobes.x86_64.instruction import Instruction
+    from kprobes.x86_64.operand import MemoryOperand
 
 
 class Operation(enum.IntEnum):
@@ -41,6 +43,10 @@ class Operation(enum.IntEnum):
     """push the flags, with RF and VM clear"""
     POPF = 11
     """pop the flags, of which only those that user mode may change are taken"""
+    JUMP_MEMORY = 12
+    """ip = the word at `operand`"""
+    CALL_MEMORY = 13
+    """read the word at `operand`; push next; ip = what was read"""
 
 
 LOOP_NOT_EQUAL, LOOP_EQUAL, LOOP_ALWAYS = 0, 1, 2
@@ -60,16 +66,23 @@ class Emulation:
     register: int = 0
     immediate: int = 0
     width: int = 8
+    operand: MemoryOperand | None = None
 
+    @property
+    def accesses_memory(self) -> bool:
+        """Whether it can fault by itself; a branch to nowhere faults where it has gone."""
+        return self.operation not in _WITHOUT_MEMORY
+
+
+_WITHOUT_MEMORY = frozenset(
+    {Operation.JUMP, Operation.JUMP_IF, Operation.LOOP, Operation.JUMP_IF_COUNT_ZERO, Operation.JUMP_REGISTER}
+)
 
 _PUSHF, _POPF = 0x9C, 0x9D
 
 
 def emulation_of(insn: Instruction) -> Emulation | None:
-    """How to carry `insn` out, or None if it is not one of those that are emulated.
-
-    Indirect branches through memory, and branches whose operand size is 16 bits, are not.
-    """
+    """How to carry `insn` out, or None if it is not one of those that are emulated. Branches of 16 bits are not."""
     if insn.flow is Flow.NEXT:
         return _flags_on_stack(insn)
     if insn.has(OPERAND_SIZE) and not insn.wide:
@@ -109,9 +122,12 @@ def _count(insn: Instruction) -> Emulation:
 
 
 def _indirect(insn: Instruction) -> Emulation | None:
-    if not insn.in_register or insn.has(ADDRESS_SIZE):
-        return None
     call = insn.flow is Flow.INDIRECT_CALL
+    if not insn.in_register:
+        operation = Operation.CALL_MEMORY if call else Operation.JUMP_MEMORY
+        return Emulation(operation, insn.length, operand=memory_operand(insn))
+    if insn.has(ADDRESS_SIZE):
+        return None
     operation = Operation.CALL_REGISTER if call else Operation.JUMP_REGISTER
     return Emulation(operation, insn.length, register=insn.register)
 

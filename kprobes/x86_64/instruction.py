@@ -22,7 +22,6 @@ INT3 = 0xCC
 OPERAND_SIZE, ADDRESS_SIZE, CS_OVERRIDE, LOCK = 0x66, 0x67, 0x2E, 0xF0
 _PREFIXES = frozenset({OPERAND_SIZE, ADDRESS_SIZE, LOCK, 0xF2, 0xF3, CS_OVERRIDE, 0x36, 0x3E, 0x26, 0x64, 0x65})
 _REX_W, _REX_B = 8, 1
-_RSP = 4
 
 
 class Encoding(enum.Enum):
@@ -117,13 +116,6 @@ class Instruction:
     def wide(self) -> bool:
         """Whether REX.W is set."""
         return bool(self.rex & _REX_W)
-
-    @property
-    def based_on_stack(self) -> bool:
-        """Whether the memory operand of ModRM is relative to rsp."""
-        if self.modrm is None or self.in_register or self.modrm & 7 != _RSP or self.rex & _REX_B:
-            return False
-        return self.code[self.modrm_offset + 1] & 7 == _RSP
 
     def has(self, prefix: int) -> bool:
         """Whether this legacy prefix byte stands in front of the instruction."""

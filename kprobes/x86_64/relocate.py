@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 JMP32, JMP32_SIZE = 0xE9, 5
 _CALL32 = 0xE8
 _PUSH_RIP_RELATIVE = b"\xff\x35"
+_JUMP_OVER_A_WORD = bytes.fromhex("ff2508000000")
+"""To the address in the second word behind it."""
 _LEA_RCX_RIP_RELATIVE = b"\x48\x8d\x0d"
 _JUMP, _PUSH = 4, 6
 """Operations of group 5, which indirect calls belong to."""
@@ -110,31 +112,32 @@ def _by_count(insn: Instruction, to: int) -> bytes:
     return head + jump(to + len(head), insn.target)
 
 
-def _push_return(insn: Instruction, to: int, branch: bytes) -> bytes:
+def _push_return(insn: Instruction, branch: bytes) -> bytes:
     """`push` of the original return address, which lies behind the branch; then the branch."""
     return _PUSH_RIP_RELATIVE + len(branch).to_bytes(4, "little") + branch + insn.end.to_bytes(8, "little")
 
 
 def _call(insn: Instruction, to: int) -> bytes:
     assert insn.target is not None
-    return _push_return(insn, to, jump(to + 6, insn.target))
+    return _push_return(insn, jump(to + 6, insn.target))
+
+
+def call_from_anywhere(insn: Instruction) -> bytes:
+    """A direct call in 28 bytes, wherever they are: `push return; jmp *target`."""
+    assert insn.target is not None
+    return _push_return(insn, _JUMP_OVER_A_WORD) + insn.target.to_bytes(8, "little")
 
 
 def _indirect_call(insn: Instruction, to: int) -> bytes:
-    """The same operand, jumped to."""
-    if insn.based_on_stack:
-        return _call_on_stack(insn)
-    return _push_return(insn, to, _other_operation(relocate(insn, to + 6), insn, _JUMP))
-
-
-def _call_on_stack(insn: Instruction) -> bytes:
-    """An operand relative to rsp may lie where the return address goes, so it is read first.
+    """A register is jumped to. An operand in memory is read first: it may lie where the return address goes, or nowhere.
 
     `push operand; push (%rsp); lea 16(%rsp),%rsp; push return; jmp *-8(%rsp)`: below the return address is only what the
     called function is free to overwrite.
     """
-    head = _other_operation(insn.code, insn, _PUSH) + bytes.fromhex("ff3424 488d642410")
-    return head + _push_return(insn, 0, bytes.fromhex("ff6424f8"))
+    if insn.in_register:
+        return _push_return(insn, _other_operation(insn.code, insn, _JUMP))
+    head = _other_operation(relocate(insn, to), insn, _PUSH) + bytes.fromhex("ff3424 488d642410")
+    return head + _push_return(insn, bytes.fromhex("ff6424f8"))
 
 
 def _other_operation(code: bytes, insn: Instruction, operation: int) -> bytes:

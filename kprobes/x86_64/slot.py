@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kprobes.x86_64.instruction import INT3, Flow
-from kprobes.x86_64.relocate import expand, jump, relocate
+from kprobes.x86_64.relocate import call_from_anywhere, expand, jump, relocate
 
 if TYPE_CHECKING:
+    from kprobes.x86_64.emulation import Emulation
     from kprobes.x86_64.instruction import Instruction
 
 SLOT_SIZE = 16
@@ -22,3 +23,14 @@ def slot_bytes(insn: Instruction, slot: int, boosted: bool) -> bytes:
     """
     copy = expand(insn, slot) if insn.flow is Flow.SYSCALL else relocate(insn, slot)
     return copy + (jump(slot + len(copy), insn.end) if boosted else bytes([INT3]))
+
+
+def trapping_bytes(insn: Instruction, slot: int, emulation: Emulation | None) -> bytes:
+    """The copy that ends in an int3; with an `emulation`, what runs when memory that it accesses is not there.
+
+    That faults at `slot`, as the instruction would at its place. If the memory has come meanwhile, it does what it is there
+    for; a call through memory or a register returns to the int3. Raises OverflowError as `slot_bytes` does.
+    """
+    if emulation is not None and not emulation.accesses_memory:
+        return b""
+    return call_from_anywhere(insn) if insn.flow is Flow.CALL else slot_bytes(insn, slot, False)

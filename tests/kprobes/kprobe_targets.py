@@ -28,6 +28,14 @@ FUNCTIONS = {
                  add $2, %rax; 2: ret""",
     "drops": "push %rsi; push %rdi; call 1f; sub %rdi, %rax; ret; 1: mov 8(%rsp), %rax; add 16(%rsp), %rax; ret $16",
     "indirect": "lea 1f(%rip), %rax; call *%rax; lea 2f(%rip), %rdx; jmp *%rdx; 1: lea 5(%rdi), %rcx; ret; ud2; 2: mov %rcx, %rax; ret",
+    "through_memory": """call *1f(%rip); lea 1f(%rip), %rdx; mov $1, %ecx; call *(%rdx,%rcx,8); mov $2, %ecx
+                jmp *(%rdx,%rcx,8); ud2; 5: add %rsi, %rax; ret; 6: mov %rdi, %rax; ret; 7: add $3, %rax
+                ret; .pushsection .data; 1: .quad 6b; .quad 7b; .quad 5b; .popsection""",
+    "through_the_stack": """lea 1f(%rip), %rax; push %rax; call *(%rsp); lea 2f(%rip), %rdx; mov %rdx, -8(%rsp); pop %rcx
+                jmp *-16(%rsp); ud2; 1: lea 5(%rdi), %rax; ret; 2: add %rsi, %rax; ret""",
+    "through_segments": """lea 1f(%rip), %rax; push %rax; mov %fs:0, %rdx; mov %rsp, %rcx; sub %rdx, %rcx; xor %eax, %eax
+                call *%fs:(%rcx); call *%gs:(%rsp); lea 2f(%rip), %rdx; mov %rdx, (%rsp); jmp *%fs:(%rcx); ud2
+                1: add %rdi, %rax; ret; 2: pop %rcx; add %rsi, %rax; ret""",
     "saves_flags": "cmp %rsi, %rdi; pushfq; xor %eax, %eax; popfq; setb %al; sete %ah; ret",
     "rip": "mov 1f(%rip), %rax; lea 1f(%rip), %rdx; add (%rdx), %rax; add %rdi, %rax; ret; .pushsection .data; 1: .quad 77; .popsection",
     "stack": "push %rbp; mov %rsp, %rbp; push %rdi; push %rsi; pop %rax; pop %rdx; add %rdx, %rax; leave; ret",

@@ -9,6 +9,7 @@ import pytest
 from kprobes.x86_64.classify import Kind, classify
 from kprobes.x86_64.emulation import LOOP_ALWAYS, LOOP_EQUAL, LOOP_NOT_EQUAL, Emulation, Operation
 from kprobes.x86_64.instruction import decode
+from kprobes.x86_64.operand import MemoryOperand
 
 AT = 0x40_0000
 
@@ -46,10 +47,12 @@ def classified(code: str, **options: bool):
         ("ff d4", Emulation(Operation.CALL_REGISTER, 2, register=4)),
         ("41 ff e7", Emulation(Operation.JUMP_REGISTER, 3, register=15)),
         ("3e ff e0", Emulation(Operation.JUMP_REGISTER, 3, register=0)),
+        ("ff 10", Emulation(Operation.CALL_MEMORY, 2, operand=MemoryOperand(0, None, 1, 0))),
+        ("ff 25 00 01 00 00", Emulation(Operation.JUMP_MEMORY, 6, operand=MemoryOperand(None, None, 1, AT + 0x106))),
     ],
 )
 def test_emulated(code, expected):
-    """KP-27, KP-34"""
+    """KP-27, KP-34; section P: branches through memory, which the kernel refuses (KP-28)"""
     for options in ({}, {"preemptible": True}, {"has_post": True}):
         found = classified(code, **options)
         assert (found.kind, found.emulation) == (Kind.EMULATE, expected)
@@ -63,7 +66,7 @@ def test_emulated(code, expected):
         ("8e d0", errno.EINVAL), ("0f b2 00", errno.EINVAL),
         ("66 66 66 66 66 66 2e 0f 1f 84 00 00 00 00 00", errno.ENOSPC),
         ("cf", errno.EOPNOTSUPP), ("48 cf", errno.EOPNOTSUPP), ("ff 18", errno.EOPNOTSUPP), ("ff 28", errno.EOPNOTSUPP),
-        ("ff 10", errno.EOPNOTSUPP), ("ff 25 00 00 00 00", errno.EOPNOTSUPP), ("67 ff d0", errno.EOPNOTSUPP),
+        ("66 ff 10", errno.EOPNOTSUPP), ("66 ff 25 00 00 00 00", errno.EOPNOTSUPP), ("67 ff d0", errno.EOPNOTSUPP),
         ("67 ff e0", errno.EOPNOTSUPP), ("0f 01 c1", errno.EOPNOTSUPP),
         ("fa", errno.EOPNOTSUPP), ("fb", errno.EOPNOTSUPP), ("f4", errno.EOPNOTSUPP), ("e4 60", errno.EOPNOTSUPP),
         ("ef", errno.EOPNOTSUPP), ("6c", errno.EOPNOTSUPP), ("f3 6f", errno.EOPNOTSUPP), ("0f 30", errno.EOPNOTSUPP),

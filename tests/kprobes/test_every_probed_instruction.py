@@ -12,7 +12,7 @@ import pytest
 from every import MODES, Everything, traced
 from isolation import isolated
 
-ACCEPTED = ("branches through memory", "leaves no room in its slot", "is a trap of its own")
+ACCEPTED = ("leaves no room in its slot", "is a trap of its own")
 """Why an instruction of compiled code may be refused."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kprobes.x86_64.instruction import Encoding, Flow, decode
+from kprobes.x86_64.operand import MemoryOperand, Segment, memory_operand
 
 AT = 0x40_0000
 
@@ -89,11 +90,33 @@ def test_the_register_of_an_indirect_branch_has_its_rex_bit():
     assert decoded("ff e4").register == 4
 
 
+RAX, RCX, RSP, RBP, R9, R12, R13 = 0, 1, 4, 5, 9, 12, 13
+
+
 @pytest.mark.parametrize(
-    ("code", "based"), [("ff 54 24 08", True), ("41 ff 54 24 08", False), ("ff 14 c5 00 00 00 00", False)]
+    ("code", "operand"),
+    [
+        ("ff 10", MemoryOperand(RAX, None, 1, 0)),
+        ("ff 54 24 08", MemoryOperand(RSP, None, 1, 8)),
+        ("41 ff 54 24 08", MemoryOperand(R12, None, 1, 8)),
+        ("ff 55 f8", MemoryOperand(RBP, None, 1, -8)),
+        ("41 ff 65 00", MemoryOperand(R13, None, 1, 0)),
+        ("ff a0 00 01 00 00", MemoryOperand(RAX, None, 1, 256)),
+        ("ff 24 c5 10 00 00 80", MemoryOperand(None, RAX, 8, -0x7FFF_FFF0)),
+        ("42 ff 64 a5 7f", MemoryOperand(RBP, R12, 4, 127)),
+        ("43 ff 14 49", MemoryOperand(R9, R9, 2, 0)),
+        ("ff 14 25 00 10 00 00", MemoryOperand(None, None, 1, 0x1000)),
+        ("ff 15 f0 ff ff ff", MemoryOperand(None, None, 1, AT - 10)),
+        ("67 ff 15 f0 ff ff ff", MemoryOperand(None, None, 1, AT - 9, 4)),
+        ("67 ff 11", MemoryOperand(RCX, None, 1, 0, 4)),
+        ("64 ff 11", MemoryOperand(RCX, None, 1, 0, segment=Segment.FS)),
+        ("64 65 ff 11", MemoryOperand(RCX, None, 1, 0, segment=Segment.GS)),
+        ("3e ff 11", MemoryOperand(RCX, None, 1, 0)),
+    ],
 )
-def test_an_operand_on_the_stack_is_known(code, based):
-    assert decoded(code).based_on_stack is based
+def test_the_operand_of_a_branch_through_memory(code, operand):
+    """Section P"""
+    assert memory_operand(decoded(code)) == operand
 
 
 @pytest.mark.parametrize("code", [b"", b"\x48", b"\x06", b"\xe8\x00\x00", b"\x0f\x04"])

@@ -92,7 +92,7 @@ def python_repair(p, regs, trapnr):
     return 1
 
 
-def python_no_repair(p, regs, trapnr):
+def python_no_repair(p, regs, trapnr=0):
     return 0
 
 
@@ -205,3 +205,89 @@ ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)(module.symbol("peek").address
     done = run_source(source)
     assert done.returncode == -signal.SIGSEGV, done.stderr
     assert "Segmentation fault" in done.stderr
+
+
+BRANCHES = {
+    "call_table": "mov %rdi, %rax; call *(%rax,%rsi,8); ret",
+    "jump_table": "mov %rdi, %rax; jmp *(%rax,%rsi,8)",
+    "far_below": "mov %rdi, %rax; call *-0x40(%rax); ret",
+    "in_segment": "mov %rdi, %rax; jmp *%gs:(%rax)",
+    "not_canonical": "movabs $0x8000000000000000, %rax; call *(%rax); ret",
+    "calls_without_a_stack": "mov %rsp, %rdx; xchg %rdi, %rsp; call 1f; 1: mov %rdx, %rsp; ret",
+    "calls_by_register": "mov %rsp, %rdx; lea 1f(%rip), %rax; xchg %rdi, %rsp; call *%rax; 1: mov %rdx, %rsp; ret",
+    "returns_without_one": "mov %rsp, %rdx; xchg %rdi, %rsp; ret",
+    "pushes_flags": "mov %rsp, %rdx; xchg %rdi, %rsp; pushfq; mov %rdx, %rsp; ret",
+    "pops_flags": "mov %rsp, %rdx; xchg %rdi, %rsp; popfq; mov %rdx, %rsp; ret",
+}
+"""Each has one branch, or one use of the stack, that faults if it is given 8."""
+
+
+def load_branches():
+    text = []
+    for name, code in BRANCHES.items():
+        text += [f".globl {name}", f".type {name},@function", f"{name}:"]
+        text += [part.strip() for part in code.split(";")] + [f".size {name}, .-{name}"]
+    run = "define i64 @run(ptr %f, i64 %a, i64 %b) noinline { %r = call i64 %f(i64 %a, i64 %b)  ret i64 %r }"
+    return sandbox.load("\n".join([*(f'module asm "{line}"' for line in [".text", *text]), run]), name="branches")
+
+
+def stack_of(name):
+    """Where the stack pointer of a function is to point that takes it from its argument: to the end of a mapping.
+
+    The breakpoint's own frame fits there, and what the instruction wants is beyond. Above a push there is nothing beyond.
+    """
+    import mmap
+
+    area = mmap.mmap(-1, 1 << 16)
+    kept.append(area)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    libc = ctypes.CDLL(None)
+    if name in ("returns_without_one", "pops_flags"):
+        assert libc.mprotect(ctypes.c_void_p(base + (1 << 16) - 4096), 4096, 0) == 0
+        return base + (1 << 16) - 4096
+    assert libc.mprotect(ctypes.c_void_p(base + (1 << 16) - 8192), 4096, 1) == 0
+    return base + (1 << 16) - 8192 + 64  # the frame begins below the red zone, on the page before
+
+
+kept: list = []
+
+
+WAYS = {
+    "native": {"pre": pre},
+    "with post": {"pre": pre, "post": post},
+    "python": {"pre": python_no_repair},
+    "optimized": {"pre": pre},
+}
+
+
+@isolated
+@pytest.mark.parametrize("name", BRANCHES)
+def test_kp87_a_fault_of_an_emulated_instruction_is_its_own(name):
+    """Branches through memory that is not there, and uses of a stack that is not: where, and what is accessed."""
+    aggregate.preemptible = True
+    module = load_branches()
+    code = module.symbol(name).address
+    with kprobes.attach("run"):  # from now on calls are guarded
+        pass
+    argument = stack_of(name) if "xchg" in BRANCHES[name] else 8
+
+    def fault():
+        with pytest.raises(sandbox.SandboxFault) as caught:
+            module["run"](code, argument, 3)
+        registers = caught.value.registers
+        kept = registers["di"], registers["sp"] if argument != 8 else 8
+        return caught.value.ip, caught.value.signal, caught.value.address, *kept
+
+    expected = fault()
+    for how, handlers in WAYS.items():
+        optimize.set_kprobes_optimization(int(how == "optimized"))
+        told.clear()
+        with kprobes.attach(expected[0], **handlers) as probe:
+            kprobes.wait_for_kprobe_optimizer()
+            assert probe.p.aggregate.optimized == (how == "optimized")
+            for _ in range(2):
+                found = fault()
+                assert found == expected, (how, found, expected)
+        assert (told[0], told[1]) == (0 if how == "python" else 2, 0), how
+        assert not kprobes.kprobe_running()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()

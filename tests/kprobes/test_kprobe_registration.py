@@ -30,7 +30,7 @@ module asm ".size guarded, .-guarded"
 module asm ".globl odd"
 module asm ".type odd,@function"
 module asm "odd: pop %rax"
-module asm "jmp *(%rsp)"
+module asm "ljmp *(%rsp)"
 module asm "cli"
 module asm "mov %eax, %ss"
 module asm "lcall *(%rax)"
@@ -160,7 +160,7 @@ def test_kp19_kp20_instructions_that_cannot_be_probed():
     start = module.symbol("odd").address
     found = {offset: refused(addr=start + offset)[0] for offset in (1, 4, 5, 7, 9, 10)}
     assert found == {
-        1: errno.EOPNOTSUPP,  # jmp *(%rsp)
+        1: errno.EOPNOTSUPP,  # ljmp *(%rsp)
         4: errno.EOPNOTSUPP,  # cli
         5: errno.EINVAL,  # mov %eax, %ss
         7: errno.EOPNOTSUPP,  # lcall

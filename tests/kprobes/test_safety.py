@@ -64,7 +64,8 @@ def test_what_others_patch_is_reserved():
         ("7400 f0 0fb107 c3", 2, None),
         ("90 06 c3", 0, "undecodable"),
         ("0f0b c3", 0, "unsupported"),
-        ("ff10 c3", 0, "unsupported"),
+        ("ff10 c3", 0, None),
+        ("ff18 c3", 0, "unsupported"),
     ],
 )
 def test_our_rules(code, offset, rule):

@@ -1,0 +1,30 @@
+"""One word of memory that may not be there, read or written for an emulated instruction: assembly text (AT&T)."""
+
+from __future__ import annotations
+
+GUARDED_ACCESS = """
+# u64 kprobe_load(u64 address, u64 segment, u64 *value) and u64 kprobe_store(u64 address, u64 value): 1, or 0 if the memory is
+# not there. Nothing is on the stack: kprobes.hit.faulting lets one that faults go on at kprobe_no_access.
+#   rdi = address   rsi = segment (kprobes.x86_64.operand), value   rdx = value   rax = result
+    .globl kprobe_load, kprobe_store, kprobe_no_access
+    .p2align 4
+kprobe_load:
+    cmp $1, %esi
+    je 1f
+    ja 2f
+    mov (%rdi), %rax
+    jmp 3f
+1:  mov %fs:(%rdi), %rax
+    jmp 3f
+2:  mov %gs:(%rdi), %rax
+3:  mov %rax, (%rdx)
+    mov $1, %eax
+    ret
+kprobe_store:
+    mov %rsi, (%rdi)
+    mov $1, %eax
+    ret
+kprobe_no_access:
+    xor %eax, %eax
+    ret
+"""
