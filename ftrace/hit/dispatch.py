@@ -114,6 +114,7 @@ class Hit(Structure):
     probes: ptr[ProbeList]
     regs: ptr[pt_regs]
     stub: ptr[StubRecord]
+    frame: u64  # address of the return slot, whatever a handler makes of regs.sp
     parent: u64
     node: ptr[Node]  # reserved for this call, or null
     armed: u64
@@ -158,7 +159,7 @@ def take_node(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> bool_:
             line.missed_depth += 1
             return False
         hit.node.parent = hit.parent
-        hit.node.frame = hit.regs.sp
+        hit.node.frame = hit.frame
         hit.node.reserved[0] = cast(u64, hit.stub)
     if not pool_take(hit.task, item.probe, hit.interrupted):
         line.missed_nodes += 1
@@ -282,9 +283,9 @@ def settle(hit: ptr[Hit], return_point: u64) -> u32:
             node_release(task, hit.node)
         return REDIRECTED if moved else DECLINED
     node = hit.node
-    node_fill(node, regs.sp, hit.parent, return_point, hit.armed)
+    node_fill(node, hit.frame, word_at(hit.frame)[0], return_point, hit.armed)
     if moved or hit.stub.after_prologue != 0:
-        word_at(regs.sp)[0] = return_point + EXIT_FROM_STUB
+        word_at(hit.frame)[0] = return_point + EXIT_FROM_STUB
         return REDIRECTED if moved else DECLINED
     return HOOKED
 
@@ -300,7 +301,8 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     hit.probes = probes
     hit.regs = regs
     hit.stub = stub
-    hit.parent = word_at(regs.sp)[0]
+    hit.frame = regs.sp
+    hit.parent = word_at(hit.frame)[0]
     hit.node = null
     hit.armed = 0
     hit.interrupted = outer & (CREDIT | SWITCH) != 0
@@ -311,7 +313,7 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     regs.ip = stub.ip + SITE_SIZE
     if outer == 0:
         task.serial += 1
-        drop_dead(task, regs.sp)
+        drop_dead(task, hit.frame)
     else:
         task.nested += 1
     run_list(addressof(hit))

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 from programs import basic, site_of
 
 import fprobe
+import sandbox
 from ftrace.hit.dispatch import pt_regs
 from ftrace.ops import FTRACE_OPS_FL_RECURSION
 
@@ -46,3 +49,66 @@ def test_fp24_what_the_assist_layer_rejects_is_not_counted(program, assisted):
     program["leaf"](1)
     fprobe.unregister_fprobe(fp)
     assert seen == [2, 2] and fp.nmissed == (0 if assisted else 1)
+
+
+def test_fp2_shared_is_read_at_registration(program):
+    seen = []
+
+    def outer(*hit):
+        program["other"](1)
+
+    with (
+        fprobe.attach("leaf", entry=outer, shared=True),
+        fprobe.attach("other", entry=lambda *hit: seen.append(1)) as plain,
+    ):
+        plain.fp.flags |= fprobe.FPROBE_FL_KPROBE_SHARED
+        program["leaf"](1)
+    assert seen == [1] and plain.fp.nmissed == 0
+
+
+def test_fp31_a_disabled_shared_probe_misses_nothing_while_a_kprobe_runs(program):
+    """FP-32: in 6.1 it does."""
+    with (
+        fprobe.attach("leaf", entry=lambda *hit: program["other"](1) and 0, shared=True),
+        fprobe.attach("other", entry=lambda *hit: 0, shared=True) as inner,
+    ):
+        inner.disable()
+        program["leaf"](1)
+        assert inner.fp.nmissed == 0
+        inner.enable()
+        program["leaf"](1)
+        assert inner.fp.nmissed == 1
+
+
+LANDING = """
+@came_from = global i64 0
+define i64 @anchor() { ret i64 0 }
+module asm ".globl landing"
+module asm ".type landing,@function"
+module asm "landing: add $4711, %rax"
+module asm "jmp *came_from(%rip)"
+module asm ".size landing, .-landing"
+"""
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_fp5_every_handler_sees_the_same_ret_ip_though_one_replaces_the_slot(program, returns):
+    """... and the function returns where the slot says when the last entry handler is done, hooked or not."""
+    seen, left = [], []
+    landing = sandbox.load(LANDING, name="landing")
+    target = landing.symbol("landing").address
+    came_from = ctypes.c_uint64.from_address(next(s.address for s in landing.data if s.name == "came_from"))
+
+    def replace(fp, ip, ret_ip, regs, data):
+        seen.append(ret_ip)
+        came_from.value = ret_ip
+        ctypes.c_uint64.from_address(regs.sp).value = target
+
+    exit_ = {"exit": lambda fp, ip, ret_ip, regs, data: left.append(ret_ip)} if returns else {}
+    with (
+        fprobe.attach("leaf", entry=lambda fp, ip, ret_ip, regs, data: seen.append(ret_ip), **exit_),
+        fprobe.attach("leaf", entry=replace),
+    ):
+        assert program["leaf"](1) == 2 + 4711
+    landing.unload()
+    assert len(seen) == 2 and seen[0] == seen[1] and left == ([target] if returns else [])

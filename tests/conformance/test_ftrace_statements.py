@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import threading
@@ -13,11 +14,19 @@ import pytest
 from isolation import isolated
 from programs import NOP5, basic, is_patched, site_bytes, site_of
 
+import fprobe
 import sandbox
 from ftrace import ops as ftrace
 from ftrace.filters.lookup import ftrace_location, ftrace_location_range, ftrace_lookup_symbols, ftrace_text_reserved
-from ftrace.listing import enabled_functions, record_at, touched_functions
-from ftrace.ops import ftrace_get_regs, ftrace_ops, ftrace_set_filter, register_ftrace_function
+from ftrace.listing import MODIFIED, TOUCHED, enabled_functions, record_at, touched_functions
+from ftrace.ops import (
+    ftrace_free_filter,
+    ftrace_get_regs,
+    ftrace_ops,
+    ftrace_set_filter,
+    ftrace_set_notrace,
+    register_ftrace_function,
+)
 from ftrace.ops import unregister_ftrace_function as unregister
 from ftrace.sysctl import set_ftrace_enabled
 from ftrace.tracer import tracer
@@ -96,6 +105,21 @@ def test_ft10_sites_that_stay_as_they_are_are_left_alone():
     unregister(ops)
 
 
+@pytest.mark.parametrize("flags", [0, ftrace.FTRACE_OPS_FL_SAVE_REGS, ftrace.FTRACE_OPS_FL_IPMODIFY])
+def test_ft11_ft13_after_the_last_unregister_no_record_has_flags_or_a_count(program, flags):
+    lasting = TOUCHED | MODIFIED
+    first, second = (ftrace_ops(lambda *hit: None, flags), ftrace_ops(lambda *hit: None))
+    for ops in (first, second):
+        ftrace_set_filter(ops, "l*")
+        register_ftrace_function(ops)
+    records = [record_at(location) for location in first.selection().locations()]
+    assert all(record.flags & ~lasting for record in records)
+    for ops in (first, second):
+        unregister(ops)
+    records = [record_at(location) for location in tracer().table.everything().locations()]
+    assert [record.flags & ~lasting for record in records] == [0] * len(records)
+
+
 def test_ft14_only_func_is_mandatory(program):
     ops = ftrace_ops()
     assert (ops.func, ops.flags, ops.private) == (None, 0, None) and ops.func_hash is ops.local_hash
@@ -127,6 +151,24 @@ def test_ft20_a_stub_ops_is_never_called(program):
         for ops in registered:
             unregister(ops)
     assert seen == ["plain"]
+
+
+@pytest.mark.parametrize("flags", [0, ftrace.FTRACE_OPS_FL_RECURSION, ftrace.FTRACE_OPS_FL_RCU])
+def test_ft21_ft42_an_ops_alone_is_under_the_lists_lock_only_if_it_asks(program, flags):
+    """The lock allows one level of recursion; without it the callback has to stop by itself."""
+    seen = []
+
+    def callback(*hit):
+        seen.append(1)
+        if len(seen) < 6:
+            program["leaf"](1)
+
+    ops = ftrace_ops(callback, flags)
+    ftrace_set_filter(ops, "leaf")
+    register_ftrace_function(ops)
+    program["leaf"](1)
+    unregister(ops)
+    assert len(seen) == (2 if flags else 6)
 
 
 def test_ft22_attributes_set_later_have_no_effect(program):
@@ -162,6 +204,61 @@ def test_ft19_ft40_unregistering_waits_for_the_callback(program):
     thread.join(5)
     program["leaf"](1)
     assert left == [1]
+
+
+def test_ft24_a_pattern_is_evaluated_once(program):
+    """Functions that come later are for an empty filter only."""
+    seen = []
+    patterned, unfiltered, excluding = (ftrace_ops(lambda ip, *rest, n=n: seen.append((n, ip))) for n in range(3))
+    ftrace_set_filter(patterned, "l*")
+    ftrace_set_notrace(excluding, "l*")
+    for ops in (patterned, unfiltered, excluding):
+        register_ftrace_function(ops)
+    later = sandbox.load("define void @later() { ret void }", name="later")
+    later["later"]()
+    assert sorted(seen) == [(1, site_of(later, "later")), (2, site_of(later, "later"))]
+    for ops in (patterned, unfiltered, excluding):
+        unregister(ops)
+    later.unload()
+
+
+def test_ft30_an_ops_whose_filter_was_freed_can_be_registered_again(program, on_leaf):
+    ftrace_set_notrace(on_leaf, "other")
+    register_ftrace_function(on_leaf)
+    unregister(on_leaf)
+    ftrace_free_filter(on_leaf)
+    register_ftrace_function(on_leaf)
+    assert is_patched(program, "leaf") and is_patched(program, "other")
+
+
+def test_ft17_without_save_regs_the_arguments_are_there(program):
+    seen = []
+
+    def callback(ip, parent_ip, ops, fregs):
+        arguments = (fregs.di, fregs.si, fregs.dx, fregs.cx, fregs.r8, fregs.r9)
+        slot = ctypes.c_uint64.from_address(fregs.sp).value
+        seen.append((ftrace_get_regs(fregs), arguments, fregs.ip - ip, slot == parent_ip))
+
+    ops = ftrace_ops(callback)
+    ftrace_set_filter(ops, "nine")
+    register_ftrace_function(ops)
+    program["nine"](*range(1, 10))
+    unregister(ops)
+    assert seen == [(None, (1, 2, 3, 4, 5, 6), 5, True)]
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_ft48_what_a_handler_writes_to_sp_and_orig_ax_is_ignored(program, returns):
+    left = []
+
+    def entry(fp, ip, ret_ip, regs, data):
+        assert (regs.cs, regs.ss, regs.orig_ax) == (0x33, 0x2B, 0)
+        regs.sp, regs.orig_ax, regs.cs = 0x5678, 0x1234, 0
+
+    exit_ = {"exit": lambda fp, ip, ret, regs, data: left.append(regs.ax)} if returns else {}
+    with fprobe.attach("leaf", entry=entry, **exit_) as probe:
+        assert program["twice"](1) == 3
+    assert left == ([2, 3] if returns else []) and probe.fp.errors.first is None
 
 
 def test_ft41_ft12_a_trampoline_of_its_own_while_an_ops_is_alone(program, on_leaf):
@@ -260,6 +357,49 @@ def test_ft76_ft80_what_is_registered_while_switched_off_is_not_touched_yet():
     assert enabled_functions() and f"leaf [{module.name}]" in touched_functions()
     unregister(ops)
     module.unload()
+
+
+def test_ft80_what_changes_while_switched_off_shows_when_switched_on(program, on_leaf):
+    """Registered, unregistered, filtered, loaded meanwhile; ftrace lives on, where the kernel's would die of the second."""
+    other, gone = ftrace_ops(lambda *hit: None), ftrace_ops(lambda *hit: None)
+    for ops, name in ((on_leaf, "leaf"), (other, "other"), (gone, "twice")):
+        ftrace_set_filter(ops, name, reset=True)
+        register_ftrace_function(ops)
+    everything = ftrace_ops(lambda *hit: None)
+    set_ftrace_enabled(0)
+    assert [record_at(tracer().table.named(name)).count for name in ("leaf", "other", "twice")] == [1, 1, 1]
+    unregister(gone)
+    ftrace_set_filter(other, "loop", reset=True)
+    register_ftrace_function(everything)
+    later = sandbox.load("define void @later() { ret void }", name="later")
+    assert site_bytes(later, "later") == site_bytes(program, "leaf") == NOP5
+    unregister(everything)
+    set_ftrace_enabled(1)
+    assert is_patched(program, "leaf") and is_patched(program, "loop")
+    assert not any(is_patched(program, name) for name in ("other", "twice")) and not is_patched(later, "later")
+    unregister(other)
+    later.unload()
+    assert not tracer().dead
+
+
+def test_ft78_the_first_function_of_a_name_that_has_a_location(program):
+    """Functions without a stub are passed over, and so are those of that name that come later."""
+    bare = "define void @samename() {attribute}{{ ret void }}"
+    modules = []
+    for number, attribute in enumerate(("#0 ", "", "")):
+        text = bare.format(attribute=attribute) + ('\nattributes #0 = { "notrace" }' if attribute else "")
+        modules.append(sandbox.load(text + "\ndefine void @filler() { ret void }", name=f"same{number}"))
+    assert [len(module.sites) for module in modules] == [1, 2, 2]
+    assert ftrace_lookup_symbols(["samename"]) == [modules[1].symbol("samename").address]
+    fp = fprobe.fprobe()
+    fprobe.register_fprobe_syms(fp, ["samename"])
+    assert is_patched(modules[1], "samename") and not is_patched(modules[2], "samename")
+    fprobe.unregister_fprobe(fp)
+    for module in modules[1:]:
+        module.unload()
+    refused(errno.ESRCH, ftrace_lookup_symbols, ["samename"])
+    refused(errno.ENOENT, fprobe.register_fprobe_syms, fp, ["samename"])
+    modules[0].unload()
 
 
 def test_ft78_names_to_addresses(program):

@@ -11,6 +11,7 @@ from isolation import TESTS, run_source
 from programs import basic, site_of
 
 import fprobe
+import sandbox
 from ftrace.hit.records import STOPPED
 from ftrace.ops import change_flags
 from ftrace.tracer import tracer
@@ -115,6 +116,48 @@ def test_rh23_stopping_takes_effect_between_two_exit_handlers_of_one_call(progra
         assert order == ["first"] and not second.fp.registered
         assert program["leaf"](1) == 2
     assert order == ["first", "first"]
+
+
+def test_rh13_what_exit_handlers_find_and_what_later_ones_find_changed(program):
+    """A changed ip is seen by those that come after and has no effect; ret_ip stays what it is."""
+    seen = []
+
+    def note(fp, ip, ret_ip, regs, data):
+        seen.append((regs.ip, regs.orig_ax, regs.cs, ret_ip))
+        regs.ip, regs.sp = 0x1234, 0x5678
+        regs.flags ^= 1
+
+    with fprobe.attach("leaf", exit=note), fprobe.attach("leaf", exit=note):
+        assert program["leaf"](1) == 2
+    real = seen[0][0]
+    orig_ax = (1 << 64) - 1
+    assert seen == [(real, orig_ax, 0x33, real), (0x1234, orig_ax, 0x33, real)]
+
+
+CARRY = """
+define i64 @anchor() { ret i64 0 }
+define i64 @carries(i64 %x) noinline {
+  %r = add i64 %x, 1
+  ret i64 %r
+}
+define i64 @carry_of() {
+  %r = call i64 asm sideeffect "call carries; sbb %rax, %rax",
+    "={rax},{rdi},~{rcx},~{rdx},~{rsi},~{r8},~{r9},~{r10},~{r11},~{flags},~{memory}"(i64 1)
+  ret i64 %r
+}
+"""
+
+
+def test_rh13_changed_flags_take_effect():
+    module = sandbox.load(CARRY, name="carry")
+
+    def exit_(fp, ip, ret_ip, regs, data):
+        regs.flags = regs.flags & ~1 | wanted
+
+    for wanted in (0, 1):
+        with fprobe.attach("carries", exit=exit_):
+            assert module["carry_of"]() & 1 == wanted
+    module.unload()
 
 
 _LOST = """
