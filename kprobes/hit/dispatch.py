@@ -55,9 +55,10 @@ unrecoverable = extern("kprobe_unrecoverable", fn[void])
 
 
 @native
-def enter(task: ptr[Task]) -> u32:
-    """Mark the task as inside, so that unregistering waits for it; what it was before."""
+def enter(task: ptr[Task]) -> u64:
+    """Mark the task as inside, so that unregistering waits for it; what `leave` needs to know."""
     outer = task.rec
+    before = cast(u64, task.entered) << 32 | cast(u64, outer)
     task.entered = outer
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     if outer == 0:
@@ -65,14 +66,15 @@ def enter(task: ptr[Task]) -> u32:
     else:
         task.nested += 1
     signal_fence()
-    return outer
+    return before
 
 
 @native
-def leave(task: ptr[Task], outer: u32) -> void:
+def leave(task: ptr[Task], before: u64) -> void:
     """The end of what `enter` began."""
     signal_fence()
-    task.rec = outer
+    task.entered = cast(u32, before >> 32)
+    task.rec = cast(u32, before)
 
 
 @native

@@ -82,9 +82,9 @@ def ask_here(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bo
     """Native fault_handlers run on the signal's frame."""
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
-    outer = enter(task)
+    before = enter(task)
     handled = run_faults(task, record, addressof(regs))
-    leave(task, outer)
+    leave(task, before)
     if handled:
         regs_to(addressof(regs), context)
     return handled

@@ -157,7 +157,8 @@ def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], fram
     instance.next = 0
     probes = cast(ptr[ProbeList], record.return_list)
     if hook.node == null:
-        drop_dead(task, frame)
+        if task.entered == 0:  # else the newest node may be one that is not filled yet
+            drop_dead(task, frame)
         hook.node = node_reserve(task, probes)
         if hook.node == null:
             return False

@@ -34,7 +34,7 @@ def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
         task = hit_without_task(record)
         if task == null:
             return 0
-    outer = enter(task)
+    before = enter(task)
     children = children_of(record)
     if task.kprobe != 0:
         count_misses(children)
@@ -47,5 +47,5 @@ def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
         run_all_pres(task, children, regs, addressof(hook))
         hooked = cast(u64, hook.node != null)
         finish(task)
-    leave(task, outer)
+    leave(task, before)
     return hooked

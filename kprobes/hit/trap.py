@@ -120,14 +120,14 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     if task == null:
         trap_without_task(record, context, stepped)
         return True
-    outer = enter(task)
+    before = enter(task)
     if stepped:
         trap_step(task, record, context)
     elif children_of(record).foreign != 0 and task.kprobe == 0:
         context.ip = record.detour
     else:
         trap_hit(task, record, context)
-    leave(task, outer)
+    leave(task, before)
     return True
 
 
@@ -183,11 +183,11 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
     if task == null:
         pass_over(record, regs)
         return
-    outer = enter(task)
+    before = enter(task)
     if task.kprobe_status == POST_DUE and task.stepping == cast(u64, record):
         detour_end(task, record, regs)
     elif task.kprobe_status == FAULT_DUE and task.stepping == cast(u64, record):
         detour_fault(task, record, regs)
     else:
         detour_begin(task, record, regs)
-    leave(task, outer)
+    leave(task, before)

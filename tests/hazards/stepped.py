@@ -83,18 +83,30 @@ __attribute__((noipa)) void jumps(long x) { longjmp(back, 1); }
 __attribute__((noipa)) long around(long x) { volatile long y = x; if (!setjmp(back)) jumps(x); return y + 1; }
 """
 """What the handler of the signal calls where it is to leave a hooked call behind that never returns."""
+RETURNS = r"""
+__attribute__((noipa, patchable_function_entry(0))) long around(long x) { return x + 1; }
+"""
+"""What it calls where that is to have its return hooked by a kretprobe."""
 NAMES = ("leaf", "middle", "on_path")
 FOREIGN = "#include <stdatomic.h>\nstatic atomic_long n; int nothing(void *fp, unsigned long ip) { n++; return 0; }\n"
 CALLS_IN_PATH = {IR: 4, TAIL: 3}
 
 
 class Manner:
-    """How the functions are probed: a program, its stubs, the attachments. `jumping`: see JUMPS."""
+    """How the functions are probed: a program, its stubs, the attachments. `jumping`: see JUMPS.
+
+    `returns`: see RETURNS; by a breakpoint or by a jump.
+    """
 
     def __init__(
-        self, attach: Callable[[], list[Any]], program: str = IR, flavour: str = "fentry", jumping: bool = False
+        self,
+        attach: Callable[[], list[Any]],
+        program: str = IR,
+        flavour: str = "fentry",
+        jumping: bool = False,
+        returns: str = "",
     ) -> None:
-        self.attach, self.program, self.flavour, self.jumping = attach, program, flavour, jumping
+        self.attach, self.program, self.flavour, self.jumping, self.returns = attach, program, flavour, jumping, returns
 
 
 def _attach(*more: str, **options: Any) -> list[Any]:
@@ -123,6 +135,16 @@ def _jumps() -> list[Any]:
     import fprobe
 
     return [fprobe.attach(["jumps"], action=fprobe.Stat(), nr_maxactive=1000)]
+
+
+def _kretprobe(way: str) -> Any:
+    """On what the handler of the signal calls; the return slot is overwritten either way."""
+    import kprobes
+
+    kprobes.set_kprobes_optimization(int(way == "jump"))
+    probe = kprobes.attach_return("around", data_size=100, maxactive=1000).attach()
+    kprobes.wait_for_kprobe_optimizer()
+    return probe
 
 
 BOTH: dict[str, Any] = {"entry": tally_entry, "exit": tally_exit}
@@ -156,6 +178,8 @@ MANNERS: dict[str, Manner] = {
     "jumps, two nodes": Manner(lambda: _attach("jumps", **BOTH, nr_maxactive=2), jumping=True),
     "jumps, tail calls": Manner(lambda: _attach("jumps", **BOTH), TAIL, jumping=True),
     "jumps, mcount": Manner(lambda: _attach("jumps", **BOTH), IR, "mcount", jumping=True),
+    "a kretprobe's breakpoint aside": Manner(_two, returns="breakpoint"),
+    "a kretprobe's jump aside": Manner(lambda: _attach(**BOTH, entry_data_size=200), returns="jump"),
     "nothing": Manner(list),
 }
 
@@ -186,7 +210,7 @@ def check(manner: Manner, attachments: list[Any], notes: list[Any], rounds: int,
         counts = probe.counts
         jumped = handled if manner.jumping and "jumps" in probe.target else 0
         expected = 0 if probe.target == ["jumps"] else rounds * in_path
-        expected += jumped if manner.jumping else handled * in_path
+        expected += jumped if manner.jumping else 0 if manner.returns else handled * in_path
         of_exits = counts.missed_nodes if probe.fp.exit_handler else 0
         missed_at_entry = counts.missed - of_exits
         if not expected - missed_at_entry <= counts.hits <= expected:
@@ -222,7 +246,8 @@ def main(name: str, rounds: int, into: str = "") -> int:
     manner = MANNERS[name]
     module = sandbox.load(manner.program, name="stepped", flavour=manner.flavour)
     driver = load_c(DRIVER)
-    aside = load_c(JUMPS) if manner.jumping else None
+    aside = load_c(JUMPS) if manner.jumping else load_c(RETURNS) if manner.returns else None
+    returning = _kretprobe(manner.returns) if manner.returns else None
     attachments = manner.attach()
     notes = [(ctypes.c_uint64 * 3)() for _ in attachments]
     for probe, note in zip(attachments, notes, strict=True):
@@ -247,6 +272,9 @@ def main(name: str, rounds: int, into: str = "") -> int:
     ] * (lost > 0)
     for probe in reversed(attachments):
         probe.detach()
+    if returning is not None:
+        complaints += [f"{returning.nmissed} returns missed"] if returning.nmissed else []
+        returning.detach()
     assert_untouched()
     print(json.dumps({"handled": handled, "complaints": complaints}), flush=True)
     return 1 if complaints else 0
