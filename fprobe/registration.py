@@ -29,11 +29,14 @@ from ftrace.ops import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL
 from ftrace.probe import Counts, NativeProbe
 from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
+from sandbox.tasks import DATA_STACK, STRIDE
 
 FPROBE_FL_DISABLED = 1
 FPROBE_FL_KPROBE_SHARED = 2
 
 _INT_MAX = (1 << 31) - 1
+ENTRY_DATA_MAX = STRIDE - DATA_STACK
+"""Bytes of entry data that one call may have: all that there is of a thread's."""
 
 
 class fprobe:
@@ -130,7 +133,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     return NativeProbe(
         tracer().table.lines, fp._handlers,
         kind=kind, flags=flags, entry=entry.address, exit=exit_.address, entry_cookie=entry.cookie, exit_cookie=exit_.cookie,
-        data_size=fp.entry_data_size if exit_.address else 0, pool_unclaimed=pool, nr_nodes=pool,
+        data_size=_data_size(fp), pool_unclaimed=pool, nr_nodes=pool,
         thread=fp.thread, max_hits=fp.max_hits, hits_left=fp.max_hits,
         action=fp.action,
     )  # fmt: skip
@@ -140,7 +143,8 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
     """Attach `fp` to the functions whose name matches `filter` but not `notfilter` (FP-10..15).
 
     Both are patterns of the ftrace filter language. Raises OSError: EINVAL if a pattern matches nothing, if `fp` or
-    `filter` is None, or if the pool size is not positive; EBUSY if `fp` is registered.
+    `filter` is None, or if the pool size is not positive; ENOMEM for an impossible entry_data_size; EBUSY if `fp` is
+    registered.
     """
     if fp is None or filter is None:
         raise OSError(errno.EINVAL, "register_fprobe needs an fprobe and a filter")
@@ -237,6 +241,15 @@ def _pool_size(fp: fprobe, count: int) -> int:
     if not 0 < size <= _INT_MAX:
         raise OSError(errno.EINVAL, f"a pool of {size} return nodes is not possible")
     return size
+
+
+def _data_size(fp: fprobe) -> int:
+    """Bytes of entry data of each call; none without an exit handler (FP-7)."""
+    if fp.exit_handler is None:
+        return 0
+    if not 0 <= fp.entry_data_size <= ENTRY_DATA_MAX:
+        raise OSError(errno.ENOMEM, f"{fp.entry_data_size} bytes of entry data are not possible, {ENTRY_DATA_MAX} are")
+    return fp.entry_data_size
 
 
 def unregister_fprobe(fp: fprobe | None) -> None:

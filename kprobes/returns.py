@@ -178,7 +178,7 @@ def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register_kretprobe(rp: kretprobe) -> None:
-    """Probe the returns of a function (KP-75).
+    """Probe the returns of a function (KP-75). Handlers of `rp.kp` are taken off.
 
     Raises OSError: EINVAL (not a function's entry, a function that switches stacks or returns twice), E2BIG for more than
     4096 bytes of data, ENOMEM; and what `register_kprobe` raises.
@@ -191,12 +191,13 @@ def register_kretprobe(rp: kretprobe) -> None:
     reason = blacklist.kretprobe_blacklist(place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"the returns of {place} cannot be probed: {reason}")
-    if rp.data_size > KRETPROBE_MAX_DATA_SIZE:
-        raise OSError(errno.E2BIG, f"{rp.data_size} bytes of data are more than {KRETPROBE_MAX_DATA_SIZE}")
+    if not 0 <= rp.data_size <= KRETPROBE_MAX_DATA_SIZE:
+        raise OSError(errno.E2BIG, f"{rp.data_size} bytes of data are not possible, {KRETPROBE_MAX_DATA_SIZE} are")
     if rp.registered:
         raise OSError(errno.EINVAL, f"this kretprobe is registered already, at {place.address:#x}")
     if rp.maxactive <= 0:
         rp.maxactive = max(10, 2 * num_possible_cpus())
+    rp.kp.pre_handler = rp.kp.post_handler = None
     _free_idle()
     rp._allocate()
     probes.register_kprobe(rp.kp)

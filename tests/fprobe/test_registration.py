@@ -232,6 +232,17 @@ def test_fp26_impossible_pool_sizes(program, size):
     fails(errno.EINVAL, fprobe.register_fprobe, probe, "leaf")
 
 
+@pytest.mark.parametrize("size", [-1, (1 << 18) + 1, 1 << 40])
+def test_fp26_impossible_entry_data_sizes(program, size):
+    """As much as a thread has for all its calls, and no more."""
+    probe = fprobe.fprobe(None, lambda *hit: None, entry_data_size=size)
+    fails(errno.ENOMEM, fprobe.register_fprobe, probe, "leaf")
+    assert not probe.registered and not is_patched(program, "leaf")
+    probe.exit_handler, probe.entry_handler = None, lambda *hit: 0  # not looked at
+    fprobe.register_fprobe(probe, "leaf")
+    fprobe.unregister_fprobe(probe)
+
+
 def test_fp41_fp42_none_is_allowed():
     fprobe.disable_fprobe(None)
     fprobe.enable_fprobe(None)
