@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Sequence
-from functools import cache
 
 from ftrace import text_poke
 from ftrace.fault_guard import FaultGuard
@@ -32,6 +30,7 @@ from ftrace.x86_64.vector_reads import VECTOR_READS
 from sandbox import contexts, memory, signals, tasks
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
+from sandbox.once import once
 from sandbox.thread_key import ThreadKey
 from sandbox.x86_64.vectors import SaveArea, save_area
 
@@ -205,15 +204,7 @@ def _unit(task_offset: int) -> Unit:
     )
 
 
-_starting = threading.Lock()
-
-
+@once
 def runtime() -> Runtime:
     """The process's runtime, started by the first caller."""
-    with _starting:
-        return _runtime()
-
-
-@cache
-def _runtime() -> Runtime:
     return Runtime()

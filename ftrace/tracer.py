@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace.hit.records import STOPPED
 from ftrace.locations import LocationTable, Selection
 from ftrace.runtime import Runtime, runtime
 from ftrace.sites import Change, SiteBlock, SiteMismatch
+from sandbox import fork
 from sandbox.module import Module, ModuleState, register_module_notifier
+from sandbox.once import once
 
 if TYPE_CHECKING:
     from ftrace.lists import ListRecord
@@ -53,8 +53,7 @@ class Tracer:
         self._unread: list[NativeProbe] = []
         """Those of the waiting ones whose counts their owner has still to read: another thread must not free them."""
         register_module_notifier(self._module_event, first=True)
-        lock = self.table.lock  # a child must not inherit it from a thread that it does not have
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+        fork.hold(self.table.lock, level=1)
 
     # -- registered operations ----------------------------------------------------------------------------------
 
@@ -265,17 +264,9 @@ class Tracer:
         return [block.names[index] for index in sorted(found)]
 
 
-_starting = threading.Lock()
-
-
+@once
 def tracer() -> Tracer:
     """The process's tracer, with its runtime started."""
-    with _starting:
-        return _tracer()
-
-
-@cache
-def _tracer() -> Tracer:
     return Tracer(runtime())
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ftrace.runtime import runtime
 from ftrace.trapping import refuse_blocked_traps
-from sandbox import memory
+from sandbox import fork, memory
 
 if TYPE_CHECKING:
     from sandbox.memory import TextMapping
@@ -22,9 +21,7 @@ INT3 = b"\xcc"
 
 kprobe_mutex = threading.RLock()
 """Held by whoever changes what is probed, as the kernel's kprobe_mutex. Taken before any lock of ftrace."""
-os.register_at_fork(
-    before=kprobe_mutex.acquire, after_in_parent=kprobe_mutex.release, after_in_child=kprobe_mutex.release
-)
+fork.hold(kprobe_mutex, level=0)
 
 
 class _Batch:

@@ -1,14 +1,16 @@
 """fork: parent and child get text of their own.
 
 The pages of a memfd are shared by whoever maps them, so after a plain fork a patch in one process would run in the other.
-The forking thread holds the text mutex over the fork; the child first replaces every text mapping by a private copy, and
-the parent keeps the mutex until the child has said so, or has died.
+The forking thread holds the text mutex over the fork, and the locks of those who change what is probed; the child first
+replaces every text mapping by a private copy, and the parent keeps them until the child has said so, or has died.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from bisect import insort
+from operator import itemgetter
 from typing import Any
 
 from sandbox.memory import live_mappings, register_membarrier, text_mutex
@@ -17,8 +19,32 @@ _pipes: list[tuple[int, int]] = []
 """The pipe of the fork under way; a list because a handler of somebody else's may fork as well."""
 
 
-def _before() -> None:
+_held: list[tuple[int, Any]] = []
+
+
+def hold(lock: Any, level: int) -> None:
+    """Every fork waits for `lock`, so that no other thread has it in the child, or is half-way through what it is for.
+
+    Elsewhere too locks of a lower `level` are taken before those of a higher one, and `text_mutex` after all of them: only
+    then a thread that forks and one that has some of them do not wait for each other.
+    """
+    insort(_held, (level, lock), key=itemgetter(0))
+
+
+def _take() -> None:
+    for _, lock in _held:
+        lock.acquire()
     text_mutex.acquire()
+
+
+def _give() -> None:
+    text_mutex.release()
+    for _, lock in reversed(_held):
+        lock.release()
+
+
+def _before() -> None:
+    _take()
     _pipes.append(os.pipe())
 
 
@@ -28,7 +54,7 @@ def _in_parent() -> None:
     with contextlib.suppress(OSError):
         os.read(receive, 1)
     os.close(receive)
-    text_mutex.release()
+    _give()
 
 
 def _in_child() -> None:
@@ -40,7 +66,7 @@ def _in_child() -> None:
     os.close(receive)
     os.write(send, b".")
     os.close(send)
-    text_mutex.release()
+    _give()
 
 
 _renewed: list[Any] = []

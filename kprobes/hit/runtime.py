@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from functools import cache
 from typing import Any
 
 from ftrace.hit.dispatch import pt_regs
@@ -17,6 +15,7 @@ from kprobes.x86_64.guarded_access import GUARDED_ACCESS
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native_image import NativeImage
+from sandbox.once import once
 from sandbox.tasks import Task
 from sandbox.x86_64.vectors import save_area
 
@@ -86,15 +85,7 @@ class KprobeRuntime:
             tracing.signals.add_consumer(number, self.image.address("kprobe_fault"), first=True)
 
 
-_starting = threading.Lock()
-
-
+@once
 def kprobe_runtime() -> KprobeRuntime:
     """The process's, started by the first caller."""
-    with _starting:
-        return _kprobe_runtime()
-
-
-@cache
-def _kprobe_runtime() -> KprobeRuntime:
     return KprobeRuntime()

@@ -415,3 +415,39 @@ def test_fork_while_another_thread_loads_a_module():
     go_on.set()
     thread.join()
     assert status == 0
+
+
+@pytest.mark.parametrize("first", ["kprobes.patching", "ftrace.tracer"])
+@isolated
+def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
+    """The locks that a fork holds are taken in the order in which they are taken elsewhere, whichever was there first."""
+    import importlib
+    import os
+    import threading
+    import time
+
+    importlib.import_module(first)
+    from ftrace.tracer import tracer
+
+    basic()
+    lock = tracer().table.lock
+    from kprobes.patching import kprobe_mutex
+
+    entered, got = threading.Event(), []
+
+    def register():
+        with kprobe_mutex:
+            entered.set()
+            time.sleep(0.2)  # by now the other thread is about to fork
+            got.append(lock.acquire(timeout=5))
+            lock.release()
+
+    thread = threading.Thread(target=register)
+    thread.start()
+    assert entered.wait(10)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if lock.acquire(timeout=5) and kprobe_mutex.acquire(timeout=5) else 1)
+    _, status = os.waitpid(child, 0)
+    thread.join()
+    assert got == [True] and status == 0
