@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrace.hit.records import (
     CALLBACK,
+    COMPLETE,
+    FILTERED,
     HAS_ENTRY,
     HAS_EXIT,
     MAX_PROBES_PER_SITE,
@@ -16,6 +18,7 @@ from ftrace.hit.records import (
     Item,
     ProbeList,
 )
+from sandbox.tasks import HIT_WITH_CREDIT, Node
 from sandbox.x86_64 import shadow_stacks
 
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ class ListRecord:
         self.after_prologue = after_prologue
         self.sites = 0
         """How many sites run it."""
-        self._memory = ctypes.create_string_buffer(_ITEMS + Item.size * max(len(probes), 1) + 64)
+        self._memory = ctypes.create_string_buffer(_ITEMS + Item.size * (len(probes) + 1) + 64)
         self.address = (ctypes.addressof(self._memory) + 63) & -64
         self._fill(runtime)
 
@@ -54,23 +57,40 @@ class ListRecord:
         native = ProbeList.ctypes.from_address(self.address)
         offset = 0
         for index, probe in enumerate(self.probes):
-            item = Item.ctypes.from_address(self.address + _ITEMS + index * Item.size)
-            item.probe, item.counters = probe.address, probe.native.counters
-            item.entry, item.exit = probe.native.entry or 0, probe.native.exit or 0
             offset += probe.header if len(self.probes) > 1 else 0
+            item = self._item(index, runtime.image.address("ftrace_nothing"))
             item.data, item.data_size = offset, probe.native.data_size
+            item.in_node = Node.offset("inline_data") + offset if item.data_size else 0
             offset += (probe.native.data_size + 7) & -8
         native.count, native.data_size, native.data_words = len(self.probes), offset, (offset + 7) >> 3
+        native.last = (len(self.probes) - 1) * Item.size
         wanting = (probe.native.kind & WANTS_REGS or not probe.native.kind & CALLBACK for probe in self.probes)
         native.wants_regs = any(wanting)
         self.choose_trampolines(runtime)
 
+    def _item(self, index: int, nothing: int) -> Any:
+        """An item, but for its data. `nothing`: the entry handler of a probe that has none."""
+        probe = self.probes[index]
+        item = Item.ctypes.from_address(self.address + _ITEMS + index * Item.size)
+        item.probe, item.counters = probe.address, probe.native.counters
+        item.entry, item.exit = probe.native.entry or nothing, probe.native.exit or 0
+        item.bit, item.takes = (1 << index, HIT_WITH_CREDIT) if item.exit else (0, 1)
+        return item
+
     def choose_trampolines(self, runtime: Runtime) -> None:
         """By what the probes are and by their flags, now."""
         native = ProbeList.ctypes.from_address(self.address)
-        fast = _is_fast(self.probes, native.data_size) and not self.after_prologue
-        native.entry = runtime.image.address(_entry_trampoline(self.probes, native.data_size, fast))
-        native.exit = runtime.image.address(_exit_trampoline(self.probes, native.data_size, fast))
+        entry, exit_ = "ftrace_entry_complete", "ftrace_exit_from_list"
+        if not self.probes:
+            entry = "ftrace_entry_none"
+        elif not self.after_prologue and _is_fast(self.probes, native.data_size):
+            entry, exit_ = (
+                _entry_of_one(self.probes[0], native.data_size),
+                _exit_of_one(self.probes[0], native.data_size),
+            )
+        elif not self.after_prologue and _are_native(self.probes, native.data_size):
+            entry, exit_ = "ftrace_entry_several", "ftrace_exit_several"
+        native.entry, native.exit = runtime.image.address(entry), runtime.image.address(exit_)
 
 
 def _is_fast(probes: tuple[NativeProbe, ...], data_size: int) -> bool:
@@ -81,12 +101,19 @@ def _is_fast(probes: tuple[NativeProbe, ...], data_size: int) -> bool:
     return not native.flags and bool(native.kind & (HAS_ENTRY | HAS_EXIT))
 
 
-def _entry_trampoline(probes: tuple[NativeProbe, ...], data_size: int, fast: bool) -> str:
-    if not probes:
-        return "ftrace_entry_none"
-    if not fast:
-        return "ftrace_entry_complete"
-    kind = probes[0].native.kind
+def _are_native(probes: tuple[NativeProbe, ...], data_size: int) -> bool:
+    """Whether the trampolines for several serve: native handlers that keep their registers and do not ask for all of them."""
+    return len(probes) > 1 and data_size <= _FAST_DATA and all(map(_is_native, probes))
+
+
+def _is_native(probe: NativeProbe) -> bool:
+    native = probe.native
+    special = native.flags & (COMPLETE | FILTERED) or native.kind & (NATIVE_REGS | CALLBACK)
+    return bool(native.kind & (HAS_ENTRY | HAS_EXIT)) and not special
+
+
+def _entry_of_one(probe: NativeProbe, data_size: int) -> str:
+    kind = probe.native.kind
     if kind & NATIVE_REGS:
         return "ftrace_both_regs" if kind & HAS_EXIT else "ftrace_entry_regs"
     if not kind & HAS_EXIT:
@@ -95,10 +122,8 @@ def _entry_trampoline(probes: tuple[NativeProbe, ...], data_size: int, fast: boo
     return ("ftrace_both" if kind & HAS_ENTRY else "ftrace_exit_only") + data
 
 
-def _exit_trampoline(probes: tuple[NativeProbe, ...], data_size: int, fast: bool) -> str:
-    if not fast:
-        return "ftrace_exit_from_list"
-    if probes[0].native.kind & NATIVE_REGS:
+def _exit_of_one(probe: NativeProbe, data_size: int) -> str:
+    if probe.native.kind & NATIVE_REGS:
         return "ftrace_exit_regs"
     return "ftrace_exit_fast_data" if data_size else "ftrace_exit_fast"
 

@@ -155,10 +155,9 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
     return take_one(addressof(probe.pool_shared))
 
 
-@native
-def pool_give(task: ptr[Task], probe: ptr[Probe]) -> void:
-    task.rec |= CREDIT
-    signal_fence()
+@native(inline=True)
+def give_credit(task: ptr[Task], probe: ptr[Probe]) -> void:
+    """One node back; CREDIT is set."""
     if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) != 0:
         atomic_add(addressof(probe.pool_shared), 1, "acq_rel")
     else:
@@ -166,6 +165,14 @@ def pool_give(task: ptr[Task], probe: ptr[Probe]) -> void:
         signal_fence()
         if volatile_load(addressof(probe.flags)) & (SWITCHING | POOL_SHARED) != 0:
             pool_donate(task, probe)
+
+
+@native
+def pool_give(task: ptr[Task], probe: ptr[Probe]) -> void:
+    task.rec |= CREDIT
+    signal_fence()
+    give_credit(task, probe)
+    signal_fence()
     task.rec &= ~cast(u32, CREDIT)
 
 

@@ -65,12 +65,14 @@ class Item(Structure):
     counters: u32
     data: u32  # offset of its entry data in the node's data area
     data_size: u32
-    reserved: u32
+    in_node: u32  # offset of its entry data in a node; 0 if it has none, or there is too much for a node
+    bit: u64  # its bit in Node.armed; 0 if it has no exit handler
+    takes: u64  # what a plain hit adds to the tally: 1, less a credit if it has an exit handler
 
 
 @struct
 class ProbeList(Structure):
-    """The probes of a site, newest first. Immutable; swapped in whole."""
+    """The probes of a site, newest first, and behind the last an item without a probe. Immutable; swapped in whole."""
 
     entry: u64  # entry trampoline
     exit: u64  # exit trampoline
@@ -78,7 +80,8 @@ class ProbeList(Structure):
     data_size: u32  # all entry data together, bytes
     data_words: u32  # what the fast path has to clear, in words of 8
     wants_regs: u32  # somebody asked for all registers
-    items: array[Item, 64]
+    last: u64  # offset of the last item from the first
+    items: array[Item, 65]
 
 
 @struct

@@ -19,6 +19,7 @@ LIST = 6
 NORMAL_BIT = 3
 TRANSITION_BIT = 4
 FTRACE_NORMAL = 1 << (FTRACE + NORMAL_BIT)
+LIST_NORMAL = 1 << (LIST + NORMAL_BIT)
 CREDIT = 1 << 11
 """The task may be touching its credits (ftrace.hit.pools)."""
 SWITCH = 1 << 12

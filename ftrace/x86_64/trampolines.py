@@ -14,6 +14,7 @@ and returns to the parent. The *fast* trampolines serve a site with one probe wh
 project's own making: they do not ask for registers, touch no vector register, and keep every general register but r11
 and rax (LLVM's preserve_most). What is not plain (no credit, a dead node below, the shadow stack full) leaves them for
 the *complete* ones before anything has been changed; a probe with a flag set gets the complete ones in its list.
+Several such probes have trampolines of their own (ftrace.x86_64.several_trampolines).
 """
 
 from __future__ import annotations
@@ -22,25 +23,16 @@ import re
 from collections.abc import Mapping
 from string import Template
 
+from ftrace.x86_64 import images
 from ftrace.x86_64.foreign_call import CALL_FOREIGN, moved_vectors
 from ftrace.x86_64.guard import GUARD, frame_rules
 from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
+from ftrace.x86_64.several_trampolines import ITEM_DATA, NOTHING, SEVERAL, WALK
 
 PT_REGS_WORDS = 21
 _SAVED = ("rdi", "rsi", "rdx", "r8")
 
 _KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
-
-# Words of a full register image, from the highest address down; what stands at each is pushed.
-_IMAGE = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10", "r11", "rbx", "rbp", "r12", "r13", "r14", "r15")
-
-
-def _push(registers: tuple[str, ...]) -> str:
-    return "\n".join(f"    push %{register}" for register in registers)
-
-
-def _pop(registers: tuple[str, ...]) -> str:
-    return "\n".join(f"    pop %{register}" for register in reversed(registers))
 
 
 ENTRY_FAST = """
@@ -357,46 +349,32 @@ ftrace_entry_none:
     ret
 """
 
-# The image of an entry: a word of padding, then ss, sp, flags, cs, ip, orig_ax by hand, then the registers.
-_ENTRY_IMAGE = """    sub $$8, %rsp
-    push $$$USER_SS
-    push %r11
-    pushfq
-    push $$$USER_CS
-    push $$0
-    push $$0
-"""
-
-
-_REGS_IMAGE = _ENTRY_IMAGE.replace("    pushfq\n", "    push $$$USER_FLAGS\n")
-
-
-def _image() -> str:
-    fix_sp = "    lea 184(%rsp), %rax\n    mov %rax, $REGS_SP(%rsp)\n    cld"
-    return _ENTRY_IMAGE + _push(_IMAGE) + "\n" + fix_sp
-
-
-def _unimage() -> str:
-    """Restore every register from the image and leave rsp at its ip word less 8: orig_ax."""
-    return _pop(_IMAGE) + "\n    add $$8, %rsp"
-
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """All trampolines, without their call frame information (x86_64.callframes).
 
     `constants` gives the field offsets and sizes that the text names (see `ftrace.runtime`).
     """
-    saves = {
-        "save": _push(_SAVED),
-        "restore": _pop(_SAVED),
+    blocks = {
+        "save": images.push(_SAVED),
+        "restore": images.pop(_SAVED),
         "keep_vectors": moved_vectors(str(constants["VECTOR"]), keep=True),
         "get_vectors": moved_vectors(str(constants["VECTOR"]), keep=False),
-        "keep": _push(_KEPT),
-        "get": _pop(_KEPT),
-        "image": _image(),
-        "regs_image": _REGS_IMAGE + _push(_IMAGE) + "\n    lea 184(%rsp), %rdi\n    mov %rdi, $REGS_SP(%rsp)\n    cld",
-        "push_image": _push(_IMAGE),
-        "unimage": _unimage(),
+        "keep": images.push(_KEPT),
+        "get": images.pop(_KEPT),
+        "image": images.KEEP_ENTRY,
+        "regs_image": images.KEEP_ENTRY_REGS,
+        "push_image": images.PUSH_ALL,
+        "unimage": images.GET_ALL,
+        "keep_arguments": images.KEEP_ARGUMENTS,
+        "get_arguments": images.GET_ARGUMENTS,
+        "entry_sp_ip": images.ENTRY_SP_IP,
+        "keep_results": images.KEEP_RESULTS,
+        "get_results": images.GET_RESULTS,
+        "exit_sp_ip": images.EXIT_SP_IP,
+        "item_data": ITEM_DATA,
+        "keep_walk": images.push(WALK),
+        "get_walk": images.pop(WALK),
     }
     variants = (
         ("ftrace_both", NO_DATA, CALL_ENTRY),
@@ -407,10 +385,10 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         ("ftrace_exit_only_data", INLINE_DATA, NO_ENTRY),
     )
     exits = (("ftrace_exit_fast", EXIT_NO_DATA), ("ftrace_exit_fast_data", EXIT_INLINE_DATA))
-    texts = [ENTRY_FAST, ENTRY_REGS, EXIT_REGS, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY, GUARD]
+    texts = [ENTRY_FAST, ENTRY_REGS, EXIT_REGS, SEVERAL, NOTHING, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY, GUARD]
     texts += [_expand(BOTH_FAST, {"name": name, "data": data, "call": call}) for name, data, call in variants]
     texts += [_expand(EXIT_FAST, {"name": name, "data": data}) for name, data in exits]
-    expanded = "\n".join(_expand(text, saves) for text in texts)
+    expanded = "\n".join(_expand(text, blocks) for text in texts)
     return "    .text\n" + Template(expanded).substitute(constants, **frame_rules(constants))
 
 

@@ -131,6 +131,20 @@ def _two() -> list[Any]:
     return _attach(entry=tally_entry, exit=tally_exit, entry_data_size=8) + _action("Stat")
 
 
+def _two_complete() -> list[Any]:
+    return _attach(entry=tally_entry, exit=tally_exit, entry_data_size=8) + _attach(**BOTH, shared=True)
+
+
+def _four() -> list[Any]:
+    """At entry only, cancelling, a shortage of nodes, at return only."""
+    return [
+        *_attach(entry=tally_entry),
+        *_attach(entry=tally_cancel, exit=tally_exit, entry_data_size=16),
+        *_attach(**BOTH, entry_data_size=8, nr_maxactive=2),
+        *_attach(exit=tally_exit_alone, entry_data_size=8),
+    ]
+
+
 def _jumps() -> list[Any]:
     import fprobe
 
@@ -167,6 +181,8 @@ MANNERS: dict[str, Manner] = {
     "two nodes, registers": Manner(lambda: _attach(**REGS, nr_maxactive=2)),
     "shared with kprobes": Manner(lambda: _attach(**BOTH, shared=True)),
     "two probes": Manner(_two),
+    "four probes": Manner(_four),
+    "two probes, complete": Manner(_two_complete),
     "C": Manner(_foreign),
     "tail calls": Manner(lambda: _attach(**BOTH, entry_data_size=8), TAIL),
     "tail calls, two probes": Manner(_two, TAIL),
@@ -175,6 +191,10 @@ MANNERS: dict[str, Manner] = {
     "jumps, both": Manner(lambda: _attach("jumps", **BOTH, entry_data_size=8), jumping=True),
     "jumps, cancel at entry": Manner(lambda: _attach(entry=tally_cancel, exit=tally_exit) + _jumps(), jumping=True),
     "jumps, registers": Manner(lambda: _attach("jumps", **REGS, entry_data_size=8), jumping=True),
+    "jumps, two probes": Manner(
+        lambda: _attach("jumps", **BOTH, entry_data_size=8) + _attach("jumps", entry=tally_entry, exit=tally_exit),
+        jumping=True,
+    ),
     "jumps, two nodes": Manner(lambda: _attach("jumps", **BOTH, nr_maxactive=2), jumping=True),
     "jumps, tail calls": Manner(lambda: _attach("jumps", **BOTH), TAIL, jumping=True),
     "jumps, mcount": Manner(lambda: _attach("jumps", **BOTH), IR, "mcount", jumping=True),

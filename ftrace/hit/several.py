@@ -1,0 +1,44 @@
+"""What the trampolines for several probes (ftrace.x86_64.several_trampolines) leave to others.
+
+They do for each probe what those for one do, under the list's lock and the callbacks' (FT-44, FP-54). The complete way takes
+and gives those locks at each step, and most of its time goes into that.
+"""
+
+from __future__ import annotations
+
+from ftrace.hit.dispatch import Hit, pt_regs, run_probe
+from ftrace.hit.pools import give_credit
+from ftrace.hit.records import Item, StubRecord
+from ftrace.hit.recursion import FAST, INSIDE, LIST_NORMAL
+from ftrace.hit.rethook import probes_of
+from ftrace.x86_64.stubs import RETURN_POINT
+from sandbox.native import addressof, cast, native, ptr, signal_fence, void, zeroed
+from sandbox.tasks import Node, Task
+
+SEVERAL = FAST | LIST_NORMAL
+"""What `rec` holds while the entry handlers of several probes run."""
+
+
+@native
+def several_one(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs]) -> void:
+    """A probe that is not plain at its turn (disabled, being unregistered, without a credit): the complete way."""
+    hit: Hit = zeroed
+    hit.task = task
+    hit.probes = probes_of(node)
+    hit.regs = regs
+    hit.stub = cast(ptr[StubRecord], node.stub - RETURN_POINT)
+    hit.frame = node.frame
+    hit.parent = node.parent
+    hit.node = node
+    task.rec = INSIDE | LIST_NORMAL
+    signal_fence()
+    run_probe(addressof(hit), item, item.bit)
+    signal_fence()
+    task.rec = SEVERAL
+
+
+@native
+def several_cancel(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
+    """The entry handler of one with an exit handler returned non-zero (FP-34)."""
+    node.armed &= ~item.bit
+    give_credit(task, item.probe)

@@ -1,0 +1,69 @@
+"""Registers on the stack around a handler, each at its place in a pt_regs: all of them, or those that matter at the entry or
+the return of a function. Assembly text (AT&T) that trampolines are put together from.
+
+A pt_regs is 21 words. From the highest address down: ss, sp, flags, cs, ip, orig_ax by hand; rdi, rsi, rdx, rcx, rax, r8, r9,
+r10, r11, rbx, rbp, r12 to r15. What is not kept stays whatever it was: handlers that would look are given all.
+"""
+
+from __future__ import annotations
+
+_ALL = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10", "r11", "rbx", "rbp", "r12", "r13", "r14", "r15")
+_ARGUMENTS = _ALL[:7]
+_RESULTS = ("rdx", "rcx", "rax")
+
+
+def push(registers: tuple[str, ...]) -> str:
+    """Push them, the first one first."""
+    return "\n".join(f"    push %{register}" for register in registers)
+
+
+def pop(registers: tuple[str, ...]) -> str:
+    """Undo `push`."""
+    return "\n".join(f"    pop %{register}" for register in reversed(registers))
+
+
+PUSH_ALL = push(_ALL)
+
+# The image of an entry: a word of padding, then ss, sp, flags, cs, ip, orig_ax by hand, then the registers.
+_ENTRY = """    sub $$8, %rsp
+    push $$$USER_SS
+    push %r11
+    {flags}
+    push $$$USER_CS
+    push $$0
+    push $$0
+"""
+
+KEEP_ENTRY = (
+    _ENTRY.format(flags="pushfq") + PUSH_ALL + "\n    lea 184(%rsp), %rax\n    mov %rax, $REGS_SP(%rsp)\n    cld"
+)
+"""The whole image of an entry: 176 bytes. Uses rax."""
+KEEP_ENTRY_REGS = (
+    _ENTRY.format(flags="push $$$USER_FLAGS")
+    + PUSH_ALL
+    + "\n    lea 184(%rsp), %rdi\n    mov %rdi, $REGS_SP(%rsp)\n    cld"
+)
+"""The same with constant flags, which are dead at an entry; rdi = address of the return slot."""
+GET_ALL = pop(_ALL) + "\n    add $$8, %rsp"
+"""Every register from its image, up to the ip word. Flags are lost."""
+
+KEEP_ARGUMENTS = "    sub $$56, %rsp\n" + push(_ARGUMENTS) + "\n    sub $$64, %rsp"
+"""The registers that arguments come in, in an image of 176 bytes: that of an entry, with room for the others."""
+GET_ARGUMENTS = "    lea 64(%rsp), %rsp\n" + pop(_ARGUMENTS) + "\n    lea 56(%rsp), %rsp"
+"""Undo KEEP_ARGUMENTS. Flags are kept."""
+ENTRY_SP_IP = """    lea 184(%rsp), %r11
+    mov %r11, $REGS_SP(%rsp)
+    lea 5(%rsi), %r11
+    mov %r11, $REGS_IP(%rsp)
+    mov %rsp, %rcx"""
+"""Complete the image of arguments: rsi = the site; rcx = the image. Uses r11."""
+
+KEEP_RESULTS = "    sub $$64, %rsp\n" + push(_RESULTS) + "\n    sub $$80, %rsp"
+"""The registers that results come in, in an image of 168 bytes below the return slot."""
+GET_RESULTS = "    lea 80(%rsp), %rsp\n" + pop(_RESULTS) + "\n    lea 64(%rsp), %rsp"
+"""Undo KEEP_RESULTS. Flags are kept."""
+EXIT_SP_IP = """    lea 176(%rsp), %r11
+    mov %r11, $REGS_SP(%rsp)
+    mov %rdx, $REGS_IP(%rsp)
+    mov %rsp, %rcx"""
+"""Complete the image of results: rdx = the parent; rcx = the image. Uses r11."""

@@ -1,0 +1,202 @@
+"""The trampolines of lists of several native probes, as assembly text (AT&T).
+
+They walk the list as the fast trampolines do with their one probe. Each probe is asked at its turn whether it is plain, and goes
+the complete way alone if it is not (ftrace.hit.several). The call has its node before it is known whether any of them wants it;
+`armed` tells which do.
+"""
+
+SEVERAL = """
+# A site with several native probes, which look at no registers but those that arguments are in.
+#   stack inside: pt_regs (168 bytes), 8 bytes of padding, return into the stub at 176(%rsp), return slot
+#   r9 = the node, r10 = the list, later advanced by an Item for each probe
+#   for the handlers: rdi = probe, rsi = ip, rdx = parent, rcx = pt_regs, r8 = data
+    .globl ftrace_entry_several
+    .p2align 6
+ftrace_entry_several:
+    .cfi_startproc
+    mov %r10d, $LIST(%r11)
+$keep_arguments
+    lea 184(%rsp), %rdx
+    mov $TOP(%r11), %rax
+    cmp %rdx, $FRAME(%rax)
+    jbe 8f
+    lea $NODE(%rax), %r9
+    cmp $LIMIT(%r11), %r9
+    ja 8f
+    cmpl $$0, $CONTEXT(%r11)
+    jne 8f
+    movl $$$SEVERAL, $REC(%r11)
+    cmp %rax, $TOP(%r11)
+    jne 8f
+    mov %r9, $TOP(%r11)
+    mov %rdx, $FRAME(%r9)
+    mov 176(%rsp), %rsi
+    mov 184(%rsp), %rdx
+    mov %r10, $PROBES(%r9)
+    mov %rsi, $STUB(%r9)
+    mov %rdx, $PARENT(%r9)
+    movq $$0, $ARMED(%r9)
+    mov $LIST_WORDS(%r10), %ecx
+    mov $RECORD_IP(%rsi), %rsi
+    test %ecx, %ecx
+    je 1f
+9:  movq $$0, $INLINE_DATA-8(%r9,%rcx,8)
+    dec %ecx
+    jne 9b
+1:
+$entry_sp_ip
+    mov $ITEM_PROBE(%r10), %rdi
+2:  mov $ITEM_COUNTERS(%r10), %eax
+    mov %fs:$TASK, %r11
+    cmpl $$0, $PROBE_FLAGS(%rdi)
+    jne 6f
+    mov $ITEM_TAKES(%r10), %r8
+    add %r8, $TALLY(%r11,%rax)
+    js 5f
+    mov $ITEM_BIT(%r10), %r8
+    or %r8, $ARMED(%r9)
+$item_data
+    call *$ITEM_ENTRY(%r10)
+    test %eax, %eax
+    jne 4f
+3:  add $$$ITEM, %r10
+    mov $ITEM_PROBE(%r10), %rdi
+    test %rdi, %rdi
+    jne 2b
+    mov %fs:$TASK, %r11
+    cmpq $$0, $ARMED(%r9)
+    je 7f
+$get_arguments
+    movq $$0, $REC(%r11)
+    cmp %esp, %esp
+    ret
+4:  cmpq $$0, $ITEM_BIT(%r10)
+    je 3b
+$keep_walk
+    mov %fs:$TASK, %rdi
+    mov %r9, %rsi
+    lea $ITEMS(%r10), %rdx
+    call several_cancel
+$get_walk
+    jmp 3b
+5:  sub %r8, $TALLY(%r11,%rax)
+6:
+$keep_walk
+    mov %r11, %rdi
+    mov %r9, %rsi
+    lea $ITEMS(%r10), %rdx
+    call several_one
+$get_walk
+    jmp 3b
+7:  # nobody waits for the return
+    mov %r11, %rdi
+    mov %r9, %rsi
+    call node_leave
+    mov %fs:$TASK, %r11
+$get_arguments
+    movq $$0, $REC(%r11)
+    test %rsp, %rsp
+    ret
+8:
+$get_arguments
+    jmp ftrace_entry_complete
+
+# Return of a call to such a site. r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results.
+#   stack inside: pt_regs (168 bytes), then the parent in the return slot, where `ret` and unwinders find it
+    .globl ftrace_exit_several
+    .p2align 6
+ftrace_exit_several:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
+    lea -8(%rsp), %rsi
+    cmp %rsi, $FRAME(%r11)
+    jne ftrace_exit_from_list
+    mov %fs:$TASK, %rdi
+    cmpl $$0, $REC(%rdi)
+    jne ftrace_exit_from_list
+    cmpl $$0, $CONTEXT(%rdi)
+    jne ftrace_exit_from_list
+    movl $$$FAST, $REC(%rdi)
+    mov %r10d, $LIST(%rdi)
+    push $PARENT(%r11)
+$keep_results
+    mov $STUB(%r11), %rsi
+    mov $PARENT(%r11), %rdx
+    mov %r11, %r9
+    mov $RECORD_IP(%rsi), %rsi
+$exit_sp_ip
+    add $LIST_LAST(%r10), %r10
+1:  mov $ITEM_BIT(%r10), %rax
+    mov $ITEM_PROBE(%r10), %rdi
+    test %rax, $ARMED(%r9)
+    je 2f
+    testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 2f
+$item_data
+    call *$ITEM_EXIT(%r10)
+2:  sub $$$ITEM, %r10
+    cmp %r10, $PROBES(%r9)
+    jbe 1b
+    mov %fs:$TASK, %r11
+    mov $$$CREDIT_UNIT, %r8
+3:  add $$$ITEM, %r10
+    mov $ITEM_PROBE(%r10), %rdi
+    test %rdi, %rdi
+    je 5f
+    mov $ITEM_BIT(%r10), %rax
+    test %rax, $ARMED(%r9)
+    je 3b
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 6f
+    mov $ITEM_COUNTERS(%r10), %eax
+    add %r8, $TALLY(%r11,%rax)
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    je 3b
+    push %r8  # the pool is shared by now: a signal came in between
+    push %r9
+    push %r10
+    push %r11
+    mov %rdi, %rsi
+    mov %r11, %rdi
+    call pool_donate
+    pop %r11
+    pop %r10
+    pop %r9
+    pop %r8
+    jmp 3b
+5:  cmp %r9, $TOP(%r11)
+    jne 8f
+    sub $$$NODE, %r9
+    mov %r9, $TOP(%r11)
+7:  movq $$0, $REC(%r11)
+$get_results
+    ret
+6:  # the pool is shared
+    lock incq $PROBE_POOL(%rdi)
+    jmp 3b
+8:  # a signal's handler has jumped past calls that it hooked
+    mov %r11, %rdi
+    mov %r9, %rsi
+    call node_leave
+    mov %fs:$TASK, %r11
+    jmp 7b
+"""
+
+NOTHING = """
+# The entry handler of a probe in such a list that has none.
+    .globl ftrace_nothing
+ftrace_nothing:
+    .cfi_startproc
+    xor %eax, %eax
+    ret
+"""
+
+ITEM_DATA = """
+    mov $ITEM_IN_NODE(%r10), %r8d
+    lea (%r9,%r8), %rax
+    test %r8d, %r8d
+    cmovne %rax, %r8"""
+"""r8 = the entry data of an item, or 0 if it has none. Uses rax."""
+
+WALK = ("rsi", "rdx", "rcx", "r8", "r9", "r10")
+"""What is kept while a probe goes the complete way; r8 for the stack's alignment."""
