@@ -6,6 +6,7 @@ patchable entries has 100,000 sections.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -201,3 +202,8 @@ def placed(data: bytes, addresses: Mapping[int, int]) -> bytes:
     for index, address in addresses.items():
         struct.pack_into("<Q", image, headers_offset + index * _SECTION.size + 16, address)
     return bytes(image)
+
+
+def load_base(handle: int) -> int:
+    """The load address of the library with this dlopen handle: the first word of the loader's `struct link_map`."""
+    return ctypes.c_uint64.from_address(handle).value

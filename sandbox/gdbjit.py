@@ -122,12 +122,10 @@ _VALUES = struct.Struct("<QQ")
 def _find_interface() -> _Interface | None:
     from llvmlite.binding import ffi
 
-    from sandbox.libraries import load_base
-
     found = _found_before(Path(ffi.lib._name))
     if not all(found):
         return None
-    base = load_base(ffi.lib._handle)
+    base = elf.load_base(ffi.lib._handle)
     return _Interface(base + found[0], base + found[1])
 
 

@@ -33,11 +33,6 @@ class Image:
     """An ELF image for debuggers, its sections at the addresses where they are; None if they can find it themselves."""
 
 
-def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
-    """By ascending address; of several names for one, a compiler's alias (`fib.localalias`) comes last."""
-    return tuple(sorted(symbols, key=lambda symbol: (symbol.address, "." in symbol.name)))
-
-
 def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:
     """The function that each of `sites` lies in; of several names for one, that which comes first.
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from sandbox import elf
 from sandbox.ehframe import FunctionTable
-from sandbox.image import sorted_symbols
-from sandbox.symbols import Location, Symbol, locate
+from sandbox.symbols import Location, Symbol, locate, sorted_symbols
 
 _PT_LOAD, _PF_X = 1, 1
 _PT_GNU_EH_FRAME = 0x6474E550
@@ -128,11 +127,6 @@ def _library(information: _Information) -> Library:
 def library_at(address: int) -> Library | None:
     """The library whose code `address` lies in; None if in none."""
     return next((library for library in libraries() if address in library), None)
-
-
-def load_base(handle: int) -> int:
-    """The load address of the library with this dlopen handle: the first word of the loader's `struct link_map`."""
-    return ctypes.c_uint64.from_address(handle).value
 
 
 def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:

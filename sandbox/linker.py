@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from sandbox import elf
 from sandbox.codegen import TRIPLE, initialize_llvm, target_machine
-from sandbox.image import Image, drop_aliases, owners, remap, sorted_symbols
+from sandbox.image import Image, drop_aliases, owners, remap
 from sandbox.objectfile import LoadableObject
-from sandbox.symbols import Symbol
+from sandbox.symbols import Symbol, sorted_symbols
 
 if TYPE_CHECKING:
     from llvmlite.binding import ExecutionEngine

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sandbox import elf
 from sandbox.image import Image, drop_aliases, owners, remap
-from sandbox.libraries import load_base, read_symbols
+from sandbox.libraries import read_symbols
 from sandbox.linker import LinkError
 from sandbox.objectfile import patchable_stub
 from sandbox.stubs import NOP5, PATCHABLE_ENTRIES, STUB_SIZE, Flavour
@@ -111,7 +111,7 @@ def open_library(
         handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)._handle
     except OSError as error:
         raise LinkError(f"module {name!r} cannot be opened: {str(error).removeprefix(f'{path}: ')}") from None
-    base = load_base(handle)
+    base = elf.load_base(handle)
     functions, data = _symbols(library, base, name)
     traced = [
         (base + stub, owner)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox import elf
-from sandbox.linetable import LineTable
+
+if TYPE_CHECKING:
+    from sandbox.linetable import LineTable
 
 
 class SourceLine(NamedTuple):
@@ -30,6 +31,10 @@ class _Code:
         self._table: LineTable | None = None
 
     def at(self, address: int) -> SourceLine | None:
+        import linecache
+
+        from sandbox.linetable import LineTable
+
         if self._table is None:
             self._table = LineTable(self._image)
         place = self._table.at(address - self.start)

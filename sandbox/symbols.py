@@ -44,6 +44,11 @@ class Location(NamedTuple):
         return f"{symbol.name}+{self.offset:#x}/{symbol.size:#x} [{symbol.module}]"
 
 
+def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
+    """By ascending address; of several names for one, a compiler's alias (`fib.localalias`) comes last."""
+    return tuple(sorted(symbols, key=lambda symbol: (symbol.address, "." in symbol.name)))
+
+
 _ENCLOSING = 8
 """How many symbols may start inside a function before its end: labels of assembly, aliases."""
 

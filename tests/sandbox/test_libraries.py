@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import memory
-from sandbox.libraries import libraries, library_at, load_base, read_symbols
+from sandbox import elf, memory
+from sandbox.libraries import libraries, library_at, read_symbols
 
 
 def address_of(function) -> int:
@@ -51,7 +51,7 @@ def test_symbols_have_the_addresses_that_the_loader_gives(libc):
 
 
 def test_the_load_base_of_a_handle(libc):
-    assert load_base(ctypes.CDLL(libc.path.name)._handle) == libc.base
+    assert elf.load_base(ctypes.CDLL(libc.path.name)._handle) == libc.base
 
 
 def test_a_library_without_a_file_has_no_symbols():
