@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import weakref
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.hit.records import Probe
 from sandbox import tasks
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from sandbox.native_image import NativeImage
 
 
-@dataclass
-class Counts:
+class Counts(NamedTuple):
     """What a probe has counted, over all threads. `missed_*` are the causes; their sum is nmissed."""
 
     hits: int = 0
@@ -30,10 +28,10 @@ class Counts:
     @property
     def missed(self) -> int:
         """All misses."""
-        return sum(getattr(self, field.name) for field in fields(self) if field.name.startswith("missed_"))
+        return sum(self) - self.hits
 
 
-_CAUSES = tuple(field.name for field in fields(Counts) if field.name not in ("hits", "missed_task"))
+_CAUSES = tuple(name for name in Counts._fields if name not in ("hits", "missed_task"))
 
 
 class CounterLines:

@@ -6,17 +6,14 @@ process as it always would.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sandbox.source_lines import SourceLine
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """How calls are guarded: `entry(address)` is what to call instead of a function; `check()` raises after a fault."""
 
     entry: Callable[[int], int]
@@ -58,6 +55,8 @@ class SandboxFault(RuntimeError):
         super().__init__(self._sentence())
 
     def _sentence(self) -> str:
+        import signal
+
         place = f"{'a probe handler at ' if self.probe else ''}{self.location}"
         accessed = f" accessing {self.address:#x}" if self.signal in (signal.SIGSEGV, signal.SIGBUS) else ""
         inside = f", inside {' < '.join(self.shadow_stack)}" if self.shadow_stack else ""

@@ -18,7 +18,6 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -82,20 +81,18 @@ def _mprotect(address: int, size: int, prot: int) -> None:
         raise OSError(code, f"mprotect of {size} bytes at {address:#x}: {os.strerror(code)}")
 
 
-@dataclass(eq=False)
 class TextMapping:
     """Executable pages and their writable alias.
 
     `base` and `size` are page-aligned, in bytes; `name` is what /proc/self/maps shows after `memfd:`.
     """
 
-    base: int
-    size: int
-    name: str
-    _alias: int = field(repr=False)
-    _writers: int = field(default=0, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, base: int, size: int, name: str, alias: int) -> None:
+        self.base = base
+        self.size = size
+        self.name = name
+        self._alias = alias
+        self._writers = 0
         live_until_unmapped(self)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ def count(number: int, noun: str) -> str:
 
 def causes(counts: Counts) -> dict[str, int]:
     """Cause of misses -> how many; only those that occurred."""
-    found = {_CAUSES.get(name, name): getattr(counts, name) for name in (field.name for field in fields(counts))}
+    found = {_CAUSES.get(name, name): value for name, value in counts._asdict().items()}
     return {cause: number for cause, number in found.items() if number and cause != "hits"}
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 from .types import Array, Function, Named, Pointer, Type, as_type, fn
 
 
-@dataclass(frozen=True)
 class Namespace(Mapping[str, Any]):
     """The names that a declaration can see: its closure or enclosing frame, its module, the builtins."""
 
-    globals: Mapping[str, Any]
-    locals: Mapping[str, Any]
+    def __init__(self, globals: Mapping[str, Any], locals: Mapping[str, Any]) -> None:
+        self.globals = globals
+        self.locals = locals
 
     def __getitem__(self, name: str) -> Any:
         for names in (self.locals, self.globals, builtins.__dict__):

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 from typing import Any
 
 from .annotations import Namespace, resolve
 from .types import Array, Bool, Function, Int, Type, as_type
 
 
-@dataclass(frozen=True)
 class Const:
     """A named integer of a fixed type; usable as an int outside native functions through `.value`."""
 
-    type: Int
-    value: int
+    def __init__(self, type_: Int, value: int) -> None:
+        self.type = type_
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"const({self.type}, {self.value})"
 
     def __index__(self) -> int:
         return self.value
 
 
-@dataclass(frozen=True, eq=False)
 class Declared:
     """A symbol with a type that is resolved where it is first used."""
 
-    annotation: Any
-    namespace: Namespace = field(repr=False)
+    def __init__(self, annotation: Any, namespace: Namespace, symbol: str) -> None:
+        self.annotation = annotation
+        self.namespace = namespace
+        self.symbol = symbol
 
     @property
     def type(self) -> Type:
@@ -34,20 +37,21 @@ class Declared:
         return resolve(self.annotation, self.namespace)
 
 
-@dataclass(frozen=True, eq=False)
 class Extern(Declared):
     """A symbol that something else defines: a C function, module assembly, another unit."""
 
-    symbol: str = ""
-    cc: str = "c"
+    cc = "c"
+    """The calling convention."""
 
 
-@dataclass(frozen=True, eq=False)
 class GlobalVariable(Declared):
     """A variable of the unit that uses it. `symbol` is empty when the unit names it after its variable."""
 
-    initial: int | tuple[int, ...] = 0
-    symbol: str = ""
+    def __init__(
+        self, annotation: Any, namespace: Namespace, initial: int | tuple[int, ...] = 0, symbol: str = ""
+    ) -> None:
+        super().__init__(annotation, namespace, symbol)
+        self.initial = initial
 
 
 class Callee:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import ast
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a piece of source comes from: the file's name and its lines, without line ends."""
 
     filename: str
@@ -18,8 +19,7 @@ class Origin:
         return self.lines[line - 1] if 0 < line <= len(self.lines) else ""
 
 
-@dataclass(frozen=True)
-class At:
+class At(NamedTuple):
     """A stretch of source: first line and column, last line and the column after it (1-based, in UTF-8 bytes)."""
 
     line: int

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from . import source
 from .annotations import Namespace
 from .declarations import Callee
-from .errors import NativeError, Origin
+from .errors import NativeError
 from .types import Function, Type
 
 # The front end is imported where something is checked: a process that finds its objects in the cache never needs it.
 if TYPE_CHECKING:
+    import ast
+
+    from .errors import Origin
     from .tree import TypedFunction
 
 Python = TypeVar("Python", bound=Callable[..., Any])
 CONVENTIONS = ("c", "preserve_most", "preserve_all")
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """How a function is compiled: see `native`."""
 
     name: str = ""
@@ -138,6 +137,8 @@ class NativeFunction(Callee):
 
     @cached_property
     def _source(self) -> tuple[Origin, ast.FunctionDef]:
+        from . import source
+
         return source.find(self.__wrapped__)
 
     @cached_property
@@ -211,6 +212,8 @@ def check_now(function: NativeFunction) -> bool:
 
     Raises NativeError.
     """
+    from . import source
+
     try:
         function.check()
     except NativeError as error:

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 ORDERS = ("relaxed", "acquire", "release", "acq_rel", "seq_cst")
 
 
-@dataclass(frozen=True)
 class Intrinsic:
     """An operation that exists only in compiled code.
 
@@ -21,18 +19,18 @@ class Intrinsic:
     `result` is `value` (what the address points to), `same` (the type of the first argument), or a type's name.
     """
 
-    name: str
-    shape: str
-    result: str
-    order: str = ""
-    orders: tuple[str, ...] = ORDERS
+    def __init__(self, name: str, shape: str, result: str, order: str = "", orders: tuple[str, ...] = ORDERS) -> None:
+        self.name = name
+        self.shape = shape
+        self.result = result
+        self.order = order
+        self.orders = orders
 
     def __call__(self, *_arguments: Any) -> Any:
         """Raises TypeError: there is no Python meaning for this."""
         raise TypeError(f"{self.name}() works only inside a @native function")
 
 
-@dataclass(frozen=True)
 class Construct(Intrinsic):
     """A call form with rules of its own, checked by the method of the same name in `calls`."""
 

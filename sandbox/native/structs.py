@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import inspect
 import sys
 from collections.abc import Mapping
 from functools import cached_property
@@ -23,6 +22,8 @@ class Struct(Type):
         self.name = name
         self._annotations = dict(annotations)
         self._namespace = namespace
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
     def __str__(self) -> str:
         return self.name
@@ -103,7 +104,7 @@ def struct(cls: type) -> Any:
     """
     if not isinstance(cls, type):
         raise TypeError(f"@struct takes a class, not {cls!r}")
-    annotations = inspect.get_annotations(cls)
+    annotations = cls.__annotations__
     if not annotations:
         raise TypeError(f"struct {cls.__name__} declares no fields: write `name: type` lines")
     if cls.__bases__ not in ((object,), (Structure,)):

@@ -5,12 +5,23 @@ Every type knows its size and alignment in bytes, as the C compiler of x86-64 Li
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 
 class Type:
-    """A type of the language. Types are immutable and compare by structure (structs: by identity)."""
+    """A type of the language. Types are never changed and compare by structure (structs: by identity).
+
+    No dataclasses here and in what else every start of a runtime imports: making one takes half a millisecond.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"<native type {self}>"
 
     @property
     def size(self) -> int:
@@ -28,12 +39,12 @@ class Type:
         return False
 
 
-@dataclass(frozen=True)
 class Int(Type):
     """A two's complement integer of 8, 16, 32 or 64 bits; arithmetic wraps around."""
 
-    bits: int
-    signed: bool
+    def __init__(self, bits: int, signed: bool) -> None:
+        self.bits = bits
+        self.signed = signed
 
     def __str__(self) -> str:
         return f"{'i' if self.signed else 'u'}{self.bits}"
@@ -70,7 +81,6 @@ class Int(Type):
         return value - (1 << self.bits) if value > self.maximum else value
 
 
-@dataclass(frozen=True)
 class Bool(Type):
     """True or False; one byte in memory, 0 or 1."""
 
@@ -90,7 +100,6 @@ class Bool(Type):
         return True
 
 
-@dataclass(frozen=True)
 class Void(Type):
     """No value: what a function without a result returns."""
 
@@ -98,7 +107,6 @@ class Void(Type):
         return "void"
 
 
-@dataclass(frozen=True)
 class _Address(Type):
     @property
     def size(self) -> int:
@@ -113,33 +121,33 @@ class _Address(Type):
         return True
 
 
-@dataclass(frozen=True)
 class Pointer(_Address):
     """The address of a `target`, of any alignment."""
 
-    target: Type
+    def __init__(self, target: Type) -> None:
+        self.target = target
 
     def __str__(self) -> str:
         return f"ptr[{self.target}]"
 
 
-@dataclass(frozen=True)
 class Function(_Address):
     """The address of a C function that takes `parameters` and returns `result`."""
 
-    result: Type
-    parameters: tuple[Type, ...]
+    def __init__(self, result: Type, parameters: tuple[Type, ...]) -> None:
+        self.result = result
+        self.parameters = parameters
 
     def __str__(self) -> str:
         return f"fn[{', '.join(map(str, (self.result, *self.parameters)))}]"
 
 
-@dataclass(frozen=True)
 class Array(Type):
     """`count` elements one after the other."""
 
-    element: Type
-    count: int
+    def __init__(self, element: Type, count: int) -> None:
+        self.element = element
+        self.count = count
 
     def __str__(self) -> str:
         return f"array[{self.element}, {self.count}]"
@@ -153,7 +161,6 @@ class Array(Type):
         return self.element.align
 
 
-@dataclass(frozen=True)
 class Literal(Type):
     """An integer that has no width yet; it takes the type of its context."""
 
@@ -161,7 +168,6 @@ class Literal(Type):
         return "an integer literal"
 
 
-@dataclass(frozen=True)
 class Null(Type):
     """The type of `null` before its context says which pointer it is."""
 
@@ -169,11 +175,11 @@ class Null(Type):
         return "null"
 
 
-@dataclass(frozen=True)
 class Named(Type):
     """A type that was written as a string, to be looked up when it is used: `ptr["Node"]`."""
 
-    name: str
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def __str__(self) -> str:
         return self.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sandbox import memory
 
@@ -19,8 +19,7 @@ _CPUID = bytes.fromhex("534989d089f889f10fa24189004189580441894808418950 0c5bc3"
 _XGETBV = bytes.fromhex("31c90f01d048c1e2204809d0c3")
 
 
-@dataclass(frozen=True)
-class SaveArea:
+class SaveArea(NamedTuple):
     """`instruction` ('xsavec' or 'xsave'), `mask` of components, and `size` in bytes of the area (64-byte aligned).
 
     `register`: the widest vector registers, 'xmm', 'ymm' or 'zmm'. `tells_use`: XGETBV(1) says which components are in use.
