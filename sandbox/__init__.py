@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from sandbox.module import unregister_module_notifier as unregister_module_notifier
     from sandbox.native_program import function as function
     from sandbox.symbols import symbol_table as symbol_table
+
+IMPORTED = time.time_ns()
+"""When this package was first imported, in nanoseconds since 1970: modules that define something were loaded later."""
 
 _HOMES = {
     "adopt": "adoption",

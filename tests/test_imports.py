@@ -76,3 +76,21 @@ def test_a_package_alone_is_light(package):
     source = f"import sys, {package}; print({heavy})"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+_START = """
+import sandbox, sys
+sandbox.IMPORTED += 10**10  # whatever was edited just now
+from ftrace.runtime import runtime
+runtime()
+print(*sys.modules)
+"""
+
+
+def test_the_runtime_starts_from_the_cache_without_its_sources_and_without_what_makes_classes_slowly():
+    for _ in range(2):
+        command = [sys.executable, "-c", _START]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    heavy = {"inspect", "dataclasses", "ast", "linecache", "capstone", "elftools", "click"}
+    heavy |= {"sandbox.native.fingerprint", "sandbox.native.frontend", "ftrace.hit.assembly", "sandbox.libraries"}
+    assert heavy & set(done.stdout.split()) == set()

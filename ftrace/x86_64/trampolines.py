@@ -353,7 +353,7 @@ ftrace_entry_none:
 def assembly(constants: Mapping[str, int | str]) -> str:
     """All trampolines, without their call frame information (x86_64.callframes).
 
-    `constants` gives the field offsets and sizes that the text names (see `ftrace.runtime`).
+    `constants` gives the field offsets and sizes that the text names (see `ftrace.hit.assembly`).
     """
     blocks = {
         "save": images.push(_SAVED),

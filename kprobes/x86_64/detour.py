@@ -157,7 +157,7 @@ unrecoverable_message_end:
 
 
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """The text; `constants` gives what it names (kprobes.hit.runtime)."""
+    """The text; `constants` gives what it names (kprobes.hit.assembly)."""
     blocks: dict[str, int | str] = {
         "push_image": "\n".join(f"    push %{register}" for register in _IMAGE),
         "pop_image": "\n".join(f"    pop %{register}" for register in reversed(_IMAGE)),

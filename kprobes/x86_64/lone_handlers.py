@@ -205,7 +205,7 @@ _AFTER = "    pop $REGS_IP(%rcx)"
 
 
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """The routines; `constants` gives what the text names (kprobes.hit.runtime)."""
+    """The routines; `constants` gives what the text names (kprobes.hit.assembly)."""
     shared = {"begin": _BEGIN, "running": _RUNNING, "finish": _FINISH, "misses": _MISSES}
     entries = (("kretprobe_lone", "", ""), ("kretprobe_lone_regs", _BEFORE, _AFTER))
     texts = [_with(text, shared) for text in (_KPROBE, _BARE, _RETURN)]

@@ -191,7 +191,7 @@ _NONE = {
 
 
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """All routines; `constants` gives what they name (kprobes.hit.runtime)."""
+    """All routines; `constants` gives what they name (kprobes.hit.assembly)."""
     others = [register for register in REGISTERS if register not in ("rax", "rcx", "rdx")]
     save = "\n".join(f"    mov %{register}, {REGISTERS[register]}(%rsp)" for register in others)
     all_but_rax = [register for register in REGISTERS if register != "rax"]

@@ -21,7 +21,7 @@ def ir(unit: Unit) -> str:
     first = functions[0].filename if functions else unit.name
     module = ModuleText(Metadata(unit.name, first), symbols, unit.checked)
     texts = [_definition(unit, module, function, symbols[function]) for function in functions]
-    return module.text(unit.name, unit.annotate(unit.assembly), texts, unit.llvm)
+    return module.text(unit.name, unit.assembly_text, texts, unit.llvm)
 
 
 def _definition(unit: Unit, module: ModuleText, function: NativeFunction, symbol: str) -> str:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-from .fingerprint import fingerprint
+from .known import ObjectCache, fingerprint
 from .module import TRIPLE
 from .unit import Unit
-
-
-class ObjectCache(Protocol):
-    """Where compiled objects are kept between processes."""
-
-    def get(self, key: str) -> bytes | None:
-        """What is kept under *key*; None if nothing is."""
-
-    def put(self, key: str, data: bytes) -> None:
-        """Keeps *data* under *key*."""
 
 
 def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> bytes:
@@ -27,7 +17,7 @@ def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> 
     """
     if cache is None:
         return compile_ir(unit.ir(), opt)
-    key = fingerprint(unit, opt)
+    key = fingerprint(unit, opt, cache)
     data = cache.get(key)
     if data is None:
         data = compile_ir(unit.ir(), opt)
@@ -37,7 +27,7 @@ def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> 
 
 def unit_ir(unit: Unit, cache: ObjectCache) -> str:
     """`unit.ir()`, from the cache if it is there; then nothing is parsed or checked. Raises NativeError."""
-    key = fingerprint(unit, "ir")
+    key = fingerprint(unit, "ir", cache)
     data = cache.get(key)
     if data is None:
         text = unit.ir()

@@ -11,7 +11,7 @@ import hashlib
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,27 +30,13 @@ _WORD = re.compile(r"[^\W\d]\w*")
 
 def fingerprint(unit: Unit, form: int | str = 2) -> str:
     """The key of what `compile_unit(unit, form)` makes, or another form of the unit: 64 hexadecimal digits."""
-    options = (
-        unit.name,
-        unit.assembly,
-        _text_of(unit.annotate),
-        unit.bounded,
-        unit.checked,
-        unit.red_zone,
-        unit.llvm,
-        form,
-    )
-    digest = hashlib.sha256(repr((_compiler(), options, [function.name for function in unit.functions])).encode())
+    names = [function.name for function in unit.functions]
+    whole = (_compiler(), unit.options, unit.assembly_text, unit.llvm, form, names)
+    digest = hashlib.sha256(repr(whole).encode())
     for line in _Reader().read(unit.functions):
         digest.update(line.encode("utf-8", "surrogateescape"))
         digest.update(b"\0")
     return digest.hexdigest()
-
-
-def _text_of(function: Callable[[str], str]) -> str:
-    """The source of the module that a function is in; '' for a built-in one."""
-    file = getattr(sys.modules[function.__module__], "__file__", None)
-    return Path(file).read_text("utf-8") if file else ""
 
 
 @cache

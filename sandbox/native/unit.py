@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from .function import NativeFunction
 from .structs import Struct
+
+
+class Assembly(NamedTuple):
+    """Assembly that is made when it is needed, which is `make(*inputs)`: it goes by the inputs and our own files alone."""
+
+    make: Callable[..., str]
+    inputs: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.make.__module__}.{self.make.__qualname__}{self.inputs}"
 
 
 class Unit:
     """Functions that become one LLVM module.
 
     *functions* are its entry points: visible under their own names. What they reach comes along and stays internal.
-    *assembly* is text for LLVM's assembler in the same module; at a wrong line LLVM ends the process. *annotate* makes that
-    text of it when the unit is compiled.
+    *assembly* is text for LLVM's assembler in the same module; at a wrong line LLVM ends the process.
     *features*: `no_sse` (nothing but general registers).
     *bounded* is False for a unit whose loops are trusted to end.
     *checked* compares every index into an array of known length with that length; one outside becomes 0.
@@ -31,8 +41,7 @@ class Unit:
         features: str = "no_sse",
         bounded: bool = True,
         checked: bool = False,
-        assembly: str = "",
-        annotate: Callable[[str], str] = str,
+        assembly: str | Assembly = "",
         red_zone: bool = True,
         llvm: str = "",
     ) -> None:
@@ -42,11 +51,20 @@ class Unit:
         self.functions: list[NativeFunction] = []
         self.add(*functions)
         self.assembly = assembly
-        self.annotate = annotate
         self.bounded = bounded
         self.checked = checked
         self.red_zone = red_zone
         self.llvm = llvm
+
+    @property
+    def options(self) -> tuple[str, bool, bool, bool]:
+        """What else than the functions and texts decides over the object."""
+        return self.name, self.bounded, self.checked, self.red_zone
+
+    @cached_property
+    def assembly_text(self) -> str:
+        """The assembly, made if it was not given as text."""
+        return self.assembly.make(*self.assembly.inputs) if isinstance(self.assembly, Assembly) else self.assembly
 
     def add(self, *functions: Callable[..., Any]) -> None:
         """Adds entry points. Raises TypeError for what is not a native function."""

@@ -1,0 +1,61 @@
+"""The assembly of the runtime: the trampolines, with the offsets, sizes and flags that they name filled in."""
+
+from __future__ import annotations
+
+from ftrace.hit import dispatch, several
+from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
+from ftrace.hit.recursion import FAST
+from ftrace.x86_64 import stubs, trampolines
+from ftrace.x86_64.callframes import with_call_frames
+from ftrace.x86_64.guarded_read import GUARDED_READ
+from ftrace.x86_64.vector_reads import VECTOR_READS
+from sandbox import signals, tasks
+from sandbox.x86_64.vectors import SaveArea
+
+
+def text(task_offset: int, area: SaveArea) -> str:
+    """All of it, for tasks at `task_offset` from %fs and vectors that are saved as `area` says."""
+    trampolines_text = trampolines.assembly(_constants(task_offset, area))
+    return with_call_frames(trampolines_text + signals.RESTORER + GUARDED_READ + VECTOR_READS)
+
+
+def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
+    """What the assembly names: field offsets and sizes."""
+    task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
+    first_item = ProbeList.offset("items")
+    return {
+        "TASK": task_offset, "REC": task.offset("rec"), "LIST": task.offset("list"),
+        "TOP": task.offset("top"), "LIMIT": task.offset("limit"),
+        "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
+        "PROBES": node.offset("probes"), "INLINE_DATA": node.offset("inline_data"),
+        "NODE": tasks.NODE, "TALLY": counters.offset("tally"),
+        "CREDIT_UNIT": tasks.CREDIT_UNIT, "HIT_WITH_CREDIT": tasks.HIT_WITH_CREDIT, "LIST_WORDS": ProbeList.offset("data_words"),
+        "ITEM_PROBE": first_item + item.offset("probe"), "ITEM_ENTRY": first_item + item.offset("entry"),
+        "ITEM_EXIT": first_item + item.offset("exit"), "ITEM_COUNTERS": first_item + item.offset("counters"),
+        "ITEMS": first_item, "ITEM": item.size, "ITEM_BIT": first_item + item.offset("bit"),
+        "ITEM_TAKES": first_item + item.offset("takes"), "ITEM_IN_NODE": first_item + item.offset("in_node"),
+        "LIST_LAST": ProbeList.offset("last"), "ARMED": node.offset("armed"), "CONTEXT": task.offset("context"),
+        "SEVERAL": several.SEVERAL,
+        "PROBE_FLAGS": 0, "PROBE_POOL": Probe.offset("pool_shared"),
+        "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
+        "RECORD_IP": -stubs.RETURN_POINT,
+        "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
+        "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),
+        **_guard_offsets(), "USER_SS": 0x2B, "USER_FLAGS": 0x246, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
+        "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
+        "VECTORS": task.offset("vectors"), "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8,
+        "XSAVE_MASK": area.mask, "XSAVE": area.instruction, "VECTOR": area.register,
+        "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
+    }  # fmt: skip
+
+
+def _guard_offsets() -> dict[str, int]:
+    task, guard = tasks.Task, tasks.Guard
+    fields = {"TARGET": "target", "PARENT": "parent", "SP": "sp", "NODES": "top", "REC": "rec", "BX": "bx", "BP": "bp"}
+    fields |= {name.upper(): name for name in ("r12", "r13", "r14", "r15")}
+    found = {f"GUARD_{name}": guard.offset(field) for name, field in fields.items()}
+    return found | {
+        "GUARD_TOP": task.offset("guard"),
+        "GUARD_END": task.offset("guard_end"),
+        "GUARD_SIZE": guard.size,
+    }
