@@ -31,6 +31,7 @@ from sandbox.native.unit import Assembly
 from sandbox.native_image import NativeImage
 from sandbox.once import once
 from sandbox.thread_key import ThreadKey
+from sandbox.thread_stack import main_stack
 from sandbox.x86_64.vectors import SaveArea, save_area
 
 FUNCTIONS = (
@@ -94,6 +95,7 @@ class Runtime:
         self.image.variable("tasks_slab").value = self.slab
         self.image.variable("task_offset").value = self.key.offset
         self.image.variable("task_key").value = self.key.number
+        self._tell_stacks()
         self.image.variable("barrier_page").value = memory.barrier_page()
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
@@ -133,6 +135,12 @@ class Runtime:
             return bool(self.image.call("quiesce", 0, 0))
         replaced = (ctypes.c_uint64 * (len(lists) + 1))(*lists)
         return bool(self.image.call("quiesce", ctypes.addressof(replaced), len(lists)))
+
+    def _tell_stacks(self) -> None:
+        start, end = main_stack()
+        stacks = {"stack_field": self.key.stack_field, "main_stack": start, "main_stack_size": end - start}
+        for name, value in stacks.items():
+            self.image.variable(name).value = value
 
     def _after_fork(self) -> None:
         """Only the forking thread lives on in the child: its record goes on, the others' nodes go back to their pools."""

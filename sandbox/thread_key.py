@@ -10,6 +10,7 @@ import ctypes
 import threading
 
 from sandbox import memory
+from sandbox.thread_stack import find_field
 
 _DESCRIPTOR_SIZE = 0x900
 _MAGIC = 0x5EED_F00D_0000_0000
@@ -26,7 +27,8 @@ _DESTRUCTOR_AT = 16
 class ThreadKey:
     """A pthread key.
 
-    `offset`: where each thread has its value, in bytes from %fs; `number`: the key, for pthread_setspecific.
+    `offset`: where each thread has its value, in bytes from %fs; `number`: the key, for pthread_setspecific; `stack_field`:
+    where each thread but the first has the start and the size of its stack, or 0.
     Raises OSError if this C library keeps thread-specific values elsewhere.
     """
 
@@ -37,6 +39,7 @@ class ThreadKey:
         self._thread_pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(self._code.base)
         self.number = self._create()
         self.offset = self._discover()
+        self.stack_field = 0
         self._verify()
 
     def set_destructor(self, address: int) -> None:
@@ -71,6 +74,7 @@ class ThreadKey:
             _libc.pthread_setspecific(self.number, _MAGIC + 1)
             seen.append(self._read(self.offset))
             _libc.pthread_setspecific(self.number, 0)
+            self.stack_field = find_field(self._read, _DESCRIPTOR_SIZE)
 
         thread = threading.Thread(target=look)
         thread.start()

@@ -1,19 +1,22 @@
 """Which stack a return slot lies on: coroutines and signal handlers have stacks of their own.
 
 Asked only where a newer call of a thread stands above an older one, which on one stack means that the older one never
-returned.
+returned. The thread's own stack is known exactly; of two slots elsewhere it is not known whether they share one.
 """
 
 from __future__ import annotations
 
-from sandbox.native import addressof, array, bool_, cast, i64, native, syscall, u64, zeroed
+from sandbox.native import addressof, array, bool_, cast, global_var, i64, native, read_fs, syscall, u64, zeroed
 
 _SYS_RT_SIGPROCMASK, _SYS_SIGALTSTACK = 14, 131
 _EFAULT = -14
-_PAGE = 4096
 _ON_STACK = 1
-LARGEST = 1 << 22
-"""Slots further apart than this, in bytes, are taken to be on different stacks."""
+
+stack_field = global_var(u64, 0, name="stack_field")
+"""Where a thread has the lowest address of its stack, in bytes from %fs, and behind it the size; 0 if that is not known."""
+main_stack = global_var(u64, 0, name="main_stack")
+main_stack_size = global_var(u64, 0, name="main_stack_size")
+"""Those of the thread that has neither: the first of the process."""
 
 
 @native
@@ -34,13 +37,17 @@ def beyond_signal_stack(address: u64) -> bool_:
 
 
 @native
+def on_own_stack(address: u64) -> bool_:
+    """Whether `address` is in the memory that this thread was started with as its stack."""
+    start = read_fs(stack_field)
+    size = read_fs(stack_field + 8)
+    if start == 0:
+        start = main_stack
+        size = main_stack_size
+    return address - start < size
+
+
+@native
 def on_one_stack(low: u64, high: u64) -> bool_:
-    """Whether there is nothing but readable memory between two slots, of which `high` is on the running stack."""
-    if high - low > LARGEST or beyond_signal_stack(low):
-        return False
-    page = low
-    while page < high:
-        if not readable(page):
-            return False
-        page += _PAGE
-    return True
+    """Whether two slots, of which `high` is on the running stack, are known to be on the same one: the thread's own."""
+    return stack_field != 0 and on_own_stack(low) and on_own_stack(high) and not beyond_signal_stack(low)

@@ -422,10 +422,6 @@ static long rounds(long n) {
 
 
 @needs_cc
-@pytest.mark.xfail(
-    strict=True,
-    reason="a coroutine's stack right below the thread's, without a guard page, is taken for the same stack",
-)
 @isolated
 def test_other_stacks_a_coroutine_whose_stack_adjoins_the_threads():
     module = load_c(MALLOCED_STACKS)
@@ -433,6 +429,128 @@ def test_other_stacks_a_coroutine_whose_stack_adjoins_the_threads():
     _, probe = counting(["leaf", "yields", "resume"], nr_maxactive=16)
     with probe:
         assert module["on_adjacent_stacks"](100) == expected
+
+
+TWO_COROUTINES = r"""
+#include <ucontext.h>
+static ucontext_t outside, inside[2];
+static char stacks[2][65536] __attribute__((aligned(4096)));
+static volatile long given;
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
+__attribute__((noipa)) long yields(long i) { given = leaf(i); swapcontext(&inside[i], &outside); return given + i; }
+static void body(int i) { for (;;) given = yields(i) + leaf(i); }
+__attribute__((noipa)) long resume(long i) { swapcontext(&outside, &inside[i]); return leaf(given); }
+long rounds(long n) {
+    long sum = 0;
+    for (int i = 0; i < 2; i++) {
+        getcontext(&inside[i]);
+        inside[i].uc_stack.ss_sp = stacks[i]; inside[i].uc_stack.ss_size = sizeof stacks[i];
+        makecontext(&inside[i], (void (*)(void))body, 1, i);
+    }
+    for (long i = 0; i < n; i++) sum += resume(i % 2) + resume(i % 3 % 2);
+    return sum;
+}
+"""
+
+
+@needs_cc
+@pytest.mark.parametrize("first", [True, False])
+@isolated
+def test_other_stacks_two_coroutines_side_by_side(first):
+    """In the process's first thread and in another: each coroutine's calls wait while the other's come and go."""
+    import threading
+
+    import fprobe
+
+    module = load_c(TWO_COROUTINES)
+    expected = module["rounds"](500)
+
+    def run():
+        assert module["rounds"](500) == expected
+        done.append(1)
+
+    done = []
+    for handlers in ({"exit": lambda *hit: None}, {"action": fprobe.Stat()}):
+        with fprobe.attach(["leaf", "yields", "resume"], nr_maxactive=16, **handlers) as probe:
+            if first:
+                run()
+            else:
+                thread = threading.Thread(target=run)
+                thread.start()
+                thread.join()
+        assert probe.counts.missed == 0
+    assert done == [1, 1]
+
+
+DEEP = r"""
+#include <setjmp.h>
+static jmp_buf back;
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
+__attribute__((noipa)) long deep(long n) {
+    char room[1 << 16];
+    room[n & 0xffff] = n;
+    if (!n) longjmp(back, 1);
+    return deep(n - 1) + *(volatile char *)room; }
+long jumps(long n) { for (volatile long i = 0; i < n; i++) { if (!setjmp(back)) deep(100); leaf(i); } return n; }
+"""
+
+
+@needs_cc
+@isolated
+def test_longjmp_over_more_stack_than_any_limit():
+    """6.5 MB of frames are left at once; none of their nodes stays."""
+    import threading
+
+    import fprobe
+    from ftrace.tracer import tracer
+
+    module = load_c(DEEP)
+    seen = []
+
+    def run():
+        module["jumps"](5)
+        seen.append(module["jumps"](5))
+        seen.append(tracer().runtime.shadow_ips())
+
+    threading.stack_size(16 << 20)
+    with fprobe.attach(["deep", "leaf"], action=fprobe.Stat(), nr_maxactive=101) as probe:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert seen == [5, []] and probe.counts.missed == 0
+
+
+@isolated
+def test_other_stacks_where_a_threads_own_is_known():
+    import ctypes
+    import threading
+    from pathlib import Path
+
+    from ftrace.runtime import runtime
+    from sandbox.thread_stack import main_stack, own_stack
+
+    field = runtime().key.stack_field
+    libc = ctypes.CDLL(None)
+    libc.pthread_self.restype = ctypes.c_uint64
+    seen = []
+
+    def words():
+        start, size = (ctypes.c_uint64 * 2).from_address(libc.pthread_self() + field)
+        return start, start + size
+
+    def look():
+        seen.append((words(), own_stack()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    (start, end), (without_guard, same_end) = seen[0]
+    assert field and end == same_end and 0 <= without_guard - start <= 1 << 16
+    assert words()[0] == 0  # the first thread's is elsewhere, and may grow downwards
+    line = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[stack]"))
+    start, end = (int(part, 16) for part in line.split()[0].split("-"))
+    low, high = main_stack()
+    assert low < start < high <= end
 
 
 @isolated
