@@ -94,3 +94,26 @@ def test_the_runtime_starts_from_the_cache_without_its_sources_and_without_what_
     heavy = {"inspect", "dataclasses", "ast", "linecache", "capstone", "elftools", "click"}
     heavy |= {"sandbox.native.fingerprint", "sandbox.native.frontend", "ftrace.hit.assembly", "sandbox.libraries"}
     assert heavy & set(done.stdout.split()) == set()
+
+
+_HANDLER = """
+import sys
+import fprobe
+from fprobe.native_handler import compiled
+
+@fprobe.native
+def handler(fp, ip, ret_ip, regs, data):
+    return 0
+
+compiled(handler, False)
+print(*sys.modules)
+"""
+
+
+def test_a_handler_from_the_cache_is_not_checked_again(tmp_path):
+    file = tmp_path / "handler.py"
+    file.write_text(_HANDLER)
+    for _ in range(2):
+        done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, check=True)
+    heavy = {"sandbox.native.frontend", "sandbox.native.tree", "sandbox.native.backend"}
+    assert heavy & set(done.stdout.split()) == set()

@@ -109,9 +109,9 @@ class NativeFunction(Callee):
     @cached_property
     def signature(self) -> Function:
         """The function's type. Raises NativeError for a parameter without a type."""
-        from . import frontend
+        from .signature import signature
 
-        return frontend.signature(*self._source, self.namespace)
+        return signature(*self._source, self.namespace)
 
     @cached_property
     def typed(self) -> TypedFunction:

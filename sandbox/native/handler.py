@@ -65,9 +65,9 @@ class HandlerFunction(NativeFunction):
     @cached_property
     def signature(self) -> Function:
         """The handler's type. Raises NativeError for a type that is wrong."""
-        from . import frontend
+        from .signature import signature
 
-        return frontend.signature(*self._source, self.namespace, self._parameters, self._assumed_result)
+        return signature(*self._source, self.namespace, self._parameters, self._assumed_result)
 
     @cached_property
     def typed(self) -> TypedFunction:
