@@ -261,6 +261,18 @@ def test_ft48_what_a_handler_writes_to_sp_and_orig_ax_is_ignored(program, return
     assert left == ([2, 3] if returns else []) and probe.fp.errors.first is None
 
 
+def test_ft36_ft39_fp20_fp43_what_the_kernel_warns_of_is_raised_and_not_logged(program, on_leaf, caplog):
+    fp = fprobe.fprobe(lambda *hit: 0)
+    refused(errno.EBUSY, unregister, on_leaf)
+    register_ftrace_function(on_leaf)
+    refused(errno.EBUSY, register_ftrace_function, on_leaf)
+    fprobe.register_fprobe(fp, "other")
+    refused(errno.EBUSY, fprobe.register_fprobe, fp, "other")
+    fprobe.unregister_fprobe(fp)
+    refused(errno.EBUSY, fprobe.unregister_fprobe, fp)
+    assert not caplog.records and is_patched(program, "leaf") and not is_patched(program, "other")
+
+
 def test_ft41_ft12_a_trampoline_of_its_own_while_an_ops_is_alone(program, on_leaf):
     register_ftrace_function(on_leaf)
     assert "\ttramp: 0x" in enabled_functions()
