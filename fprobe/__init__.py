@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         rethook_find_ret_addr,
         stack_trace,
         stack_trace_save,
+        stack_trace_save_regs,
     )
     from ftrace.tracer import detach_all
 
@@ -101,7 +102,13 @@ _HOMES = {
         "regs_return_value",
         "regs_set_return_value",
     ),
-    "ftrace.stacktrace": ("is_rethook_trampoline", "rethook_find_ret_addr", "stack_trace", "stack_trace_save"),
+    "ftrace.stacktrace": (
+        "is_rethook_trampoline",
+        "rethook_find_ret_addr",
+        "stack_trace",
+        "stack_trace_save",
+        "stack_trace_save_regs",
+    ),
     "ftrace.tracer": ("detach_all",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -147,6 +154,7 @@ __all__ = [
     "set_float_return_value",
     "stack_trace",
     "stack_trace_save",
+    "stack_trace_save_regs",
     "unregister_fprobe",
 ]
 

@@ -57,9 +57,21 @@ def stack_trace_save(size: int = DEPTH, skip: int = 0) -> list[int]:
     real return addresses. It ends with the function that Python called. Elsewhere it is the whole stack. Raises ValueError
     for a negative number.
     """
+    return _part(_of_program(_backtrace()), size, skip)
+
+
+def stack_trace_save_regs(regs: Any, size: int = DEPTH, skip: int = 0) -> list[int]:
+    """In a handler: the same, from the place where the handler's `regs` are. The first address is regs.ip.
+
+    Raises ValueError for a negative number.
+    """
+    return _part([regs.ip, *_of_program(_backtrace())[1:]], size, skip)
+
+
+def _part(trace: list[int], size: int, skip: int) -> list[int]:
     if size < 0 or skip < 0:
         raise ValueError(f"size and skip are not negative: {size}, {skip}")
-    return _of_program(_backtrace())[skip : skip + size]
+    return trace[skip : skip + size]
 
 
 def stack_trace(size: int = DEPTH, skip: int = 0) -> list[Frame]:
@@ -120,4 +132,5 @@ __all__ = [
     "rethook_find_ret_addr",
     "stack_trace",
     "stack_trace_save",
+    "stack_trace_save_regs",
 ]
