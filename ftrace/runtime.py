@@ -19,6 +19,7 @@ from ftrace.hit import (
     recursion,
     rethook,
     several,
+    stacks,
     vectors,
 )
 from ftrace.hit.records import ProbeList
@@ -38,6 +39,7 @@ FUNCTIONS = (
     tasks.task_get,
     rethook.rethook_flush_task,
     rethook.drop_dead,
+    stacks.on_one_stack,
     rethook.tasks_after_fork,
     rethook.rethook_find_ret_addr,
     rethook.pool_after_fork,
@@ -138,8 +140,8 @@ class Runtime:
 
     def _tell_stacks(self) -> None:
         start, end = main_stack()
-        stacks = {"stack_field": self.key.stack_field, "main_stack": start, "main_stack_size": end - start}
-        for name, value in stacks.items():
+        known = {"stack_field": self.key.stack_field, "main_stack": start, "main_stack_size": end - start}
+        for name, value in known.items():
             self.image.variable(name).value = value
 
     def _after_fork(self) -> None:

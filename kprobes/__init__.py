@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ftrace.registers import regs_return_value
     from kprobes.attachment import Attachment, ReturnAttachment, attach, attach_return
     from kprobes.blacklist import kprobe_add_ksym_blacklist
-    from kprobes.busy import kprobe_busy_begin, kprobe_busy_end, kprobe_running
+    from kprobes.busy import kprobe_busy_begin, kprobe_busy_end, kprobe_running, kprobes_abandoned
     from kprobes.jump.optimize import kprobes_optimization, set_kprobes_optimization, wait_for_kprobe_optimizer
     from kprobes.listing import kprobes_blacklist, kprobes_list, read_kprobes_enabled, write_kprobes_enabled
     from kprobes.native_decorator import native
@@ -58,7 +58,7 @@ _HOMES = {
     "ftrace.registers": ("regs_return_value",),
     "kprobes.attachment": ("Attachment", "ReturnAttachment", "attach", "attach_return"),
     "kprobes.blacklist": ("kprobe_add_ksym_blacklist",),
-    "kprobes.busy": ("kprobe_busy_begin", "kprobe_busy_end", "kprobe_running"),
+    "kprobes.busy": ("kprobe_busy_begin", "kprobe_busy_end", "kprobe_running", "kprobes_abandoned"),
     "kprobes.registration": (
         "KPROBE_FLAG_DISABLED",
         "KPROBE_FLAG_FTRACE",
@@ -113,6 +113,7 @@ __all__ = [
     "kprobe_busy_begin",
     "kprobe_busy_end",
     "kprobe_running",
+    "kprobes_abandoned",
     "kprobes_blacklist",
     "kprobes_enabled",
     "kprobes_list",

@@ -9,6 +9,7 @@ from typing import Any
 
 from ftrace.hit.dispatch import SHARED_BUSY
 from ftrace.tracer import tracer
+from kprobes.hit.runtime import kprobe_runtime
 from sandbox import contexts
 
 
@@ -19,8 +20,14 @@ def _task() -> Any:
 
 
 def kprobe_running() -> bool:
-    """Whether this thread is handling a kprobe, or is kept busy."""
-    return bool(_task().kprobe)
+    """Whether this thread is handling a kprobe, or is kept busy. Not any more once its handlers have been left by longjmp."""
+    _task()
+    return bool(kprobe_runtime().image.call("kprobe_running_here"))
+
+
+def kprobes_abandoned() -> int:
+    """How many hits have been found, at a later one, to have been left in a handler, by longjmp: they never came to an end."""
+    return int(kprobe_runtime().image.variable("kprobes_abandoned").value)
 
 
 def kprobe_busy_begin() -> None:

@@ -17,10 +17,10 @@ from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_o
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
-from kprobes.hit.calling import finish
 from kprobes.hit.dispatch import children_of, count_misses, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook
-from kprobes.hit.records import HIT_ACTIVE, HIT_SSDONE, Record
+from kprobes.hit.records import HIT_SSDONE, Record
+from kprobes.hit.running import IN_STUB, finish, is_running_in_stub, start
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.hit.table import find_record
 from sandbox.native import addressof, bool_, cast, global_var, native, null, ptr, u32, u64, void, zeroed
@@ -41,16 +41,15 @@ def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64
     children = children_of(record)
     if children.count == 0:
         return
-    if task.kprobe != 0:
+    if is_running_in_stub(task, regs.sp):
         count_misses(children)
         return
     resume = regs.ip
     regs.ip = ip + 1
-    task.kprobe = cast(u64, record)
-    task.kprobe_status = HIT_ACTIVE
     hook: Hook = zeroed
     hook.record = record
     hook.hit = hit
+    start(task, cast(u64, record), cast(u64, addressof(hook)) | IN_STUB)
     if run_pres(task, children, regs, addressof(hook)) == 0:
         regs.ip = ip + SITE_SIZE
         task.kprobe_status = HIT_SSDONE

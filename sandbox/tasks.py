@@ -183,12 +183,15 @@ class Task(Structure):
     stepping: u64  # the record whose instruction this thread executes in a slot, or 0
     step_mask: u64  # the signals that were blocked before that
     kprobe_child: u64  # whose handler is running (kprobes.hit.records.Child), or 0
+    kprobe_frame: (
+        u64  # where the stack was when handlers of `kprobe` were called (kprobes.hit.running); 0: none are, or unknown
+    )
     fault_trap: u64  # number of the trap that fault handlers are asked about
     fault_passed: u64  # the record whose next fault is delivered, since they have been asked
     trap: u32  # 1: a handler runs on the frame of a breakpoint's signal; 2: off it; 0: neither
     trap_level: u32  # `context` before that
     entered: u32  # what `rec` was before the kprobe hit that began last
-    reserved: u32
+    kprobe_rec: u32  # ... before the one that `kprobe` is
     trap_mask: u64  # the signals that were blocked before that, if it is 1
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
 
@@ -262,6 +265,7 @@ def task_reset(task: ptr[Task]) -> void:
     task.kprobe_status = 0
     task.stepping = 0
     task.kprobe_child = 0
+    task.kprobe_frame = 0
     task.fault_passed = 0
     task.trap = 0
     task.guard = addressof(task.guards[0])

@@ -101,6 +101,7 @@ def leave_kprobe(task: ptr[Task], context: ptr[ucontext]) -> void:
     task.kprobe = 0
     task.kprobe_status = 0
     task.kprobe_child = 0
+    task.kprobe_frame = 0
     task.stepping = 0
 
 

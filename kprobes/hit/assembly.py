@@ -6,6 +6,7 @@ from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import INSIDE
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
+from kprobes.hit.running import IN_STUB, NO_PREEMPTION, NOT_INSIDE
 from kprobes.x86_64 import detour, lone_handlers, optimized_detour
 from kprobes.x86_64.guarded_access import GUARDED_ACCESS
 from sandbox.tasks import Task
@@ -25,6 +26,7 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "REGS_ORIG": pt_regs.offset("orig_ax"),
         "TASK": task_offset, "REC": Task.offset("rec"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
         "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
+        "FRAME": Task.offset("kprobe_frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,
         "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
         "FLAGS": Child.offset("flags"), "OFF": OFF, "PRE": Child.offset("pre"), "COOKIE": Child.offset("pre_cookie"),
         "VECTORS": Task.offset("vectors"), "TID": Task.offset("tid"), "TOP": Task.offset("top"),

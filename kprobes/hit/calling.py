@@ -1,4 +1,4 @@
-"""Calling handlers from a breakpoint: the context that they run in, C code, and the end of a hit."""
+"""Calling handlers from a breakpoint: the context that they run in, and C code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ def call(task: ptr[Task], code: u64, a: u64, b: u64, c: u64, d: u64) -> i32:
     result = call_foreign(code, a, b, c, d, 0)
     task.errno[0] = saved
     return result
-
-
-@native
-def finish(task: ptr[Task]) -> void:
-    """No kprobe is running any more."""
-    task.kprobe_child = 0
-    task.kprobe_status = 0
-    task.kprobe = 0
 
 
 @struct

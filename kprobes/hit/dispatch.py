@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.recursion import CREDIT, INSIDE
-from kprobes.hit.calling import call, finish, in_signal_handler
+from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.kretprobe_entry import Hook, enter_kretprobe
 from kprobes.hit.records import (
     EMULATE,
-    HIT_ACTIVE,
     HIT_SS,
     HIT_SSDONE,
     OFF,
@@ -26,9 +25,11 @@ from kprobes.hit.records import (
     ChildList,
     Record,
 )
+from kprobes.hit.running import finish, start
 from kprobes.x86_64.emulate import carry_out
 from sandbox.native import (
     addressof,
+    array,
     atomic_add,
     cast,
     extern,
@@ -205,11 +206,10 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
     children = children_of(record)
     if task.kprobe != 0:
         return missed(task, record, children, regs)
-    task.kprobe = cast(u64, record)
-    task.kprobe_status = HIT_ACTIVE
     regs.ip = record.address + 1
     hook: Hook = zeroed
     hook.record = record
+    start(task, cast(u64, record), cast(u64, addressof(hook)))
     if run_pres(task, children, regs, addressof(hook)) != 0:
         finish(task)
         return RESUME
@@ -220,6 +220,7 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
             run_posts(task, children, regs)
         finish(task)
         return RESUME
+    task.kprobe_frame = 0
     task.kprobe_status = HIT_SS
     task.stepping = cast(u64, record)
     regs.ip = record.slot
@@ -236,6 +237,8 @@ def end_step(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
         task.kprobe = task.outer_kprobe
         task.kprobe_status = task.outer_status
         return
+    here: array[u64, 1] = zeroed
+    start(task, cast(u64, record), cast(u64, addressof(here[0])))
     task.kprobe_status = HIT_SSDONE
     run_posts(task, children_of(record), regs)
     finish(task)

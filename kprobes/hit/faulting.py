@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrace.hit.dispatch import pt_regs
-from kprobes.hit.calling import call, finish, in_signal_handler
+from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave
 from kprobes.hit.frames import regs_from, regs_to
 from kprobes.hit.records import (
@@ -17,9 +17,10 @@ from kprobes.hit.records import (
     Child,
     Record,
 )
+from kprobes.hit.running import finish, start
 from kprobes.hit.table import find_record, find_slot
 from kprobes.x86_64.emulate import load_word
-from sandbox.native import addressof, bool_, cast, extern, fn, native, null, ptr, u32, u64, void, zeroed
+from sandbox.native import addressof, array, bool_, cast, extern, fn, native, null, ptr, u32, u64, void, zeroed
 from sandbox.signals import ucontext
 from sandbox.tasks import ASYNCHRONOUS, Task, current
 
@@ -47,8 +48,9 @@ def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool
     """The children's fault_handlers, newest first, until one has handled it. A kprobe is running meanwhile."""
     outer = task.kprobe
     outer_status = task.kprobe_status
-    task.kprobe = cast(u64, record)
-    task.kprobe_status = HIT_ACTIVE
+    outer_frame = task.kprobe_frame
+    here: array[u64, 1] = zeroed
+    start(task, cast(u64, record), cast(u64, addressof(here[0])))
     children = children_of(record)
     handled = False
     for index in range(children.count):
@@ -60,6 +62,7 @@ def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool
     else:
         task.kprobe = outer
         task.kprobe_status = outer_status
+        task.kprobe_frame = outer_frame
     return handled
 
 

@@ -12,9 +12,8 @@ from ftrace.hit.records import Probe, ProbeList
 from ftrace.hit.recursion import CREDIT, SWITCH
 from ftrace.hit.rethook import EXIT_FROM_STUB, frame_of, node_data, node_fill, node_reserve, word_at
 from ftrace.x86_64.stubs import EXIT_POINT
-from kprobes.hit.calling import call, finish, in_signal_handler
+from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.records import (
-    HIT_ACTIVE,
     PRE_FOREIGN,
     PRE_PYTHON,
     RETURN_FOREIGN,
@@ -25,9 +24,11 @@ from kprobes.hit.records import (
     Kretprobe,
     Record,
 )
+from kprobes.hit.running import IN_STUB, NO_PREEMPTION, finish, start
 from sandbox.native import (
     Structure,
     addressof,
+    array,
     atomic_add,
     atomic_cas,
     bool_,
@@ -43,6 +44,7 @@ from sandbox.native import (
     struct,
     u64,
     void,
+    zeroed,
 )
 from sandbox.tasks import NODE, Node, Task, current
 
@@ -219,8 +221,8 @@ def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> 
     code = cast(u64, rp.handler)
     if code == 0 or rp.flags & STOPPED != 0:
         return
-    task.kprobe = cast(u64, rp.child)
-    task.kprobe_status = HIT_ACTIVE
+    here: array[u64, 1] = zeroed
+    start(task, cast(u64, rp.child), cast(u64, addressof(here[0])) | IN_STUB | NO_PREEMPTION)
     task.preempt += 1
     if rp.kind & RETURN_FOREIGN == 0:
         rp.handler(cast(u64, instance), cast(u64, regs))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ftrace.hit.dispatch import pt_regs
-from kprobes.hit.calling import finish
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres
 from kprobes.hit.kretprobe_entry import Hook
-from kprobes.hit.records import HIT_ACTIVE, Record
+from kprobes.hit.records import Record
+from kprobes.hit.running import finish, is_running, start
 from sandbox.native import addressof, cast, extern, fn, native, null, ptr, u64, zeroed
 from sandbox.tasks import Task, current
 
@@ -34,16 +34,16 @@ def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
         task = hit_without_task(record)
         if task == null:
             return 0
+    running = is_running(task, regs.sp)
     before = enter(task)
     children = children_of(record)
-    if task.kprobe != 0:
+    if running:
         count_misses(children)
     else:
-        task.kprobe = cast(u64, record)
-        task.kprobe_status = HIT_ACTIVE
         regs.ip = record.address + 1
         hook: Hook = zeroed
         hook.record = record
+        start(task, cast(u64, record), cast(u64, addressof(hook)))
         run_all_pres(task, children, regs, addressof(hook))
         hooked = cast(u64, hook.node != null)
         finish(task)

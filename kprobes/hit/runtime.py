@@ -17,7 +17,7 @@ from sandbox.x86_64.vectors import SaveArea, save_area
 def functions() -> tuple[Any, ...]:
     """What Python, the signals' dispatcher, the assembly and ftrace call."""
     from kprobes import ftrace_site
-    from kprobes.hit import faulting, kretprobe_entry
+    from kprobes.hit import faulting, kretprobe_entry, running
 
     return (
         table.table_set,
@@ -28,10 +28,12 @@ def functions() -> tuple[Any, ...]:
         ftrace_site.kprobe_ftrace_handler,
         kretprobe_entry.kprobe_return_handler,
         kretprobe_entry.kretprobe_in_list,
+        running.kprobe_still_running,
+        running.kprobe_running_here,
     )
 
 
-LINKED = ("task_get", "in_signal_handler", "drop_dead", "pool_take", "pool_give")
+LINKED = ("task_get", "in_signal_handler", "drop_dead", "pool_take", "pool_give", "on_one_stack")
 """What of the tracing runtime the image calls."""
 
 

@@ -23,6 +23,7 @@ from kprobes.hit.dispatch import (
 from kprobes.hit.faulting import run_faults
 from kprobes.hit.frames import regs_from, regs_to
 from kprobes.hit.records import FAULT_DUE, HIT_SS, POST_DUE, Record
+from kprobes.hit.running import is_running
 from kprobes.hit.table import find_record, find_slot
 from sandbox.native import (
     addressof,
@@ -120,10 +121,11 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     if task == null:
         trap_without_task(record, context, stepped)
         return True
+    running = is_running(task, context.sp)
     before = enter(task)
     if stepped:
         trap_step(task, record, context)
-    elif children_of(record).foreign != 0 and task.kprobe == 0:
+    elif children_of(record).foreign != 0 and not running:
         context.ip = record.detour
     else:
         trap_hit(task, record, context)
@@ -183,6 +185,7 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
     if task == null:
         pass_over(record, regs)
         return
+    is_running(task, regs.sp)
     before = enter(task)
     if task.kprobe_status == POST_DUE and task.stepping == cast(u64, record):
         detour_end(task, record, regs)

@@ -18,15 +18,21 @@ from string import Template
 
 from ftrace.x86_64.callframes import with_call_frames
 
-_BEGIN = """    mov %fs:$TASK, %r11
+_BEGIN = """0:  mov %fs:$TASK, %r11
     cmpq $$0, $KPROBE(%r11)
     jne 8f"""
 _RUNNING = """    mov %rdi, $KPROBE(%r11)
-    movl $$$HIT_ACTIVE, $STATUS(%r11)"""
+    movl $$$HIT_ACTIVE, $STATUS(%r11)
+    lea $IN_STUB(%rsp), %rax
+    mov %rax, $FRAME(%r11)"""
 _FINISH = """    mov %fs:$TASK, %r11
+    movq $$0, $FRAME(%r11)
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)"""
-_MISSES = """8:  # a kprobe is running
+_RUNS = """8:  # a kprobe is running, unless its handlers have been left
+    call kprobe_lone_runs
+    je 0b"""
+_MISSES = """$runs
     mov $ACTION(%rdi), %rax
     mov $RP_CHILD(%rax), %rax
     lock incq $CHILD_MISSED(%rax)
@@ -37,6 +43,37 @@ _MISSES = """8:  # a kprobe is running
     lock incq $RP_MISSED(%rax)
     mov $$1, %eax
     ret"""
+
+_RUNS_ROUTINE = """
+# Whether a kprobe is running: ZF is set if not any more. Every register is kept.
+#   r11 = task
+    .p2align 4
+kprobe_lone_runs:
+    .cfi_startproc
+    push %rax
+    push %rcx
+    push %rdx
+    push %rdi
+    push %rsi
+    push %r8
+    push %r9
+    push %r10
+    push %r11
+    mov %r11, %rdi
+    mov %rsp, %rsi
+    call kprobe_still_running
+    test %al, %al
+    pop %r11
+    pop %r10
+    pop %r9
+    pop %r8
+    pop %rsi
+    pop %rdi
+    pop %rdx
+    pop %rcx
+    pop %rax
+    ret
+"""
 
 _KPROBE = """
 # A kprobe whose pre_handler does not look at the registers (KP-52).
@@ -53,7 +90,8 @@ $finish
     pop %rdi
     xor %eax, %eax
     ret
-8:  mov $ACTION(%rdi), %rax
+$runs
+    mov $ACTION(%rdi), %rax
     lock incq $CHILD_MISSED(%rax)
     xor %eax, %eax
     ret
@@ -83,7 +121,8 @@ $finish
     pop %rdi
     xor %eax, %eax
     ret
-8:  mov $ACTION(%rdi), %rax
+$runs
+    mov $ACTION(%rdi), %rax
     lock incq $CHILD_MISSED(%rax)
     xor %eax, %eax
     ret
@@ -128,6 +167,8 @@ $begin
     mov $RP_CHILD(%rax), %rsi
     mov %rsi, $KPROBE(%r11)
     movl $$$HIT_ACTIVE, $STATUS(%r11)
+    lea $IN_STUB(%rsp), %rsi
+    mov %rsi, $FRAME(%r11)
 $before
     mov %rcx, %rsi
     call *$RP_ENTRY(%rax)
@@ -175,7 +216,10 @@ kretprobe_lone_return:
     mov $ACTION(%rdi), %rsi
     mov %fs:$TASK, %r11
     mov $RP_CHILD(%rsi), %rdi
-$running
+    mov %rdi, $KPROBE(%r11)
+    movl $$$HIT_ACTIVE, $STATUS(%r11)
+    lea $RETURNING(%rsp), %rdi
+    mov %rdi, $FRAME(%r11)
     incl $PREEMPT(%r11)
     mov $RP_HANDLER(%rsi), %r11
     lea -$HEADER(%r8), %rdi
@@ -206,9 +250,9 @@ _AFTER = "    pop $REGS_IP(%rcx)"
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """The routines; `constants` gives what the text names (kprobes.hit.assembly)."""
-    shared = {"begin": _BEGIN, "running": _RUNNING, "finish": _FINISH, "misses": _MISSES}
+    shared = {"begin": _BEGIN, "running": _RUNNING, "finish": _FINISH, "misses": _MISSES, "runs": _RUNS}
     entries = (("kretprobe_lone", "", ""), ("kretprobe_lone_regs", _BEFORE, _AFTER))
-    texts = [_with(text, shared) for text in (_KPROBE, _BARE, _RETURN)]
+    texts = [_with(text, shared) for text in (_RUNS_ROUTINE, _KPROBE, _BARE, _RETURN)]
     texts += [
         _with(_ENTRY, {**shared, "name": name, "before": before, "after": after}) for name, before, after in entries
     ]

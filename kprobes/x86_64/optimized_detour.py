@@ -119,16 +119,19 @@ kprobe_optimized_plain:
     jne 5f
     mov %r10, $KPROBE(%r11)
     movl $$$HIT_ACTIVE, $STATUS(%r11)
+    mov %rsp, %rbx
+    and $$-16, %rsp
+    lea $NOT_INSIDE(%rsp), %r10
+    mov %r10, $FRAME(%r11)
     mov $PRE(%rdi), %r11
     mov $COOKIE(%rdi), %rdi
     xor %esi, %esi
-    mov %rsp, %rbx
-    and $$-16, %rsp
     mov %rax, %r10
     call *%r11
     mov %rbx, %rsp
     mov %r10, %rax
     mov %fs:$TASK, %r11
+    movq $$0, $FRAME(%r11)
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)
 5:  movl $$0, $REC(%r11)

@@ -1,0 +1,128 @@
+"""Which kprobe a task is handling, and whether it still is (KP-42, KP-46).
+
+A handler that is left by longjmp, its own or that of a signal handler which has interrupted it, never comes to an end. So it is
+noted where the stack was when the handlers were called, below which they and whatever they call run: a hit at or above that
+place on the same stack (HAZARDS: liveness) says that they are gone.
+"""
+
+from __future__ import annotations
+
+from ftrace.hit.dispatch import SHARED_BUSY
+from kprobes.hit.records import HIT_ACTIVE
+from sandbox.native import (
+    addressof,
+    array,
+    atomic_add,
+    bool_,
+    cast,
+    extern,
+    fn,
+    global_var,
+    i64,
+    native,
+    null,
+    ptr,
+    syscall,
+    u64,
+    void,
+    zeroed,
+)
+from sandbox.tasks import Task, current
+
+on_one_stack = extern("on_one_stack", fn[bool_, u64, u64])
+
+IN_STUB, NOT_INSIDE, NO_PREEMPTION = 1, 2, 4
+"""Low bits of Task.kprobe_frame: what is to be undone if the handlers are left. They were called by a stub of ftrace's, to which
+`rec` belongs; `rec` was 0 before the hit (else it was Task.kprobe_rec); `preempt` is one more than it was."""
+_LOW_BITS = 7
+
+_SYS_SIGALTSTACK = 131
+_ON_STACK = 1
+_DEEP = 65536
+"""Bytes of stack that handlers hardly use."""
+
+kprobes_abandoned = global_var(u64, 0, name="kprobes_abandoned")
+
+
+@native(inline=True)
+def start(task: ptr[Task], kprobe: u64, frame: u64) -> void:
+    """Handlers of `kprobe` are about to be called. `frame`: an address in the stack frame of their caller, and low bits."""
+    task.kprobe = kprobe
+    task.kprobe_status = HIT_ACTIVE
+    task.kprobe_rec = task.entered
+    task.kprobe_frame = frame
+
+
+@native(inline=True)
+def finish(task: ptr[Task]) -> void:
+    """No kprobe is running any more."""
+    task.kprobe_frame = 0
+    task.kprobe_child = 0
+    task.kprobe_status = 0
+    task.kprobe = 0
+
+
+@native
+def off_signal_stack(frame: u64) -> bool_:
+    """Whether `frame` is on the alternate signal stack, and this thread is not."""
+    stack: array[u64, 3] = zeroed  # sp, flags, size
+    syscall(_SYS_SIGALTSTACK, 0, cast(i64, addressof(stack[0])), 0, 0, 0, 0)
+    return stack[1] & _ON_STACK == 0 and stack[0] <= frame and frame < stack[0] + stack[2]
+
+
+@native
+def is_left(frame: u64, sp: u64) -> bool_:
+    """Whether what was called from `frame` has been left, seen from a hit at `sp`."""
+    if frame > sp and frame - sp < _DEEP:
+        return False
+    return (frame <= sp and on_one_stack(frame, sp)) or off_signal_stack(frame)
+
+
+@native
+def give_up(task: ptr[Task]) -> void:
+    """The handlers have been left: what they had for their time goes."""
+    if task.trap != 0:
+        task.context = task.trap_level
+        task.trap = 0
+    if task.kprobe_frame & NO_PREEMPTION != 0:
+        task.preempt -= 1
+    task.stepping = 0
+    finish(task)
+    atomic_add(addressof(kprobes_abandoned), 1, "relaxed")
+
+
+@native(noinline=True)
+def kprobe_still_running(task: ptr[Task], sp: u64) -> bool_:
+    """Whether the kprobe that is noted as running is, seen from a hit at `sp`. If it is not, none is any more."""
+    noted = task.kprobe_frame
+    if noted == 0 or task.kprobe == SHARED_BUSY or not is_left(noted & ~cast(u64, _LOW_BITS), sp):
+        return task.kprobe != 0
+    give_up(task)
+    return False
+
+
+@native(inline=True)
+def is_running_in_stub(task: ptr[Task], sp: u64) -> bool_:
+    """Whether a kprobe is running, seen from a hit at `sp` for which the task is marked."""
+    return task.kprobe != 0 and kprobe_still_running(task, sp)
+
+
+@native(inline=True)
+def is_running(task: ptr[Task], sp: u64) -> bool_:
+    """Likewise, before the task is marked: the mark of handlers that have been left goes too."""
+    if task.kprobe == 0:
+        return False
+    noted = task.kprobe_frame
+    if kprobe_still_running(task, sp):
+        return True
+    if noted & IN_STUB == 0:
+        task.rec = 0 if noted & NOT_INSIDE != 0 else task.kprobe_rec
+    return False
+
+
+@native
+def kprobe_running_here() -> bool_:
+    """Whether this thread is handling a kprobe."""
+    here: array[u64, 1] = zeroed
+    task = current()
+    return task != null and is_running(task, cast(u64, addressof(here[0])))
