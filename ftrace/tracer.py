@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.hit.records import STOPPED
 from ftrace.locations import LocationTable, Selection
@@ -27,6 +28,22 @@ if TYPE_CHECKING:
 
 OFF_VARIABLE = "FPROBE_OFF"
 """Environment variable that switches all probing off: nothing can be registered."""
+
+
+class _Due(NamedTuple):
+    """What one call of `settle` is about."""
+
+    disabled: NativeProbe | None
+    before_free: Callable[[], None] | None
+    whole: bool
+
+
+class _Later(threading.local):
+    """What a thread has put off, and how many blocks it is in that do so."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.due: list[_Due] = []
 
 
 class Tracer:
@@ -52,6 +69,7 @@ class Tracer:
         self._waiting: list[NativeProbe] = []
         self._unread: list[NativeProbe] = []
         """Those of the waiting ones whose counts their owner has still to read: another thread must not free them."""
+        self._later = _Later()
         register_module_notifier(self._module_event, first=True)
         fork.hold(self.table.lock, level=1)
 
@@ -95,18 +113,38 @@ class Tracer:
     ) -> None:
         """Wait until no other thread is in the lists that were replaced so far, then free what nobody can reach any more.
 
-        To be called without the lock, which the handlers that are waited for may want. `before_free` is called in
-        between, while `disabled`, the probe that the caller has taken off, can still be read. `whole`: wait for the hits
-        in all lists.
+        To be called without the lock, which the handlers that are waited for may want, or within `settling_later`.
+        `before_free` is called in between, while `disabled`, the probe that the caller has taken off, can still be read.
+        `whole`: wait for the hits in all lists.
         """
+        self._later.due.append(_Due(disabled, before_free, whole))
+        if not self._later.depth:
+            self._settle()
+
+    @contextlib.contextmanager
+    def settling_later(self) -> Iterator[None]:
+        """In this thread `settle` is put off to the end of the outermost such block: for who holds a lock meanwhile."""
+        self._later.depth += 1
+        try:
+            yield
+        finally:
+            self._later.depth -= 1
+            if not self._later.depth and self._later.due:
+                self._settle()
+
+    def _settle(self) -> None:
+        due, self._later.due = self._later.due, []
         with self.table.lock:
             lists, probes = self.table.lists.retired(), list(self._waiting)
+        whole = any(one.whole for one in due)
         all_out = self.runtime.quiesce(None if whole else [record.address for record in lists])
-        if before_free is not None:
-            before_free()
+        for one in due:
+            if one.before_free is not None:
+                one.before_free()
         with self.table.lock:
-            if disabled is not None:
-                self._unread.remove(disabled)
+            for one in due:
+                if one.disabled is not None:
+                    self._unread.remove(one.disabled)
             if all_out:
                 self._free(lists, probes)
 

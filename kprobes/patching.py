@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ftrace.runtime import runtime
+from ftrace.tracer import tracer
 from ftrace.trapping import refuse_blocked_traps
 from sandbox import fork, memory
 
@@ -41,8 +41,13 @@ _batch = _Batch()
 
 @contextlib.contextmanager
 def patching() -> Iterator[None]:
-    """Hold `kprobe_mutex`; at the end of the outermost one what was written is what every core executes."""
-    with kprobe_mutex:
+    """Hold `kprobe_mutex`; at the end of the outermost one what was written is what every core executes.
+
+    Text is open for writing meanwhile, and on ftrace locations probes are ftrace's: its lock comes before that of the text.
+    Nobody is waited for with these locks held, since handlers may want them.
+    """
+    tracing = tracer()
+    with tracing.settling_later(), kprobe_mutex, tracing.table.lock:
         _batch.depth += 1
         try:
             yield
@@ -64,8 +69,9 @@ def _close() -> None:
 def check_traps() -> None:
     """Before the first breakpoint of a batch: raise OSError(EBUSY) while a thread blocks SIGTRAP that may run into it."""
     if not _batch.checked:
-        refuse_blocked_traps(runtime())
-        runtime().signals.check()
+        native = tracer().runtime
+        refuse_blocked_traps(native)
+        native.signals.check()
         _batch.checked = True
 
 

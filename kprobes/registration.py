@@ -180,12 +180,12 @@ def register_kprobe(p: kprobe) -> None:
     way out), EILSEQ (not an instruction's first byte), EOPNOTSUPP (an instruction that cannot be probed), ENOSPC, ENOMEM,
     EBUSY (on a function whose ip another ftrace_ops modifies).
     """
+    watch_modules()
     with patching():
         _register(p)
 
 
 def _register(p: kprobe) -> None:
-    watch_modules()
     place = placing.locate(p.addr, p.symbol_name, p.offset)
     p.addr = place.address
     if p in _places:
@@ -289,6 +289,7 @@ def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     count = len(ps) if num is None else num
     if count <= 0:
         raise OSError(errno.EINVAL, f"{count} kprobes cannot be registered")
+    watch_modules()
     done: list[kprobe] = []
     try:
         with patching():

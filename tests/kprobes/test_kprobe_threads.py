@@ -1,0 +1,87 @@
+"""Kprobes and fprobes that several threads register at once, and handlers that do."""
+
+# ruff: noqa: ARG005 (handlers take what handlers are given)
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from isolation import isolated
+from programs import basic
+
+import fprobe
+import kprobes
+
+
+@isolated
+def test_a_batch_that_has_text_open_goes_on_to_an_ftrace_location_while_an_fprobe_is_registered():
+    """ftrace's lock before that of the text."""
+    from kprobes.patching import patching
+
+    module = basic()
+    half_way, begun = threading.Event(), threading.Event()
+    probes = [kprobes.kprobe(symbol_name="leaf", offset=offset, pre_handler=lambda p, regs: 0) for offset in (5, 0)]
+
+    def batch():
+        with patching():
+            kprobes.register_kprobe(probes[0])
+            half_way.set()
+            begun.wait(10)
+            time.sleep(0.1)  # the other thread has got as far as it can
+            kprobes.register_kprobe(probes[1])
+
+    thread = threading.Thread(target=batch)
+    thread.start()
+    assert half_way.wait(10)
+    begun.set()
+    with fprobe.attach("other") as probe:
+        assert module["other"](1) == 3
+    thread.join()
+    assert probe.hits == 1
+    kprobes.unregister_kprobes(probes)
+    assert module["leaf"](1) == 2
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+@isolated
+def test_kp57_a_handler_registers_a_probe_while_another_thread_waits_for_it(offset):
+    """No lock is held while handlers are waited for."""
+    module = basic()
+    inside, leaving, seen = threading.Event(), threading.Event(), []
+    inner = kprobes.kprobe(symbol_name="other", pre_handler=lambda p, regs: seen.append("inner"))
+
+    def handler(p, regs):
+        inside.set()
+        leaving.wait(10)
+        time.sleep(0.1)  # the other thread is waiting
+        kprobes.register_kprobe(inner)
+        seen.append("outer")
+
+    outer = [kprobes.kprobe(symbol_name="leaf", offset=offset, pre_handler=handler) for _ in range(2)]
+    kprobes.register_kprobe(outer[0])
+    thread = threading.Thread(target=module["leaf"], args=(1,))
+    thread.start()
+    assert inside.wait(10)
+    leaving.set()
+    kprobes.unregister_kprobe(outer[0])
+    assert seen == ["outer"]
+    thread.join()
+    assert module["other"](1) == 3 and seen == ["outer", "inner"]
+    kprobes.unregister_kprobe(inner)
+
+
+@isolated
+def test_kp57_a_batch_on_ftrace_locations_waits_once():
+    """However many probes leave, the handlers that may run are waited for at its end."""
+    from ftrace.runtime import runtime
+
+    basic()
+    waits = []
+    quiesce = runtime().quiesce
+    probes = [kprobes.kprobe(symbol_name=name, pre_handler=lambda p, regs: 0) for name in ("leaf", "other", "twice")]
+    kprobes.register_kprobes(probes)
+    runtime().quiesce = lambda *lists: waits.append(1) or quiesce(*lists)
+    kprobes.unregister_kprobes(probes)
+    assert len(waits) <= 2
