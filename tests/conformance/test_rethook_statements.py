@@ -73,6 +73,17 @@ def test_rh1_rb2_one_node_per_hooked_call_however_many_probes(program):
     assert nodes == [[site_of(program, "apply")]] and exits == [1, 2]
 
 
+def test_rb7_overflow_is_a_miss_of_every_probe_with_an_exit_handler(program):
+    """The entry handlers run all the same, and what has no exit handler has missed nothing."""
+    handlers = {"entry": lambda *hit: 0, "exit": lambda *hit: None, "nr_maxactive": 1000}
+    large = fprobe.attach("factorial", entry_data_size=1 << 16, **handlers)  # a thread has room for four of these
+    plain = fprobe.attach("factorial", **handlers)
+    with large, plain, fprobe.attach("factorial", entry=lambda *hit: 0) as entries:
+        assert program["factorial"](10) == 3628800
+    assert [(p.counts.hits, p.counts.missed_depth, p.counts.missed) for p in (large, plain)] == [(10, 6, 6)] * 2
+    assert entries.counts.hits == 10 and entries.counts.missed == 0
+
+
 def test_rh12_rb4_rb5_at_exit_the_node_is_on_top_and_the_slot_still_holds_the_stub(program):
     seen = []
 

@@ -233,6 +233,30 @@ def test_fp29_one_of_two_probes_cancels(program):
     assert order == ["a", "c"]
 
 
+@pytest.mark.parametrize(
+    ("result", "cancels", "raises"),
+    [
+        (0, False, None),
+        (None, False, None),
+        (False, False, None),
+        (1, True, None),
+        (-1, True, None),
+        (True, True, None),
+        (1 << 32, True, None),  # not cut off to 0
+        (1 << 64, False, OverflowError),
+        ("1", False, TypeError),
+        (1.0, False, TypeError),
+    ],
+)
+def test_fp29_what_an_entry_handlers_result_means(program, result, cancels, raises):
+    """What is neither None nor a C long counts as an exception, and so as 0."""
+    back = []
+    with fprobe.attach("leaf", entry=lambda *hit: result, exit=lambda *hit: back.append(1)) as probe:
+        assert program["leaf"](1) == 2
+    assert back == ([] if cancels else [1])
+    assert type(probe.fp.errors.first) is (raises or type(None))
+
+
 @pytest.mark.parametrize("others", [0, 1])
 def test_fp29_a_shortage_skips_only_the_exit_handler(program, others):
     entered, back = [], []
