@@ -70,6 +70,8 @@ class _Probe:
 
     def __init__(self, probe_ops: FunctionProbeOps) -> None:
         self.probe_ops = probe_ops
+        self.registered = False
+        """Whether its registration is over: functions can be taken from it."""
         self.counts = _CountTable()
         self.native: Any = FunctionProbe.ctypes()
         self.native.func = _image().address(probe_ops.func)
@@ -152,8 +154,18 @@ def _register(probe: _Probe) -> None:
     try:
         register_ops(probe.ops, probe.native_half())
     except BaseException:
-        _probes.remove(probe)
+        _forget(probe)
         raise
+    probe.registered = True
+
+
+def _forget(probe: _Probe) -> bool:
+    """Whether it was known until now."""
+    with tracer().table.lock:
+        known = probe in _probes
+        if known:
+            _probes.remove(probe)
+        return known
 
 
 def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps) -> None:
@@ -165,16 +177,18 @@ def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps
     with tracing.table.lock:
         tracing.check_alive()
         probe = _find(probe_ops)
-        removed = _matching(glob, probe.ops.filter_hash) if probe else Selection()
+        removed = _matching(glob, probe.ops.filter_hash) if probe and probe.registered else Selection()
         if probe is None or not removed:
             raise OSError(errno.ENODEV, f"no function that matches {glob!r} has {probe_ops.name!r}")
         left = probe.ops.filter_hash - removed
         if left:
             install_hash(tracing, probe.ops, FILTER, left)
+        else:
+            _forget(probe)
     if left:
         tracing.settle()
     else:
-        _withdraw(probe)
+        unregister_ftrace_function(probe.ops)
 
 
 def _matching(glob: str, functions: Selection) -> Selection:
@@ -188,10 +202,8 @@ def _matching(glob: str, functions: Selection) -> Selection:
 
 
 def _withdraw(probe: _Probe) -> None:
-    with tracer().table.lock:
-        if probe in _probes:
-            _probes.remove(probe)
-    unregister_ftrace_function(probe.ops)
+    if _forget(probe):
+        unregister_ftrace_function(probe.ops)
 
 
 def probe_lines() -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from random import Random
 
 import pytest
 from programs import basic, is_patched
@@ -165,6 +166,40 @@ def test_ft65_functions_may_be_added_while_they_are_hit(program):
         assert not tracing_is_on()
     write("!:traceoff:0")
     grown.unload()
+
+
+def test_ft65_threads_that_add_and_remove(program):
+    """Every registration has a line, and what is taken back is gone."""
+    stop, wrong = threading.Event(), []
+
+    def call():
+        while not stop.is_set():
+            program["twice"](1)
+            program["other"](1)
+
+    def change(seed):
+        random = Random(seed)
+        for _ in range(120):
+            command = f"{random.choice(['leaf', 'l*', 'other', '*'])}:traceo{random.choice(['n', 'ff', 'ff:3'])}"
+            try:
+                write(random.choice(["!", ""]) + command)
+            except OSError as error:
+                wrong.extend([error] if error.errno not in (errno.EINVAL, errno.ENODEV) else [])
+
+    threads = [threading.Thread(target=change, args=(seed,)) for seed in range(4)]
+    callers = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads + callers:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    for thread in callers:
+        thread.join()
+    assert not wrong
+    kinds = {line.partition(":")[2].partition("=")[0] for line in listed()}
+    assert len(tracer().enabled) == len(kinds)
+    detach_all()
+    assert not tracer().enabled and not is_patched(program, "leaf")
 
 
 # -- what is listed ---------------------------------------------------------------------------------------------
