@@ -265,7 +265,7 @@ def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
         return 0
     node = below(cast(ptr[Node], cur)) if cur != 0 else task.top
     while node != task.bottom:
-        if node.stub != EMPTY and frame_of(node) == frame and (node.frame == frame or real_caller(node) == node.parent):
+        if node.stub > EMPTY and frame_of(node) == frame and (node.frame == frame or real_caller(node) == node.parent):
             return cast(u64, node)
         node = below(node)
     return 0

@@ -10,6 +10,7 @@ import pytest
 from programs import basic, site_of
 
 import fprobe
+import kprobes
 import sandbox
 from ftrace.hit.dispatch import pt_regs
 from ftrace.ops import FTRACE_OPS_FL_RECURSION
@@ -112,3 +113,15 @@ def test_fp5_every_handler_sees_the_same_ret_ip_though_one_replaces_the_slot(pro
         assert program["leaf"](1) == 2 + 4711
     landing.unload()
     assert len(seen) == 2 and seen[0] == seen[1] and left == ([target] if returns else [])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_fp35_kprobes_are_hit_within_the_handler_of_an_fprobe_unless_it_is_shared(program, shared):
+    seen = []
+    with (
+        kprobes.attach("other+5", pre=lambda p, regs: seen.append("kprobe")) as inner,
+        fprobe.attach("leaf", entry=lambda *hit: program["other"](1) and 0, shared=shared),
+    ):
+        assert program["leaf"](1) == 2
+        assert inner.nmissed == int(shared)
+    assert seen == ([] if shared else ["kprobe"])

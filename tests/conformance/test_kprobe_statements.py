@@ -130,6 +130,33 @@ def test_kp41_kp49_the_place_is_disarmed_when_all_its_probes_are_disabled():
 
 
 @isolated
+@pytest.mark.parametrize("offset", [0, 5])
+def test_kp48_an_enabled_probe_arms_a_place_whose_probes_are_all_disabled(offset):
+    module = load()
+    hits = []
+    off = kprobes.kprobe(symbol_name="leaf", offset=offset, flags=kprobes.KPROBE_FLAG_DISABLED)
+    kprobes.register_kprobe(off)
+    original = byte_at(off.addr)
+    with kprobes.attach(off.addr, pre=lambda p, regs: hits.append(1)):
+        assert byte_at(off.addr) != original and off.is_off
+        module["leaf"](1)
+    assert hits == [1] and byte_at(off.addr) == original
+    kprobes.unregister_kprobe(off)
+
+
+@isolated
+def test_kp55_kp96_a_probe_that_is_gone_can_be_disabled_and_not_enabled():
+    module = load()
+    p = kprobes.kprobe(symbol_name="leaf", offset=5)
+    kprobes.register_kprobe(p)
+    module.unload()
+    kprobes.disable_kprobe(p)
+    assert p.flags & kprobes.KPROBE_FLAG_GONE and refused(kprobes.enable_kprobe, p) == errno.EINVAL
+    assert "[GONE]" in kprobes.kprobes_list() and "DISABLED" not in kprobes.kprobes_list()
+    kprobes.unregister_kprobe(p)
+
+
+@isolated
 def test_kp50_kp51_one_ops_for_all_probes_of_a_kind_and_one_place_in_it_for_each_function():
     module = load()
     assert enabled_functions() == ""

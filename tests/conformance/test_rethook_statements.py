@@ -171,6 +171,32 @@ def test_rh13_changed_flags_take_effect():
     module.unload()
 
 
+TAILS = """
+define i64 @third(i64 %x) noinline { %r = add i64 %x, 3  ret i64 %r }
+define i64 @second(i64 %x) noinline { %r = musttail call i64 @third(i64 %x)  ret i64 %r }
+define i64 @first(i64 %x) noinline { %r = musttail call i64 @second(i64 %x)  ret i64 %r }
+define i64 @outside(i64 %x) noinline { %r = call i64 @first(i64 %x)  %s = add i64 %r, 1  ret i64 %s }
+"""
+
+
+def test_rh10_rh18_of_several_nodes_with_one_frame_the_oldest_knows_the_return_address():
+    """Also while the function runs, where the newer ones' is another stub."""
+    module = sandbox.load(TAILS, name="tails")
+    outside, found = module.symbol("outside"), []
+
+    def look(fp, ip, ret_ip, regs, data):
+        slot = regs.sp if regs.ip == ip + 5 else regs.sp - 8
+        first = fprobe.rethook_find_ret_addr(slot)
+        found.append((outside.address < first.address < outside.end, fprobe.rethook_find_ret_addr(slot, first.cur)))
+
+    note = lambda *hit: None  # noqa: E731
+    with fprobe.attach(["first", "second"], exit=note), fprobe.attach("third", entry=look, exit=look) as probe:
+        assert module["outside"](1) == 5
+    assert probe.fp.errors.first is None
+    assert found == [(True, (0, 0))] * 2
+    module.unload()
+
+
 _LOST = """
 import ctypes
 import fprobe
