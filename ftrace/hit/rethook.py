@@ -119,10 +119,14 @@ def node_release(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def give_back(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
-    """What an armed probe has taken for a call that will not be seen to return."""
+    """What an armed probe has taken for a call that will not be seen to return.
+
+    A callback gets the task in place of the caller: it is not `current()` once the thread is about to end, nor after a fork.
+    """
     probe = item.probe
     if probe.kind & CALLBACK != 0:
-        probe.exit(probe.exit_cookie, entry_ip(node), 0, 0, node_data(node, probes_of(node)) + cast(u64, item.data))
+        data = node_data(node, probes_of(node)) + cast(u64, item.data)
+        probe.exit(probe.exit_cookie, entry_ip(node), cast(u64, task), 0, data)
     else:
         pool_give(task, probe)
 

@@ -94,11 +94,11 @@ def take_instance(task: ptr[Task], rp: ptr[Kretprobe], hook: ptr[Hook]) -> ptr[I
 
 
 @native
-def give_instance(instance: ptr[Instance]) -> void:
+def give_instance(task: ptr[Task], instance: ptr[Instance]) -> void:
     rp = instance.rp
     give_free(rp, instance)
     if rp.pool != 0:
-        pool_give(current(), cast(ptr[Probe], rp.pool))
+        pool_give(task, cast(ptr[Probe], rp.pool))
 
 
 @native
@@ -188,12 +188,12 @@ def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook
     instance.task = cast(u64, task.tid)
     instance.ret_addr = 0
     if entry_cancels(task, rp, instance, regs):
-        give_instance(instance)
+        give_instance(task, instance)
         return
     hooked = hook_in_stub(task, instance, hook.hit) if hook.hit != null else hook_by_swap(task, instance, hook, regs.sp)
     if not hooked:
         atomic_add(addressof(rp.nmissed), 1, "relaxed")
-        give_instance(instance)
+        give_instance(task, instance)
 
 
 @native
@@ -236,16 +236,17 @@ def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> 
 
 @native
 def kprobe_return_handler(ops: u64, ip: u64, caller: u64, regs: ptr[pt_regs], data: u64) -> i32:
-    """A call with kretprobes returns; without `regs` it never will, and its instances are free again."""
+    """A call with kretprobes returns; without `regs` it never will, and its instances are free again: `caller` is its task."""
+    task = current() if regs != null else cast(ptr[Task], caller)
     first = cast(ptr[Instance], word_at(data)[0])
     word_at(data)[0] = 0
     if regs != null:
         instance = first
         while instance != null:
-            run_return(current(), instance, regs)
+            run_return(task, instance, regs)
             instance = cast(ptr[Instance], instance.next)
     while first != null:
         following = cast(ptr[Instance], first.next)
-        give_instance(first)
+        give_instance(task, first)
         first = following
     return 0

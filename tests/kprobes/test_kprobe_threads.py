@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 
@@ -85,3 +86,56 @@ def test_kp57_a_batch_on_ftrace_locations_waits_once():
     runtime().quiesce = lambda *lists: waits.append(1) or quiesce(*lists)
     kprobes.unregister_kprobes(probes)
     assert len(waits) <= 2
+
+
+LEAVES = r"""
+#include <pthread.h>
+#include <setjmp.h>
+static __thread jmp_buf back;
+__attribute__((noipa)) void jumps(long x) { if (x) longjmp(back, 1); }
+static void *leave(void *x) { if (!setjmp(back)) jumps(1); return 0; }
+void a_thread(void) { pthread_t t; pthread_create(&t, 0, leave, 0); pthread_join(t, 0); }
+void here(void) { leave(0); }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@pytest.mark.parametrize("ends", ["thread", "process"])
+@isolated
+def test_kp84_what_a_call_has_taken_that_never_returns_is_given_back(ends):
+    """RH-24: when its thread ends, and in a child that does not have the thread: there by one that was never probed."""
+    import os
+
+    from programs import load_c
+
+    module = load_c(LEAVES)
+
+    @kprobes.native
+    def noted(ri, regs):
+        pass
+
+    rp = kprobes.kretprobe(symbol_name="jumps", entry_handler=noted, handler=noted, maxactive=2)
+    kprobes.register_kretprobe(rp)
+    second = kprobes.kprobe(symbol_name="jumps", pre_handler=lambda p, regs: 0)
+    kprobes.register_kprobe(second)  # its instances come from a pool, and calls go the general way
+    if ends == "thread":
+        for _ in range(5):
+            module["a_thread"]()
+        assert (rp.nmissed, rp.kp.nmissed) == (0, 0)
+    else:
+        module["here"]()
+        statuses = []
+
+        def fork():
+            child = os.fork()
+            if child == 0:
+                module["here"]()
+                os._exit(rp.nmissed)
+            statuses.append(os.waitpid(child, 0)[1])
+
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+        assert statuses == [0]
+    kprobes.unregister_kprobe(second)
+    kprobes.unregister_kretprobe(rp)
