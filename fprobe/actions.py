@@ -18,6 +18,7 @@ from ftrace.hit import actions as native
 from ftrace.hit.actions import CELL_SIZE, HEADER_SIZE, RECORD_SIZE
 from ftrace.runtime import runtime
 from sandbox import memory, tasks
+from sandbox.native.handler import Fields
 
 _RECORD = native.Record.ctypes
 _CELL = native.Cell.ctypes
@@ -42,7 +43,7 @@ class Action:
 
 
 def _handler(name: str) -> Resolved:
-    return Resolved(runtime().image.address(name), plain=True, wants_regs=False)
+    return Resolved(runtime().image.address(name), plain=True, registers=Fields())
 
 
 class Count(Action):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +13,7 @@ from sandbox.native.types import Int, Pointer, Type
 from sandbox.native_image import NativeImage
 
 PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
-
+REGS = 3
 
 _code: native_link.Once[Resolved] = native_link.Once()
 
@@ -34,10 +31,10 @@ def _compile(handler: NativeFunction, is_exit: bool) -> Resolved:
     if isinstance(handler, HandlerFunction):
         handler = handler.returning(void if is_exit else i32)
     _check(handler, is_exit)
-    code = native_link.verified_object(handler, role)
-    image = native_link.link(f"{role}:{handler.name}", code)
+    code = native_link.HandlerCode(handler, role)
+    image = native_link.link(f"{role}:{handler.name}", code.verified_object())
     plain = handler.options.cc == "preserve_most"
-    return Resolved(image.address(handler.name), plain=plain, wants_regs=_uses_registers(handler), keep=image)
+    return Resolved(image.address(handler.name), plain=plain, registers=code.registers(REGS), keep=image)
 
 
 class Mishaps(NamedTuple):
@@ -83,13 +80,3 @@ def _check_parameters(name: str, types: Sequence[Type]) -> None:
         if not (is_word or (isinstance(type_, Pointer) and not meaning.endswith("ip"))):
             wanted = "u64" if meaning.endswith("ip") else "u64 or a pointer"
             raise TypeError(f"{name} takes its {meaning} as {type_}; it is {wanted}")
-
-
-def _uses_registers(handler: NativeFunction) -> bool:
-    """Whether the body reads or writes its `regs` parameter."""
-    if isinstance(handler, HandlerFunction):
-        return handler.uses(3)
-    function: Any = handler.__wrapped__
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    name = list(inspect.signature(function).parameters)[3]
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))

@@ -11,7 +11,7 @@ from fprobe.handlers import resolve
 from fprobe.python_handler import resolver_for
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
-from ftrace.handlers import Resolved
+from ftrace.handlers import Resolved, entry_kind, exit_kind
 from ftrace.hit.records import (
     ASSIST,
     COMPLETE,
@@ -21,7 +21,6 @@ from ftrace.hit.records import (
     HAS_ENTRY,
     HAS_EXIT,
     KPROBE_SHARED,
-    NATIVE_REGS,
     STOPPED,
 )
 from ftrace.locations import Selection
@@ -126,7 +125,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     kind |= KPROBE_SHARED if fp._flags & FPROBE_FL_KPROBE_SHARED else 0
     kind |= ASSIST if fp.ops.flags & (FTRACE_OPS_FL_RECURSION | FTRACE_OPS_FL_RCU) else 0
     plain = all(handler.plain or not handler.address for handler in fp._handlers)
-    kind |= NATIVE_REGS if any(handler.address and handler.wants_regs for handler in fp._handlers) else 0
+    kind |= entry_kind(entry.registers) | exit_kind(exit_.registers)
     flags = 0 if plain and not kind & (KPROBE_SHARED | ASSIST) else COMPLETE
     flags |= DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
     flags |= FILTERED if fp.thread or fp.max_hits else 0

@@ -7,18 +7,22 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+from ftrace.hit.records import ENTRY_ARGUMENTS, ENTRY_REGS, EXIT_REGS, EXIT_RESULTS
+from ftrace.x86_64.images import ARGUMENTS, RESULTS
+from sandbox.native.handler import Fields
+
 
 @dataclass(frozen=True)
 class Resolved:
     """A handler's code. `kind`: flags of ftrace.hit.records. `plain`: native code that
-    keeps its registers. `wants_regs`: it looks at its `regs`. `cookie`: what it gets
+    keeps its registers. `registers`: the fields of its `regs` that it uses; None: perhaps all. `cookie`: what it gets
     as `fp`, if not the address of the native probe. `keep`: what keeps it alive.
     """
 
     address: int
     kind: int = 0
     plain: bool = False
-    wants_regs: bool = True
+    registers: Fields | None = None
     cookie: int = 0
     keep: Any = None
 
@@ -26,7 +30,25 @@ class Resolved:
 _CFunction: Any = ctypes.CFUNCTYPE(None).__base__
 """The class of every ctypes function pointer."""
 
-NO_HANDLER = Resolved(0)
+NO_HANDLER = Resolved(0, registers=Fields())
+
+
+def entry_kind(used: Fields | None) -> int:
+    """ENTRY_* (ftrace.hit.records) for a native entry handler that uses these registers."""
+    return _kind(used, ARGUMENTS, ENTRY_ARGUMENTS, ENTRY_REGS)
+
+
+def exit_kind(used: Fields | None) -> int:
+    """EXIT_* for a native exit handler."""
+    return _kind(used, RESULTS, EXIT_RESULTS, EXIT_REGS)
+
+
+def _kind(used: Fields | None, usual: Fields, some: int, all_: int) -> int:
+    if used is None:
+        return all_
+    if not used.read and not used.written:
+        return 0
+    return some if used.read <= usual.read and used.written <= usual.written else all_
 
 
 def _pointer(function: Any) -> int:

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ftrace.hit.records import (
     CALLBACK,
     COMPLETE,
+    ENTRY_ARGUMENTS,
+    ENTRY_REGS,
+    EXIT_REGS,
+    EXIT_RESULTS,
     FILTERED,
     HAS_ENTRY,
     HAS_EXIT,
     MAX_PROBES_PER_SITE,
-    NATIVE_REGS,
     WANTS_REGS,
     Item,
     ProbeList,
@@ -108,24 +111,26 @@ def _are_native(probes: tuple[NativeProbe, ...], data_size: int) -> bool:
 
 def _is_native(probe: NativeProbe) -> bool:
     native = probe.native
-    special = native.flags & (COMPLETE | FILTERED) or native.kind & (NATIVE_REGS | CALLBACK)
+    special = native.flags & (COMPLETE | FILTERED) or native.kind & (ENTRY_REGS | EXIT_REGS | CALLBACK)
     return bool(native.kind & (HAS_ENTRY | HAS_EXIT)) and not special
 
 
 def _entry_of_one(probe: NativeProbe, data_size: int) -> str:
     kind = probe.native.kind
-    if kind & NATIVE_REGS:
+    if kind & ENTRY_REGS:
         return "ftrace_both_regs" if kind & HAS_EXIT else "ftrace_entry_regs"
+    arguments = "_args" if kind & ENTRY_ARGUMENTS else ""
     if not kind & HAS_EXIT:
-        return "ftrace_entry_only"
+        return f"ftrace_entry_only{arguments}"
     data = "" if not data_size else "_word" if data_size <= 8 else "_data"
-    return ("ftrace_both" if kind & HAS_ENTRY else "ftrace_exit_only") + data
+    return (f"ftrace_both{arguments}" if kind & HAS_ENTRY else "ftrace_exit_only") + data
 
 
 def _exit_of_one(probe: NativeProbe, data_size: int) -> str:
-    if probe.native.kind & NATIVE_REGS:
+    kind = probe.native.kind
+    if kind & EXIT_REGS:
         return "ftrace_exit_regs"
-    return "ftrace_exit_fast_data" if data_size else "ftrace_exit_fast"
+    return ("ftrace_exit_results" if kind & EXIT_RESULTS else "ftrace_exit_fast") + ("_data" if data_size else "")
 
 
 class ListCache:

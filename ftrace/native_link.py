@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from sandbox.cache import key as cache_key
 from sandbox.native import NativeFunction, Unit, containers
 from sandbox.native.compile import compile_unit
 from sandbox.native.fingerprint import fingerprint
+from sandbox.native.handler import Fields
 from sandbox.native.verify import verify_object
 from sandbox.native_image import Linked, NativeImage
 
@@ -27,18 +29,44 @@ ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS)
 """What the code of users may call without defining it."""
 
 
-def verified_object(handler: NativeFunction, role: str) -> bytes:
-    """The verified object of a handler. Raises TypeError if it does what a handler may not."""
-    unit = Unit(f"{role}:{handler.name}", [handler], checked=True)
-    store, key = default_cache(), cache_key("verified", fingerprint(unit))
-    code = store.get(key)
-    if code is None:
-        code = compile_unit(unit)
+class HandlerCode:
+    """What is made of a handler, which is taken from the cache if it is there."""
+
+    def __init__(self, handler: NativeFunction, role: str) -> None:
+        self._handler = handler
+        self._unit = Unit(f"{role}:{handler.name}", [handler], checked=True)
+        self._fingerprint = fingerprint(self._unit)
+
+    def verified_object(self) -> bytes:
+        """The object. Raises TypeError if the handler does what one may not, NativeError if it is not in the language."""
+        return self._kept("verified", self._verified)
+
+    def registers(self, position: int) -> Fields | None:
+        """The fields that it uses of the pt_regs that its parameter number `position` points to; None: perhaps all."""
+        found = json.loads(self._kept("registers", lambda: self._used(position)))
+        return found and Fields(*map(frozenset, found))
+
+    def _kept(self, what: str, make: Callable[[], bytes]) -> bytes:
+        store, key = default_cache(), cache_key(what, self._fingerprint)
+        made = store.get(key)
+        if made is None:
+            made = make()
+            store.put(key, made)
+        return made
+
+    def _verified(self) -> bytes:
+        code = compile_unit(self._unit)
         problems = verify_object(code, ALLOWED)
         if problems:
-            raise TypeError(f"{handler.name} cannot be a handler: {'; '.join(problems)}")
-        store.put(key, code)
-    return code
+            raise TypeError(f"{self._handler.name} cannot be a handler: {'; '.join(problems)}")
+        return code
+
+    def _used(self, position: int) -> bytes:
+        from sandbox.native.fields import fields_used
+
+        function = self._handler.typed
+        used = fields_used(function, function.parameters[position])
+        return json.dumps(used and [sorted(names) for names in used]).encode()
 
 
 def link(name: str, object_code: bytes) -> NativeImage:

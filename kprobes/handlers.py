@@ -9,8 +9,11 @@ from ftrace import native_link
 from ftrace.handlers import foreign_address
 from ftrace.python_handler import python_handler
 from sandbox.native import NativeFunction, i32, void
-from sandbox.native.handler import HandlerFunction
+from sandbox.native.handler import Fields, HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
+
+REGS = 1
+"""Which parameter the registers are."""
 
 
 class Role(NamedTuple):
@@ -37,6 +40,8 @@ class Code(NamedTuple):
     python: bool = False
     cookie: int = 0
     keep: Any = None
+    registers: Fields | None = Fields()
+    """The fields of its `regs` that a native one uses; None: perhaps all."""
 
 
 _codes: native_link.Once[Code] = native_link.Once()
@@ -67,6 +72,11 @@ def keeps_registers(handler: Any) -> bool:
     return isinstance(handler, HandlerFunction) and handler.options.cc == "preserve_most"
 
 
+def registers(handler: NativeFunction | None, role: Role) -> Fields | None:
+    """The fields of its `regs` that a native handler uses; None: perhaps all."""
+    return _codes.get(handler, role, lambda: _compiled(handler, role)).registers if handler is not None else Fields()
+
+
 def is_plain(handler: Any) -> bool:
     """Whether a pre_handler keeps every register but rax and r11, and does not look at those of the hit."""
     return keeps_registers(handler) and _ignoring.get(handler, PRE, lambda: not handler.uses(1))
@@ -84,8 +94,9 @@ def _compiled(handler: NativeFunction, role: Role) -> Code:
     if isinstance(handler, HandlerFunction):
         handler = handler.returning(role.result)
     _check(handler, role)
-    image = native_link.link(f"{role.name}:{handler.name}", native_link.verified_object(handler, role.name))
-    return Code(image.address(handler.name), keep=image)
+    code = native_link.HandlerCode(handler, role.name)
+    image = native_link.link(f"{role.name}:{handler.name}", code.verified_object())
+    return Code(image.address(handler.name), keep=image, registers=code.registers(REGS))
 
 
 def _check(handler: NativeFunction, role: Role) -> None:

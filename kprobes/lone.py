@@ -13,7 +13,8 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from ftrace import ops as ftrace
-from ftrace.hit.records import EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, NATIVE_REGS, STOPPED
+from ftrace.handlers import entry_kind, exit_kind
+from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, STOPPED
 from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
@@ -126,7 +127,7 @@ def ops_of_kprobe(p: kprobe) -> LoneOps | None:
         return None
     regs = p.pre_handler.uses(1)
     entry = kprobe_runtime().image.address("kprobe_lone_regs" if regs else "kprobe_lone")
-    kind = KPROBE | HAS_ENTRY | (NATIVE_REGS if regs else 0)
+    kind = KPROBE | HAS_ENTRY | (ENTRY_REGS if regs else 0)
     return _ops((p.native, p.codes), kind=kind, entry=entry, action=p.native_address)
 
 
@@ -144,14 +145,14 @@ def kretprobe_values(rp: kretprobe) -> dict[str, Any] | None:
     given = [handler for handler in (rp.entry_handler, rp.handler) if handler is not None]
     if rp.data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):
         return None
-    regs = any(handler.uses(1) for handler in given)
+    at_entry = entry_kind(handlers.registers(rp.entry_handler, handlers.ENTRY))
+    at_return = exit_kind(handlers.registers(rp.handler, handlers.RETURN))
     bare = rp.entry_handler is None and not any(handler.uses(0) for handler in given)
-    with_regs = rp.entry_handler is not None and regs
-    entry = "kretprobe_lone_bare" if bare else "kretprobe_lone_regs" if with_regs else "kretprobe_lone"
+    entry = "kretprobe_lone_bare" if bare else "kretprobe_lone_regs" if at_entry else "kretprobe_lone"
     exit_ = "kretprobe_lone_return" if rp.handler is not None else "kretprobe_lone_no_return"
     image = kprobe_runtime().image
     return {
-        "kind": KPROBE | HAS_ENTRY | HAS_EXIT | (NATIVE_REGS if regs else 0),
+        "kind": KPROBE | HAS_ENTRY | HAS_EXIT | at_entry | at_return,
         "entry": image.address(entry),
         "exit": image.address(exit_),
         "data_size": max(rp.data_size + 7 & -8, 8),

@@ -23,7 +23,10 @@ PYTHON = 8  # also never called in an asynchronous context
 KPROBE_SHARED = 16
 CALLBACK = 32  # a bare ftrace_ops: func(ip, parent_ip, ops, regs), no recursion lock of its own
 WANTS_REGS = 128  # FTRACE_OPS_FL_SAVE_REGS
-NATIVE_REGS = 256  # native handlers that are given all registers
+ENTRY_ARGUMENTS = 256  # a native entry handler that looks at no registers but those that arguments come in
+ENTRY_REGS = 1024  # ... that looks at others
+EXIT_RESULTS = 2048  # a native exit handler that looks at no registers but those that results come in
+EXIT_REGS = 4096  # ... that looks at others
 KPROBE = 512  # of one kprobe or kretprobe, which is alone on the function
 ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
 

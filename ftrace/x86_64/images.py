@@ -7,6 +7,8 @@ r10, r11, rbx, rbp, r12 to r15. What is not kept stays whatever it was: handlers
 
 from __future__ import annotations
 
+from sandbox.native.handler import Fields
+
 _ALL = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10", "r11", "rbx", "rbp", "r12", "r13", "r14", "r15")
 _ARGUMENTS = _ALL[:7]
 _RESULTS = ("rdx", "rcx", "rax")
@@ -46,6 +48,13 @@ KEEP_ENTRY_REGS = (
 """The same with constant flags, which are dead at an entry; rdi = address of the return slot."""
 GET_ALL = pop(_ALL) + "\n    add $$8, %rsp"
 """Every register from its image, up to the ip word. Flags are lost."""
+
+_ARGUMENT_FIELDS = frozenset({"di", "si", "dx", "cx", "ax", "r8", "r9"})
+ARGUMENTS = Fields(_ARGUMENT_FIELDS | {"ip", "sp"}, _ARGUMENT_FIELDS)
+"""What of a pt_regs a handler may read and write that is given the image of arguments."""
+_RESULT_FIELDS = frozenset({"dx", "cx", "ax", "ip", "sp"})
+RESULTS = Fields(_RESULT_FIELDS, _RESULT_FIELDS)
+"""The same for the image of results. What is written to ip and sp does not count (RH-13)."""
 
 KEEP_ARGUMENTS = "    sub $$56, %rsp\n" + push(_ARGUMENTS) + "\n    sub $$64, %rsp"
 """The registers that arguments come in, in an image of 176 bytes: that of an entry, with room for the others."""

@@ -8,7 +8,7 @@ entry and return.
 ENTRY_REGS = """
 # A site with one native probe whose handlers look at the registers.
 #   stack inside: pt_regs (168 bytes), 8 bytes of padding, return into the stub at 176(%rsp), parent at 184(%rsp)
-#   r11 = task, r10 = probe list, rdi = address of the return slot, r8 = the new node; then the handler's arguments
+#   r11 = task, r10 = probe list, rdi = address of the return slot, r8 and r9 = the new node; then the handler's arguments
     .globl ftrace_both_regs
     .p2align 6
 ftrace_both_regs:
@@ -31,6 +31,7 @@ $regs_image
     cmp %rsi, $TOP(%r11)
     jne both_regs_no_credit
     lea $NODE(%rsi), %r8
+    mov %r8, %r9
     mov %r8, $TOP(%r11)
     mov 176(%rsp), %rsi
     mov 184(%rsp), %rdx
@@ -49,16 +50,14 @@ $regs_image
     dec %ecx
     jne 9b
 both_regs_call:
-    mov $ITEM_ENTRY(%r10), %rax
-    test %rax, %rax
-    je both_regs_hook
     mov $ITEM_PROBE(%r10), %rdi
     mov %rsp, %rcx
-    call *%rax
+    call *$ITEM_ENTRY(%r10)
     test %eax, %eax
     jne both_regs_cancel
-both_regs_hook:
+    mov 184(%rsp), %rdx
     mov 176(%rsp), %rsi
+    mov %rdx, $PARENT(%r9)
     mov $RECORD_IP(%rsi), %rsi
     add $$5, %rsi
     cmp $REGS_IP(%rsp), %rsi

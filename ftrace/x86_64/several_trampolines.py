@@ -66,6 +66,8 @@ $item_data
     mov %fs:$TASK, %r11
     cmpq $$0, $ARMED(%r9)
     je 7f
+    mov 184(%rsp), %rdx
+    mov %rdx, $PARENT(%r9)
 $get_arguments
     movq $$0, $REC(%r11)
     cmp %esp, %esp

@@ -20,7 +20,8 @@ Several such probes have trampolines of their own (ftrace.x86_64.several_trampol
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from string import Template
 
 from ftrace.x86_64 import images
@@ -30,28 +31,27 @@ from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
 from ftrace.x86_64.several_trampolines import ITEM_DATA, NOTHING, SEVERAL, WALK
 
 PT_REGS_WORDS = 21
-_SAVED = ("rdi", "rsi", "rdx", "r8")
-
 _KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
 
 
 ENTRY_FAST = """
 # A site with one native probe: the entry handler only.
 #   r10 = what the function finds in rax, once the handler's address is at hand
-#   stack inside: 4 saved registers, return into the stub at 32(%rsp), parent at 40(%rsp)
-    .globl ftrace_entry_only
+#   stack inside: what is saved, return into the stub at $back(%rsp), return slot
+    .globl $name
     .p2align 6
-ftrace_entry_only:
+$name:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
 $save
     mov $ITEM_COUNTERS(%r10), %edi
-    mov 32(%rsp), %rsi
-    mov 40(%rsp), %rdx
+    mov $back(%rsp), %rsi
+    mov $slot(%rsp), %rdx
     incq $TALLY(%r11,%rdi)
     mov $ITEM_PROBE(%r10), %rdi
-    mov $ITEM_ENTRY(%r10), %r11
     mov $RECORD_IP(%rsi), %rsi
+$regs
+    mov $ITEM_ENTRY(%r10), %r11
     xor %r8d, %r8d
     mov %rax, %r10
     call *%r11
@@ -66,7 +66,7 @@ $restore
 BOTH_FAST = """
 # A site with one native probe that has an exit handler. What can decline does so first; then the node is reserved (the
 # new top stored) before it is filled.
-#   stack inside: 4 saved registers, return into the stub at 32(%rsp), parent at 40(%rsp)
+#   stack inside: what is saved, return into the stub at $back(%rsp), return slot
 #   rdi = address of the return slot, then the probe, r8 = the new node; then the handler's arguments
 #   r10 = what the function finds in rax, once the handler's address is at hand
     .globl $name
@@ -76,7 +76,7 @@ $name:
     mov %r10d, $LIST(%r11)
 $save
     mov $TOP(%r11), %rsi
-    lea 40(%rsp), %rdi
+    lea $slot(%rsp), %rdi
     cmp %rdi, $FRAME(%rsi)
     jbe 8f
     lea $NODE(%rsi), %r8
@@ -93,16 +93,19 @@ $save
     jne 7f
     lea $NODE(%rsi), %r8
     mov %r8, $TOP(%r11)
-    lea 40(%rsp), %rdx
-    mov 32(%rsp), %rsi
+    lea $slot(%rsp), %rdx
+    mov $back(%rsp), %rsi
     mov %rdx, $FRAME(%r8)
-    mov 40(%rsp), %rdx
+    mov $slot(%rsp), %rdx
     mov %r10, $PROBES(%r8)
     mov %rsi, $STUB(%r8)
     mov %rdx, $PARENT(%r8)
     mov $RECORD_IP(%rsi), %rsi
+$node
 $data
+$regs
 $call
+$parent
 $restore
     movq $$0, $REC(%r11)
     ret
@@ -112,7 +115,7 @@ $restore
     push %r10
     push %r10
     mov %fs:$TASK, %rdi
-    lea 72(%rsp), %rsi
+    lea $slot+32(%rsp), %rsi
     call ftrace_cancel
     pop %rax
     pop %rax
@@ -157,7 +160,7 @@ EXIT_FAST = """
 # Return of a call to a site with one native probe that has an exit handler. The list was read before this task is marked
 # as inside, so the probe is asked afterwards whether it has been unregistered meanwhile: then nobody waits for us.
 #   r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results
-#   stack inside: rdx, then the parent in the return slot, where `ret` and unwinders find it
+#   stack inside: what is saved, then the parent in the return slot, where `ret` and unwinders find it
     .globl $name
     .p2align 6
 $name:
@@ -176,11 +179,12 @@ $name:
     jne 4f
     mov $STUB(%r11), %rsi
     push $PARENT(%r11)
-    push %rdx
-    mov 8(%rsp), %rdx
+$save
+    mov $PARENT(%r11), %rdx
     mov %r11, %r9
 $data
     mov $RECORD_IP(%rsi), %rsi
+$regs
     call *$ITEM_EXIT(%r10)
     mov %fs:$TASK, %r11
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
@@ -192,10 +196,10 @@ $data
     jne 7f
 5:  cmp %r9, $TOP(%r11)
     jne 8f
-    pop %rdx
     sub $$$NODE, %r9
     mov %r9, $TOP(%r11)
     movq $$0, $REC(%r11)
+$restore
     ret
 6:  # the pool is shared
     lock incq $PROBE_POOL(%rdi)
@@ -222,8 +226,8 @@ $data
     mov %fs:$TASK, %r11
     pop %rcx
     pop %rax
-    pop %rdx
     movq $$0, $REC(%r11)
+$restore
     ret
 4:  mov %fs:$TASK, %rdi
     movq $$0, $REC(%rdi)
@@ -356,8 +360,6 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     `constants` gives the field offsets and sizes that the text names (see `ftrace.hit.assembly`).
     """
     blocks = {
-        "save": images.push(_SAVED),
-        "restore": images.pop(_SAVED),
         "keep_vectors": moved_vectors(str(constants["VECTOR"]), keep=True),
         "get_vectors": moved_vectors(str(constants["VECTOR"]), keep=False),
         "keep": images.push(_KEPT),
@@ -376,24 +378,56 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         "keep_walk": images.push(WALK),
         "get_walk": images.pop(WALK),
     }
-    variants = (
-        ("ftrace_both", NO_DATA, CALL_ENTRY),
-        ("ftrace_both_word", ONE_WORD, CALL_ENTRY),
-        ("ftrace_both_data", INLINE_DATA, CALL_ENTRY),
-        ("ftrace_exit_only", NO_DATA, NO_ENTRY),
-        ("ftrace_exit_only_word", ONE_WORD, NO_ENTRY),
-        ("ftrace_exit_only_data", INLINE_DATA, NO_ENTRY),
-    )
-    exits = (("ftrace_exit_fast", EXIT_NO_DATA), ("ftrace_exit_fast_data", EXIT_INLINE_DATA))
-    texts = [ENTRY_FAST, ENTRY_REGS, EXIT_REGS, SEVERAL, NOTHING, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY, GUARD]
-    texts += [_expand(BOTH_FAST, {"name": name, "data": data, "call": call}) for name, data, call in variants]
-    texts += [_expand(EXIT_FAST, {"name": name, "data": data}) for name, data in exits]
+    texts = [ENTRY_REGS, EXIT_REGS, SEVERAL, NOTHING, ENTRY_COMPLETE, CALL_FOREIGN, LOST, EMPTY, GUARD, *_fast()]
     expanded = "\n".join(_expand(text, blocks) for text in texts)
     return "    .text\n" + Template(expanded).substitute(constants, **frame_rules(constants))
 
 
+# What the fast trampolines save: the registers that they use themselves, or an image for a handler that looks. What such a
+# handler has put into the return slot counts.
+_SAVED = ("rdi", "rsi", "rdx", "r8")
+_PLAIN_ENTRY = {
+    "save": images.push(_SAVED),
+    "restore": images.pop(_SAVED),
+    "regs": "",
+    "node": "",
+    "parent": "",
+    "back": "32",
+    "slot": "40",
+}
+_WITH_ARGUMENTS = {
+    "save": images.KEEP_ARGUMENTS,
+    "restore": images.GET_ARGUMENTS,
+    "regs": images.ENTRY_SP_IP,
+    "node": "    mov %r8, %r9",
+    "parent": "    mov $slot(%rsp), %rdx\n    mov %rdx, $PARENT(%r9)",
+    "back": "176",
+    "slot": "184",
+}
+_PLAIN_EXIT = {"save": images.push(("rdx",)), "restore": images.pop(("rdx",)), "regs": ""}
+_WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "regs": images.EXIT_SP_IP}
+
+
+def _fast() -> Iterator[str]:
+    """The fast trampolines: with and without entry data, and with what their handlers look at."""
+    for name, saving in (("ftrace_entry_only", _PLAIN_ENTRY), ("ftrace_entry_only_args", _WITH_ARGUMENTS)):
+        yield _expand(ENTRY_FAST, {"name": name, **saving})
+    entries = (
+        ("ftrace_both", CALL_ENTRY, _PLAIN_ENTRY),
+        ("ftrace_both_args", CALL_ENTRY, _WITH_ARGUMENTS),
+        ("ftrace_exit_only", NO_ENTRY, _PLAIN_ENTRY),
+    )
+    for (name, call, saving), (size, data) in product(
+        entries, (("", NO_DATA), ("_word", ONE_WORD), ("_data", INLINE_DATA))
+    ):
+        yield _expand(BOTH_FAST, {"name": name + size, "data": data, "call": call, **saving})
+    exits = (("ftrace_exit_fast", _PLAIN_EXIT), ("ftrace_exit_results", _WITH_RESULTS))
+    for (name, saving), (size, data) in product(exits, (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA))):
+        yield _expand(EXIT_FAST, {"name": name + size, "data": data, **saving})
+
+
 def _expand(text: str, blocks: Mapping[str, str]) -> str:
-    """Put blocks in where they stand alone on a line, leaving `$$` and the names of constants for the last step."""
+    """Put blocks in, leaving `$$` and the names of constants, which are capitals, for the last step."""
     for name, block in blocks.items():
-        text = re.sub(rf"\${name}(?=:?$)", block.replace("\\", r"\\"), text, flags=re.MULTILINE)
+        text = re.sub(rf"\${name}\b", block.replace("\\", r"\\"), text)
     return text

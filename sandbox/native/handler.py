@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from functools import cached_property
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .declarations import GlobalVariable
 from .function import NativeFunction, Options
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 SCRATCH = 64
 """The least number of bytes that stand in for entry data that a call does not have."""
+
+
+class Fields(NamedTuple):
+    """Names of fields of a struct that are read and written."""
+
+    read: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
 
 
 class HandlerFunction(NativeFunction):

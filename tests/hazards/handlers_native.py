@@ -78,6 +78,24 @@ def tally_exit_regs(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], da
 
 
 @native(cc="preserve_most")
+def tally_entry_all(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
+    """`tally_entry_regs`, given every register."""
+    atomic_add(addressof(cast(ptr[u64], fp.action)[0]), 1, "relaxed")
+    if data != null:
+        single_add(addressof(data[0]), regs.ip + 0 * regs.r15)
+    return 0
+
+
+@native(cc="preserve_most")
+def tally_exit_all(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
+    """`tally_exit_regs`, given every register."""
+    notes = cast(ptr[u64], fp.action)
+    if (data != null and data[0] != ip + 5) or regs.ip + 0 * regs.r15 != ret_ip:
+        atomic_add(addressof(notes[2]), 1, "relaxed")
+    atomic_add(addressof(notes[1]), 1, "relaxed")
+
+
+@native(cc="preserve_most")
 def tally_exit_alone(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     notes = cast(ptr[u64], fp.action)
     if data[0] != 0:

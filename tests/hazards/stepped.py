@@ -16,7 +16,16 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from handlers_native import tally_cancel, tally_entry, tally_entry_regs, tally_exit, tally_exit_alone, tally_exit_regs
+from handlers_native import (
+    tally_cancel,
+    tally_entry,
+    tally_entry_all,
+    tally_entry_regs,
+    tally_exit,
+    tally_exit_all,
+    tally_exit_alone,
+    tally_exit_regs,
+)
 from programs import assert_untouched, load_c
 
 # leaf(x) = x + 1, middle(x) = 2x + 3, on_path(x) = 4x + 6; last is tail-called
@@ -140,7 +149,7 @@ def _four() -> list[Any]:
     return [
         *_attach(entry=tally_entry),
         *_attach(entry=tally_cancel, exit=tally_exit, entry_data_size=16),
-        *_attach(**BOTH, entry_data_size=8, nr_maxactive=2),
+        *_attach(**REGS, entry_data_size=8, nr_maxactive=2),
         *_attach(exit=tally_exit_alone, entry_data_size=8),
     ]
 
@@ -163,6 +172,7 @@ def _kretprobe(way: str) -> Any:
 
 BOTH: dict[str, Any] = {"entry": tally_entry, "exit": tally_exit}
 REGS: dict[str, Any] = {"entry": tally_entry_regs, "exit": tally_exit_regs}
+ALL: dict[str, Any] = {"entry": tally_entry_all, "exit": tally_exit_all}
 MANNERS: dict[str, Manner] = {
     "count": Manner(lambda: _action("Count")),
     "record": Manner(lambda: _action("Record")),
@@ -177,8 +187,11 @@ MANNERS: dict[str, Manner] = {
     "cancel": Manner(lambda: _attach(entry=tally_cancel, exit=tally_exit)),
     "registers": Manner(lambda: _attach(**REGS, entry_data_size=8)),
     "registers at entry": Manner(lambda: _attach(entry=tally_entry_regs)),
+    "all registers": Manner(lambda: _attach(**ALL, entry_data_size=8)),
+    "all registers at entry": Manner(lambda: _attach(entry=tally_entry_all)),
     "one node": Manner(lambda: _attach(**BOTH, nr_maxactive=1)),
     "two nodes, registers": Manner(lambda: _attach(**REGS, nr_maxactive=2)),
+    "two nodes, all registers": Manner(lambda: _attach(**ALL, nr_maxactive=2)),
     "shared with kprobes": Manner(lambda: _attach(**BOTH, shared=True)),
     "two probes": Manner(_two),
     "four probes": Manner(_four),
@@ -191,6 +204,7 @@ MANNERS: dict[str, Manner] = {
     "jumps, both": Manner(lambda: _attach("jumps", **BOTH, entry_data_size=8), jumping=True),
     "jumps, cancel at entry": Manner(lambda: _attach(entry=tally_cancel, exit=tally_exit) + _jumps(), jumping=True),
     "jumps, registers": Manner(lambda: _attach("jumps", **REGS, entry_data_size=8), jumping=True),
+    "jumps, all registers": Manner(lambda: _attach("jumps", **ALL, entry_data_size=8), jumping=True),
     "jumps, two probes": Manner(
         lambda: _attach("jumps", **BOTH, entry_data_size=8) + _attach("jumps", entry=tally_entry, exit=tally_exit),
         jumping=True,
@@ -237,13 +251,17 @@ def check(manner: Manner, attachments: list[Any], notes: list[Any], rounds: int,
             complaints.append(f"{expected} calls: {counts}")
         if counts.missed_depth or counts.missed_task or counts.missed_context:
             complaints.append(f"misses for no reason: {counts}")
-        if probe.fp.entry_handler in (tally_entry, tally_entry_regs, tally_cancel) and note[0] != counts.hits:
+        if (
+            probe.fp.entry_handler in (tally_entry, tally_entry_regs, tally_entry_all, tally_cancel)
+            and note[0] != counts.hits
+        ):
             complaints.append(f"{note[0]} entries: {counts}")
         hooked = 0 if probe.fp.entry_handler is tally_cancel else counts.hits - of_exits - jumped
         if probe.fp.exit_handler in (
             tally_exit,
             tally_exit_alone,
             tally_exit_regs,
+            tally_exit_all,
         ) and not hooked - counts.missed <= note[1] <= hooked + min(of_exits, jumped):
             complaints.append(f"{note[1]} exits of {hooked}: {counts}")
         if note[2]:

@@ -50,7 +50,9 @@ def hold(manner: str, every: bool) -> None:
     assert len(stepper.reached) > 20
 
 
-@pytest.mark.parametrize("manner", ["both, a word", "registers", "one node", "two probes", "four probes", "mcount"])
+@pytest.mark.parametrize(
+    "manner", ["both, a word", "registers", "all registers", "one node", "two probes", "four probes", "mcount"]
+)
 def test_a_signal_at_every_instruction(manner: str) -> None:
     hold(manner, every=False)
 
