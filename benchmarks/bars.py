@@ -55,6 +55,8 @@ BARS = (
     Bar("nop", "ns added by a stub", _added("nop"), _just(0.3)),
     _times("fprobe.entry.native", "ref.call_inc", 3, "3x ref.call_inc"),
     _times("fprobe.both.native", "ref.swap", 0.5, "half of ref.swap"),
+    _times("fprobe.both.native.regs", "ref.swap", 9 / 12.5, "0.72x ref.swap"),
+    _times("fprobe.x3.native", "fprobe.both.native", 3, "3x fprobe.both.native"),
     _times("fprobe.both.record", "ref.rdtsc2", 1.5, "1.5x ref.rdtsc2"),
     _times("fprobe.both.python", "ref.ctypes2", 3, "3x ref.ctypes2"),
     *(_milliseconds(f"attach.50000{kind}", "register", 30) for kind in ("", ".entry", ".first")),
