@@ -81,11 +81,12 @@ def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> v
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
     outer: Outer = zeroed
-    into_nmi(task, ON_FRAME, task.step_mask, addressof(outer))
+    mask = task.step_mask  # a probe that a post_handler hits may be stepped too
+    into_nmi(task, ON_FRAME, mask, addressof(outer))
     end_step(task, record, addressof(regs))
     out_of_nmi(task, addressof(outer))
     regs_to(addressof(regs), context)
-    context.mask = task.step_mask
+    context.mask = mask
 
 
 @native
