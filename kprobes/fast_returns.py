@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+from ftrace.hit.records import UNLOCKED
 from ftrace.lists import ListRecord
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
@@ -38,7 +39,7 @@ class FastReturn:
     """
 
     def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
-        self.probe = LoneProbe(rp, action=ctypes.addressof(rp), **values)
+        self.probe = LoneProbe(rp, action=ctypes.addressof(rp), **{**values, "kind": values["kind"] | UNLOCKED})
         self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
 
     def stop(self) -> None:

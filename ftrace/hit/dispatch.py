@@ -17,9 +17,11 @@ from ftrace.hit.records import (
     FOREIGN,
     HAS_ENTRY,
     HAS_EXIT,
+    KPROBE,
     KPROBE_SHARED,
     PYTHON,
     STOPPED,
+    UNLOCKED,
     Handler,
     Item,
     Probe,
@@ -243,8 +245,9 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         hit.bit = bit_in_node
         run_callback(hit, probe)
         return
-    bit = trylock(task, FTRACE)
-    if bit == 0:
+    unlocked = probe.kind & UNLOCKED != 0
+    bit: u32 = 0 if unlocked else trylock(task, FTRACE)
+    if bit == 0 and not unlocked:
         line.missed_recursion += 1
         return
     if probe.flags & FILTERED == 0 or passes_filter(task, probe):
@@ -374,7 +377,7 @@ def run_return_callback(node: ptr[Node], item: ptr[Item], regs: u64, caller: u64
 
 @native
 def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs], caller: u64) -> void:
-    """FP-37: disabled, stopped; the recursion lock; the handler."""
+    """FP-37: disabled, stopped; the recursion lock, which kretprobes do without (KP-79); the handler."""
     probe = item.probe
     if probe.kind & CALLBACK != 0:
         run_return_callback(node, item, cast(u64, regs), caller)
@@ -382,8 +385,9 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
     line = counters(task, item.counters)
     if probe.flags & (DISABLED | STOPPED) != 0:
         return
-    bit = trylock(task, FTRACE)
-    if bit == 0:
+    unlocked = probe.kind & KPROBE != 0
+    bit: u32 = 0 if unlocked else trylock(task, FTRACE)
+    if bit == 0 and not unlocked:
         line.missed_recursion += 1
         return
     data: u64 = 0
