@@ -28,7 +28,7 @@ ENTRY_REGS = 1024  # ... that looks at others
 EXIT_RESULTS = 2048  # a native exit handler that looks at no registers but those that results come in
 EXIT_REGS = 4096  # ... that looks at others
 KPROBE = 512  # of one kprobe or kretprobe, which is alone on the function
-UNLOCKED = 1024  # ... and not on an ftrace location: its entries take no recursion lock
+UNLOCKED = 8192  # ... and not on an ftrace location: its entries take no recursion lock
 ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
 
 MAX_PROBES_PER_SITE = 64
