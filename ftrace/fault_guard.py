@@ -94,4 +94,5 @@ def _as_exception(fault: object) -> faults.SandboxFault:
     stack = [symbol_table.describe(address) for address in record.calls[: record.depth]]
     in_probe = bool(record.in_probe)
     where, source = symbol_table.describe(ip), source_lines.at(ip)
-    return faults.SandboxFault(record.signal, record.address, ip, where, registers, stack, in_probe, source)
+    handler = bytes(record.handler.letters[: record.handler.length]).decode()
+    return faults.SandboxFault(record.signal, record.address, ip, where, registers, stack, in_probe, source, handler)

@@ -42,6 +42,8 @@ class Code(NamedTuple):
     keep: Any = None
     registers: Fields | None = Fields()
     """The fields of its `regs` that a native one uses; None: perhaps all."""
+    name: str = ""
+    """For reports of crashes."""
 
 
 _codes: native_link.Once[Code] = native_link.Once()
@@ -60,10 +62,11 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
         return _codes.get(handler, role, lambda: _compiled(handler, role))
     address = foreign_address(handler)
     if address is not None:
-        return Code(address, True, keep=handler)
+        return Code(address, True, keep=handler, name=f"in C at {address:#x}")
     if callable(handler):
         made = python_handler(adapt(handler), this, _reporting(report, handler), is_exit=role.is_exit)
-        return Code(made.address, True, True, made.cookie, made.keep)
+        name = getattr(handler, "__name__", type(handler).__name__)
+        return Code(made.address, True, True, made.cookie, made.keep, name=name)
     raise TypeError(f"not a {role.name}: {handler!r}; give a callable, a C function pointer or a native function")
 
 
@@ -96,7 +99,7 @@ def _compiled(handler: NativeFunction, role: Role) -> Code:
     _check(handler, role)
     code = native_link.HandlerCode(handler, role.name)
     image = native_link.link(f"{role.name}:{handler.name}", code.verified_object())
-    return Code(image.address(handler.name), keep=image, registers=code.registers(REGS))
+    return Code(image.address(handler.name), keep=image, registers=code.registers(REGS), name=handler.name)
 
 
 def _check(handler: NativeFunction, role: Role) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
-from kprobes import fast_returns, handlers, lone, placing, python_unsafe, switch
+from kprobes import crash_words, fast_returns, handlers, lone, placing, python_unsafe, switch
 from kprobes.aggregate import Aggregate, aggregates, between, retired
 from kprobes.fast_returns import FastReturn
 from kprobes.handlers import FAULT, POST, PRE, Code
@@ -194,6 +194,7 @@ def _register(p: kprobe) -> None:
     p.native = Child.ctypes()
     on_ftrace = placing.check(place)
     p.flags |= (KPROBE_FLAG_FTRACE if on_ftrace else 0) | (KPROBE_FLAG_ON_FUNC_ENTRY if place.is_entry else 0)
+    crash_words.of_place(p.native, place.symbol)
     _build(p)
     python_unsafe.check(place, p.calls_python, p.python_unsafe)
     found = aggregates.get(place.address) or placing.prepare(place, on_ftrace)
@@ -248,6 +249,8 @@ def _build(p: kprobe) -> None:
     child.kind |= FAULT_FOREIGN * fault.foreign | FAULT_PYTHON * fault.python
     p.asks_of_faults = 2 if fault.foreign else int(bool(fault.address))
     p.codes = (pre, post, fault)
+    child.pre_text, child.post_text = crash_words.of_handler(pre, PRE.name), crash_words.of_handler(post, POST.name)
+    child.fault_text = crash_words.of_handler(fault, FAULT.name)
 
 
 def _pre_of(handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from ftrace.cpus import num_possible_cpus
 from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
-from kprobes import blacklist, handlers, lone, placing
+from kprobes import blacklist, crash_words, handlers, lone, placing
 from kprobes import registration as probes
 from kprobes.fast_returns import FastReturn
 from kprobes.handlers import ENTRY, RETURN, Code
@@ -147,6 +147,8 @@ class kretprobe:
         native.kind = PRE_FOREIGN * entry.foreign | PRE_PYTHON * entry.python
         native.kind |= RETURN_FOREIGN * leave.foreign | RETURN_PYTHON * leave.python
         self._codes = (entry, leave)
+        native.entry_text = crash_words.of_handler(entry, ENTRY.name)
+        native.handler_text = crash_words.of_handler(leave, RETURN.name)
         # Whether the interpreter may be entered for the return is asked at the entry, off the trap's frame.
         foreign = entry.foreign or leave.python
         self.kp.make_return_probe(ctypes.addressof(native), foreign, entry.python or leave.python)

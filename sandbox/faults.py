@@ -30,7 +30,7 @@ class SandboxFault(RuntimeError):
     `signal`: its number; `address`: what was accessed, or 0; `ip`: where the program was, `location` the same as text;
     `registers`: name -> value; `shadow_stack`: the hooked calls that had not returned, innermost first, as text;
     `probe`: whether it was in a probe's handler and not in the program itself; `source`: the line of the source that
-    the program was in, None if nothing is known of it.
+    the program was in, None if nothing is known of it; `handler`: which handler of which kprobe it was in, as text, or "".
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class SandboxFault(RuntimeError):
         shadow_stack: list[str],
         probe: bool,
         source: SourceLine | None = None,
+        handler: str = "",
     ) -> None:
         self.signal = number
         self.address = address
@@ -52,12 +53,14 @@ class SandboxFault(RuntimeError):
         self.shadow_stack = shadow_stack
         self.probe = probe
         self.source = source
+        self.handler = handler
         super().__init__(self._sentence())
 
     def _sentence(self) -> str:
         import signal
 
-        place = f"{'a probe handler at ' if self.probe else ''}{self.location}"
+        who = f"the {self.handler}, at " if self.handler else "a probe handler at " if self.probe else ""
+        place = f"{who}{self.location}"
         accessed = f" accessing {self.address:#x}" if self.signal in (signal.SIGSEGV, signal.SIGBUS) else ""
         inside = f", inside {' < '.join(self.shadow_stack)}" if self.shadow_stack else ""
         source = f" ({self.source})" if self.source else ""

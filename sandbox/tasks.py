@@ -128,6 +128,17 @@ class Guard(Structure):
 GUARDS = 32
 
 
+TEXT = 256
+
+
+@struct
+class Text(Structure):
+    """What is written down in a crash; behind `length` letters there is a 0."""
+
+    length: u64
+    letters: array[u8, 256]
+
+
 @struct
 class Fault(Structure):
     """The last fault of a guarded call in this thread."""
@@ -139,6 +150,7 @@ class Fault(Structure):
     registers: array[u64, 18]  # as in a ucontext: r8..r15, di, si, bp, bx, dx, ax, cx, sp, ip, flags
     calls: array[u64, 32]  # entry addresses of the hooked calls that had not returned, innermost first
     depth: u64
+    handler: Text  # whose handler it was in, as far as the kprobes know
 
 
 @struct
@@ -271,6 +283,7 @@ def task_reset(task: ptr[Task]) -> void:
     task.guard = addressof(task.guards[0])
     task.guard_end = addressof(task.guards[GUARDS - 1])
     task.fault.pending = 0
+    task.fault.handler.length = 0
     clear_variables(task)
     task.list = 0
     task.rec = 0

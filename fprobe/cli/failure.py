@@ -66,7 +66,7 @@ def _of_fault(fault: SandboxFault) -> Failure:
     import signal
 
     name = signal.Signals(fault.signal).name
-    who = "a probe's handler" if fault.probe else "the program"
+    who = f"the {fault.handler}" if fault.handler else "a probe's handler" if fault.probe else "the program"
     accessed = f", accessing {fault.address:#x}" if name in ("SIGSEGV", "SIGBUS") else ""
     calls = [f"    {call}" for call in fault.shadow_stack] or ["    (no probed call)"]
     stack = ["  probed calls that had not returned, innermost first:", *calls]

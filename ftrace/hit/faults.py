@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit.rethook import below, entry_ip, node_abandon
+from ftrace.hit.rethook import EMPTY, below, entry_ip, node_abandon
 from sandbox.native import (
     Structure,
     addressof,
@@ -53,11 +53,12 @@ def note_calls(task: ptr[Task], fault: ptr[Fault], oldest: u64) -> void:
     """The entry addresses of the hooked calls inside the guarded one."""
     node = task.top
     fault.depth = 0
-    for index in range(32):
+    for _ in range(32):
         if cast(u64, node) <= oldest or node == task.bottom:
             return
-        fault.calls[index] = entry_ip(node)
-        fault.depth = index + 1
+        if node.stub > EMPTY:  # else its entry handlers are still running, or the call has gone
+            fault.calls[fault.depth] = entry_ip(node)
+            fault.depth += 1
         node = below(node)
 
 

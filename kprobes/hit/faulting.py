@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ftrace.hit.dispatch import pt_regs
+from kprobes.hit.attribution import note_handler
 from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave
 from kprobes.hit.frames import regs_from, regs_to
@@ -10,6 +11,7 @@ from kprobes.hit.records import (
     FAULT_DUE,
     FAULT_FOREIGN,
     FAULT_PYTHON,
+    FAULTING,
     HIT_ACTIVE,
     HIT_SSDONE,
     OFF,
@@ -49,13 +51,16 @@ def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool
     outer = task.kprobe
     outer_status = task.kprobe_status
     outer_frame = task.kprobe_frame
+    outer_child = task.kprobe_child
     here: array[u64, 1] = zeroed
     start(task, cast(u64, record), cast(u64, addressof(here[0])))
+    task.kprobe_status = FAULTING
     children = children_of(record)
     handled = False
     for index in range(children.count):
         child = children.children[index]
         if not handled and child.flags & OFF == 0:
+            task.kprobe_child = cast(u64, child)
             handled = run_fault(task, child, regs, task.fault_trap)
     if outer_status == FAULT_DUE:
         finish(task)
@@ -63,6 +68,7 @@ def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool
         task.kprobe = outer
         task.kprobe_status = outer_status
         task.kprobe_frame = outer_frame
+        task.kprobe_child = outer_child
     return handled
 
 
@@ -152,11 +158,8 @@ def emulated_access(context: ptr[ucontext]) -> bool_:
 
 
 @native
-def kprobe_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """The first consumer of the signals that instructions raise."""
-    if emulated_access(context):
-        return True
-    task = current()
+def is_handled(task: ptr[Task], context: ptr[ucontext]) -> bool_:
+    """Ask whoever is to be asked."""
     record = find_slot(context.ip)
     if record != null and (context.ip == record.slot or context.ip == record.boosted):
         return copy_fault(task, record, context)
@@ -164,3 +167,14 @@ def kprobe_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     if copied != null and context.ip != copied.address:
         return copy_fault(task, copied, context)
     return task != null and task.kprobe != 0 and handler_fault(task, context)
+
+
+@native
+def kprobe_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
+    """The first consumer of the signals that instructions raise."""
+    task = current()
+    if emulated_access(context) or is_handled(task, context):
+        return True
+    if task != null:
+        note_handler(task)
+    return False

@@ -223,6 +223,7 @@ def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> 
         return
     here: array[u64, 1] = zeroed
     start(task, cast(u64, rp.child), cast(u64, addressof(here[0])) | IN_STUB | NO_PREEMPTION)
+    task.kprobe_child = cast(u64, rp.child)
     task.preempt += 1
     if rp.kind & RETURN_FOREIGN == 0:
         rp.handler(cast(u64, instance), cast(u64, regs))

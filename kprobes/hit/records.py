@@ -28,9 +28,9 @@ FAULT_PYTHON = 512
 PRE_PLAIN = 128
 """A native function of ours that keeps every register but rax and r11, and does not look at those of the hit."""
 
-HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE, FAULT_DUE = 1, 2, 4, 8, 16, 32
+HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE, FAULT_DUE, FAULTING = 1, 2, 4, 8, 16, 32, 64
 """Task.kprobe_status (KP-3). POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame;
-FAULT_DUE: it has faulted, and so do the fault handlers."""
+FAULT_DUE: it has faulted, and so do the fault handlers; FAULTING: those are running."""
 
 # Record.way: how the probed instruction is carried out.
 STEP, EMULATE = 0, 1
@@ -60,6 +60,12 @@ class Child(Structure):
     rp: u64  # RETURN: the native half of its kretprobe
     fault: FaultHandler
     fault_cookie: u64
+    start: u64  # the address of the function
+    symbol: u64  # its name, " [owner]", and which handlers these are, as C strings (kprobes.hit.attribution)
+    owner: u64
+    pre_text: u64
+    post_text: u64
+    fault_text: u64
 
 
 @struct
@@ -142,6 +148,8 @@ class Kretprobe(Structure):
     pool: u64  # the ftrace Probe that counts the instances in use, or 0: then the list does
     flags: u32
     kind: u32
+    entry_text: u64  # as Child.pre_text
+    handler_text: u64
 
 
 @struct

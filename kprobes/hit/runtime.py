@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ftrace.runtime import runtime
+from kprobes import crash_words
 from kprobes.hit import optimized, table, trap
 from sandbox import signals
 from sandbox.native import Unit
@@ -17,7 +18,7 @@ from sandbox.x86_64.vectors import SaveArea, save_area
 def functions() -> tuple[Any, ...]:
     """What Python, the signals' dispatcher, the assembly and ftrace call."""
     from kprobes import ftrace_site
-    from kprobes.hit import faulting, kretprobe_entry, running
+    from kprobes.hit import attribution, faulting, kretprobe_entry, running
 
     return (
         table.table_set,
@@ -30,6 +31,7 @@ def functions() -> tuple[Any, ...]:
         kretprobe_entry.kretprobe_in_list,
         running.kprobe_still_running,
         running.kprobe_running_here,
+        attribution.kprobe_crash,
     )
 
 
@@ -57,12 +59,14 @@ class KprobeRuntime:
         assembly = Assembly(_assembly, (tracing.key.offset, save_area()))
         self.image = NativeImage.of(Unit("kprobes-runtime", functions(), assembly=assembly, bounded=False))
         self.image.variable("task_offset").value = tracing.key.offset
+        crash_words.prepare(self.image)
         self.image.publish()
         tracing.own_code += [self.image.__contains__, is_return_stub]
         self.table = table.RecordTable(self.image)
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
             tracing.signals.add_consumer(number, self.image.address("kprobe_fault"), first=True)
+            tracing.signals.add_consumer(number, self.image.address("kprobe_crash"))
 
 
 @once

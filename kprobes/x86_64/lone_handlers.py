@@ -217,6 +217,7 @@ kretprobe_lone_return:
     mov %fs:$TASK, %r11
     mov $RP_CHILD(%rsi), %rdi
     mov %rdi, $KPROBE(%r11)
+    mov %rdi, $KPROBE_CHILD(%r11)
     movl $$$HIT_ACTIVE, $STATUS(%r11)
     lea $RETURNING(%rsp), %rdi
     mov %rdi, $FRAME(%r11)

@@ -6,7 +6,7 @@ import ctypes
 import signal
 
 import pytest
-from isolation import isolated, run_source
+from isolation import TESTS, isolated, run_source
 
 import fprobe
 import kprobes
@@ -291,3 +291,109 @@ def test_kp87_a_fault_of_an_emulated_instruction_is_its_own(name):
         assert (told[0], told[1]) == (0 if how == "python" else 2, 0), how
         assert not kprobes.kprobe_running()
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+@kprobes.native
+def bad_pre(p, regs) -> i32:
+    return cast(i32, cast(ptr[u64], told[3] + 8)[0])
+
+
+@kprobes.native
+def bad_pre_with_regs(p, regs) -> i32:
+    return cast(i32, cast(ptr[u64], regs.ip - regs.ip + 8)[0])
+
+
+@kprobes.native
+def bad_post(p, regs, flags):
+    told[0] = cast(ptr[u64], told[3] + 8)[0]
+
+
+@kprobes.native
+def bad_return(ri, regs):
+    told[0] = cast(ptr[u64], told[3] + 8)[0]
+
+
+@kprobes.native
+def bad_return_with_regs(ri, regs):
+    regs.ax = cast(ptr[u64], told[3] + 8)[0]
+
+
+CRASHES = [
+    ("pre_handler", "bad_pre"),
+    ("pre_handler", "bad_pre_with_regs"),
+    ("post_handler", "bad_post"),
+    ("fault_handler", "bad_fault"),
+    ("entry_handler", "bad_pre"),
+    ("entry_handler", "bad_pre_with_regs"),
+    ("handler", "bad_return"),
+    ("handler", "bad_return_with_regs"),
+]
+
+
+@kprobes.native
+def bad_fault(p, regs, trapnr) -> i32:
+    return cast(i32, cast(ptr[u64], told[3] + 8)[0])
+
+
+def attached(role, handler, place):
+    if role == "entry_handler":
+        return kprobes.attach_return("peek", entry=handler)
+    if role == "handler":
+        return kprobes.attach_return("peek", handler)
+    return kprobes.attach(place, **{role.removesuffix("_handler"): handler})
+
+
+@isolated
+@pytest.mark.parametrize("flavour", ["fentry", "none"])
+@pytest.mark.parametrize("optimized", [0, 1])
+def test_a_crash_of_a_handler_is_that_of_its_probe(flavour, optimized):
+    """Which handler, of which probe: at stubs, breakpoints and jumps, alone and with others, on the signal's frame and off it."""
+    module = sandbox.load(PROGRAM, name="faulty", flavour=flavour)
+    optimize.set_kprobes_optimization(optimized)
+    good = ctypes.c_uint64(41)
+    start = module.symbol("peek").address
+    first = 5 if flavour == "fentry" else 0
+    for role, name in CRASHES:
+        offset = {"fault_handler": first, "post_handler": first}.get(role, 0)
+        for other in (None, count_returns, python_no_repair):
+            with attached(role, globals()[name], start + offset):
+                beside = kprobes.attach("peek", pre=other) if other is python_no_repair else None
+                if other is count_returns:
+                    beside = kprobes.attach_return("peek", count_returns)
+                if beside is not None:
+                    beside.attach()
+                kprobes.wait_for_kprobe_optimizer()
+                with pytest.raises(sandbox.SandboxFault) as caught:
+                    module["peek"](8 if role == "fault_handler" else ctypes.addressof(good))
+                kind = "kretprobe" if role in ("entry_handler", "handler") else "kprobe"
+                expected = f"{role} {name} of the {kind} at peek+{offset:#x} [faulty]"
+                assert (role, name, caught.value.handler) == (role, name, expected)
+                assert str(caught.value).startswith(f"SIGSEGV in the {expected}, at {name}+")
+                assert not kprobes.kprobe_running()
+                if beside is not None:
+                    beside.detach()
+    with pytest.raises(sandbox.SandboxFault) as caught:
+        module["peek"](8)
+    assert caught.value.handler == ""
+
+
+@kprobes.native
+def count_returns(ri, regs):
+    told[1] += 1
+
+
+@pytest.mark.parametrize(("role", "name"), CRASHES[::2] + CRASHES[3:4])
+def test_a_crash_that_ends_the_process_is_attributed_before(role, name):
+    source = f"""
+import sys
+sys.path[:0] = {[str(TESTS), str(TESTS / "kprobes")]!r}
+import test_kprobe_faults as t
+module = t.sandbox.load(t.PROGRAM, name="faulty")
+with t.attached({role!r}, t.{name}, "peek+5"):
+    t.call(module, "peek", 8 if {role!r} == "fault_handler" else t.ctypes.addressof(t.ctypes.c_uint64(0)), 0)
+"""
+    done = run_source(source)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+    kind, offset = ("kretprobe", "0x0") if role in ("entry_handler", "handler") else ("kprobe", "0x5")
+    expected = f"kprobes: SIGSEGV in the {role} {name} of the {kind} at peek+{offset} [faulty], accessing 0x"
+    assert done.stderr.startswith(expected), done.stderr

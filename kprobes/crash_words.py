@@ -1,0 +1,52 @@
+"""What a crash report says of a probe, as C strings: in a crash nothing can be looked up (kprobes.hit.attribution)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import signal
+from typing import TYPE_CHECKING, Any
+
+from kprobes.hit.attribution import ACCESSED, END, IN, OF_KPROBE, OF_KRETPROBE, OFFSET, OPENING, WORDS
+from sandbox.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV
+
+if TYPE_CHECKING:
+    from kprobes.handlers import Code
+    from sandbox.native_image import NativeImage
+    from sandbox.symbols import Symbol
+
+_WORDS = {
+    OPENING: "kprobes: ", IN: " in the ", OF_KPROBE: " of the kprobe at ", OF_KRETPROBE: " of the kretprobe at ",
+    OFFSET: "+0x", ACCESSED: ", accessing 0x", END: "\n",
+}  # fmt: skip
+
+
+def prepare(image: NativeImage) -> None:
+    """Give the native half its words."""
+    words = (ctypes.c_uint64 * WORDS).from_address(image.address("kprobe_report_words"))
+    for number in (SIGSEGV, SIGBUS, SIGFPE, SIGILL):
+        words[number] = text_of(signal.Signals(number).name)
+    for place, text in _WORDS.items():
+        words[place] = text_of(text)
+
+
+_texts: list[Any] = []
+
+
+@functools.cache
+def text_of(text: str) -> int:
+    """The address of `text` as a C string, which stays."""
+    _texts.append(ctypes.create_string_buffer(text.encode()))
+    return ctypes.addressof(_texts[-1])
+
+
+def of_place(child: Any, symbol: Symbol) -> None:
+    """Where a probe is."""
+    child.start = symbol.address
+    child.symbol = text_of(symbol.name)
+    child.owner = text_of(f" [{symbol.module}]") if symbol.module else 0
+
+
+def of_handler(code: Code, role: str) -> int:
+    """Which handler it is: the text's address."""
+    return text_of(f"{role} {code.name}") if code.address else 0

@@ -1,0 +1,135 @@
+"""Whose handler has faulted: said in the exception of a guarded call, and else on standard error before the process ends.
+
+Everything that the sentence needs is text already: in a crash nothing can be looked up.
+"""
+
+from __future__ import annotations
+
+from ftrace.hit.dispatch import SHARED_BUSY
+from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, Record
+from kprobes.hit.running import NO_PREEMPTION
+from kprobes.hit.table import find_record
+from sandbox.native import (
+    addressof,
+    array,
+    bool_,
+    cast,
+    global_var,
+    i64,
+    native,
+    null,
+    ptr,
+    syscall,
+    u8,
+    u32,
+    u64,
+    void,
+    zeroed,
+)
+from sandbox.signals import ucontext
+from sandbox.tasks import TEXT, Task, Text, current
+
+WORDS = 40
+_SYS_WRITE = 1
+_STANDARD_ERROR = 2
+_SI_ADDR = 16
+_PAGE_FAULT = 14
+
+OPENING, OF_KPROBE, OF_KRETPROBE, OFFSET, ACCESSED, END, IN = range(32, 39)
+words = global_var(array[u64, 40], name="kprobe_report_words")
+"""Addresses of texts: names of signals by number, then those above."""
+
+
+# -- writing it down ----------------------------------------------------------------------------------------------
+
+
+@native
+def append(line: ptr[Text], text: u64) -> void:
+    """A C string, or nothing. What does not fit is left out."""
+    letters = cast(ptr[u8], text)
+    if text == 0:
+        return
+    for index in range(TEXT):
+        letter = letters[index]
+        if letter == 0 or line.length + 1 >= TEXT:
+            return
+        line.letters[line.length] = letter
+        line.length += 1
+
+
+@native
+def append_hex(line: ptr[Text], value: u64) -> void:
+    digits: array[u8, 24] = zeroed
+    left = value
+    at: u64 = 22
+    for _ in range(16):
+        digit = cast(u8, left & 15)
+        digits[at] = digit + (48 if digit < 10 else 87)
+        left >>= 4
+        if left == 0:
+            append(line, cast(u64, addressof(digits[at])))
+            return
+        at -= 1
+
+
+@native
+def running_child(task: ptr[Task]) -> ptr[Child]:
+    """Whose handler is running. A hit that does not note the child has but one."""
+    child = cast(ptr[Child], task.kprobe_child)
+    if child != null:
+        return child
+    record = cast(ptr[Record], task.kprobe)
+    if find_record(record.address) != record:
+        return cast(ptr[Child], task.kprobe)
+    if record.children.count != 1:
+        return null
+    return record.children.children[0]
+
+
+@native
+def running_handler(task: ptr[Task], child: ptr[Child]) -> u64:
+    """The text for the handler."""
+    if task.kprobe_status == FAULTING:
+        return child.fault_text
+    if child.kind & RETURN == 0:
+        return child.post_text if task.kprobe_status == HIT_SSDONE else child.pre_text
+    rp = cast(ptr[Kretprobe], child.rp)
+    return rp.handler_text if task.kprobe_frame & NO_PREEMPTION != 0 else rp.entry_text
+
+
+@native
+def note_handler(task: ptr[Task]) -> void:
+    """Write down in Task.fault whose handler is running: "pre_handler count of the kprobe at vfs_read+0x5 [demo]"."""
+    line = addressof(task.fault.handler)
+    line.length = 0
+    if task.kprobe == 0 or task.kprobe == SHARED_BUSY:
+        return
+    child = running_child(task)
+    if child == null:
+        return
+    append(line, running_handler(task, child))
+    append(line, words[OF_KRETPROBE] if child.kind & RETURN != 0 else words[OF_KPROBE])
+    append(line, child.symbol)
+    append(line, words[OFFSET])
+    append_hex(line, child.address - child.start)
+    append(line, child.owner)
+    line.letters[line.length] = 0
+
+
+@native
+def kprobe_crash(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
+    """The last consumer: nobody has handled the fault, and it happened in a handler. Somebody else may handle it yet."""
+    task = current()
+    if task == null or task.fault.handler.length == 0:
+        return False
+    line: Text = zeroed
+    append(addressof(line), words[OPENING])
+    append(addressof(line), words[cast(u64, signal) & 31])
+    append(addressof(line), words[IN])
+    append(addressof(line), cast(u64, addressof(task.fault.handler.letters[0])))
+    if context.trap_number == _PAGE_FAULT:
+        append(addressof(line), words[ACCESSED])
+        append_hex(addressof(line), cast(ptr[u64], info + _SI_ADDR)[0])
+    append(addressof(line), words[END])
+    syscall(_SYS_WRITE, _STANDARD_ERROR, cast(i64, addressof(line.letters[0])), cast(i64, line.length), 0, 0, 0)
+    return False
