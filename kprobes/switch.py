@@ -100,10 +100,10 @@ def disarm_for_good() -> None:
 
 def _switch(on: bool) -> tuple[list[OSError], int]:
     """Arm or disarm every place; what went wrong, and how many there were."""
-    _state["enabled"] = on
     failures: list[OSError] = []
     total = 0
     with patching():
+        _state["enabled"] = on
         for place in list(aggregates.values()):
             if not place.children or place.disabled:
                 continue
