@@ -13,7 +13,7 @@ from ftrace.tracer import tracer
 from ftrace.unwinding import FrameDescription, describe_stubs
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE, TO_BODY_BY_CALL
 from kprobes import patching
-from kprobes.ftrace_site import RETURN_DATA
+from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.relocate import displacement
 from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
@@ -73,6 +73,7 @@ def return_list() -> ListRecord:
 
 def take_stub(text: TextMapping) -> tuple[TextMapping, int, int]:
     """Room for a stub near a text: its mapping, its address, and where the words are that every stub has to know."""
+    _tell_whose_code_it_is()
     room = _rooms.setdefault(text, _Room(text))
     piece, where = room.take()
     return piece, where, piece.base
@@ -111,3 +112,8 @@ def release_return_stubs(text: TextMapping) -> None:
 def is_return_stub(address: int) -> bool:
     """Whether hooked calls return to `address`."""
     return any(address in piece for room in _rooms.values() for piece in room.pieces)
+
+
+@cache
+def _tell_whose_code_it_is() -> None:
+    runtime().own_code.append(is_return_stub)

@@ -36,6 +36,8 @@ FAULT_DUE: it has faulted, and so do the fault handlers; FAULTING: those are run
 STEP, EMULATE = 0, 1
 
 MAX_CHILDREN = 1 << 16
+RETURN_DATA = 8
+"""Bytes of entry data of a call with kretprobes: their instances that wait for it."""
 
 PreHandler: TypeAlias = fn[i32, u64, u64]
 """pre_handler(p, regs)"""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ftrace.runtime import runtime
 from kprobes import crash_words
-from kprobes.hit import optimized, table, trap
+from kprobes.hit import attribution, faulting, ftrace_handler, kretprobe_entry, optimized, running, table, trap
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
@@ -14,26 +12,20 @@ from sandbox.native_image import NativeImage
 from sandbox.once import once
 from sandbox.x86_64.vectors import SaveArea, save_area
 
-
-def functions() -> tuple[Any, ...]:
-    """What Python, the signals' dispatcher, the assembly and ftrace call."""
-    from kprobes import ftrace_site
-    from kprobes.hit import attribution, faulting, kretprobe_entry, running
-
-    return (
-        table.table_set,
-        trap.kprobe_trap,
-        trap.kprobe_detour_hit,
-        faulting.kprobe_fault,
-        optimized.kprobe_optimized_hit,
-        ftrace_site.kprobe_ftrace_handler,
-        kretprobe_entry.kprobe_return_handler,
-        kretprobe_entry.kretprobe_in_list,
-        running.kprobe_still_running,
-        running.kprobe_running_here,
-        attribution.kprobe_crash,
-    )
-
+FUNCTIONS = (
+    table.table_set,
+    trap.kprobe_trap,
+    trap.kprobe_detour_hit,
+    faulting.kprobe_fault,
+    optimized.kprobe_optimized_hit,
+    ftrace_handler.kprobe_ftrace_handler,
+    kretprobe_entry.kprobe_return_handler,
+    kretprobe_entry.kretprobe_in_list,
+    running.kprobe_still_running,
+    running.kprobe_running_here,
+    attribution.kprobe_crash,
+)
+"""What Python, the signals' dispatcher, the assembly and ftrace call."""
 
 LINKED = ("task_get", "in_signal_handler", "drop_dead", "pool_take", "pool_give", "on_one_stack")
 """What of the tracing runtime the image calls."""
@@ -51,17 +43,15 @@ class KprobeRuntime:
     def __init__(self) -> None:
         from llvmlite import binding
 
-        from kprobes.return_stubs import is_return_stub
-
         tracing = runtime()
         for symbol in LINKED:
             binding.add_symbol(symbol, tracing.image.address(symbol))
         assembly = Assembly(_assembly, (tracing.key.offset, save_area()))
-        self.image = NativeImage.of(Unit("kprobes-runtime", functions(), assembly=assembly, bounded=False))
+        self.image = NativeImage.of(Unit("kprobes-runtime", FUNCTIONS, assembly=assembly, bounded=False))
         self.image.variable("task_offset").value = tracing.key.offset
         crash_words.prepare(self.image)
         self.image.publish()
-        tracing.own_code += [self.image.__contains__, is_return_stub]
+        tracing.own_code.append(self.image.__contains__)
         self.table = table.RecordTable(self.image)
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
