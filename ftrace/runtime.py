@@ -109,6 +109,8 @@ class Runtime:
         self.image.publish()
         self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
+        self.forked_from = 0
+        """In the child of a fork, what the native id of its thread was in the parent; 0 if no probe had ever been hit there."""
         memory.sync_cores()
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -146,7 +148,7 @@ class Runtime:
 
     def _after_fork(self) -> None:
         """Only the forking thread lives on in the child: its record goes on, the others' nodes go back to their pools."""
-        self.image.call("tasks_after_fork")
+        self.forked_from = self.image.call("tasks_after_fork")
         for probe in list(live_probes):
             self.image.call("pool_after_fork", probe.address)
 

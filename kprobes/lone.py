@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace import ops as ftrace
 from ftrace.handlers import entry_kind, exit_kind
-from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, STOPPED
+from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, POOL_SHARED, STOPPED
 from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
@@ -54,6 +54,13 @@ class LoneProbe(NativeProbe):
     def change_flags(self, on: int = 0, off: int = 0) -> None:
         """Calls in flight still get their handler when it is taken off, and so do hits that have found it (KP-80)."""
         super().change_flags(on if self.stopping else on & ~STOPPED, off)
+
+    def take_away(self, nodes: int) -> None:
+        """In the child of a fork: calls that its thread is in have as many of the nodes, beside those on fast ways."""
+        if self.native.flags & POOL_SHARED:
+            self.native.pool_shared -= nodes
+        else:
+            self.native.pool_unclaimed -= nodes
 
     def stop(self) -> None:
         """Its owner is being unregistered. The lists have to be told."""

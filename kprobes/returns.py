@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import os
+import threading
+import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from ftrace.cpus import num_possible_cpus
@@ -24,6 +28,7 @@ from kprobes.hit.records import (
     Instance,
     Kretprobe,
 )
+from kprobes.hit.runtime import kprobe_runtime
 from kprobes.patching import kprobe_mutex
 from kprobes.registration import kprobe
 
@@ -201,7 +206,9 @@ def register_kretprobe(rp: kretprobe) -> None:
         rp.maxactive = max(10, 2 * num_possible_cpus())
     rp.kp.pre_handler = rp.kp.post_handler = None
     _free_idle()
+    _watch_forks()
     rp._allocate()
+    _allocated.add(rp)
     probes.register_kprobe(rp.kp)
 
 
@@ -276,6 +283,31 @@ def _free_idle() -> None:
                     one.fast.free()
                 if one.lone is not None:
                     one.lone.probe.let_go()
+
+
+# -- forks --------------------------------------------------------------------------------------------------------
+
+_allocated: weakref.WeakSet[kretprobe] = weakref.WeakSet()
+"""Those that have instances."""
+
+
+@cache
+def _watch_forks() -> None:
+    tracer()  # its pools are put in order first
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    """In the child: what calls of other threads have taken is free again, on either way."""
+    halves = {ctypes.addressof(one.native): (one.count, one.lone or one.fast) for one in _leaving}
+    for rp in _allocated:
+        if rp._instances is not None:
+            halves.setdefault(ctypes.addressof(rp._native), (rp.maxactive, rp.kp.lone or rp.kp.fast_return))
+    call, before, now = kprobe_runtime().image.call, tracer().runtime.forked_from, threading.get_native_id()
+    for native, (count, fast) in halves.items():
+        kept = call("kretprobe_after_fork", native, count, before, now)
+        if fast is not None:
+            fast.probe.take_away(kept)
 
 
 def disable_kretprobe(rp: kretprobe) -> None:

@@ -322,12 +322,18 @@ def rethook_flush_task(task: ptr[Task]) -> void:
 
 
 @native
-def tasks_after_fork() -> void:
-    """In the child of a fork: the calling thread has a new tid, and the others are not there any more."""
+def tasks_after_fork() -> u64:
+    """In the child of a fork: the calling thread has a new tid, and the others are not there any more. Its tid before, or 0.
+
+    A node of theirs may be half filled. What they held is found by whoever counts it (`pool_after_fork`).
+    """
     me = current()
+    before: u64 = 0
     for index in range(claimed_high):
         task = task_at(index)
         if task == me:
+            before = cast(u64, task.tid)
             task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
         elif task.state == CLAIMED:
-            rethook_flush_task(task)
+            task_free(task)
+    return before

@@ -54,6 +54,8 @@ pool_give = extern("pool_give", fn[void, ptr[Task], ptr[Probe]])
 
 _INDEX = 0xFFFF_FFFF
 _CHANGE = 1 << 32
+TAKEN = 0xFFFF_FFFF_FFFF_FFFF
+"""Instance.next_free while a call has it."""
 
 
 @struct
@@ -90,7 +92,11 @@ def take_instance(task: ptr[Task], rp: ptr[Kretprobe], hook: ptr[Hook]) -> ptr[I
             interrupted = hook.hit.interrupted
         if not pool_take(task, cast(ptr[Probe], rp.pool), interrupted):
             return null
-    return take_free(rp)
+    instance = take_free(rp)
+    if instance != null:
+        instance.task = cast(u64, task.tid)
+        instance.next_free = TAKEN
+    return instance
 
 
 @native
@@ -109,6 +115,26 @@ def give_free(rp: ptr[Kretprobe], instance: ptr[Instance]) -> void:
         store(addressof(instance.next_free), head & _INDEX, "relaxed")
         if atomic_cas(addressof(rp.free), head, (head & ~cast(u64, _INDEX)) + _CHANGE + index, "acq_rel"):
             return
+
+
+@native
+def kretprobe_after_fork(rp: ptr[Kretprobe], count: u64, before: u64, now: u64) -> u64:
+    """In the child of a fork, the instances of threads that are not there any more are free: how many are not.
+
+    `count`: of all; `before`, `now`: native ids of the forking thread.
+    """
+    head: u64 = 0
+    kept: u64 = 0
+    for index in range(count):
+        instance = cast(ptr[Instance], rp.instances + index * rp.stride)
+        if instance.next_free == TAKEN and instance.task == before:
+            instance.task = now
+            kept += 1
+        else:
+            instance.next_free = head
+            head = index + 1
+    rp.free = (rp.free & ~cast(u64, _INDEX)) + _CHANGE + head
+    return kept
 
 
 @native
@@ -185,7 +211,6 @@ def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook
         return
     clear_data(rp, instance)
     instance.frame = regs.sp
-    instance.task = cast(u64, task.tid)
     instance.ret_addr = 0
     if entry_cancels(task, rp, instance, regs):
         give_instance(task, instance)

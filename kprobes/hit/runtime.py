@@ -21,6 +21,7 @@ FUNCTIONS = (
     ftrace_handler.kprobe_ftrace_handler,
     kretprobe_entry.kprobe_return_handler,
     kretprobe_entry.kretprobe_in_list,
+    kretprobe_entry.kretprobe_after_fork,
     running.kprobe_still_running,
     running.kprobe_running_here,
     attribution.kprobe_crash,

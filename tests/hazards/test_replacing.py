@@ -451,3 +451,40 @@ def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
     _, status = os.waitpid(child, 0)
     thread.join()
     assert got == [True] and status == 0
+
+
+@isolated
+def test_fork_while_another_thread_is_filling_a_node():
+    """What lies in a node between its reservation and its use is not believed."""
+    import ctypes
+    import os
+    import threading
+
+    import fprobe
+    from ftrace.runtime import runtime
+    from sandbox.tasks import NODE, Node
+
+    module = basic()
+    with fprobe.attach("leaf", exit=lambda *hit: None, nr_maxactive=1) as probe:
+        ready, go_on = threading.Event(), threading.Event()
+
+        def other():
+            module["leaf"](1)
+            ready.set()
+            go_on.wait(10)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert ready.wait(10)
+        task = next(task for task in runtime().tasks() if task.tid == thread.native_id)
+        node = Node.ctypes.from_address(task.bottom + NODE)
+        node.stub, node.probes, node.frame = 1 << 40, 1 << 41, 1 << 42  # nothing is mapped there
+        task.rec, task.top = 1, ctypes.addressof(node)
+        child = os.fork()
+        if child == 0:
+            good = module["leaf"](1) == 2 and probe.counts == (2, 0, 0, 0, 0, 0, 0) and not runtime().shadow_ips()
+            os._exit(0 if good else 1)
+        task.rec, task.top = 0, task.bottom
+        assert os.waitpid(child, 0)[1] == 0
+        go_on.set()
+        thread.join()

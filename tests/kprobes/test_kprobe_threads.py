@@ -139,3 +139,77 @@ def test_kp84_what_a_call_has_taken_that_never_returns_is_given_back(ends):
         assert statuses == [0]
     kprobes.unregister_kprobe(second)
     kprobes.unregister_kretprobe(rp)
+
+
+WAITS = r"""
+#include <time.h>
+#include <stdatomic.h>
+static atomic_int inside, go_on;
+__attribute__((noipa)) long calls(long wait) {
+    struct timespec t = { 0, 100000 };
+    if (wait) for (inside = 1; !go_on; ) nanosleep(&t, 0);
+    return wait + 1;
+}
+__attribute__((noipa, patchable_function_entry(0))) long bare(long wait) { return calls(wait) - 1; }
+void until_inside(void) { while (!inside); }
+void leave(void) { go_on = 1; }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@pytest.mark.parametrize("name", ["calls", "bare"])
+@pytest.mark.parametrize("with_kprobe", [False, True])
+@isolated
+def test_kp81_instances_of_threads_that_a_child_does_not_have_are_free(name, with_kprobe):
+    import os
+
+    from programs import load_c
+
+    module = load_c(WAITS)
+    rp = kprobes.kretprobe(symbol_name=name, handler=lambda ri, regs: 0, maxactive=1)
+    kprobes.register_kretprobe(rp)
+    if with_kprobe:
+        kprobes.attach(name, pre=lambda p, regs: 0).attach()
+    thread = threading.Thread(target=module[name], args=(1,))
+    thread.start()
+    module["until_inside"]()
+    child = os.fork()
+    if child == 0:
+        results = [module[name](0) for _ in range(3)]
+        os._exit(rp.nmissed if len(set(results)) == 1 else 99)
+    assert os.waitpid(child, 0)[1] == 0
+    module[name](0)
+    assert rp.nmissed == 1
+    module["leave"]()
+    thread.join()
+
+
+@pytest.mark.parametrize("at", ["entry", "return"])
+@isolated
+def test_kp81_instances_that_the_forking_thread_is_using_are_not_free_in_the_child(at):
+    import os
+
+    module = basic()
+    children, codes = [], []
+
+    def fork(ri, regs):
+        if not children:
+            children.append(os.fork())
+            codes.append(module["leaf"](1))
+        return 0
+
+    rp = kprobes.kretprobe(symbol_name="leaf", maxactive=1)
+    rp.entry_handler, rp.handler = (fork, None) if at == "entry" else (None, fork)
+    kprobes.register_kretprobe(rp)
+    result = module["leaf"](1)
+    good = (result, codes, rp.nmissed + rp.kp.nmissed, module["leaf"](1), rp.nmissed + rp.kp.nmissed) == (
+        2,
+        [2],
+        1,
+        2,
+        1,
+    )
+    if children == [0]:
+        os._exit(0 if good else 1)
+    assert good and os.waitpid(children[0], 0)[1] == 0
+    kprobes.unregister_kretprobe(rp)
