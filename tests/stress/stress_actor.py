@@ -1,4 +1,4 @@
-"""Whoever registers, changes and unregisters at random, and remembers what has to be true of it."""
+"""Whoever registers, changes and unregisters fprobes at random, and remembers what has to be true of them."""
 
 # ruff: noqa: ARG005  (the signature of a handler is given)
 
@@ -7,11 +7,12 @@ from __future__ import annotations
 import ctypes
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from handlers_native import tally_cancel, tally_entry, tally_entry_regs, tally_exit, tally_exit_regs
 from stress_program import NAMES
+from stress_watch import Watched
 
 import fprobe
 from ftrace import ops as ftrace
@@ -21,18 +22,39 @@ FREE = tuple(name for name in NAMES if name not in {f"{letter}{n}" for letter in
 LIVE_AT_MOST = 6
 
 
-@dataclass
-class Live:
-    """A probe that is registered. `notes`: entries, exits, disagreements."""
+class Live(Watched):
+    """An fprobe that is registered."""
 
-    fp: Any
-    names: list[str]
-    notes: Any
-    tallies: bool
-    seen: list[int] = field(default_factory=list)
+    def __init__(self, probe: Any, names: list[str], kind: str) -> None:
+        self.seen: list[int] = []
+        super().__init__(probe, names, (ctypes.c_uint64 * 3)(), exact=kind != "python")
+        self.tallies = kind == "native"
+
+    def __repr__(self) -> str:
+        return f"fprobe on {', '.join(self.names)}: {self.probe.counts}"
+
+    @property
+    def is_on(self) -> bool:
+        return not fprobe.fprobe_disabled(self.probe)
+
+    def counted(self) -> int:
+        """A shortage of nodes is a hit too."""
+        counts = self.probe.counts
+        return counts.hits + counts.missed - counts.missed_nodes
 
     def told(self) -> list[int]:
         return [*self.notes, len(self.seen)]
+
+    def complaints(self, calls: Mapping[str, int]) -> list[str]:
+        """What is not as it should be; to be asked while nobody calls."""
+        found, counts = self.compared(calls), self.probe.counts
+        if self.tallies and self.notes[0] != counts.hits:
+            found.append(f"{self.notes[0]} entries of {self}")
+        if self.notes[1] > self.notes[0]:
+            found.append(f"{list(self.notes)} entries, exits, disagreements of {self}")
+        if counts.missed_task or counts.missed_depth:
+            found.append(f"misses for no reason: {self}")
+        return found
 
 
 def native_pairs() -> list[dict[str, Any]]:
@@ -71,10 +93,9 @@ class Actor:
     def register(self) -> None:
         if len(self.live) >= LIVE_AT_MOST:
             self.unregister()
-        names = self.random.sample(NAMES, self.random.choice((1, 1, 1, 2, 3, 10)))
-        live = self._probe(names)
+        live = self._probe(self.random.sample(NAMES, self.random.choice((1, 1, 1, 2, 3, 10))))
         try:
-            fprobe.register_fprobe_syms(live.fp, list(names))
+            fprobe.register_fprobe_syms(live.probe, list(live.names))
         except OSError as error:  # breakpoints are needed, and a thread that just begins blocks SIGTRAP
             if "SIGTRAP" not in str(error):
                 raise
@@ -82,36 +103,43 @@ class Actor:
         self.live.append(live)
 
     def _probe(self, names: list[str]) -> Live:
-        notes = (ctypes.c_uint64 * 3)()
-        seen: list[int] = []
-        kind = self.random.random()
-        if kind < 0.9:
-            options = dict(self.random.choice(native_pairs()))
-        elif kind < 0.96:
+        kind = self.random.choices(("native", "foreign", "python"), (90, 6, 4))[0]
+        options: dict[str, Any] = {"max_hits": 20} if kind == "python" else {}
+        live = Live(fprobe.fprobe(**options), names, kind)
+        fp = live.probe
+        if kind == "native":
+            options = self.random.choice(native_pairs())
+        elif kind == "foreign":
             options = {"entry_handler": self.foreign, "exit_handler": self.foreign}
         else:
-            options = {"entry_handler": lambda *hit: seen.append(1), "exit_handler": lambda *hit: None, "max_hits": 20}
-        if "exit_handler" in options:
-            options["nr_maxactive"] = self.random.choice((1, 2, 4, 50, 1000))
-        fp = fprobe.fprobe(**options)
-        fp.action = ctypes.addressof(notes)
-        return Live(fp, names, notes, kind < 0.9, seen)
+            options = {"entry_handler": lambda *hit: live.seen.append(1), "exit_handler": lambda *hit: None}
+        for name, value in options.items():
+            setattr(fp, name, value)
+        if fp.exit_handler is not None:
+            fp.nr_maxactive = self.random.choice((1, 2, 4, 50, 1000))
+        fp.action = ctypes.addressof(live.notes)
+        return live
 
     def unregister(self) -> None:
         if not self.live:
             return
         live = self.live.pop(self.random.randrange(len(self.live)))
-        fprobe.unregister_fprobe(live.fp)
+        fprobe.unregister_fprobe(live.probe)
         self.gone.append((live, live.told()))
         self.cycles += 1
 
     def disable(self) -> None:
         if self.live:
-            fprobe.disable_fprobe(self.random.choice(self.live).fp)
+            fprobe.disable_fprobe(self._touched().probe)
 
     def enable(self) -> None:
         if self.live:
-            fprobe.enable_fprobe(self.random.choice(self.live).fp)
+            fprobe.enable_fprobe(self._touched().probe)
+
+    def _touched(self) -> Live:
+        live = self.random.choice(self.live)
+        live.touched()
+        return live
 
     def filter(self) -> None:
         """Register an ops, change the filter of one that is, or unregister it."""
@@ -134,22 +162,14 @@ class Actor:
         """The functions that something of this actor's is on."""
         return {name for live in self.live for name in live.names} | {name for _, names in self.ops for name in names}
 
-    def complaints(self) -> list[str]:
+    def complaints(self, calls: Mapping[str, int]) -> list[str]:
         """What is not as it should be; to be asked while nobody calls."""
         found = [
             f"a handler ran after unregister had returned: {told} -> {live.told()}"
             for live, told in self.gone
             if live.told() != told
         ]
-        for live in self.live:
-            counts = live.fp.counts
-            if live.tallies and live.notes[0] != counts.hits:
-                found.append(f"{live.notes[0]} entries: {counts}")
-            if live.notes[1] > live.notes[0] or live.notes[2]:
-                found.append(f"entries, exits, disagreements: {list(live.notes)}")
-            if counts.missed_task or counts.missed_depth:
-                found.append(f"misses for no reason: {counts}")
-        return found
+        return found + [complaint for live in self.live for complaint in live.complaints(calls)]
 
     def end(self) -> None:
         """Unregister everything."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-PAIRS = 16
-"""Functions f0..f15, and g0..g15 that call them."""
+PAIRS, PLAIN = 16, 5
+"""Functions f0..f15, and g0..g15 that call them; functions p0..p4 without stubs."""
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -19,7 +19,8 @@ SOURCE = r"""
 #include <time.h>
 #include <unistd.h>
 #define HOOKED __attribute__((noipa))
-enum { THREADS = 4, PAIRS = 16, KINDS = PAIRS + 5 };
+#define STUBLESS __attribute__((noipa, patchable_function_entry(0)))
+enum { THREADS = 4, PAIRS = 16, PLAIN = 5, KINDS = PAIRS + 5 + PLAIN };
 static atomic_int stop, rest, resting;
 static atomic_long wrong, signals, ended;
 struct counts { _Atomic long of_kind[KINDS]; } __attribute__((aligned(64)));
@@ -38,6 +39,14 @@ HOOKED long deep(long n) { volatile long r = n ? deep(n - 1) + 1 : 0; return r; 
 HOOKED void jumps(long x) { if (x) longjmp(back, 1); }
 HOOKED long around(long x) { volatile long y = x; if (!setjmp(back)) jumps(x | 1); return y + 1; }
 HOOKED long many(long a, long b, long c, long d, long e, long f, long g, long h) { return a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g + 8 * h; }
+static volatile long seven = 7;
+STUBLESS long quad(long x) { return x * 4; }
+static long (*volatile through)(long) = quad;
+STUBLESS long p0(long x) { return x * 3; }
+STUBLESS long p1(long x) { return x * seven; }
+STUBLESS long p2(long x) { return through(x) + seven; }
+STUBLESS long p3(long x) { return (x | 1) / seven; }
+STUBLESS long p4(long x) { return (long)((double)x * 0.5); }
 
 static int right(int kind, long x) {
     if (kind < PAIRS) return table[kind](x) == (x + kind) * 2;
@@ -45,7 +54,12 @@ static int right(int kind, long x) {
     if (kind == PAIRS + 1) { struct big b = { { x, x, x, x, x } }; b = by_value(b, x); return b.v[0] + b.v[1] + b.v[2] + b.v[3] + b.v[4] == 6 * x; }
     if (kind == PAIRS + 2) return deep(x & 7) == (x & 7);
     if (kind == PAIRS + 3) return around(x) == x + 1;
-    return many(x, x, x, x, x, x, x, x) == 36 * x;
+    if (kind == PAIRS + 4) return many(x, x, x, x, x, x, x, x) == 36 * x;
+    if (kind == PAIRS + 5) return p0(x) == 3 * x;
+    if (kind == PAIRS + 6) return p1(x) == 7 * x;
+    if (kind == PAIRS + 7) return p2(x) == 4 * x + 7;
+    if (kind == PAIRS + 8) return p3(x) == (x | 1) / 7;
+    return p4(x) == x / 2;
 }
 static void call(unsigned long *state) {
     *state ^= *state << 13; *state ^= *state >> 7; *state ^= *state << 17;
@@ -115,7 +129,7 @@ void counted(long *of_kind) {
 HOOKED long waits(long milliseconds) { for (long i = 0; i < milliseconds; i++) nap(1000000); return milliseconds; }
 """
 
-KINDS = PAIRS + 5
+KINDS = PAIRS + 5 + PLAIN
 CALLS: dict[str, int] = {f"{letter}{n}": n for letter in "fg" for n in range(PAIRS)}
 CALLS |= {
     "real": PAIRS,
@@ -129,6 +143,9 @@ CALLS |= {
 TIMES = {"real": 5}
 """How often it is called in each, if that is not once."""
 NAMES = tuple(CALLS)
+"""What has a stub."""
+CALLS |= {f"p{n}": PAIRS + 5 + n for n in range(PLAIN)}
+CALLS["quad"] = CALLS["p2"]
 
 
 def calls_of(module: Any) -> dict[str, int]:
