@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace.x86_64.stubs import NOP5, SITE_SIZE
 from kprobes import patching
-from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, ChildList, Record
+from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.slots import SlotRoom
 from kprobes.x86_64.classify import Kind, classify
 from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
 from kprobes.x86_64.emulate import register_word
+from kprobes.x86_64.instruction import Flow
 from kprobes.x86_64.slot import trapping_bytes
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class Aggregate:
         record.step_end = slot + len(trapping_bytes(insn, slot, emulation)) - 1
         if emulation is not None:
             _describe_emulated(record, emulation)
+        elif insn.flow is Flow.SYSCALL:
+            record.way = SYSCALL
 
     def enlist(self) -> None:
         """Let hits find it."""

@@ -21,6 +21,7 @@ from kprobes.hit.records import (
     PRE_PYTHON,
     REENTER,
     RETURN,
+    SYSCALL,
     Child,
     ChildList,
     Record,
@@ -188,6 +189,9 @@ def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs:
     count_misses(children)
     if out_of_line(record, children, regs) != IN_SLOT:
         return RESUME
+    if record.way == SYSCALL:
+        regs.ip = record.boosted
+        return RESUME
     if task.kprobe_status == REENTER:
         unrecoverable()
         trap()
@@ -220,10 +224,13 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
             run_posts(task, children, regs)
         finish(task)
         return RESUME
+    regs.ip = record.slot
+    if record.way == SYSCALL:
+        finish(task)
+        return RESUME
     task.kprobe_frame = 0
     task.kprobe_status = HIT_SS
     task.stepping = cast(u64, record)
-    regs.ip = record.slot
     return STEP_IT
 
 

@@ -33,7 +33,9 @@ HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE, FAULT_DUE, FAULTING = 1, 2, 4
 FAULT_DUE: it has faulted, and so do the fault handlers; FAULTING: those are running."""
 
 # Record.way: how the probed instruction is carried out.
-STEP, EMULATE = 0, 1
+STEP, EMULATE, SYSCALL = 0, 1, 2
+"""SYSCALL: it may block, not return, return twice or change what signals are blocked. So it is executed in its slot as if no
+kprobe were running, and its post_handlers, if there are any, are a matter of the breakpoint behind it."""
 
 MAX_CHILDREN = 1 << 16
 RETURN_DATA = 8

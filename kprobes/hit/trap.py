@@ -22,7 +22,7 @@ from kprobes.hit.dispatch import (
 )
 from kprobes.hit.faulting import run_faults
 from kprobes.hit.frames import regs_from, regs_to
-from kprobes.hit.records import FAULT_DUE, HIT_SS, POST_DUE, Record
+from kprobes.hit.records import FAULT_DUE, HIT_SS, POST_DUE, SYSCALL, Record
 from kprobes.hit.running import is_running
 from kprobes.hit.table import find_record, find_slot
 from sandbox.native import (
@@ -68,8 +68,21 @@ def trap_hit(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> vo
 
 
 @native
+def system_call_done(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+    """A system call that is not being stepped has come back: if its post_handlers may run, as if it were."""
+    if task.kprobe == 0 and children_of(record).has_post != 0:
+        task.kprobe = cast(u64, record)
+        task.kprobe_status = HIT_SS
+        task.stepping = cast(u64, record)
+        task.step_mask = context.mask
+        context.mask |= ASYNCHRONOUS
+
+
+@native
 def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """The breakpoint behind the copied instruction."""
+    if record.way == SYSCALL:
+        system_call_done(task, record, context)
     if task.stepping != cast(u64, record):
         context.ip = record.address + record.length
         return

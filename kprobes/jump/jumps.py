@@ -280,9 +280,9 @@ class JumpRoom:
 
     def routine(self, place: Aggregate, function: Function) -> int:
         """The address of what the detours of a place call, by its children as they are."""
-        if hooked_point(place):
-            return kprobe_runtime().image.address("kprobe_optimized_return")
         name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
+        if hooked_point(place):
+            return kprobe_runtime().image.address(f"{name}_return")
         return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
 
     def set_routine(self, detour: Detour, routine: int) -> None:

@@ -85,16 +85,15 @@ $restore
 
 _PLAIN = """
 # A hit of a place with one probe, whose pre_handler is ours, keeps every register but rax and r11, and wants none of those of
-# the hit. What is not plain at this moment goes to kprobe_optimized with everything as it was.
+# the hit. What is not plain at this moment goes to $otherwise with everything as it was.
 #   stack   sp-136: the return into the detour, 48(%rsp); then what is saved
 #   r11 = task, r10 = record, rdi = the list of children, then the child; rbx = the stack pointer, over the call
-    .globl kprobe_optimized_plain
-    .type kprobe_optimized_plain,@function
+    .globl $name
+    .type $name,@function
     .p2align 6
-kprobe_optimized_plain:
+$name:
     push %rax
-    lahf
-    seto %al
+$save_flags
     push %r11
     push %r10
     push %rdi
@@ -135,8 +134,7 @@ kprobe_optimized_plain:
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)
 5:  movl $$0, $REC(%r11)
-    add $$0x7f, %al
-    sahf
+$restore_flags
     pop %rbx
     pop %rsi
     pop %rdi
@@ -146,16 +144,16 @@ kprobe_optimized_plain:
     ret $$128
 6:  decq $SERIAL(%r11)
     movl $$0, $REC(%r11)
-7:  add $$0x7f, %al
-    sahf
+7:
+$undo_flags
     pop %rbx
     pop %rsi
     pop %rdi
     pop %r10
     pop %r11
     pop %rax
-    jmp kprobe_optimized
-    .size kprobe_optimized_plain, .-kprobe_optimized_plain
+    jmp $otherwise
+    .size $name, .-$name
 """
 
 # A direction flag that is clear, as between functions: the six arithmetic flags are all there is.
@@ -193,6 +191,24 @@ _NONE = {
 }
 
 
+_PLAIN_FEW = {
+    "name": "kprobe_optimized_plain",
+    "otherwise": "kprobe_optimized",
+    "save_flags": "    lahf\n    seto %al",
+    "restore_flags": "    add $0x7f, %al\n    sahf",
+    "undo_flags": "    add $0x7f, %al\n    sahf",
+}
+
+# At the entry of a function that has, or had, return probes: ZF says that the return is not hooked.
+_PLAIN_NONE = {
+    "name": "kprobe_optimized_plain_return",
+    "otherwise": "kprobe_optimized_return",
+    "save_flags": "",
+    "restore_flags": "    xor %eax, %eax",
+    "undo_flags": "",
+}
+
+
 def assembly(constants: Mapping[str, int | str]) -> str:
     """All routines; `constants` gives what they name (kprobes.hit.assembly)."""
     others = [register for register in REGISTERS if register not in ("rax", "rcx", "rdx")]
@@ -202,7 +218,8 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     constants = {**constants, "begin_frame": interrupted.begin(), "end_frame": interrupted.END}
     blocks = {**constants, "save": save, "restore": restore}
     texts = [Template(_HIT).substitute({**blocks, **flags}) for flags in (_FEW, _ALL, _NONE)]
-    return "    .text\n" + "\n".join([*texts, Template(_PLAIN).substitute(constants)])
+    texts += [Template(_PLAIN).substitute({**constants, **flags}) for flags in (_PLAIN_FEW, _PLAIN_NONE)]
+    return "    .text\n" + "\n".join(texts)
 
 
 def detour_bytes(

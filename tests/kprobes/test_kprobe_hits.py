@@ -258,3 +258,66 @@ def test_a_forked_child_hits_the_same_probes():
         assert hits == []
         assert module["twice"](7) == 9
     assert hits == [7, 8]
+
+
+def _syscall(name: str, parameters: str, registers: str, arguments: str) -> str:
+    constraints = f"={{rax}},{{rax}},{registers},~{{rcx}},~{{r11}},~{{memory}}"
+    return f"""define i64 @{name}({parameters}) noinline {{
+  %r = call i64 asm sideeffect "syscall", "{constraints}"(i64 {arguments})
+  ret i64 %r
+}}
+"""
+
+
+WAITS = _syscall("waits", "i64 %fd, ptr %to", "{rdi},{rsi},{rdx}", "0, i64 %fd, ptr %to, i64 1") + _syscall(
+    "blocks", "i64 %how, ptr %set", "{rdi},{rsi},{rdx},{r10}", "14, i64 %how, ptr %set, i64 0, i64 8"
+)
+
+
+@isolated
+@pytest.mark.parametrize("kind", ["native both", "python both", "c and native"])
+def test_a_system_call_with_a_post_handler_holds_no_signal_off(kind):
+    """It blocks as if no kprobe were running: a signal's handler runs meanwhile, and its own probes are hit."""
+    import os
+
+    import sandbox
+
+    optimize.set_kprobes_optimization(0)
+    aggregate.preemptible = True
+    module = sandbox.load(WAITS, name="waits")
+    kinds = load()
+    syscalls = {
+        name: next(at for at in instructions(module, name) if ctypes.string_at(at, 2) == b"\x0f\x05")
+        for name in ("waits", "blocks")
+    }
+    reader, writer = os.pipe()
+    inside = []
+
+    def arrived(*_):
+        inside.append((kprobes.kprobe_running(), call(kinds, "divides", 9, 7)))
+        os.write(writer, b"x")
+
+    on_alarm = ctypes.CFUNCTYPE(None, ctypes.c_int)(arrived)
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    libc.signal(signal.SIGALRM, ctypes.cast(on_alarm, ctypes.c_void_p))
+    byte = ctypes.create_string_buffer(1)
+    other = kprobes.kprobe(addr=instructions(kinds, "divides")[2], pre_handler=count_pre, post_handler=count_post)
+    kprobes.register_kprobe(other)
+    handlers = {name.removesuffix("_handler"): handler for name, handler in HANDLERS[kind].items()}
+    seen.clear()
+    with kprobes.attach(syscalls["waits"], **handlers) as probe:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert call(module, "waits", reader, ctypes.addressof(byte)) == 1
+        assert (byte.raw, inside) == (b"x", [(False, 9 // 7 + 9 % 7)])
+        assert (probe.nmissed, other.nmissed) == (0, 0)
+    counted = {"native both": (2, 2), "python both": (1, 1), "c and native": (1, 2)}[kind]
+    assert (seen[0], seen[1]) == counted
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+    usr1 = ctypes.c_uint64(1 << signal.SIGUSR1 - 1)
+    with kprobes.attach(syscalls["blocks"], **handlers):
+        assert call(module, "blocks", signal.SIG_BLOCK, ctypes.addressof(usr1)) == 0
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == {signal.SIGUSR1}
+        assert call(module, "blocks", signal.SIG_UNBLOCK, ctypes.addressof(usr1)) == 0
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+    assert not kprobes.kprobe_running()

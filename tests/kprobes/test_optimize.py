@@ -12,6 +12,10 @@ import kprobe_targets
 import pytest
 from isolation import isolated
 
+import fprobe
+import kprobes
+from sandbox.native import u64
+
 UD2 = b"\x0f\x0b"
 
 
@@ -32,7 +36,6 @@ def setup(name: str = "stack"):
 
 
 def probe(address: int, pre: object = None, **options: object):
-    import kprobes
 
     p = kprobes.kprobe(addr=address, pre_handler=pre, **options)
     kprobes.register_kprobe(p)
@@ -52,7 +55,6 @@ def first_byte(address: int) -> int:
 @isolated
 def test_a_probe_is_marked_at_once_and_becomes_a_jump_later():
     """KP-64, KP-65; what it calls meanwhile goes on in the copy (KP-37)"""
-    import kprobes
 
     _, starts, call = setup()
     seen = []
@@ -82,7 +84,6 @@ def test_the_optimizer_runs_by_itself():
 @pytest.mark.parametrize("extent", ["alone", "dense"])
 def test_the_text_comes_back(extent):
     """KP-71; in any order, with probes on neighbours"""
-    import kprobes
     from kprobes.jump.optimize import Extent, set_extent
 
     _, starts, call = setup("branches")
@@ -109,7 +110,6 @@ def test_the_text_comes_back(extent):
 @isolated
 def test_the_return_value_and_ip_are_ignored_registers_are_not():
     """KP-67"""
-    import kprobes
 
     _, starts, call = setup()
 
@@ -127,7 +127,6 @@ def test_the_return_value_and_ip_are_ignored_registers_are_not():
 @isolated
 def test_flags_that_a_handler_sets_are_taken():
     """KP-67; and those it does not touch are kept, in all their combinations"""
-    import kprobes
 
     _, starts, call = setup("branches")
     results = {args: call(*args) for args in kprobe_targets.ARGUMENTS}
@@ -151,7 +150,6 @@ def test_flags_that_a_handler_sets_are_taken():
 @isolated
 def test_all_children_are_called():
     """KP-68: newest first, whatever they return; a changed ip is seen by the next and means nothing in the end"""
-    import kprobes
 
     _, starts, call = setup()
     seen = []
@@ -175,7 +173,6 @@ def test_all_children_are_called():
 @isolated
 def test_a_hit_while_a_kprobe_runs_is_missed():
     """KP-72: counted for every child, the disabled ones too"""
-    import kprobes
 
     _, starts, call = setup()
     probes = [probe(starts[2]), probe(starts[2])]
@@ -191,7 +188,6 @@ def test_a_hit_while_a_kprobe_runs_is_missed():
 @isolated
 def test_a_post_handler_is_against_it():
     """KP-48, KP-63, KP-69: immediately; it comes back with the handler's end"""
-    import kprobes
 
     _, starts, call = setup()
     p = probe(starts[2])
@@ -210,7 +206,6 @@ def test_a_post_handler_is_against_it():
 @isolated
 def test_an_enabled_probe_among_the_borrowed_bytes_is_against_it():
     """KP-63, KP-69; a disabled one is not"""
-    import kprobes
 
     _, starts, call = setup()
     p = probe(starts[2])
@@ -233,7 +228,6 @@ def test_an_enabled_probe_among_the_borrowed_bytes_is_against_it():
 @isolated
 def test_the_last_to_leave_leaves_the_jump_for_a_while():
     """KP-69, KP-70: un-optimised later; who comes back before finds the jump and has no trap"""
-    import kprobes
     from kprobes.jump import optimize
 
     _, starts, call = setup()
@@ -259,7 +253,6 @@ def test_the_last_to_leave_leaves_the_jump_for_a_while():
 @isolated
 def test_the_sysctl():
     """KP-73"""
-    import kprobes
 
     _, starts, call = setup()
     p = probe(starts[2])
@@ -285,7 +278,6 @@ def test_the_sysctl():
 @isolated
 def test_the_global_switch():
     """KP-59"""
-    import kprobes
 
     _, starts, call = setup()
     p = probe(starts[2])
@@ -301,7 +293,6 @@ def test_the_global_switch():
 @isolated
 def test_the_red_zone_vectors_and_flags_are_kept():
     """KP-66, section P: with a Python handler, with one that looks at registers, and with one that does not"""
-    import kprobes
 
     @kprobes.native
     def plain(p, regs):
@@ -334,7 +325,6 @@ def test_the_red_zone_vectors_and_flags_are_kept():
 @isolated(timeout=60)
 def test_jumps_come_and_go_under_threads():
     """KP-65, KP-71: two threads in the code, probes on all instructions at random, neighbours' bytes borrowed"""
-    import kprobes
     from kprobes.jump.optimize import Extent, set_extent
 
     @kprobes.native
@@ -376,7 +366,6 @@ def test_jumps_come_and_go_under_threads():
 @isolated
 def test_a_fault_in_a_detour_is_seen_where_it_was_probed():
     """Section P: KP-87 for optimised copies"""
-    import kprobes
     import sandbox
     from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
@@ -397,7 +386,6 @@ def test_a_fault_in_a_detour_is_seen_where_it_was_probed():
 @isolated
 def test_every_refusal_names_its_rule():
     """KP-61: reported, for us and for the kernel's rules"""
-    import kprobes
     from kprobes.jump.optimize import Extent, set_extent, why_not
 
     _, starts, _ = setup("indirect")
@@ -415,8 +403,6 @@ def test_every_refusal_names_its_rule():
 def test_a_forked_child_has_jumps_of_its_own():
     """Landings, detours and text are the child's; so is the optimiser's thread"""
     import os
-
-    import kprobes
 
     _, starts, call = setup()
     seen = []
@@ -446,8 +432,6 @@ def test_a_thread_that_blocks_sigtrap_is_named():
     """HAZARDS: breakpoints are needed to take a jump back"""
     import signal
 
-    import kprobes
-
     _, starts, call = setup()
     probe(starts[2])
     kprobes.wait_for_kprobe_optimizer()
@@ -475,7 +459,6 @@ def test_a_thread_that_blocks_sigtrap_is_named():
 @isolated
 def test_returns_are_hooked_through_a_jump():
     """KP-78, KP-79: with Python handlers and with native ones that look at registers; recursion, results, misses"""
-    import kprobes
     import sandbox
 
     source = """define i64 @fact(i64 %n) noinline {
@@ -514,7 +497,6 @@ more: %less = sub i64 %n, 1  %rest = call i64 @fact(i64 %less)  %r = mul i64 %n,
 @isolated
 def test_a_probe_beside_a_return_probe_sees_flags_and_registers():
     """The detour of an entry with return probes does without the flags, and with the rest"""
-    import kprobes
     import sandbox
 
     module = sandbox.load(
@@ -538,10 +520,49 @@ def test_a_probe_beside_a_return_probe_sees_flags_and_registers():
     assert (entries, returns) == ([1, 1], [106])
 
 
+plain_hits = fprobe.Array(u64, 1, shared=True)
+
+
+@kprobes.native
+def count_plain(p, regs):
+    plain_hits[0] += 1
+
+
+@isolated
+def test_a_place_that_had_a_return_probe_is_as_quick_as_any_other():
+    """Its detour still looks whether the return is hooked, and calls the routine for a lone plain handler."""
+    import sandbox
+    from kprobes.hit.runtime import kprobe_runtime
+
+    module = sandbox.load(
+        "define i64 @f(i64 %x) noinline { %r = add i64 %x, 5  ret i64 %r }", name="both", flavour="none"
+    )
+    with kprobes.attach_return("f", lambda _ri, _regs: plain_hits.clear()):
+        kprobes.wait_for_kprobe_optimizer()
+        assert module["f"](1) == 6
+    with kprobes.attach("f", pre=count_plain) as attached:
+        kprobes.wait_for_kprobe_optimizer()
+        assert is_jump(attached.p.addr)
+        (detour,) = attached.p.aggregate.detours
+        routine = ctypes.c_uint64.from_address(detour.address).value
+        assert routine == kprobe_runtime().image.address("kprobe_optimized_plain_return")
+        assert [module["f"](x) for x in range(100)] == list(range(5, 105))
+        assert plain_hits[0] == 100
+        rp = kprobes.kretprobe(symbol_name="f", handler=lambda _ri, regs: setattr(regs, "ax", regs.ax + 1))
+        kprobes.register_kretprobe(rp)
+        assert [module["f"](x) for x in range(100)] == list(range(6, 106))
+        kprobes.unregister_kretprobe(rp)
+        assert [module["f"](x) for x in range(100)] == list(range(5, 105))
+        assert plain_hits[0] == 300
+        kprobes.kprobe_busy_begin()
+        assert module["f"](1) == 6
+        kprobes.kprobe_busy_end()
+        assert (plain_hits[0], attached.nmissed) == (300, 1)
+
+
 @isolated
 def test_a_module_that_goes_takes_its_jumps_along():
     """KP-95: also those that were to be taken back later; the memory is given back"""
-    import kprobes
     from kprobes.jump import optimize
     from kprobes.jump.jumps import rooms
     from sandbox import memory
