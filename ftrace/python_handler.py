@@ -99,8 +99,8 @@ def python_handler(
     from ftrace.hit import python_call
 
     _note_blocked_signals()
-    objects = (handler, this, pt_regs.ctypes.from_address, report, None)
+    objects = (handler, this, pt_regs.ctypes.from_address, report, None, KeyboardInterrupt)
     record: Any = python_call.PythonHandler.ctypes()
-    record.handler, record.fp, record.registers, record.report, record.none = map(id, objects)
+    record.handler, record.fp, record.registers, record.report, record.none, record.interrupt = map(id, objects)
     record.data_size, record.is_exit = data_size, is_exit
     return PythonHandler(_image().address("python_call"), ctypes.addressof(record), (record, objects))

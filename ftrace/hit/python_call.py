@@ -37,6 +37,7 @@ error_restore = extern("PyErr_Restore", fn[void, Object, Object, Object])
 error_normalize = extern("PyErr_NormalizeException", fn[void, ptr[Object], ptr[Object], ptr[Object]])
 error_occurred = extern("PyErr_Occurred", fn[Object])
 error_clear = extern("PyErr_Clear", fn[void])
+set_interrupt = extern("PyErr_SetInterrupt", fn[void])
 int_from = extern("PyLong_FromUnsignedLongLong", fn[Object, u64])
 int_as = extern("PyLong_AsLong", fn[i64, Object])
 memory_view = extern("PyMemoryView_FromMemory", fn[Object, u64, i64, i32])
@@ -54,6 +55,7 @@ class PythonHandler(Structure):
     registers: Object  # callable: address -> pt_regs
     report: Object  # callable: (handler, exception)
     none: Object
+    interrupt: Object  # KeyboardInterrupt
     data_size: i64
     is_exit: u64
 
@@ -107,7 +109,10 @@ def call_handler(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data
 
 @native
 def report_error(this: ptr[PythonHandler]) -> void:
-    """Hand the exception to Python's `report`; it never reaches the traced program."""
+    """Hand the exception to Python's `report`; it never reaches the traced program.
+
+    An interrupt is meant for whoever called that: it comes again, at the latest when the call returns.
+    """
     error: array[Object, 3] = zeroed
     error_fetch(addressof(error[0]), addressof(error[1]), addressof(error[2]))
     error_normalize(addressof(error[0]), addressof(error[1]), addressof(error[2]))
@@ -121,6 +126,8 @@ def report_error(this: ptr[PythonHandler]) -> void:
     if result != null:
         decref(result)
     error_clear()
+    if error[0] == this.interrupt:
+        set_interrupt()
     for index in range(3):
         if error[index] != null:
             decref(error[index])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import signal
 import threading
 import time
 
@@ -193,6 +194,25 @@ def test_a_handler_that_raises_is_as_one_that_returned_0(program, where, caplog)
     assert others == ["in", "out"] * 2
     assert probe.fp.errors.count == 2 and isinstance(probe.fp.errors.first, KeyError)
     assert len(caplog.records) == 1 and probe.counts.hits == 2 and probe.counts.missed == 0
+
+
+@pytest.mark.parametrize("where", ["entry", "exit"])
+def test_an_interrupt_in_a_handler_is_raised_where_the_program_was_called(program, where):
+    """Handlers that come in between end by it too; the program does not."""
+    seen = []
+
+    def handler(*hit):
+        seen.append(1)
+        if len(seen) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with fprobe.attach("leaf", **{where: handler}) as probe:
+        with pytest.raises(KeyboardInterrupt):
+            program["loop"](10)
+        assert probe.hits == 10 and probe.fp.errors.count >= 1
+        assert isinstance(probe.fp.errors.first, KeyboardInterrupt)
+        count = probe.fp.errors.count
+        assert program["leaf"](1) == 2 and probe.fp.errors.count == count, "it is over"
 
 
 # -- blocking ---------------------------------------------------------------------------------------------------
