@@ -301,9 +301,10 @@ def test_a_python_handler_that_returns_the_wrong_type():
     assert back == [1]
 
 
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit", "GeneratorExit", "RecursionError", "MemoryError"])
+@pytest.mark.parametrize("error", ["SystemExit", "GeneratorExit", "RecursionError", "MemoryError"])
 @isolated
 def test_a_python_handler_that_raises_what_is_not_an_exception(error):
+    """A KeyboardInterrupt comes again: tests/fprobe/test_inside_handlers.py."""
     import builtins
 
     import fprobe
