@@ -54,18 +54,3 @@ def boundaries(read: Read, start: int, end: int) -> list[int]:
     if stopped != end:
         raise ValueError(f"the bytes at {stopped:#x} are no x86-64 instruction")
     return starts
-
-
-def on_boundary(read: Read, address: int, start: int, end: int) -> bool:
-    """Whether an instruction of the symbol [start, end) begins at `address`.
-
-    False as well if there are undecodable bytes in front of it, or at it.
-    """
-    previous = -1
-    for at in instruction_starts(read, start, end):
-        if previous == address:
-            return True
-        if at > address:
-            return False
-        previous = at
-    return False

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 
 from ftrace.runtime import runtime
-from kprobes import blacklist, placing, switch
+from kprobes import blacklist, switch
 from kprobes.aggregate import between, release_text
+from kprobes.functions import forget_functions
 from kprobes.patching import patching
 from kprobes.registration import kill_probes, settle
 from kprobes.return_stubs import release_return_stubs
@@ -37,8 +38,8 @@ def _kill(module: Module) -> None:
                 kill_probes(place)
     settle()
     with patching():
-        placing.forget_module(module)
         for text in module.texts:
+            forget_functions(text.base, text.end)
             if switch.optimizer is not None:
                 switch.optimizer.release(text)
             release_text(text)

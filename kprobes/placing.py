@@ -11,10 +11,11 @@ from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import NOP5
 from kprobes import blacklist
 from kprobes.aggregate import Aggregate, original_text
-from kprobes.boundaries import boundaries, instruction_starts, on_boundary
+from kprobes.boundaries import instruction_starts
+from kprobes.functions import function_around
 from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import MAX_INSN_SIZE, decode
-from sandbox.module import Module, ModuleState
+from sandbox.module import ModuleState
 from sandbox.process_text import module_at, symbol_at, symbol_named, text_at
 
 if TYPE_CHECKING:
@@ -95,11 +96,11 @@ def prepare(place: Place, on_ftrace: bool) -> Aggregate:
         made.record.length, made.record.original = len(NOP5), NOP5[0]
         made.enlist()
         return made
-    if not _is_boundary(place):
+    function = function_around(place.address, place.symbol.address, max(place.symbol.end, place.address + 1))
+    if not function.begins_at(place.address):
         raise OSError(errno.EILSEQ, f"{place} is not the first byte of an instruction{_around(place)}")
-    code = original_text(place.address, min(MAX_INSN_SIZE, place.symbol.end - place.address))
     try:
-        insn = decode(code, place.address)
+        insn = decode(function.code_at(place.address), place.address)
     except ValueError as error:
         raise OSError(errno.EILSEQ, str(error)) from None
     code_of_error, reason = refusal(insn)
@@ -111,29 +112,6 @@ def prepare(place: Place, on_ftrace: bool) -> Aggregate:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {overflow}") from None
     made.enlist()
     return made
-
-
-_starts: dict[tuple[int, int], tuple[Module | None, bytes, frozenset[int]]] = {}
-"""Where the instructions of functions begin that have been asked for, and the bytes that say so."""
-
-
-def _is_boundary(place: Place) -> bool:
-    """Whether an instruction begins there; the whole function is decoded once, and a change since is noticed."""
-    start, end = place.symbol.address, max(place.symbol.end, place.address + 1)
-    known = _starts.get((start, end))
-    if known is not None and known[0] is module_at(place.address):
-        here = place.address - start
-        if (
-            original_text(place.address, min(MAX_INSN_SIZE, end - place.address))
-            == known[1][here : here + MAX_INSN_SIZE]
-        ):
-            return place.address in known[2]
-    try:
-        found = frozenset(boundaries(original_text, start, end))
-    except ValueError:
-        return on_boundary(original_text, place.address, start, end)
-    _starts[start, end] = module_at(place.address), original_text(start, end - start), found
-    return place.address in found
 
 
 def _around(place: Place) -> str:
@@ -150,9 +128,3 @@ def _around(place: Place) -> str:
         if at <= place.address < insn.end:
             lines.append("\n  " + " " * (len(f"{at:#x}") + 2 + 3 * (place.address - at)) + "^")
     return ":" + "".join(lines) if lines else ""
-
-
-def forget_module(module: Module) -> None:
-    """Its functions are gone."""
-    for key in [key for key, known in _starts.items() if known[0] is module]:
-        del _starts[key]

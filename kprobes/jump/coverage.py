@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 
 from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
+from kprobes.functions import function_at
 from kprobes.jump import optimize
-from kprobes.jump.jumps import MOST_BORROWED, jump_room, rooms
+from kprobes.jump.jumps import MOST_BORROWED, rooms
 from kprobes.jump.landings import Gaps
 from kprobes.jump.puns import Window, borrowed, wider_windows, windows
 from kprobes.jump.safety import Function, absorbable, kernel_refusal, own_refusal
@@ -32,7 +33,7 @@ from kprobes.registration import kprobe, register_kprobe
 from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import Instruction, decode
 from kprobes.x86_64.relocate import JMP32_SIZE
-from sandbox.process_text import library_called, text_at
+from sandbox.process_text import library_called
 
 
 @dataclass
@@ -58,7 +59,7 @@ def functions_of(name: str) -> list[tuple[int, int]]:
 def instructions_of(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[Function, Instruction]]:
     """Every instruction of functions that decode to their end."""
     for start, end in spans:
-        function = jump_room(text_at(start)).function(start, end)
+        function = function_at(start, end)
         if function.stopped == end:
             for at in function.starts:
                 yield function, decode(function.code[at - start : at - start + 15], at)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes import fast_returns, patching
-from kprobes.aggregate import aggregates, original_text
+from kprobes.aggregate import aggregates
+from kprobes.functions import function_at
 from kprobes.hit.records import ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.jump.landings import MOST_PAGES, LandingRoom
 from kprobes.jump.puns import Window, borrowed, jump_bytes, wider_windows, windows
-from kprobes.jump.safety import Function, Refusal, absorbable, examine, own_refusal
+from kprobes.jump.safety import Function, Refusal, absorbable, own_refusal
 from kprobes.return_stubs import call_through, hooked_point
 from kprobes.x86_64.optimized_detour import ENTRY, detour_bytes
 from kprobes.x86_64.relocate import JMP32_SIZE
@@ -217,7 +218,7 @@ def ftrace_site_in(low: int, high: int) -> str | None:
 
 
 class JumpRoom:
-    """The detours and landings of one text mapping, and what is known of its functions."""
+    """The detours and landings of one text mapping, and what leads into them."""
 
     def __init__(self, text: TextMapping) -> None:
         self._text = text
@@ -225,7 +226,6 @@ class JumpRoom:
         self._next = self._end = 0
         self._size = _FIRST
         self._landings: LandingRoom | None = None
-        self._functions: dict[tuple[int, int], Function] = {}
         self._inner: dict[int, tuple[Any, int]] = {}
 
     @property
@@ -248,7 +248,7 @@ class JumpRoom:
     def prepare(self, place: Aggregate) -> Jump | Refusal:
         """A jump for a place, with its detour; or the rule that is against it. Raises OSError(ENOMEM) without room."""
         assert place.insn is not None
-        function = self.function(place.symbol.address, place.symbol.end)
+        function = function_at(place.symbol.address, place.symbol.end)
         refusal = own_refusal(function, place.insn)
         if refusal is not None:
             return refusal
@@ -256,13 +256,6 @@ class JumpRoom:
             return Jump(place, function, self)
         except OverflowError as error:
             return Refusal("out of reach", str(error))
-
-    def function(self, start: int, end: int) -> Function:
-        """The facts about the function [start, end)."""
-        known = self._functions.get((start, end))
-        if known is None:
-            known = self._functions[start, end] = examine(original_text(start, end - start), start)
-        return known
 
     # -- detours ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from kprobes import patching, switch
 from kprobes.aggregate import aggregates, between
+from kprobes.functions import function_at
 from kprobes.jump.jumps import (
     LONGEST,
     Jump,
@@ -93,7 +94,7 @@ class JumpOptimizer:
         jump = self._prepared(place)
         if isinstance(jump, Refusal):
             self.refusals[place.address] = jump
-        elif self.dense or self._aim(jump, live_text):
+        elif self.dense or jump.is_aimed() or self._aim(jump, live_text):
             jump.choose_routine()
             self._queued[place.address] = place
             place.optimized = True
@@ -150,7 +151,7 @@ class JumpOptimizer:
     def _prepared(self, place: Aggregate) -> Jump | Refusal:
         room, known = jump_room(place.text), self._jumps.get(place.address)
         if self.extent is Extent.KERNEL:
-            function = room.function(place.symbol.address, place.symbol.end)
+            function = function_at(place.symbol.address, place.symbol.end)
             refusal = kernel_refusal(function, place.address, ftrace_site_in)
             if refusal is not None:
                 return refusal

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobes.x86_64.classify import can_boost, refusal
-from kprobes.x86_64.instruction import Flow, decode
+from kprobes.x86_64.instruction import MAX_INSN_SIZE, Flow, decode
 from kprobes.x86_64.relocate import JMP32_SIZE, refuse_to_move
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ class Function:
     """Whether it changes the direction flag."""
     pads: tuple[int, ...] = ()
     """Where exceptions land, ascending."""
+
+    def begins_at(self, address: int) -> bool:
+        """Whether an instruction begins there; False as well where bytes in front of it are none (KP-18)."""
+        return _within(self.starts, address, address + 1) is not None
+
+    def code_at(self, address: int) -> bytes:
+        """The bytes from `address` on, as many as an instruction may have."""
+        return self.code[address - self.start : address - self.start + MAX_INSN_SIZE]
 
 
 _IMMEDIATE = re.compile(r"0x[0-9a-f]+|\d+")

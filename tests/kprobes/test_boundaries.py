@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kprobes.boundaries import boundaries, on_boundary
+from kprobes.boundaries import boundaries
+from kprobes.jump.safety import examine
 
 AT = 0x40_0000
 
@@ -23,8 +24,6 @@ def test_instructions_across_a_chunk_are_read_whole():
     code = bytes.fromhex("48b80102030405060708") * 3000
     found = boundaries(reader(code), AT, AT + len(code))
     assert found == list(range(AT, AT + len(code), 10))
-    assert on_boundary(reader(code), AT + 29990, AT, AT + len(code))
-    assert not on_boundary(reader(code), AT + 29991, AT, AT + len(code))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def test_instructions_across_a_chunk_are_read_whole():
 def test_undecodable_bytes_end_what_is_known(offset, expected):
     """KP-18: they make everything behind them, and themselves, no boundary."""
     code = bytes.fromhex("55 4889e5 06 90 c3")
-    assert on_boundary(reader(code), AT + offset, AT, AT + len(code)) is expected
+    assert examine(code, AT).begins_at(AT + offset) is expected
 
 
 def test_where_decoding_stops_is_named():
@@ -44,6 +43,6 @@ def test_where_decoding_stops_is_named():
 
 def test_an_instruction_beyond_the_end_is_not_one_of_the_function():
     code = bytes.fromhex("55 48b80102030405060708")
-    assert not on_boundary(reader(code), AT + 1, AT, AT + 5)
+    assert not examine(code[:5], AT).begins_at(AT + 1)
     with pytest.raises(ValueError, match=f"{AT + 1:#x}"):
         boundaries(reader(code), AT, AT + 5)

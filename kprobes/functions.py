@@ -1,0 +1,31 @@
+"""The functions that probes are in: each is decoded once, and again when its bytes have changed."""
+
+from __future__ import annotations
+
+from kprobes.aggregate import original_text
+from kprobes.jump.safety import Function, examine
+from kprobes.x86_64.instruction import MAX_INSN_SIZE
+
+_known: dict[tuple[int, int], Function] = {}
+
+
+def function_at(start: int, end: int) -> Function:
+    """The facts about [start, end), as it was when it was last decoded."""
+    known = _known.get((start, end))
+    if known is None:
+        known = _known[start, end] = examine(original_text(start, end - start), start)
+    return known
+
+
+def function_around(address: int, start: int, end: int) -> Function:
+    """The facts about [start, end), decoded anew if the instruction at `address` is not the one that it was."""
+    known = function_at(start, end)
+    if original_text(address, min(MAX_INSN_SIZE, end - address)) != known.code_at(address):
+        del _known[start, end]
+    return function_at(start, end)
+
+
+def forget_functions(low: int, high: int) -> None:
+    """The code in [low, high) is gone."""
+    for start, end in [span for span in _known if low <= span[0] < high]:
+        del _known[start, end]
