@@ -178,15 +178,18 @@ def _describe_emulated(record: Any, emulation: Emulation) -> None:
         to.operand.displacement = operand.displacement % (1 << 64)
 
 
+_CHILDREN = ChildList.offset("children")
+
+
 def _child_list(children: Sequence[kprobe]) -> Any:
-    buffer = ctypes.create_string_buffer(ChildList.offset("children") + 8 * max(len(children), 1))
+    buffer = ctypes.create_string_buffer(_CHILDREN + 8 * max(len(children), 1))
     native = ChildList.ctypes.from_address(ctypes.addressof(buffer))
     native.count = len(children)
     native.foreign = any(child.foreign for child in children)
     native.has_post = any(child.post_handler is not None for child in children)
     native.has_fault = max((child.asks_of_faults for child in children), default=0)
     native.plain = len(children) == 1 and bool(children[0].native.kind & PRE_PLAIN)
-    addresses = (ctypes.c_uint64 * len(children)).from_buffer(buffer, ChildList.offset("children"))
+    addresses = (ctypes.c_uint64 * len(children)).from_buffer(buffer, _CHILDREN)
     addresses[:] = [child.native_address for child in children]
     return buffer
 

@@ -80,8 +80,9 @@ def within_kprobe_blacklist(address: int) -> str:
 
 def _is_ours(symbol: Symbol) -> bool:
     """Whether it is in a native image: the hit path, and handlers."""
-    known = symbol_table.locate(symbol.address)
-    return known is not None and all(module.name != symbol.module for module in modules())
+    if any(module.name == symbol.module for module in modules()):
+        return False
+    return symbol_table.locate(symbol.address) is not None
 
 
 def _by_base_name(symbol: Symbol) -> str:

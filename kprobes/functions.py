@@ -19,8 +19,8 @@ def function_at(start: int, end: int) -> Function:
 
 def function_around(address: int, start: int, end: int) -> Function:
     """The facts about [start, end), decoded anew if the instruction at `address` is not the one that it was."""
-    known = function_at(start, end)
-    if original_text(address, min(MAX_INSN_SIZE, end - address)) != known.code_at(address):
+    known = _known.get((start, end))
+    if known is not None and original_text(address, min(MAX_INSN_SIZE, end - address)) != known.code_at(address):
         del _known[start, end]
     return function_at(start, end)
 

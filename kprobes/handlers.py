@@ -59,7 +59,7 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
     if handler is None:
         return Code()
     if isinstance(handler, NativeFunction):
-        return _codes.get(handler, role, lambda: _compiled(handler, role))
+        return _codes.get(handler, role.name, lambda: _compiled(handler, role))
     address = foreign_address(handler)
     if address is not None:
         return Code(address, True, keep=handler, name=f"in C at {address:#x}")
@@ -82,7 +82,7 @@ def registers(handler: NativeFunction | None, role: Role) -> Fields | None:
 
 def is_plain(handler: Any) -> bool:
     """Whether a pre_handler keeps every register but rax and r11, and does not look at those of the hit."""
-    return keeps_registers(handler) and _ignoring.get(handler, PRE, lambda: not handler.uses(1))
+    return keeps_registers(handler) and _ignoring.get(handler, PRE.name, lambda: not handler.uses(1))
 
 
 def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ftrace.tracer import tracer
@@ -19,6 +20,8 @@ from sandbox.module import ModuleState
 from sandbox.process_text import module_at, symbol_at, symbol_named, text_at
 
 if TYPE_CHECKING:
+    from sandbox.memory import TextMapping
+    from sandbox.module import Module
     from sandbox.symbols import Symbol
 
 _ENDBR64 = bytes.fromhex("f30f1efa")
@@ -31,6 +34,16 @@ class Place:
     address: int
     symbol: Symbol
     is_entry: bool
+
+    @cached_property
+    def module(self) -> Module | None:
+        """The module that it is in; None if that is a library."""
+        return module_at(self.address)
+
+    @cached_property
+    def text(self) -> TextMapping:
+        """Through which it is patched. Raises OSError(EINVAL) if it cannot be."""
+        return text_at(self.address)
 
     def __str__(self) -> str:
         return f"{self.symbol.name}+{self.address - self.symbol.address:#x} ({self.address:#x})"
@@ -78,19 +91,18 @@ def check(place: Place) -> bool:
     reason = blacklist.within_kprobe_blacklist(place.address)
     if reason:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {reason}")
-    module = module_at(place.address)
+    module = place.module
     if module is not None and module.state in (ModuleState.GOING, ModuleState.GONE):
         raise OSError(errno.ENOENT, f"{place} is in module {module.name!r}, which is being unloaded")
     if place.symbol.section.startswith((".data", ".bss", ".rodata")):
         raise OSError(errno.EINVAL, f"{place} is data")
-    text_at(place.address)
+    _ = place.text
     return on_ftrace
 
 
 def prepare(place: Place, on_ftrace: bool) -> Aggregate:
     """The aggregate of an address that has not been probed before (KP-18..20). Raises OSError if it cannot be."""
-    module = module_at(place.address)
-    made = Aggregate(place.address, place.symbol, text_at(place.address), module)
+    made = Aggregate(place.address, place.symbol, place.text, place.module)
     if on_ftrace:
         made.on_ftrace = True
         made.record.length, made.record.original = len(NOP5), NOP5[0]

@@ -83,8 +83,8 @@ class kprobe:
         self.codes: tuple[Code, ...] = ()
         """Its handlers' code, and what keeps it alive."""
         self._return_probe = 0
-        self.prepare_fast: Callable[[bool], None] = self._prepare_fast
-        """Called, with whether it is on an ftrace location, before it is put on its place: sets what follows."""
+        self.prepare_fast: Callable[[bool], None] | None = None
+        """What a kretprobe's has in place of `_prepare_fast`."""
         self.fast_return: FastReturn | None = None
         """Of a kretprobe whose handlers allow it."""
         self.lone: LoneOps | None = None
@@ -94,6 +94,7 @@ class kprobe:
         """Whether a handler is a Python callable."""
 
     def _prepare_fast(self, on_ftrace: bool) -> None:
+        """Before it is put on its place: what lets its hits go the fast way there."""
         self.lone = lone.ops_of_kprobe(self) if on_ftrace else None
 
     def make_return_probe(self, native: int, foreign: bool, calls_python: bool) -> None:
@@ -200,7 +201,7 @@ def _register(p: kprobe) -> None:
     found = aggregates.get(place.address) or placing.prepare(place, on_ftrace)
     if p._return_probe and not on_ftrace:
         give_return_stub(found)
-    p.prepare_fast(on_ftrace)
+    (p.prepare_fast or p._prepare_fast)(on_ftrace)
     try:
         _join(p, found)
     except OSError:

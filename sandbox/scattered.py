@@ -77,7 +77,7 @@ class ScatteredText:
 
     @contextlib.contextmanager
     def writable(self) -> Iterator[None]:
-        """Open the alias: `write` is cheap inside. Holds `text_mutex`. May be nested."""
+        """Open the alias for `store`. Holds `text_mutex`. May be nested."""
         with memory.text_mutex:
             self._writers += 1
             try:
@@ -91,14 +91,18 @@ class ScatteredText:
     def write(self, address: int, data: bytes) -> None:
         """Store `data` at `address`; it may reach over from one of the pages into the next. Nobody executes it yet."""
         with self.writable():
-            if self._opened < self._used:
-                self._opened = min(self._used + _AHEAD, CAPACITY)
-                memory.set_writable(self._alias, self._opened * PAGE, True)
-            while data:
-                room = PAGE - address % PAGE
-                where = self._alias + self._pages[address & -PAGE] * PAGE + address % PAGE
-                ctypes.memmove(where, data[:room], len(data[:room]))
-                address, data = address + room, data[room:]
+            self.store(address, data)
+
+    def store(self, address: int, data: bytes) -> None:
+        """`write`, of somebody who is within `writable()`."""
+        if self._opened < self._used:
+            self._opened = min(self._used + _AHEAD, CAPACITY)
+            memory.set_writable(self._alias, self._opened * PAGE, True)
+        while data:
+            room = PAGE - address % PAGE
+            where = self._alias + self._pages[address & -PAGE] * PAGE + address % PAGE
+            ctypes.memmove(where, data[:room], len(data[:room]))
+            address, data = address + room, data[room:]
 
     def make_private(self) -> None:
         """Replace the pages, which a fork shares between parent and child, by copies of this process's own."""

@@ -86,7 +86,7 @@ class SymbolTable:
             if module in self._modules:
                 raise ValueError(f"symbols of module {module!r} are already registered")
             self._modules[module] = tuple(symbols)
-            self._publish()
+            self._publish((*self._sorted, *self._modules[module]))
 
     def remove(self, module: str) -> None:
         """Forget the symbols of `module`. Raises LookupError if there are none."""
@@ -94,10 +94,9 @@ class SymbolTable:
             if module not in self._modules:
                 raise LookupError(f"no symbols of module {module!r} are registered")
             del self._modules[module]
-            self._publish()
+            self._publish(symbol for symbols in self._modules.values() for symbol in symbols)
 
-    def _publish(self) -> None:
-        everything = (symbol for symbols in self._modules.values() for symbol in symbols)
+    def _publish(self, everything: Iterable[Symbol]) -> None:
         self._sorted, self._names = tuple(sorted(everything, key=_address_of)), None
 
     def _by_name(self) -> dict[str, list[Symbol]]:

@@ -262,9 +262,14 @@ class JumpRoom:
     def detour(self, place: Aggregate, insns: Sequence[Instruction], function: Function) -> Detour:
         """A new detour for a place, with copies of these instructions. Raises OverflowError if one is out of reach."""
         routine, hooked = self.routine(place, function), hooked_point(place)
-        size = len(detour_bytes(insns, place.address, routine, 0, hooked and place.address)[0])
-        page, address = self._take(size)
-        code, copies = detour_bytes(insns, address, routine, place.record_address, hooked)
+        if self._next == self._end:
+            self._grow()
+        code, copies = detour_bytes(insns, self._next, routine, place.record_address, hooked)
+        if self._end - self._next < len(code):
+            self._grow()
+            code, copies = detour_bytes(insns, self._next, routine, place.record_address, hooked)
+        page, address = self._pages[-1], self._next
+        self._next += len(code)
         patching.write(page, address, code)
         kprobe_runtime().table.set(copies[0], place.record_address)
         for insn, copy in zip(insns[1:], copies[1:], strict=True):
@@ -294,12 +299,6 @@ class JumpRoom:
         table.set(copy, ctypes.addressof(memory_of))
         if insn.address not in aggregates:
             table.set(insn.address, ctypes.addressof(memory_of))
-
-    def _take(self, size: int) -> tuple[TextMapping, int]:
-        if self._end - self._next < size:
-            self._grow()
-        address, self._next = self._next, self._next + size
-        return self._pages[-1], address
 
     def _grow(self) -> None:
         page = memory.allocate_text((self._text.base, self._text.end), self._size, f"{self._text.name}-detours")

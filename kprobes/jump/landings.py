@@ -134,7 +134,7 @@ class LandingRoom:
             assert page is not None
             self._used[page] |= 1 << at % PAGE
         patching.keep_open(self.text)
-        self.text.write(address, code)
+        self.text.store(address, code)
         self.count += 1
 
     def _on_page(self, window: Window, size: int) -> int | None:

@@ -77,10 +77,10 @@ def _windows(address: int, prefixes: int, pattern: Sequence[int | None], absorbe
         return
     chosen = next((index for index, byte in enumerate(pattern) if byte is not None), len(pattern))
     upper = [[byte] if byte is not None else _FEW for byte in pattern[chosen:]]
+    size, behind = 1 << 8 * chosen, address + prefixes + JMP32_SIZE
     for values in itertools.product(*reversed(upper)):
-        lowest = int.from_bytes(bytes(chosen) + bytes(reversed(values)), "little", signed=True)
-        low = address + prefixes + JMP32_SIZE + lowest
-        low, high = max(low, _LOWEST), min(low + (1 << 8 * chosen), _HIGHEST)
+        low = behind + (int.from_bytes(bytes(values), "big", signed=True) << 8 * chosen)
+        low, high = max(low, _LOWEST), min(low + size, _HIGHEST)
         if low < high:
             yield Window(prefixes, low, high, absorbed)
 

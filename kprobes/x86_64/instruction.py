@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from capstone import Cs
@@ -56,8 +55,7 @@ DIRECT = frozenset({Flow.CALL, Flow.JUMP, Flow.CONDITIONAL, Flow.LOOP, Flow.COUN
 """Flows whose target is part of the instruction."""
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One instruction at `address`; `code` is exactly its bytes.
 
     `opcode_map` is 0 for one-byte opcodes, 1 for 0f, 2 for 0f 38, 3 for 0f 3a, or the number in a VEX, EVEX or XOP prefix.
@@ -141,10 +139,26 @@ def decode(code: bytes, address: int) -> Instruction:
 
     Raises ValueError if the bytes are no instruction (also: too few of them).
     """
+    for size in range(1, min(len(code), MAX_INSN_SIZE) + 1):
+        known = _known.get(code[:size])
+        if known is not None:
+            return known._replace(address=address)
+    return _decode(code, address)
+
+
+_known: dict[bytes, Instruction] = {}
+"""Instructions that are the same wherever they stand, by their bytes, with which no other one can begin."""
+_MOST_KNOWN = 1 << 12
+
+
+def _decode(code: bytes, address: int) -> Instruction:
     decoded = next(decoder().disasm(code[:MAX_INSN_SIZE], address, 1), None)
     if decoded is None:
         raise ValueError(f"the bytes {code[:MAX_INSN_SIZE].hex(' ')} at {address:#x} are no x86-64 instruction")
-    return _described(decoded, code[: decoded.size], address)
+    insn = _described(decoded, code[: decoded.size], address)
+    if insn.rip_target is None and insn.target is None and len(_known) < _MOST_KNOWN:
+        _known[insn.code] = insn
+    return insn
 
 
 def _described(decoded: Any, code: bytes, address: int) -> Instruction:
