@@ -7,8 +7,8 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from ftrace.hit.records import ENTRY_ARGUMENTS, ENTRY_REGS, EXIT_REGS, EXIT_RESULTS
-from ftrace.x86_64.images import ARGUMENTS, RESULTS
+from ftrace.hit.records import ENTRY_ARGUMENTS, ENTRY_REGS, ENTRY_SP, EXIT_REGS, EXIT_RESULTS
+from ftrace.x86_64.images import ARGUMENTS, ARGUMENTS_SP, RESULTS
 from sandbox.native.handler import Fields
 
 
@@ -35,20 +35,22 @@ NO_HANDLER = Resolved(0, registers=Fields())
 
 def entry_kind(used: Fields | None) -> int:
     """ENTRY_* (ftrace.hit.records) for a native entry handler that uses these registers."""
-    return _kind(used, ARGUMENTS, ENTRY_ARGUMENTS, ENTRY_REGS)
+    return _kind(used, ENTRY_REGS, (ARGUMENTS, ENTRY_ARGUMENTS), (ARGUMENTS_SP, ENTRY_SP))
 
 
 def exit_kind(used: Fields | None) -> int:
     """EXIT_* for a native exit handler."""
-    return _kind(used, RESULTS, EXIT_RESULTS, EXIT_REGS)
+    return _kind(used, EXIT_REGS, (RESULTS, EXIT_RESULTS))
 
 
-def _kind(used: Fields | None, usual: Fields, some: int, all_: int) -> int:
+def _kind(used: Fields | None, any_: int, *images: tuple[Fields, int]) -> int:
+    """The first that holds all that is used; `any_`: none of them does."""
     if used is None:
-        return all_
-    if not used.read and not used.written:
-        return 0
-    return some if used.read <= usual.read and used.written <= usual.written else all_
+        return any_
+    enough = (
+        kind for held, kind in ((Fields(), 0), *images) if used.read <= held.read and used.written <= held.written
+    )
+    return next(enough, any_)
 
 
 def _pointer(function: Any) -> int:

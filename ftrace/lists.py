@@ -11,6 +11,7 @@ from ftrace.hit.records import (
     COMPLETE,
     ENTRY_ARGUMENTS,
     ENTRY_REGS,
+    ENTRY_SP,
     EXIT_REGS,
     EXIT_RESULTS,
     FILTERED,
@@ -119,7 +120,7 @@ def _entry_of_one(probe: NativeProbe, data_size: int) -> str:
     kind = probe.native.kind
     if kind & ENTRY_REGS:
         return "ftrace_both_regs" if kind & HAS_EXIT else "ftrace_entry_regs"
-    arguments = "_args" if kind & ENTRY_ARGUMENTS else ""
+    arguments = "_args" if kind & ENTRY_ARGUMENTS else "_sp" if kind & ENTRY_SP else ""
     if not kind & HAS_EXIT:
         return f"ftrace_entry_only{arguments}"
     data = "" if not data_size else "_word" if data_size <= 8 else "_data"

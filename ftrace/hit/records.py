@@ -24,6 +24,7 @@ KPROBE_SHARED = 16
 CALLBACK = 32  # a bare ftrace_ops: func(ip, parent_ip, ops, regs), no recursion lock of its own
 WANTS_REGS = 128  # FTRACE_OPS_FL_SAVE_REGS
 ENTRY_ARGUMENTS = 256  # a native entry handler that looks at no registers but those that arguments come in
+ENTRY_SP = 8192  # ... and sp
 ENTRY_REGS = 1024  # ... that looks at others
 EXIT_RESULTS = 2048  # a native exit handler that looks at no registers but those that results come in
 EXIT_REGS = 4096  # ... that looks at others

@@ -50,8 +50,10 @@ GET_ALL = pop(_ALL) + "\n    add $$8, %rsp"
 """Every register from its image, up to the ip word. Flags are lost."""
 
 _ARGUMENT_FIELDS = frozenset({"di", "si", "dx", "cx", "ax", "r8", "r9"})
-ARGUMENTS = Fields(_ARGUMENT_FIELDS | {"ip", "sp"}, _ARGUMENT_FIELDS)
+ARGUMENTS = Fields(_ARGUMENT_FIELDS | {"ip"}, _ARGUMENT_FIELDS)
 """What of a pt_regs a handler may read and write that is given the image of arguments."""
+ARGUMENTS_SP = Fields(ARGUMENTS.read | {"sp"}, ARGUMENTS.written)
+"""The same with sp, by which it may change what is on the stack."""
 _RESULT_FIELDS = frozenset({"dx", "cx", "ax", "ip", "sp"})
 RESULTS = Fields(_RESULT_FIELDS, _RESULT_FIELDS)
 """The same for the image of results. What is written to ip and sp does not count (RH-13)."""
@@ -60,12 +62,17 @@ KEEP_ARGUMENTS = "    sub $$56, %rsp\n" + push(_ARGUMENTS) + "\n    sub $$64, %r
 """The registers that arguments come in, in an image of 176 bytes: that of an entry, with room for the others."""
 GET_ARGUMENTS = "    lea 64(%rsp), %rsp\n" + pop(_ARGUMENTS) + "\n    lea 56(%rsp), %rsp"
 """Undo KEEP_ARGUMENTS. Flags are kept."""
-ENTRY_SP_IP = """    lea 184(%rsp), %r11
-    mov %r11, $REGS_SP(%rsp)
-    lea 5(%rsi), %r11
+ENTRY_IP = """    lea 5(%rsi), %r11
     mov %r11, $REGS_IP(%rsp)
     mov %rsp, %rcx"""
 """Complete the image of arguments: rsi = the site; rcx = the image. Uses r11."""
+ENTRY_SP_IP = (
+    """    lea 184(%rsp), %r11
+    mov %r11, $REGS_SP(%rsp)
+"""
+    + ENTRY_IP
+)
+"""The same with sp."""
 
 KEEP_RESULTS = "    sub $$64, %rsp\n" + push(_RESULTS) + "\n    sub $$80, %rsp"
 """The registers that results come in, in an image of 168 bytes below the return slot."""

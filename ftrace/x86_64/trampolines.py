@@ -11,8 +11,8 @@ and returns with ZF=1 to have the stub call the body, ZF=0 to run the function u
     stack        rsp = return slot + 8, 16-byte aligned
 
 and returns to the parent. The *fast* trampolines serve a site with one probe whose handlers are native functions of this
-project's own making: they do not ask for registers, touch no vector register, and keep every general register but r11
-and rax (LLVM's preserve_most). What is not plain (no credit, a dead node below, the shadow stack full) leaves them for
+project's own making: they touch no vector register, and keep every general register but r11 and rax (LLVM's preserve_most).
+Those that look at registers find the ones they use in a pt_regs (ftrace.x86_64.images). What is not plain (no credit, a dead node below, the shadow stack full) leaves them for
 the *complete* ones before anything has been changed; a probe with a flag set gets the complete ones in its list.
 Several such probes have trampolines of their own (ftrace.x86_64.several_trampolines).
 """
@@ -383,8 +383,8 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     return "    .text\n" + Template(expanded).substitute(constants, **frame_rules(constants))
 
 
-# What the fast trampolines save: the registers that they use themselves, or an image for a handler that looks. What such a
-# handler has put into the return slot counts.
+# What the fast trampolines save: the registers that they use themselves, or an image for a handler that looks. What one that
+# has sp puts into the return slot counts.
 _SAVED = ("rdi", "rsi", "rdx", "r8")
 _PLAIN_ENTRY = {
     "save": images.push(_SAVED),
@@ -398,11 +398,16 @@ _PLAIN_ENTRY = {
 _WITH_ARGUMENTS = {
     "save": images.KEEP_ARGUMENTS,
     "restore": images.GET_ARGUMENTS,
+    "regs": images.ENTRY_IP,
+    "node": "",
+    "parent": "",
+    "back": "176",
+    "slot": "184",
+}
+_WITH_SP = _WITH_ARGUMENTS | {
     "regs": images.ENTRY_SP_IP,
     "node": "    mov %r8, %r9",
     "parent": "    mov $slot(%rsp), %rdx\n    mov %rdx, $PARENT(%r9)",
-    "back": "176",
-    "slot": "184",
 }
 _PLAIN_EXIT = {"save": images.push(("rdx",)), "restore": images.pop(("rdx",)), "regs": ""}
 _WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "regs": images.EXIT_SP_IP}
@@ -410,11 +415,12 @@ _WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "re
 
 def _fast() -> Iterator[str]:
     """The fast trampolines: with and without entry data, and with what their handlers look at."""
-    for name, saving in (("ftrace_entry_only", _PLAIN_ENTRY), ("ftrace_entry_only_args", _WITH_ARGUMENTS)):
-        yield _expand(ENTRY_FAST, {"name": name, **saving})
+    for given, saving in (("", _PLAIN_ENTRY), ("_args", _WITH_ARGUMENTS), ("_sp", _WITH_SP)):
+        yield _expand(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", **saving})
     entries = (
         ("ftrace_both", CALL_ENTRY, _PLAIN_ENTRY),
         ("ftrace_both_args", CALL_ENTRY, _WITH_ARGUMENTS),
+        ("ftrace_both_sp", CALL_ENTRY, _WITH_SP),
         ("ftrace_exit_only", NO_ENTRY, _PLAIN_ENTRY),
     )
     for (name, call, saving), (size, data) in product(

@@ -179,14 +179,18 @@ def trampolines(module, name):
 
 
 CHOICES = [
-    (arguments, None, 0, ("entry_only_args", "exit_fast")),
-    (arguments, ignoring, 0, ("both_args", "exit_fast")),
-    (arguments, ignoring, 8, ("both_args_word", "exit_fast_data")),
-    (arguments, results, 24, ("both_args_data", "exit_results_data")),
+    (arguments, None, 0, ("entry_only_sp", "exit_fast")),
+    (arguments, ignoring, 0, ("both_sp", "exit_fast")),
+    (arguments, ignoring, 8, ("both_sp_word", "exit_fast_data")),
+    (arguments, results, 24, ("both_sp_data", "exit_results_data")),
     (ignoring, results, 8, ("both_word", "exit_results_data")),
     (ignoring, result_by_the_kernels_name, 0, ("both", "exit_results")),
     (None, result_by_the_kernels_name, 0, ("exit_only", "exit_results")),
-    (by_the_kernels_names, None, 0, ("entry_only_args", "exit_fast")),
+    (by_the_kernels_names, None, 0, ("entry_only_sp", "exit_fast")),
+    (one_more_each, None, 8, ("entry_only_args", "exit_fast")),
+    (one_more_each, ignoring, 8, ("both_args_word", "exit_fast_data")),
+    (one_more_each, result_by_the_kernels_name, 24, ("both_args_data", "exit_results_data")),
+    (one_more_each_and_cancel, ignoring, 0, ("both_args", "exit_fast")),
     (bx_too, None, 0, ("entry_regs", "exit_fast")),
     (bx_too, result_by_the_kernels_name, 8, ("both_regs", "exit_results_data")),
     (ignoring, results_of_all, 0, ("both", "exit_regs")),
@@ -212,9 +216,7 @@ def test_fp6_the_arguments_are_what_they_are(program, size, others):
             stack.enter_context(fprobe.attach("mixed", entry=ignoring, exit=ignoring))
         stack.enter_context(fprobe.attach("mixed", entry=arguments, **back))
         assert [program["call_mixed"]() for _ in range(3)] == [DIGITS] * 3
-        assert trampolines(program, "mixed")[0].startswith(
-            "entry_several" if others else ("both_args", "entry_only_args")
-        )
+        assert trampolines(program, "mixed")[0].startswith("entry_several" if others else ("both_sp", "entry_only_sp"))
     assert list(map(int, seen))[:9] == [1, 2, 3, 4, 5, 6, 7, 5, 0]
 
 

@@ -87,6 +87,18 @@ def tally_entry_all(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], da
 
 
 @native(cc="preserve_most")
+def tally_entry_sp(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
+    """`tally_entry_regs`, which finds its caller on the stack."""
+    notes = cast(ptr[u64], fp.action)
+    atomic_add(addressof(notes[0]), 1, "relaxed")
+    if cast(ptr[u64], regs.sp)[0] != ret_ip:
+        atomic_add(addressof(notes[2]), 1, "relaxed")
+    if data != null:
+        single_add(addressof(data[0]), regs.ip)
+    return 0
+
+
+@native(cc="preserve_most")
 def tally_exit_all(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
     """`tally_exit_regs`, given every register."""
     notes = cast(ptr[u64], fp.action)

@@ -21,6 +21,7 @@ from handlers_native import (
     tally_entry,
     tally_entry_all,
     tally_entry_regs,
+    tally_entry_sp,
     tally_exit,
     tally_exit_all,
     tally_exit_alone,
@@ -170,6 +171,8 @@ def _kretprobe(way: str) -> Any:
     return probe
 
 
+ENTRIES = (tally_entry, tally_entry_regs, tally_entry_sp, tally_entry_all, tally_cancel)
+EXITS = (tally_exit, tally_exit_alone, tally_exit_regs, tally_exit_all)
 BOTH: dict[str, Any] = {"entry": tally_entry, "exit": tally_exit}
 REGS: dict[str, Any] = {"entry": tally_entry_regs, "exit": tally_exit_regs}
 ALL: dict[str, Any] = {"entry": tally_entry_all, "exit": tally_exit_all}
@@ -186,6 +189,7 @@ MANNERS: dict[str, Manner] = {
     "exit, a word": Manner(lambda: _attach(exit=tally_exit_alone, entry_data_size=8)),
     "cancel": Manner(lambda: _attach(entry=tally_cancel, exit=tally_exit)),
     "registers": Manner(lambda: _attach(**REGS, entry_data_size=8)),
+    "registers and sp": Manner(lambda: _attach(entry=tally_entry_sp, exit=tally_exit_regs, entry_data_size=8)),
     "registers at entry": Manner(lambda: _attach(entry=tally_entry_regs)),
     "all registers": Manner(lambda: _attach(**ALL, entry_data_size=8)),
     "all registers at entry": Manner(lambda: _attach(entry=tally_entry_all)),
@@ -251,18 +255,11 @@ def check(manner: Manner, attachments: list[Any], notes: list[Any], rounds: int,
             complaints.append(f"{expected} calls: {counts}")
         if counts.missed_depth or counts.missed_task or counts.missed_context:
             complaints.append(f"misses for no reason: {counts}")
-        if (
-            probe.fp.entry_handler in (tally_entry, tally_entry_regs, tally_entry_all, tally_cancel)
-            and note[0] != counts.hits
-        ):
+        if probe.fp.entry_handler in ENTRIES and note[0] != counts.hits:
             complaints.append(f"{note[0]} entries: {counts}")
         hooked = 0 if probe.fp.entry_handler is tally_cancel else counts.hits - of_exits - jumped
-        if probe.fp.exit_handler in (
-            tally_exit,
-            tally_exit_alone,
-            tally_exit_regs,
-            tally_exit_all,
-        ) and not hooked - counts.missed <= note[1] <= hooked + min(of_exits, jumped):
+        told = hooked - counts.missed <= note[1] <= hooked + min(of_exits, jumped)
+        if probe.fp.exit_handler in EXITS and not told:
             complaints.append(f"{note[1]} exits of {hooked}: {counts}")
         if note[2]:
             complaints.append(f"{note[2]} exits had not the data of their entry")
