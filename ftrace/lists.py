@@ -67,7 +67,7 @@ class ListRecord:
             item.in_node = Node.offset("inline_data") + offset if item.data_size else 0
             offset += (probe.native.data_size + 7) & -8
         native.count, native.data_size, native.data_words = len(self.probes), offset, (offset + 7) >> 3
-        native.last = (len(self.probes) - 1) * Item.size
+        native.last = max(len(self.probes) - 1, 0) * Item.size
         wanting = (probe.native.kind & WANTS_REGS or not probe.native.kind & CALLBACK for probe in self.probes)
         native.wants_regs = any(wanting)
         self.choose_trampolines(runtime)

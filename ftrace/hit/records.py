@@ -84,8 +84,8 @@ class ProbeList(Structure):
     count: u32
     data_size: u32  # all entry data together, bytes
     data_words: u32  # what the fast path has to clear, in words of 8
-    wants_regs: u32  # somebody asked for all registers
-    last: u64  # offset of the last item from the first
+    wants_regs: u16  # somebody asked for all registers
+    last: u16  # offset of the last item from the first
     items: array[Item, 65]
 
 

@@ -9,7 +9,6 @@ set has those in its list. Registers and stack at entry and exit: ftrace.x86_64.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 
 from ftrace.x86_64 import images
 from ftrace.x86_64.blocks import with_blocks
@@ -250,19 +249,16 @@ _WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "re
 
 
 def fast_trampolines() -> Iterator[str]:
-    """The fast trampolines: with and without entry data, and with what their handlers look at."""
+    """The fast trampolines: with what their handlers look at, and with and without entry data."""
+    for size, data in (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA)):
+        yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_fast{size}", "data": data, **_PLAIN_EXIT})
+        yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_results{size}", "data": data, **_WITH_RESULTS})
     for given, saving in (("", _PLAIN_ENTRY), ("_args", _WITH_ARGUMENTS), ("_sp", _WITH_SP)):
         yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", **saving})
-    entries = (
-        ("ftrace_both", CALL_ENTRY, _PLAIN_ENTRY),
-        ("ftrace_both_args", CALL_ENTRY, _WITH_ARGUMENTS),
-        ("ftrace_both_sp", CALL_ENTRY, _WITH_SP),
-        ("ftrace_exit_only", NO_ENTRY, _PLAIN_ENTRY),
-    )
-    for (name, call, saving), (size, data) in product(
-        entries, (("", NO_DATA), ("_word", ONE_WORD), ("_data", INLINE_DATA))
-    ):
+        yield from _with_return(f"ftrace_both{given}", CALL_ENTRY, saving)
+    yield from _with_return("ftrace_exit_only", NO_ENTRY, _PLAIN_ENTRY)
+
+
+def _with_return(name: str, call: str, saving: dict[str, str]) -> Iterator[str]:
+    for size, data in (("", NO_DATA), ("_word", ONE_WORD), ("_data", INLINE_DATA)):
         yield with_blocks(BOTH_FAST, {"name": name + size, "data": data, "call": call, **saving})
-    exits = (("ftrace_exit_fast", _PLAIN_EXIT), ("ftrace_exit_results", _WITH_RESULTS))
-    for (name, saving), (size, data) in product(exits, (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA))):
-        yield with_blocks(EXIT_FAST, {"name": name + size, "data": data, **saving})

@@ -127,7 +127,8 @@ $keep_results
     mov %r11, %r9
     mov $RECORD_IP(%rsi), %rsi
 $exit_sp_ip
-    add $LIST_LAST(%r10), %r10
+    movzwl $LIST_LAST(%r10), %eax
+    add %rax, %r10
 1:  mov $ITEM_BIT(%r10), %rax
     mov $ITEM_PROBE(%r10), %rdi
     test %rax, $ARMED(%r9)
