@@ -5,6 +5,7 @@ from __future__ import annotations
 from kprobes.aggregate import original_text
 from kprobes.jump.safety import Function, examine
 from kprobes.x86_64.instruction import MAX_INSN_SIZE
+from sandbox.landing_pads import landing_pads
 
 _known: dict[tuple[int, int], Function] = {}
 
@@ -13,7 +14,8 @@ def function_at(start: int, end: int) -> Function:
     """The facts about [start, end), as it was when it was last decoded."""
     known = _known.get((start, end))
     if known is None:
-        known = _known[start, end] = examine(original_text(start, end - start), start)
+        pads = tuple(pad for pad in landing_pads(start) if start <= pad < end)
+        known = _known[start, end] = examine(original_text(start, end - start), start, pads)
     return known
 
 

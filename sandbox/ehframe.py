@@ -13,7 +13,8 @@ from collections.abc import Iterator
 _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
 _WIDTHS = {0x02: "<h", 0x03: "<i", 0x04: "<q", 0x0A: "<h", 0x0B: "<i", 0x0C: "<q"}
-"""Format of an encoded length, by the low half of the encoding: udata2..8 and sdata2..8."""
+"""Format of a number, by the low half of its encoding: udata2..8 and sdata2..8."""
+_ULEB128, _PC_RELATIVE, _INDIRECT = 0x01, 0x10, 0x80
 
 
 class FunctionTable:
@@ -45,43 +46,79 @@ class FunctionTable:
         return (start, end) if address < end else None
 
 
+class Reader:
+    """Reads numbers as they are written in unwind tables. `position`: the address of the next one."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def byte(self) -> int:
+        """An unsigned byte."""
+        self.position += 1
+        return int(ctypes.c_uint8.from_address(self.position - 1).value)
+
+    def uleb(self) -> int:
+        """A LEB128 number, read as an unsigned one."""
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return value
+
+    def text(self) -> bytes:
+        """Up to a zero byte, which is passed."""
+        found = ctypes.string_at(self.position)
+        self.position += len(found) + 1
+        return found
+
+    def value(self, encoding: int) -> int:
+        """A number encoded as DW_EH_PE says; a pointer that is null stays so. Raises ValueError for what nobody writes."""
+        here, form = self.position, encoding & 0x0F
+        if form == _ULEB128:
+            found = self.uleb()
+        else:
+            layout = _WIDTHS.get(form, "<Q" if not form else "")
+            if not layout:
+                raise ValueError(f"a pointer encoded as {encoding:#x} in an unwind table")
+            size = struct.calcsize(layout)
+            (found,) = struct.unpack(layout, ctypes.string_at(here, size))
+            self.position += size
+        if found and encoding & 0x70 == _PC_RELATIVE:
+            found += here
+        return int(ctypes.c_uint64.from_address(found).value) if found and encoding & _INDIRECT else int(found)
+
+
 def _range_of(fde: int) -> int:
     """How many bytes an FDE covers; 0 if it is encoded in a way that no compiler of ours uses."""
     back = ctypes.c_uint32.from_address(fde + 4).value
-    width = _WIDTHS.get(_encoding(fde + 4 - back) & 0x0F)
+    width = _WIDTHS.get(encodings(fde + 4 - back).get("R", 0) & 0x0F)
     if width is None:
         return 0
     size = struct.calcsize(width)
     return int.from_bytes(ctypes.string_at(fde + 8 + size, size), "little")
 
 
-def _encoding(cie: int) -> int:
-    """How the FDEs of a CIE give addresses: the datum of the letter R in its augmentation."""
-    version = ctypes.c_uint8.from_address(cie + 8).value
-    augmentation = ctypes.string_at(cie + 9)
-    position = _skip_fields(cie + 9 + len(augmentation) + 1, 2 if version == 1 else 3)
+def encodings(cie: int) -> dict[str, int]:
+    """How the CIE at this address says that things are encoded, by the letters of its augmentation: R addresses, L the
+
+    address of language-specific data.
+    """
+    reader = Reader(cie + 8)
+    version = reader.byte()
+    augmentation = reader.text().decode("latin-1")
+    for _ in range(2 if version == 1 else 3):  # alignments, and the return address register
+        reader.uleb()
     if version == 1:
-        position += 1  # the return address register, a byte
-    if not augmentation.startswith(b"z"):
-        return 0
-    position = _skip_fields(position, 1)
+        reader.byte()
+    if not augmentation.startswith("z"):
+        return {}
+    reader.uleb()
+    found = {}
     for letter in augmentation[1:]:
-        value = ctypes.c_uint8.from_address(position).value
-        if letter == ord("R"):
-            return value
-        position += 1 + (_pointer_size(value) if letter == ord("P") else 0)
-    return 0
-
-
-def _skip_fields(position: int, count: int) -> int:
-    """Past `count` LEB128 numbers."""
-    for _ in range(count):
-        while ctypes.c_uint8.from_address(position).value & 0x80:
-            position += 1
-        position += 1
-    return position
-
-
-def _pointer_size(encoding: int) -> int:
-    width = _WIDTHS.get(encoding & 0x0F)
-    return struct.calcsize(width) if width else 8
+        if letter in "RLP":
+            found[letter] = reader.byte()
+        if letter == "P":
+            reader.value(found[letter] & 0x0F)
+    return found

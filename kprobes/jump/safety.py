@@ -156,13 +156,14 @@ def kernel_refusal(function: Function, address: int, reserved: Reserved = _nothi
         return Refusal("too short", f"only {function.end - address} bytes of the function are left")
     if function.stopped != function.end:
         return Refusal("undecodable", f"the bytes at {function.stopped:#x} are no instruction")
-    if function.pads:
-        return Refusal("exception table", f"exceptions land at {function.pads[0]:#x} in the function")
     if function.indirect is not None:
         return Refusal("indirect jump", f"there is an indirect jump at {function.indirect:#x}")
     target = _within(function.targets, address + 1, address + JMP32_SIZE + 1)
     if target is not None:
         return Refusal("jump target", f"a jump leads to {target:#x}")
+    pad = _within(function.pads, address + 1, address + JMP32_SIZE + 1)
+    if pad is not None:
+        return Refusal("jump target", f"exceptions land at {pad:#x}")
     return _region_refusal(function, address, reserved)
 
 

@@ -40,11 +40,12 @@ def test_the_kernels_rules(code, offset, rule):
     assert (refusal and refusal.rule) == rule
 
 
-def test_landing_pads_count_as_an_exception_table():
+def test_landing_pads_are_jump_targets():
     """Section P"""
     refusal = kernel_refusal(function("4889f8 4889f0 c3", pads=(3,)), AT)
     assert refusal is not None
-    assert refusal.rule == "exception table"
+    assert refusal.rule == "jump target"
+    assert kernel_refusal(function("4889f8 4889f0 90 90 c3", pads=(0, 6)), AT) is None
 
 
 def test_what_others_patch_is_reserved():
