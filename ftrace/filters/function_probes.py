@@ -35,34 +35,50 @@ class FunctionProbeOps:
 
 
 class _CountTable:
-    """How often a probe is still to act, by function. It grows; the counts stay where they are."""
+    """How often a probe is still to act, by function. Hits look into it while it grows: places are filled before they are
+    found, and what is replaced stays.
+    """
 
     def __init__(self) -> None:
         self._addresses: dict[int, int] = {}
         self._keep: list[Any] = []
+        self._places: Any = ()
+        self.address = 0
+        """Of the native Counts."""
 
     def set(self, ips: list[int], count: int) -> None:
         """The count of these functions from now on."""
         words = (ctypes.c_int64 * len(ips))(*[count] * len(ips))
         self._keep.append(words)
-        first = ctypes.addressof(words)
-        self._addresses.update({ip: first + 8 * index for index, ip in enumerate(ips)})
+        added = {ip: ctypes.addressof(words) + 8 * index for index, ip in enumerate(ips) if ip not in self._addresses}
+        for ip in ips:
+            if ip not in added:
+                ctypes.c_int64.from_address(self._addresses[ip]).value = count
+        self._addresses |= added
+        if 2 * len(self._addresses) > len(self._places):
+            self._make_larger()
+        else:
+            self._fill(added)
 
     def __getitem__(self, ip: int) -> int:
         return ctypes.c_int64.from_address(self._addresses[ip]).value
 
-    def native(self) -> int:
-        """The address of a Counts with what is known now."""
-        bits = (2 * len(self._addresses)).bit_length()
-        places = (Count.ctypes * (1 << bits))()
-        for ip, address in self._addresses.items():
-            index = (ip * GOLDEN & (1 << 64) - 1) >> 64 - bits
+    def _make_larger(self) -> None:
+        bits = (4 * len(self._addresses)).bit_length()
+        self._places = (Count.ctypes * (1 << bits))()
+        counts = Counts.ctypes(ctypes.addressof(self._places), len(self._places) - 1, 64 - bits)
+        self._keep += [self._places, counts]
+        self._fill(self._addresses)
+        self.address = ctypes.addressof(counts)
+
+    def _fill(self, addresses: dict[int, int]) -> None:
+        places, mask = self._places, len(self._places) - 1
+        for ip, address in addresses.items():
+            index = (ip * GOLDEN & (1 << 64) - 1) >> 64 - mask.bit_length()
             while places[index].ip:
-                index = index + 1 & (1 << bits) - 1
-            places[index].left, places[index].ip = address, ip
-        counts = Counts.ctypes(ctypes.addressof(places), len(places) - 1, 64 - bits)
-        self._keep += [places, counts]
-        return ctypes.addressof(counts)
+                index = index + 1 & mask
+            places[index].left = address
+            places[index].ip = ip  # from here on it is found
 
 
 class _Probe:
@@ -94,7 +110,7 @@ class _Probe:
         """Before hits of these functions can come."""
         if self.probe_ops.counted:
             self.counts.set([location.ip for location in functions.locations()], count)
-            self.native.counts = self.counts.native()
+            self.native.counts = self.counts.address
 
     def lines(self) -> Iterator[str]:
         """A line for each function that is there."""
@@ -128,25 +144,26 @@ def register_ftrace_function_probe(glob: str, probe_ops: FunctionProbeOps, count
     with tracing.table.lock:
         tracing.check_alive()
         probe = _find(probe_ops) or _Probe(probe_ops)
-        found = tracing.table.select(parse(glob))
-        added = found - probe.ops.filter_hash
-        if not added:
-            reason = (
-                f"every function that matches {glob!r} has {probe_ops.name!r}"
-                if found
-                else f"no function matches {glob!r}"
-            )
-            raise OSError(errno.EINVAL, reason)
+        added = _added(tracing.table.select(parse(glob)), probe, glob)
         probe.set_count(added, count)
-        live = install_hash(tracing, probe.ops, FILTER, probe.ops.filter_hash | added)
+        install_hash(tracing, probe.ops, FILTER, probe.ops.filter_hash | added)
         is_new = probe not in _probes
         if is_new:
             _probes.insert(0, probe)
     if is_new:
         _register(probe)
-    elif live:
+    else:
         tracing.settle()
     return added.count()
+
+
+def _added(found: Selection, probe: _Probe, glob: str) -> Selection:
+    added = found - probe.ops.filter_hash
+    if found and not added:
+        raise OSError(errno.EINVAL, f"every function that matches {glob!r} has {probe.probe_ops.name!r} already")
+    if not found:
+        raise OSError(errno.EINVAL, f"no function matches {glob!r}")
+    return added
 
 
 def _register(probe: _Probe) -> None:
