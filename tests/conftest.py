@@ -20,3 +20,5 @@ def _shared_cache(tmp_path_factory):
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ.setdefault(cache.DIRECTORY, str(shared / "objects"))
     os.environ.setdefault(perfmap.OPT_OUT, "1")
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # hundreds of processes would compile everything, each for itself
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(shared / "bytecode"))
