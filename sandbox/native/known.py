@@ -20,7 +20,7 @@ import sandbox
 from .unit import Unit
 
 _ROOT = os.path.dirname(os.path.dirname(sandbox.__file__))  # noqa: PTH120 (hot enough)
-_OURS = tuple(os.path.join(_ROOT, name) for name in ("sandbox", "ftrace", "kprobes", "fprobe"))  # noqa: PTH118
+_OURS = tuple(f"{_ROOT}{os.sep}{name}{os.sep}" for name in ("sandbox", "ftrace", "kprobes", "fprobe"))
 _MARGIN = 1_000_000_000
 """Nanoseconds: the clock that files are dated by may be so much behind."""
 
@@ -58,7 +58,7 @@ def _read(unit: Unit, form: int | str) -> str:
 def _is_ours(unit: Unit) -> bool:
     """Whether all its functions are of our modules: what they see then is, too."""
     return all(
-        function.filename.startswith(_OURS) and "<" not in function.__wrapped__.__qualname__
+        function.filename.startswith(_OURS) and not function.implied and "<" not in function.__wrapped__.__qualname__
         for function in unit.functions
     )
 

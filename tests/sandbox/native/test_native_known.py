@@ -27,7 +27,10 @@ from sandbox.native import Unit, known
 from pathlib import Path
 
 sandbox.IMPORTED += int(sys.argv[2])
-key = known.fingerprint(Unit("own", [tasks.task_get]), 2, Cache(Path(sys.argv[1])))
+function = tasks.task_get
+if sys.argv[3:]:
+    from sandbox_of_mine import function
+key = known.fingerprint(Unit("own", [function]), 2, Cache(Path(sys.argv[1])))
 print(key, "sandbox.native.fingerprint" in sys.modules)
 """
 LATER = 10 * 10**9
@@ -77,10 +80,10 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(copy: Path, later: int = LATER) -> tuple[str, bool]:
+def ask(copy: Path, later: int = LATER, *others: str) -> tuple[str, bool]:
     """The key that a fresh process finds, and whether it has read the sources."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", ASK, str(copy / "cache"), str(later)]
+    command = [sys.executable, "-c", ASK, str(copy / "cache"), str(later), *others]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=60, check=True)
     key, has_read = done.stdout.split()
     return key, has_read == "True"
@@ -102,3 +105,13 @@ def test_an_edit_is_noticed_even_if_length_and_date_stay(copy: Path) -> None:
 def test_files_that_may_have_changed_since_they_were_loaded_are_read(copy: Path) -> None:
     assert ask(copy, later=0)[1] and ask(copy, later=0)[1]
     assert not (copy / "cache").exists()
+
+
+def test_a_neighbour_whose_name_begins_like_ours_is_not_ours(copy: Path) -> None:
+    mine = copy / "sandbox_of_mine.py"
+    text = "from sandbox.native import native, u64\n\n@native\ndef function(a: u64) -> u64:\n    return a + {}\n"
+    mine.write_text(text.format(1))
+    first, has_read = ask(copy, LATER, "mine")
+    assert has_read and ask(copy, LATER, "mine") == (first, True)
+    mine.write_text(text.format(2))
+    assert ask(copy, LATER, "mine")[0] != first
