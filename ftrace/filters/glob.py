@@ -61,7 +61,12 @@ class Pattern:
 
 
 def parse(text: str) -> Pattern:
-    """Classify a pattern as filter_parse_regex does. Any string is a pattern; the empty one matches nothing."""
+    """Classify a pattern as filter_parse_regex does. Any string is a pattern; the empty one matches nothing.
+
+    Raises TypeError for what is no str.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"a pattern is a str, not {text!r}")
     negated = text.startswith("!")
     body = text[1:] if negated else text
     kind, search = _classify(body)
