@@ -6,13 +6,8 @@ punned jump finds a free place to land. `why_not` says of every other which rule
 
 from __future__ import annotations
 
-import atexit
 import enum
 import errno
-import logging
-import os
-import threading
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,16 +27,12 @@ from kprobes.jump.jumps import (
     write_jumps,
 )
 from kprobes.jump.safety import Refusal, kernel_refusal
+from kprobes.jump.worker import Worker
 from kprobes.x86_64.relocate import JMP32_SIZE
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
     from sandbox.memory import TextMapping
-
-log = logging.getLogger("kprobes")
-
-DELAY = 0.05
-"""Seconds from the first kick to the optimiser's run (KP-65)."""
 
 
 class Extent(enum.Enum):
@@ -56,10 +47,6 @@ class Extent(enum.Enum):
     back first, and queued again. For probes on every instruction of a function."""
 
 
-WORKER = "kprobe-optimizer"
-"""The name of the optimiser's thread."""
-
-
 class JumpOptimizer:
     """The queues. A place with a jump in its text has `covered`; one that is queued, or has one, is `optimized`."""
 
@@ -70,7 +57,7 @@ class JumpOptimizer:
         self._jumps: dict[int, Jump] = {}
         self._queued: dict[int, Aggregate] = {}
         self._leaving: dict[int, Aggregate] = {}
-        self._worker = _Worker(self)
+        self._worker = Worker(self)
 
     @property
     def dense(self) -> bool:
@@ -309,72 +296,6 @@ class _Planned:
     def read(self, address: int, size: int) -> bytes:
         live = live_text(address, size)
         return bytes(self._bytes.get(address + index, byte) for index, byte in enumerate(live))
-
-
-class _Worker:
-    """The optimiser's thread: delayed work, which later kicks do not postpone."""
-
-    def __init__(self, optimizer: JumpOptimizer) -> None:
-        self._optimizer = optimizer
-        self._reset()
-        os.register_at_fork(after_in_child=self._after_fork)
-        atexit.register(self._stop)
-
-    def _reset(self) -> None:
-        self._changed = threading.Condition()
-        self._due: float | None = None
-        self._thread: threading.Thread | None = None
-        self._stopped = False
-
-    def _stop(self) -> None:
-        """The interpreter is about to end, and with it the code that jumps and breakpoints lead to: none is left."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
-        switch.disarm_for_good()
-        while self._optimizer.busy:
-            self._optimizer.run()
-
-    def _after_fork(self) -> None:
-        self._reset()
-        if self._optimizer.busy:
-            self.kick()
-
-    def kick(self) -> None:
-        """Run once, DELAY from now at the latest."""
-        with self._changed:
-            if self._stopped:
-                return
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
-                self._thread.start()
-            if self._due is None:
-                self._due = time.monotonic() + DELAY
-                self._changed.notify()
-
-    def cancel(self) -> None:
-        """Somebody has run everything."""
-        with self._changed:
-            self._due = None
-
-    def _work(self) -> None:
-        while self._wait():
-            try:
-                self._optimizer.run()
-            except OSError as error:
-                log.warning("jumps of kprobes are taken back later: %s", error)
-            if self._optimizer.busy:
-                self.kick()
-
-    def _wait(self) -> bool:
-        """Until a run is due; False: there will be none."""
-        with self._changed:
-            while not self._stopped and (self._due is None or self._due > time.monotonic()):
-                self._changed.wait(None if self._due is None else self._due - time.monotonic())
-            self._due = None
-            return not self._stopped
 
 
 jump_optimizer = JumpOptimizer()

@@ -228,10 +228,10 @@ def test_an_enabled_probe_among_the_borrowed_bytes_is_against_it():
 @isolated
 def test_the_last_to_leave_leaves_the_jump_for_a_while():
     """KP-69, KP-70: un-optimised later; who comes back before finds the jump and has no trap"""
-    from kprobes.jump import optimize
+    from kprobes.jump import worker
 
     _, starts, call = setup()
-    optimize.DELAY = 60
+    worker.DELAY = 60
     seen = []
     p = probe(starts[2], lambda _p, _regs: seen.append(1))
     kprobes.wait_for_kprobe_optimizer()
@@ -563,14 +563,14 @@ def test_a_place_that_had_a_return_probe_is_as_quick_as_any_other():
 @isolated
 def test_a_module_that_goes_takes_its_jumps_along():
     """KP-95: also those that were to be taken back later; the memory is given back"""
-    from kprobes.jump import optimize
+    from kprobes.jump import worker
     from kprobes.jump.jumps import rooms
     from sandbox import memory
 
     before = len(memory.mappings())
     for _ in range(3):
         module, starts, call = setup()
-        optimize.DELAY = 60
+        worker.DELAY = 60
         probes = [kprobes.kprobe(addr=at) for at in (starts[1], starts[6])]
         kprobes.register_kprobes(probes)
         kprobes.wait_for_kprobe_optimizer()

@@ -13,7 +13,7 @@ import kprobes.returns as returns
 import kprobes.switch as switch
 from ftrace.hit.dispatch import pt_regs
 from kprobes.hit.records import Instance
-from kprobes.jump import optimize
+from kprobes.jump import optimize, worker
 from kprobes.listing import write_kprobes_enabled
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
@@ -181,7 +181,7 @@ def hold_optimizer(held: bool) -> None:
     optimizer, run = optimize.jump_optimizer, optimize.JumpOptimizer.run
 
     def unless_by_itself() -> None:
-        if threading.current_thread().name != optimize.WORKER:
+        if threading.current_thread().name != worker.NAME:
             run(optimizer)
 
     optimizer.run = unless_by_itself if held else functools.partial(run, optimizer)
