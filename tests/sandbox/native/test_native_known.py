@@ -100,6 +100,7 @@ def test_an_edit_is_noticed_even_if_length_and_date_stay(copy: Path) -> None:
     assert has_read and second != first and ask(copy) == (second, False)
     file.write_text(text)
     assert ask(copy) == (first, True), "what it was read as before"
+    assert len(list((copy / "cache").iterdir())) == 1, "only what is known last is kept"
 
 
 def test_files_that_may_have_changed_since_they_were_loaded_are_read(copy: Path) -> None:
