@@ -12,6 +12,7 @@ optimised together as `Extent.DENSE`, from right to left or in a random order.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import random
 import sys
@@ -136,28 +137,36 @@ class Together:
     seconds: float
 
 
-def together(spans: Sequence[tuple[int, int]], order: str) -> Together:
+_BATCH = 256
+"""Probes in a random order are optimised so many at a time: few enough that hardly any two are neighbours."""
+
+
+def together(spans: Sequence[tuple[int, int]], order: str, seed: int = 1) -> Together:
     """kprobes on all instructions of this process's library, `order` 'right' (to left) or 'random'. They stay."""
     addresses = [at for start, end in spans for at in _starts(start, end)]
     if order == "random":
-        random.Random(1).shuffle(addresses)
+        random.Random(seed).shuffle(addresses)
     optimize.set_extent(optimize.Extent.DENSE)
-    probes = []
+    batch = _BATCH if order == "random" else len(addresses)
+    probes: list[kprobe] = []
+    seconds = 0.0
     with patching():
-        for address in addresses:
-            probe = kprobe(addr=address)
-            try:
-                register_kprobe(probe)
-            except OSError:
-                continue
-            probes.append(probe)
-            if order == "random":
-                optimize.jump_optimizer.run()
-        began = time.monotonic()
-        optimize.wait_for_kprobe_optimizer()
+        for first in range(0, len(addresses), batch):
+            probes += _registered(addresses[first : first + batch])
+            began = time.monotonic()
+            optimize.wait_for_kprobe_optimizer()
+            seconds += time.monotonic() - began
     jumps = [probe for probe in probes if probe.aggregate and probe.aggregate.covered]
     refused = Counter(why.rule for why in optimize.jump_optimizer.refusals.values())
-    return Together(len(probes), len(jumps), sum(r.mappings() for r in rooms()), refused, time.monotonic() - began)
+    return Together(len(probes), len(jumps), sum(r.mappings() for r in rooms()), refused, seconds)
+
+
+def _registered(addresses: Sequence[int]) -> Iterator[kprobe]:
+    for address in addresses:
+        probe = kprobe(addr=address)
+        with contextlib.suppress(OSError):
+            register_kprobe(probe)
+            yield probe
 
 
 def _starts(start: int, end: int) -> list[int]:
@@ -196,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("library", nargs="+", help="a shared library, as dlopen() finds it")
     parser.add_argument("--at-once", choices=("right", "random"), help="register kprobes on everything, in this order")
+    parser.add_argument("--seed", type=int, default=1, help="of the random order; 1 if not given")
     options = parser.parse_args(arguments)
     for name in options.library:
         try:
@@ -205,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         spans = functions_of(name)
         if options.at_once:
-            _report_together(name, options.at_once, together(spans, options.at_once))
+            _report_together(name, options.at_once, together(spans, options.at_once, options.seed))
         else:
             _report_alone(name, alone(spans))
     return 0

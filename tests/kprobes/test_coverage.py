@@ -6,10 +6,14 @@ import re
 import subprocess
 import sys
 
+import pytest
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+from kprobes.jump.landings import MOST_PAGES
+
+
+def run(*arguments: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kprobes.jump.coverage", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def test_each_instruction_alone():
@@ -30,3 +34,19 @@ def test_a_library_that_is_not_there():
     assert done.returncode == 1
     assert "libnosuch.so.9" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("order", ["right", "random"])
+def test_all_at_once(order):
+    """Most become jumps, in any order; each of the others has a rule against it; mappings stay within their bound"""
+    done = run("--at-once", order, "--seed", "7", "libz.so.1", timeout=300)
+    assert done.returncode == 0, done.stderr
+    share, probes, rules = re.search(r"jumps +([\d.]+) %  of (\d+); refused: (.*)", done.stdout).groups()
+    mappings, per = re.search(r"mappings (\d+), (\d+) per 10,000 probes", done.stdout).groups()
+    assert float(share) > 85
+    refused = sum(map(int, re.findall(r" (\d+)(?:,|$)", rules)))
+    assert refused == pytest.approx(int(probes) * (1 - float(share) / 100), abs=int(probes) / 1000)
+    assert int(mappings) < MOST_PAGES
+    assert int(per) == round(int(mappings) * 10_000 / int(probes))
