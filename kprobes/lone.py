@@ -132,10 +132,11 @@ def ops_of_kprobe(p: kprobe) -> LoneOps | None:
     """For a kprobe on an ftrace location; None if its handlers are not such."""
     if not handlers.keeps_registers(p.pre_handler) or p.post_handler is not None or p.fault_handler is not None:
         return None
-    regs = p.pre_handler.uses(1)
+    regs = entry_kind(handlers.registers(p.pre_handler, handlers.PRE))
+    if regs and p.pre_handler.returns_a_value:
+        regs = ENTRY_REGS  # the trampolines for others do not look where ip is left
     entry = kprobe_runtime().image.address("kprobe_lone_regs" if regs else "kprobe_lone")
-    kind = KPROBE | HAS_ENTRY | (ENTRY_REGS if regs else 0)
-    return _ops((p.native, p.codes), kind=kind, entry=entry, action=p.native_address)
+    return _ops((p.native, p.codes), kind=KPROBE | HAS_ENTRY | regs, entry=entry, action=p.native_address)
 
 
 def ops_of_kretprobe(rp: kretprobe, address: int, native: int, keep: Any) -> LoneOps | None:

@@ -92,6 +92,11 @@ class HandlerFunction(NativeFunction):
         name = self._definition.args.args[position].arg
         return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(self._definition))
 
+    @property
+    def returns_a_value(self) -> bool:
+        """Whether the body says anywhere what it returns; otherwise that is 0, or nothing."""
+        return _returns_a_value(self._definition)
+
     def mentions_null_data(self) -> bool:
         """Whether the body compares its entry data with null."""
         name = self._definition.args.args[-1].arg
@@ -113,7 +118,7 @@ class HandlerFunction(NativeFunction):
     def _assumed_result(self) -> Type:
         if self._result is not None:
             return self._result
-        return i32 if _returns_a_value(self._definition) else void
+        return i32 if self.returns_a_value else void
 
     @cached_property
     def _scratch(self) -> GlobalVariable:

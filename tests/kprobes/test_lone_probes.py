@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import random
@@ -18,6 +19,7 @@ import kprobes
 import sandbox
 from ftrace.hit.records import KPROBE, ProbeList
 from ftrace.listing import enabled_functions
+from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from kprobes import fast_returns, lone
 from sandbox.native import i32, u64
@@ -85,6 +87,12 @@ def is_lone(module, name):
     record = location.block.list_at(location.position)
     first = ProbeList.ctypes.from_address(record.address)
     return first.count == 1 and bool(record.probes[0].native.kind & KPROBE)
+
+
+def entry_trampoline(name):
+    location = tracer().table.named(name)
+    record = ProbeList.ctypes.from_address(location.block.list_at(location.position).address)
+    return next(symbol.name for symbol in runtime().image.symbols if symbol.address == record.entry)
 
 
 def kretprobe(name="leaf", **given):
@@ -166,6 +174,35 @@ def test_arguments_results_and_data():
     assert module["twice"](5) == 7
     kprobes.unregister_kprobe(p)
     assert counted() == [7, 91, 4, 2, 11]
+
+
+@kprobes.native
+def double_argument(p, regs):
+    regs.di *= 2
+    hits[3] = regs.ip - p.address
+
+
+@kprobes.native
+def double_and_say_so(p, regs) -> i32:
+    regs.di *= 2
+    hits[3] = regs.ip - p.address
+    return 0
+
+
+@isolated
+@pytest.mark.parametrize("others", [0, 2])
+def test_kp52_a_handler_that_cannot_redirect_is_given_the_arguments(others):
+    module = basic()
+    with contextlib.ExitStack() as stack:
+        for _ in range(others):
+            stack.enter_context(fprobe.attach("leaf", action=fprobe.Count()))
+        for handler, trampoline in ((double_argument, "entry_only_args"), (double_and_say_so, "entry_regs")):
+            p = kprobe(pre_handler=handler)
+            expected = trampoline if not others else "entry_several" if handler is double_argument else "entry_complete"
+            assert is_lone(module, "leaf") == (not others) and entry_trampoline("leaf") == f"ftrace_{expected}"
+            assert module["leaf"](21) == 43
+            assert hits[3] == 1
+            kprobes.unregister_kprobe(p)
 
 
 @isolated
