@@ -90,15 +90,22 @@ $keep_walk
     call several_one
 $get_walk
     jmp 3b
-7:  # nobody waits for the return
-    mov %r11, %rdi
-    mov %r9, %rsi
-    call node_leave
-    mov %fs:$TASK, %r11
+7:  # nobody waits for the return: give the node back
+    cmp %r9, $TOP(%r11)
+    jne 9f
+    sub $$$NODE, %r9
+    mov %r9, $TOP(%r11)
+1:
 $get_arguments
     movq $$0, $REC(%r11)
     test %rsp, %rsp
     ret
+9:  # a signal's handler has jumped past calls that it hooked
+    mov %r11, %rdi
+    mov %r9, %rsi
+    call node_leave
+    mov %fs:$TASK, %r11
+    jmp 1b
 8:
 $get_arguments
     jmp ftrace_entry_complete

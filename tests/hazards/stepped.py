@@ -198,6 +198,7 @@ MANNERS: dict[str, Manner] = {
     "two nodes, all registers": Manner(lambda: _attach(**ALL, nr_maxactive=2)),
     "shared with kprobes": Manner(lambda: _attach(**BOTH, shared=True)),
     "two probes": Manner(_two),
+    "two at entry": Manner(lambda: _attach(entry=tally_entry) + _attach(entry=tally_entry_regs)),
     "four probes": Manner(_four),
     "two probes, complete": Manner(_two_complete),
     "C": Manner(_foreign),
@@ -212,6 +213,9 @@ MANNERS: dict[str, Manner] = {
     "jumps, two probes": Manner(
         lambda: _attach("jumps", **BOTH, entry_data_size=8) + _attach("jumps", entry=tally_entry, exit=tally_exit),
         jumping=True,
+    ),
+    "jumps, two at entry": Manner(
+        lambda: _attach(entry=tally_entry) + _attach(entry=tally_cancel, exit=tally_exit) + _jumps(), jumping=True
     ),
     "jumps, two nodes": Manner(lambda: _attach("jumps", **BOTH, nr_maxactive=2), jumping=True),
     "jumps, tail calls": Manner(lambda: _attach("jumps", **BOTH), TAIL, jumping=True),
