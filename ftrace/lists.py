@@ -35,7 +35,7 @@ _NOT_UNDER_SHADOW_STACKS = (
 )
 _ITEMS = ProbeList.offset("items")
 _FAST_DATA = 64
-"""The most entry data, in bytes, that the fast trampolines clear."""
+"""The most entry data of all probes, in bytes, that the fast trampolines clear."""
 
 
 class ListRecord:
@@ -84,33 +84,28 @@ class ListRecord:
     def choose_trampolines(self, runtime: Runtime) -> None:
         """By what the probes are and by their flags, now."""
         native = ProbeList.ctypes.from_address(self.address)
-        entry, exit_ = "ftrace_entry_complete", "ftrace_exit_from_list"
+        native.entry, native.exit = map(runtime.image.address, self._trampolines(native.data_size))
+
+    def _trampolines(self, data_size: int) -> tuple[str, str]:
+        """At entry and at exit."""
         if not self.probes:
-            entry = "ftrace_entry_none"
-        elif not self.after_prologue and _is_fast(self.probes, native.data_size):
-            entry, exit_ = (
-                _entry_of_one(self.probes[0], native.data_size),
-                _exit_of_one(self.probes[0], native.data_size),
-            )
-        elif not self.after_prologue and _are_native(self.probes, native.data_size):
-            entry, exit_ = "ftrace_entry_several", "ftrace_exit_several"
-        native.entry, native.exit = runtime.image.address(entry), runtime.image.address(exit_)
+            return "ftrace_entry_none", "ftrace_exit_from_list"
+        if not self.after_prologue and data_size <= _FAST_DATA:
+            if _is_fast(self.probes):
+                return _entry_of_one(self.probes[0], data_size), _exit_of_one(self.probes[0], data_size)
+            if len(self.probes) > 1 and all(map(_is_native, self.probes)):
+                return "ftrace_entry_several", "ftrace_exit_several"
+        return "ftrace_entry_complete", "ftrace_exit_from_list"
 
 
-def _is_fast(probes: tuple[NativeProbe, ...], data_size: int) -> bool:
+def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
     """Whether the fast trampolines serve: one probe, nothing special about it, and there is something to call."""
-    if len(probes) != 1 or data_size > _FAST_DATA:
-        return False
     native = probes[0].native
-    return not native.flags and bool(native.kind & (HAS_ENTRY | HAS_EXIT))
-
-
-def _are_native(probes: tuple[NativeProbe, ...], data_size: int) -> bool:
-    """Whether the trampolines for several serve: native handlers that keep their registers and do not ask for all of them."""
-    return len(probes) > 1 and data_size <= _FAST_DATA and all(map(_is_native, probes))
+    return len(probes) == 1 and not native.flags and bool(native.kind & (HAS_ENTRY | HAS_EXIT))
 
 
 def _is_native(probe: NativeProbe) -> bool:
+    """Whether the trampolines for several serve it: native handlers that do not ask for all registers; its flags may change."""
     native = probe.native
     special = native.flags & (COMPLETE | FILTERED) or native.kind & (ENTRY_REGS | EXIT_REGS | CALLBACK)
     return bool(native.kind & (HAS_ENTRY | HAS_EXIT)) and not special
