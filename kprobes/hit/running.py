@@ -8,6 +8,7 @@ place on the same stack (HAZARDS: liveness) says that they are gone.
 from __future__ import annotations
 
 from ftrace.hit.dispatch import SHARED_BUSY
+from ftrace.hit.recursion import CREDIT, INSIDE
 from kprobes.hit.records import HIT_ACTIVE
 from sandbox.native import (
     addressof,
@@ -23,6 +24,7 @@ from sandbox.native import (
     null,
     ptr,
     syscall,
+    u32,
     u64,
     void,
     zeroed,
@@ -115,8 +117,11 @@ def is_running(task: ptr[Task], sp: u64) -> bool_:
     noted = task.kprobe_frame
     if kprobe_still_running(task, sp):
         return True
-    if noted & IN_STUB == 0:
-        task.rec = 0 if noted & NOT_INSIDE != 0 else task.kprobe_rec
+    before: u32 = 0
+    if noted & NOT_INSIDE == 0:
+        before = task.kprobe_rec
+    if noted & IN_STUB == 0 and task.rec == before & ~cast(u32, CREDIT) | INSIDE:  # else others have begun something
+        task.rec = before
     return False
 
 

@@ -101,7 +101,9 @@ def test_the_demo_program_one_at_a_time():
 def test_generated_programs():
     """KP-26..34, KP-60..72; 200 of them"""
     for seed in range(200):
-        all_at_once(workloads.generated(seed), FEW)
+        work = workloads.generated(seed)
+        all_at_once(work, FEW)
+        work.end()
 
 
 @isolated(timeout=900)
@@ -110,7 +112,9 @@ def test_generated_programs():
 def test_generated_programs_one_at_a_time():
     """KP-26..34, KP-60..72; 20 of them"""
     for seed in range(200, 220):
-        one_at_a_time(workloads.generated(seed))
+        work = workloads.generated(seed)
+        one_at_a_time(work)
+        work.end()
 
 
 LIBRARIES = {"libz": 0.85, "libm": 0.85, "libsqlite3": 0.65}

@@ -15,13 +15,26 @@ class Work(NamedTuple):
 
     spans: list[Span]
     run: Callable[[], object]
+    end: Callable[[], object] = lambda: None
 
 
 def module_spans(program: Any) -> list[Span]:
+    """The functions of a program, but for those with instructions that the disassembler does not know (AVX512-FP16)."""
     from sandbox.symbols import symbol_table
 
     found = [symbol for symbol in symbol_table if symbol.module == program.name and symbol.size]
-    return [(s.address, s.end) for s in found if any(s.address in text for text in program.texts)]
+    spans = [(s.address, s.end) for s in found if any(s.address in text for text in program.texts)]
+    return [span for span in spans if _is_known(*span)]
+
+
+def _is_known(start: int, end: int) -> bool:
+    from kprobes.aggregate import original_text
+    from kprobes.boundaries import boundaries
+
+    try:
+        return bool(boundaries(original_text, start, end))
+    except ValueError:
+        return False
 
 
 def library_spans(name: str, path: str) -> list[Span]:
@@ -43,7 +56,7 @@ def generated(seed: int) -> Work:
     from sandbox.generate import generate
 
     program = load(generate(seed, functions=5).ir, name=f"generated{seed}")
-    return Work(module_spans(program), lambda: program["main"](1))
+    return Work(module_spans(program), lambda: program["main"](1), program.unload)
 
 
 PLAIN_TEXT = b"".join(bytes([n * n & 0xFF, n & 0x3F, 7]) for n in range(1 << 16))[: 1 << 16]
