@@ -87,6 +87,7 @@ def test_names_that_are_taken() -> None:
         late(1)
     other.unload()
     assert isinstance(late, SandboxFunction) and late(1) == 2
+    late.module.unload()
 
 
 def test_what_is_not_in_the_language_is_refused_at_once() -> None:
