@@ -121,8 +121,8 @@ LIBRARIES = {"libz": 0.85, "libm": 0.85, "libsqlite3": 0.65}
 """With the share of all instructions that become jumps when all are probed."""
 
 
-@isolated(timeout=900)
-@pytest.mark.timeout(1000)
+@isolated(timeout=1500)
+@pytest.mark.timeout(1600)
 @pytest.mark.stress
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library(name):
@@ -130,8 +130,8 @@ def test_a_library(name):
     all_at_once(getattr(workloads, name)(), FEW, LIBRARIES[name])
 
 
-@isolated(timeout=900)
-@pytest.mark.timeout(1000)
+@isolated(timeout=1500)
+@pytest.mark.timeout(1600)
 @pytest.mark.stress
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_one_at_a_time(name):
