@@ -27,6 +27,7 @@ from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
 from ftrace.x86_64 import stubs
 from sandbox import contexts, memory, signals, tasks
+from sandbox.blocked_signals import threads_blocking_signal
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
 from sandbox.native_image import NativeImage
@@ -69,6 +70,7 @@ FUNCTIONS = (
     quiesce.quiesce,
     quiesce.is_pinned,
     signals.signal_dispatch,
+    threads_blocking_signal,
     faults.fault_signal,
     guarded_read.read_fault,
     asynchronous.in_signal_handler,
@@ -136,9 +138,9 @@ class Runtime:
         for. False: a hit is still inside that waits itself, perhaps the caller's own; nothing may be freed yet.
         """
         if lists is None:
-            return bool(self.image.call("quiesce", 0, 0))
+            return bool(self.image.call_and_wait("quiesce", 0, 0))
         replaced = (ctypes.c_uint64 * (len(lists) + 1))(*lists)
-        return bool(self.image.call("quiesce", ctypes.addressof(replaced), len(lists)))
+        return bool(self.image.call_and_wait("quiesce", ctypes.addressof(replaced), len(lists)))
 
     def _tell_stacks(self) -> None:
         start, end = main_stack()

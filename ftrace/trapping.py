@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox import signals, tasks
+from sandbox import signals
+from sandbox.blocked_signals import threads_blocking
 
 if TYPE_CHECKING:
     from ftrace.runtime import Runtime
@@ -23,24 +26,32 @@ def refuse_blocked_traps(runtime: Runtime) -> None:
 
     Threads that neither Python nor the hit path has ever seen (a watchdog, a library's pool) are only logged.
     """
-    blocking = _blocking_threads()
+    blocking = _blocking_threads(runtime)
     if not blocking:
         return
     known = {task.tid for task in runtime.tasks()} | {thread.native_id for thread in threading.enumerate()}
-    for tid, name in blocking:
+    for tid in blocking:
         if tid not in known:
-            log.info("thread %s (%d) blocks SIGTRAP; a breakpoint that it runs into would end the process", name, tid)
-    named = ", ".join(f"{name} ({tid})" for tid, name in blocking if tid in known)
+            log.info(
+                "thread %s (%d) blocks SIGTRAP; a breakpoint that it runs into would end the process", _name(tid), tid
+            )
+    named = ", ".join(f"{_name(tid)} ({tid})" for tid in blocking if tid in known)
     if named:
         raise OSError(errno.EBUSY, f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}")
 
 
-def _blocking_threads() -> list[tuple[int, str]]:
+def _name(tid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/self/task/{tid}/comm").read_text(errors="replace").strip()
+    return "that has ended"
+
+
+def _blocking_threads(runtime: Runtime) -> list[int]:
     """The threads that go on blocking SIGTRAP; one that begins or ends does so for a moment."""
-    blocking = tasks.threads_blocking(signals.SIGTRAP)
+    blocking = threads_blocking(runtime.image, signals.SIGTRAP)
     for _ in range(_PATIENCE):
         if not blocking:
             break
         time.sleep(0.001)
-        blocking = [thread for thread in tasks.threads_blocking(signals.SIGTRAP) if thread in blocking]
+        blocking = [tid for tid in threads_blocking(runtime.image, signals.SIGTRAP) if tid in blocking]
     return blocking

@@ -94,7 +94,7 @@ class Contexts:
         call: Any = ContextCall.ctypes()
         call.address = address
         call.arguments[: len(arguments)] = [argument & (1 << 64) - 1 for argument in arguments]
-        self._image.call("context_call", NAMES.index(level), ctypes.addressof(call))
+        self._image.call_and_wait("context_call", NAMES.index(level), ctypes.addressof(call))
         return ctypes.c_int64(call.result).value
 
 

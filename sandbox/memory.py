@@ -36,7 +36,7 @@ _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4
 _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 5
 _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 6
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.PyDLL(None, use_errno=True)  # with the GIL, which takes longer to get back than these calls do
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,

@@ -123,12 +123,22 @@ class NativeImage:
         self.linked.is_published = True
 
     def call(self, symbol: str, *arguments: int) -> int:
-        """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number."""
-        function = self._functions.get(symbol)
-        if function is None:
-            prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_uint64] * len(arguments))
-            function = self._functions[symbol] = prototype(self.address(symbol))
+        """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number.
+
+        With the GIL, which takes long to get back: for what waits for nobody and is soon over.
+        """
+        function = self._functions.get(symbol) or self._function(symbol, ctypes.PYFUNCTYPE, len(arguments))
         return int(function(*arguments))
+
+    def call_and_wait(self, symbol: str, *arguments: int) -> int:
+        """The same without the GIL, which those that the function waits for may need."""
+        function = self._functions.get(symbol) or self._function(symbol, ctypes.CFUNCTYPE, len(arguments))
+        return int(function(*arguments))
+
+    def _function(self, symbol: str, kind: Any, parameters: int) -> Any:
+        prototype = kind(ctypes.c_int64, *[ctypes.c_uint64] * parameters)
+        function = self._functions[symbol] = prototype(self.address(symbol))
+        return function
 
     def variable(self, symbol: str) -> ctypes.c_uint64:
         """A 64-bit variable of the image: its `.value` reads and writes it."""

@@ -8,9 +8,6 @@ record on its first hit, and the key's destructor gives it back. Nothing is allo
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 from sandbox.native import (
     Structure,
     addressof,
@@ -45,34 +42,6 @@ COUNTER_LINES = 2048
 """Probes that can be registered at the same time."""
 
 FREE, CLAIMED = 0, 1
-
-
-def threads_blocking(signal: int) -> list[tuple[int, str]]:
-    """Native id and name of every thread of this process that blocks a signal."""
-    found = []
-    for number in os.listdir(_TASKS):  # noqa: PTH208 (hot enough)
-        with contextlib.suppress(OSError):
-            status = _read_whole(f"{_TASKS}/{number}/status")
-            if int(_field(status, b"SigBlk"), 16) >> signal - 1 & 1:
-                found.append((int(number), _field(status, b"Name").decode(errors="replace")))
-    return found
-
-
-_TASKS = "/proc/self/task"
-
-
-def _read_whole(path: str) -> bytes:
-    """A file of /proc. Quicker than a stream: there may be a thousand, and threads wait for the GIL at each step."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 1 << 14)
-    finally:
-        os.close(descriptor)
-
-
-def _field(status: bytes, name: bytes) -> bytes:
-    _, _, rest = (b"\n" + status).partition(b"\n" + name + b":")
-    return rest.partition(b"\n")[0].strip()
 
 
 _SYS_RT_SIGPROCMASK, _SYS_GETTID = 14, 186
