@@ -163,4 +163,6 @@ def __getattr__(name: str) -> Any:
     """Names are imported at first use, so that `import fprobe` costs nothing."""
     if name not in _HOME:
         raise AttributeError(f"module 'fprobe' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    found = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = found
+    return found

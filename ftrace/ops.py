@@ -185,13 +185,13 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
             raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is switched off")
         ops.ever_listed = True
         ops.flags |= FTRACE_OPS_FL_INITIALIZED
-        _check_exclusive(tracing, ops, ops.selection())
+        _check_exclusive(tracing, ops)
         ops._probe = probe
         tracing.enable(ops)
         ops.flags |= FTRACE_OPS_FL_ENABLED
 
 
-def _check_exclusive(tracing: Tracer, ops: ftrace_ops, wanted: Selection) -> None:
+def _check_exclusive(tracing: Tracer, ops: ftrace_ops) -> None:
     """At most one ops may modify ip on a function, and not on all of them; nor one there where another has a direct
     function (FT-45), of which there is also one at most (FT-77).
     """
@@ -199,6 +199,7 @@ def _check_exclusive(tracing: Tracer, ops: ftrace_ops, wanted: Selection) -> Non
         return
     if ops.func_hash.for_everything:
         raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY needs a filter")
+    wanted = ops.selection()
     for other in tracing.enabled:
         if other is not ops and other.moves_ip:
             both = wanted & other.selection()
@@ -340,7 +341,7 @@ def install_hash(
 def _follow(tracing: Tracer, before: list[tuple[ftrace_ops, Selection]]) -> None:
     """Move registered ops from what they were for to what their hashes say now. Raises OSError, with none moved."""
     for user, _ in before:
-        _check_exclusive(tracing, user, user.selection())
+        _check_exclusive(tracing, user)
     moved = []
     try:
         for user, old in before:

@@ -123,7 +123,7 @@ class SiteBlock:
         with memory.text_mutex:
             if self._slots is None:
                 self._prepare()
-            self._call("choose", _bytes_of(mask, len(self)))
+            self._choose(mask)
             self._verify()
             self._check_signals(mask)
 
@@ -133,7 +133,7 @@ class SiteBlock:
             self._off = not on
             if self._slots is not None:
                 self._native.off = self._off
-                self._call("choose", _bytes_of(self.everything, len(self)))
+                self._choose(self.everything)
                 self._verify()
                 self._check_signals(self.everything)
                 self._poke()
@@ -170,15 +170,21 @@ class SiteBlock:
         self._chosen = (ctypes.c_uint8 * count)()
         self._site_array = (ctypes.c_uint64 * count).from_buffer(self.addresses)
         self._native = Block.ctypes()
+        self._native_address = ctypes.addressof(self._native)
         self._native.count, self._native.empty = count, self._empty.address
         self._native.off = self._off
         self._native.sites, self._native.slots = ctypes.addressof(self._site_array), self._pointers + 16
         self._native.chosen, self._native.stubs = ctypes.addressof(self._chosen), ctypes.addressof(self._stubs)
 
-    def _call(self, function: str, *arguments: int | bytes) -> int:
+    def _call(self, function: str, *arguments: int) -> int:
         """Call a function of ftrace.text_poke on this block."""
-        values = [ctypes.addressof(_keep(a)) if isinstance(a, bytes) else a for a in arguments]
-        return self._runtime.image.call(function, ctypes.addressof(self._native), *values)
+        return self._runtime.image.call(function, self._native_address, *arguments)
+
+    def _choose(self, mask: int) -> None:
+        """Mark the sites that the steps of a change are about."""
+        bits = mask.to_bytes((len(self) + 7) // 8, "little")
+        buffer = ctypes.create_string_buffer(bits, len(bits))
+        self._call("choose", ctypes.addressof(buffer))
 
     # -- the steps of a change ----------------------------------------------------------------------------------
 
@@ -251,7 +257,7 @@ class SiteBlock:
 
     def _poke_with_breakpoints(self, delta: int) -> None:
         poking = self._runtime.image.variable("text_poking")
-        poking.value = ctypes.addressof(self._native)
+        poking.value = self._native_address
         try:
             for step in range(3):
                 self._call("poke_step", delta, step)
@@ -266,20 +272,6 @@ class SiteBlock:
             self._stub_text.unmap()
             memory.release(self._pointers, 16 + len(self) * 8)
             self._stub_text = self._slots = None
-
-
-_kept = ctypes.create_string_buffer(1)
-
-
-def _keep(data: bytes) -> ctypes.Array[ctypes.c_char]:
-    """A buffer with these bytes that lives until the next call; the text mutex is held meanwhile."""
-    global _kept
-    _kept = ctypes.create_string_buffer(data, len(data))
-    return _kept
-
-
-def _bytes_of(mask: int, count: int) -> bytes:
-    return mask.to_bytes((count + 7) // 8, "little")
 
 
 def _text_of(module: Module) -> memory.TextMapping:

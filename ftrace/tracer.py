@@ -78,7 +78,6 @@ class Tracer:
     def enable(self, ops: ftrace_ops) -> None:
         """Put an ops at the head of the list and on its sites. Raises OSError, having undone everything."""
         with self.table.lock:
-            self.check_alive()
             self.runtime.signals.check()
             self.enabled.insert(0, ops)
             try:
@@ -90,7 +89,6 @@ class Tracer:
     def disable(self, ops: ftrace_ops) -> None:
         """Take an ops off its sites. `settle`, given its probe, has to follow."""
         with self.table.lock:
-            self.check_alive()
             self._apply(ops.selection(), self._removing(ops.probe))
             ops.probe.change_flags(on=STOPPED)
             self._leave(ops)
@@ -201,26 +199,20 @@ class Tracer:
         """Switch sites; all of them are verified before any is (FT-58)."""
         if len(selection) > 1:
             self._check(selection)
-        with self._reported():
+        try:
             for block, mask in selection.items():
                 block.apply(mask, change)
+        except SiteMismatch as failure:
+            _report(failure)
+            raise
 
     def _check(self, selection: Selection) -> None:
         """Raise OSError if a site does not hold what it should, or cannot be patched now."""
-        with self._reported():
+        try:
             for block, mask in selection.items():
                 block.check(mask)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _reported() -> Iterator[None]:
-        """What is found at a site that it should not hold is reported (FT-67)."""
-        try:
-            yield
         except SiteMismatch as failure:
-            from ftrace.bug import report_mismatch
-
-            report_mismatch(failure)
+            _report(failure)
             raise
 
     def _undo(self, ops: ftrace_ops) -> None:
@@ -300,6 +292,13 @@ class Tracer:
         position = {address: index for index, address in enumerate(block.addresses)}
         found = {position[ip] for ip in self.runtime.shadow_ips() if ip in position}
         return [block.names[index] for index in sorted(found)]
+
+
+def _report(failure: SiteMismatch) -> None:
+    """What is found at a site that it should not hold is reported (FT-67)."""
+    from ftrace.bug import report_mismatch
+
+    report_mismatch(failure)
 
 
 @once
