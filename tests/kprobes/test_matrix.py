@@ -1,7 +1,4 @@
-"""A probe's handler that hits a probe, every kind of each, with signals in between: what has to become of it, by the rules.
-
-KP-4, KP-42..46, KP-50, KP-52, KP-72, KP-78..83, FP-29, FP-31, FP-35..38, FP-51, FT-42, FT-50..56
-"""
+"""A probe's handler that hits a probe, every kind of each, with signals in between: what has to become of it, by the rules."""
 
 from __future__ import annotations
 
@@ -238,6 +235,7 @@ def observed() -> dict[tuple[Kind, Kind, str], dict[str, Any]]:
 @pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.parametrize("outer", OUTER, ids=str)
 def test_a_handler_that_hits_a_probe(outer, between, observed):
+    """KP-4, KP-43, KP-45, KP-46, KP-52, KP-72, KP-79, KP-83, FP-31, FP-35..38, FP-51, FT-42, FT-52, FT-54, FT-56"""
     found, wanted = {}, {}
     for inner in INNER:
         cell = observed[outer, inner, between]

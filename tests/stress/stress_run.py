@@ -35,7 +35,7 @@ import kprobes
 from ftrace.runtime import runtime
 from ftrace.x86_64.stubs import SITE_SIZE
 
-STEP = 0.1
+STEP = 0.25
 """Seconds between two checks."""
 ALWAYS = [f"{letter}{n}" for letter in "fg" for n in range(8)]
 KPROBED, RETURNING = ("f0", "f1", "f9", "g2", "p0", "p2"), ("f1", "f10", "g3", "p0", "p3")
