@@ -169,6 +169,7 @@ class Task(Structure):
     )
     fault_trap: u64  # number of the trap that fault handlers are asked about
     fault_passed: u64  # the record whose next fault is delivered, since they have been asked
+    fault_ip: u64  # where a handler has faulted whose fault_handler runs off the signal's frame
     trap: u32  # 1: a handler runs on the frame of a breakpoint's signal; 2: off it; 0: neither
     trap_level: u32  # `context` before that
     entered: u32  # what `rec` was before the kprobe hit that began last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit.dispatch import pt_regs
 from kprobes.hit.attribution import note_handler
-from kprobes.hit.calling import call, in_signal_handler
+from kprobes.hit.calling import ON_FRAME, call, in_signal_handler
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave
 from kprobes.hit.frames import regs_from, regs_to
 from kprobes.hit.records import (
@@ -12,6 +12,7 @@ from kprobes.hit.records import (
     FAULT_FOREIGN,
     FAULT_PYTHON,
     FAULTING,
+    HANDLER_FAULT_DUE,
     HIT_ACTIVE,
     HIT_SSDONE,
     OFF,
@@ -22,9 +23,27 @@ from kprobes.hit.records import (
 from kprobes.hit.running import finish, start
 from kprobes.hit.table import find_record, find_slot
 from kprobes.x86_64.emulate import load_word
-from sandbox.native import addressof, array, bool_, cast, extern, fn, native, null, ptr, u32, u64, void, zeroed
+from sandbox.native import (
+    addressof,
+    array,
+    bool_,
+    cast,
+    extern,
+    fn,
+    i64,
+    native,
+    null,
+    ptr,
+    syscall,
+    u32,
+    u64,
+    void,
+    zeroed,
+)
 from sandbox.signals import ucontext
 from sandbox.tasks import ASYNCHRONOUS, Task, current
+
+_SYS_RT_SIGPROCMASK, _SIG_SETMASK = 14, 2
 
 no_access = extern("kprobe_no_access", fn[void])
 """Behind kprobe_load and kprobe_store: where one goes on that has faulted."""
@@ -129,14 +148,57 @@ def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
 
 
 @native
+def ask_python(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
+    """A fault_handler in Python is called in the place's detour, below whatever the faulted handler has on the stack."""
+    passed = task.fault_passed == cast(u64, record)
+    task.fault_passed = 0
+    if passed or record.detour == 0:
+        return False
+    task.fault_trap = context.trap_number
+    task.fault_ip = context.ip
+    task.kprobe_status |= HANDLER_FAULT_DUE
+    context.ip = record.detour
+    return True
+
+
+@native
+def handler_fault_in_detour(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
+    """What it does not handle happens once more."""
+    task.kprobe_status &= ~cast(u32, HANDLER_FAULT_DUE)
+    child = cast(ptr[Child], task.kprobe_child)
+    count_misses(children_of(record))
+    regs.ip = task.fault_ip
+    task.kprobe_child = 0
+    mask: array[u64, 1] = zeroed
+    if task.trap == ON_FRAME:  # the interpreter runs with the signals that the interrupted code has
+        syscall(
+            _SYS_RT_SIGPROCMASK,
+            _SIG_SETMASK,
+            cast(i64, addressof(task.trap_mask)),
+            cast(i64, addressof(mask[0])),
+            8,
+            0,
+            0,
+        )
+    handled = run_fault(task, child, regs, task.fault_trap)
+    if task.trap == ON_FRAME:
+        syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(mask[0])), 0, 8, 0, 0)
+    task.kprobe_child = cast(u64, child)
+    if not handled:
+        task.fault_passed = cast(u64, record)
+
+
+@native
 def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
     """A fault while a handler runs: its own fault_handler is asked, with the registers of the fault (KP-90)."""
     child = cast(ptr[Child], task.kprobe_child)
     status = task.kprobe_status
     if child == null or (status != HIT_ACTIVE and status != HIT_SSDONE):
         return False
-    if cast(u64, child.fault) == 0 or child.kind & FAULT_PYTHON != 0:
+    if cast(u64, child.fault) == 0:
         return False
+    if child.kind & FAULT_PYTHON != 0:
+        return ask_python(task, cast(ptr[Record], task.kprobe), context)
     count_misses(children_of(cast(ptr[Record], task.kprobe)))
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))

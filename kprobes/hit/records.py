@@ -31,6 +31,8 @@ PRE_PLAIN = 128
 HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE, FAULT_DUE, FAULTING = 1, 2, 4, 8, 16, 32, 64
 """Task.kprobe_status (KP-3). POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame;
 FAULT_DUE: it has faulted, and so do the fault handlers; FAULTING: those are running."""
+HANDLER_FAULT_DUE = 128
+"""A bit of it: the handler has faulted, and its fault_handler in Python runs off the signal's frame."""
 
 # Record.way: how the probed instruction is carried out.
 STEP, EMULATE, SYSCALL = 0, 1, 2

@@ -20,9 +20,9 @@ from kprobes.hit.dispatch import (
     leave,
     out_of_line,
 )
-from kprobes.hit.faulting import run_faults
+from kprobes.hit.faulting import handler_fault_in_detour, run_faults
 from kprobes.hit.frames import regs_from, regs_to
-from kprobes.hit.records import FAULT_DUE, HIT_SS, POST_DUE, SYSCALL, Record
+from kprobes.hit.records import FAULT_DUE, HANDLER_FAULT_DUE, HIT_SS, POST_DUE, SYSCALL, Record
 from kprobes.hit.running import is_running
 from kprobes.hit.table import find_record, find_slot
 from sandbox.native import (
@@ -201,7 +201,9 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
         return
     is_running(task, regs.sp)
     before = enter(task)
-    if task.kprobe_status == POST_DUE and task.stepping == cast(u64, record):
+    if task.kprobe_status & HANDLER_FAULT_DUE != 0:
+        handler_fault_in_detour(task, record, regs)
+    elif task.kprobe_status == POST_DUE and task.stepping == cast(u64, record):
         detour_end(task, record, regs)
     elif task.kprobe_status == FAULT_DUE and task.stepping == cast(u64, record):
         detour_fault(task, record, regs)

@@ -397,3 +397,41 @@ with t.attached({role!r}, t.{name}, "peek+5"):
     kind, offset = ("kretprobe", "0x0") if role in ("entry_handler", "handler") else ("kprobe", "0x5")
     expected = f"kprobes: SIGSEGV in the {role} {name} of the {kind} at peek+{offset} [faulty], accessing 0x"
     assert done.stderr.startswith(expected), done.stderr
+
+
+@isolated
+@pytest.mark.parametrize("optimized", [0, 1])
+def test_kp90_a_python_fault_handler_is_asked_about_a_fault_in_a_handler(optimized):
+    """Off the signal's frame, with the registers of the fault; what it does not handle is delivered there."""
+    optimize.set_kprobes_optimization(optimized)
+    module = sandbox.load(PROGRAM, name="faulty")
+    good, seen = ctypes.c_uint64(41), []
+
+    def fault(p, regs, trapnr):
+        seen.append((trapnr, kprobes.kprobe_running()))
+        if len(seen) > 3:
+            return 0
+        for name in ("ax", "bx", "cx", "dx", "si", "di", "r8", "r9", "r10", "r11"):
+            if getattr(regs, name) == 8:
+                setattr(regs, name, p.native_address)
+        return 1
+
+    with kprobes.attach("peek+5", pre=reads_what_is_not_there, fault=fault) as probe:
+        kprobes.wait_for_kprobe_optimizer()
+        ctypes.c_uint64.from_address(probe.p.native_address).value = 0
+        for times in range(1, 4):
+            assert call(module, "peek", ctypes.addressof(good), 8) == 42
+            assert seen == [(PF, True)] * times
+            assert probe.nmissed == times
+        start = module.symbol("divide").address
+        seen.clear()
+        seen.extend([None] * 3)
+        with kprobes.attach(start + 5, pre=reads_what_is_not_there, fault=fault):
+            kprobes.wait_for_kprobe_optimizer()
+            for times in range(1, 4):
+                with pytest.raises(sandbox.SandboxFault) as caught:
+                    module["divide"](1, 8)
+                assert "reads_what_is_not_there" in caught.value.handler
+                assert (caught.value.address, len(seen)) == (8, 3 + times)
+                assert not kprobes.kprobe_running()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
