@@ -286,7 +286,7 @@ def settle(hit: ptr[Hit], return_point: u64) -> u32:
             node_release(task, hit.node)
         return REDIRECTED if moved else DECLINED
     node = hit.node
-    node_fill(node, hit.frame, word_at(hit.frame)[0], return_point, hit.armed)
+    node_fill(task, node, hit.frame, word_at(hit.frame)[0], return_point, hit.armed)
     if moved or hit.stub.after_prologue != 0:
         word_at(hit.frame)[0] = return_point + EXIT_FROM_STUB
         return REDIRECTED if moved else DECLINED

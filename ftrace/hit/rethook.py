@@ -35,9 +35,9 @@ INLINE_DATA = 64
 """Entry data up to this many bytes lies in the node itself."""
 EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
 """What the return slot holds, less what a node calls its stub."""
-TAIL_CALL = 1
-"""Taken off Node.frame: the node below has the same frame, and neither its return nor a call from its frame is for the fast
-trampolines."""
+NOT_FAST = 1
+"""Taken off Node.frame: neither its return nor a call from its frame is for the fast trampolines, since the node below has
+the same frame, or the call was not made in normal context."""
 EMPTY = 1
 """Node.stub of a place on the shadow stack that is no call any more. Above the top there is none: one that has just been
 reserved must not look so."""
@@ -215,12 +215,12 @@ def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
 
 
 @native
-def node_fill(node: ptr[Node], frame: u64, parent: u64, stub: u64, armed: u64) -> void:
+def node_fill(task: ptr[Task], node: ptr[Node], frame: u64, parent: u64, stub: u64, armed: u64) -> void:
     node.parent = parent
     node.stub = stub
     node.armed = armed
-    if frame_of(below(node)) == frame:
-        node.frame = frame - TAIL_CALL
+    if frame_of(below(node)) == frame or task.context != 0:
+        node.frame = frame - NOT_FAST
     else:
         node.frame = frame
 

@@ -1,9 +1,10 @@
 """The fast trampolines: a site with one probe, whose handlers are native functions, as assembly text (AT&T).
 
 Such handlers touch no vector register, and keep every general register but r11 and rax (LLVM's preserve_most). Those that
-use the registers of arguments or results find them in a pt_regs (ftrace.x86_64.images). What is not plain (no credit, a dead
-node below, the shadow stack full) leaves for the complete trampolines before anything has been changed; a probe with a flag
-set has those in its list. Registers and stack at entry and exit: ftrace.x86_64.trampolines.
+use the registers of arguments or results find them in a pt_regs (ftrace.x86_64.images). What is not plain (another context
+than the normal one, no credit, a dead node below, the shadow stack full) leaves for the complete trampolines before anything
+has been changed; a probe with a flag set has those in its list. Registers and stack at entry and exit:
+ftrace.x86_64.trampolines.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ ENTRY_FAST = """
 $name:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
+    cmpl $$0, $CONTEXT(%r11)
+    jne ftrace_entry_complete
 $save
     mov $ITEM_COUNTERS(%r10), %edi
     mov $back(%rsp), %rsi
@@ -53,6 +56,8 @@ BOTH_FAST = """
 $name:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
+    cmpl $$0, $CONTEXT(%r11)
+    jne ftrace_entry_complete
 $save
     mov $TOP(%r11), %rsi
     lea $slot(%rsp), %rdi

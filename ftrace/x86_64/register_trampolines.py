@@ -14,6 +14,8 @@ ENTRY_REGS = """
 ftrace_both_regs:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
+    cmpl $$0, $CONTEXT(%r11)
+    jne ftrace_entry_complete
 $regs_image
     mov $TOP(%r11), %rsi
     cmp %rdi, $FRAME(%rsi)
@@ -105,6 +107,8 @@ $unimage
 ftrace_entry_regs:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
+    cmpl $$0, $CONTEXT(%r11)
+    jne ftrace_entry_complete
 $regs_image
     mov $ITEM_COUNTERS(%r10), %edi
     mov 176(%rsp), %rsi

@@ -123,8 +123,6 @@ ftrace_exit_several:
     mov %fs:$TASK, %rdi
     cmpl $$0, $REC(%rdi)
     jne ftrace_exit_from_list
-    cmpl $$0, $CONTEXT(%rdi)
-    jne ftrace_exit_from_list
     movl $$$FAST, $REC(%rdi)
     mov %r10d, $LIST(%rdi)
     push $PARENT(%r11)

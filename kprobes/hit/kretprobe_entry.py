@@ -190,7 +190,7 @@ def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], fram
         hook.node = node_reserve(task, probes)
         if hook.node == null:
             return False
-        node_fill(hook.node, frame, slot[0], record.return_stub, 1)
+        node_fill(task, hook.node, frame, slot[0], record.return_stub, 1)
         slot[0] = record.return_stub + EXIT_FROM_STUB
     word = word_at(node_data(hook.node, probes))
     instance.next = word[0]

@@ -1,0 +1,48 @@
+"""How deep handlers nest that call what they are probing: once more, in every context alike (FT-52..FT-54)."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from isolation import isolated
+
+IR = "define i64 @plain(i64 %x) noinline { %r = add i64 %x, 1  ret i64 %r }"
+
+
+def nesting(context, ends, complete):
+    """Counts of entries, exits and misses of one call in a context. `complete`: by the complete way, which asks for a limit."""
+    import nesting_native as handlers
+
+    import fprobe
+    import sandbox
+    from sandbox import contexts
+
+    module = sandbox.load(IR, name="nesting")
+    target = module.symbol("plain").address
+    note = handlers.Nesting.ctypes(target, 0, 0)
+    probe = fprobe.fprobe(
+        handlers.entry if "entry" in ends else None,
+        handlers.leave if "exit" in ends else None,
+        nr_maxactive=100,
+        max_hits=1 << 40 if complete else 0,
+    )
+    probe.action = ctypes.addressof(note)
+    fprobe.register_fprobe_ips(probe, [target])
+    if context == "normal":
+        module["plain"](1)
+    else:
+        contexts.call_in(context, target, [1])
+    fprobe.unregister_fprobe(probe)
+    module.unload()
+    return note.entries, note.exits, probe.nmissed
+
+
+@pytest.mark.parametrize("ends", [("entry",), ("exit",), ("entry", "exit")], ids="+".join)
+@pytest.mark.parametrize("context", ["normal", "softirq", "irq"])
+@isolated
+def test_ft52_ft54_native_handlers_nest_once_in_every_context(context, ends):
+    found = nesting(context, ends, complete=False)
+    assert found == nesting(context, ends, complete=True)
+    if ends == ("entry",):
+        assert found == (2, 0, 1)
