@@ -35,9 +35,9 @@ INLINE_DATA = 64
 """Entry data up to this many bytes lies in the node itself."""
 EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
 """What the return slot holds, less what a node calls its stub."""
-NOT_FAST = 1
-"""Taken off Node.frame: neither its return nor a call from its frame is for the fast trampolines, since the node below has
-the same frame, or the call was not made in normal context."""
+TAIL_CALL, NOT_NORMAL = 1, 2
+"""Taken off Node.frame: the node below has the same frame; the call was not made in normal context. Neither its return nor a
+call from its frame is for the fast trampolines then."""
 EMPTY = 1
 """Node.stub of a place on the shadow stack that is no call any more. Above the top there is none: one that has just been
 reserved must not look so."""
@@ -219,10 +219,10 @@ def node_fill(task: ptr[Task], node: ptr[Node], frame: u64, parent: u64, stub: u
     node.parent = parent
     node.stub = stub
     node.armed = armed
-    if frame_of(below(node)) == frame or task.context != 0:
-        node.frame = frame - NOT_FAST
-    else:
-        node.frame = frame
+    marks: u64 = TAIL_CALL if frame_of(below(node)) == frame else 0
+    if task.context != 0:
+        marks += NOT_NORMAL
+    node.frame = frame - marks
 
 
 @native
@@ -269,7 +269,11 @@ def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
         return 0
     node = below(cast(ptr[Node], cur)) if cur != 0 else task.top
     while node != task.bottom:
-        if node.stub > EMPTY and frame_of(node) == frame and (node.frame == frame or real_caller(node) == node.parent):
+        if (
+            node.stub > EMPTY
+            and frame_of(node) == frame
+            and (node.frame & TAIL_CALL == 0 or real_caller(node) == node.parent)
+        ):
             return cast(u64, node)
         node = below(node)
     return 0

@@ -22,6 +22,8 @@ from typing import NamedTuple
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
 
 HOOKED_FROM, HOOKED_TO = 59, 104
+_TAIL_CALL = 1
+"""In Node.frame: there is an older node of the same frame (ftrace.hit.rethook)."""
 _RBP, _RSP, _RIP = 6, 7, 16
 
 _DEREF, _DUP, _DROP, _SWAP, _AND, _MINUS, _PLUS = 0x06, 0x12, 0x13, 0x16, 0x1A, 0x1C, 0x22
@@ -161,7 +163,7 @@ def return_address_place(slab: int, stride: int, node_size: int, fields: Mapping
         # Nobody has it. This unclaimed task's own zero word stands for "no caller".
         _op(_PLUS_UCONST) + _uleb(fields["BOTTOM"]), _Jump(_SKIP, "end"),
         _Label("found"),
-        frame + _const1u(7) + _op(_AND) + _const1u(0) + _op(_EQ), _Jump(_BRA, "oldest"),
+        frame + _const1u(_TAIL_CALL) + _op(_AND) + _const1u(0) + _op(_EQ), _Jump(_BRA, "oldest"),
         older, _Jump(_SKIP, "found"),
         _Label("oldest"),
         _op(_PLUS_UCONST) + _uleb(fields["PARENT"]),
