@@ -60,11 +60,12 @@ def is_elsewhere(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
 def wait_for_task(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
     """Return once the task has been seen outside, or has begun another outermost hit. False: it waits like this itself.
 
-    On the fast path nothing tells one hit from the next; it is over soon, and the task is seen outside before long.
+    A hit counts itself when it has the list already: the first count after ours may be its own, the second is another's. On
+    the fast path nothing tells one hit from the next; it is over soon, and the task is seen outside before long.
     """
     rounds: u64 = 0
     serial = volatile_load(addressof(task.serial))
-    while volatile_load(addressof(task.rec)) != 0 and volatile_load(addressof(task.serial)) == serial:
+    while volatile_load(addressof(task.rec)) != 0 and cast(i64, volatile_load(addressof(task.serial)) - serial) < 2:
         if is_elsewhere(task, lists, count):
             return True
         if volatile_load(addressof(task.waiting)) != 0:
