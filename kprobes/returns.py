@@ -270,6 +270,8 @@ _leaving: list[_Leaving] = []
 
 
 def _free_idle() -> None:
+    if not _leaving or not tracer().runtime.quiesce():
+        return  # a hit that found one before it left may still take an instance
     with kprobe_mutex:
         idle = [one for one in _leaving if one.is_idle()]
     # A call that has just given its instance back may be about to tell the pool.
