@@ -12,8 +12,8 @@ STOPPED = 2  # rethook_stop: no new nodes, no exit handlers
 FILTERED = 4  # a thread filter or a limit of hits is to be asked
 POOL_SHARED = 8  # the node pool has left its contention-free mode
 SWITCHING = 16  # ... and is just doing so
-EXHAUSTED = 64  # max_hits are used up: no more entries; the exits of those that were still come
 COMPLETE = 32  # the handlers are not native functions that keep their registers
+EXHAUSTED = 64  # max_hits are used up: no more entries; the exits of those that were still come
 
 # Probe.kind
 HAS_ENTRY = 1
@@ -22,15 +22,15 @@ FOREIGN = 4  # C code: vector registers and errno are kept from it
 PYTHON = 8  # also never called in an asynchronous context
 KPROBE_SHARED = 16
 CALLBACK = 32  # a bare ftrace_ops: func(ip, parent_ip, ops, regs), no recursion lock of its own
+ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
 WANTS_REGS = 128  # FTRACE_OPS_FL_SAVE_REGS
 ENTRY_ARGUMENTS = 256  # a native entry handler that looks at no registers but those that arguments come in
-ENTRY_SP = 8192  # ... and sp
+ENTRY_SP = 512  # ... and sp
 ENTRY_REGS = 1024  # ... that looks at others
 EXIT_RESULTS = 2048  # a native exit handler that looks at no registers but those that results come in
 EXIT_REGS = 4096  # ... that looks at others
-KPROBE = 512  # of one kprobe or kretprobe, which is alone on the function
-UNLOCKED = 8192  # ... and not on an ftrace location: its entries take no recursion lock
-ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
+KPROBE = 8192  # of one kprobe or kretprobe, which is alone on the function
+UNLOCKED = 16384  # ... and not on an ftrace location: its entries take no recursion lock
 
 MAX_PROBES_PER_SITE = 64
 
