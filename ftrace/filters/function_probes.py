@@ -15,7 +15,8 @@ from typing import Any
 
 from ftrace.filters.glob import Match, parse
 from ftrace.filters.hashes import FILTER
-from ftrace.hit.function_probes import FUNCTIONS, GOLDEN, Count, Counts, FunctionProbe
+from ftrace.hit.address_table import AddressTable
+from ftrace.hit.function_probes import FUNCTIONS, FunctionProbe
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
 from ftrace.locations import Selection
 from ftrace.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
@@ -35,50 +36,28 @@ class FunctionProbeOps:
 
 
 class _CountTable:
-    """How often a probe is still to act, by function. Hits look into it while it grows: places are filled before they are
-    found, and what is replaced stays.
-    """
+    """How often a probe is still to act, by function."""
 
-    def __init__(self) -> None:
-        self._addresses: dict[int, int] = {}
+    def __init__(self, probe: Any) -> None:
+        self._probe = probe
         self._keep: list[Any] = []
-        self._places: Any = ()
-        self.address = 0
-        """Of the native Counts."""
+        self._words = AddressTable(_image(), self._publish)
+
+    def _publish(self, address: int) -> None:
+        self._probe.counts = address
 
     def set(self, ips: list[int], count: int) -> None:
-        """The count of these functions from now on."""
+        """The count of these functions from now on. One that was there before keeps its place."""
         words = (ctypes.c_int64 * len(ips))(*[count] * len(ips))
         self._keep.append(words)
-        added = {ip: ctypes.addressof(words) + 8 * index for index, ip in enumerate(ips) if ip not in self._addresses}
-        for ip in ips:
-            if ip not in added:
-                ctypes.c_int64.from_address(self._addresses[ip]).value = count
-        self._addresses |= added
-        if 2 * len(self._addresses) > len(self._places):
-            self._make_larger()
-        else:
-            self._fill(added)
+        for index, ip in enumerate(ips):
+            if ip in self._words:
+                ctypes.c_int64.from_address(self._words[ip]).value = count
+            else:
+                self._words.set(ip, ctypes.addressof(words) + 8 * index)
 
     def __getitem__(self, ip: int) -> int:
-        return ctypes.c_int64.from_address(self._addresses[ip]).value
-
-    def _make_larger(self) -> None:
-        bits = (4 * len(self._addresses)).bit_length()
-        self._places = (Count.ctypes * (1 << bits))()
-        counts = Counts.ctypes(ctypes.addressof(self._places), len(self._places) - 1, 64 - bits)
-        self._keep += [self._places, counts]
-        self._fill(self._addresses)
-        self.address = ctypes.addressof(counts)
-
-    def _fill(self, addresses: dict[int, int]) -> None:
-        places, mask = self._places, len(self._places) - 1
-        for ip, address in addresses.items():
-            index = (ip * GOLDEN & (1 << 64) - 1) >> 64 - mask.bit_length()
-            while places[index].ip:
-                index = index + 1 & mask
-            places[index].left = address
-            places[index].ip = ip  # from here on it is found
+        return ctypes.c_int64.from_address(self._words[ip]).value
 
 
 class _Probe:
@@ -88,10 +67,10 @@ class _Probe:
         self.probe_ops = probe_ops
         self.registered = False
         """Whether its registration is over: functions can be taken from it."""
-        self.counts = _CountTable()
         self.native: Any = FunctionProbe.ctypes()
         self.native.func = _image().address(probe_ops.func)
         self.native.switch = tracer().runtime.image.address("tracing_on")
+        self.counts = _CountTable(self.native) if probe_ops.counted else None
         self.ops = ftrace_ops(_image().address("function_trace_probe_call"))
         self.ops.detach = partial(_withdraw, self)
 
@@ -108,15 +87,14 @@ class _Probe:
 
     def set_count(self, functions: Selection, count: int) -> None:
         """Before hits of these functions can come."""
-        if self.probe_ops.counted:
+        if self.counts is not None:
             self.counts.set([location.ip for location in functions.locations()], count)
-            self.native.counts = self.counts.address
 
     def lines(self) -> Iterator[str]:
         """A line for each function that is there."""
         for block, mask in tracer().table.everything().items():
             for location in Selection({block: mask & self.ops.filter_hash.get(block, 0)}).locations():
-                left = f"count={self.counts[location.ip]}" if self.probe_ops.counted else "unlimited"
+                left = f"count={self.counts[location.ip]}" if self.counts is not None else "unlimited"
                 yield f"{location.name}:{self.probe_ops.name}:{left}"
 
 

@@ -1,13 +1,13 @@
 """Function probes: what a command of set_ftrace_filter does when one of its functions is entered (FT-65).
 
-A probe's state says what to call and, if its command was given a count, how often for each function. The counts are
-found by the function's address; what is in the table stays, so that it may grow while hits look into it.
+A probe's state says what to call and, if its command was given a count, how often for each function.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
+from ftrace.hit.address_table import Table, look_up, table_set
 from sandbox.native import (
     Structure,
     addressof,
@@ -28,26 +28,6 @@ from sandbox.native import (
     void,
 )
 
-GOLDEN = 0x9E37_79B9_7F4A_7C15
-
-
-@struct
-class Count(Structure):
-    """How often a command is still to act at one function."""
-
-    ip: u64  # 0: a free place
-    left: ptr[i64]
-
-
-@struct
-class Counts(Structure):
-    """An open-addressed table, at most half full. Immutable; swapped in whole."""
-
-    places: ptr[Count]
-    mask: u64
-    shift: u64  # 64 less the number of bits of a place's index
-
-
 ProbeFunction: TypeAlias = fn[void, u64, u64, u64]
 """func(ip, parent_ip, probe): what a command does. `probe`: the address of its FunctionProbe."""
 
@@ -57,7 +37,7 @@ class FunctionProbe(Structure):
     """What the callback of a command's ops gets."""
 
     func: ProbeFunction
-    counts: ptr[Counts]  # null: there is no limit
+    counts: ptr[Table]  # where how often it is still to act at a function is; null: there is no limit
     switch: ptr[u64]  # tracing_on
 
 
@@ -66,19 +46,6 @@ def function_trace_probe_call(ip: u64, parent_ip: u64, probe: u64, regs: u64, da
     """The callback of every such ops."""
     cast(ptr[FunctionProbe], probe).func(ip, parent_ip, probe)
     return 0
-
-
-@native(bounded=False)
-def count_at(probe: ptr[FunctionProbe], ip: u64) -> ptr[i64]:
-    """The count of the function at `ip`; null if there is no limit."""
-    counts = load(addressof(probe.counts), "acquire")
-    if counts == null:
-        return null
-    places = counts.places
-    index = (ip * GOLDEN) >> counts.shift
-    while places[index].ip != ip and places[index].ip != 0:
-        index = (index + 1) & counts.mask
-    return places[index].left
 
 
 @native(bounded=False)
@@ -95,7 +62,7 @@ def switch_tracing(probe: ptr[FunctionProbe], ip: u64, on: u64) -> void:
     """Only a hit that changes something counts, and each change counts once, whatever other threads do."""
     if load(probe.switch, "relaxed") == on:
         return
-    left = count_at(probe, ip)
+    left = cast(ptr[i64], look_up(load(addressof(probe.counts), "acquire"), ip))
     if left == null:
         store(probe.switch, on, "release")
     elif take_one(left) and not atomic_cas(probe.switch, 1 - on, on, "acq_rel"):
@@ -112,4 +79,4 @@ def ftrace_traceoff(ip: u64, parent_ip: u64, probe: u64) -> void:
     switch_tracing(cast(ptr[FunctionProbe], probe), ip, 0)
 
 
-FUNCTIONS = (function_trace_probe_call, ftrace_traceon, ftrace_traceoff)
+FUNCTIONS = (function_trace_probe_call, ftrace_traceon, ftrace_traceoff, table_set)

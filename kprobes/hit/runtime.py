@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ftrace.hit import address_table
 from ftrace.runtime import runtime
 from kprobes import crash_words
-from kprobes.hit import attribution, faulting, ftrace_handler, kretprobe_entry, optimized, running, table, trap
+from kprobes.hit import attribution, faulting, ftrace_handler, kretprobe_entry, optimized, running, trap
 from sandbox import signals
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
@@ -13,7 +14,7 @@ from sandbox.once import once
 from sandbox.x86_64.vectors import SaveArea, save_area
 
 FUNCTIONS = (
-    table.table_set,
+    address_table.table_set,
     trap.kprobe_trap,
     trap.kprobe_detour_hit,
     faulting.kprobe_fault,
@@ -53,11 +54,15 @@ class KprobeRuntime:
         crash_words.prepare(self.image)
         self.image.publish()
         tracing.own_code.append(self.image.__contains__)
-        self.table = table.RecordTable(self.image)
+        self.table = address_table.AddressTable(self.image, self._publish_table)
+        """The records by address (kprobes.hit.table). Written with `kprobe_mutex` held."""
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
             tracing.signals.add_consumer(number, self.image.address("kprobe_fault"), first=True)
             tracing.signals.add_consumer(number, self.image.address("kprobe_crash"))
+
+    def _publish_table(self, address: int) -> None:
+        self.image.variable("kprobe_table").value = address
 
 
 @once
