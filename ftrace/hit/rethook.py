@@ -14,6 +14,7 @@ from ftrace.hit.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,
+    atomic_cas,
     bool_,
     cast,
     i64,
@@ -26,6 +27,7 @@ from sandbox.native import (
     u32,
     u64,
     void,
+    volatile_load,
 )
 from sandbox.tasks import CLAIMED, NODE, Node, Task, claimed_high, current, task_at, task_free
 
@@ -96,15 +98,31 @@ def probes_of(node: ptr[Node]) -> ptr[ProbeList]:
 
 
 @native(inline=True)
-def pop(task: ptr[Task]) -> void:
-    """Take the newest node off."""
+def pop(task: ptr[Task], node: ptr[Node]) -> void:
+    """Take off a node that was the newest when the caller looked, and an empty place.
+
+    A signal's handler that hooks calls in between has taken it off already, and may have used it again: then nothing is left
+    to do. So it is looked at once only, its data first: if it has been used again before its list is read, with entry data
+    elsewhere, those began where its own did.
+    """
+    data = volatile_load(addressof(node.data))
+    signal_fence()
+    is_elsewhere = probes_of(node).data_size > INLINE_DATA
+    signal_fence()
+    if atomic_cas(cast(ptr[u64], addressof(task.top)), cast(u64, node), cast(u64, below(node)), "acq_rel"):
+        if is_elsewhere:
+            task.data_top = data
+        signal_fence()
+        node.stub = 0
+
+
+@native
+def pop_empty(task: ptr[Task]) -> void:
+    """Take off the empty places that are on top."""
     node = task.top
-    if probes_of(node).data_size > INLINE_DATA:
-        task.data_top = node.data
-    signal_fence()
-    task.top = below(node)
-    signal_fence()
-    node.stub = 0
+    while node != task.bottom and node.stub == EMPTY:
+        pop(task, node)
+        node = task.top
 
 
 @native
@@ -113,8 +131,7 @@ def node_release(task: ptr[Task], node: ptr[Node]) -> void:
     node.stub = EMPTY
     node.frame = 0xFFFF_FFFF_FFFF_FFFF
     signal_fence()
-    while task.top != task.bottom and task.top.stub == EMPTY:
-        pop(task)
+    pop_empty(task)
 
 
 @native
@@ -145,11 +162,9 @@ def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
 @native
 def drop_above(task: ptr[Task], frame: u64) -> void:
     """Take off what is newer than the call whose return slot is at `frame`, and cannot return any more."""
+    pop_empty(task)
     while task.top != task.bottom and frame_of(task.top) != frame:
-        if task.top.stub == EMPTY:
-            pop(task)
-        else:
-            node_abandon(task, task.top)
+        node_abandon(task, task.top)
 
 
 @native
@@ -317,11 +332,9 @@ def pool_after_fork(probe: ptr[Probe]) -> void:
 @native
 def rethook_flush_task(task: ptr[Task]) -> void:
     """A thread is about to end: its nodes go back without handlers (RH-24). The destructor of the tasks' key."""
+    pop_empty(task)
     while task.top != task.bottom:
-        if task.top.stub == EMPTY:
-            pop(task)
-        else:
-            node_abandon(task, task.top)
+        node_abandon(task, task.top)
     task_free(task)
 
 

@@ -55,14 +55,18 @@ DRIVER = r"""
 static long (*path)(long);
 static long (*aside)(long);
 static volatile long handled, wrong, lost;
+static long times;
 static void *lost_at[16];
 static long pid, tid;
 static inline void tell(int s) { long r; asm volatile("syscall" : "=a"(r) : "0"(SYS_tgkill), "D"(pid), "S"(tid), "d"(s) : "rcx", "r11", "memory"); }
 static void *drive_start, *drive_end;
 static void on_signal(int s, siginfo_t *info, void *context) {
     void *frames[64];
-    long x = handled++, found = 0;
-    if (aside) { if (aside(x) != x + 1) wrong++; } else if (path(x) != 4 * x + 6) wrong++;
+    long found = 0;
+    for (long i = 0; i < times; i++) {
+        long x = handled++;
+        if (aside) { if (aside(x) != x + 1) wrong++; } else if (path(x) != 4 * x + 6) wrong++;
+    }
     long n = backtrace(frames, 64);
     for (long i = 0; i < n; i++) found |= frames[i] >= drive_start && frames[i] < drive_end;
     if (!found) lost_at[lost++ & 15] = (void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
@@ -73,10 +77,10 @@ __attribute__((noipa)) long drive(long rounds) {
     for (long i = 0; i < rounds; i++) if (call(i) != 4 * i + 6) wrong++;
     return wrong;
 }
-void prepare(long (*f)(long), long (*g)(long), void *start, void *end) {
+void prepare(long (*f)(long), long (*g)(long), void *start, void *end, long calls) {
     void *frames[4];
     backtrace(frames, 4);
-    path = f; aside = g; pid = getpid(); tid = syscall(SYS_gettid);
+    path = f; aside = g; times = calls; pid = getpid(); tid = syscall(SYS_gettid);
     drive_start = start; drive_end = end;
     struct sigaction ignore = { .sa_handler = SIG_IGN }, sa = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_NODEFER };
     sigaction(SIGUSR1, &sa, 0); sigaction(SIGUSR2, &ignore, 0); sigaction(SIGURG, &ignore, 0);
@@ -99,13 +103,13 @@ __attribute__((noipa, patchable_function_entry(0))) long around(long x) { return
 """What it calls where that is to have its return hooked by a kretprobe."""
 NAMES = ("leaf", "middle", "on_path")
 FOREIGN = "#include <stdatomic.h>\nstatic atomic_long n; int nothing(void *fp, unsigned long ip) { n++; return 0; }\n"
-CALLS_IN_PATH = {IR: 4, TAIL: 3}
+CALLS_IN_PATH = {IR: {"leaf": 2, "middle": 1, "on_path": 1}, TAIL: dict.fromkeys(NAMES, 1)}
 
 
 class Manner:
     """How the functions are probed: a program, its stubs, the attachments. `jumping`: see JUMPS.
 
-    `returns`: see RETURNS; by a breakpoint or by a jump.
+    `returns`: see RETURNS; by a breakpoint or by a jump. `times`: how often the handler of the signal calls.
     """
 
     def __init__(
@@ -115,8 +119,10 @@ class Manner:
         flavour: str = "fentry",
         jumping: bool = False,
         returns: str = "",
+        times: int = 1,
     ) -> None:
         self.attach, self.program, self.flavour, self.jumping, self.returns = attach, program, flavour, jumping, returns
+        self.times = times
 
 
 def _attach(*more: str, **options: Any) -> list[Any]:
@@ -155,6 +161,14 @@ def _four() -> list[Any]:
     ]
 
 
+def _sizes() -> list[Any]:
+    """Entry data that fits a node, and such that does not, inside of a call with the former."""
+    import fprobe
+
+    sizes = {"on_path": 8, "middle": 200, "leaf": 8}
+    return [fprobe.attach([name], **BOTH, entry_data_size=size, nr_maxactive=1000) for name, size in sizes.items()]
+
+
 def _jumps() -> list[Any]:
     import fprobe
 
@@ -185,6 +199,7 @@ MANNERS: dict[str, Manner] = {
     "both, a word": Manner(lambda: _attach(**BOTH, entry_data_size=8)),
     "both, 64 bytes": Manner(lambda: _attach(**BOTH, entry_data_size=64)),
     "both, 200 bytes": Manner(lambda: _attach(**BOTH, entry_data_size=200)),
+    "both, 8 and 200 bytes": Manner(_sizes, times=2),
     "exit": Manner(lambda: _attach(exit=tally_exit)),
     "exit, a word": Manner(lambda: _attach(exit=tally_exit_alone, entry_data_size=8)),
     "cancel": Manner(lambda: _attach(entry=tally_cancel, exit=tally_exit)),
@@ -247,11 +262,11 @@ def _spans(module: Any, attachments: list[Any]) -> list[tuple[int, int]]:
 def check(manner: Manner, attachments: list[Any], notes: list[Any], rounds: int, handled: int) -> list[str]:
     """What is wrong with the counts of that many calls of the path, and by the handler of the signal."""
     complaints = []
-    in_path = CALLS_IN_PATH[manner.program]
     for probe, note in zip(attachments, notes, strict=True):
         counts = probe.counts
         jumped = handled if manner.jumping and "jumps" in probe.target else 0
-        expected = 0 if probe.target == ["jumps"] else rounds * in_path
+        in_path = sum(CALLS_IN_PATH[manner.program].get(name, 0) for name in probe.target)
+        expected = rounds * in_path
         expected += jumped if manner.jumping else 0 if manner.returns else handled * in_path
         of_exits = counts.missed_nodes if probe.fp.exit_handler else 0
         missed_at_entry = counts.missed - of_exits
@@ -268,6 +283,19 @@ def check(manner: Manner, attachments: list[Any], notes: list[Any], rounds: int,
         if note[2]:
             complaints.append(f"{note[2]} exits had not the data of their entry")
     return complaints
+
+
+def stacks_not_empty() -> list[str]:
+    """Tasks with nodes, or entry data, of calls that are over."""
+    from ftrace.runtime import runtime
+    from sandbox.tasks import DATA_STACK, STRIDE
+
+    native = runtime()
+    tops = [
+        (task.top - task.bottom, task.data_top - (native.slab + index * STRIDE + DATA_STACK))
+        for index, task in enumerate(native.tasks())
+    ]
+    return [f"stacks of {nodes:#x} bytes of nodes, {data:#x} of data" for nodes, data in tops if nodes or data]
 
 
 def _tell(spans: list[tuple[int, int]], into: str) -> None:
@@ -294,7 +322,7 @@ def main(name: str, rounds: int, into: str = "") -> int:
             probe.fp.action = ctypes.addressof(note)
         probe.attach()
     drive = driver.symbol("drive")
-    driver["prepare"](module["on_path"], aside["around"] if aside else None, drive.address, drive.end)
+    driver["prepare"](module["on_path"], aside["around"] if aside else None, drive.address, drive.end, manner.times)
     _tell(_spans(module, attachments), into)
     sys.stdin.readline()
     driver["drive"](rounds)
@@ -309,13 +337,14 @@ def main(name: str, rounds: int, into: str = "") -> int:
     complaints += [
         f"{lost} backtraces end before the driver, from {[symbol_table.describe(p) for p in places if p]}"
     ] * (lost > 0)
+    complaints += stacks_not_empty()
     for probe in reversed(attachments):
         probe.detach()
     if returning is not None:
         complaints += [f"{returning.nmissed} returns missed"] if returning.nmissed else []
         returning.detach()
     assert_untouched()
-    print(json.dumps({"handled": handled, "complaints": complaints}), flush=True)
+    print(json.dumps({"handled": handled // manner.times, "complaints": complaints}), flush=True)
     return 1 if complaints else 0
 
 

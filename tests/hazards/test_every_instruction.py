@@ -51,7 +51,17 @@ def hold(manner: str, every: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "manner", ["both, a word", "registers", "all registers", "one node", "two probes", "four probes", "mcount"]
+    "manner",
+    [
+        "both, a word",
+        "both, 8 and 200 bytes",
+        "registers",
+        "all registers",
+        "one node",
+        "two probes",
+        "four probes",
+        "mcount",
+    ],
 )
 def test_a_signal_at_every_instruction(manner: str) -> None:
     hold(manner, every=False)
