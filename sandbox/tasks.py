@@ -160,7 +160,8 @@ class Task(Structure):
     waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
     kprobe_status: u32  # kprobes.hit.records: what stage `kprobe` is in
     outer_status: u32
-    outer_kprobe: u64  # `kprobe` and its status, while the instruction of one that was missed is stepped
+    outer_kprobe: u64  # `kprobe`, its status and `stepping`, while the instruction of one that was missed is stepped
+    outer_stepping: u64
     stepping: u64  # the record whose instruction this thread executes in a slot, or 0
     step_mask: u64  # the signals that were blocked before that
     kprobe_child: u64  # whose handler is running (kprobes.hit.records.Child), or 0

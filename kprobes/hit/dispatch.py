@@ -197,6 +197,7 @@ def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs:
         trap()
     task.outer_kprobe = task.kprobe
     task.outer_status = task.kprobe_status
+    task.outer_stepping = task.stepping
     task.kprobe = cast(u64, record)
     task.kprobe_status = REENTER
     task.stepping = cast(u64, record)
@@ -235,15 +236,22 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
 
 
 @native
+def back_to_outer(task: ptr[Task]) -> void:
+    """The end of what `missed` began. A signal may have come just before what it interrupted was to be stepped itself."""
+    task.kprobe = task.outer_kprobe
+    task.kprobe_status = task.outer_status
+    task.stepping = task.outer_stepping
+
+
+@native
 def end_step(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """The instruction has been executed in its slot: the post_handlers, or back to what was interrupted (KP-38)."""
     status = task.kprobe_status
     regs.ip = record.address + record.length
-    task.stepping = 0
     if status == REENTER:
-        task.kprobe = task.outer_kprobe
-        task.kprobe_status = task.outer_status
+        back_to_outer(task)
         return
+    task.stepping = 0
     here: array[u64, 1] = zeroed
     start(task, cast(u64, record), cast(u64, addressof(here[0])))
     task.kprobe_status = HIT_SSDONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit.dispatch import pt_regs
 from kprobes.hit.attribution import note_handler
 from kprobes.hit.calling import ON_FRAME, call, in_signal_handler
-from kprobes.hit.dispatch import children_of, count_misses, enter, leave
+from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave
 from kprobes.hit.frames import regs_from, regs_to
 from kprobes.hit.records import (
     FAULT_DUE,
@@ -96,12 +96,11 @@ def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) ->
     """The step is over before its time: the state is reset, or that of before is back (KP-87)."""
     if task.stepping != cast(u64, record):
         return
-    task.stepping = 0
     context.mask = task.step_mask
     if task.kprobe_status == REENTER:
-        task.kprobe = task.outer_kprobe
-        task.kprobe_status = task.outer_status
+        back_to_outer(task)
     else:
+        task.stepping = 0
         finish(task)
 
 
