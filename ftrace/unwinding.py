@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from typing import Any
 
-from ftrace.x86_64 import unwind
+from ftrace.x86_64 import frames, unwind
 from sandbox import gdbjit, tasks
 from sandbox.debugimage import CodeSymbol, debug_image
 
@@ -56,4 +56,4 @@ def describe_stubs(slab: int, module: str, start: int, size: int, after_prologue
 
 def describe_entrances(name: str, start: int, size: int) -> FrameDescription:
     """For code that is called and jumps on with the stack as it was."""
-    return FrameDescription(name, start, size, unwind.entrance_section(start, size))
+    return FrameDescription(name, start, size, frames.section(start, size, b""))

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kprobes import patching
+from kprobes.unwinding import describe_slots
 from kprobes.x86_64.detour import SLOT_SIZE
 from sandbox import memory
 from sandbox.perfmap import perf_map
 from sandbox.symbols import Symbol, symbol_table
 
 if TYPE_CHECKING:
+    from ftrace.unwinding import FrameDescription
     from sandbox.memory import TextMapping
 
 _FIRST, _MOST = memory.PAGE, 1 << 18
@@ -34,6 +36,7 @@ class SlotRoom:
     def __init__(self, text: TextMapping, common: int) -> None:
         self.text = text
         self.pages: list[TextMapping] = []
+        self._frames: list[FrameDescription] = []
         self._common = common
         self._next = self._end = 0
         self._size = _FIRST
@@ -51,6 +54,7 @@ class SlotRoom:
     def _grow(self) -> None:
         page = memory.allocate_text((self.text.base, self.text.end), self._size, f"{self.text.name}-slots")
         self.pages.append(page)
+        self._frames.append(describe_slots(page))
         self._size = min(self._size * 2, _MOST)
         self._next, self._end = page.base + SLOT_SIZE, page.end
         patching.write(page, page.base, self._common.to_bytes(8, "little"))
@@ -59,7 +63,9 @@ class SlotRoom:
 
     def close(self) -> None:
         """Give everything back; nobody can be in the text any more."""
-        for page in self.pages:
+        for frames, page in zip(self._frames, self.pages, strict=True):
+            frames.withdraw()
             symbol_table.remove(_listed(page))
             page.unmap()
         self.pages.clear()
+        self._frames.clear()

@@ -23,7 +23,7 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     return {
         "USER_SS": 0x2B, "USER_CS": 0x33,
         "REGS_SP": pt_regs.offset("sp"), "REGS_IP": pt_regs.offset("ip"), "REGS_FLAGS": pt_regs.offset("flags"),
-        "REGS_ORIG": pt_regs.offset("orig_ax"),
+        "REGS_ORIG": pt_regs.offset("orig_ax"), "REGS_BX": pt_regs.offset("bx"), "ADDRESS": Record.offset("address"),
         "TASK": task_offset, "REC": Task.offset("rec"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
         "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
         "FRAME": Task.offset("kprobe_frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,

@@ -6,7 +6,7 @@ from ftrace.hit.dispatch import pt_regs
 from kprobes.hit.attribution import note_handler
 from kprobes.hit.calling import ON_FRAME, call, in_signal_handler
 from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave
-from kprobes.hit.frames import regs_from, regs_to
+from kprobes.hit.frames import into_detour, regs_from, regs_to
 from kprobes.hit.records import (
     FAULT_DUE,
     FAULT_FOREIGN,
@@ -156,7 +156,7 @@ def ask_python(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
     task.fault_trap = context.trap_number
     task.fault_ip = context.ip
     task.kprobe_status |= HANDLER_FAULT_DUE
-    context.ip = record.detour
+    into_detour(context, record, context.ip)
     return True
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from ftrace.hit.dispatch import pt_regs
-from sandbox.native import native, ptr, void
+from kprobes.hit.records import Record
+from sandbox.native import cast, extern, fn, native, ptr, u64, void
 from sandbox.signals import ucontext
 
 _USER_CS, _USER_SS = 0x33, 0x2B
+_BELOW = 152
+
+kprobe_detour_from_frame = extern("kprobe_detour_from_frame", fn[void])
 
 
 @native
@@ -56,3 +60,13 @@ def regs_to(regs: ptr[pt_regs], context: ptr[ucontext]) -> void:
     context.ip = regs.ip
     context.eflags = regs.flags
     context.sp = regs.sp
+
+
+@native
+def into_detour(context: ptr[ucontext], record: ptr[Record], ip: u64) -> void:
+    """Let the interrupted thread go on in the detour of a place; unwinders find it at `ip`."""
+    context.sp -= _BELOW
+    words = cast(ptr[u64], context.sp)
+    words[2] = ip
+    words[1] = cast(u64, record)
+    context.ip = cast(u64, kprobe_detour_from_frame)

@@ -21,7 +21,7 @@ from kprobes.hit.dispatch import (
     out_of_line,
 )
 from kprobes.hit.faulting import handler_fault_in_detour, run_faults
-from kprobes.hit.frames import regs_from, regs_to
+from kprobes.hit.frames import into_detour, regs_from, regs_to
 from kprobes.hit.records import FAULT_DUE, HANDLER_FAULT_DUE, HIT_SS, POST_DUE, SYSCALL, Record
 from kprobes.hit.running import is_running
 from kprobes.hit.table import find_record, find_slot
@@ -89,7 +89,7 @@ def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> v
     children = children_of(record)
     if task.kprobe_status == HIT_SS and children.has_post != 0 and children.foreign != 0:
         task.kprobe_status = POST_DUE
-        context.ip = record.detour
+        into_detour(context, record, record.address + record.length)
         return
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))

@@ -22,7 +22,8 @@ from kprobes.jump.landings import MOST_PAGES, LandingRoom
 from kprobes.jump.puns import Window, borrowed, jump_bytes, wider_windows, windows
 from kprobes.jump.safety import Function, Refusal, absorbable, own_refusal
 from kprobes.return_stubs import call_through, hooked_point
-from kprobes.x86_64.optimized_detour import ENTRY, detour_bytes
+from kprobes.unwinding import DetourFrames
+from kprobes.x86_64.optimized_detour import ENTRY, detour_code
 from kprobes.x86_64.relocate import JMP32_SIZE
 from sandbox import memory
 from sandbox.perfmap import perf_map
@@ -223,6 +224,7 @@ class JumpRoom:
     def __init__(self, text: TextMapping) -> None:
         self._text = text
         self._pages: list[TextMapping] = []
+        self._frames: list[DetourFrames] = []
         self._next = self._end = 0
         self._size = _FIRST
         self._landings: LandingRoom | None = None
@@ -264,11 +266,12 @@ class JumpRoom:
         routine, hooked = self.routine(place, function), hooked_point(place)
         if self._next == self._end:
             self._grow()
-        code, copies = detour_bytes(insns, self._next, routine, place.record_address, hooked)
+        code, copies, steps = detour_code(insns, self._next, routine, place.record_address, hooked)
         if self._end - self._next < len(code):
             self._grow()
-            code, copies = detour_bytes(insns, self._next, routine, place.record_address, hooked)
+            code, copies, steps = detour_code(insns, self._next, routine, place.record_address, hooked)
         page, address = self._pages[-1], self._next
+        self._frames[-1].note(address, len(code), steps)
         self._next += len(code)
         patching.write(page, address, code)
         kprobe_runtime().table.set(copies[0], place.record_address)
@@ -303,6 +306,7 @@ class JumpRoom:
     def _grow(self) -> None:
         page = memory.allocate_text((self._text.base, self._text.end), self._size, f"{self._text.name}-detours")
         self._pages.append(page)
+        self._frames.append(DetourFrames(page))
         self._size = min(self._size * 2, _MOST)
         self._next, self._end = page.base, page.end
         perf_map.add(page.base, page.size, f"kprobe_optinsn_page [{self._text.name}]")
@@ -314,7 +318,8 @@ class JumpRoom:
             table.set(copy, 0)
             if address not in aggregates:
                 table.set(address, 0)
-        for page in self._pages:
+        for frames, page in zip(self._frames, self._pages, strict=True):
+            frames.withdraw()
             page.unmap()
         if self._landings is not None:
             self._landings.close()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.foreign_call import GET_ALL, KEEP_ALL
 from kprobes.x86_64 import interrupted
+from kprobes.x86_64.interrupted import REGISTERS
 from kprobes.x86_64.slot import slot_bytes, trapping_bytes
 
 if TYPE_CHECKING:
@@ -35,20 +36,38 @@ BOOSTED, DETOUR, RECORD = 16, 32, 56
 _SKIP_RED_ZONE = bytes.fromhex("488d642480")
 _PUSH_AT, _JUMP_AT = DETOUR + 5, DETOUR + 11
 
-# General registers of a pt_regs from the highest address down.
-_IMAGE = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10", "r11", "rbx", "rbp", "r12", "r13", "r14", "r15")
-
 _DETOUR = """
 # A hit, in the interrupted thread's own course. Every register and flag is the interrupted code's.
-#   stack   sp-128: below the red zone; sp-136: the record; then a pt_regs is built, 168 bytes
-#   rbx = the pt_regs; rax = the stack pointer to go on with; rcx, rdx, rsi, rdi: moves
-# To go on anywhere with every register restored, the target is put at newsp-136 and the flags at newsp-144; at last
-# `pop %rsp` moves there, and `ret $$128` takes the target off and steps over the red zone. A pt_regs in whose way these two
-# words would be (newsp is lower than it was) is moved down first.
+#   stack   sp-128: below the red zone; sp-136: the record, in its place then the address that unwinders are told
     .globl kprobe_detour
     .type kprobe_detour,@function
     .p2align 6
 kprobe_detour:
+$head_by_record
+$ip_by_record
+    push (%rsp)
+    push (%rsp)
+    push %rax
+    .cfi_rel_offset %rax, 0
+    mov 8(%rsp), %rax
+    mov $ADDRESS(%rax), %rax
+    mov %rax, 24(%rsp)
+    .cfi_offset %rip, -136
+    pop %rax
+    .cfi_same_value %rax
+    .size kprobe_detour, .-kprobe_detour
+
+# The same with another address for unwinders, come to from a signal's frame (kprobes.hit.frames.into_detour).
+#   stack   sp-136: that address; sp-144: the record; sp-152: unused; then a pt_regs is built, 168 bytes
+#   rbx = the pt_regs; rax = the stack pointer to go on with; rcx, rdx, rsi, rdi: moves
+# To go on anywhere with every register restored, the target is put at newsp-136, the flags at newsp-144 and rbx at newsp-152;
+# at last the stack pointer moves there, and `ret $$128` takes the target off and steps over the red zone. A pt_regs in whose
+# way these words would be (newsp is lower than it was) is moved down first.
+    .globl kprobe_detour_from_frame
+    .type kprobe_detour_from_frame,@function
+kprobe_detour_from_frame:
+$head_from_frame
+    .cfi_offset %rip, -136
     push $$$USER_SS
     push $$0
     pushfq
@@ -56,41 +75,49 @@ kprobe_detour:
     push $$0
     push $$-1
 $push_image
+$saved
     cld
     mov %rsp, %rdi
-    mov 168(%rsp), %rsi
-    lea 304(%rsp), %rax
+    mov 176(%rsp), %rsi
+    lea 320(%rsp), %rax
     mov %rax, $REGS_SP(%rsp)
     mov %rsp, %rbx
-$begin_frame
+    .cfi_def_cfa_register %rbx
     and $$-16, %rsp
     call kprobe_detour_hit
-$end_frame
+$by_regs
     mov $REGS_SP(%rbx), %rax
-    lea 296(%rbx), %rcx
+    lea 320(%rbx), %rcx
     cmp %rcx, %rax
     jb 2f
 1:  mov $REGS_IP(%rbx), %rcx
     mov $REGS_FLAGS(%rbx), %rdx
+    mov $REGS_BX(%rbx), %rsi
     mov %rcx, -136(%rax)
     mov %rdx, -144(%rax)
-    sub $$144, %rax
+    mov %rsi, -152(%rax)
+    sub $$152, %rax
     mov %rax, $REGS_ORIG(%rbx)
-    mov %rbx, %rsp
-$pop_image
-    pop %rsp
+$get_image
+    .cfi_remember_state
+    mov $REGS_ORIG(%rbx), %rsp
+    .cfi_def_cfa %rsp, 152
+    .cfi_offset %rip, -136
+    .cfi_offset %rbx, -152
+$unsaved
+    pop %rbx
+    .cfi_same_value %rbx
     popfq
     ret $$128
+    .cfi_restore_state
 2:  lea -512(%rax), %rdi
-    cmp %rbx, %rdi
-    cmova %rbx, %rdi
     mov %rbx, %rsi
     mov %rdi, %rsp
-    mov %rdi, %rbx
     mov $$21, %ecx
     rep movsq
+    mov %rsp, %rbx
     jmp 1b
-    .size kprobe_detour, .-kprobe_detour
+    .size kprobe_detour_from_frame, .-kprobe_detour_from_frame
 """
 
 _CALL_FOREIGN = (
@@ -158,14 +185,27 @@ unrecoverable_message_end:
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """The text; `constants` gives what it names (kprobes.hit.assembly)."""
-    blocks: dict[str, int | str] = {
-        "push_image": "\n".join(f"    push %{register}" for register in _IMAGE),
-        "pop_image": "\n".join(f"    pop %{register}" for register in reversed(_IMAGE)),
+    texts = (
+        Template(text).substitute({**constants, **_blocks(int(constants["ADDRESS"]))})
+        for text in (_DETOUR, _CALL_FOREIGN)
+    )
+    return "    .text\n" + with_call_frames("".join(texts)) + Template(_UNRECOVERABLE).substitute()
+
+
+def _blocks(address: int) -> dict[str, str]:
+    """`address`: where a record tells the probed address."""
+    return {
+        "push_image": "\n".join(f"    push %{register}" for register in reversed(REGISTERS)),
+        "get_image": "\n".join(
+            f"    mov {to}(%rbx), %{register}" for register, to in REGISTERS.items() if register != "rbx"
+        ),
+        "head_by_record": interrupted.head(136),
+        "ip_by_record": interrupted.ip_by_record(136, 0, address),
+        "head_from_frame": interrupted.head(152),
+        "saved": interrupted.saved(320),
+        "by_regs": interrupted.by_regs(),
+        "unsaved": interrupted.unsaved("rbx"),
     }
-    blocks |= {"begin_frame": interrupted.begin(), "end_frame": interrupted.END}
-    texts = (Template(text).substitute({**constants, **blocks}) for text in (_DETOUR, _CALL_FOREIGN, _UNRECOVERABLE))
-    detour, call_foreign, unrecoverable = texts
-    return "    .text\n" + detour + with_call_frames(call_foreign) + unrecoverable
 
 
 def detour_bytes(slot: int, common: int) -> bytes:

@@ -9,6 +9,7 @@ GUARDED_ACCESS = """
     .globl kprobe_load, kprobe_store, kprobe_no_access
     .p2align 4
 kprobe_load:
+    .cfi_startproc
     cmp $1, %esi
     je 1f
     ja 2f
@@ -27,4 +28,5 @@ kprobe_store:
 kprobe_no_access:
     xor %eax, %eax
     ret
+    .cfi_endproc
 """

@@ -1,4 +1,8 @@
-"""How to unwind from a detour to the code that was probed: by its pt_regs, as from a signal's frame."""
+"""How to unwind from a detour to the code that was probed, as from a signal's frame: directives for assembly text.
+
+The CFA is the interrupted code's stack pointer. Its instruction pointer is told at first by the kprobe's record, to which
+something on the stack leads; its other registers are where they were, then in a pt_regs.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +17,58 @@ _NUMBERS = {
     **{f"r{n}": n for n in range(8, 16)}, "rip": 16,
 }  # fmt: skip
 """DWARF's numbers of registers."""
-_BREG_RBX, _DEREF = 0x73, 0x06
-_DEF_CFA_EXPRESSION, _EXPRESSION = 0x0F, 0x10
+_BREG_RBX, _DEREF, _CONST1U, _MINUS, _PLUS_UCONST = 0x73, 0x06, 0x08, 0x1C, 0x23
+_DEF_CFA_EXPRESSION, _EXPRESSION, _VAL_EXPRESSION = 0x0F, 0x10, 0x16
+
+
+def head(pushed: int) -> str:
+    """Of a procedure that is come to with the stack pointer `pushed` bytes below the interrupted code's."""
+    return f"    .cfi_startproc\n    .cfi_signal_frame\n    .cfi_def_cfa %rsp, {pushed}"
+
+
+def ip_by_record(below: int, before: int, address: int) -> str:
+    """The instruction pointer is in the kprobe's record at `address`.
+
+    The record's address is `before` bytes before what the word `below` bytes below the CFA points to; or, if that is 0, the
+    word itself.
+    """
+    record = [_CONST1U, below, _MINUS, _DEREF] + ([_CONST1U, before, _MINUS, _DEREF] if before else [])
+    return _rule(_VAL_EXPRESSION, "rip", [*record, _PLUS_UCONST, *_leb(address), _DEREF])
+
+
+def saved(below: int) -> str:
+    """All general registers are in a pt_regs `below` bytes below the CFA."""
+    return "\n".join(f"    .cfi_offset %{register}, {offset - below}" for register, offset in REGISTERS.items())
+
+
+def unsaved(*but: str) -> str:
+    """All general registers have their values again, except for `but`."""
+    return "\n".join(f"    .cfi_same_value %{register}" for register in REGISTERS if register not in but)
+
+
+def by_regs() -> str:
+    """Everything is as the pt_regs that rbx points to says."""
+    cfa = [*_at(_SP), _DEREF]
+    rules = [_escape(_DEF_CFA_EXPRESSION, len(cfa), *cfa)]
+    return "\n".join(
+        rules + [_rule(_EXPRESSION, register, _at(to)) for register, to in {**REGISTERS, "rip": _IP}.items()]
+    )
 
 
 def _at(offset: int) -> list[int]:
-    """DWARF expression: the address `offset` (less than 8192) behind rbx."""
-    low, high = offset & 0x7F, offset >> 7
-    return [_BREG_RBX, low] if low < 0x40 and not high else [_BREG_RBX, low | 0x80, high]
+    """DWARF expression: the address `offset` bytes behind rbx."""
+    return [_BREG_RBX, *_leb(offset, signed=True)]
+
+
+def _leb(value: int, signed: bool = False) -> list[int]:
+    """A LEB128 number of one byte or two."""
+    low, high = value & 0x7F, value >> 7
+    return [low] if not high and not (signed and low & 0x40) else [low | 0x80, high]
+
+
+def _rule(kind: int, register: str, expression: list[int]) -> str:
+    return _escape(kind, _NUMBERS[register], len(expression), *expression)
 
 
 def _escape(*values: int) -> str:
     return "    .cfi_escape " + ", ".join(map(hex, values))
-
-
-def begin() -> str:
-    """Directives behind the instruction that has let rbx point to the pt_regs. `END` follows the call."""
-    cfa = [*_at(_SP), _DEREF]
-    rules = [_escape(_DEF_CFA_EXPRESSION, len(cfa), *cfa)]
-    for register, offset in {**REGISTERS, "rip": _IP}.items():
-        place = _at(offset)
-        rules.append(_escape(_EXPRESSION, _NUMBERS[register], len(place), *place))
-    return "\n".join(["    .cfi_startproc", "    .cfi_signal_frame", *rules])
-
-
-END = "    .cfi_endproc"

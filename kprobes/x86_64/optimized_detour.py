@@ -21,9 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ftrace.x86_64.callframes import with_call_frames
 from kprobes.x86_64 import interrupted
+from kprobes.x86_64.copy_frames import step, steps_of
 from kprobes.x86_64.instruction import INT3
 from kprobes.x86_64.interrupted import REGISTERS
 from kprobes.x86_64.relocate import expand, jump
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from kprobes.x86_64.instruction import Instruction
 
 DETOUR_SIZE = 64
-ENTRY, COPY = 16, 27
+RECORD, ENTRY, _CALL, COPY = 8, 16, 21, 27
 """Offsets in a detour."""
 _JNE, _JNE_SIZE = b"\x0f\x85", 6
 _ENTRY_CODE = bytes.fromhex("488d642480") + b"\xff\x15" + (-COPY).to_bytes(4, "little", signed=True)
@@ -47,12 +49,15 @@ _HIT = """
     .type $name,@function
     .p2align 6
 $name:
+$head
     lea -168(%rsp), %rsp
     mov %rax, 80(%rsp)
+    .cfi_rel_offset %rax, 80
 $save_flags
     mov %rcx, 88(%rsp)
     mov %rdx, 96(%rsp)
 $save
+$saved
 $flags_word
     mov %rcx, 144(%rsp)
     lea 304(%rsp), %rax
@@ -64,18 +69,22 @@ $flags_word
     mov -19(%rax), %rsi
     mov %rsp, %rdi
     mov %rsp, %rbx
-$begin_frame
+    .cfi_def_cfa_register %rbx
     and $$-16, %rsp
     call kprobe_optimized_hit
-$end_frame
     mov %rbx, %rsp
+    .cfi_def_cfa %rsp, 304
     mov 144(%rsp), %rcx
 $restore_flags
 8:
+    .cfi_def_cfa %rsp, 304
 $restore
     mov 80(%rsp), %rax
+    .cfi_remember_state
+$unsaved
     lea 168(%rsp), %rsp
     ret $$128
+    .cfi_restore_state
 9:  # a handler has set a flag that sahf does not: take the word as it is
     push %rcx
     popfq
@@ -92,13 +101,20 @@ _PLAIN = """
     .type $name,@function
     .p2align 6
 $name:
+$head
     push %rax
+    .cfi_rel_offset %rax, 0
 $save_flags
     push %r11
+    .cfi_rel_offset %r11, 0
     push %r10
+    .cfi_rel_offset %r10, 0
     push %rdi
+    .cfi_rel_offset %rdi, 0
     push %rsi
+    .cfi_rel_offset %rsi, 0
     push %rbx
+    .cfi_rel_offset %rbx, 0
     mov %fs:$TASK, %r11
     test %r11, %r11
     je 7f
@@ -119,6 +135,7 @@ $save_flags
     mov %r10, $KPROBE(%r11)
     movl $$$HIT_ACTIVE, $STATUS(%r11)
     mov %rsp, %rbx
+    .cfi_def_cfa_register %rbx
     and $$-16, %rsp
     lea $NOT_INSIDE(%rsp), %r10
     mov %r10, $FRAME(%r11)
@@ -128,30 +145,23 @@ $save_flags
     mov %rax, %r10
     call *%r11
     mov %rbx, %rsp
+    .cfi_def_cfa %rsp, 184
     mov %r10, %rax
     mov %fs:$TASK, %r11
     movq $$0, $FRAME(%r11)
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)
 5:  movl $$0, $REC(%r11)
+    .cfi_remember_state
 $restore_flags
-    pop %rbx
-    pop %rsi
-    pop %rdi
-    pop %r10
-    pop %r11
-    pop %rax
+$get
     ret $$128
+    .cfi_restore_state
 6:  decq $SERIAL(%r11)
     movl $$0, $REC(%r11)
 7:
 $undo_flags
-    pop %rbx
-    pop %rsi
-    pop %rdi
-    pop %r10
-    pop %r11
-    pop %rax
+$get
     jmp $otherwise
     .size $name, .-$name
 """
@@ -191,6 +201,8 @@ _NONE = {
 }
 
 
+_PLAIN_USES = ("rbx", "rsi", "rdi", "r10", "r11", "rax")
+
 _PLAIN_FEW = {
     "name": "kprobe_optimized_plain",
     "otherwise": "kprobe_optimized",
@@ -212,20 +224,32 @@ _PLAIN_NONE = {
 def assembly(constants: Mapping[str, int | str]) -> str:
     """All routines; `constants` gives what they name (kprobes.hit.assembly)."""
     others = [register for register in REGISTERS if register not in ("rax", "rcx", "rdx")]
-    save = "\n".join(f"    mov %{register}, {REGISTERS[register]}(%rsp)" for register in others)
     all_but_rax = [register for register in REGISTERS if register != "rax"]
-    restore = "\n".join(f"    mov {REGISTERS[register]}(%rsp), %{register}" for register in all_but_rax)
-    constants = {**constants, "begin_frame": interrupted.begin(), "end_frame": interrupted.END}
-    blocks = {**constants, "save": save, "restore": restore}
+    frame = interrupted.head(136) + "\n" + interrupted.ip_by_record(136, 19, int(constants["ADDRESS"]))
+    blocks = {
+        **constants,
+        "head": frame,
+        "save": "\n".join(f"    mov %{register}, {REGISTERS[register]}(%rsp)" for register in others),
+        "restore": "\n".join(f"    mov {REGISTERS[register]}(%rsp), %{register}" for register in all_but_rax),
+        "saved": interrupted.saved(304),
+        "unsaved": interrupted.unsaved(),
+        "get": "\n".join(f"    pop %{register}\n    .cfi_same_value %{register}" for register in _PLAIN_USES),
+    }
     texts = [Template(_HIT).substitute({**blocks, **flags}) for flags in (_FEW, _ALL, _NONE)]
-    texts += [Template(_PLAIN).substitute({**constants, **flags}) for flags in (_PLAIN_FEW, _PLAIN_NONE)]
-    return "    .text\n" + "\n".join(texts)
+    texts += [Template(_PLAIN).substitute({**blocks, **flags}) for flags in (_PLAIN_FEW, _PLAIN_NONE)]
+    return "    .text\n" + with_call_frames("\n".join(texts))
 
 
-def detour_bytes(
-    insns: Sequence[Instruction], detour: int, routine: int, record: int, hooked: int = 0
-) -> tuple[bytes, list[int]]:
-    """The detour at `detour` for successive instructions, the first of which is probed; and where the copy of each is.
+class DetourCode(NamedTuple):
+    """A detour's bytes, where the copy of each instruction is, and its steps by offset (kprobes.x86_64.copy_frames)."""
+
+    code: bytes
+    copies: list[int]
+    steps: dict[int, int]
+
+
+def detour_code(insns: Sequence[Instruction], detour: int, routine: int, record: int, hooked: int = 0) -> DetourCode:
+    """The detour at `detour` for successive instructions, the first of which is probed.
 
     `routine` is the address of kprobe_optimized, or its sibling; `record` what it finds its handlers by; `hooked` where a
     call goes on whose return has been hooked, 0 if none is. The size is a multiple of 64. Raises OverflowError if something
@@ -235,10 +259,18 @@ def detour_bytes(
     copies = []
     code += bytes(_JNE_SIZE) if hooked else b""
     for insn in insns:
-        copies.append(detour + len(code))
-        code += expand(insn, copies[-1])
+        copies.append(len(code))
+        code += expand(insn, detour + copies[-1])
+    steps = {
+        len(code): step(insns[-1].end - insns[0].address),
+        ENTRY: step(0),
+        _CALL: step(0, skipped=True),
+        COPY: step(0),
+    }
     code += jump(detour + len(code), insns[-1].end)
     if hooked:
+        steps[len(code)] = step(0)
         jne = _JNE + (len(code) - COPY - _JNE_SIZE).to_bytes(4, "little")
         code = code[:COPY] + jne + code[COPY + _JNE_SIZE :] + jump(detour + len(code), hooked)
-    return code.ljust(-(-len(code) // DETOUR_SIZE) * DETOUR_SIZE, bytes([INT3])), copies
+    code = code.ljust(-(-len(code) // DETOUR_SIZE) * DETOUR_SIZE, bytes([INT3]))
+    return DetourCode(code, [detour + copy for copy in copies], steps | steps_of(insns, copies))

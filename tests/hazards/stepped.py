@@ -46,7 +46,11 @@ define i64 @leaf(i64 %x) noinline { %r = add i64 %x, 6  ret i64 %r }
 define i64 @middle(i64 %x) noinline { %y = mul i64 %x, 2  %r = musttail call i64 @leaf(i64 %y)  ret i64 %r }
 define i64 @on_path(i64 %x) noinline { %y = mul i64 %x, 2  %r = musttail call i64 @middle(i64 %y)  ret i64 %r }
 """
-DRIVER = r"""
+PLACES = 1024
+"""How many places are noted from which a backtrace did not reach the driver."""
+DRIVER = (
+    f"#define PLACES {PLACES}"
+    + r"""
 #define _GNU_SOURCE
 #include <execinfo.h>
 #include <signal.h>
@@ -56,7 +60,7 @@ static long (*path)(long);
 static long (*aside)(long);
 static volatile long handled, wrong, lost;
 static long times;
-static void *lost_at[16];
+static void *lost_at[PLACES];
 static long pid, tid;
 static inline void tell(int s) { long r; asm volatile("syscall" : "=a"(r) : "0"(SYS_tgkill), "D"(pid), "S"(tid), "d"(s) : "rcx", "r11", "memory"); }
 static void *drive_start, *drive_end;
@@ -69,7 +73,7 @@ static void on_signal(int s, siginfo_t *info, void *context) {
     }
     long n = backtrace(frames, 64);
     for (long i = 0; i < n; i++) found |= frames[i] >= drive_start && frames[i] < drive_end;
-    if (!found) lost_at[lost++ & 15] = (void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    if (!found) lost_at[lost++ % PLACES] = (void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     tell(SIGUSR2);
 }
 __attribute__((noipa)) static long call(long i) { tell(SIGUSR2); long r = path(i); tell(SIGURG); return r; }
@@ -87,9 +91,10 @@ void prepare(long (*f)(long), long (*g)(long), void *start, void *end, long call
 }
 void told(long *numbers, void **places) {
     numbers[0] = handled; numbers[1] = wrong; numbers[2] = lost;
-    for (int i = 0; i < 16; i++) places[i] = lost_at[i];
+    for (int i = 0; i < PLACES; i++) places[i] = lost_at[i];
 }
 """
+)
 JUMPS = r"""
 #include <setjmp.h>
 static __thread jmp_buf back;
@@ -329,7 +334,7 @@ def main(name: str, rounds: int, into: str = "") -> int:
     if manner.jumping:
         module["on_path"](0)  # the next hooked call finds those that never returned
         rounds += 1
-    numbers, places = (ctypes.c_long * 3)(), (ctypes.c_void_p * 16)()
+    numbers, places = (ctypes.c_long * 3)(), (ctypes.c_void_p * PLACES)()
     driver["told"](numbers, places)
     handled, wrong, lost = numbers
     complaints = check(manner, attachments, notes, rounds, handled)

@@ -13,9 +13,12 @@ from collections.abc import Sequence
 
 BEGIN, END, INJECTED = signal.SIGUSR2, signal.SIGURG, signal.SIGUSR1
 
-_CONT, _SINGLESTEP, _PEEKUSER, _DETACH, _SEIZE, _INTERRUPT = 7, 9, 3, 17, 0x4206, 0x4207
+_CONT, _SINGLESTEP, _PEEKUSER, _DETACH, _GETSIGINFO, _SEIZE, _GETSIGMASK = 7, 9, 3, 17, 0x4202, 0x4206, 0x420A
+_SI_KERNEL = 0x80
 _EXITKILL = 1 << 20
-_RIP = 16 * 8
+_POKEUSER = 6
+_RIP, _FLAGS = 16 * 8, 18 * 8
+_TRAP_FLAG = 0x100
 _WALL = 0x4000_0000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -65,17 +68,32 @@ class Stepper:
 
     def _run_to_begin(self) -> None:
         while (number := self._wait()) != BEGIN:
-            self._go(_CONT, number)
+            self._go(_CONT, number if number != signal.SIGTRAP or self._is_breakpoint() else 0)
 
     def _stretch(self) -> None:
+        deliver = 0
         while True:
-            self._go(_SINGLESTEP)
+            self._go(_SINGLESTEP, deliver)
             self.steps += 1
             number = self._wait()
             if number == END:
                 return
-            if number == signal.SIGTRAP and self._wanted(_libc.ptrace(_PEEKUSER, self.pid, _RIP, None)):
+            is_step = number == signal.SIGTRAP and not self._is_breakpoint()
+            deliver = 0 if is_step else number
+            if is_step and self._wanted(_libc.ptrace(_PEEKUSER, self.pid, _RIP, None)):
                 self._inject()
+
+    def _is_breakpoint(self) -> bool:
+        """Whether it is the child's own breakpoint that it has been stopped by."""
+        info = (ctypes.c_int * 32)()  # signal, errno, code
+        _libc.ptrace(_GETSIGINFO, self.pid, None, ctypes.addressof(info))
+        return info[2] == _SI_KERNEL
+
+    def _is_blocked(self) -> bool:
+        """Whether INJECTED is: it would come later, at another place."""
+        mask = ctypes.c_uint64()
+        _libc.ptrace(_GETSIGMASK, self.pid, 8, ctypes.addressof(mask))
+        return bool(mask.value >> (INJECTED - 1) & 1)
 
     def _wanted(self, address: int) -> bool:
         if address == self._interrupted:  # the handler has returned to it
@@ -84,21 +102,29 @@ class Stepper:
         if address in self.reached and not self.every:
             return False
         index = bisect.bisect_right(self._starts, address) - 1
-        if index < 0 or address >= self._spans[index][1]:
+        if index < 0 or address >= self._spans[index][1] or self._is_blocked():
             return False
         self.reached.add(address)
         self._interrupted = address
         return True
 
     def _inject(self) -> None:
-        """Send the signal and let its handler run until it says BEGIN. Where it is blocked it comes later."""
+        """Send the signal and let its handler run until it says BEGIN."""
         self.injected += 1
         self._go(_CONT, INJECTED)
         self._run_to_begin()
 
     def _go(self, request: int, number: int = 0) -> None:
+        if request != _SINGLESTEP:
+            self._clear_trap_flag()
         if _libc.ptrace(request, self.pid, None, number) < 0:
             raise Died(os.strerror(ctypes.get_errno()))
+
+    def _clear_trap_flag(self) -> None:
+        """A pushf that was stepped has stored it, and the popf has taken it for the child's own."""
+        flags = _libc.ptrace(_PEEKUSER, self.pid, _FLAGS, None)
+        if flags & _TRAP_FLAG:
+            _libc.ptrace(_POKEUSER, self.pid, _FLAGS, flags & ~_TRAP_FLAG)
 
     def _wait(self) -> int:
         """The signal that the child has been stopped by."""

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 from stepped import MANNERS
-from stepper import Denied, Stepper
+from stepped_kprobes import MANNERS as KPROBES
+from stepper import Denied, Died, Stepper
 
-CHILD = Path(__file__).with_name("stepped.py")
+CHILD, KPROBES_CHILD = (Path(__file__).with_name(name) for name in ("stepped.py", "stepped_kprobes.py"))
 ROUNDS = 3
 
 
 def step_through(manner: str, every: bool) -> tuple[Stepper, dict[str, object]]:
     """Run the child under the tracer; what both counted."""
-    command = [sys.executable, str(CHILD), manner, str(ROUNDS)]
+    command = [sys.executable, str(KPROBES_CHILD if manner in KPROBES else CHILD), manner, str(ROUNDS)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
@@ -37,7 +38,10 @@ def step_through(manner: str, every: bool) -> tuple[Stepper, dict[str, object]]:
             pytest.skip(f"ptrace: {error}")
         child.stdin.write("\n")
         child.stdin.flush()
-        stepper.follow(ROUNDS)
+        try:
+            stepper.follow(ROUNDS)
+        except Died as error:
+            raise AssertionError(f"{error}: {child.communicate(timeout=60)}") from None
         out, err = child.communicate(timeout=60)
         assert child.returncode == 0, f"{out}\n{err}"
         return stepper, json.loads(out)
@@ -73,9 +77,20 @@ def test_a_signal_at_every_instruction_each_time(manner: str) -> None:
     hold(manner, every=not MANNERS[manner].jumping)  # or each round of a search finds one more dead call
 
 
+@pytest.mark.parametrize("manner", ["kprobes, C, stepped", "kprobes, native, optimized", "kretprobes, C, optimized"])
+def test_a_signal_at_every_instruction_of_kprobes(manner: str) -> None:
+    hold(manner, every=False)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("manner", KPROBES)
+def test_a_signal_at_every_instruction_of_kprobes_each_time(manner: str) -> None:
+    hold(manner, every=KPROBES[manner].handlers != "Python")  # the interpreter is long
+
+
 if __name__ == "__main__":
-    for name in sys.argv[2:] or MANNERS:
+    for name in sys.argv[2:] or [*MANNERS, *KPROBES]:
         begun = time.monotonic()
         stepper, told = step_through(name, sys.argv[1] == "every")
         print(f"{name}: {len(stepper.reached)} places, {stepper.injected} signals, {stepper.steps} steps,"
-              f" {time.monotonic() - begun:.1f} s, {told}")  # fmt: skip
+              f" {time.monotonic() - begun:.1f} s, {told}", flush=True)  # fmt: skip

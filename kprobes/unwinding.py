@@ -1,0 +1,49 @@
+"""Telling the process's unwinder, and debuggers, how to get from copied instructions to the code that they were copied from."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ftrace.unwinding import FrameDescription
+from kprobes.hit.records import Record
+from kprobes.x86_64 import optimized_detour
+from kprobes.x86_64.copy_frames import detour_section, slot_section
+from kprobes.x86_64.detour import DETOUR, RECORD
+
+if TYPE_CHECKING:
+    from sandbox.memory import TextMapping
+
+_UNIT = optimized_detour.DETOUR_SIZE
+
+
+def describe_slots(page: TextMapping) -> FrameDescription:
+    """For a piece of slots."""
+    fields = (Record.offset("address"), Record.offset("length"))
+    section = slot_section(page.base, page.size, DETOUR, RECORD, fields)
+    return FrameDescription("kprobe_insn_page", page.base, page.size, section)
+
+
+class DetourFrames:
+    """For a piece of detours: the description, and the tables that it reads."""
+
+    def __init__(self, page: TextMapping) -> None:
+        self._base = page.base
+        self._steps = (ctypes.c_uint8 * page.size)()
+        self._units = (ctypes.c_uint8 * (page.size // _UNIT))()
+        tables = (ctypes.addressof(self._steps), ctypes.addressof(self._units))
+        section = detour_section(page.base, page.size, *tables, optimized_detour.RECORD, Record.offset("address"))
+        self._description = FrameDescription("kprobe_optinsn_page", page.base, page.size, section)
+
+    def note(self, address: int, size: int, steps: Mapping[int, int]) -> None:
+        """A detour has been written: its address and size in bytes, its steps by offset."""
+        first = address - self._base
+        for number in range(size // _UNIT):
+            self._units[first // _UNIT + number] = number
+        for offset, step in steps.items():
+            self._steps[first + offset] = step
+
+    def withdraw(self) -> None:
+        """The code is going away."""
+        self._description.withdraw()
