@@ -18,7 +18,6 @@ from sandbox.native import (
     fn,
     global_var,
     i32,
-    i64,
     load,
     native,
     null,
@@ -31,8 +30,8 @@ from sandbox.native import (
     u32,
     u64,
     void,
-    zeroed,
 )
+from sandbox.signal_mask import set_signal_mask
 
 CAPACITY = 2048
 """Threads that can be inside probed code at the same time; one more counts misses with the cause `task`."""
@@ -44,8 +43,7 @@ COUNTER_LINES = 2048
 FREE, CLAIMED = 0, 1
 
 
-_SYS_RT_SIGPROCMASK, _SYS_GETTID = 14, 186
-_SIG_SETMASK = 2
+_SYS_GETTID = 186
 ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10)
 """Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked: bit n - 1 stands for signal n."""
 
@@ -296,21 +294,17 @@ def task_claim() -> ptr[Task]:
     return task
 
 
-mask_all = global_var(u64, ASYNCHRONOUS)
-
-
 @native(noinline=True)
 def task_get() -> ptr[Task]:
     """The running thread's task, claimed now if need be; null if the slab is full."""
     task = current()
     if task != null:
         return task
-    old: array[u64, 1] = zeroed
-    syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(mask_all)), cast(i64, addressof(old[0])), 8, 0, 0)
+    old = set_signal_mask(ASYNCHRONOUS)
     task = current()
     if task == null:
         task = task_claim()
-    syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(old[0])), 0, 8, 0, 0)
+    set_signal_mask(old)
     return task
 
 

@@ -14,19 +14,15 @@ from sandbox.native import (
     bool_,
     cast,
     global_var,
-    i64,
     native,
     null,
     ptr,
-    syscall,
     u64,
     volatile_load,
     zeroed,
 )
+from sandbox.signal_mask import signals_blocked
 from sandbox.tasks import ASYNCHRONOUS, Guard, current
-
-_SYS_RT_SIGPROCMASK = 14
-_SIG_BLOCK = 0
 
 normal_mask = global_var(u64, 0, name="normal_signal_mask")
 """The signals that the thread which registered a Python handler last blocks of its own choice."""
@@ -55,9 +51,7 @@ def no_frame_below(end: u64) -> bool_:
 
 @native(noinline=True)
 def blocks_signals() -> bool_:
-    blocked: array[u64, 1] = zeroed
-    syscall(_SYS_RT_SIGPROCMASK, _SIG_BLOCK, 0, cast(i64, addressof(blocked[0])), 8, 0, 0)
-    return blocked[0] & ~normal_mask & ASYNCHRONOUS != 0
+    return signals_blocked() & ~normal_mask & ASYNCHRONOUS != 0
 
 
 @native(noinline=True)

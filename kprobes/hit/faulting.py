@@ -30,20 +30,17 @@ from sandbox.native import (
     cast,
     extern,
     fn,
-    i64,
     native,
     null,
     ptr,
-    syscall,
     u32,
     u64,
     void,
     zeroed,
 )
+from sandbox.signal_mask import set_signal_mask
 from sandbox.signals import ucontext
 from sandbox.tasks import ASYNCHRONOUS, Task, current
-
-_SYS_RT_SIGPROCMASK, _SIG_SETMASK = 14, 2
 
 no_access = extern("kprobe_no_access", fn[void])
 """Behind kprobe_load and kprobe_store: where one goes on that has faulted."""
@@ -168,20 +165,12 @@ def handler_fault_in_detour(task: ptr[Task], record: ptr[Record], regs: ptr[pt_r
     count_misses(children_of(record))
     regs.ip = task.fault_ip
     task.kprobe_child = 0
-    mask: array[u64, 1] = zeroed
+    mask: u64 = 0
     if task.trap == ON_FRAME:  # the interpreter runs with the signals that the interrupted code has
-        syscall(
-            _SYS_RT_SIGPROCMASK,
-            _SIG_SETMASK,
-            cast(i64, addressof(task.trap_mask)),
-            cast(i64, addressof(mask[0])),
-            8,
-            0,
-            0,
-        )
+        mask = set_signal_mask(task.trap_mask)
     handled = run_fault(task, child, regs, task.fault_trap)
     if task.trap == ON_FRAME:
-        syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(mask[0])), 0, 8, 0, 0)
+        set_signal_mask(mask)
     task.kprobe_child = cast(u64, child)
     if not handled:
         task.fault_passed = cast(u64, record)

@@ -27,28 +27,24 @@ from kprobes.hit.running import is_running
 from kprobes.hit.table import find_record, find_slot
 from sandbox.native import (
     addressof,
-    array,
     bool_,
     cast,
     extern,
     fn,
-    i64,
     native,
     null,
     ptr,
-    syscall,
     u32,
     u64,
     void,
     zeroed,
 )
+from sandbox.signal_mask import block_signals, set_signal_mask
 from sandbox.signals import ucontext
 from sandbox.tasks import ASYNCHRONOUS, Task
 
 task_get = extern("task_get", fn[ptr[Task]])
 
-_SYS_RT_SIGPROCMASK = 14
-_SIG_BLOCK, _SIG_SETMASK = 0, 2
 _USER_CS, _USER_SS = 0x33, 0x2B
 
 
@@ -153,24 +149,14 @@ def detour_begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> vo
     outer: Outer = zeroed
     into_nmi(task, OFF_FRAME, 0, addressof(outer))
     if begin(task, record, regs) == STEP_IT:
-        mask: array[u64, 2] = zeroed
-        mask[0] = ASYNCHRONOUS
-        old = cast(i64, addressof(mask[1]))
-        syscall(_SYS_RT_SIGPROCMASK, _SIG_BLOCK, cast(i64, addressof(mask[0])), old, 8, 0, 0)
-        task.step_mask = mask[1]
+        task.step_mask = block_signals(ASYNCHRONOUS)
     out_of_nmi(task, addressof(outer))
-
-
-@native
-def restore_mask(task: ptr[Task]) -> void:
-    """Signals as they were before the step."""
-    syscall(_SYS_RT_SIGPROCMASK, _SIG_SETMASK, cast(i64, addressof(task.step_mask)), 0, 8, 0, 0)
 
 
 @native
 def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """The post_handlers."""
-    restore_mask(task)
+    set_signal_mask(task.step_mask)
     outer: Outer = zeroed
     into_nmi(task, OFF_FRAME, 0, addressof(outer))
     end_step(task, record, regs)
@@ -180,7 +166,7 @@ def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void
 @native
 def detour_fault(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """The instruction has faulted in its copy: the fault_handlers. What they do not handle happens once more."""
-    restore_mask(task)
+    set_signal_mask(task.step_mask)
     task.stepping = 0
     outer: Outer = zeroed
     into_nmi(task, OFF_FRAME, 0, addressof(outer))

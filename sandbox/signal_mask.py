@@ -1,0 +1,37 @@
+"""Native: which signals the running thread blocks. Bit n - 1 of a mask stands for signal n."""
+
+from __future__ import annotations
+
+from sandbox.native import addressof, array, cast, i64, native, syscall, u64, zeroed
+
+_SYS_RT_SIGPROCMASK = 14
+_BLOCK, _SETMASK = 0, 2
+_MASK_SIZE = 8
+
+
+@native
+def signals_blocked() -> u64:
+    """The mask as it is."""
+    old: array[u64, 1] = zeroed
+    syscall(_SYS_RT_SIGPROCMASK, _BLOCK, 0, cast(i64, addressof(old[0])), _MASK_SIZE, 0, 0)
+    return old[0]
+
+
+@native
+def block_signals(mask: u64) -> u64:
+    """Block those of `mask` too; the mask of before."""
+    masks: array[u64, 2] = zeroed
+    masks[0] = mask
+    old = cast(i64, addressof(masks[1]))
+    syscall(_SYS_RT_SIGPROCMASK, _BLOCK, cast(i64, addressof(masks[0])), old, _MASK_SIZE, 0, 0)
+    return masks[1]
+
+
+@native
+def set_signal_mask(mask: u64) -> u64:
+    """Block exactly those of `mask`; the mask of before."""
+    masks: array[u64, 2] = zeroed
+    masks[0] = mask
+    old = cast(i64, addressof(masks[1]))
+    syscall(_SYS_RT_SIGPROCMASK, _SETMASK, cast(i64, addressof(masks[0])), old, _MASK_SIZE, 0, 0)
+    return masks[1]
