@@ -59,7 +59,7 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
     if handler is None:
         return Code()
     if isinstance(handler, NativeFunction):
-        return _codes.get(handler, role.name, lambda: _compiled(handler, role))
+        return _code(handler, role)
     address = foreign_address(handler)
     if address is not None:
         return Code(address, True, keep=handler, name=f"in C at {address:#x}")
@@ -77,7 +77,7 @@ def keeps_registers(handler: Any) -> bool:
 
 def registers(handler: NativeFunction | None, role: Role) -> Fields | None:
     """The fields of its `regs` that a native handler uses; None: perhaps all."""
-    return _codes.get(handler, role, lambda: _compiled(handler, role)).registers if handler is not None else Fields()
+    return _code(handler, role).registers if handler is not None else Fields()
 
 
 def is_plain(handler: Any) -> bool:
@@ -90,6 +90,11 @@ def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:
         report(handler, error, traceback)
 
     return told
+
+
+def _code(handler: NativeFunction, role: Role) -> Code:
+    """The code of a native handler: the same handler in the same role is compiled once."""
+    return _codes.get(handler, role.name, lambda: _compiled(handler, role))
 
 
 def _compiled(handler: NativeFunction, role: Role) -> Code:

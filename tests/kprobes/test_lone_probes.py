@@ -23,6 +23,7 @@ from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from kprobes import fast_returns, lone
 from sandbox.native import i32, u64
+from sandbox.symbols import symbol_table
 
 hits = fprobe.Array(u64, 8, shared=True)
 
@@ -153,6 +154,16 @@ def test_which_probes_are_served_so():
         assert is_lone(module, "leaf") == served
         kprobes.unregister_kprobe(p)
     assert lone.LoneProbe.count == 0
+
+
+@isolated
+def test_a_handler_is_linked_once_for_each_role():
+    basic()
+    for _ in range(2):
+        returns = kprobes.attach_return("twice", sum_returns, entry=only_odd)
+        with kprobes.attach("leaf", pre=sum_arguments), returns:
+            linked = {symbol.module for symbol in symbol_table if ":" in symbol.module}
+        assert linked == {"entry_handler:only_odd", "handler:sum_returns", "pre_handler:sum_arguments"}
 
 
 @isolated
