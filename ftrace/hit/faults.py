@@ -23,7 +23,8 @@ from sandbox.signals import ucontext
 from sandbox.tasks import Fault, Guard, Task, current
 
 RANGES = 512
-_SHADOW_DEPTH = 32
+_CALLS = 32
+"""Places in Fault.calls."""
 _SI_ADDR = 16
 
 
@@ -35,14 +36,14 @@ class Range(Structure):
     end: u64
 
 
-ranges = global_var(array[Range, 512], name="fault_ranges")
+ranges = global_var(array[Range, RANGES], name="fault_ranges")
 range_count = global_var(u64, 0, name="fault_range_count")
 fault_count = global_var(u64, 0, name="fault_count")
 
 
 @native
 def is_guarded_code(ip: u64) -> bool_:
-    for index in range(min(range_count, 512)):  # noqa: SIM110 (the language has no any())
+    for index in range(min(range_count, RANGES)):  # noqa: SIM110 (the language has no any())
         if ranges[index].start <= ip and ip < ranges[index].end:
             return True
     return False
@@ -53,7 +54,7 @@ def note_calls(task: ptr[Task], fault: ptr[Fault], oldest: u64) -> void:
     """The entry addresses of the hooked calls inside the guarded one."""
     node = task.top
     fault.depth = 0
-    for _ in range(32):
+    for _ in range(_CALLS):
         if cast(u64, node) <= oldest or node == task.bottom:
             return
         if node.stub > EMPTY:  # else its entry handlers are still running, or the call has gone
