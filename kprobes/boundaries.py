@@ -6,12 +6,9 @@ read through. It may give fewer bytes than asked for where the text ends.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from capstone import Cs
+from sandbox.x86_64.decoding import decoder
 
 Read = Callable[[int, int], bytes]
 
@@ -19,14 +16,7 @@ _CHUNK = 4096
 _LONGEST = 15
 
 
-@functools.cache
-def _decoder() -> Cs:
-    import capstone
-
-    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-
-
-def instruction_starts(read: Read, start: int, end: int) -> Iterator[int]:
+def _instruction_starts(read: Read, start: int, end: int) -> Iterator[int]:
     """Addresses of instructions, and as the last one where decoding stopped, at `end` or before it."""
     address = start
     while address < end:
@@ -35,7 +25,7 @@ def instruction_starts(read: Read, start: int, end: int) -> Iterator[int]:
         # An instruction may be cut off by the end of the chunk, but not by the end of the function.
         trusted = address + size if address + size == end else address + size - _LONGEST
         before = address
-        for at, length, _mnemonic, _operands in _decoder().disasm_lite(code, address):
+        for at, length, _mnemonic, _operands in decoder().disasm_lite(code, address):
             if at >= trusted:
                 break
             yield at
@@ -50,7 +40,7 @@ def boundaries(read: Read, start: int, end: int) -> list[int]:
 
     Raises ValueError, naming the address, if bytes in between are no instruction or the last one goes beyond `end`.
     """
-    *starts, stopped = instruction_starts(read, start, end)
+    *starts, stopped = _instruction_starts(read, start, end)
     if stopped != end:
         raise ValueError(f"the bytes at {stopped:#x} are no x86-64 instruction")
     return starts

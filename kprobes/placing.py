@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,15 +12,15 @@ from typing import TYPE_CHECKING
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import NOP5
 from kprobes import blacklist
-from kprobes.aggregate import Aggregate, original_text
-from kprobes.boundaries import instruction_starts
+from kprobes.aggregate import Aggregate
 from kprobes.functions import function_around
 from kprobes.x86_64.classify import refusal
-from kprobes.x86_64.instruction import MAX_INSN_SIZE, decode
+from kprobes.x86_64.instruction import decode
 from sandbox.module import ModuleState
 from sandbox.process_text import module_at, symbol_at, symbol_named, text_at
 
 if TYPE_CHECKING:
+    from kprobes.jump.safety import Function
     from sandbox.memory import TextMapping
     from sandbox.module import Module
     from sandbox.symbols import Symbol
@@ -110,14 +111,14 @@ def prepare(place: Place, on_ftrace: bool) -> Aggregate:
         return made
     function = function_around(place.address, place.symbol.address, max(place.symbol.end, place.address + 1))
     if not function.begins_at(place.address):
-        raise OSError(errno.EILSEQ, f"{place} is not the first byte of an instruction{_around(place)}")
+        raise OSError(errno.EILSEQ, f"{place} is not the first byte of an instruction{_around(place, function)}")
     try:
         insn = decode(function.code_at(place.address), place.address)
     except ValueError as error:
         raise OSError(errno.EILSEQ, str(error)) from None
     code_of_error, reason = refusal(insn)
     if code_of_error:
-        raise OSError(code_of_error, f"{place} cannot be probed: {reason}{_around(place)}")
+        raise OSError(code_of_error, f"{place} cannot be probed: {reason}{_around(place, function)}")
     try:
         made.prepare(insn)
     except OverflowError as overflow:
@@ -126,17 +127,14 @@ def prepare(place: Place, on_ftrace: bool) -> Aggregate:
     return made
 
 
-def _around(place: Place) -> str:
+def _around(place: Place, function: Function) -> str:
     """The disassembly of the spot, with a caret."""
-    start, end = place.symbol.address, place.symbol.end
-    before = [at for at in instruction_starts(original_text, start, end) if at <= place.address][-3:]
+    address = place.address
+    known = bisect_right(function.starts, address)
     lines = []
-    for at in before:
-        try:
-            insn = decode(original_text(at, min(MAX_INSN_SIZE, end - at)), at)
-        except ValueError:
-            break
+    for at in function.starts[max(known - 3, 0) : known]:
+        insn = decode(function.code_at(at), at)
         lines.append(f"\n  {at:#x}  {insn.code.hex(' '):<30} {insn.text}")
-        if at <= place.address < insn.end:
-            lines.append("\n  " + " " * (len(f"{at:#x}") + 2 + 3 * (place.address - at)) + "^")
+        if at <= address < insn.end:
+            lines.append("\n  " + " " * (len(f"{at:#x}") + 2 + 3 * (address - at)) + "^")
     return ":" + "".join(lines) if lines else ""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sandbox.stubs import STUB_SIZE
-
-if TYPE_CHECKING:
-    from capstone import Cs
+from sandbox.x86_64.decoding import decoder
 
 Describe = Callable[[int], "str | None"]
 """An address -> what is there, such as `vfs_read+0x0/0x30 [demo]`; None if that is not known."""
@@ -54,7 +51,7 @@ def _stub(code: bytes, address: int, describe: Describe) -> Iterator[Line]:
 def _stretch(code: bytes, address: int, describe: Describe) -> Iterator[Line]:
     position = 0
     while position < len(code):
-        for start, size, mnemonic, operands in _decoder().disasm_lite(code[position:], address + position):
+        for start, size, mnemonic, operands in decoder().disasm_lite(code[position:], address + position):
             position = start - address + size
             note = _note(start + size, mnemonic, operands, describe)
             text = f"{mnemonic} {operands}".strip()
@@ -62,13 +59,6 @@ def _stretch(code: bytes, address: int, describe: Describe) -> Iterator[Line]:
         if position < len(code):
             yield Line(address + position, code[position : position + 1], f".byte {code[position]:#04x}", "", False)
             position += 1
-
-
-@functools.cache
-def _decoder() -> Cs:
-    import capstone
-
-    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
 
 def _note(after: int, mnemonic: str, operands: str, describe: Describe) -> str:

@@ -8,7 +8,6 @@ needed; `kernel_refusal` is what they would say.
 
 from __future__ import annotations
 
-import functools
 import re
 from bisect import bisect_left
 from collections.abc import Callable
@@ -18,10 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from kprobes.x86_64.classify import can_boost, refusal
 from kprobes.x86_64.instruction import MAX_INSN_SIZE, Flow, decode
 from kprobes.x86_64.relocate import JMP32_SIZE, refuse_to_move
+from sandbox.x86_64.decoding import decoder
 
 if TYPE_CHECKING:
-    from capstone import Cs
-
     from kprobes.x86_64.instruction import Instruction
 
 
@@ -66,18 +64,11 @@ _IMMEDIATE = re.compile(r"0x[0-9a-f]+|\d+")
 _DIRECTION = frozenset({"std", "popf", "popfq", "popfd"})
 
 
-@functools.cache
-def _decoder() -> Cs:
-    import capstone
-
-    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-
-
 def examine(code: bytes, start: int, pads: tuple[int, ...] = ()) -> Function:
     """The facts about a function with these bytes (the original ones) at `start`."""
     starts, targets, calls = [], [], []
     indirect, direction, stopped = None, False, start
-    for at, size, mnemonic, operands in _decoder().disasm_lite(code, start):
+    for at, size, mnemonic, operands in decoder().disasm_lite(code, start):
         starts.append(at)
         stopped = at + size
         name = mnemonic.rpartition(" ")[2]

@@ -125,7 +125,7 @@ class Instruction(NamedTuple):
 
 
 @functools.cache
-def decoder() -> Cs:
+def _decoder() -> Cs:
     """The disassembler with details on."""
     import capstone
 
@@ -152,7 +152,7 @@ _MOST_KNOWN = 1 << 12
 
 
 def _decode(code: bytes, address: int) -> Instruction:
-    decoded = next(decoder().disasm(code[:MAX_INSN_SIZE], address, 1), None)
+    decoded = next(_decoder().disasm(code[:MAX_INSN_SIZE], address, 1), None)
     if decoded is None:
         raise ValueError(f"the bytes {code[:MAX_INSN_SIZE].hex(' ')} at {address:#x} are no x86-64 instruction")
     insn = _described(decoded, code[: decoded.size], address)

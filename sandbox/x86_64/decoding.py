@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from capstone import Cs
 
 _ARCH_X86, _MODE_64 = 3, 1 << 3
 _KNOWN_VERSION = 5
@@ -56,9 +59,15 @@ def _by_library(library: Any, code: bytes, address: int) -> Iterator[Decoded]:
 
 
 def _by_package(code: bytes, address: int) -> Iterator[Decoded]:
+    return map(Decoded._make, decoder().disasm_lite(code, address))
+
+
+@cache
+def decoder() -> Cs:
+    """The package's own, for those who have it imported anyway, or can wait: it takes three quarters of the time."""
     import capstone
 
-    return map(Decoded._make, capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64).disasm_lite(code, address))
+    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
 
 @cache
