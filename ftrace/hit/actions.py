@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe
 from sandbox.native import (
     Structure,
@@ -23,7 +24,6 @@ from sandbox.tasks import current
 RECORD_SIZE = 32
 HEADER_SIZE = 64
 CELL_SIZE = 32
-_GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 tracing_switch = global_var(u64, 1, name="tracing_on")
 """Whether records are kept: 0 or 1 (ftrace.tracing_on)."""
@@ -104,7 +104,7 @@ def record_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u6
 def cell_of(state: ptr[ActionState], ip: u64) -> ptr[Cell]:
     """The thread's cell for the function at `ip`; there are twice as many cells as functions."""
     area = cast(ptr[Cell], area_of(state))
-    index = (ip * _GOLDEN) >> state.shift
+    index = first_place(ip, state.shift)
     while area[index].ip != ip:
         if area[index].ip == 0:
             area[index].ip = ip

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ftrace.hit.hashing import first_place
 from sandbox.native import (
     Structure,
     addressof,
@@ -28,7 +29,6 @@ from sandbox.native import (
 if TYPE_CHECKING:
     from sandbox.native_image import NativeImage
 
-_GOLDEN = 0x9E37_79B9_7F4A_7C15
 _FIRST_BITS = 10
 
 
@@ -52,7 +52,7 @@ class Table(Structure):
 @native(bounded=False)
 def entry_of(table: ptr[Table], address: u64) -> ptr[Entry]:
     """The entry of an address, or the free one where it belongs."""
-    index = (address * _GOLDEN) >> table.shift
+    index = first_place(address, table.shift)
     while True:
         entry = cast(ptr[Entry], addressof(table.entries[index]))
         found = load(addressof(entry.address), "acquire")

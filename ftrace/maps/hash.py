@@ -6,13 +6,13 @@ import ctypes
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ftrace.hit.hashing import first_place
 from ftrace.maps.areas import AreaHeader, Map, MapState, Total, area_of, at, element_size, spare
 from sandbox.native import addressof, atomic_add, atomic_cas, atomic_sub, cast, load, native, ptr, u8, u64
 from sandbox.native.containers import Operation, check_value_type
 from sandbox.native.structs import Struct
 from sandbox.native.types import Int, Type
 
-GOLDEN = 0x9E37_79B9_7F4A_7C15
 PROBES = 64
 """Places that are looked at for a key; half of all places stay free."""
 KEY = 8
@@ -57,7 +57,7 @@ def hash_slot(state: ptr[MapState], key: u64) -> u64:
     mask = (cast(u64, 1) << (64 - state.shift)) - 1
     if key == 0:
         return hash_zero(state, area, mask)
-    index = (key * GOLDEN) >> state.shift
+    index = first_place(key, state.shift)
     for _ in range(PROBES):
         address = place(state, area, index)
         found = key_at(address)
@@ -79,7 +79,7 @@ def hash_find(state: ptr[MapState], key: u64) -> u64:
     if key == 0:
         address = place(state, area, mask + 1)
         return address + KEY if key_at(address) == ZERO_IS_USED else 0
-    index = (key * GOLDEN) >> state.shift
+    index = first_place(key, state.shift)
     for _ in range(PROBES):
         address = place(state, area, index)
         found = key_at(address)

@@ -1,0 +1,14 @@
+"""Where an open table of a power of two of places looks first for a key: multiplicative hashing."""
+
+from __future__ import annotations
+
+from sandbox.native import native, u64
+
+_GOLDEN = 0x9E37_79B9_7F4A_7C15
+"""2**64 divided by the golden ratio."""
+
+
+@native(inline=True)
+def first_place(key: u64, shift: u64) -> u64:
+    """An index; `shift` is 64 less the number of its bits."""
+    return (key * _GOLDEN) >> shift
