@@ -19,13 +19,23 @@ def text(task_offset: int, area: SaveArea) -> str:
     return with_call_frames(trampolines_text + signals.RESTORER + GUARDED_READ + VECTOR_READS)
 
 
+def common(task_offset: int, area: SaveArea) -> dict[str, int | str]:
+    """What the assembly of every kind of probe names: selectors, fields of a pt_regs and a task, the area for vectors."""
+    task, regs = tasks.Task, dispatch.pt_regs
+    return {
+        "USER_SS": 0x2B, "USER_CS": dispatch.USER_CS, "REGS_IP": regs.offset("ip"), "REGS_SP": regs.offset("sp"),
+        "TASK": task_offset, "REC": task.offset("rec"), "TOP": task.offset("top"), "VECTORS": task.offset("vectors"),
+        "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
+    }  # fmt: skip
+
+
 def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
-    """What the assembly names: field offsets and sizes."""
+    """What this assembly names: field offsets, sizes and flags."""
     task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
     first_item = ProbeList.offset("items")
     return {
-        "TASK": task_offset, "REC": task.offset("rec"), "LIST": task.offset("list"),
-        "TOP": task.offset("top"), "LIMIT": task.offset("limit"),
+        **common(task_offset, area), **_guard_offsets(),
+        "LIST": task.offset("list"), "LIMIT": task.offset("limit"), "CONTEXT": task.offset("context"),
         "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
         "PROBES": node.offset("probes"), "INLINE_DATA": node.offset("inline_data"),
         "NODE": tasks.NODE, "TALLY": counters.offset("tally"),
@@ -34,18 +44,15 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "ITEM_EXIT": first_item + item.offset("exit"), "ITEM_COUNTERS": first_item + item.offset("counters"),
         "ITEMS": first_item, "ITEM": item.size, "ITEM_BIT": first_item + item.offset("bit"),
         "ITEM_TAKES": first_item + item.offset("takes"), "ITEM_IN_NODE": first_item + item.offset("in_node"),
-        "LIST_LAST": ProbeList.offset("last"), "ARMED": node.offset("armed"), "CONTEXT": task.offset("context"),
+        "LIST_LAST": ProbeList.offset("last"), "ARMED": node.offset("armed"),
         "SEVERAL": several.SEVERAL,
         "PROBE_FLAGS": 0, "PROBE_POOL": Probe.offset("pool_shared"),
         "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
         "RECORD_IP": -stubs.RETURN_POINT,
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
-        "REGS_IP": dispatch.pt_regs.offset("ip"), "REGS_SP": dispatch.pt_regs.offset("sp"),
-        **_guard_offsets(), "USER_SS": 0x2B, "USER_FLAGS": 0x246, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
-        "USER_CS": 0x33, "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
-        "VECTORS": task.offset("vectors"), "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8,
-        "XSAVE_MASK": area.mask, "XSAVE": area.instruction, "VECTOR": area.register,
-        "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
+        "USER_FLAGS": 0x246, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
+        "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
+        "VECTOR": area.register, "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
     }  # fmt: skip
 
 

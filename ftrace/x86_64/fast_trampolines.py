@@ -140,9 +140,22 @@ NO_ENTRY = """
     mov %fs:$TASK, %r11
     cmp %eax, %eax"""
 
+BEGIN_EXIT = """    lea -8(%rsp), %rsi
+    cmp %rsi, $FRAME(%r11)
+    jne ftrace_exit_from_list
+    mov %fs:$TASK, %rdi
+    cmpl $$0, $REC(%rdi)
+    jne ftrace_exit_from_list
+    movl $$$FAST, $REC(%rdi)
+    mov %r10d, $LIST(%rdi)"""
+"""How a return begins, whose node is r11 and whose list r10: what is not plain leaves. Uses rsi and rdi.
+
+The list was read before this task is marked as inside, so each probe is asked afterwards whether it has been unregistered
+meanwhile: then nobody waits for us.
+"""
+
 EXIT_FAST = """
-# Return of a call to a site with one native probe that has an exit handler. The list was read before this task is marked
-# as inside, so the probe is asked afterwards whether it has been unregistered meanwhile: then nobody waits for us.
+# Return of a call to a site with one native probe that has an exit handler.
 #   r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results
 #   stack inside: what is saved, then the parent in the return slot, where `ret` and unwinders find it
     .globl $name
@@ -150,14 +163,7 @@ EXIT_FAST = """
 $name:
     .cfi_startproc
     .cfi_def_cfa_offset 0
-    lea -8(%rsp), %rsi
-    cmp %rsi, $FRAME(%r11)
-    jne ftrace_exit_from_list
-    mov %fs:$TASK, %rdi
-    cmpl $$0, $REC(%rdi)
-    jne ftrace_exit_from_list
-    movl $$$FAST, $REC(%rdi)
-    mov %r10d, $LIST(%rdi)
+$begin_exit
     mov $ITEM_PROBE(%r10), %rdi
     testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)
     jne 4f

@@ -117,14 +117,7 @@ $get_arguments
 ftrace_exit_several:
     .cfi_startproc
     .cfi_def_cfa_offset 0
-    lea -8(%rsp), %rsi
-    cmp %rsi, $FRAME(%r11)
-    jne ftrace_exit_from_list
-    mov %fs:$TASK, %rdi
-    cmpl $$0, $REC(%rdi)
-    jne ftrace_exit_from_list
-    movl $$$FAST, $REC(%rdi)
-    mov %r10d, $LIST(%rdi)
+$begin_exit
     push $PARENT(%r11)
 $keep_results
     mov $STUB(%r11), %rsi

@@ -21,7 +21,7 @@ from string import Template
 
 from ftrace.x86_64 import images
 from ftrace.x86_64.blocks import with_blocks
-from ftrace.x86_64.fast_trampolines import fast_trampolines
+from ftrace.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
 from ftrace.x86_64.foreign_call import CALL_FOREIGN, moved_vectors
 from ftrace.x86_64.guard import GUARD, frame_rules
 from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
@@ -162,6 +162,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         "keep_arguments": images.KEEP_ARGUMENTS,
         "get_arguments": images.GET_ARGUMENTS,
         "entry_sp_ip": images.ENTRY_SP_IP,
+        "begin_exit": BEGIN_EXIT,
         "keep_results": images.KEEP_RESULTS,
         "get_results": images.GET_RESULTS,
         "exit_sp_ip": images.EXIT_SP_IP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftrace.hit.assembly import common
 from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import INSIDE
@@ -21,19 +22,17 @@ def text(task_offset: int, area: SaveArea) -> str:
 
 def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     return {
-        "USER_SS": 0x2B, "USER_CS": 0x33,
-        "REGS_SP": pt_regs.offset("sp"), "REGS_IP": pt_regs.offset("ip"), "REGS_FLAGS": pt_regs.offset("flags"),
-        "REGS_ORIG": pt_regs.offset("orig_ax"), "REGS_BX": pt_regs.offset("bx"), "ADDRESS": Record.offset("address"),
-        "TASK": task_offset, "REC": Task.offset("rec"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
+        **common(task_offset, area),
+        "REGS_FLAGS": pt_regs.offset("flags"), "REGS_ORIG": pt_regs.offset("orig_ax"), "REGS_BX": pt_regs.offset("bx"),
+        "ADDRESS": Record.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
         "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
         "FRAME": Task.offset("kprobe_frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,
         "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
         "FLAGS": Child.offset("flags"), "OFF": OFF, "PRE": Child.offset("pre"), "COOKIE": Child.offset("pre_cookie"),
-        "VECTORS": Task.offset("vectors"), "TID": Task.offset("tid"), "TOP": Task.offset("top"),
-        "PREEMPT": Task.offset("preempt"), "KPROBE_CHILD": Task.offset("kprobe_child"), "ACTION": Probe.offset("action"),
+        "TID": Task.offset("tid"), "PREEMPT": Task.offset("preempt"), "KPROBE_CHILD": Task.offset("kprobe_child"),
+        "ACTION": Probe.offset("action"),
         "CHILD_MISSED": Child.offset("nmissed"), "RP_CHILD": Kretprobe.offset("child"), "RP_ENTRY": Kretprobe.offset("entry"),
         "RP_HANDLER": Kretprobe.offset("handler"), "RP_MISSED": Kretprobe.offset("nmissed"),
         "RI_RP": Instance.offset("rp"), "RI_RET": Instance.offset("ret_addr"), "RI_TASK": Instance.offset("task"),
         "HEADER": Instance.offset("data"),
-        "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
     }  # fmt: skip
