@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from kprobes.jump.optimize import kprobes_optimization, set_kprobes_optimization, wait_for_kprobe_optimizer
     from kprobes.listing import kprobes_blacklist, kprobes_list, read_kprobes_enabled, write_kprobes_enabled
     from kprobes.native_decorator import native
-    from kprobes.registration import (
+    from kprobes.probe import (
         KPROBE_FLAG_DISABLED,
         KPROBE_FLAG_FTRACE,
         KPROBE_FLAG_GONE,
         KPROBE_FLAG_ON_FUNC_ENTRY,
         KPROBE_FLAG_OPTIMIZED,
+        kprobe,
+    )
+    from kprobes.registration import (
         disable_kprobe,
         enable_kprobe,
-        kprobe,
         register_kprobe,
         register_kprobes,
         unregister_kprobe,
@@ -59,15 +61,17 @@ _HOMES = {
     "kprobes.attachment": ("Attachment", "ReturnAttachment", "attach", "attach_return"),
     "kprobes.blacklist": ("kprobe_add_ksym_blacklist",),
     "kprobes.busy": ("kprobe_busy_begin", "kprobe_busy_end", "kprobe_running", "kprobes_abandoned"),
-    "kprobes.registration": (
+    "kprobes.probe": (
         "KPROBE_FLAG_DISABLED",
         "KPROBE_FLAG_FTRACE",
         "KPROBE_FLAG_GONE",
         "KPROBE_FLAG_ON_FUNC_ENTRY",
         "KPROBE_FLAG_OPTIMIZED",
+        "kprobe",
+    ),
+    "kprobes.registration": (
         "disable_kprobe",
         "enable_kprobe",
-        "kprobe",
         "register_kprobe",
         "register_kprobes",
         "unregister_kprobe",

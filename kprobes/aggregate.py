@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.x86_64.stubs import NOP5, SITE_SIZE
 from kprobes import patching
@@ -24,8 +24,9 @@ from kprobes.x86_64.slot import trapping_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kprobes.jump.jumps import Detour
-    from kprobes.registration import kprobe
+    from kprobes.handlers import Code
+    from kprobes.jump.detours import Detour
+    from kprobes.lone import FastReturn, LoneOps
     from kprobes.x86_64.emulation import Emulation
     from kprobes.x86_64.instruction import Instruction
     from sandbox.memory import TextMapping
@@ -44,6 +45,25 @@ retired: list[Any] = []
 """Native memory that a hit may still be reading, until the next `quiesce` that finds nobody inside."""
 
 
+class PlacedProbe(Protocol):
+    """What a place, and who serves it, asks of a probe that is on it: all of this is in `kprobes.probe.kprobe`."""
+
+    native: Any
+    codes: tuple[Code, ...]
+    post_handler: Any
+    foreign: bool
+    asks_of_faults: int
+    lone: LoneOps | None
+    fast_return: FastReturn | None
+    flags: int
+
+    @property
+    def is_off(self) -> bool: ...
+
+    @property
+    def native_address(self) -> int: ...
+
+
 class Aggregate:
     """A probed place.
 
@@ -57,7 +77,7 @@ class Aggregate:
         self.text = text
         self.module = module
         self.insn: Instruction | None = None
-        self.children: list[kprobe] = []
+        self.children: list[PlacedProbe] = []
         self.armed = False
         self.optimized = False
         """KPROBE_FLAG_OPTIMIZED: kprobes.jump.optimize has queued it, or made it a jump (KP-64)."""
@@ -181,7 +201,7 @@ def _describe_emulated(record: Any, emulation: Emulation) -> None:
 _CHILDREN = ChildList.offset("children")
 
 
-def _child_list(children: Sequence[kprobe]) -> Any:
+def _child_list(children: Sequence[PlacedProbe]) -> Any:
     buffer = ctypes.create_string_buffer(_CHILDREN + 8 * max(len(children), 1))
     native = ChildList.ctypes.from_address(ctypes.addressof(buffer))
     native.count = len(children)

@@ -6,14 +6,8 @@ import re
 from typing import Any
 
 from ftrace.attaching import Attaching
-from kprobes.registration import (
-    KPROBE_FLAG_DISABLED,
-    disable_kprobe,
-    enable_kprobe,
-    kprobe,
-    register_kprobe,
-    unregister_kprobe,
-)
+from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
+from kprobes.registration import disable_kprobe, enable_kprobe, register_kprobe, unregister_kprobe
 from kprobes.returns import kretprobe, register_kretprobe, unregister_kretprobe
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")

@@ -10,50 +10,24 @@ of code that was compiled here.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ftrace.hit.records import UNLOCKED
-from ftrace.lists import ListRecord
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import ENTRY_POINT, SLOT, jump
 from kprobes import patching
-from kprobes.lone import LoneProbe
-from kprobes.x86_64.optimized_detour import ENTRY
 from kprobes.x86_64.return_stub import return_stub
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
+    from ftrace.lists import ListRecord
     from kprobes.aggregate import Aggregate
-    from kprobes.jump.jumps import Detour
+    from kprobes.jump.detours import Detour
+    from kprobes.lone import FastReturn
 
 _LIST = SLOT + 8
 """Offset in a stub of the word with its list's address."""
-
-
-class FastReturn:
-    """The probe in ftrace's shape of a kretprobe whose native half is `rp`, and the list of it alone.
-
-    `values`: the other fields of that probe (kprobes.lone.kretprobe_values). Raises OSError as LoneProbe does.
-    """
-
-    def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
-        self.probe = LoneProbe(rp, action=ctypes.addressof(rp), **{**values, "kind": values["kind"] | UNLOCKED})
-        self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
-
-    def stop(self) -> None:
-        """No handler from now on, for calls that have not returned either (KP-84)."""
-        self.probe.stop()
-        self.list.choose_trampolines(runtime())
-
-    def is_idle(self) -> bool:
-        """Whether no call is under way that came in with its list."""
-        return not runtime().image.call("is_pinned", self.list.address)
-
-    def free(self) -> None:
-        """Give the line of counters back."""
-        self.probe.let_go()
 
 
 class Stub:
@@ -63,7 +37,7 @@ class Stub:
         from kprobes.return_stubs import take_stub
 
         self.detour = detour
-        self.head = ctypes.string_at(detour.address + ENTRY, len(jump(0, 0)))
+        self.head = ctypes.string_at(detour.entry, len(jump(0, 0)))
         self.page, self.where, pointers = take_stub(place.text)
         code = return_stub(
             runtime().template, self.where, place.address, pointers, detour.copies[0], self.where + _LIST
@@ -78,7 +52,7 @@ class Stub:
         if not self.on:
             self.on = True
             patching.sync()
-            self._write_head(jump(self.detour.address + ENTRY, self.where + ENTRY_POINT))
+            self.detour.write_head(jump(self.detour.entry, self.where + ENTRY_POINT))
 
     def lead_back(self, valid: Collection[ListRecord]) -> None:
         """Let the detour go as it went before. Calls that are in the stub by then go on with its list if it is `valid`:
@@ -87,13 +61,10 @@ class Stub:
         """
         if self.on:
             self.on = False
-            self._write_head(self.head)
+            self.detour.write_head(self.head)
             patching.sync()
         if self._list not in valid:
             self._set_list(tracer().table.lists.get((), False))
-
-    def _write_head(self, head: bytes) -> None:
-        patching.write(self.detour.page, self.detour.address + ENTRY, head)
 
     def _set_list(self, record: ListRecord) -> None:
         self._list = record

@@ -6,7 +6,8 @@ import errno
 
 from kprobes import blacklist, switch
 from kprobes.aggregate import Aggregate
-from kprobes.registration import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe, registered_probes
+from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
+from kprobes.registration import registered_probes
 
 _YES, _NO = frozenset("yYtT1"), frozenset("nNfF0")
 

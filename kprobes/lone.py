@@ -1,4 +1,5 @@
-"""Kprobes and kretprobes that are alone on an ftrace location: an ftrace_ops of their own, on the fast trampolines.
+"""Kprobes and kretprobes that are alone on a function: on an ftrace location an ftrace_ops of their own, on the fast
+trampolines; at a jump (kprobes.fast_returns) the list of a kretprobe, on the same.
 
 A probe with native handlers gets a native half (ftrace.probe) when it is registered, and is armed by it for as long as it has
 the place to itself; with others it goes the general way (kprobes.ftrace_site). The instances of a kretprobe are nodes of the
@@ -9,22 +10,22 @@ flight have come.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ftrace import ops as ftrace
 from ftrace.handlers import entry_kind, exit_kind
-from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, POOL_SHARED, STOPPED
+from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, POOL_SHARED, STOPPED, UNLOCKED
+from ftrace.lists import ListRecord
 from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
 from ftrace.probe import NativeProbe
+from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from kprobes import handlers
 from kprobes.hit.records import Instance
 from kprobes.hit.runtime import kprobe_runtime
-
-if TYPE_CHECKING:
-    from kprobes.registration import kprobe
-    from kprobes.returns import kretprobe
 
 MOST_DATA = 64
 """Bytes of a kretprobe's data that a node has room for."""
@@ -122,48 +123,71 @@ class LoneOps:
             tracing.table.lists.flags_changed(self.probe)
 
 
+class FastReturn:
+    """The probe in ftrace's shape of a kretprobe whose native half is `rp`, and the list of it alone.
+
+    `values`: the other fields of that probe, see kretprobe_values. Raises OSError as LoneProbe does.
+    """
+
+    def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
+        self.probe = LoneProbe(rp, action=ctypes.addressof(rp), **{**values, "kind": values["kind"] | UNLOCKED})
+        self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
+
+    def stop(self) -> None:
+        """No handler from now on, for calls that have not returned either (KP-84)."""
+        self.probe.stop()
+        self.list.choose_trampolines(runtime())
+
+    def is_idle(self) -> bool:
+        """Whether no call is under way that came in with its list."""
+        return not runtime().image.call("is_pinned", self.list.address)
+
+    def free(self) -> None:
+        """Give the line of counters back."""
+        self.probe.let_go()
+
+
 def _ops(keep: Any, **values: Any) -> LoneOps | None:
     with contextlib.suppress(OSError):
         return LoneOps(LoneProbe(keep, **values))
     return None
 
 
-def ops_of_kprobe(p: kprobe) -> LoneOps | None:
-    """For a kprobe on an ftrace location; None if its handlers are not such."""
-    if not handlers.keeps_registers(p.pre_handler) or p.post_handler is not None or p.fault_handler is not None:
+def ops_of_kprobe(pre_handler: Any, native: int, keep: Any) -> LoneOps | None:
+    """For a kprobe on an ftrace location with no other handler; None if that is not such. `native`: address of its half."""
+    if not handlers.keeps_registers(pre_handler):
         return None
-    regs = entry_kind(handlers.registers(p.pre_handler, handlers.PRE))
-    if regs and p.pre_handler.returns_a_value:
+    regs = entry_kind(handlers.registers(pre_handler, handlers.PRE))
+    if regs and pre_handler.returns_a_value:
         regs = ENTRY_REGS  # the trampolines for others do not look where ip is left
     entry = kprobe_runtime().image.address("kprobe_lone_regs" if regs else "kprobe_lone")
-    return _ops((p.native, p.codes), kind=KPROBE | HAS_ENTRY | regs, entry=entry, action=p.native_address)
+    return _ops(keep, kind=KPROBE | HAS_ENTRY | regs, entry=entry, action=native)
 
 
-def ops_of_kretprobe(rp: kretprobe, address: int, native: int, keep: Any) -> LoneOps | None:
-    """For a kretprobe on the one at `address`, whose native half is at `native`."""
+def ops_of_kretprobe(values: Mapping[str, Any], address: int, native: int, keep: Any) -> LoneOps | None:
+    """For a kretprobe on the one at `address`, whose native half is at `native`; `values`: see kretprobe_values."""
     location = tracer().table.location(address)
     if location is None or location.block.unhookable >> location.position & 1:
         return None
-    values = kretprobe_values(rp)
-    return _ops(keep, action=native, **values) if values is not None else None
+    return _ops(keep, action=native, **values)
 
 
-def kretprobe_values(rp: kretprobe) -> dict[str, Any] | None:
+def kretprobe_values(entry_handler: Any, handler: Any, data_size: int, maxactive: int) -> dict[str, Any] | None:
     """Fields of the native half of a kretprobe with native handlers and not too much data; None for others."""
-    given = [handler for handler in (rp.entry_handler, rp.handler) if handler is not None]
-    if rp.data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):
+    given = [one for one in (entry_handler, handler) if one is not None]
+    if data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):
         return None
-    at_entry = entry_kind(handlers.registers(rp.entry_handler, handlers.ENTRY))
-    at_return = exit_kind(handlers.registers(rp.handler, handlers.RETURN))
-    bare = rp.entry_handler is None and not any(handler.uses(0) for handler in given)
+    at_entry = entry_kind(handlers.registers(entry_handler, handlers.ENTRY))
+    at_return = exit_kind(handlers.registers(handler, handlers.RETURN))
+    bare = entry_handler is None and not any(one.uses(0) for one in given)
     entry = "kretprobe_lone_bare" if bare else "kretprobe_lone_regs" if at_entry else "kretprobe_lone"
-    exit_ = "kretprobe_lone_return" if rp.handler is not None else "kretprobe_lone_no_return"
+    exit_ = "kretprobe_lone_return" if handler is not None else "kretprobe_lone_no_return"
     image = kprobe_runtime().image
     return {
         "kind": KPROBE | HAS_ENTRY | HAS_EXIT | at_entry | at_return,
         "entry": image.address(entry),
         "exit": image.address(exit_),
-        "data_size": max(rp.data_size + 7 & -8, 8),
-        "pool_unclaimed": rp.maxactive,
-        "nr_nodes": rp.maxactive,
+        "data_size": max(data_size + 7 & -8, 8),
+        "pool_unclaimed": maxactive,
+        "nr_nodes": maxactive,
     }

@@ -17,7 +17,6 @@ from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
 from kprobes import blacklist, crash_words, handlers, lone, placing
 from kprobes import registration as probes
-from kprobes.fast_returns import FastReturn
 from kprobes.handlers import ENTRY, RETURN, Code
 from kprobes.hit.records import (
     PRE_FOREIGN,
@@ -29,8 +28,9 @@ from kprobes.hit.records import (
     Kretprobe,
 )
 from kprobes.hit.runtime import kprobe_runtime
+from kprobes.lone import FastReturn
 from kprobes.patching import kprobe_mutex
-from kprobes.registration import kprobe
+from kprobes.probe import kprobe
 
 KRETPROBE_MAX_DATA_SIZE = 4096
 _INDEX = 0xFFFF_FFFF
@@ -164,10 +164,11 @@ class kretprobe:
         kp, native = self.kp, self._native
         assert kp.addr
         kp.lone = kp.fast_return = None
-        if on_ftrace:
+        values = lone.kretprobe_values(self.entry_handler, self.handler, self.data_size, self.maxactive)
+        if values is not None and on_ftrace:
             keep = (native, self._codes, kp.native)
-            kp.lone = lone.ops_of_kretprobe(self, kp.addr, ctypes.addressof(native), keep)
-        elif (values := lone.kretprobe_values(self)) is not None:
+            kp.lone = lone.ops_of_kretprobe(values, kp.addr, ctypes.addressof(native), keep)
+        elif values is not None:
             with contextlib.suppress(OSError):  # there are too many
                 kp.fast_return = FastReturn(native, values)
         made = kp.lone or kp.fast_return

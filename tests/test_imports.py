@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,14 @@ def test_imports_point_from_fprobe_to_sandbox(package):
         if path.is_relative_to(ROOT / package) and _imported(path) & above
     }
     assert wrong == set()
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_no_public_name_is_that_of_a_module(package):
+    # Importing a.b binds b in a: whatever else has that name there would be hidden.
+    modules = {path.stem for path in (ROOT / package).glob("*.py")}
+    public = getattr(importlib.import_module(package), "__all__", ())
+    assert modules & set(public) == set()
 
 
 def test_lazy_homes_point_the_same_way():

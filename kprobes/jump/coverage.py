@@ -30,7 +30,8 @@ from kprobes.jump.landings import Gaps
 from kprobes.jump.puns import Window, borrowed, wider_windows, windows
 from kprobes.jump.safety import Function, absorbable, kernel_refusal, own_refusal
 from kprobes.patching import patching
-from kprobes.registration import kprobe, register_kprobe
+from kprobes.probe import kprobe
+from kprobes.registration import register_kprobe
 from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import Instruction, decode
 from kprobes.x86_64.relocate import JMP32_SIZE

@@ -10,7 +10,7 @@ import ctypes
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes import fast_returns, patching
@@ -18,12 +18,13 @@ from kprobes.aggregate import aggregates
 from kprobes.functions import function_at
 from kprobes.hit.records import ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
+from kprobes.jump.detours import Detour
 from kprobes.jump.landings import MOST_PAGES, LandingRoom
 from kprobes.jump.puns import Window, borrowed, jump_bytes, wider_windows, windows
 from kprobes.jump.safety import Function, Refusal, absorbable, own_refusal
 from kprobes.return_stubs import call_through, hooked_point
 from kprobes.unwinding import DetourFrames
-from kprobes.x86_64.optimized_detour import ENTRY, detour_code
+from kprobes.x86_64.optimized_detour import detour_code
 from kprobes.x86_64.relocate import JMP32_SIZE
 from sandbox import memory
 from sandbox.perfmap import perf_map
@@ -48,15 +49,6 @@ Read = Callable[[int, int], bytes]
 def live_text(address: int, size: int) -> bytes:
     """What is there at this moment."""
     return ctypes.string_at(address, size)
-
-
-class Detour(NamedTuple):
-    """A detour's page and address, where its copies of the instructions are, and the offsets of those from the first."""
-
-    page: TextMapping
-    address: int
-    copies: Sequence[int]
-    offsets: Sequence[int]
 
 
 class Jump:
@@ -107,7 +99,7 @@ class Jump:
             call_through(self.place, self.copy)
         routine = self._room.routine(self.place, self._function)
         for detour in self._detours.values():
-            self._room.set_routine(detour, routine)
+            detour.set_routine(routine)
         fast_returns.update(self.place, self._detours.values())
 
     # -- where it goes ------------------------------------------------------------------------------------------
@@ -128,7 +120,7 @@ class Jump:
         self.code, self._borrowed, self.inner = b"", b"", ()
         length = self._insn.length
         if length >= JMP32_SIZE:
-            self._set(Window(0, 0, 0), self._detours[0].address + ENTRY, length, read)
+            self._set(Window(0, 0, 0), self._detours[0].entry, length, read)
             return None
         return self._pun(read) or None
 
@@ -181,7 +173,7 @@ class Jump:
 
     def _land(self, choices: Sequence[Window], own: int, read: Read) -> bool:
         absorbed = choices[0].absorbed if choices else 0
-        target = self._detours[absorbed].address + ENTRY
+        target = self._detours[absorbed].entry
         for window in choices:
             for landing, to in self._landings:
                 if to == target and window.low <= landing < window.high:
@@ -285,11 +277,6 @@ class JumpRoom:
         if hooked_point(place):
             return kprobe_runtime().image.address(f"{name}_return")
         return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
-
-    def set_routine(self, detour: Detour, routine: int) -> None:
-        """One aligned word, which a hit reads at once."""
-        if ctypes.c_uint64.from_address(detour.address).value != routine:
-            patching.write(detour.page, detour.address, routine.to_bytes(8, "little"))
 
     def _lead_inside(self, insn: Instruction, copy: int) -> None:
         """A breakpoint at an absorbed instruction leads to its copy, which faults in its name."""

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kprobes.registration import kprobe, register_kprobe, unregister_kprobe
+from kprobes.probe import kprobe
+from kprobes.registration import register_kprobe, unregister_kprobe
 from sandbox import sample_program
 
 

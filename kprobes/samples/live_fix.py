@@ -12,7 +12,8 @@ import sys
 from typing import Any
 
 import sandbox
-from kprobes.registration import KPROBE_FLAG_DISABLED, enable_kprobe, kprobe, register_kprobe, unregister_kprobe
+from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
+from kprobes.registration import enable_kprobe, register_kprobe, unregister_kprobe
 from kprobes.x86_64.instruction import decode
 
 PROGRAM = """

@@ -1,0 +1,36 @@
+"""A detour that has been written: where its parts are, and what of it is rewritten while threads run through it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kprobes import patching
+from kprobes.x86_64.optimized_detour import ENTRY
+
+if TYPE_CHECKING:
+    from sandbox.memory import TextMapping
+
+
+class Detour(NamedTuple):
+    """A detour's page and address, where its copies of the instructions are, and the offsets of those from the first."""
+
+    page: TextMapping
+    address: int
+    copies: Sequence[int]
+    offsets: Sequence[int]
+
+    @property
+    def entry(self) -> int:
+        """Where the jump leads."""
+        return self.address + ENTRY
+
+    def write_head(self, head: bytes) -> None:
+        """Replace the first instruction. Within `patching()`."""
+        patching.write(self.page, self.entry, head)
+
+    def set_routine(self, routine: int) -> None:
+        """Let it call the routine at this address: one aligned word, which a hit reads at once. Within `patching()`."""
+        if ctypes.c_uint64.from_address(self.address).value != routine:
+            patching.write(self.page, self.address, routine.to_bytes(8, "little"))

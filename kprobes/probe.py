@@ -1,0 +1,215 @@
+"""A probe on an instruction: what its owner says of it, how it stands, and its native half (KP-1, KP-2, KP-45)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ftrace.python_handler import HandlerErrors
+from kprobes import crash_words, handlers, lone
+from kprobes.handlers import FAULT, POST, PRE, Code
+from kprobes.hit.records import (
+    FAULT_FOREIGN,
+    FAULT_PYTHON,
+    OFF,
+    POST_FOREIGN,
+    POST_PYTHON,
+    PRE_FOREIGN,
+    PRE_PLAIN,
+    PRE_PYTHON,
+    RETURN,
+    Child,
+    Kretprobe,
+)
+from kprobes.lone import FastReturn, LoneOps
+
+if TYPE_CHECKING:
+    from kprobes.aggregate import Aggregate
+
+KPROBE_FLAG_GONE = 1
+KPROBE_FLAG_DISABLED = 2
+KPROBE_FLAG_OPTIMIZED = 4
+KPROBE_FLAG_FTRACE = 8
+KPROBE_FLAG_ON_FUNC_ENTRY = 16
+_OFF_FLAGS = KPROBE_FLAG_GONE | KPROBE_FLAG_DISABLED
+
+
+class kprobe:
+    """A probe on an instruction (KP-1).
+
+    Where: `symbol_name` and `offset`, or `addr` (and `offset`), in bytes. `symbol_name` is a function of a module
+    ('vfs_read', 'demo:vfs_read') or of a library ('libz:deflate'). pre_handler(p, regs) -> int runs before the
+    instruction; non-zero: it is not executed, and the thread goes on at regs.ip. post_handler(p, regs, flags) runs after
+    it. fault_handler(p, regs, trapnr) -> int runs when the instruction faults, and, if it is not Python, when a handler of
+    this probe does; non-zero: handled, the thread goes on with regs (KP-90). Each may be None, a Python callable, a C
+    function pointer, or a native function. `flags`: KPROBE_FLAG_DISABLED.
+    `python_unsafe`: a Python handler may be in the C library, the dynamic loader or the interpreter, and may hang there.
+    """
+
+    def __init__(
+        self,
+        *,
+        symbol_name: str | None = None,
+        offset: int = 0,
+        addr: int | None = None,
+        pre_handler: Any = None,
+        post_handler: Any = None,
+        fault_handler: Any = None,
+        flags: int = 0,
+        python_unsafe: bool = False,
+    ) -> None:
+        self.symbol_name = symbol_name
+        self.offset = offset
+        self.addr = addr
+        self.pre_handler = pre_handler
+        self.post_handler = post_handler
+        self.fault_handler = fault_handler
+        self.errors = HandlerErrors()
+        """What Python handlers have raised."""
+        self.native: Any = Child.ctypes()
+        """Its native half, which stays until the next registration."""
+        self.aggregate: Aggregate | None = None
+        """The place that it is on (kprobes.registration)."""
+        self.foreign = False
+        """Whether a handler is no native function."""
+        self.asks_of_faults = 0
+        """1: it has a fault_handler; 2: one that is no native function."""
+        self._flags = flags
+        self.codes: tuple[Code, ...] = ()
+        """Its handlers' code, and what keeps it alive."""
+        self._return_probe = 0
+        self.prepare_fast: Callable[[bool], None] | None = None
+        """What a kretprobe's has in place of `_prepare_fast`."""
+        self.fast_return: FastReturn | None = None
+        """Of a kretprobe whose handlers allow it."""
+        self.lone: LoneOps | None = None
+        """What arms it while it is alone on an ftrace location, if its handlers are of that kind."""
+        self.python_unsafe = python_unsafe
+        self.calls_python = False
+        """Whether a handler is a Python callable."""
+
+    def make_return_probe(self, native: int, foreign: bool, calls_python: bool) -> None:
+        """Let it be the probe of a kretprobe, whose native half is at `native`, and whose handlers are such."""
+        self._return_probe, self.foreign, self.calls_python = native, foreign, calls_python
+
+    @property
+    def is_return_probe(self) -> bool:
+        """Whether it belongs to a kretprobe."""
+        return bool(self._return_probe)
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    @property
+    def flags(self) -> int:
+        """KPROBE_FLAG_*."""
+        return self._flags
+
+    @flags.setter
+    def flags(self, value: int) -> None:
+        self._flags = value
+        self.native.flags = self.native.flags & ~OFF | (OFF if value & _OFF_FLAGS else 0)
+
+    @property
+    def is_off(self) -> bool:
+        """kprobe_disabled(): disabled, or gone with its code (KP-2)."""
+        return bool(self._flags & _OFF_FLAGS)
+
+    @property
+    def registered(self) -> bool:
+        """Whether it is on a place."""
+        return self.aggregate is not None
+
+    @property
+    def native_address(self) -> int:
+        """Where its native half is: the `p` of native and C handlers."""
+        return ctypes.addressof(self.native)
+
+    @property
+    def nmissed(self) -> int:
+        """How often a hit has called nobody since the registration (KP-45)."""
+        return int(self.native.nmissed)
+
+    @property
+    def opcode(self) -> int:
+        """The first byte of the instruction that it is on."""
+        place = self.aggregate
+        return place.original[0] if place else 0
+
+    @property
+    def ainsn(self) -> bytes:
+        """The instruction that it is on, as it was."""
+        place = self.aggregate
+        return place.original if place else b""
+
+    # -- its native half ----------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Let the native half say what it is to say at `addr`. Raises TypeError naming what cannot be a handler."""
+        child = self.native
+        child.address, child.flags = self.addr, OFF if self.is_off else 0
+        if self._return_probe:
+            child.kind, child.rp = RETURN, self._return_probe
+            Kretprobe.ctypes.from_address(self._return_probe).child = self.native_address
+        else:
+            self._resolve()
+
+    def _resolve(self) -> None:
+        self.errors = HandlerErrors()
+        child, report = self.native, self.errors.report
+        pre = handlers.resolve(self.pre_handler, PRE, self, report, _pre_of)
+        post = handlers.resolve(self.post_handler, POST, self, report, _post_of)
+        fault = handlers.resolve(self.fault_handler, FAULT, self, report, _fault_of)
+        child.pre, child.post, child.fault = pre.address, post.address, fault.address
+        child.pre_cookie, child.post_cookie, child.fault_cookie = (
+            code.cookie or self.native_address for code in (pre, post, fault)
+        )
+        child.kind = PRE_FOREIGN * pre.foreign | PRE_PYTHON * pre.python
+        child.kind |= PRE_PLAIN * handlers.is_plain(self.pre_handler)
+        child.kind |= POST_FOREIGN * post.foreign | POST_PYTHON * post.python
+        child.kind |= FAULT_FOREIGN * fault.foreign | FAULT_PYTHON * fault.python
+        child.pre_text, child.post_text = crash_words.of_handler(pre, PRE.name), crash_words.of_handler(post, POST.name)
+        child.fault_text = crash_words.of_handler(fault, FAULT.name)
+        self.foreign, self.calls_python = pre.foreign or post.foreign, pre.python or post.python
+        self.asks_of_faults = 2 if fault.foreign else int(bool(fault.address))
+        self.codes = (pre, post, fault)
+
+    # -- the fast way -------------------------------------------------------------------------------------------
+
+    def join_fast(self, on_ftrace: bool) -> None:
+        """Before it is put on its place: what lets its hits go the fast way there."""
+        (self.prepare_fast or self._prepare_fast)(on_ftrace)
+
+    def _prepare_fast(self, on_ftrace: bool) -> None:
+        self.lone = None
+        if on_ftrace and self.post_handler is None and self.fault_handler is None:
+            self.lone = lone.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
+
+    def leave_fast(self) -> None:
+        """It has left its place, or was not put on it."""
+        if self.lone is not None:
+            self.lone.probe.let_go()
+        if self.fast_return is not None:
+            self.fast_return.free()
+        self.lone = self.fast_return = None
+
+
+def _pre_of(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def pre(p: Any, _ip: int, _ret_ip: int, regs: Any, _data: None) -> Any:
+        return handler(p, regs)
+
+    return pre
+
+
+def _post_of(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def post(p: Any, _ip: int, _ret_ip: int, regs: Any, _data: None) -> Any:
+        return handler(p, regs, 0)
+
+    return post
+
+
+def _fault_of(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def fault(p: Any, trapnr: int, _ret_ip: int, regs: Any, _data: None) -> Any:
+        return handler(p, regs, trapnr)
+
+    return fault
