@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-from typing import TYPE_CHECKING
 
 from ftrace.filters.function_probes import (
     FunctionProbeOps,
@@ -12,26 +11,19 @@ from ftrace.filters.function_probes import (
     unregister_ftrace_function_probe_func,
 )
 
-if TYPE_CHECKING:
-    from ftrace.filters.filter_file import FilterFile
-
 UNLIMITED = -1
 """What a counted command without a number is listed with."""
 _LARGEST = (1 << 64) - 1
 _NUMBER = re.compile(r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
-def probe_command(file: FilterFile, func: str, command: str, parameter: str | None) -> None:
+def probe_command(func: str, command: str, parameter: str | None) -> None:
     """`func:command[:count]`; with a leading `!` it is taken back: `!func:command` the one without a count,
     `!func:command:0` the one with a count.
 
-    Raises OSError: EINVAL on set_ftrace_notrace, for a count that is no number, and if there is nothing to add; ENODEV if
-    there is nothing to take back, and for a file that is not the one that ops share; ERANGE for a count beyond 64 bits.
+    Raises OSError: EINVAL for a count that is no number, and if there is nothing to add; ENODEV if there is nothing to take
+    back; ERANGE for a count beyond 64 bits.
     """
-    if not file.is_shared:
-        raise OSError(errno.ENODEV, f"the command {command!r} is for set_ftrace_filter, not for the filter of one ops")
-    if file.notrace:
-        raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}")
     probe_ops = FunctionProbeOps(command, f"ftrace_{command}", counted=parameter is not None)
     if func.startswith("!!"):
         raise OSError(errno.EINVAL, f"{func!r} is negated twice")

@@ -167,7 +167,16 @@ def _mod(file: FilterFile, func: str, _command: str, module: str | None) -> None
         file.select_of_module(func, module)
 
 
-_commands: dict[str, Command] = {"mod": _mod, "traceon": probe_command, "traceoff": probe_command}
+def _probe(file: FilterFile, func: str, command: str, parameter: str | None) -> None:
+    """`func:traceon[:count]` and the like: not in set_ftrace_notrace, and not in a file that ops do not share."""
+    if not file.is_shared:
+        raise OSError(errno.ENODEV, f"the command {command!r} is for set_ftrace_filter, not for the filter of one ops")
+    if file.notrace:
+        raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}")
+    probe_command(func, command, parameter)
+
+
+_commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _probe}
 
 
 def register_ftrace_command(name: str, command: Command) -> None:
