@@ -12,6 +12,15 @@ from sandbox.native import Unit
 from sandbox.perfmap import perf_map
 from sandbox.symbols import Symbol, symbol_table
 
+_process = ctypes.CDLL(None)
+
+
+def _process_has(name: str) -> bool:
+    """Whether code that is linked can refer to `name`. What is not found LLVM takes to be at 0, and says nothing."""
+    from llvmlite import binding
+
+    return hasattr(_process, name) or binding.address_of_symbol(name) is not None
+
 
 class Linked:
     """What the process has of an image, apart from the object that Python sees."""
@@ -37,7 +46,10 @@ class NativeImage:
 
     @classmethod
     def of(cls, unit: Unit) -> NativeImage:
-        """Compile a unit, or take its object from the cache, and link it."""
+        """Compile a unit, or take its object from the cache, and link it.
+
+        Raises LookupError if it refers to a symbol that the process does not have.
+        """
         from sandbox.native.compile import compile_unit
 
         return cls(unit.name, compile_unit(unit, cache=default_cache()))
@@ -79,8 +91,10 @@ class NativeImage:
         strings = file.strings(table)
         found = {}
         for entry in file.symbols(table):
-            if entry.info >> 4 and entry.section:
-                name = elf.string_at(strings, entry.name_offset)
+            name, binding = elf.string_at(strings, entry.name_offset), entry.info >> 4
+            if binding == elf.STB_GLOBAL and not entry.section and not _process_has(name):
+                raise LookupError(f"{self.name} refers to {name}, which this process does not have")
+            if binding and entry.section:
                 found[name] = self._engine.get_function_address(name) or self._engine.get_global_value_address(name)
         return found
 

@@ -1,6 +1,6 @@
 """From native code into a Python handler: the GIL, the arguments, the pending exception, the result.
 
-The one place of the native side that knows CPython. Symbols are the interpreter's own; all are in its stable ABI.
+The one place of the native side that knows CPython. Symbols are the interpreter's own; Python 3.10 and all since have them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ set_interrupt = extern("PyErr_SetInterrupt", fn[void])
 int_from = extern("PyLong_FromUnsignedLongLong", fn[Object, u64])
 int_as = extern("PyLong_AsLong", fn[i64, Object])
 memory_view = extern("PyMemoryView_FromMemory", fn[Object, u64, i64, i32])
-vectorcall = extern("PyObject_Vectorcall", fn[Object, Object, ptr[Object], u64, Object])
+vectorcall = extern("PyObject_VectorcallDict", fn[Object, Object, ptr[Object], u64, Object])
 incref = extern("Py_IncRef", fn[void, Object])
 decref = extern("Py_DecRef", fn[void, Object])
 

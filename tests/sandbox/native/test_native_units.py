@@ -153,6 +153,21 @@ def test_a_unit_may_have_parts_in_llvm_ir() -> None:
     assert image.call("factorial", 4) == 24
 
 
+LACKING = """
+lacking = extern("no_such_function_anywhere", fn[u64, u64])
+
+@native
+def entry(a: u64) -> u64:
+    return lacking(a) if a != 0 else 0
+"""
+
+
+def test_an_image_that_refers_to_what_nobody_has_is_not_linked() -> None:
+    unit = Unit("test", [define(LACKING)["entry"]])
+    with pytest.raises(LookupError, match="test refers to no_such_function_anywhere"):
+        NativeImage.of(unit)
+
+
 NAMES = """
 @struct
 class Größe:
