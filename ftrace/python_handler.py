@@ -50,10 +50,11 @@ def _image() -> NativeImage:
 @cache
 def _made() -> NativeImage:
     _check_interpreter()
-    from ftrace.hit import python_call
+    from ftrace.hit import python_call, thread_states
 
-    image = NativeImage.of(Unit("fprobe-python", [python_call.python_call]))
+    image = NativeImage.of(Unit("fprobe-python", [python_call.python_call, thread_states.hold_off_states]))
     image.publish()
+    fork.closely_around(_Forks(image))
     atexit.register(_switch_off, image)
     return image
 
@@ -61,6 +62,23 @@ def _made() -> NativeImage:
 def _switch_off(image: NativeImage) -> None:
     """The interpreter is about to end: from now on Python handlers are passed over."""
     image.variable("python_switched_off").value = 1
+
+
+class _Forks:
+    """No thread is in the midst of getting a thread state when the process is copied (ftrace.hit.thread_states)."""
+
+    def __init__(self, image: NativeImage) -> None:
+        self._image = image
+
+    def before(self) -> None:
+        self._image.call_and_wait("hold_off_states")
+
+    def after_in_parent(self) -> None:
+        self._image.variable("thread_states_held_off").value -= 1
+
+    def after_in_child(self) -> None:
+        self._image.variable("thread_states_coming").value = 0  # none is left that could be
+        self.after_in_parent()
 
 
 def _check_interpreter() -> None:

@@ -11,12 +11,14 @@ import contextlib
 import os
 from bisect import insort
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from sandbox.memory import live_mappings, register_membarrier, text_mutex
 
 _pipes: list[tuple[int, int]] = []
 """The pipe of the fork under way; a list because a handler of somebody else's may fork as well."""
+_around: list[tuple[Close, ...]] = []
+"""What has been told of the fork under way, and so has to be told of its end."""
 
 
 _held: list[tuple[int, Any]] = []
@@ -43,12 +45,38 @@ def _give() -> None:
         lock.release()
 
 
+class Close(Protocol):
+    """What has to be done closely around every fork."""
+
+    def before(self) -> None:
+        """Called with all locks held; other threads may run Python meanwhile."""
+
+    def after_in_parent(self) -> None:
+        """Called before anything is waited for."""
+
+    def after_in_child(self) -> None:
+        """The same, in the child."""
+
+
+_close: list[Close] = []
+
+
+def closely_around(what: Close) -> None:
+    """From now on, of all that `install` does before a fork `what` comes last, and of all that it does afterwards first."""
+    _close.append(what)
+
+
 def _before() -> None:
     _take()
     _pipes.append(os.pipe())
+    _around.append(tuple(_close))
+    for what in _around[-1]:
+        what.before()
 
 
 def _in_parent() -> None:
+    for what in _around.pop():
+        what.after_in_parent()
     receive, send = _pipes.pop()
     os.close(send)
     with contextlib.suppress(OSError):
@@ -58,6 +86,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    for what in _around.pop():
+        what.after_in_child()
     receive, send = _pipes.pop()
     register_membarrier.cache_clear()
     register_membarrier()

@@ -1,12 +1,14 @@
 """From native code into a Python handler: the GIL, the arguments, the pending exception, the result.
 
-The one place of the native side that knows CPython. Symbols are the interpreter's own; Python 3.10 and all since have them.
+With ftrace.hit.thread_states the one place of the native side that knows CPython. Symbols are the interpreter's own; Python
+3.10 and all since have them.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
+from ftrace.hit.thread_states import enter_interpreter
 from sandbox.native import (
     Structure,
     addressof,
@@ -30,7 +32,6 @@ from sandbox.native import (
 Object: TypeAlias = ptr[u8]
 _PyBUF_WRITE = 0x200
 
-gil_ensure = extern("PyGILState_Ensure", fn[i32])
 gil_release = extern("PyGILState_Release", fn[void, i32])
 error_fetch = extern("PyErr_Fetch", fn[void, ptr[Object], ptr[Object], ptr[Object]])
 error_restore = extern("PyErr_Restore", fn[void, Object, Object, Object])
@@ -150,7 +151,7 @@ def python_call(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data:
     """Run a Python handler. An exception that was pending before is pending again afterwards."""
     if load(addressof(switched_off), "acquire") != 0:
         return 0
-    gil = gil_ensure()
+    gil = enter_interpreter()
     pending: array[Object, 3] = zeroed
     error_fetch(addressof(pending[0]), addressof(pending[1]), addressof(pending[2]))
     value: i32 = 0
