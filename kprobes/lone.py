@@ -130,7 +130,7 @@ class FastReturn:
     """
 
     def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
-        self.probe = LoneProbe(rp, action=ctypes.addressof(rp), **{**values, "kind": values["kind"] | UNLOCKED})
+        self.probe = LoneProbe(rp, action=ctypes.addressof(rp), **values)
         self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
 
     def stop(self) -> None:
@@ -172,19 +172,25 @@ def ops_of_kretprobe(values: Mapping[str, Any], address: int, native: int, keep:
     return _ops(keep, action=native, **values)
 
 
-def kretprobe_values(entry_handler: Any, handler: Any, data_size: int, maxactive: int) -> dict[str, Any] | None:
-    """Fields of the native half of a kretprobe with native handlers and not too much data; None for others."""
+def kretprobe_values(
+    entry_handler: Any, handler: Any, data_size: int, maxactive: int, on_ftrace: bool
+) -> dict[str, Any] | None:
+    """Fields of the native half of a kretprobe with native handlers and not too much data; None for others.
+
+    On an ftrace location its entries take the recursion lock (KP-52), elsewhere they do not.
+    """
     given = [one for one in (entry_handler, handler) if one is not None]
     if data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):
         return None
     at_entry = entry_kind(handlers.registers(entry_handler, handlers.ENTRY))
     at_return = exit_kind(handlers.registers(handler, handlers.RETURN))
     bare = entry_handler is None and not any(one.uses(0) for one in given)
-    entry = "kretprobe_lone_bare" if bare else "kretprobe_lone_regs" if at_entry else "kretprobe_lone"
+    entry = "kretprobe_lone" if on_ftrace else "kretprobe_unlocked"
+    entry = "kretprobe_lone_bare" if bare else f"{entry}_regs" if at_entry else entry
     exit_ = "kretprobe_lone_return" if handler is not None else "kretprobe_lone_no_return"
     image = kprobe_runtime().image
     return {
-        "kind": KPROBE | HAS_ENTRY | HAS_EXIT | at_entry | at_return,
+        "kind": KPROBE | HAS_ENTRY | HAS_EXIT | at_entry | at_return | UNLOCKED * (not on_ftrace),
         "entry": image.address(entry),
         "exit": image.address(exit_),
         "data_size": max(data_size + 7 & -8, 8),

@@ -164,7 +164,7 @@ class kretprobe:
         kp, native = self.kp, self._native
         assert kp.addr
         kp.lone = kp.fast_return = None
-        values = lone.kretprobe_values(self.entry_handler, self.handler, self.data_size, self.maxactive)
+        values = lone.kretprobe_values(self.entry_handler, self.handler, self.data_size, self.maxactive, on_ftrace)
         if values is not None and on_ftrace:
             keep = (native, self._codes, kp.native)
             kp.lone = lone.ops_of_kretprobe(values, kp.addr, ctypes.addressof(native), keep)

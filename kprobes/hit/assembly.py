@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit.assembly import common
 from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import Probe
-from ftrace.hit.recursion import INSIDE
+from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.hit.running import IN_STUB, NO_PREEMPTION, NOT_INSIDE
 from kprobes.x86_64 import detour, lone_handlers, optimized_detour
@@ -25,6 +25,7 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         **common(task_offset, area),
         "REGS_FLAGS": pt_regs.offset("flags"), "REGS_ORIG": pt_regs.offset("orig_ax"), "REGS_BX": pt_regs.offset("bx"),
         "ADDRESS": Record.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
+        "FAST": FAST, "FAST_UNLOCKED": FAST & ~FTRACE_NORMAL,
         "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
         "FRAME": Task.offset("kprobe_frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,
         "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),

@@ -5,6 +5,8 @@ Called as any native handler of a probe list (ftrace.x86_64.trampolines), under 
     rdi = Probe, whose `action` is the Child or Kretprobe   rsi = ip   rdx = the parent   rcx = pt_regs (the *_regs ones only)
     r8 = data of the return node, or 0 if there is none     returns eax = 0 to go on, else to cancel the return
 
+The kretprobe_unlocked ones are for those that are on no ftrace location (kprobes.fast_returns).
+
 Every register but r11 and, at an entry, rax is kept, and so do the user's handlers (preserve_most), which are called with
 rdi = the Child or the instance and rsi = pt_regs. An instance lies in front of its data: it is the node, or, on a function
 where others have probes too, entry data in front of the data.
@@ -29,6 +31,16 @@ _FINISH = """    mov %fs:$TASK, %r11
     movq $$0, $FRAME(%r11)
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)"""
+# A fast trampoline holds ftrace's recursion lock, which is not for a kretprobe's return, nor for its entry on no ftrace location.
+# On a complete one nobody does, or the callback that the call is made from: that stays.
+_UNLOCK = """    cmpl $$$FAST, $REC(%r11)
+    jne 3f
+    movl $$$FAST_UNLOCKED, $REC(%r11)
+3:"""
+_LOCK = """    cmpl $$$FAST_UNLOCKED, $REC(%r11)
+    jne 3f
+    movl $$$FAST, $REC(%r11)
+3:"""
 _RUNS = """8:  # a kprobe is running, unless its handlers have been left
     call kprobe_lone_runs
     je 0b"""
@@ -215,6 +227,7 @@ kretprobe_lone_return:
     push %rsi
     mov $ACTION(%rdi), %rsi
     mov %fs:$TASK, %r11
+$unlock
     mov $RP_CHILD(%rsi), %rdi
     mov %rdi, $KPROBE(%r11)
     mov %rdi, $KPROBE_CHILD(%r11)
@@ -229,6 +242,7 @@ kretprobe_lone_return:
 $finish
     movq $$0, $KPROBE_CHILD(%r11)
     decl $PREEMPT(%r11)
+$lock
     pop %rsi
     pop %rdi
     ret
@@ -252,7 +266,13 @@ _AFTER = "    pop $REGS_IP(%rcx)"
 def assembly(constants: Mapping[str, int | str]) -> str:
     """The routines; `constants` gives what the text names (kprobes.hit.assembly)."""
     shared = {"begin": _BEGIN, "running": _RUNNING, "finish": _FINISH, "misses": _MISSES, "runs": _RUNS}
-    entries = (("kretprobe_lone", "", ""), ("kretprobe_lone_regs", _BEFORE, _AFTER))
+    shared |= {"unlock": _UNLOCK, "lock": _LOCK}
+    entries = (
+        ("kretprobe_lone", "", ""),
+        ("kretprobe_lone_regs", _BEFORE, _AFTER),
+        ("kretprobe_unlocked", _UNLOCK, ""),
+        ("kretprobe_unlocked_regs", f"{_UNLOCK}\n{_BEFORE}", _AFTER),
+    )
     texts = [_with(text, shared) for text in (_RUNS_ROUTINE, _KPROBE, _BARE, _RETURN)]
     texts += [
         _with(_ENTRY, {**shared, "name": name, "before": before, "after": after}) for name, before, after in entries

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matrix import BETWEEN, INNER, OUTER, Kind, Seen
+from matrix import BETWEEN, BETWEEN_FPROBE, INNER, OUTER, Kind, Seen
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 PROGRAM = Path(__file__).with_name("matrix.py")
@@ -213,6 +213,7 @@ def expected(outer: Kind, inner: Kind, between: str) -> tuple[Seen, Seen]:
     acts: dict[str, Act] = {
         "nothing": within.call,
         "itself": again,
+        "fprobe": Function(thread, BETWEEN_FPROBE, within.call).call,
         "irq": lambda: thread.signal(in_irq),
         "signal": lambda: thread.signal(in_users_signal),
     }
