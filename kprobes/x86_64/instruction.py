@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from capstone import Cs
@@ -26,6 +26,8 @@ _REX_W, _REX_B = 8, 1
 class Encoding(enum.Enum):
     """How the opcode is written down. Only LEGACY opcodes mean what the kernel's tables say."""
 
+    __hash__ = object.__hash__  # an enumeration's own, which is slow, serves members that are equal and not the same
+
     LEGACY = enum.auto()
     VEX = enum.auto()
     EVEX = enum.auto()
@@ -34,6 +36,8 @@ class Encoding(enum.Enum):
 
 class Flow(enum.Enum):
     """Where execution goes on after the instruction."""
+
+    __hash__ = object.__hash__
 
     NEXT = "the next instruction"
     CALL = "a near call"
@@ -125,12 +129,12 @@ class Instruction(NamedTuple):
 
 
 @functools.cache
-def _decoder() -> Cs:
-    """The disassembler with details on."""
+def _decoder(detail: bool = True) -> Cs:
+    """The disassembler, with details on or (five times as quick) off."""
     import capstone
 
     machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    machine.detail = True
+    machine.detail = detail
     return machine
 
 
@@ -139,10 +143,13 @@ def decode(code: bytes, address: int) -> Instruction:
 
     Raises ValueError if the bytes are no instruction (also: too few of them).
     """
+    known = _known.get(code)
+    if known is not None:
+        return Instruction(address, *known[1:])
     for size in range(1, min(len(code), MAX_INSN_SIZE) + 1):
         known = _known.get(code[:size])
         if known is not None:
-            return known._replace(address=address)
+            return Instruction(address, *known[1:])
     return _decode(code, address)
 
 
@@ -152,34 +159,50 @@ _MOST_KNOWN = 1 << 12
 
 
 def _decode(code: bytes, address: int) -> Instruction:
-    decoded = next(_decoder().disasm(code[:MAX_INSN_SIZE], address, 1), None)
+    code = code[:MAX_INSN_SIZE]
+    decoded = next(_decoder(False).disasm_lite(code, address, 1), None)
     if decoded is None:
-        raise ValueError(f"the bytes {code[:MAX_INSN_SIZE].hex(' ')} at {address:#x} are no x86-64 instruction")
-    insn = _described(decoded, code[: decoded.size], address)
+        raise ValueError(f"the bytes {code.hex(' ')} at {address:#x} are no x86-64 instruction")
+    _address, size, mnemonic, op_str = decoded
+    insn = _described(code[:size], address, mnemonic, op_str)
     if insn.rip_target is None and insn.target is None and len(_known) < _MOST_KNOWN:
         _known[insn.code] = insn
     return insn
 
 
-def _described(decoded: Any, code: bytes, address: int) -> Instruction:
+def _described(code: bytes, address: int, mnemonic: str, op_str: str) -> Instruction:
     prefixes, rex, encoding, opcode_map, at = _opening(code)
     opcode = code[at]
-    modrm_at = decoded.modrm_offset
+    modrm_at = at + 1 if _has_modrm(code, encoding, opcode_map, opcode) else 0
     modrm = code[modrm_at] if modrm_at else None
-    displacement = decoded.disp_offset if modrm is not None and modrm & 0xC7 == 5 else 0
+    # The ModRM of a `mov` from or to a control register looks like that too, but nothing follows it.
+    displacement = modrm_at + 1 if modrm is not None and modrm & 0xC7 == 5 and modrm_at + 5 <= len(code) else 0
     flow = _flow(encoding, opcode_map, opcode, modrm)
     return Instruction(
-        address, code, decoded.mnemonic, decoded.op_str, prefixes, rex, encoding, opcode_map, opcode, modrm, modrm_at,
+        address, code, mnemonic, op_str, prefixes, rex, encoding, opcode_map, opcode, modrm, modrm_at,
         displacement, _rip_target(code, address, displacement, prefixes), flow, _target(code, address, flow),
     )  # fmt: skip
 
 
+_with_modrm: dict[tuple[Encoding, int, int], bool] = {}
+"""Whether an opcode of a map is followed by a ModRM byte, which goes for all instructions that are written with it."""
+
+
+def _has_modrm(code: bytes, encoding: Encoding, opcode_map: int, opcode: int) -> bool:
+    known = _with_modrm.get((encoding, opcode_map, opcode))
+    if known is None:
+        decoded = next(_decoder().disasm(code, 0, 1))
+        known = _with_modrm[encoding, opcode_map, opcode] = bool(decoded.modrm_offset)
+    return known
+
+
 def _opening(code: bytes) -> tuple[bytes, int, Encoding, int, int]:
-    """Prefixes, REX, encoding, opcode map, and the offset of the opcode."""
-    at = 0
-    while code[at] in _PREFIXES:
+    """Prefixes, REX, encoding, opcode map, and the offset of the opcode. A REX that is not in front of that is none."""
+    at = rex = 0
+    while (first := code[at]) in _PREFIXES or first & 0xF0 == 0x40:
+        rex = 0 if first in _PREFIXES else first
         at += 1
-    prefixes, first = code[:at], code[at]
+    prefixes = bytes(byte for byte in code[:at] if byte in _PREFIXES) if at else b""
     if first == 0xC5:
         return prefixes, 0, Encoding.VEX, 1, at + 2
     if first == 0xC4:
@@ -188,8 +211,6 @@ def _opening(code: bytes) -> tuple[bytes, int, Encoding, int, int]:
         return prefixes, 0, Encoding.EVEX, code[at + 1] & 7, at + 4
     if first == 0x8F and code[at + 1] & 0x38:
         return prefixes, 0, Encoding.XOP, code[at + 1] & 0x1F, at + 3
-    rex = first if first & 0xF0 == 0x40 else 0
-    at += bool(rex)
     if code[at] != 0x0F:
         return prefixes, rex, Encoding.LEGACY, 0, at
     if code[at + 1] in (0x38, 0x3A):
@@ -233,7 +254,7 @@ def _rip_target(code: bytes, address: int, displacement: int, prefixes: bytes) -
 
 def _target(code: bytes, address: int, flow: Flow) -> int | None:
     """A direct branch ends in its displacement, of one byte in the short forms and of four in the others."""
-    if flow not in DIRECT and flow is not Flow.TRANSACTION:
+    if flow is Flow.NEXT or (flow not in DIRECT and flow is not Flow.TRANSACTION):
         return None
     size = 1 if _is_short(code) else 4
     return (address + len(code) + int.from_bytes(code[-size:], "little", signed=True)) % (1 << 64)

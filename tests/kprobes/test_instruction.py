@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from kprobes.x86_64.instruction import Encoding, Flow, decode
+from kprobes.x86_64.instruction import Encoding, Flow, _decoder, decode
 from kprobes.x86_64.operand import MemoryOperand, Segment, memory_operand
 
 AT = 0x40_0000
@@ -49,6 +51,8 @@ def test_an_opcode_is_read_behind_its_prefixes(code, length, encoding, opcode_ma
         ("ff d0", Flow.INDIRECT_CALL, None),
         ("ff 25 00 00 00 00", Flow.INDIRECT_JUMP, None),
         ("3e ff e0", Flow.INDIRECT_JUMP, None),
+        ("48 2e e8 10 00 00 00", Flow.CALL, AT + 0x17),
+        ("41 48 e8 10 00 00 00", Flow.CALL, AT + 0x17),
         ("f3 c3", Flow.RETURN, None),
         ("48 cb", Flow.FAR_RETURN, None),
         ("48 cf", Flow.FAR, None),
@@ -123,3 +127,37 @@ def test_the_operand_of_a_branch_through_memory(code, operand):
 def test_what_is_no_instruction_is_refused(code):
     with pytest.raises(ValueError, match="no x86-64 instruction"):
         decode(code, AT)
+
+
+@pytest.mark.parametrize(
+    ("code", "prefixes", "rex", "opcode", "modrm"),
+    [
+        ("48 8b 05 00 00 00 00", "", 0x48, 0x8B, 0x05),
+        ("66 41 4d 83 9f df e8 da 79 2b", "66", 0x4D, 0x83, 0x9F),
+        ("48 f3 c7 c2 17 b4 f0 94", "f3", 0, 0xC7, 0xC2),
+        ("44 66 48 01 d8", "66", 0x48, 0x01, 0xD8),
+    ],
+)
+def test_only_the_rex_in_front_of_the_opcode_counts(code, prefixes, rex, opcode, modrm):
+    """KP-33"""
+    insn = decoded(code)
+    assert (insn.prefixes.hex(" "), insn.rex, insn.opcode, insn.modrm) == (prefixes, rex, opcode, modrm)
+
+
+def test_a_move_from_a_control_register_has_no_displacement():
+    """Its ModRM byte looks like that of an operand relative to rip."""
+    assert (decoded("0f 20 05").length, decoded("0f 20 05").rip_target) == (3, None)
+
+
+def test_facts_do_not_depend_on_what_was_decoded_before():
+    """Whether a ModRM byte follows is asked of the disassembler once for each opcode."""
+    rng = random.Random(1)
+    for _ in range(2000):
+        code = rng.choice([b"", b"\x0f", b"\x66\x0f", b"\x0f\x38", b"\xc5", b"\xc4", b"\x62", b"\x8f"]) + rng.randbytes(
+            15
+        )
+        told = next(_decoder().disasm(code[:15], AT, 1), None)
+        if told is None:
+            continue
+        insn = decode(code, AT)
+        assert (insn.length, insn.modrm_offset) == (told.size, told.modrm_offset), code.hex(" ")
