@@ -6,6 +6,7 @@ Reads the sorted table of `.eh_frame_hdr` and the FDE that it leads to, as they 
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -105,7 +106,15 @@ def encodings(cie: int) -> dict[str, int]:
 
     address of language-specific data.
     """
-    reader = Reader(cie + 8)
+    length = ctypes.c_uint32.from_address(cie).value
+    return _encodings(ctypes.string_at(cie + 8, max(length - 4, 0)))
+
+
+@functools.lru_cache(maxsize=256)
+def _encodings(contents: bytes) -> dict[str, int]:
+    """The same by what stands behind the CIE's head: there are few kinds, and each is read for very many functions."""
+    memory = ctypes.create_string_buffer(contents)
+    reader = Reader(ctypes.addressof(memory))
     version = reader.byte()
     augmentation = reader.text().decode("latin-1")
     for _ in range(2 if version == 1 else 3):  # alignments, and the return address register

@@ -12,6 +12,8 @@ from typing import Any
 from sandbox.ehframe import Reader, encodings
 
 _OMITTED = 0xFF
+_Bases = ctypes.c_void_p * 3
+"""A `dwarf_eh_bases`."""
 _FDE_HEAD = 8
 """Bytes of an FDE in front of its addresses: its length, and how far back its CIE is."""
 
@@ -30,7 +32,7 @@ def _find_fde() -> Any:
 def landing_pads(start: int) -> tuple[int, ...]:
     """Addresses that exceptions thrown by calls of the function at `start` land at, ascending."""
     find = _find_fde()
-    bases = (ctypes.c_void_p * 3)()
+    bases = _Bases()
     fde = find(start, bases) if find else None
     table = _table_of(fde) if fde else 0
     return _pads(table, start) if table else ()

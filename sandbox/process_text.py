@@ -25,7 +25,11 @@ _patchable: dict[tuple[str, int], TextMapping] = {}
 
 def module_at(address: int) -> Module | None:
     """The module whose text `address` lies in."""
-    return next((module for module in modules() if any(address in text for text in module.texts)), None)
+    for module in modules():
+        for text in module.texts:
+            if address in text:
+                return module
+    return None
 
 
 def symbol_named(name: str) -> Symbol:
