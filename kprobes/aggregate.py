@@ -7,9 +7,11 @@ still be on its way through its slot. It goes when the code goes.
 from __future__ import annotations
 
 import ctypes
+import struct
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import NOP5, SITE_SIZE
 from kprobes import patching
 from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
@@ -19,7 +21,6 @@ from kprobes.x86_64.classify import Kind, classify
 from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
 from kprobes.x86_64.emulate import register_word
 from kprobes.x86_64.instruction import Flow
-from kprobes.x86_64.slot import trapping_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,14 +131,14 @@ class Aggregate:
         self.insn = insn
         found = classify(insn, preemptible=preemptible, has_post=False)
         emulation, boostable = found.emulation, found.kind is Kind.BOOST
-        image = slot_image(insn, slot, common, self.record_address, emulation, boostable)
+        image, trapping = slot_image(insn, slot, common, self.record_address, emulation, boostable)
         patching.write(page, slot, image)
         self.slot_page = page
         record = self.record
         record.length, record.original = insn.length, insn.code[0]
         record.slot, record.detour = slot, slot + DETOUR
         record.boosted = slot + BOOSTED if boostable else 0
-        record.step_end = slot + len(trapping_bytes(insn, slot, emulation)) - 1
+        record.step_end = slot + trapping - 1
         if emulation is not None:
             _describe_emulated(record, emulation)
         elif insn.flow is Flow.SYSCALL:
@@ -198,20 +199,21 @@ def _describe_emulated(record: Any, emulation: Emulation) -> None:
         to.operand.displacement = operand.displacement % (1 << 64)
 
 
-_CHILDREN = ChildList.offset("children")
+_HEAD = struct.Struct("<5I4x")
+"""A ChildList up to its children: count, foreign, has_post, plain, has_fault."""
+assert _HEAD.size == ChildList.offset("children")
 
 
 def _child_list(children: Sequence[PlacedProbe]) -> Any:
-    buffer = ctypes.create_string_buffer(_CHILDREN + 8 * max(len(children), 1))
-    native = ChildList.ctypes.from_address(ctypes.addressof(buffer))
-    native.count = len(children)
-    native.foreign = any(child.foreign for child in children)
-    native.has_post = any(child.post_handler is not None for child in children)
-    native.has_fault = max((child.asks_of_faults for child in children), default=0)
-    native.plain = len(children) == 1 and bool(children[0].native.kind & PRE_PLAIN)
-    addresses = (ctypes.c_uint64 * len(children)).from_buffer(buffer, _CHILDREN)
-    addresses[:] = [child.native_address for child in children]
-    return buffer
+    foreign = has_post = plain = has_fault = 0
+    for child in children:
+        foreign |= child.foreign
+        has_post |= child.post_handler is not None
+        has_fault = max(has_fault, child.asks_of_faults)
+        plain |= bool(child.native.kind & PRE_PLAIN)
+    head = _HEAD.pack(len(children), foreign, has_post, plain and len(children) == 1, has_fault)
+    addresses = [child.native_address for child in children] or [0]
+    return ctypes.create_string_buffer(head + struct.pack(f"<{len(addresses)}Q", *addresses))
 
 
 _nobody = _child_list([])
@@ -220,21 +222,19 @@ _nobody = _child_list([])
 
 def between(start: int, end: int) -> list[Aggregate]:
     """Every place in [start, end), ascending."""
-    return [
-        aggregates[address] for address in _addresses[bisect_left(_addresses, start) : bisect_left(_addresses, end)]
-    ]
+    first = bisect_left(_addresses, start)
+    last = bisect_left(_addresses, end, first)
+    return [aggregates[address] for address in _addresses[first:last]] if first < last else []
 
 
 def original_text(address: int, size: int) -> bytes:
     """What the text would be without kprobes and ftrace (KP-18)."""
-    from ftrace.tracer import tracer
-
     code = bytearray(ctypes.string_at(address, size))
     for block in tracer().table.blocks:
-        first = bisect_left(block.addresses, address - SITE_SIZE + 1)
-        while first < len(block.addresses) and block.addresses[first] < address + size:
-            _overlay(code, block.addresses[first] - address, NOP5)
-            first += 1
+        sites = block.addresses
+        first = bisect_left(sites, address - SITE_SIZE + 1)
+        for site in sites[first : bisect_left(sites, address + size, first)]:
+            _overlay(code, site - address, NOP5)
     for aggregate in reversed(between(address - 15, address + size)):
         if aggregate.insn is not None and (aggregate.armed or aggregate.covered):
             _overlay(code, aggregate.address - address, aggregate.original[:1])
@@ -243,9 +243,10 @@ def original_text(address: int, size: int) -> bytes:
 
 
 def _overlay(code: bytearray, offset: int, data: bytes) -> None:
-    for index, byte in enumerate(data, offset):
-        if 0 <= index < len(code):
-            code[index] = byte
+    """Put `data` at an offset, as far as that is within `code`."""
+    at = max(offset, 0)
+    within = data[at - offset : max(len(code) - offset, 0)]
+    code[at : at + len(within)] = within
 
 
 def release_text(text: TextMapping) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
-from sandbox.module import Module, ModuleState, modules
+from sandbox.module import Module, ModuleState, is_loaded, modules
 from sandbox.process_text import symbol_at, symbol_named
 from sandbox.symbols import Symbol, symbol_table
 
@@ -64,13 +64,13 @@ def _add(symbol: Symbol) -> None:
         _entries.append(entry)
 
 
-def within_kprobe_blacklist(address: int) -> str:
-    """Why `address` may not be probed; '' if it may (KP-22, KP-23)."""
+def within_kprobe_blacklist(address: int, symbol: Symbol | None = None) -> str:
+    """Why `address`, which is in `symbol` if that is known, may not be probed; '' if it may (KP-22, KP-23)."""
     _hit_path()
     for entry in _entries:
         if entry.start <= address < entry.end:
             return f"{entry.name} is on the blacklist of kprobes"
-    symbol = symbol_at(address)
+    symbol = symbol or symbol_at(address)
     if symbol is None:
         return ""
     if _is_ours(symbol):
@@ -80,7 +80,7 @@ def within_kprobe_blacklist(address: int) -> str:
 
 def _is_ours(symbol: Symbol) -> bool:
     """Whether it is in a native image: the hit path, and handlers."""
-    if any(module.name == symbol.module for module in modules()):
+    if is_loaded(symbol.module):
         return False
     return symbol_table.locate(symbol.address) is not None
 

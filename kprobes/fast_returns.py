@@ -79,7 +79,11 @@ def update(place: Aggregate, detours: Iterable[Detour] | None = None) -> None:
     """Lead a place's detours where its children, as they are, are served best. Within `patching()`."""
     if detours is not None:
         place.detours = list(detours)
+    if not place.detours:
+        return
     fast = _fast_of(place)
+    if fast is None and not _stubs:
+        return
     enabled = [child.fast_return for child in place.children if not child.is_off]
     for detour in place.detours:
         stub = _stubs.get(detour.address)

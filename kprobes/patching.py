@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ class _Batch:
         self.opened: set[ScatteredText] = set()
         self.dirty = False
         self.checked = False
+        self.collecting = False
+        """Whether the garbage collector was on: what a batch makes stays, and to look through it again and again is dear."""
 
 
 _batch = _Batch()
@@ -49,6 +52,9 @@ def patching() -> Iterator[None]:
     tracing = tracer()
     with tracing.settling_later(), kprobe_mutex, tracing.table.lock:
         _batch.depth += 1
+        if _batch.depth == 1:
+            _batch.collecting = gc.isenabled()
+            gc.disable()
         try:
             yield
         finally:
@@ -58,6 +64,8 @@ def patching() -> Iterator[None]:
 
 
 def _close() -> None:
+    if _batch.collecting:
+        gc.enable()
     stack, _batch.stack = _batch.stack, contextlib.ExitStack()
     _batch.checked = False
     _batch.deltas.clear()
@@ -92,13 +100,13 @@ def keep_open(text: ScatteredText) -> None:
 
 def _store(address: int, data: bytes) -> None:
     """Within one aligned word by one store of 8 bytes, so that nobody executes or reads a part of it."""
-    word, offset = address & -8, address & 7
-    if len(data) > 8 - offset:
-        ctypes.memmove(address, data, len(data))
+    size, offset = len(data), address & 7
+    if size == 1 or size > 8 - offset:
+        ctypes.memmove(address, data, size)
         return
-    whole = bytearray(ctypes.string_at(word, 8))
-    whole[offset : offset + len(data)] = data
-    ctypes.c_uint64.from_address(word).value = int.from_bytes(whole, "little")
+    word = ctypes.c_uint64.from_address(address - offset)
+    low, bits = 8 * offset, (1 << 8 * size) - 1
+    word.value = word.value & ~(bits << low) | int.from_bytes(data, "little") << low
 
 
 def write(text: TextMapping, address: int, data: bytes) -> None:
@@ -106,9 +114,10 @@ def write(text: TextMapping, address: int, data: bytes) -> None:
 
     Raises OSError(EINVAL) if it cannot be written.
     """
-    if text not in _batch.deltas:
-        _batch.deltas[text] = _batch.stack.enter_context(text.writable())
-    _store(address + _batch.deltas[text], data)
+    delta = _batch.deltas.get(text)
+    if delta is None:
+        delta = _batch.deltas[text] = _batch.stack.enter_context(text.writable())
+    _store(address + delta, data)
     _batch.dirty = True
     if ctypes.string_at(address, len(data)) != data:
         memory.write_through_kernel(address, data)

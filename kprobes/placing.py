@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 from bisect import bisect_right
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import NOP5
@@ -28,26 +26,23 @@ if TYPE_CHECKING:
 _ENDBR64 = bytes.fromhex("f30f1efa")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """An address in a function. `is_entry`: a probe there is at the function's entry (KP-8)."""
 
     address: int
     symbol: Symbol
     is_entry: bool
 
-    @cached_property
-    def module(self) -> Module | None:
-        """The module that it is in; None if that is a library."""
-        return module_at(self.address)
-
-    @cached_property
-    def text(self) -> TextMapping:
-        """Through which it is patched. Raises OSError(EINVAL) if it cannot be."""
-        return text_at(self.address)
-
     def __str__(self) -> str:
         return f"{self.symbol.name}+{self.address - self.symbol.address:#x} ({self.address:#x})"
+
+
+class Ground(NamedTuple):
+    """What a place is in. `text`: through which it is patched; `module` is None in a library."""
+
+    text: TextMapping
+    module: Module | None
+    on_ftrace: bool
 
 
 def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
@@ -85,35 +80,35 @@ def _adjusted(address: int, symbol: Symbol) -> Place:
     return Place(address, symbol, offset == 0)
 
 
-def check(place: Place) -> bool:
-    """Whether the place is an ftrace location; raises OSError if it may not be probed (KP-12..15)."""
+def check(place: Place) -> Ground:
+    """What the place is in. Raises OSError if it may not be probed (KP-12..15)."""
     location = tracer().table.location(place.address)
     on_ftrace = location is not None and location.ip == place.address
-    reason = blacklist.within_kprobe_blacklist(place.address)
+    reason = blacklist.within_kprobe_blacklist(place.address, place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {reason}")
-    module = place.module
+    module = module_at(place.address)
     if module is not None and module.state in (ModuleState.GOING, ModuleState.GONE):
         raise OSError(errno.ENOENT, f"{place} is in module {module.name!r}, which is being unloaded")
     if place.symbol.section.startswith((".data", ".bss", ".rodata")):
         raise OSError(errno.EINVAL, f"{place} is data")
-    _ = place.text
-    return on_ftrace
+    return Ground(text_at(place.address), module, on_ftrace)
 
 
-def prepare(place: Place, on_ftrace: bool) -> Aggregate:
+def prepare(place: Place, ground: Ground) -> Aggregate:
     """The aggregate of an address that has not been probed before (KP-18..20). Raises OSError if it cannot be."""
-    made = Aggregate(place.address, place.symbol, place.text, place.module)
-    if on_ftrace:
+    made = Aggregate(place.address, place.symbol, ground.text, ground.module)
+    if ground.on_ftrace:
         made.on_ftrace = True
         made.record.length, made.record.original = len(NOP5), NOP5[0]
         made.enlist()
         return made
     function = function_around(place.address, place.symbol.address, max(place.symbol.end, place.address + 1))
-    if not function.begins_at(place.address):
+    code = function.instruction_at(place.address)
+    if not code:
         raise OSError(errno.EILSEQ, f"{place} is not the first byte of an instruction{_around(place, function)}")
     try:
-        insn = decode(function.code_at(place.address), place.address)
+        insn = decode(code, place.address)
     except ValueError as error:
         raise OSError(errno.EILSEQ, str(error)) from None
     code_of_error, reason = refusal(insn)

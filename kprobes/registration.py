@@ -55,12 +55,13 @@ def _register(p: kprobe) -> None:
         raise OSError(errno.EINVAL, f"this kprobe is registered already, at {place.address:#x}")
     p.flags = p.flags & KPROBE_FLAG_DISABLED
     p.native = Child.ctypes()
-    on_ftrace = placing.check(place)
-    p.flags |= (KPROBE_FLAG_FTRACE if on_ftrace else 0) | (KPROBE_FLAG_ON_FUNC_ENTRY if place.is_entry else 0)
+    ground = placing.check(place)
+    on_ftrace = ground.on_ftrace
+    p.flags |= KPROBE_FLAG_FTRACE * on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
     crash_words.of_place(p.native, place.symbol)
     p.build()
     python_unsafe.check(place, p.calls_python, p.python_unsafe)
-    found = aggregates.get(place.address) or placing.prepare(place, on_ftrace)
+    found = aggregates.get(place.address) or placing.prepare(place, ground)
     if p.is_return_probe and not on_ftrace:
         give_return_stub(found)
     p.join_fast(on_ftrace)

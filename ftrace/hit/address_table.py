@@ -91,6 +91,7 @@ class AddressTable:
         self._publish = publish
         self._entries: dict[int, int] = {}
         self._kept: list[Any] = []
+        self._table = 0
         self._bits = _FIRST_BITS
         self._replace()
 
@@ -107,14 +108,15 @@ class AddressTable:
             self._bits += 1
             self._replace()
         else:
-            self._image.call("table_set", ctypes.addressof(self._kept[-1]), address, word)
+            self._image.call("table_set", self._table, address, word)
 
     def _replace(self) -> None:
         size = Table.offset("entries") + Entry.size * (1 << self._bits)
         memory = (ctypes.c_uint64 * (size // 8))()
         memory[0], memory[1] = 64 - self._bits, (1 << self._bits) - 1
         self._kept.append(memory)
+        self._table = ctypes.addressof(memory)
         self._entries = {address: word for address, word in self._entries.items() if word}
         for address, word in self._entries.items():
-            self._image.call("table_set", ctypes.addressof(memory), address, word)
-        self._publish(ctypes.addressof(memory))
+            self._image.call("table_set", self._table, address, word)
+        self._publish(self._table)

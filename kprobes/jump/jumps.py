@@ -7,11 +7,11 @@ place that is optimised again uses its own again.
 from __future__ import annotations
 
 import ctypes
-import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes import fast_returns, patching
 from kprobes.aggregate import aggregates
@@ -128,8 +128,10 @@ class Jump:
         refusal = self._borrowing(self._insn.end)
         if refusal is None:
             found = windows(self.address, self._insn.length, self._following(self._insn.end, read, MOST_BORROWED))
-            choices = [window for window in found if not window.prefixes or self._may_reach(window.prefixes)]
-            if self._land(choices, self._insn.length, read):
+            most = max((window.prefixes for window in found), default=0)
+            if most and not self._may_reach(most):
+                found = [window for window in found if not window.prefixes or self._may_reach(window.prefixes)]
+            if self._land(found, self._insn.length, read):
                 return None
             refusal = _NO_MAPPINGS if self._room.landings.full else _NO_PLACE
         return None if self._absorb(read) else refusal
@@ -201,11 +203,9 @@ def _in_use(address: int) -> bool:
 
 def ftrace_site_in(low: int, high: int) -> str | None:
     """What of [low, high) ftrace patches, in words."""
-    from ftrace.tracer import tracer
-
-    for block in tracer().table.blocks:
+    for block in tracer().table.blocks if low < high else ():
         index = bisect_left(block.addresses, low - SITE_SIZE + 1)
-        if low < high and index < len(block.addresses) and block.addresses[index] < high:
+        if index < len(block.addresses) and block.addresses[index] < high:
             return f"the ftrace location {block.addresses[index]:#x}"
     return None
 
@@ -346,8 +346,8 @@ def write_jumps(jumps: Sequence[Jump]) -> None:
     comes by meanwhile is sent to the copies. A jump whose borrowed bytes are another's is begun when every core has seen
     that one.
     """
-    _write(jumps, lambda jump: ((offset, jump.code) for offset in jump.inner))
-    _write(jumps, lambda jump: ((offset, jump.code) for offset in range(1, len(jump.code)) if offset not in jump.inner))
+    _write((jump, offset, jump.code[offset : offset + 1]) for jump in jumps for offset in jump.inner)
+    _write((jump, *stretch) for jump in jumps for stretch in _tails(jump, jump.code))
     last = 1 << 64
     for jump in jumps:
         if last - jump.address < JMP32_SIZE:
@@ -367,22 +367,23 @@ def restore(jumps: Sequence[Jump]) -> None:
         patching.write(jump.place.text, jump.address, patching.INT3)
         last = jump.address
     patching.sync()
-    _write(jumps, lambda jump: ((i, jump.covered) for i in range(1, len(jump.code)) if i not in jump.inner))
-    _write(jumps, lambda jump: ((offset, jump.covered) for offset in jump.inner))
+    _write((jump, *stretch) for jump in jumps for stretch in _tails(jump, jump.covered))
+    _write((jump, offset, jump.covered[offset : offset + 1]) for jump in jumps for offset in jump.inner)
     for jump in jumps:
         jump.place.covered = b""
 
 
-def _write(jumps: Sequence[Jump], chosen: Callable[[Jump], Iterator[tuple[int, bytes]]]) -> None:
-    """For each jump store the chosen bytes (offset, of which text), and let every core see them."""
-    for jump in jumps:
-        for start, data in _runs(chosen(jump)):
-            patching.write(jump.place.text, jump.address + start, data)
+def _write(stretches: Iterable[tuple[Jump, int, bytes]]) -> None:
+    """Store bytes at offsets of jumps, and let every core see them."""
+    for jump, offset, data in stretches:
+        patching.write(jump.place.text, jump.address + offset, data)
     patching.sync()
 
 
-def _runs(chosen: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Neighbouring bytes together."""
-    for _, group in itertools.groupby(enumerate(chosen), key=lambda item: item[1][0] - item[0]):
-        run = [item for _, item in group]
-        yield run[0][0], bytes(text[offset] for offset, text in run)
+def _tails(jump: Jump, text: bytes) -> Iterator[tuple[int, bytes]]:
+    """What `text`, the jump's bytes or those under it, has behind the first one, but for absorbed instructions' first."""
+    start = 1
+    for stop in (*jump.inner, len(text)):
+        if start < stop:
+            yield start, text[start:stop]
+        start = stop + 1

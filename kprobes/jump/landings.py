@@ -16,7 +16,7 @@ from sandbox.memory import PAGE
 from sandbox.scattered import ScatteredText
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kprobes.jump.puns import Window
 
@@ -129,10 +129,10 @@ class LandingRoom:
 
     def _write(self, address: int, size: int, target: int) -> None:
         code = jump(address, target) if size == JMP32_SIZE else _FAR_JUMP + target.to_bytes(8, "little")
-        for at in range(address, address + size):
-            page = self.text.page_at(at)
+        for start, end in _by_page(address, address + size):
+            page = self.text.page_at(start)
             assert page is not None
-            self._used[page] |= 1 << at % PAGE
+            self._used[page] |= (1 << end - start) - 1 << start % PAGE
         patching.keep_open(self.text)
         self.text.store(address, code)
         self.count += 1
@@ -224,6 +224,14 @@ class LandingRoom:
         """Give everything back; nobody can be in the text any more."""
         LandingRoom._in_all -= len(self._pages)
         self.text.unmap()
+
+
+def _by_page(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """[start, end) page by page."""
+    while start < end:
+        stop = min(end, (start & -PAGE) + PAGE)
+        yield start, stop
+        start = stop
 
 
 def _size(window: Window, target: int) -> int:

@@ -81,12 +81,13 @@ class JumpOptimizer:
         jump = self._prepared(place)
         if isinstance(jump, Refusal):
             self.refusals[place.address] = jump
-        elif self.dense or jump.is_aimed() or self._aim(jump, live_text):
-            jump.choose_routine()
-            self._queued[place.address] = place
-            place.optimized = True
-            place.record.optimized = jump.copy
-            self._worker.kick()
+            return
+        self.refusals.pop(place.address, None)
+        jump.choose_routine()
+        self._queued[place.address] = place
+        place.optimized = True
+        place.record.optimized = jump.copy
+        self._worker.kick()
 
     def disarming(self, place: Aggregate, immediate: bool) -> bool:
         """See kprobes.switch.Optimizer."""
@@ -165,7 +166,9 @@ class JumpOptimizer:
 
     def _over(self, address: int) -> list[Aggregate]:
         """Places whose jumps in the text borrow the byte at `address`."""
-        near = between(address - LONGEST + 1, address)
+        return self._covering(between(address - LONGEST + 1, address), address)
+
+    def _covering(self, near: Sequence[Aggregate], address: int) -> list[Aggregate]:
         return [place for place in near if place.covered and self._jumps[place.address].end > address]
 
     def _disturb(self, changing: Aggregate) -> None:
@@ -173,9 +176,11 @@ class JumpOptimizer:
 
         They are not queued again (KP-69), but where optimisation is dense.
         """
-        over = self._restore(self._over(changing.address))
+        near = between(changing.address - LONGEST + 1, changing.address)
+        if not near:
+            return
+        over = self._restore(self._covering(near, changing.address))
         if not self.dense:
-            near = between(changing.address - LONGEST + 1, changing.address)
             over += [p for p in near if p.address in self._queued and self._jumps[p.address].end > changing.address]
         for place in over:
             self._queued.pop(place.address, None)
@@ -295,7 +300,9 @@ class _Planned:
 
     def read(self, address: int, size: int) -> bytes:
         live = live_text(address, size)
-        return bytes(self._bytes.get(address + index, byte) for index, byte in enumerate(live))
+        if not self._bytes.keys().isdisjoint(range(address, address + size)):
+            live = bytes(self._bytes.get(address + index, byte) for index, byte in enumerate(live))
+        return live
 
 
 jump_optimizer = JumpOptimizer()

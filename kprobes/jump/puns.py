@@ -76,13 +76,24 @@ def _windows(address: int, prefixes: int, pattern: Sequence[int | None], absorbe
     if len(pattern) < JMP32_SIZE - 1:
         return
     chosen = next((index for index, byte in enumerate(pattern) if byte is not None), len(pattern))
-    upper = [[byte] if byte is not None else _FEW for byte in pattern[chosen:]]
+    upper = pattern[chosen:]
     size, behind = 1 << 8 * chosen, address + prefixes + JMP32_SIZE
-    for values in itertools.product(*reversed(upper)):
-        low = behind + (int.from_bytes(bytes(values), "big", signed=True) << 8 * chosen)
+    for values in _filled(upper):
+        low = behind + (int.from_bytes(bytes(values), "little", signed=True) << 8 * chosen)
         low, high = max(low, _LOWEST), min(low + size, _HIGHEST)
         if low < high:
             yield Window(prefixes, low, high, absorbed)
+
+
+def _filled(upper: Sequence[int | None]) -> Iterator[Sequence[int]]:
+    """Values for the bytes at the top of a displacement, of which some may be anything; those that lead least far first."""
+    known = [byte for byte in upper if byte is not None]
+    if len(known) == len(upper):
+        yield known
+        return
+    choices = [[byte] if byte is not None else _FEW for byte in reversed(upper)]
+    for values in itertools.product(*choices):
+        yield values[::-1]
 
 
 def jump_bytes(address: int, own: int, prefixes: int, target: int) -> bytes:

@@ -8,10 +8,10 @@ needed; `kernel_refusal` is what they would say.
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobes.x86_64.classify import can_boost, refusal
@@ -30,8 +30,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """What the rules ask of a function's code [start, end)."""
 
     start: int
@@ -55,6 +54,14 @@ class Function:
         """Whether an instruction begins there; False as well where bytes in front of it are none (KP-18)."""
         return _within(self.starts, address, address + 1) is not None
 
+    def instruction_at(self, address: int) -> bytes:
+        """The bytes of the instruction that begins at `address`; none if none does."""
+        index = bisect_left(self.starts, address)
+        if index == len(self.starts) or self.starts[index] != address:
+            return b""
+        end = self.starts[index + 1] if index + 1 < len(self.starts) else self.stopped
+        return self.code[address - self.start : end - self.start]
+
     def code_at(self, address: int) -> bytes:
         """The bytes from `address` on, as many as an instruction may have."""
         return self.code[address - self.start : address - self.start + MAX_INSN_SIZE]
@@ -64,24 +71,37 @@ _IMMEDIATE = re.compile(r"0x[0-9a-f]+|\d+")
 _DIRECTION = frozenset({"std", "popf", "popfq", "popfd"})
 
 
+_JUMP, _CALL, _SETS_DIRECTION, _OTHER = range(4)
+
+
+@functools.cache
+def _kind(mnemonic: str) -> int:
+    name = mnemonic.rpartition(" ")[2]
+    if name[0] == "j" or name.startswith("loop"):
+        return _JUMP
+    return _CALL if name == "call" else _SETS_DIRECTION if name in _DIRECTION else _OTHER
+
+
 def examine(code: bytes, start: int, pads: tuple[int, ...] = ()) -> Function:
     """The facts about a function with these bytes (the original ones) at `start`."""
-    starts, targets, calls = [], [], []
-    indirect, direction, stopped = None, False, start
+    starts: list[int] = []
+    targets: list[int] = []
+    calls: list[int] = []
+    indirect, direction, end = None, False, start
     for at, size, mnemonic, operands in decoder().disasm_lite(code, start):
         starts.append(at)
-        stopped = at + size
-        name = mnemonic.rpartition(" ")[2]
-        if name[0] == "j" or name.startswith("loop"):
-            if _IMMEDIATE.fullmatch(operands):
-                targets.append(int(operands, 16))
-            else:
-                indirect = at
-        elif name == "call" and _IMMEDIATE.fullmatch(operands):
-            calls.append(int(operands, 16))
-        direction = direction or name in _DIRECTION
+        end = at + size
+        kind = _kind(mnemonic)
+        if kind == _OTHER:
+            continue
+        known = kind != _SETS_DIRECTION and _IMMEDIATE.fullmatch(operands)
+        if known:
+            (targets if kind == _JUMP else calls).append(int(operands, 16))
+        elif kind == _JUMP:
+            indirect = at
+        direction = direction or kind == _SETS_DIRECTION
     return Function(
-        start, start + len(code), code, tuple(starts), stopped, tuple(sorted(targets)), tuple(sorted(calls)), indirect,
+        start, start + len(code), code, tuple(starts), end, tuple(sorted(targets)), tuple(sorted(calls)), indirect,
         direction, tuple(sorted(pads)),
     )  # fmt: skip
 

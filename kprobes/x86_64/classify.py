@@ -79,8 +79,22 @@ _PRIVILEGED = frozenset(
 _SS, _FS = 2, 4
 
 
+_accepted: set[bytes] = set()
+"""The bytes of instructions that can be probed, wherever they stand."""
+_MOST_ACCEPTED = 1 << 12
+
+
 def refusal(insn: Instruction) -> tuple[int, str]:
     """(errno, reason) if `insn` cannot be probed at all, else (0, '')."""
+    if insn.code in _accepted:
+        return 0, ""
+    found = _refusal(insn)
+    if not found[0] and len(_accepted) < _MOST_ACCEPTED:
+        _accepted.add(insn.code)
+    return found
+
+
+def _refusal(insn: Instruction) -> tuple[int, str]:
     if insn.flow is Flow.TRAP:
         return errno.EILSEQ, f"`{insn.text}` is a trap of its own"
     if _loads_segment(insn) == _SS:

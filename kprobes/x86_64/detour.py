@@ -33,6 +33,7 @@ SLOT_SIZE = 64
 BOOSTED, DETOUR, RECORD = 16, 32, 56
 """Offsets in a slot."""
 
+_FILL = b"\xcc"
 _SKIP_RED_ZONE = bytes.fromhex("488d642480")
 _PUSH_AT, _JUMP_AT = DETOUR + 5, DETOUR + 11
 
@@ -208,24 +209,23 @@ def _blocks(address: int) -> dict[str, str]:
     }
 
 
+_DETOUR_HEAD = _SKIP_RED_ZONE + b"\xff\x35" + (RECORD - _JUMP_AT).to_bytes(4, "little") + b"\xff\x25"
+
+
 def detour_bytes(slot: int, common: int) -> bytes:
     """The detour in the slot at `slot`; `common`: address of the word with the address of kprobe_detour."""
-    push = b"\xff\x35" + (slot + RECORD - (slot + _JUMP_AT)).to_bytes(4, "little", signed=True)
-    jump = b"\xff\x25" + (common - (slot + _JUMP_AT + 6)).to_bytes(4, "little", signed=True)
-    return _SKIP_RED_ZONE + push + jump
+    return _DETOUR_HEAD + (common - (slot + _JUMP_AT + 6)).to_bytes(4, "little", signed=True)
 
 
 def slot_image(
     insn: Instruction, slot: int, common: int, record: int, emulation: Emulation | None, boostable: bool
-) -> bytes:
-    """All 64 bytes. Raises OverflowError if an operand cannot be reached from there."""
-    image = bytearray(b"\xcc" * SLOT_SIZE)
+) -> tuple[bytes, int]:
+    """All 64 bytes; and how many of them are the copy that ends in a breakpoint.
+
+    Raises OverflowError if an operand cannot be reached from there.
+    """
     trapping = trapping_bytes(insn, slot, emulation)
-    image[: len(trapping)] = trapping
-    if boostable:
-        boosted = slot_bytes(insn, slot + BOOSTED, True)
-        image[BOOSTED : BOOSTED + len(boosted)] = boosted
-    detour = detour_bytes(slot, common)
-    image[DETOUR : DETOUR + len(detour)] = detour
-    image[RECORD:] = record.to_bytes(8, "little")
-    return bytes(image)
+    boosted = slot_bytes(insn, slot + BOOSTED, True) if boostable else b""
+    copies = trapping.ljust(BOOSTED, _FILL) + boosted if boosted else trapping
+    image = (copies.ljust(DETOUR, _FILL) + detour_bytes(slot, common)).ljust(RECORD, _FILL)
+    return image + record.to_bytes(8, "little"), len(trapping)

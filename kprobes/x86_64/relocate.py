@@ -42,7 +42,7 @@ def relocate(insn: Instruction, to: int) -> bytes:
     A RIP-relative operand and the target of a near branch stay where they are. Raises OverflowError when a displacement
     does not fit: beyond 2 GB, or beyond 127 bytes in a short branch.
     """
-    if insn.flow in DIRECT or insn.flow is Flow.TRANSACTION:
+    if insn.flow is not Flow.NEXT and (insn.flow in DIRECT or insn.flow is Flow.TRANSACTION):
         return _retargeted(insn, to)
     if not insn.displacement_offset:
         return insn.code
@@ -87,9 +87,11 @@ def expand(insn: Instruction, to: int) -> bytes:
 
 def refuse_to_move(insn: Instruction) -> None:
     """Raise ValueError if `insn` cannot be moved into a detour."""
+    if insn.flow is Flow.NEXT:
+        return
     if insn.flow in (Flow.TRAP, Flow.FAR, Flow.TRANSACTION, Flow.FAR_RETURN):
         raise ValueError(f"`{insn.text}` is {insn.flow.value}")
-    if insn.flow not in (Flow.NEXT, Flow.SYSCALL) and insn.has(OPERAND_SIZE) and not insn.wide:
+    if insn.flow is not Flow.SYSCALL and insn.has(OPERAND_SIZE) and not insn.wide:
         raise ValueError(f"`{insn.text}` has a 16-bit operand size")
     if insn.flow is Flow.INDIRECT_CALL and insn.in_register and insn.register == 4:
         raise ValueError(f"`{insn.text}` calls where the stack pointer points")
