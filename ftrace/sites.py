@@ -44,6 +44,10 @@ _CHUNK = 512
 _LISTS_AT_ONCE = 256
 
 
+_STRADDLES = bytes(byte & 7 > 8 - stubs.SITE_SIZE for byte in range(256))
+"""Whether a site does, by the lowest byte of its address."""
+
+
 class SiteMismatch(OSError):
     """A site does not hold what it should: somebody else has patched it. `index` is its place in the block.
 
@@ -196,8 +200,7 @@ class SiteBlock:
     @cached_property
     def straddling(self) -> int:
         """The mask of sites that lie in two aligned words, which a breakpoint protocol has to patch."""
-        last = 8 - stubs.SITE_SIZE
-        return mask_of([site & 7 > last for site in self.addresses])
+        return mask_of(bytes(memoryview(self.addresses).cast("B")[::8]).translate(_STRADDLES))
 
     def _check_signals(self, mask: int) -> None:
         """Refuse while a thread that may run into a breakpoint blocks SIGTRAP."""

@@ -7,6 +7,6 @@ from collections.abc import Iterable
 _DIGITS = bytes.maketrans(b"\x00\x01", b"01")
 
 
-def mask_of(flags: Iterable[bool]) -> int:
-    """The positions at which `flags` is true. Takes time in proportion to their number, unlike adding up bits."""
+def mask_of(flags: Iterable[int]) -> int:
+    """The positions at which `flags` is true (1, and not 0). Takes time in proportion to their number, unlike adding up bits."""
     return int(bytes(flags).translate(_DIGITS)[::-1] or b"0", 2)
