@@ -14,10 +14,10 @@ where others have probes too, entry data in front of the data.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from string import Template
 
+from ftrace.x86_64.blocks import with_blocks
 from ftrace.x86_64.callframes import with_call_frames
 
 _BEGIN = """0:  mov %fs:$TASK, %r11
@@ -273,15 +273,9 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         ("kretprobe_unlocked", _UNLOCK, ""),
         ("kretprobe_unlocked_regs", f"{_UNLOCK}\n{_BEFORE}", _AFTER),
     )
-    texts = [_with(text, shared) for text in (_RUNS_ROUTINE, _KPROBE, _BARE, _RETURN)]
+    texts = [with_blocks(text, shared) for text in (_RUNS_ROUTINE, _KPROBE, _BARE, _RETURN)]
     texts += [
-        _with(_ENTRY, {**shared, "name": name, "before": before, "after": after}) for name, before, after in entries
+        with_blocks(_ENTRY, {**shared, "name": name, "before": before, "after": after})
+        for name, before, after in entries
     ]
     return "    .text\n" + with_call_frames(Template("\n".join(texts)).substitute(constants))
-
-
-def _with(text: str, blocks: Mapping[str, str]) -> str:
-    """Put blocks in, leaving `$$` and the names of constants for the last step."""
-    for name, block in blocks.items():
-        text = re.sub(rf"\${name}\b(?=:?$)", block.replace("\\", r"\\"), text, flags=re.MULTILINE)
-    return text
