@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from forked import die_with_parent
+
 from sandbox.native import Unit, addressof, array, cast, i64, native, ptr, syscall, u8, u32, u64, zeroed
 from sandbox.native_image import NativeImage
 
@@ -21,8 +23,16 @@ _STOPPED = 0x7F
 _TRAPPED = signal.SIGTRAP << 8 | _STOPPED
 
 
-class CannotTrace(Exception):
-    """This machine does not let a process trace its own child."""
+def can_trace() -> bool:
+    """Whether this machine lets a process trace its own child."""
+    child = os.fork()
+    if not child:
+        os._exit(not _be_traced())
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _be_traced() -> bool:
+    return ctypes.CDLL(None).ptrace(_TRACEME, 0, None, None) == 0
 
 
 @native
@@ -63,7 +73,7 @@ def _image() -> NativeImage:
 
 
 def traced(spans: Sequence[Span], workload: Callable[[], object]) -> Counter[int]:
-    """How often each instruction of `spans` runs in the workload. Raises CannotTrace."""
+    """How often each instruction of `spans` runs in the workload, where `can_trace()`."""
     image, cpus = _image(), os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cpus)})  # the two of them take turns anyway
     try:
@@ -75,15 +85,13 @@ def traced(spans: Sequence[Span], workload: Callable[[], object]) -> Counter[int
 def _traced(image: NativeImage, spans: Sequence[Span], workload: Callable[[], object]) -> Counter[int]:
     child = os.fork()
     if not child:
-        if ctypes.CDLL(None).ptrace(_TRACEME, 0, None, None) < 0:
-            os._exit(3)
+        die_with_parent(signal.SIGKILL)
+        _be_traced()
         os.kill(os.getpid(), signal.SIGSTOP)
         workload()
         os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSTOPPED(status):
-        raise CannotTrace(f"status {status}")
+    os.waitpid(child, 0)
     try:
         return _steps(image, child, spans)
     finally:

@@ -1,7 +1,8 @@
 """A kprobe on every instruction leaves every result as it was and counts right: stepped, boosted, and as a jump.
 
 *All at once*: on all instructions of the code, whether the work comes by or not. *One at a time*: on each that it comes by, with
-no other probe near; so that this ends within minutes, those that are far from each other are registered together.
+no other probe. *Far apart*: the same for libraries, which have too many; those that no jump reaches from one to the other are
+registered together. Each mode has a fork of its own, since what has once been made of an address stays (it is boosted, or not).
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 import pytest
+import stepping
 import workloads
-from every import MODES, Probed
+from every import MODES, Counting, Probed, counting, set_mode
+from forked import forked
 from isolation import isolated
-from stepping import CannotTrace, traced
 from workloads import Work
 
 from kprobes.aggregate import original_text
@@ -23,97 +27,147 @@ from kprobes.boundaries import boundaries
 ACCEPTED = ("leaves no room in its slot", "is a trap of its own")
 """Why an instruction of compiled code may be refused."""
 APART = 16
-"""Probes of one group are at least so many instructions from each other: no jump reaches so far."""
+"""Probes that are far apart have so many instructions between them: no jump reaches so far."""
 FEW = MODES[:3]
 
 
-def reference(work: Work) -> Counter[int]:
-    try:
-        return traced(work.spans, work.run)
-    except CannotTrace as why:
-        pytest.skip(str(why))
+@pytest.fixture(autouse=True, scope="module")
+def _tracing():
+    if not stepping.can_trace():
+        pytest.skip("this machine does not let a process trace its own child")
 
 
-def check(work: Work, expected: object, steps: Counter[int], probed: Probed) -> None:
+class Expected(NamedTuple):
+    """What work gives without probes, and how often a tracer sees each instruction."""
+
+    result: object
+    steps: Counter[int]
+
+
+def expected_of(work: Work) -> Expected:
+    began, result = time.monotonic(), work.run()
+    steps = stepping.traced(work.spans, work.run)
+    print(f"{work.name}: {len(steps)} instructions, {steps.total()} hits, {since(began)}", flush=True)
+    return Expected(result, steps)
+
+
+def since(began: float) -> str:
+    return f"{time.monotonic() - began:.1f} s"
+
+
+def check(work: Work, expected: Expected, probed: Probed, count: Counting) -> None:
     """Results as without probes, counts as a tracer's, nothing missed or refused without a reason."""
     unknown = [str(error) for error in probed.refused.values() if not any(why in str(error) for why in ACCEPTED)]
     assert not unknown, unknown[:5]
-    result, counts = probed.counts(work.run)
-    assert result == expected, probed.mode
+    result, counts = count.counts(work.run)
+    assert result == expected.result
     addresses = {p.addr for p in probed.probes}
-    wrong = {hex(ip): (counts[ip], steps[ip]) for ip in addresses if counts[ip] != steps[ip]}
-    assert not wrong, (probed.mode, len(wrong), list(wrong.items())[:10])
+    wrong = {hex(ip): (counts[ip], expected.steps[ip]) for ip in addresses if counts[ip] != expected.steps[ip]}
+    assert not wrong, (len(wrong), list(wrong.items())[:10])
     assert set(counts) <= addresses
     assert probed.missed() == 0
 
 
-def all_at_once(work: Work, modes: Sequence[str] = MODES, least: float = 0.85) -> None:
-    """`least`: the share of probes that become jumps, where they may."""
-    expected, steps = work.run(), reference(work)
-    everywhere = [at for start, end in work.spans for at in boundaries(original_text, start, end)]
-    for mode in modes:
-        began = time.monotonic()
-        probed = Probed(everywhere, mode, dense=True)
-        check(work, expected, steps, probed)
-        share = probed.jumps / probed.not_on_ftrace
-        assert share > least if mode.startswith("optimized") else share == 0, (mode, share)
+class Tally:
+    """What has become of the probes in all, so that a mode is what it is called."""
+
+    def __init__(self) -> None:
+        self.probes = self.refused = self.jumps = self.boosted = 0
+
+    def add(self, probed: Probed) -> None:
+        self.probes += probed.not_on_ftrace
+        self.refused += len(probed.refused)
+        self.jumps += probed.jumps
+        self.boosted += probed.boosted
+
+    def check(self, mode: str, least: float) -> None:
+        jumps, boosted = self.jumps / self.probes, self.boosted / self.probes
+        assert jumps > least if mode.startswith("optimized") else jumps == 0, str(self)
+        assert boosted == 0 if mode == "int3" else boosted > 0.5, str(self)
+
+    def __str__(self) -> str:
+        return f"{self.probes} probes, {self.refused} refused, {self.boosted} boosted, {self.jumps} jumps"
+
+
+class Manner(NamedTuple):
+    """In what groups the addresses are probed, one group after the other."""
+
+    name: str
+    groups: Sequence[Sequence[int]]
+    dense: bool = False
+    least: float = 0.9
+    """The share of probes that become jumps, where they may."""
+
+
+def in_turn(work: Work, expected: Expected, manner: Manner, mode: str) -> None:
+    began, tally, count = time.monotonic(), Tally(), counting(size_of(manner))
+    set_mode(mode, manner.dense)
+    for group in manner.groups:
+        probed = Probed(group, mode, count)
+        check(work, expected, probed, count)
+        tally.add(probed)
         probed.close()
-        print(f"{mode}: {len(probed.probes)} probes, {share:.1%} jumps, {steps.total()} hits, "
-              f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-        assert work.run() == expected
+    tally.check(mode, manner.least)
+    assert work.run() == expected.result
+    print(f"    {manner.name}, {mode}: {tally}, {since(began)}", flush=True)
 
 
-def one_at_a_time(work: Work, modes: Sequence[str] = FEW) -> None:
-    expected, steps = work.run(), reference(work)
-    covered = sorted(at for at in steps if steps[at])
+def size_of(manner: Manner) -> int:
+    """In bits: of the largest group."""
+    return (max(map(len, manner.groups)) - 1).bit_length()
+
+
+def in_forks(work: Work, expected: Expected, manner: Manner, modes: Sequence[str]) -> None:
+    counting(size_of(manner))
     for mode in modes:
-        began, jumps, probes, refused = time.monotonic(), 0, 0, 0
-        for first in range(APART):
-            probed = Probed(covered[first::APART], mode, dense=False)
-            check(work, expected, steps, probed)
-            refused += len(probed.refused)
-            jumps += probed.jumps
-            probes += probed.not_on_ftrace
-            probed.close()
-        assert jumps > 0.9 * probes if mode.startswith("optimized") else jumps == 0, (mode, jumps, probes)
-        print(
-            f"{mode}: {probes} probes, {refused} refused, {jumps} jumps, {time.monotonic() - began:.0f} s", flush=True
-        )
-    assert work.run() == expected
+        forked(f"{work.name}, {manner.name}, {mode}", partial(in_turn, work, expected, manner, mode))
+
+
+def all_at_once(work: Work, least: float = 0.85) -> Manner:
+    everywhere = [at for start, end in work.spans for at in boundaries(original_text, start, end)]
+    return Manner("all at once", [everywhere], dense=True, least=least)
+
+
+def one_at_a_time(expected: Expected) -> Manner:
+    return Manner("one at a time", [[at] for at in sorted(expected.steps)])
+
+
+def far_apart(expected: Expected) -> Manner:
+    covered = sorted(expected.steps)
+    return Manner("far apart", [covered[first::APART] for first in range(APART)])
 
 
 @isolated(timeout=110)
 def test_the_demo_program():
     """KP-26..34, KP-60..72"""
-    all_at_once(workloads.demo())
+    work = workloads.demo()
+    in_forks(work, expected_of(work), all_at_once(work), MODES)
 
 
-@isolated(timeout=110)
+@isolated(timeout=800)
+@pytest.mark.timeout(900)
 @pytest.mark.stress
 def test_the_demo_program_one_at_a_time():
     """KP-26..34, KP-60..72"""
-    one_at_a_time(workloads.demo(), MODES)
+    work = workloads.demo()
+    expected = expected_of(work)
+    in_forks(work, expected, one_at_a_time(expected), MODES)
 
 
-@isolated(timeout=900)
-@pytest.mark.timeout(1000)
+PROGRAMS, BATCH = 200, 25
+
+
+@isolated(timeout=1100)
+@pytest.mark.timeout(1200)
 @pytest.mark.stress
-def test_generated_programs():
-    """KP-26..34, KP-60..72; 200 of them"""
-    for seed in range(200):
+@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+def test_generated_programs(first):
+    """KP-26..34, KP-60..72; 200 of them, one at a time and all at once"""
+    for seed in range(first, first + BATCH):
         work = workloads.generated(seed)
-        all_at_once(work, FEW)
-        work.end()
-
-
-@isolated(timeout=900)
-@pytest.mark.timeout(1000)
-@pytest.mark.stress
-def test_generated_programs_one_at_a_time():
-    """KP-26..34, KP-60..72; 20 of them"""
-    for seed in range(200, 220):
-        work = workloads.generated(seed)
-        one_at_a_time(work)
+        expected = expected_of(work)
+        in_forks(work, expected, all_at_once(work), MODES)
+        in_forks(work, expected, one_at_a_time(expected), FEW)
         work.end()
 
 
@@ -121,19 +175,13 @@ LIBRARIES = {"libz": 0.85, "libm": 0.85, "libsqlite3": 0.65}
 """With the share of all instructions that become jumps when all are probed."""
 
 
-@isolated(timeout=1500)
-@pytest.mark.timeout(1600)
+@isolated(timeout=2300)
+@pytest.mark.timeout(2400)
 @pytest.mark.stress
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library(name):
     """KP-26..34, KP-60..72: compress and decompress 64 KB; a fixed grid of floats; a fixed SQL script"""
-    all_at_once(getattr(workloads, name)(), FEW, LIBRARIES[name])
-
-
-@isolated(timeout=1500)
-@pytest.mark.timeout(1600)
-@pytest.mark.stress
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_a_library_one_at_a_time(name):
-    """KP-26..34, KP-60..72"""
-    one_at_a_time(getattr(workloads, name)())
+    work = getattr(workloads, name)()
+    expected = expected_of(work)
+    in_forks(work, expected, far_apart(expected), FEW)
+    in_forks(work, expected, all_at_once(work, LIBRARIES[name]), FEW)
