@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ def forked(what: str, work: Callable[[], None]) -> None:
 def _end_with(work: Callable[[], None]) -> None:
     code = 1
     try:
+        gc.disable()  # what it makes lives as long as it does
         die_with_parent(signal.SIGABRT)
         work()
         code = 0

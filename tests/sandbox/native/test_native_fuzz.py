@@ -59,6 +59,7 @@ def test_generated_programs_compute_what_the_model_computes() -> None:
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(600)
 def test_many_generated_programs_compute_what_the_model_computes() -> None:
     generated_programs_agree(range(1000, 3000))
 
