@@ -21,8 +21,10 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What runs for as long as it is asked to, ten minutes unless FPROBE_STRESS_SECONDS says otherwise, has the machine to itself.
 stress: $(VENV)/.installed
-	$(BIN)/pytest -m stress -n 0 -s
+	$(BIN)/pytest -m stress -n 2 --dist worksteal --durations 20 --ignore tests/stress
+	$(BIN)/pytest -m stress -n 0 -s tests/stress
 
 # The suite as on machines that lack something: vector units, stores that patch, memfd and membarrier, a second CPU.
 MASKED := $(BIN)/pytest -n 2 tests/hazards tests/ftrace tests/fprobe tests/kprobes tests/stress
