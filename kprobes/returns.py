@@ -302,8 +302,12 @@ def _watch_forks() -> None:
 
 def _after_fork() -> None:
     """In the child: what calls of other threads have taken is free again, on either way."""
-    halves = {ctypes.addressof(one.native): (one.count, one.lone or one.fast) for one in _leaving}
-    for rp in _allocated:
+    leaving, allocated = (
+        list(_leaving),
+        list(_allocated),
+    )  # or the collector takes what only it knows of, addresses left behind
+    halves = {ctypes.addressof(one.native): (one.count, one.lone or one.fast) for one in leaving}
+    for rp in allocated:
         if rp._instances is not None:
             halves.setdefault(ctypes.addressof(rp._native), (rp.maxactive, rp.kp.lone or rp.kp.fast_return))
     call, before, now = kprobe_runtime().image.call, tracer().runtime.forked_from, threading.get_native_id()

@@ -1,4 +1,4 @@
-"""Forks while threads that Python does not know run Python handlers: no child finds a lock of the interpreter's taken."""
+"""HAZARDS 7, 6: forks, also while threads that Python does not know run Python handlers: nothing in a child is taken or gone."""
 
 from __future__ import annotations
 
@@ -164,3 +164,36 @@ def test_threads_that_wait_for_each_other_part_after_some_seconds():
         module["finish_one"]()
         variable("held_off").value -= 1
         assert probe.hits == 1 and variable("coming").value == 0
+
+
+@isolated
+def test_a_child_touches_no_kretprobe_that_the_collector_has_taken():
+    """It puts the instances of all kretprobes in order, also of those that are garbage in a cycle."""
+    import ctypes
+    import gc
+    import os
+    import threading
+
+    from programs import basic
+
+    import kprobes
+
+    basic()
+    gc.disable()
+    for _ in range(8):
+        with kprobes.attach_return("leaf", lambda *_: None):
+            pass
+    blocks = []
+    native_id = threading.get_native_id
+
+    def collected():
+        gc.collect()
+        size = ctypes.sizeof(kprobes.returns.Kretprobe.ctypes)
+        blocks.extend((ctypes.c_uint8 * size)() for _ in range(2000))
+        return native_id()
+
+    threading.get_native_id = collected
+    child = os.fork()
+    if not child:
+        os._exit(bool(any(any(block) for block in blocks)) if blocks else 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
