@@ -213,3 +213,22 @@ def test_kp81_instances_that_the_forking_thread_is_using_are_not_free_in_the_chi
         os._exit(0 if good else 1)
     assert good and os.waitpid(children[0], 0)[1] == 0
     kprobes.unregister_kretprobe(rp)
+
+
+@isolated
+def test_a_function_is_called_for_the_first_time_while_a_handler_is_linked():
+    """Both want the text and the fault guard; who registers has the text already."""
+    from ftrace.runtime import runtime
+    from kprobes.patching import patching
+
+    module = basic()
+    probe = kprobes.kprobe(symbol_name="leaf", offset=5, pre_handler=lambda p, regs: 0)
+    caller = threading.Thread(target=lambda: module["other"](1))
+    with patching():
+        kprobes.register_kprobe(probe)
+        caller.start()
+        time.sleep(0.3)
+        runtime().faults.cover("linked", [(1, 2)])
+    caller.join(10)
+    assert not caller.is_alive()
+    kprobes.unregister_kprobe(probe)
