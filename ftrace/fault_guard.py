@@ -59,10 +59,8 @@ class FaultGuard:
         found = self._entries.get(address)
         if found is not None:
             return found
-        with (
-            memory.text_mutex,
-            self._lock,
-        ):  # in this order: who has text open for writing may link a handler, and `cover` that
+        # In this order: who has text open for writing may link a handler, and `cover` that.
+        with memory.text_mutex, self._lock:
             if address not in self._entries:
                 self._entries[address] = self._emit(address)
             return self._entries[address]

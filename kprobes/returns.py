@@ -302,10 +302,8 @@ def _watch_forks() -> None:
 
 def _after_fork() -> None:
     """In the child: what calls of other threads have taken is free again, on either way."""
-    leaving, allocated = (
-        list(_leaving),
-        list(_allocated),
-    )  # or the collector takes what only it knows of, addresses left behind
+    # Held, or the collector takes what only it knows of, and leaves addresses behind.
+    leaving, allocated = list(_leaving), list(_allocated)
     halves = {ctypes.addressof(one.native): (one.count, one.lone or one.fast) for one in leaving}
     for rp in allocated:
         if rp._instances is not None:

@@ -10,28 +10,22 @@ _MASK_SIZE = 8
 
 
 @native
-def signals_blocked() -> u64:
-    """The mask as it is."""
-    old: array[u64, 1] = zeroed
-    syscall(_SYS_RT_SIGPROCMASK, _BLOCK, 0, cast(i64, addressof(old[0])), _MASK_SIZE, 0, 0)
-    return old[0]
+def change_mask(how: i64, mask: u64) -> u64:
+    """rt_sigprocmask; the mask of before."""
+    masks: array[u64, 2] = zeroed
+    masks[0] = mask
+    old = cast(i64, addressof(masks[1]))
+    syscall(_SYS_RT_SIGPROCMASK, how, cast(i64, addressof(masks[0])), old, _MASK_SIZE, 0, 0)
+    return masks[1]
 
 
 @native
 def block_signals(mask: u64) -> u64:
     """Block those of `mask` too; the mask of before."""
-    masks: array[u64, 2] = zeroed
-    masks[0] = mask
-    old = cast(i64, addressof(masks[1]))
-    syscall(_SYS_RT_SIGPROCMASK, _BLOCK, cast(i64, addressof(masks[0])), old, _MASK_SIZE, 0, 0)
-    return masks[1]
+    return change_mask(_BLOCK, mask)
 
 
 @native
 def set_signal_mask(mask: u64) -> u64:
     """Block exactly those of `mask`; the mask of before."""
-    masks: array[u64, 2] = zeroed
-    masks[0] = mask
-    old = cast(i64, addressof(masks[1]))
-    syscall(_SYS_RT_SIGPROCMASK, _SETMASK, cast(i64, addressof(masks[0])), old, _MASK_SIZE, 0, 0)
-    return masks[1]
+    return change_mask(_SETMASK, mask)

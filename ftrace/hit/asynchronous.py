@@ -21,7 +21,7 @@ from sandbox.native import (
     volatile_load,
     zeroed,
 )
-from sandbox.signal_mask import signals_blocked
+from sandbox.signal_mask import block_signals
 from sandbox.tasks import ASYNCHRONOUS, Guard, current
 
 normal_mask = global_var(u64, 0, name="normal_signal_mask")
@@ -51,7 +51,7 @@ def no_frame_below(end: u64) -> bool_:
 
 @native(noinline=True)
 def blocks_signals() -> bool_:
-    return signals_blocked() & ~normal_mask & ASYNCHRONOUS != 0
+    return block_signals(0) & ~normal_mask & ASYNCHRONOUS != 0
 
 
 @native(noinline=True)

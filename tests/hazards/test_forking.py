@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from isolation import TESTS, isolated, run_source
-from programs import load_c
+from programs import basic, load_c
 
 import fprobe
+import kprobes
 from ftrace import python_handler
 from sandbox.csource import find_compiler
 
@@ -169,15 +172,6 @@ def test_threads_that_wait_for_each_other_part_after_some_seconds():
 @isolated
 def test_a_child_touches_no_kretprobe_that_the_collector_has_taken():
     """It puts the instances of all kretprobes in order, also of those that are garbage in a cycle."""
-    import ctypes
-    import gc
-    import os
-    import threading
-
-    from programs import basic
-
-    import kprobes
-
     basic()
     gc.disable()
     for _ in range(8):
