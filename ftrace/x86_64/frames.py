@@ -65,9 +65,15 @@ def field(offset: int) -> bytes:
     return op(PLUS_UCONST) + uleb(offset) + op(DEREF)
 
 
-def register(number: int) -> bytes:
-    """Push a register."""
-    return bytes([0x70 + number, 0])
+def sleb(value: int) -> bytes:
+    """A signed LEB128 number, not negative."""
+    coded = uleb(value)
+    return coded if coded[-1] < 0x40 else coded[:-1] + bytes([coded[-1] | 0x80, 0])
+
+
+def register(number: int, offset: int = 0) -> bytes:
+    """Push a register plus an offset of some bytes."""
+    return bytes([0x70 + number]) + sleb(offset)
 
 
 class Label(NamedTuple):
@@ -111,6 +117,11 @@ def _size(part: bytes | Label | Jump) -> int:
 def rule(kind: bytes, expression: bytes, of: int | None = None) -> bytes:
     """A rule for the CFA, or for the register `of`."""
     return kind + (b"" if of is None else uleb(of)) + uleb(len(expression)) + expression
+
+
+def escaped(described: bytes) -> str:
+    """A rule as the operands of `.cfi_escape`."""
+    return ", ".join(map(str, described))
 
 
 def section(start: int, size: int, rules: bytes, signal_frame: bool = False) -> bytes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_RBX, _RSP, _RIP = 3, 7, 16
-_IN_MEMORY, _IS_VALUE, _CFA = 0x10, 0x16, 0x0C
-_BASE_REGISTER = 0x70
+from ftrace.x86_64.frames import IN_MEMORY, IS_VALUE, RIP, RSP, escaped, register, rule
+
+_RBX = 3
+_DEF_CFA = 0x0C
 
 GUARD = """
 # Called in place of a function, whose address is in r11; all argument registers and the stack are the function's.
@@ -77,15 +78,8 @@ def frame_rules(constants: Mapping[str, int | str]) -> dict[str, str]:
     """What unwinders are told in GUARD while the function runs: rules of DWARF that the assembler has no words for."""
     parent, bx = int(constants["GUARD_PARENT"]), int(constants["GUARD_BX"])
     return {
-        "CALLERS_BX": _rule(_IN_MEMORY, _RBX, _RBX, bx),
-        "CALLERS_IP": _rule(_IN_MEMORY, _RIP, _RBX, parent),
-        "CALLERS_SP": _rule(_IS_VALUE, _RSP, _RSP, 0),
-        "CALLEES_CFA": f"{_CFA}, {_RSP}, 1",
+        "CALLERS_BX": escaped(rule(IN_MEMORY, register(_RBX, bx), _RBX)),
+        "CALLERS_IP": escaped(rule(IN_MEMORY, register(_RBX, parent), RIP)),
+        "CALLERS_SP": escaped(rule(IS_VALUE, register(RSP), RSP)),
+        "CALLEES_CFA": f"{_DEF_CFA}, {RSP}, 1",
     }
-
-
-def _rule(kind: int, register: int, base: int, offset: int) -> str:
-    """The caller's `register` is, or is in memory at, `base` + `offset` bytes."""
-    if not 0 <= offset < 64:
-        raise ValueError(f"the offset {offset} does not fit a byte of a signed number")
-    return f"{kind}, {register}, 2, {_BASE_REGISTER + base}, {offset}"

@@ -6,6 +6,21 @@ something on the stack leads; its other registers are where they were, then in a
 
 from __future__ import annotations
 
+from ftrace.x86_64.frames import (
+    DEF_CFA,
+    DEREF,
+    IN_MEMORY,
+    IS_VALUE,
+    MINUS,
+    RIP,
+    const1u,
+    escaped,
+    field,
+    op,
+    register,
+    rule,
+)
+
 REGISTERS = {
     "r15": 0, "r14": 8, "r13": 16, "r12": 24, "rbp": 32, "rbx": 40, "r11": 48, "r10": 56, "r9": 64, "r8": 72, "rax": 80,
     "rcx": 88, "rdx": 96, "rsi": 104, "rdi": 112,
@@ -14,11 +29,10 @@ REGISTERS = {
 _IP, _SP = 128, 152
 _NUMBERS = {
     "rax": 0, "rdx": 1, "rcx": 2, "rbx": 3, "rsi": 4, "rdi": 5, "rbp": 6,
-    **{f"r{n}": n for n in range(8, 16)}, "rip": 16,
+    **{f"r{n}": n for n in range(8, 16)},
 }  # fmt: skip
 """DWARF's numbers of registers."""
-_BREG_RBX, _DEREF, _CONST1U, _MINUS, _PLUS_UCONST = 0x73, 0x06, 0x08, 0x1C, 0x23
-_DEF_CFA_EXPRESSION, _EXPRESSION, _VAL_EXPRESSION = 0x0F, 0x10, 0x16
+_RBX = _NUMBERS["rbx"]
 
 
 def head(pushed: int) -> str:
@@ -32,43 +46,26 @@ def ip_by_record(below: int, before: int, address: int) -> str:
     The record's address is `before` bytes before what the word `below` bytes below the CFA points to; or, if that is 0, the
     word itself.
     """
-    record = [_CONST1U, below, _MINUS, _DEREF] + ([_CONST1U, before, _MINUS, _DEREF] if before else [])
-    return _rule(_VAL_EXPRESSION, "rip", [*record, _PLUS_UCONST, *_leb(address), _DEREF])
+    record = const1u(below) + op(MINUS, DEREF) + (const1u(before) + op(MINUS, DEREF) if before else b"")
+    return _escape(rule(IS_VALUE, record + field(address), RIP))
 
 
 def saved(below: int) -> str:
     """All general registers are in a pt_regs `below` bytes below the CFA."""
-    return "\n".join(f"    .cfi_offset %{register}, {offset - below}" for register, offset in REGISTERS.items())
+    return "\n".join(f"    .cfi_offset %{name}, {offset - below}" for name, offset in REGISTERS.items())
 
 
 def unsaved(*but: str) -> str:
     """All general registers have their values again, except for `but`."""
-    return "\n".join(f"    .cfi_same_value %{register}" for register in REGISTERS if register not in but)
+    return "\n".join(f"    .cfi_same_value %{name}" for name in REGISTERS if name not in but)
 
 
 def by_regs() -> str:
     """Everything is as the pt_regs that rbx points to says."""
-    cfa = [*_at(_SP), _DEREF]
-    rules = [_escape(_DEF_CFA_EXPRESSION, len(cfa), *cfa)]
-    return "\n".join(
-        rules + [_rule(_EXPRESSION, register, _at(to)) for register, to in {**REGISTERS, "rip": _IP}.items()]
-    )
+    rules = [rule(DEF_CFA, register(_RBX, _SP) + op(DEREF))]
+    rules += [rule(IN_MEMORY, register(_RBX, to), _NUMBERS[name]) for name, to in REGISTERS.items()]
+    return "\n".join(map(_escape, [*rules, rule(IN_MEMORY, register(_RBX, _IP), RIP)]))
 
 
-def _at(offset: int) -> list[int]:
-    """DWARF expression: the address `offset` bytes behind rbx."""
-    return [_BREG_RBX, *_leb(offset, signed=True)]
-
-
-def _leb(value: int, signed: bool = False) -> list[int]:
-    """A LEB128 number of one byte or two."""
-    low, high = value & 0x7F, value >> 7
-    return [low] if not high and not (signed and low & 0x40) else [low | 0x80, high]
-
-
-def _rule(kind: int, register: str, expression: list[int]) -> str:
-    return _escape(kind, _NUMBERS[register], len(expression), *expression)
-
-
-def _escape(*values: int) -> str:
-    return "    .cfi_escape " + ", ".join(map(hex, values))
+def _escape(described: bytes) -> str:
+    return f"    .cfi_escape {escaped(described)}"
