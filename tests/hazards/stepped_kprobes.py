@@ -22,13 +22,12 @@ sys.path[:0] = [
 ]
 
 import matrix_handlers
+from matrix import field_offsets
 from matrix_handlers import NotedKprobe, NotedKretprobe
 from programs import load_c
 from stepped import DRIVER, PLACES, stacks_not_empty
 
 import kprobes
-from ftrace.hit.records import Probe
-from kprobes.hit.records import Child, Instance, Kretprobe
 
 PROGRAM = r"""
 #define STUBLESS __attribute__((noipa, patchable_function_entry(0)))
@@ -125,11 +124,7 @@ class Manner:
         )
 
     def _c(self, notes: Any) -> tuple[Any, Any]:
-        offsets = {
-            "P_RP": Child.offset("rp"), "RI_RP": Instance.offset("rp"), "RP_COOKIE": Kretprobe.offset("cookie"),
-            "FP_ACTION": Probe.offset("action"),
-        }  # fmt: skip
-        module = load_c("".join(f"#define {name} {offset}\n" for name, offset in offsets.items()) + HANDLERS)
+        module = load_c(field_offsets() + HANDLERS)
         return (module["c_call"], module["c_return"]) if self.returns else (module["c_pre"], module["c_post"])
 
     def _python(self, notes: Any) -> tuple[Any, Any]:

@@ -129,9 +129,8 @@ STUBLESS void c_inner(void) { seen(ops_notes[1], 0); }
 """
 
 
-def _load() -> Any:
-    from programs import load_c
-
+def field_offsets() -> str:
+    """What handlers in C find their notes by, as definitions."""
     from ftrace.hit.records import Probe
     from kprobes.hit.records import Child, Instance, Kretprobe
 
@@ -139,7 +138,13 @@ def _load() -> Any:
         "P_RP": Child.offset("rp"), "RI_RP": Instance.offset("rp"), "RP_COOKIE": Kretprobe.offset("cookie"),
         "FP_ACTION": Probe.offset("action"),
     }  # fmt: skip
-    return load_c("".join(f"#define {name} {offset}\n" for name, offset in offsets.items()) + PROGRAM)
+    return "".join(f"#define {name} {offset}\n" for name, offset in offsets.items())
+
+
+def _load() -> Any:
+    from programs import load_c
+
+    return load_c(field_offsets() + PROGRAM)
 
 
 class Probed:
