@@ -71,7 +71,8 @@ class Node(Structure):
     probes: u64  # the ftrace ProbeList the call came in with, which it pins
     armed: u64  # bit i: the i-th probe of the list wants its exit; not kept for a list of one
     data: u64  # address of the entry data, if it is not inline_data
-    reserved: array[u64, 2]
+    record: u64  # its stub's StubRecord; kept by the complete way only
+    reserved: u64
     inline_data: array[u64, 8]
 
 

@@ -162,7 +162,7 @@ def take_node(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> bool_:
             return False
         hit.node.parent = hit.parent
         hit.node.frame = hit.frame
-        hit.node.reserved[0] = cast(u64, hit.stub)
+        hit.node.record = cast(u64, hit.stub)
     if not pool_take(hit.task, item.probe, hit.interrupted):
         line.missed_nodes += 1
         return False

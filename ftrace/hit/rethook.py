@@ -29,7 +29,7 @@ from sandbox.native import (
     void,
     volatile_load,
 )
-from sandbox.tasks import CLAIMED, NODE, Node, Task, claimed_high, current, task_at, task_free
+from sandbox.tasks import CLAIMED, DATA_STACK, NODE, Node, Task, claimed_high, current, task_at, task_free
 
 _SYS_GETTID = 186
 
@@ -71,7 +71,7 @@ def word_at(address: u64) -> ptr[u64]:
 
 @native(inline=True)
 def entry_ip(node: ptr[Node]) -> u64:
-    """The address of the site that this call came in through: the word behind its stub's code."""
+    """The address of the site that this call came in through: the word that its StubRecord begins with."""
     return word_at(node.stub - RETURN_POINT)[0]
 
 
@@ -103,17 +103,18 @@ def pop(task: ptr[Task], node: ptr[Node]) -> void:
 
     A signal's handler that hooks calls in between has taken it off already, and may have used it again: then nothing is left
     to do. So it is looked at once only, its data first: if it has been used again before its list is read, with entry data
-    elsewhere, those began where its own did.
+    elsewhere, those began where its own did. If the handler jumps past a call that it hooked, when this node is off, then the
+    node is that call's, and the data behind `end` are: what was below them is free again when the shadow stack is empty.
     """
+    end = volatile_load(addressof(task.data_top))
     data = volatile_load(addressof(node.data))
     signal_fence()
     is_elsewhere = probes_of(node).data_size > INLINE_DATA
     signal_fence()
     if atomic_cas(cast(ptr[u64], addressof(task.top)), cast(u64, node), cast(u64, below(node)), "acq_rel"):
         if is_elsewhere:
-            task.data_top = data
-        signal_fence()
-        node.stub = 0
+            atomic_cas(addressof(task.data_top), end, data, "relaxed")
+        atomic_cas(addressof(node.stub), EMPTY, 0, "relaxed")
 
 
 @native
@@ -187,8 +188,11 @@ def is_dead(node: ptr[Node], frame: u64) -> bool_:
 
 @native
 def drop_dead(task: ptr[Task], frame: u64) -> void:
+    """For a hit that is in no other one: nothing is being reserved or released now."""
     while task.top != task.bottom and is_dead(task.top, frame):
         node_abandon(task, task.top)
+    if task.top == task.bottom:
+        task.data_top = cast(u64, addressof(cast(ptr[u8], task)[DATA_STACK]))
 
 
 @native
@@ -204,21 +208,31 @@ def real_caller(node: ptr[Node]) -> u64:
 
 
 @native
+def room_for_data(task: ptr[Task], node: ptr[Node], size: u32) -> u64:
+    """Where the entry data of a new node are to be, or 0 if there is no room."""
+    if size <= INLINE_DATA:
+        return cast(u64, addressof(node.inline_data[0]))
+    return task.data_top if task.data_top + cast(u64, size) <= task.data_limit else 0
+
+
+@native
 def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
     """A node with room for the list's entry data, zeroed, or null if the shadow stack is full."""
     size = probes.data_size
-    node = above(task.top)
-    if cast(u64, node) > task.limit:
-        return null
-    data = cast(u64, addressof(node.inline_data[0]))
-    if size > INLINE_DATA:
-        data = task.data_top
-        if data + cast(u64, size) > task.data_limit:
+    node: ptr[Node] = null
+    data: u64 = 0
+    reserved = False
+    while not reserved:  # the handler of a signal may leave a call in that place that it has jumped past
+        top = task.top
+        node = above(top)
+        data = room_for_data(task, node, size)
+        if cast(u64, node) > task.limit or data == 0:
             return null
-    task.top = node
+        if size > INLINE_DATA:
+            task.data_top = data + (cast(u64, size) + 15 & ~15)
+        signal_fence()
+        reserved = atomic_cas(cast(ptr[u64], addressof(task.top)), cast(u64, top), cast(u64, node), "relaxed")
     signal_fence()
-    if size > INLINE_DATA:
-        task.data_top = data + (cast(u64, size) + 15 & ~15)
     node.stub = 0
     node.armed = 0
     node.probes = cast(u64, probes)

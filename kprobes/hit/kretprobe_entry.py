@@ -233,7 +233,7 @@ def kretprobe_in_list(task: ptr[Task], instance: ptr[Instance]) -> void:
     node = task.top
     instance.frame = frame_of(node)
     if node.armed & (node.armed - 1) != 0:
-        instance.ret_addr = node.reserved[0] + EXIT_POINT
+        instance.ret_addr = node.record + EXIT_POINT
 
 
 # -- return -------------------------------------------------------------------------------------------------------

@@ -106,6 +106,8 @@ RETURNS = r"""
 __attribute__((noipa, patchable_function_entry(0))) long around(long x) { return x + 1; }
 """
 """What it calls where that is to have its return hooked by a kretprobe."""
+RETURNING = {"breakpoint": "around", "jump": "around", "stub": "jumps"}
+"""Where a kretprobe is, by the way that a hit of it comes."""
 NAMES = ("leaf", "middle", "on_path")
 FOREIGN = "#include <stdatomic.h>\nstatic atomic_long n; int nothing(void *fp, unsigned long ip) { n++; return 0; }\n"
 CALLS_IN_PATH = {IR: {"leaf": 2, "middle": 1, "on_path": 1}, TAIL: dict.fromkeys(NAMES, 1)}
@@ -114,7 +116,7 @@ CALLS_IN_PATH = {IR: {"leaf": 2, "middle": 1, "on_path": 1}, TAIL: dict.fromkeys
 class Manner:
     """How the functions are probed: a program, its stubs, the attachments. `jumping`: see JUMPS.
 
-    `returns`: see RETURNS; by a breakpoint or by a jump. `times`: how often the handler of the signal calls.
+    `returns`: see RETURNING. `times`: how often the handler of the signal calls.
     """
 
     def __init__(
@@ -181,11 +183,11 @@ def _jumps() -> list[Any]:
 
 
 def _kretprobe(way: str) -> Any:
-    """On what the handler of the signal calls; the return slot is overwritten either way."""
+    """On what the handler of the signal calls. By a breakpoint or a jump the return slot is overwritten."""
     import kprobes
 
     kprobes.set_kprobes_optimization(int(way == "jump"))
-    probe = kprobes.attach_return("around", data_size=100, maxactive=1000).attach()
+    probe = kprobes.attach_return(RETURNING[way], data_size=100, maxactive=1000).attach()
     kprobes.wait_for_kprobe_optimizer()
     return probe
 
@@ -240,6 +242,8 @@ MANNERS: dict[str, Manner] = {
     "jumps, two nodes": Manner(lambda: _attach("jumps", **BOTH, nr_maxactive=2), jumping=True),
     "jumps, tail calls": Manner(lambda: _attach("jumps", **BOTH), TAIL, jumping=True),
     "jumps, mcount": Manner(lambda: _attach("jumps", **BOTH), IR, "mcount", jumping=True),
+    "jumps, 200 bytes": Manner(lambda: _attach("jumps", **BOTH, entry_data_size=200), jumping=True),
+    "jumps, a kretprobe": Manner(lambda: _attach("jumps", **BOTH, entry_data_size=200), jumping=True, returns="stub"),
     "a kretprobe's breakpoint aside": Manner(_two, returns="breakpoint"),
     "a kretprobe's jump aside": Manner(lambda: _attach(**BOTH, entry_data_size=200), returns="jump"),
     "nothing": Manner(list),

@@ -65,6 +65,7 @@ def hold(manner: str, every: bool) -> None:
         "two probes",
         "four probes",
         "mcount",
+        "jumps, a kretprobe",
     ],
 )
 def test_a_signal_at_every_instruction(manner: str) -> None:
