@@ -182,12 +182,12 @@ def _jumps() -> list[Any]:
     return [fprobe.attach(["jumps"], action=fprobe.Stat(), nr_maxactive=1000)]
 
 
-def _kretprobe(way: str) -> Any:
-    """On what the handler of the signal calls. By a breakpoint or a jump the return slot is overwritten."""
+def returning(name: str, optimized: bool) -> Any:
+    """A kretprobe on what the handler of the signal calls. By a breakpoint or a jump the return slot is overwritten."""
     import kprobes
 
-    kprobes.set_kprobes_optimization(int(way == "jump"))
-    probe = kprobes.attach_return(RETURNING[way], data_size=100, maxactive=1000).attach()
+    kprobes.set_kprobes_optimization(int(optimized))
+    probe = kprobes.attach_return(name, data_size=100, maxactive=1000).attach()
     kprobes.wait_for_kprobe_optimizer()
     return probe
 
@@ -323,7 +323,7 @@ def main(name: str, rounds: int, into: str = "") -> int:
     module = sandbox.load(manner.program, name="stepped", flavour=manner.flavour)
     driver = load_c(DRIVER)
     aside = load_c(JUMPS) if manner.jumping else load_c(RETURNS) if manner.returns else None
-    returning = _kretprobe(manner.returns) if manner.returns else None
+    kretprobe = returning(RETURNING[manner.returns], manner.returns == "jump") if manner.returns else None
     attachments = manner.attach()
     notes = [(ctypes.c_uint64 * 3)() for _ in attachments]
     for probe, note in zip(attachments, notes, strict=True):
@@ -349,9 +349,9 @@ def main(name: str, rounds: int, into: str = "") -> int:
     complaints += stacks_not_empty()
     for probe in reversed(attachments):
         probe.detach()
-    if returning is not None:
-        complaints += [f"{returning.nmissed} returns missed"] if returning.nmissed else []
-        returning.detach()
+    if kretprobe is not None:
+        complaints += [f"{kretprobe.nmissed} returns missed"] if kretprobe.nmissed else []
+        kretprobe.detach()
     assert_untouched()
     print(json.dumps({"handled": handled // manner.times, "complaints": complaints}), flush=True)
     return 1 if complaints else 0

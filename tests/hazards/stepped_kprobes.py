@@ -25,7 +25,7 @@ import matrix_handlers
 from matrix import field_offsets
 from matrix_handlers import NotedKprobe, NotedKretprobe
 from programs import load_c
-from stepped import DRIVER, PLACES, stacks_not_empty
+from stepped import DRIVER, JUMPS, PLACES, returning, stacks_not_empty
 
 import kprobes
 
@@ -36,6 +36,7 @@ STUBLESS long middle(long x) { return leaf(x) + leaf(x + 1); }
 STUBLESS long on_path(long x) { return middle(x) * 2; }
 """
 STUBS = PROGRAM.replace(", patchable_function_entry(0)", "")
+TO_STUBLESS = "noipa", "noipa, patchable_function_entry(0)"
 CALLS = {"leaf": 2, "middle": 1, "on_path": 1}
 HANDLERS = r"""
 #include <stdatomic.h>
@@ -77,18 +78,22 @@ class Hit:
 
 
 class Manner:
-    """How the instructions are probed: the handlers, by what, and on which program."""
+    """How the instructions are probed: the handlers, by what, and on which program.
+
+    `jumping`: the handler of the signal calls what leaves a call behind that never returns, and that a kretprobe is on.
+    """
 
     def __init__(
-        self, handlers: str, post: bool = False, returns: bool = False, optimized: bool = False, program: str = PROGRAM
+        self,
+        handlers: str,
+        post: bool = False,
+        returns: bool = False,
+        optimized: bool = False,
+        program: str = PROGRAM,
+        jumping: bool = False,
     ) -> None:
-        self.handlers, self.post, self.returns, self.optimized, self.program = (
-            handlers,
-            post,
-            returns,
-            optimized,
-            program,
-        )
+        self.handlers, self.post, self.returns, self.optimized = handlers, post, returns, optimized
+        self.program, self.jumping = program, jumping
 
     def hits(self, module: Any) -> list[Hit]:
         """On each instruction of each function, or on their entries."""
@@ -153,6 +158,9 @@ MANNERS = {
     "kretprobes, C, optimized": Manner("C", returns=True, optimized=True),
     "kretprobes, native, on ftrace": Manner("native", returns=True, program=STUBS),
     "kretprobes, C, on ftrace": Manner("C", returns=True, program=STUBS),
+    "jumps, kretprobes, C": Manner("C", returns=True, jumping=True),
+    "jumps, kretprobes, native, optimized": Manner("native", returns=True, optimized=True, jumping=True),
+    "jumps, kretprobes, C, on ftrace": Manner("C", returns=True, program=STUBS, jumping=True),
 }
 
 
@@ -202,6 +210,8 @@ def main(name: str, rounds: int) -> int:
     """Attach, say where, call, check; the exit status."""
     manner = MANNERS[name]
     module = load_c(manner.program)
+    aside = load_c(JUMPS.replace(*TO_STUBLESS)) if manner.jumping else None
+    left = returning("jumps", manner.optimized) if manner.jumping else None
     kprobes.set_kprobes_optimization(int(manner.optimized))
     hits = manner.hits(module)
     for hit in hits:
@@ -210,15 +220,19 @@ def main(name: str, rounds: int) -> int:
     spans = _spans()
     driver = load_c(DRIVER)
     drive = driver.symbol("drive")
-    driver["prepare"](module["on_path"], None, drive.address, drive.end, 1)
+    driver["prepare"](module["on_path"], aside["around"] if aside else None, drive.address, drive.end, 1)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     print(json.dumps(spans), flush=True)
     sys.stdin.readline()
     driver["drive"](rounds)
+    if left is not None:
+        module["on_path"](0)  # the next hooked call finds those that never returned
+        rounds += 1
     numbers, places = (ctypes.c_long * 3)(), (ctypes.c_void_p * PLACES)()
     driver["told"](numbers, places)
     handled, wrong, lost = numbers
-    complaints = [complaint for hit in hits for complaint in hit.complaints(rounds + handled)]
+    complaints = [complaint for hit in hits for complaint in hit.complaints(rounds + (0 if aside else handled))]
+    complaints += [f"{left.nmissed} returns missed"] if left is not None and left.nmissed else []
     complaints += [f"{wrong} wrong results"] * (wrong > 0)
     complaints += cut_short([place for place in places[:lost] if place])
     if signal.pthread_sigmask(signal.SIG_BLOCK, ()) != before:
