@@ -157,7 +157,8 @@ class Runtime:
 
 def _nodes(task: ctypes.Structure) -> list[ctypes.Structure]:
     """The nodes on a task's shadow stack, newest first."""
-    return [tasks.Node.ctypes.from_address(address) for address in range(task.top, task.bottom, -tasks.NODE)]
+    bottom = ctypes.addressof(task) + tasks.NODES
+    return [tasks.Node.ctypes.from_address(address) for address in range(task.top or bottom, bottom, -tasks.NODE)]
 
 
 def _stub_offsets() -> dict[str, int]:

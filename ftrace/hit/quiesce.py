@@ -29,7 +29,7 @@ from sandbox.native import (
     volatile_store,
     zeroed,
 )
-from sandbox.tasks import Task, claimed_high, current, task_at
+from sandbox.tasks import NODES, Node, Task, claimed_high, current, task_at
 
 _SYS_SCHED_YIELD, _SYS_NANOSLEEP = 24, 35
 _YIELDS = 200
@@ -108,12 +108,16 @@ def quiesce(lists: ptr[u64], count: u64) -> u32:
 
 @native
 def is_pinned(probes: u64) -> bool_:
-    """Whether a node on any shadow stack came in with this list. Asked after `quiesce`, so that none can be added."""
+    """Whether a node on any shadow stack came in with this list. Asked after `quiesce`, so that none can be added.
+
+    A record that is just being claimed for the first time has neither a top nor a bottom yet.
+    """
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
         task = task_at(index)
-        node = task.top
-        while node != task.bottom:
+        bottom = cast(u64, task) + NODES
+        node = cast(ptr[Node], volatile_load(cast(ptr[u64], addressof(task.top))))
+        while cast(u64, node) > bottom:
             if node.probes == probes:
                 return True
             node = below(node)

@@ -46,6 +46,24 @@ long all_at_once(long n) {
 """
 
 
+@isolated
+def test_a_record_that_is_just_being_claimed_has_no_calls_yet():
+    """Who looks through the shadow stacks meanwhile may see it: another thread has claimed the one behind it already."""
+    import fprobe
+    from ftrace.runtime import runtime
+
+    module = basic()
+    with fprobe.attach(["leaf"], entry=lambda *hit: None):
+        module["leaf"](1)
+    image = runtime().image
+    image.variable("tasks_claimed_high").value += 1
+    fresh = runtime().tasks()[-1]
+    for top, bottom in ((0, 0), (0, runtime().slab), (runtime().slab, 0)):
+        fresh.top, fresh.bottom = top, bottom
+        assert image.call("is_pinned", 1) == 0
+        assert runtime().shadow_ips() == []
+
+
 @needs_cc
 @isolated
 def test_thread_pointer_reuse_new_threads_start_with_an_empty_record():
