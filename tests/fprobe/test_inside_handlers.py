@@ -196,6 +196,15 @@ def test_a_handler_that_raises_is_as_one_that_returned_0(program, where, caplog)
     assert len(caplog.records) == 1 and probe.counts.hits == 2 and probe.counts.missed == 0
 
 
+@pytest.fixture
+def interrupts():
+    """Also where the suite runs in the background of a shell, which lets such ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize("where", ["entry", "exit"])
 def test_an_interrupt_in_a_handler_is_raised_where_the_program_was_called(program, where):
     """Handlers that come in between end by it too; the program does not."""
