@@ -138,6 +138,10 @@ class ListCache:
         self._by_address: dict[int, ListRecord] = {}
         self._retired: list[ListRecord] = []
 
+    def __len__(self) -> int:
+        """How many a site may run."""
+        return len(self._by_address)
+
     def get(self, probes: tuple[NativeProbe, ...], after_prologue: bool) -> ListRecord:
         """The list of these probes, made if there is none. Raises OSError(ENOSPC) if they are too many."""
         record = self._by_probes.get((probes, after_prologue))
@@ -157,10 +161,10 @@ class ListCache:
             if record is not None and record.probes == (probe,):
                 record.choose_trampolines(self._runtime)
 
-    def moved(self, old: ListRecord, new: ListRecord, count: int) -> None:
-        """`count` sites went from one list to another."""
-        old.sites -= count
-        new.sites += count
+    def moved(self, old: int, new: int, count: int) -> None:
+        """`count` sites went from the list at one address to that at another."""
+        self._by_address[old].sites -= count
+        self._by_address[new].sites += count
 
     def retire(self) -> None:
         """Take lists that no site runs out of use; call `free` once every thread has been waited for."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
+import os
 from array import array
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ftrace.filters.masks import mask_of
-from ftrace.text_poke import Block
+from ftrace.text_poke import Block, Move
 from ftrace.trapping import refuse_blocked_traps
 from ftrace.unwinding import describe_stubs
 from ftrace.x86_64 import stubs
@@ -39,11 +40,6 @@ NEVER_HOOKED = frozenset(
     }
 )
 """Functions that return twice or on another stack, by name."""
-_CHUNK = 512
-"""Stubs are written this many at a time."""
-_LISTS_AT_ONCE = 256
-
-
 _STRADDLES = bytes(byte & 7 > 8 - stubs.SITE_SIZE for byte in range(256))
 """Whether a site does, by the lowest byte of its address."""
 
@@ -118,8 +114,8 @@ class SiteBlock:
         """
         with memory.text_mutex:
             self.check(mask)
-            self._relist(change)
-            self._write_stubs()
+            if self._relist(change):
+                self._write_stubs()
             self._poke()
 
     def check(self, mask: int) -> None:
@@ -128,7 +124,6 @@ class SiteBlock:
             if self._slots is None:
                 self._prepare()
             self._choose(mask)
-            self._verify()
             self._check_signals(mask)
 
     def switch(self, on: bool) -> None:
@@ -137,9 +132,7 @@ class SiteBlock:
             self._off = not on
             if self._slots is not None:
                 self._native.off = self._off
-                self._choose(self.everything)
-                self._verify()
-                self._check_signals(self.everything)
+                self.check(self.everything)
                 self._poke()
 
     # -- set up -------------------------------------------------------------------------------------------------
@@ -148,18 +141,16 @@ class SiteBlock:
         """Memory for the slots and room for all stubs, within reach of the text."""
         count = len(self)
         near = (self._text.base, self._text.end)
-        self._stub_text = memory.allocate_text(near, count * stubs.STUB_SIZE, f"{self.module.name}-stubs")
-        reach = (min(near[0], self._stub_text.base), max(near[1], self._stub_text.end))
+        where = self._stub_text = memory.allocate_text(near, count * stubs.STUB_SIZE, f"{self.module.name}-stubs")
+        reach = (min(near[0], where.base), max(near[1], where.end))
         self._pointers = memory.reserve(16 + count * 8, reach)
         pointers = (ctypes.c_uint64 * 2).from_address(self._pointers)
         pointers[0] = self._runtime.image.address("ftrace_exit_complete")
         pointers[1] = self._runtime.image.address("ftrace_entry_slow")
         self._slots = (ctypes.c_uint64 * count).from_address(self._pointers + 16)
         self._slots[:] = [self._empty.address] * count
-        self._template = ctypes.create_string_buffer(self._template_bytes(), stubs.STUB_SIZE)
-        self._describe()
-        perf_map.add(self._stub_text.base, self._stub_text.size, f"stubs [{self.module.name}]")
-        where = self._stub_text
+        self._describe(where.base)
+        perf_map.add(where.base, where.size, f"stubs [{self.module.name}]")
         self._frames = describe_stubs(
             self._runtime.slab, self.module.name, where.base, where.size, self._empty.after_prologue
         )
@@ -168,32 +159,33 @@ class SiteBlock:
         template = self._runtime.template
         return stubs.swapping(template) if self._empty.after_prologue else template
 
-    def _describe(self) -> None:
+    def _describe(self, stub_text: int) -> None:
+        """The block as the native side sees it, with what the steps of a change work on."""
         count = len(self)
         self._stubs = (ctypes.c_uint64 * count)()
-        self._chosen = (ctypes.c_uint8 * count)()
+        self._chosen = (ctypes.c_uint32 * count)()
+        self._bits = ctypes.create_string_buffer((count + 63) // 64 * 8)
         self._site_array = (ctypes.c_uint64 * count).from_buffer(self.addresses)
-        self._native = Block.ctypes()
+        self._template = ctypes.create_string_buffer(self._template_bytes(), stubs.STUB_SIZE)
+        at = ctypes.addressof
+        self._native = Block.ctypes(
+            count=count, sites=at(self._site_array), slots=self._pointers + 16, stubs=at(self._stubs),
+            bits=at(self._bits), chosen=at(self._chosen),
+            stub_text=stub_text, template=at(self._template), pointers=self._pointers,
+            empty=self._empty.address, off=self._off,
+        )  # fmt: skip
         self._native_address = ctypes.addressof(self._native)
-        self._native.count, self._native.empty = count, self._empty.address
-        self._native.off = self._off
-        self._native.sites, self._native.slots = ctypes.addressof(self._site_array), self._pointers + 16
-        self._native.chosen, self._native.stubs = ctypes.addressof(self._chosen), ctypes.addressof(self._stubs)
 
     def _call(self, function: str, *arguments: int) -> int:
         """Call a function of ftrace.text_poke on this block."""
         return self._runtime.image.call(function, self._native_address, *arguments)
 
-    def _choose(self, mask: int) -> None:
-        """Mark the sites that the steps of a change are about."""
-        bits = mask.to_bytes((len(self) + 7) // 8, "little")
-        buffer = ctypes.create_string_buffer(bits, len(bits))
-        self._call("choose", ctypes.addressof(buffer))
-
     # -- the steps of a change ----------------------------------------------------------------------------------
 
-    def _verify(self) -> None:
-        index = self._call("verify_sites")
+    def _choose(self, mask: int) -> None:
+        """Choose the sites that the steps are about, and verify them."""
+        self._bits.raw = mask.to_bytes(len(self._bits), "little")
+        index = self._call("choose")
         if index >= 0:
             raise self._mismatch(index, written=False)
 
@@ -217,35 +209,29 @@ class SiteBlock:
         found = ctypes.string_at(self.addresses[index], stubs.SITE_SIZE)
         return SiteMismatch(self, index, found, written)
 
-    def _relist(self, change: Change) -> None:
-        found = (ctypes.c_uint64 * _LISTS_AT_ONCE)()
-        while count := self._call("distinct_lists", ctypes.addressof(found), _LISTS_AT_ONCE):
-            for address in found[:count]:
-                old = self._lists.at(address)
-                new = change(old)
-                self._lists.moved(old, new, self._call("relist", old.address, new.address))
+    def _relist(self, change: Change) -> int:
+        """Swap the lists of all chosen sites, or of none if one cannot be had; how many of the sites have no stub yet."""
+        moves = (Move.ctypes * len(self._lists))()
+        count = self._call("distinct_lists", ctypes.addressof(moves))
+        for move in moves[:count]:
+            move.new = change(self._lists.at(move.old)).address
+        missing = self._call("relist", ctypes.addressof(moves))
+        for move in moves[:count]:
+            self._lists.moved(move.old, move.new, move.sites)
+        return missing
 
     def _write_stubs(self) -> None:
-        text = self._stub_text
-        assert text is not None
-        index = self._call("missing_stub", 0)
-        if index == len(self):
-            return
-        with text.writable() as delta:
-            while index < len(self):
-                first = index // _CHUNK * _CHUNK
-                last = min(first + _CHUNK, len(self))
-                where = text.base + first * stubs.STUB_SIZE
-                template = ctypes.addressof(self._template)
-                self._call("emit_stubs", first, last, where, delta, template, self._pointers)
-                index = self._call("missing_stub", last)
+        assert self._stub_text is not None
+        with self._stub_text.writable() as delta:
+            self._call("emit_stubs", delta)
 
     def _poke(self) -> None:
+        if not self._call("keep_changed"):
+            return
         with self._text.writable() as delta:
-            left = self._call("poke_words", delta & (1 << 64) - 1, self._runtime.force_breakpoints)
-            if left:
-                self._poke_with_breakpoints(delta & (1 << 64) - 1)
-            memory.sync_cores()
+            failed = self._call("poke", delta, self._runtime.force_breakpoints)
+        if failed:
+            raise OSError(-failed, f"cores cannot be synchronised: {os.strerror(-failed)}")
         self._rewrite_copied_pages()
 
     def _rewrite_copied_pages(self) -> None:
@@ -257,16 +243,6 @@ class SiteBlock:
             last = index
             memory.write_through_kernel(self.addresses[index], self.expected(index))
             memory.sync_cores()
-
-    def _poke_with_breakpoints(self, delta: int) -> None:
-        poking = self._runtime.image.variable("text_poking")
-        poking.value = self._native_address
-        try:
-            for step in range(3):
-                self._call("poke_step", delta, step)
-                memory.sync_cores()
-        finally:
-            poking.value = 0
 
     def close(self) -> None:
         """Give back the stubs and slots of a module that is gone."""

@@ -4,7 +4,10 @@ A *block* is the sites of one module. Its arrays are indexed by site, in table o
 
     sites   u64[]   address of each 5-byte stub
     slots   u64[]   the probe list each site runs, read by its stub
-    chosen  u8[]    which sites a call is about
+    stubs   u64[]   each site's stub, 0 if it has none yet
+
+What a change is about comes as a bit for each site; `choose` makes their numbers of them, and the steps that follow look at
+no other site.
 
 A site that lies in one aligned 8-byte word is switched by a single store; the others go through a breakpoint on their
 first byte, in three steps with all cores synced between them.
@@ -23,6 +26,7 @@ from ftrace.x86_64.stubs import (
     TO_EXIT_SLOW,
     TO_SLOT,
 )
+from sandbox.barrier import sync_cores
 from sandbox.native import (
     Structure,
     addressof,
@@ -36,6 +40,7 @@ from sandbox.native import (
     ptr,
     store,
     struct,
+    trailing_zeros,
     u8,
     u32,
     u64,
@@ -49,6 +54,8 @@ INT3 = 0xCC
 _NOP5 = 0x0000_0044_1F0F
 _SITE_MASK = 0xFF_FFFF_FFFF
 """The 5 bytes of a site, as the low end of a little-endian word."""
+_AT_ONCE = 512
+"""Stubs are written this many at a time."""
 
 
 @struct
@@ -58,10 +65,24 @@ class Block(Structure):
     count: u64
     sites: ptr[u64]
     slots: ptr[u64]
-    chosen: ptr[u8]
-    stubs: ptr[u64]  # each site's stub, 0 if it has none yet
+    stubs: ptr[u64]
+    bits: ptr[u64]
+    chosen: ptr[u32]  # the sites that a change is about, ascending
+    nr_chosen: u64
+    stub_text: u64  # where the first stub is, or will be
+    template: u64  # of a stub
+    pointers: u64  # the addresses of exit_slow and entry_slow lie there
     empty: u64  # the list that no probe is in
     off: u64  # not 0: every site is a NOP, whatever it would run
+
+
+@struct
+class Move(Structure):
+    """The chosen sites that run one list go to another."""
+
+    old: u64
+    new: u64
+    sites: u64  # how many there are
 
 
 @native(inline=True)
@@ -90,81 +111,67 @@ def text_copy(target: u64, source: u64, size: u64) -> void:
 
 
 @native
-def emit_stub(where: u64, delta: u64, template: u64, site: u64, slot: u64, pointers: u64) -> void:
-    """Write one stub at `where`; `pointers`: the addresses of exit_slow and entry_slow lie there. Offsets: x86_64.stubs."""
+def emit_stub(block: ptr[Block], index: u64, where: u64, delta: u64) -> void:
+    """Write the stub of a site at `where`. Offsets: x86_64.stubs."""
     alias = where + delta
-    text_copy(alias, template, SLOT)
+    site = block.sites[index]
+    slot = cast(u64, addressof(block.slots[index]))
+    text_copy(alias, block.template, SLOT)
     put64(alias, site)
     put_displacement(where + TO_SLOT, delta, slot)
     put_displacement(where + TO_BODY, delta, site + SITE_SIZE)
     put_displacement(where + TO_BODY_BY_CALL, delta, site + SITE_SIZE)
-    put_displacement(where + TO_EXIT_SLOW, delta, pointers)
-    put_displacement(where + TO_ENTRY_SLOW, delta, pointers + 8)
+    put_displacement(where + TO_EXIT_SLOW, delta, block.pointers)
+    put_displacement(where + TO_ENTRY_SLOW, delta, block.pointers + 8)
     put64(alias + SLOT, slot)
+    block.stubs[index] = where + ENTRY_POINT
 
 
 @native
-def emit_stubs(block: ptr[Block], first: u64, last: u64, where: u64, delta: u64, template: u64, pointers: u64) -> void:
-    """Stubs for the sites first..last-1, one behind the other from `where` on."""
-    index = first
-    address = where
-    while index < last:
-        emit_stub(address, delta, template, block.sites[index], cast(u64, addressof(block.slots[index])), pointers)
-        block.stubs[index] = address + ENTRY_POINT
-        address += STUB_SIZE
-        index += 1
+def emit_stubs(block: ptr[Block], delta: u64) -> void:
+    """Stubs for the chosen sites that have none, and at once for their neighbours."""
+    for at in range(block.nr_chosen):
+        site = cast(u64, block.chosen[at])
+        if block.stubs[site] == 0:
+            first = site // _AT_ONCE * _AT_ONCE
+            for index in range(first, min(first + _AT_ONCE, block.count)):
+                emit_stub(block, index, block.stub_text + index * STUB_SIZE, delta)
 
 
 @native
-def choose(block: ptr[Block], bits: ptr[u8]) -> u64:
-    """Mark the sites whose bit is set, and only them; how many there are."""
-    count: u64 = 0
-    for index in range(block.count):
-        bit = bits[index >> 3] >> cast(u8, index & 7) & 1
-        block.chosen[index] = bit
-        count += cast(u64, bit)
-    return count
-
-
-@native
-def distinct_lists(block: ptr[Block], found: ptr[u64], room: u64) -> u64:
-    """The different lists of the chosen sites, at most `room` of them; how many there are."""
+def distinct_lists(block: ptr[Block], moves: ptr[Move]) -> u64:
+    """A move from each of the different lists of the chosen sites; how many there are."""
     count: u64 = 0
     last: u64 = 0
-    for index in range(block.count):
-        probes = block.slots[index]
-        if block.chosen[index] == 1 and probes != last:
+    for at in range(block.nr_chosen):
+        probes = block.slots[cast(u64, block.chosen[at])]
+        if probes != last:
             last = probes
             seen: u64 = 0
-            while seen < count and found[seen] != probes:
+            while seen < count and moves[seen].old != probes:
                 seen += 1
             if seen == count:
-                if count == room:
-                    return count
-                found[count] = probes
+                moves[count].old = probes
                 count += 1
     return count
 
 
 @native
-def missing_stub(block: ptr[Block], start: u64) -> u64:
-    """The first chosen site from `start` on that has no stub yet; the block's count if there is none."""
-    for index in range(start, block.count):
-        if block.chosen[index] != 0 and block.stubs[index] == 0:
-            return index
-    return block.count
-
-
-@native
-def relist(block: ptr[Block], old: u64, new: u64) -> u64:
-    """Swap the list of every chosen site that runs `old`; how many there were."""
-    swapped: u64 = 0
-    for index in range(block.count):
-        if block.chosen[index] == 1 and block.slots[index] == old:
-            store(addressof(block.slots[index]), new, "release")
-            block.chosen[index] = 2
-            swapped += 1
-    return swapped
+def relist(block: ptr[Block], moves: ptr[Move]) -> u64:
+    """Swap the list of every chosen site; how many of them have no stub yet."""
+    missing: u64 = 0
+    move: u64 = 0
+    for at in range(block.nr_chosen):
+        index = cast(u64, block.chosen[at])
+        if moves[move].old != block.slots[index]:
+            move = 0
+            while moves[move].old != block.slots[index]:
+                move += 1
+        store(addressof(block.slots[index]), moves[move].new, "release")
+        moves[move].sites += 1
+        if block.stubs[index] == 0:
+            missing += 1
+    return missing
 
 
 @native(inline=True)
@@ -194,12 +201,33 @@ def expected(block: ptr[Block], index: u64, word: u64) -> bool_:
 
 
 @native
-def verify_sites(block: ptr[Block]) -> i64:
-    """The first chosen site that holds neither its NOP nor its jump, or -1 (FT-58, pass 1)."""
-    for index in range(block.count):
-        if block.chosen[index] != 0 and not expected(block, index, site_word(block.sites[index])):
-            return cast(i64, index)
+def choose(block: ptr[Block]) -> i64:
+    """Choose the sites whose bit is set. The first of them that holds neither its NOP nor its jump, or -1 (FT-58, pass 1)."""
+    count: u64 = 0
+    for word in range((block.count + 63) >> 6):
+        bits = block.bits[word]
+        while bits != 0:
+            index = (word << 6) + trailing_zeros(bits)
+            if not expected(block, index, site_word(block.sites[index])):
+                return cast(i64, index)
+            block.chosen[count] = cast(u32, index)
+            count += 1
+            bits &= bits - 1
+    block.nr_chosen = count
     return -1
+
+
+@native
+def keep_changed(block: ptr[Block]) -> u64:
+    """Leave out the chosen sites that hold already what they have to; how many are left."""
+    left: u64 = 0
+    for at in range(block.nr_chosen):
+        index = cast(u64, block.chosen[at])
+        if site_word(block.sites[index]) != wanted_word(block, index):
+            block.chosen[left] = cast(u32, index)
+            left += 1
+    block.nr_chosen = left
+    return left
 
 
 @native(inline=True)
@@ -216,53 +244,68 @@ def store_site(alias: u64, value: u64) -> void:
     volatile_store(word, volatile_load(word) & ~mask | value << shift)
 
 
+poking = global_var(u64, 0, name="text_poking")
+"""The Block whose sites hold breakpoints just now, or 0."""
+
+
 @native
 def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
-    """Switch the chosen sites that allow a single store; the others keep their mark. How many are left."""
+    """Switch the chosen sites that allow a single store; the others stay chosen. How many they are."""
     left: u64 = 0
-    for index in range(block.count):
-        if block.chosen[index] != 0:
-            site = block.sites[index]
-            word = wanted_word(block, index)
-            if site_word(site) == word:
-                block.chosen[index] = 0
-            elif in_one_word(site) and not forced:
-                store_site(site + delta, word)
-                block.chosen[index] = 3
-            else:
-                left += 1
+    for at in range(block.nr_chosen):
+        index = cast(u64, block.chosen[at])
+        site = block.sites[index]
+        if in_one_word(site) and not forced:
+            store_site(site + delta, wanted_word(block, index))
+        else:
+            left += 1
     return left
 
 
 @native
-def poke_step(block: ptr[Block], delta: u64, step: u32) -> void:
-    """One step of the breakpoint protocol for the sites still marked: int3, tail, first byte (FT-59)."""
-    for index in range(block.count):
-        if block.chosen[index] != 0 and block.chosen[index] != 3:
-            alias = block.sites[index] + delta
-            word = wanted_word(block, index)
-            if step == 0:
-                volatile_store(bytes_at(alias), INT3)
-            elif step == 1:
-                tail: u64 = 1
-                while tail < SITE_SIZE:
-                    volatile_store(bytes_at(alias + tail), cast(u8, word >> (tail << 3)))
-                    tail += 1
-            else:
-                volatile_store(bytes_at(alias), cast(u8, word))
+def poke_step(block: ptr[Block], delta: u64, forced: bool_, step: u32) -> void:
+    """One step of the breakpoint protocol for the sites that do not allow that: int3, tail, first byte (FT-59)."""
+    for at in range(block.nr_chosen):
+        index = cast(u64, block.chosen[at])
+        alias = block.sites[index] + delta
+        word = wanted_word(block, index)
+        if in_one_word(block.sites[index]) and not forced:
+            continue
+        if step == 0:
+            volatile_store(bytes_at(alias), INT3)
+        elif step == 1:
+            tail: u64 = 1
+            while tail < SITE_SIZE:
+                volatile_store(bytes_at(alias + tail), cast(u8, word >> (tail << 3)))
+                tail += 1
+        else:
+            volatile_store(bytes_at(alias), cast(u8, word))
+
+
+@native
+def poke(block: ptr[Block], delta: u64, forced: bool_) -> i64:
+    """Write the chosen sites. What a system call has failed with, less than 0; else 0."""
+    left = poke_words(block, delta, forced)
+    if left == 0:
+        return sync_cores()
+    result: i64 = 0
+    store(addressof(poking), cast(u64, block), "release")
+    for step in range(3):
+        if result == 0:
+            poke_step(block, delta, forced, cast(u32, step))
+            result = sync_cores()
+    store(addressof(poking), 0, "release")
+    return result
 
 
 @native
 def read_back(block: ptr[Block]) -> i64:
-    """The first touched site that does not read, where it runs, as it was written; or -1."""
-    for index in range(block.count):
-        if block.chosen[index] != 0 and site_word(block.sites[index]) != wanted_word(block, index):
+    """The first chosen site that does not read, where it runs, as it was written; or -1."""
+    for at in range(block.nr_chosen):
+        index = cast(u64, block.chosen[at])
+        if site_word(block.sites[index]) != wanted_word(block, index):
             return cast(i64, index)
     return -1
-
-
-poking = global_var(u64, 0, name="text_poking")
-"""The Block whose sites hold breakpoints just now, or 0."""
 
 
 @native
