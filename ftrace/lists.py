@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ftrace.hit.lists import Member
 from ftrace.hit.records import (
     CALLBACK,
     COMPLETE,
@@ -18,11 +19,9 @@ from ftrace.hit.records import (
     HAS_ENTRY,
     HAS_EXIT,
     MAX_PROBES_PER_SITE,
-    WANTS_REGS,
     Item,
     ProbeList,
 )
-from sandbox.tasks import HIT_WITH_CREDIT, Node
 from sandbox.x86_64 import shadow_stacks
 
 if TYPE_CHECKING:
@@ -58,28 +57,9 @@ class ListRecord:
         self._fill(runtime)
 
     def _fill(self, runtime: Runtime) -> None:
-        native = ProbeList.ctypes.from_address(self.address)
-        offset = 0
-        for index, probe in enumerate(self.probes):
-            offset += probe.header if len(self.probes) > 1 else 0
-            item = self._item(index, runtime.image.address("ftrace_nothing"))
-            item.data, item.data_size = offset, probe.native.data_size
-            item.in_node = Node.offset("inline_data") + offset if item.data_size else 0
-            offset += (probe.native.data_size + 7) & -8
-        native.count, native.data_size, native.data_words = len(self.probes), offset, (offset + 7) >> 3
-        native.last = max(len(self.probes) - 1, 0) * Item.size
-        wanting = (probe.native.kind & WANTS_REGS or not probe.native.kind & CALLBACK for probe in self.probes)
-        native.wants_regs = any(wanting)
+        members = (Member.ctypes * len(self.probes))(*[(probe.address, probe.header) for probe in self.probes])
+        runtime.image.call("fill_list", self.address, ctypes.addressof(members), len(self.probes))
         self.choose_trampolines(runtime)
-
-    def _item(self, index: int, nothing: int) -> Any:
-        """An item, but for its data. `nothing`: the entry handler of a probe that has none."""
-        probe = self.probes[index]
-        item = Item.ctypes.from_address(self.address + _ITEMS + index * Item.size)
-        item.probe, item.counters = probe.address, probe.native.counters
-        item.entry, item.exit = probe.native.entry or nothing, probe.native.exit or 0
-        item.bit, item.takes = (1 << index, HIT_WITH_CREDIT) if item.exit else (0, 1)
-        return item
 
     def choose_trampolines(self, runtime: Runtime) -> None:
         """By what the probes are and by their flags, now."""

@@ -80,9 +80,7 @@ class NativeProbe:
         self.address = (ctypes.addressof(self._memory) + 63) & -64
         live_probes.add(self)
         self.native: Any = Probe.ctypes.from_address(self.address)
-        self.native.counters = lines.take()
-        for name, value in values.items():
-            setattr(self.native, name, value)
+        self.native.__init__(counters=lines.take(), **values)
         self.native.entry_cookie = self.native.entry_cookie or self.address
         self.native.exit_cookie = self.native.exit_cookie or self.address
 
