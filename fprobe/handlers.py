@@ -9,6 +9,7 @@ from typing import Any
 
 from ftrace.handlers import NO_HANDLER, Resolved, foreign_address
 from ftrace.hit.records import FOREIGN
+from sandbox.native import NativeFunction
 
 EntryHandler = Callable[..., Any]
 ExitHandler = Callable[..., Any]
@@ -23,8 +24,6 @@ def resolve(handler: Any, is_exit: bool, of_python: Callable[[Any, bool], Resolv
         return NO_HANDLER
     if isinstance(handler, Resolved):
         return handler
-    from sandbox.native import NativeFunction
-
     if isinstance(handler, NativeFunction):
         return _native(handler, is_exit)
     address = foreign_address(handler)

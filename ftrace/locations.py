@@ -51,28 +51,28 @@ class Selection(dict[SiteBlock, int]):
     @classmethod
     def of(cls, locations: Iterable[Location]) -> Selection:
         """These locations."""
-        digits: dict[SiteBlock, bytearray] = {}
+        bits: dict[SiteBlock, bytearray] = {}
         for block, position in locations:
-            if block not in digits:
-                digits[block] = bytearray(b"0" * len(block))
-            digits[block][-1 - position] = ord("1")
-        return cls({block: int(text, 2) for block, text in digits.items()})
+            if block not in bits:
+                bits[block] = bytearray((len(block) + 7) // 8)
+            bits[block][position >> 3] |= 1 << (position & 7)
+        return cls({block: int.from_bytes(mask, "little") for block, mask in bits.items()})
 
     def count(self) -> int:
         """How many locations."""
         return sum(mask.bit_count() for mask in self.values())
 
     def __or__(self, other: Selection) -> Selection:  # type: ignore[override]
-        return _clean({block: self.get(block, 0) | other.get(block, 0) for block in {**self, **other}})
+        return Selection({**self, **{block: self.get(block, 0) | mask for block, mask in other.items()}})
 
     def __ior__(self, other: Selection) -> Selection:  # type: ignore[override]
         return self | other  # not dict's, which would replace masks
 
     def __and__(self, other: Selection) -> Selection:
-        return _clean({block: mask & other.get(block, 0) for block, mask in self.items()})
+        return clean({block: mask & other.get(block, 0) for block, mask in self.items()})
 
     def __sub__(self, other: Selection) -> Selection:
-        return _clean({block: mask & ~other.get(block, 0) for block, mask in self.items()})
+        return clean({block: mask & ~other.get(block, 0) for block, mask in self.items()})
 
     def has(self, location: Location) -> bool:
         """Whether it is one of them."""
@@ -85,7 +85,8 @@ class Selection(dict[SiteBlock, int]):
                 yield Location(block, index)
 
 
-def _clean(masks: dict[SiteBlock, int]) -> Selection:
+def clean(masks: dict[SiteBlock, int]) -> Selection:
+    """Without the blocks of which nothing is selected."""
     return Selection({block: mask for block, mask in masks.items() if mask})
 
 
@@ -132,7 +133,7 @@ class LocationTable:
         if pattern.kind is Match.INDEX:
             location = self.at(index_of(pattern))
             return Selection({location.block: 1 << location.position}) if location else Selection()
-        return _clean({block: pattern.select(block.names) for block in self.blocks})
+        return clean({block: pattern.select(block.names) for block in self.blocks})
 
     def at(self, position: int) -> Location | None:
         """The location at a 0-based position of the table."""

@@ -10,9 +10,10 @@ from typing import Any
 from ftrace.filters.glob import parse
 from ftrace.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
 from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
-from ftrace.locations import Location, Selection
+from ftrace.locations import Location, Selection, clean
 from ftrace.probe import NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
+from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
 
 FTRACE_OPS_FL_ENABLED = 1 << 0
@@ -100,21 +101,18 @@ class ftrace_ops:
 
     def selection(self) -> Selection:
         """The locations it is for, by its hashes as they are now."""
-        wanted = self._wanted()
-        return wanted - self._refused(wanted)
+        wanted = self.func_hash.select(tracer().table.blocks)
+        return clean({block: mask & ~self._refused(block) for block, mask in wanted.items()})
 
     def skipped(self) -> list[tuple[Location, str]]:
         """The locations that the hashes select but that cannot be probed so, each with the reason."""
-        wanted = self._wanted()
-        return [(location, _reason(location)) for location in self._refused(wanted).locations()]
+        wanted = self.func_hash.select(tracer().table.blocks)
+        refused = Selection({block: mask & self._refused(block) for block, mask in wanted.items()})
+        return [(location, _reason(location)) for location in refused.locations()]
 
-    def _wanted(self) -> Selection:
-        return self.func_hash.select(tracer().table.everything())
-
-    def _refused(self, wanted: Selection) -> Selection:
-        """What of `wanted` cannot be patched, or cannot have its return hooked if that is asked for."""
-        masks = {block: block.unpatchable | (block.unhookable if self.hooks_return else 0) for block in wanted}
-        return wanted & Selection(masks)
+    def _refused(self, block: SiteBlock) -> int:
+        """What of a block cannot be patched, or cannot have its return hooked if that is asked for."""
+        return block.unpatchable | block.unhookable if self.hooks_return else block.unpatchable
 
 
 def _reason(location: Location) -> str:

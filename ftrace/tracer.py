@@ -101,10 +101,15 @@ class Tracer:
         """
         with self.table.lock:
             removed, added = old - new, new - old
-            self._check(removed | added)
-            self._apply(removed, self._removing(ops.probe))
-            self._add(ops, added)
-            self.table.lists.retire()
+            try:
+                self._apply(removed | added, self._moving(ops.probe))
+            except OSError:
+                self._take_back(removed, self._adding(ops.probe))
+                self._take_back(added, self._removing(ops.probe))
+                raise
+            finally:
+                self.table.lists.retire()
+            self._note(ops, added)
 
     def settle(
         self, disabled: NativeProbe | None = None, before_free: Callable[[], None] | None = None, whole: bool = False
@@ -188,8 +193,17 @@ class Tracer:
 
         return remove
 
+    def _moving(self, probe: NativeProbe) -> Change:
+        """From the sites that run it to others."""
+        add, remove = self._adding(probe), self._removing(probe)
+        return lambda old: remove(old) if probe in old.probes else add(old)
+
     def _add(self, ops: ftrace_ops, selection: Selection) -> None:
         self._apply(selection, self._adding(ops.probe))
+        self._note(ops, selection)
+
+    def _note(self, ops: ftrace_ops, selection: Selection) -> None:
+        """It is on these from now on."""
         if self.switched_on:
             self.touched |= selection
         if ops.moves_ip:
@@ -216,11 +230,15 @@ class Tracer:
             raise
 
     def _undo(self, ops: ftrace_ops) -> None:
-        """Take off what could not be put on everywhere. Where the text is not ours there is nothing to take off."""
-        for block, mask in ops.selection().items():
-            with contextlib.suppress(OSError):
-                block.apply(mask, self._removing(ops.probe))
+        """Take off what could not be put on everywhere."""
+        self._take_back(ops.selection(), self._removing(ops.probe))
         self._leave(ops)
+
+    def _take_back(self, selection: Selection, change: Change) -> None:
+        """Where the text is not ours there is nothing to take back."""
+        for block, mask in selection.items():
+            with contextlib.suppress(OSError):
+                block.apply(mask, change)
 
     def _leave(self, ops: ftrace_ops) -> None:
         self.enabled.remove(ops)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.locations import Selection
+from ftrace.locations import Selection, clean
+
+if TYPE_CHECKING:
+    from ftrace.sites import SiteBlock
 
 FILTER, NOTRACE = "filter_hash", "notrace_hash"
 """Which of the two hashes of an OpsHash is meant."""
@@ -36,11 +40,13 @@ class OpsHash:
         """Whether the filter is empty in the sense of FT-23."""
         return not self.filter_hash and not self.filter_awaits_modules
 
-    def select(self, there: Selection) -> Selection:
-        """What is selected of the functions that are `there`. Those of a module that has gone stay in the hashes: they
+    def select(self, there: Collection[SiteBlock]) -> Selection:
+        """What is selected of the blocks that are `there`. Functions of a module that has gone stay in the hashes: they
         match nothing any more, and a filter that was for them alone is not the empty one (FT-29, FT-72).
         """
-        return (there if self.for_everything else self.filter_hash & there) - self.notrace_hash
+        wanted = Selection({block: block.everything for block in there}) if self.for_everything else self.filter_hash
+        without = self.notrace_hash
+        return clean({block: mask & ~without.get(block, 0) for block, mask in wanted.items() if block in there})
 
     @property
     def state(self) -> tuple[Selection, Selection, bool]:

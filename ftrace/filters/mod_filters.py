@@ -6,7 +6,7 @@ import errno
 
 from ftrace.filters.glob import Match, Pattern, parse
 from ftrace.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash
-from ftrace.locations import LocationTable, Selection
+from ftrace.locations import LocationTable, Selection, clean
 from ftrace.ops import ftrace_ops, install_hash
 from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
@@ -22,7 +22,7 @@ def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
         return table.select(func)
     blocks = [block for block in table.blocks if _is_meant(module, block)]
     masks = {block: func.select(block.names) if func.search else block.everything for block in blocks}
-    return Selection({block: mask for block, mask in masks.items() if mask})
+    return clean(masks)
 
 
 def _is_meant(module: Pattern, block: SiteBlock) -> bool:
