@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from isolation import isolated
+from steps import steps
 
 import kprobes
 import sandbox
@@ -35,22 +35,6 @@ def flat() -> Module:
 
 def on(sites: Sequence[int], handler: Any = pre) -> list[kprobes.kprobe]:
     return [kprobes.kprobe(addr=site + STUB, pre_handler=handler) for site in sites]
-
-
-def steps(action: Callable[[], None]) -> int:
-    """How many functions are called."""
-    count = 0
-
-    def note(_frame: Any, event: str, _argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @isolated

@@ -1,0 +1,70 @@
+"""That registering on few functions takes few steps, and on many no more."""
+
+from __future__ import annotations
+
+from isolation import isolated
+from steps import steps
+
+import fprobe
+import sandbox
+from ftrace.ops import ftrace_set_filter
+from sandbox.generate import generate_flat
+from sandbox.module import Module
+from sandbox.native import i32, ptr, u64
+
+FUNCTIONS = 600
+MOST_STEPS = 470
+"""Calls of functions, built-in ones too, to register and unregister: 430 with CPython 3.11, once 545."""
+MOST_STEPS_TO_MOVE = 250
+"""... to give a registered one another filter: 210, once 360."""
+MORE_FOR_ALL = 10
+"""... for all functions beyond those for one."""
+
+
+@fprobe.native
+def enter(fp, ip, ret_ip, regs, data: ptr[u64]) -> i32:
+    data[0] = ip
+    return 0
+
+
+@fprobe.native
+def leave(fp, ip, ret_ip, regs, data: ptr[u64]):
+    pass
+
+
+def flat() -> Module:
+    return sandbox.load(generate_flat(FUNCTIONS).ir, name="flat")
+
+
+def steps_on(fp: fprobe.fprobe, pattern: str) -> int:
+    """Of registering and unregistering."""
+
+    def cycle() -> None:
+        fprobe.register_fprobe(fp, pattern)
+        fprobe.unregister_fprobe(fp)
+
+    cycle()
+    return steps(cycle)
+
+
+@isolated
+def test_registering_on_one_function_takes_few_steps_and_on_all_no_more():
+    """FP-10, FP-43: no check is left out, and none is made twice."""
+    name = flat().site_functions[3].name
+    fp = fprobe.fprobe(enter, leave, entry_data_size=8)
+    one, everything = steps_on(fp, name), steps_on(fp, "*")
+    assert one < MOST_STEPS
+    assert everything < one + MORE_FOR_ALL
+
+
+@isolated
+def test_another_filter_takes_few_steps():
+    """FT-27: what is left and what is new is patched at once."""
+    names = [symbol.name for symbol in flat().site_functions]
+    fp = fprobe.fprobe(enter, leave, entry_data_size=8)
+    fprobe.register_fprobe(fp, names[3])
+    for name in names[4:6]:
+        taken = steps(lambda name=name: ftrace_set_filter(fp.ops, name, reset=True))
+    assert [location.name for location in fp.ops.selection().locations()] == names[5:6]
+    fprobe.unregister_fprobe(fp)
+    assert taken < MOST_STEPS_TO_MOVE
