@@ -183,7 +183,7 @@ class Tracer:
 
         def add(old: ListRecord) -> ListRecord:
             members = {*old.probes, probe}
-            return self.table.lists.get(tuple(other for other in order if other in members), old.after_prologue)
+            return self.table.lists.get(tuple(filter(members.__contains__, order)), old.after_prologue)
 
         return add
 

@@ -10,6 +10,7 @@ import pytest
 from programs import basic, is_patched, site_of
 
 from ftrace import ops as ftrace
+from ftrace.hit.records import MAX_PROBES_PER_SITE
 from ftrace.ops import FTRACE_OPS_FL_DELETED, FTRACE_OPS_FL_IPMODIFY, ftrace_ops
 from ftrace.tracer import tracer
 
@@ -103,6 +104,22 @@ def test_ft27_a_live_filter_only_the_difference_is_patched(program, ops):
     assert not is_patched(program, "other") and is_patched(program, "twice")
     ftrace.ftrace_set_notrace(ops, None, reset=True)
     assert is_patched(program, "other")
+
+
+def test_ft27_a_filter_that_cannot_be_changed_to_leaves_the_sites_as_they_are(program, ops):
+    seen = []
+    full = [ftrace_ops(lambda *_: None) for _ in range(MAX_PROBES_PER_SITE)]
+    for other in full:
+        ftrace.ftrace_set_filter(other, "other")
+        ftrace.register_ftrace_function(other)
+    ftrace.ftrace_set_filter(ops, "leaf")
+    register(ops, seen)
+    fails(errno.ENOSPC, ftrace.ftrace_set_filter, ops, "other", reset=True)
+    assert names(ops, program) == ["leaf"] and is_patched(program, "leaf")
+    program["leaf"](1)
+    assert seen == [site_of(program, "leaf")]
+    for other in full:
+        ftrace.unregister_ftrace_function(other)
 
 
 def test_ft28_ipmodify_takes_no_notrace(program):
