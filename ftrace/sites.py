@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
-import os
 from array import array
 from collections.abc import Callable
 from functools import cached_property
@@ -228,10 +227,12 @@ class SiteBlock:
     def _poke(self) -> None:
         if not self._call("keep_changed"):
             return
+        forced = self._runtime.force_breakpoints
         with self._text.writable() as delta:
-            failed = self._call("poke", delta, self._runtime.force_breakpoints)
-        if failed:
-            raise OSError(-failed, f"cores cannot be synchronised: {os.strerror(-failed)}")
+            if self._call("poke_words", delta, forced):
+                self._poke_with_breakpoints(delta, forced)
+            else:
+                memory.sync_cores()
         self._rewrite_copied_pages()
 
     def _rewrite_copied_pages(self) -> None:
@@ -243,6 +244,16 @@ class SiteBlock:
             last = index
             memory.write_through_kernel(self.addresses[index], self.expected(index))
             memory.sync_cores()
+
+    def _poke_with_breakpoints(self, delta: int, forced: int) -> None:
+        poking = self._runtime.image.variable("text_poking")
+        poking.value = self._native_address
+        try:
+            for step in range(3):
+                self._call("poke_step", delta, step, forced)
+                memory.sync_cores()
+        finally:
+            poking.value = 0
 
     def close(self) -> None:
         """Give back the stubs and slots of a module that is gone."""

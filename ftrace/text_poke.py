@@ -26,7 +26,6 @@ from ftrace.x86_64.stubs import (
     TO_EXIT_SLOW,
     TO_SLOT,
 )
-from sandbox.barrier import sync_cores
 from sandbox.native import (
     Structure,
     addressof,
@@ -244,10 +243,6 @@ def store_site(alias: u64, value: u64) -> void:
     volatile_store(word, volatile_load(word) & ~mask | value << shift)
 
 
-poking = global_var(u64, 0, name="text_poking")
-"""The Block whose sites hold breakpoints just now, or 0."""
-
-
 @native
 def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
     """Switch the chosen sites that allow a single store; the others stay chosen. How many they are."""
@@ -263,7 +258,7 @@ def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
 
 
 @native
-def poke_step(block: ptr[Block], delta: u64, forced: bool_, step: u32) -> void:
+def poke_step(block: ptr[Block], delta: u64, step: u32, forced: bool_) -> void:
     """One step of the breakpoint protocol for the sites that do not allow that: int3, tail, first byte (FT-59)."""
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
@@ -283,22 +278,6 @@ def poke_step(block: ptr[Block], delta: u64, forced: bool_, step: u32) -> void:
 
 
 @native
-def poke(block: ptr[Block], delta: u64, forced: bool_) -> i64:
-    """Write the chosen sites. What a system call has failed with, less than 0; else 0."""
-    left = poke_words(block, delta, forced)
-    if left == 0:
-        return sync_cores()
-    result: i64 = 0
-    store(addressof(poking), cast(u64, block), "release")
-    for step in range(3):
-        if result == 0:
-            poke_step(block, delta, forced, cast(u32, step))
-            result = sync_cores()
-    store(addressof(poking), 0, "release")
-    return result
-
-
-@native
 def read_back(block: ptr[Block]) -> i64:
     """The first chosen site that does not read, where it runs, as it was written; or -1."""
     for at in range(block.nr_chosen):
@@ -306,6 +285,10 @@ def read_back(block: ptr[Block]) -> i64:
         if site_word(block.sites[index]) != wanted_word(block, index):
             return cast(i64, index)
     return -1
+
+
+poking = global_var(u64, 0, name="text_poking")
+"""The Block whose sites hold breakpoints just now, or 0."""
 
 
 @native

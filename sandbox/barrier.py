@@ -7,12 +7,12 @@ once: a system call writes to the page, so that one which finds it read-only aga
 
 from __future__ import annotations
 
-from sandbox.native import global_var, i64, native, syscall, u64, void
+from sandbox.native import global_var, native, syscall, u64, void
 
 _SYS_MPROTECT, _SYS_MEMBARRIER = 10, 324
 _SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC = 228, 1
 """What writes to the page."""
-_PRIVATE_EXPEDITED, _PRIVATE_EXPEDITED_SYNC_CORE = 8, 32
+_PRIVATE_EXPEDITED = 8
 _PAGE = 4096
 _READ, _READ_WRITE = 1, 3
 
@@ -21,23 +21,12 @@ page = global_var(u64, 0, name="barrier_page")
 
 
 @native
-def interrupt_cores(command: i64) -> i64:
-    """By membarrier(command), or by the page. What the system call returns: 0, unless it has failed."""
+def process_barrier() -> void:
+    """Every store that another thread made before now is seen, and every load it makes after is made after."""
     if page == 0:
-        return syscall(_SYS_MEMBARRIER, command, 0, 0, 0, 0, 0)
+        syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
+        return
     syscall(_SYS_MPROTECT, page, _PAGE, _READ_WRITE, 0, 0, 0)
     while syscall(_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, page, 0, 0, 0, 0) != 0:
         syscall(_SYS_MPROTECT, page, _PAGE, _READ_WRITE, 0, 0, 0)
-    return syscall(_SYS_MPROTECT, page, _PAGE, _READ, 0, 0, 0)
-
-
-@native
-def process_barrier() -> void:
-    """Every store that another thread made before now is seen, and every load it makes after is made after."""
-    interrupt_cores(_PRIVATE_EXPEDITED)
-
-
-@native
-def sync_cores() -> i64:
-    """sandbox.memory.sync_cores, for native code; less than 0 if a system call has failed."""
-    return interrupt_cores(_PRIVATE_EXPEDITED_SYNC_CORE)
+    syscall(_SYS_MPROTECT, page, _PAGE, _READ, 0, 0, 0)
