@@ -92,7 +92,8 @@ class LiveKprobe(Watched):
         return not self.probe.is_off and kprobes.kprobes_enabled()
 
     def counted(self) -> int:
-        return self.probe.counted()
+        """Of one that is off a hit that calls nobody is a miss all the same (KP-43)."""
+        return self.probe.counted() if self.is_on else self.notes[0]
 
     def complaints(self, calls: Mapping[str, int]) -> list[str]:
         """What is not as it should be; to be asked while nobody calls."""
@@ -121,7 +122,8 @@ class LiveKretprobe(Watched):
         return not self.probe.kp.is_off and kprobes.kprobes_enabled()
 
     def counted(self) -> int:
-        return self.probe.counted()
+        """Of one that is off a hit that calls nobody is a miss all the same (KP-43)."""
+        return self.probe.counted() if self.is_on else self.notes[0]
 
     def complaints(self, calls: Mapping[str, int]) -> list[str]:
         """What is not as it should be; to be asked while nobody calls."""
