@@ -135,7 +135,9 @@ class Task(Structure):
     """A thread's record."""
 
     rec: u32  # recursion bits (ftrace.hit.recursion); 0 exactly when the thread is in no tracing code
-    list: u32  # the low half of the ProbeList's address that it is in; 0 where that cannot be told. Cleared with rec
+    list: (
+        u32  # the low half of the ProbeList's address that it is in, or IN_NO_LIST; 0: cannot be told. Cleared with rec
+    )
     top: ptr[Node]  # the newest node
     limit: u64  # a node at this address or above does not fit
     bottom: ptr[Node]  # a sentinel that is no call
@@ -177,6 +179,9 @@ class Task(Structure):
     trap_mask: u64  # the signals that were blocked before that, if it is 1
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
 
+
+IN_NO_LIST = 1
+"""Task.list in the hit of a kprobe that lies in no other hit."""
 
 HITS_MASK = (1 << 48) - 1
 CREDIT_UNIT = 1 << 48

@@ -2,9 +2,9 @@
 
 A hit marks its task (`rec` becomes non-zero) before it loads its site's list, and notes the list (`list`) when it has. So
 after the lists have been swapped and a membarrier has passed, whoever is not marked will find the new list, and whoever has
-noted one that was not replaced is in no handler that goes. The others are waited for until the mark has gone or another hit
-has begun. A hit within another one takes the note away meanwhile. A thread that blocks in a probed function, outside any
-handler, is not marked.
+noted one that was not replaced, or that it is in the hit of a kprobe and in no list, is in no handler that goes. The others
+are waited for until the mark has gone or another hit has begun. A hit within another one takes the note away meanwhile. A
+thread that blocks in a probed function, outside any handler, is not marked.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kre
 from kprobes.hit.running import IN_STUB, NO_PREEMPTION, NOT_INSIDE
 from kprobes.x86_64 import detour, lone_handlers, optimized_detour
 from kprobes.x86_64.guarded_access import GUARDED_ACCESS
-from sandbox.tasks import Task
+from sandbox.tasks import IN_NO_LIST, Task
 from sandbox.x86_64.vectors import SaveArea
 
 
@@ -25,6 +25,7 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         **common(task_offset, area),
         "REGS_FLAGS": pt_regs.offset("flags"), "REGS_ORIG": pt_regs.offset("orig_ax"), "REGS_BX": pt_regs.offset("bx"),
         "ADDRESS": Record.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
+        "LIST": Task.offset("list"), "IN_NO_LIST": IN_NO_LIST,
         "FAST": FAST, "FAST_UNLOCKED": FAST & ~FTRACE_NORMAL,
         "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
         "FRAME": Task.offset("kprobe_frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,

@@ -26,7 +26,7 @@ from kprobes.hit.records import (
     ChildList,
     Record,
 )
-from kprobes.hit.running import finish, start
+from kprobes.hit.running import finish, start, unmark
 from kprobes.x86_64.emulate import carry_out
 from sandbox.native import (
     addressof,
@@ -46,7 +46,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.tasks import Task
+from sandbox.tasks import IN_NO_LIST, Task
 
 RESUME, STEP_IT = 0, 1
 """What `begin` says: regs.ip is where to go on, or that is the slot, whose trailing breakpoint ends the step."""
@@ -58,12 +58,14 @@ unrecoverable = extern("kprobe_unrecoverable", fn[void])
 
 @native
 def enter(task: ptr[Task]) -> u64:
-    """Mark the task as inside, so that unregistering waits for it; what `leave` needs to know."""
+    """Mark the task as inside, so that unregistering a kprobe waits for it; what `leave` needs to know."""
     outer = task.rec
     before = cast(u64, task.entered) << 32 | cast(u64, outer)
     task.entered = outer
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
+    signal_fence()
     if outer == 0:
+        task.list = IN_NO_LIST
         task.serial += 1
     else:
         task.nested += 1
@@ -76,7 +78,7 @@ def leave(task: ptr[Task], before: u64) -> void:
     """The end of what `enter` began."""
     signal_fence()
     task.entered = cast(u32, before >> 32)
-    task.rec = cast(u32, before)
+    unmark(task, cast(u32, before))
 
 
 @native

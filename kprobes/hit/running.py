@@ -23,6 +23,7 @@ from sandbox.native import (
     native,
     null,
     ptr,
+    signal_fence,
     syscall,
     u32,
     u64,
@@ -93,6 +94,15 @@ def give_up(task: ptr[Task]) -> void:
     atomic_add(addressof(kprobes_abandoned), 1, "relaxed")
 
 
+@native
+def unmark(task: ptr[Task], before: u32) -> void:
+    """The end of a hit before which `rec` was this. The list goes first: where `rec` is 0 none is noted."""
+    if before == 0:
+        task.list = 0
+    signal_fence()
+    task.rec = before
+
+
 @native(noinline=True)
 def kprobe_still_running(task: ptr[Task], sp: u64) -> bool_:
     """Whether the kprobe that is noted as running is, seen from a hit at `sp`. If it is not, none is any more."""
@@ -121,7 +131,7 @@ def is_running(task: ptr[Task], sp: u64) -> bool_:
     if noted & NOT_INSIDE == 0:
         before = task.kprobe_rec
     if noted & IN_STUB == 0 and task.rec == before & ~cast(u32, CREDIT) | INSIDE:  # else others have begun something
-        task.rec = before
+        unmark(task, before)
     return False
 
 

@@ -124,6 +124,7 @@ $save_flags
     jne 7f
     mov 48(%rsp), %r10
     movl $$$INSIDE, $REC(%r11)
+    movl $$$IN_NO_LIST, $LIST(%r11)
     incq $SERIAL(%r11)
     mov -19(%r10), %r10
     mov $CHILDREN(%r10), %rdi
@@ -151,14 +152,14 @@ $save_flags
     movq $$0, $FRAME(%r11)
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)
-5:  movl $$0, $REC(%r11)
+5:  movq $$0, $REC(%r11)
     .cfi_remember_state
 $restore_flags
 $get
     ret $$128
     .cfi_restore_state
 6:  decq $SERIAL(%r11)
-    movl $$0, $REC(%r11)
+    movq $$0, $REC(%r11)
 7:
 $undo_flags
 $get
