@@ -1,8 +1,7 @@
 """A kprobe on every instruction leaves every result as it was and counts right: stepped, boosted, and as a jump.
 
 *All at once*: on all instructions of the code, whether the work comes by or not. *One at a time*: on each that it comes by, with
-no other probe. *Far apart*: the same for libraries, which have too many; those that no jump reaches from one to the other are
-registered together. Each mode has a fork of its own, since what has once been made of an address stays (it is boosted, or not).
+no other probe. Each mode has a fork of its own, since what has once been made of an address stays (it is boosted, or not).
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from kprobes.boundaries import boundaries
 
 ACCEPTED = ("leaves no room in its slot", "is a trap of its own")
 """Why an instruction of compiled code may be refused."""
-APART = 16
-"""Probes that are far apart have so many instructions between them: no jump reaches so far."""
 FEW = MODES[:3]
 
 
@@ -132,11 +129,6 @@ def one_at_a_time(expected: Expected) -> Manner:
     return Manner("one at a time", [[at] for at in sorted(expected.steps)])
 
 
-def far_apart(expected: Expected) -> Manner:
-    covered = sorted(expected.steps)
-    return Manner("far apart", [covered[first::APART] for first in range(APART)])
-
-
 @isolated(timeout=110)
 def test_the_demo_program():
     """KP-26..34, KP-60..72"""
@@ -183,5 +175,5 @@ def test_a_library(name):
     """KP-26..34, KP-60..72: compress and decompress 64 KB; a fixed grid of floats; a fixed SQL script"""
     work = getattr(workloads, name)()
     expected = expected_of(work)
-    in_forks(work, expected, far_apart(expected), FEW)
+    in_forks(work, expected, one_at_a_time(expected), FEW)
     in_forks(work, expected, all_at_once(work, LIBRARIES[name]), FEW)
