@@ -9,6 +9,7 @@ import bisect
 import ctypes
 import os
 import signal
+from collections import Counter
 from collections.abc import Sequence
 
 BEGIN, END, INJECTED = signal.SIGUSR2, signal.SIGURG, signal.SIGUSR1
@@ -38,14 +39,15 @@ class Died(Exception):
 class Stepper:
     """Traces the process `pid`, a child; `spans` are the ranges of addresses in which signals are sent.
 
-    `every`: at each instruction each time that it is come to; otherwise once at each address.
+    `times`: at how many comings to an instruction at most. A loop that takes what nobody has changed meanwhile would not end
+    if at every one.
     """
 
-    def __init__(self, pid: int, spans: Sequence[Span], every: bool = False) -> None:
+    def __init__(self, pid: int, spans: Sequence[Span], times: int = 1) -> None:
         self.pid = pid
-        self.every = every
-        self.reached: set[int] = set()
-        """Addresses at which a signal was sent."""
+        self.times = times
+        self.reached: Counter[int] = Counter()
+        """Addresses at which signals were sent."""
         self.injected = 0
         self.steps = 0
         self._interrupted = 0
@@ -99,12 +101,12 @@ class Stepper:
         if address == self._interrupted:  # the handler has returned to it
             self._interrupted = 0
             return False
-        if address in self.reached and not self.every:
+        if self.reached[address] >= self.times:
             return False
         index = bisect.bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._spans[index][1] or self._is_blocked():
             return False
-        self.reached.add(address)
+        self.reached[address] += 1
         self._interrupted = address
         return True
 
