@@ -118,9 +118,9 @@ def current_context() -> str:
 
 
 def preemptible() -> bool:
-    """False in interrupt-like contexts and while a recursion lock is held (FT-53)."""
+    """False in interrupt-like contexts, while a recursion lock is held (FT-53), and while a kprobe is running or said to be."""
     task = _contexts().task()
-    return task.context == NORMAL and not task.rec & _LOCKED and not task.preempt
+    return task.context == NORMAL and not task.rec & _LOCKED and not task.preempt and not task.kprobe
 
 
 _LOCKED = 0x7FE

@@ -171,6 +171,32 @@ def test_all_children_are_called():
 
 
 @isolated
+def test_kp4_handlers_cannot_be_preempted_behind_a_jump_either():
+    """KP-42: nor can whoever says that a kprobe is running"""
+    import sandbox
+    from sandbox.contexts import current_context, preemptible
+
+    _, starts, call = setup()
+    module = sandbox.load("define i64 @third(i64 %n) noinline { %r = udiv i64 %n, 3  ret i64 %r }", flavour="none")
+    seen = []
+
+    def handler(*hit):
+        seen.append((current_context(), preemptible()))
+
+    probe(starts[2], pre=handler)
+    returning = kprobes.kretprobe(symbol_name="third", entry_handler=handler, handler=handler)
+    kprobes.register_kretprobe(returning)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[2]) and is_jump(returning.kp.addr)
+    assert call(3, 4) == 7 and module["third"](9) == 3
+    assert seen == [("normal", False)] * 3, seen
+    assert preemptible()
+    kprobes.kprobe_busy_begin()
+    assert not preemptible()
+    kprobes.kprobe_busy_end()
+
+
+@isolated
 def test_a_hit_while_a_kprobe_runs_is_missed():
     """KP-72: counted for every child, the disabled ones too"""
 
