@@ -15,12 +15,15 @@ from pathlib import Path
 import pytest
 from stepped import MANNERS
 from stepped_kprobes import MANNERS as KPROBES
+from stepped_kprobes import Manner as KprobesManner
 from stepper import Denied, Died, Stepper
 
 CHILD, KPROBES_CHILD = (Path(__file__).with_name(name) for name in ("stepped.py", "stepped_kprobes.py"))
 ROUNDS = 3
-ONCE, OFTEN = 1, 50
+ONCE, OFTEN, EVERY = 1, 50, sys.maxsize
 """At how many comings to an instruction."""
+FEW_PLACES = {"kprobes, native, stepped": 15}
+"""Signals wait while native handlers run on the frame of the breakpoint's."""
 
 
 def step_through(manner: str, times: int) -> tuple[Stepper, dict[str, object]]:
@@ -53,7 +56,7 @@ def hold(manner: str, times: int) -> None:
     stepper, told = step_through(manner, times)
     assert told["complaints"] == []
     assert told["handled"] == stepper.injected
-    assert len(stepper.reached) > 10
+    assert len(stepper.reached) > FEW_PLACES.get(manner, 20)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +79,8 @@ def test_a_signal_at_every_instruction(manner: str) -> None:
 
 @pytest.mark.stress
 @pytest.mark.parametrize("manner", MANNERS)
-def test_a_signal_at_every_instruction_often(manner: str) -> None:
-    hold(manner, ONCE if MANNERS[manner].jumping else OFTEN)  # or each round of a search finds one more dead call
+def test_a_signal_at_every_instruction_each_time(manner: str) -> None:
+    hold(manner, ONCE if MANNERS[manner].jumping else EVERY)  # or each round of a search finds one more dead call
 
 
 @pytest.mark.parametrize("manner", ["kprobes, C, stepped", "kprobes, native, optimized", "kretprobes, C, optimized"])
@@ -88,14 +91,19 @@ def test_a_signal_at_every_instruction_of_kprobes(manner: str) -> None:
 @pytest.mark.stress
 @pytest.mark.parametrize("manner", KPROBES)
 def test_a_signal_at_every_instruction_of_kprobes_often(manner: str) -> None:
-    hold(
-        manner, ONCE if KPROBES[manner].handlers == "Python" or KPROBES[manner].jumping else OFTEN
-    )  # the interpreter is long
+    hold(manner, comings(KPROBES[manner]))
+
+
+def comings(manner: KprobesManner) -> int:
+    """The interpreter is long, and so is a search for dead calls; a kretprobe's list retries while it is changed meanwhile."""
+    if manner.handlers == "Python" or manner.jumping:
+        return ONCE
+    return OFTEN if manner.returns else EVERY
 
 
 if __name__ == "__main__":
     for name in sys.argv[2:] or [*MANNERS, *KPROBES]:
         begun = time.monotonic()
-        stepper, told = step_through(name, OFTEN if sys.argv[1] == "often" else ONCE)
+        stepper, told = step_through(name, {"once": ONCE, "often": OFTEN, "every": EVERY}[sys.argv[1]])
         print(f"{name}: {len(stepper.reached)} places, {stepper.injected} signals, {stepper.steps} steps,"
               f" {time.monotonic() - begun:.1f} s, {told}", flush=True)  # fmt: skip

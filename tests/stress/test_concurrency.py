@@ -105,14 +105,16 @@ def test_fp44_unregistering_does_not_wait_for_another_probes_handler(slowed):
     import kprobes
 
     module = _program()
-    inside, go_on = threading.Event(), threading.Event()
+    inside, go_on, hits = threading.Event(), threading.Event(), []
 
     def handler(*hit):
+        hits.append(1)
         inside.set()
         go_on.wait(20)
 
     kprobes.set_kprobes_optimization(int(slowed == "jump"))
-    with fprobe.attach("f1", entry=handler) if slowed == "fprobe" else kprobes.attach("p1", pre=handler):
+    slow = fprobe.attach("f1", entry=handler) if slowed == "fprobe" else kprobes.attach("p1", pre=handler)
+    with slow:
         kprobes.wait_for_kprobe_optimizer()
         thread = threading.Thread(target=module["f1" if slowed == "fprobe" else "p1"], args=(1,))
         thread.start()
@@ -124,6 +126,7 @@ def test_fp44_unregistering_does_not_wait_for_another_probes_handler(slowed):
         assert not go_on.is_set() and thread.is_alive()
         go_on.set()
         thread.join()
+    assert len(hits) == 1 and (slowed != "fprobe" or slow.hits == 1)
 
 
 @isolated
