@@ -147,7 +147,7 @@ class _KernelAction(ctypes.Structure):
     ]  # fmt: skip
 
 
-_libc = ctypes.PyDLL(None, use_errno=True)  # with the GIL: a registration that holds a lock would wait to get it back
+_libc = ctypes.CDLL(None, use_errno=True)
 
 RESTORER = """
 # What the kernel returns to from a signal handler: these very bytes are how unwinders know such a frame.
