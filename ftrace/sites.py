@@ -9,6 +9,7 @@ import ctypes
 import errno
 import logging
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -90,6 +91,17 @@ class SiteBlock:
     def positions(self) -> dict[str, int]:
         """Where the first function of each name is."""
         return {name: index for index, name in reversed([*enumerate(self.names)])}
+
+    @cached_property
+    def _repeated(self) -> frozenset[str]:
+        """The names that several functions have."""
+        return frozenset(name for name, count in Counter(self.names).items() if count > 1)
+
+    def named(self, name: str) -> int:
+        """The mask of the sites whose function is called exactly `name`, without a look at all others."""
+        if name in self._repeated:
+            return mask_of([each == name for each in self.names])
+        return 1 << self.positions[name] if name in self.positions else 0
 
     @property
     def everything(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from isolation import isolated
 from programs import basic, site_of
@@ -102,6 +104,22 @@ def test_named_is_exact_and_takes_the_first(program):
     table = tracer().table
     assert table.named("leaf").name == "leaf"
     assert table.named("lea") is None and table.named("") is None and table.named("l*") is None
+
+
+def test_ft32_an_exact_name_is_that_of_every_function_called_so(tmp_path):
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    text = "static long twin(long x) { return x * 3; } long {0}(long x) { return twin(x) + twin(x + 1); }"
+    sources = [tmp_path / f"{name}.c" for name in ("first", "second")]
+    for source in sources:
+        source.write_text(text.replace("{0}", source.stem))
+    module = sandbox.load(sources[0], name="twins", cflags=["-fno-inline", str(sources[1])])
+    table = tracer().table
+    for name, count in {"twin": 2, "first": 1, "second": 1, "twi": 0, "win": 0}.items():
+        found = [location for location in table.select(parse(name)).locations() if location.block.module is module]
+        assert [location.name for location in found] == [name] * count, name
+        assert len({location.ip for location in found}) == count
+    module.unload()
 
 
 def test_ft34_positions_count_over_all_modules(program):
