@@ -1,12 +1,13 @@
-"""How much of a library can become jumps: each instruction alone, all at once, and by the kernel's own rules.
+"""How much code can become jumps: each instruction alone, all at once, and by the kernel's own rules.
 
-    python -m kprobes.jump.coverage libz.so.1 libm.so.6 libsqlite3.so.0
+    python -m kprobes.jump.coverage libz.so.1 libm.so.6 libsqlite3.so.0 demo program.c
     python -m kprobes.jump.coverage --at-once right libz.so.1
 
-The instructions are those of all functions that the library's unwind tables name. *Probeable* are those that a kprobe can be
-on. *Alone*: a jump to a detour was found, in this process, if no other jump was there. *Kernel*: the kernel's rules, applied
-to each alone, would allow a jump. *At once*: kprobes are registered on every probeable instruction of the library, and
-optimised together as `Extent.DENSE`, from right to left or in a random order.
+The instructions are those of all functions that a library's unwind tables name, or of all functions of a program. *Probeable*
+are those that a kprobe can be on, but for the ftrace locations, where it is a callback of the stub. *Alone*: a jump to a
+detour was found, in this process, if no other jump was there. *Kernel*: the kernel's rules, applied to each alone, would
+allow a jump. *At once*: kprobes are registered on every probeable instruction, and optimised together as `Extent.DENSE`, from
+right to left or in a random order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import sandbox
+from ftrace.filters.lookup import ftrace_location
 from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
 from kprobes.functions import function_at
@@ -35,14 +39,19 @@ from kprobes.registration import register_kprobe
 from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import Instruction, decode
 from kprobes.x86_64.relocate import JMP32_SIZE
+from sandbox import demo
+from sandbox.loading import C_SUFFIXES, IR_SUFFIXES
+from sandbox.module import Module
 from sandbox.process_text import library_called
+from sandbox.symbols import symbol_table
 
 
 @dataclass
 class Alone:
-    """What was found of one library; counts of instructions. `refused`: by rule, of those that are probeable."""
+    """What was found of some code; counts of instructions. `refused`: by rule, of those that are probeable."""
 
     instructions: int = 0
+    on_ftrace: int = 0
     probeable: int = 0
     jumps: int = 0
     long: int = 0
@@ -53,9 +62,22 @@ class Alone:
     kernel_refused: Counter[str] = field(default_factory=Counter)
 
 
-def functions_of(name: str) -> list[tuple[int, int]]:
-    """Start and end of every function of a library. Raises LookupError if it is not loaded."""
-    return [(start, end) for start, end in library_called(name).functions() if start < end]
+def functions_of(target: str) -> list[tuple[int, int]]:
+    """Start and end of every function of the demo program (`demo`), of a program's file, or of a shared library, which is loaded.
+
+    Raises OSError or ValueError if it cannot be loaded.
+    """
+    if target == demo.NAME:
+        return _of_program(sandbox.load(demo.source(), name=demo.NAME))
+    if Path(target).suffix in (*C_SUFFIXES, *IR_SUFFIXES):
+        return _of_program(sandbox.load(Path(target)))
+    ctypes.CDLL(target)
+    return [(start, end) for start, end in library_called(target).functions() if start < end]
+
+
+def _of_program(program: Module) -> list[tuple[int, int]]:
+    symbols = [symbol for symbol in symbol_table if symbol.module == program.name and symbol.size]
+    return [(symbol.address, symbol.end) for symbol in symbols if any(symbol.address in text for text in program.texts)]
 
 
 def instructions_of(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[Function, Instruction]]:
@@ -72,6 +94,9 @@ def alone(spans: Sequence[tuple[int, int]]) -> Alone:
     found, gaps = Alone(), Gaps()
     for function, insn in instructions_of(spans):
         found.instructions += 1
+        if ftrace_location(insn.address) == insn.address:
+            found.on_ftrace += 1
+            continue
         if refusal(insn)[0]:
             continue
         found.probeable += 1
@@ -143,7 +168,7 @@ _BATCH = 256
 
 
 def together(spans: Sequence[tuple[int, int]], order: str, seed: int = 1) -> Together:
-    """kprobes on all instructions of this process's library, `order` 'right' (to left) or 'random'. They stay."""
+    """kprobes on all instructions of these functions, `order` 'right' (to left) or 'random'. They stay."""
     addresses = [at for start, end in spans for at in _starts(start, end)]
     if order == "random":
         random.Random(seed).shuffle(addresses)
@@ -165,9 +190,10 @@ def together(spans: Sequence[tuple[int, int]], order: str, seed: int = 1) -> Tog
 def _registered(addresses: Sequence[int]) -> Iterator[kprobe]:
     for address in addresses:
         probe = kprobe(addr=address)
-        with contextlib.suppress(OSError):
-            register_kprobe(probe)
-            yield probe
+        if ftrace_location(address) != address:
+            with contextlib.suppress(OSError):
+                register_kprobe(probe)
+                yield probe
 
 
 def _starts(start: int, end: int) -> list[int]:
@@ -186,7 +212,8 @@ def _rules(refused: Counter[str]) -> str:
 
 
 def _report_alone(name: str, found: Alone) -> None:
-    print(f"{name}: {found.instructions} instructions, {found.probeable} probeable")
+    on_ftrace = f", {found.on_ftrace} on ftrace locations" if found.on_ftrace else ""
+    print(f"{name}: {found.instructions} instructions, {found.probeable} probeable{on_ftrace}")
     print(f"  alone    {_share(found.jumps, found.probeable)}  long {found.long}, punned {found.punned}, "
           f"absorbing {found.absorbing}; refused: {_rules(found.refused)}")  # fmt: skip
     print(f"  kernel   {_share(found.kernel, found.probeable)}  refused: {_rules(found.kernel_refused)}")
@@ -200,21 +227,21 @@ def _report_together(name: str, order: str, found: Together) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0, or 1 if a library cannot be loaded."""
+    """The command; 0, or 1 if something cannot be loaded."""
     parser = argparse.ArgumentParser(
         prog="python -m kprobes.jump.coverage", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("library", nargs="+", help="a shared library, as dlopen() finds it")
+    about = "a shared library, as dlopen() finds it, a program's file, or 'demo'"
+    parser.add_argument("target", nargs="+", help=about)
     parser.add_argument("--at-once", choices=("right", "random"), help="register kprobes on everything, in this order")
     parser.add_argument("--seed", type=int, default=1, help="of the random order; 1 if not given")
     options = parser.parse_args(arguments)
-    for name in options.library:
+    for name in options.target:
         try:
-            ctypes.CDLL(name)
-        except OSError as error:
+            spans = functions_of(name)
+        except (OSError, ValueError) as error:
             print(f"{parser.prog}: {error}", file=sys.stderr)
             return 1
-        spans = functions_of(name)
         if options.at_once:
             _report_together(name, options.at_once, together(spans, options.at_once, options.seed))
         else:

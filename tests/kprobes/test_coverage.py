@@ -16,9 +16,10 @@ def run(*arguments: str, timeout: float = 100) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
-def test_each_instruction_alone():
+@pytest.mark.parametrize("target", ["libz.so.1", "demo"])
+def test_each_instruction_alone(target):
     """At least 95 % of the probeable instructions become jumps; each of the others has a rule against it"""
-    done = run("libz.so.1")
+    done = run(target)
     assert done.returncode == 0, done.stderr
     probeable = int(re.search(r"(\d+) probeable", done.stdout)[1])
     alone = re.search(r"alone +([\d.]+) %  long (\d+), punned (\d+), absorbing (\d+); refused: (.*)", done.stdout)
@@ -29,10 +30,22 @@ def test_each_instruction_alone():
     assert 0 < kernel < float(alone[1])
 
 
-def test_a_library_that_is_not_there():
-    done = run("libnosuch.so.9")
+def test_a_program_of_ones_own(tmp_path):
+    """Its stubs are not among the instructions that could become jumps."""
+    program = tmp_path / "two.ll"
+    program.write_text("define i64 @a(i64 %x) { %r = add i64 %x, 1  ret i64 %r }\ndefine i64 @b() { ret i64 70000 }\n")
+    done = run(str(program))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"two.ll: 6 instructions, 4 probeable, 2 on ftrace locations\n", done.stdout), done.stdout
+    done = run("--at-once", "right", str(program))
+    assert re.search(r"jumps +[\d.]+ %  of 4; ", done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("target", ["libnosuch.so.9", "nosuch.ll"])
+def test_what_is_not_there(target):
+    done = run(target)
     assert done.returncode == 1
-    assert "libnosuch.so.9" in done.stderr
+    assert target in done.stderr
     assert "Traceback" not in done.stderr
 
 
