@@ -254,3 +254,13 @@ def release_text(text: TextMapping) -> None:
     room = _rooms.pop(text, None)
     if room is not None:
         room.close()
+
+
+def settle() -> None:
+    """Wait until no other thread is in a handler that has gone, then free what hits may have been reading."""
+    with patching.kprobe_mutex:
+        replaced = list(retired)
+        retired.clear()
+    if not tracer().runtime.quiesce():
+        with patching.kprobe_mutex:
+            retired.extend(replaced)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 
 from ftrace.runtime import runtime
-from kprobes import blacklist, switch
-from kprobes.aggregate import between, release_text
+from kprobes import blacklist, fast_returns, switch
+from kprobes.aggregate import Aggregate, between, release_text, settle
 from kprobes.functions import forget_functions
 from kprobes.patching import patching
-from kprobes.registration import kill_probes, settle
+from kprobes.probe import KPROBE_FLAG_GONE
 from kprobes.return_stubs import release_return_stubs
 from sandbox.module import Module, ModuleState
 from sandbox.symbols import symbol_table
@@ -35,7 +35,7 @@ def _kill(module: Module) -> None:
     with patching():
         for text in module.texts:
             for place in between(text.base, text.end):
-                kill_probes(place)
+                _kill_probes(place)
     settle()
     with patching():
         for text in module.texts:
@@ -44,3 +44,18 @@ def _kill(module: Module) -> None:
                 switch.optimizer.release(text)
             release_text(text)
             release_return_stubs(text)
+
+
+def _kill_probes(place: Aggregate) -> None:
+    """They are GONE, and only their owners can take them off."""
+    for p in place.children:
+        p.flags |= KPROBE_FLAG_GONE
+    if place.armed:
+        switch.disarm(place, immediate=True)
+    if switch.optimizer is not None and not place.on_ftrace:
+        switch.optimizer.forget(place)
+    place.optimized = False
+    place.publish()
+    fast_returns.update(place)
+    fast_returns.forget(place)
+    place.forget()

@@ -7,10 +7,10 @@ import importlib
 from collections.abc import Sequence
 from functools import cache
 
-from ftrace.tracer import tracer
 from kprobes import crash_words, fast_returns, placing, python_unsafe, switch
-from kprobes.aggregate import Aggregate, aggregates, between, retired
+from kprobes.aggregate import Aggregate, aggregates, settle
 from kprobes.hit.records import Child
+from kprobes.modules import module_event
 from kprobes.patching import kprobe_mutex, patching
 from kprobes.probe import (
     KPROBE_FLAG_DISABLED,
@@ -76,8 +76,6 @@ def _register(p: kprobe) -> None:
 def watch_modules() -> None:
     """From the first registration on the probes' modules are watched, and probes become jumps."""
     importlib.import_module("kprobes.jump.optimize")
-    from kprobes.modules import module_event
-
     register_module_notifier(module_event)
 
 
@@ -149,16 +147,6 @@ def _leave(p: kprobe, place: Aggregate) -> None:
         p.leave_fast()
 
 
-def settle() -> None:
-    """Wait until no other thread is in a handler that has gone, then free what hits may have been reading."""
-    with kprobe_mutex:
-        replaced = list(retired)
-        retired.clear()
-    if not tracer().runtime.quiesce():
-        with kprobe_mutex:
-            retired.extend(replaced)
-
-
 # -- disable and enable -------------------------------------------------------------------------------------------
 
 
@@ -192,23 +180,3 @@ def _place(p: kprobe) -> Aggregate:
     if p.aggregate is None:
         raise OSError(errno.EINVAL, "this kprobe is not registered")
     return p.aggregate
-
-
-def places_in(start: int, end: int) -> list[Aggregate]:
-    """Every place in [start, end) that has a probe, ascending."""
-    return [place for place in between(start, end) if place.children]
-
-
-def kill_probes(place: Aggregate) -> None:
-    """The code is going away: its probes are GONE, and only their owners can take them off (KP-95, KP-96)."""
-    for p in place.children:
-        p.flags |= KPROBE_FLAG_GONE
-    if place.armed:
-        switch.disarm(place, immediate=True)
-    if switch.optimizer is not None and not place.on_ftrace:
-        switch.optimizer.forget(place)
-    place.optimized = False
-    place.publish()
-    fast_returns.update(place)
-    fast_returns.forget(place)
-    place.forget()

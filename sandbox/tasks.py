@@ -187,7 +187,6 @@ HITS_MASK = (1 << 48) - 1
 CREDIT_UNIT = 1 << 48
 HIT_WITH_CREDIT = 1 - CREDIT_UNIT
 """What a hit that takes a credit adds to a tally."""
-MAX_CREDITS = (1 << 15) - 1
 
 HEADER = 4096 + 512
 COUNTERS = HEADER

@@ -39,7 +39,6 @@ STEP, EMULATE, SYSCALL = 0, 1, 2
 """SYSCALL: it may block, not return, return twice or change what signals are blocked. So it is executed in its slot as if no
 kprobe were running, and its post_handlers, if there are any, are a matter of the breakpoint behind it."""
 
-MAX_CHILDREN = 1 << 16
 RETURN_DATA = 8
 """Bytes of entry data of a call with kretprobes: their instances that wait for it."""
 

@@ -50,10 +50,6 @@ class Function(NamedTuple):
     pads: tuple[int, ...] = ()
     """Where exceptions land, ascending."""
 
-    def begins_at(self, address: int) -> bool:
-        """Whether an instruction begins there; False as well where bytes in front of it are none (KP-18)."""
-        return _within(self.starts, address, address + 1) is not None
-
     def instruction_at(self, address: int) -> bytes:
         """The bytes of the instruction that begins at `address`; none if none does."""
         index = bisect_left(self.starts, address)

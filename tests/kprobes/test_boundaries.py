@@ -32,7 +32,7 @@ def test_instructions_across_a_chunk_are_read_whole():
 def test_undecodable_bytes_end_what_is_known(offset, expected):
     """KP-18: they make everything behind them, and themselves, no boundary."""
     code = bytes.fromhex("55 4889e5 06 90 c3")
-    assert examine(code, AT).begins_at(AT + offset) is expected
+    assert bool(examine(code, AT).instruction_at(AT + offset)) is expected
 
 
 def test_where_decoding_stops_is_named():
@@ -43,6 +43,6 @@ def test_where_decoding_stops_is_named():
 
 def test_an_instruction_beyond_the_end_is_not_one_of_the_function():
     code = bytes.fromhex("55 48b80102030405060708")
-    assert not examine(code[:5], AT).begins_at(AT + 1)
+    assert not examine(code[:5], AT).instruction_at(AT + 1)
     with pytest.raises(ValueError, match=f"{AT + 1:#x}"):
         boundaries(reader(code), AT, AT + 5)
