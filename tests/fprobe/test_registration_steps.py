@@ -8,6 +8,7 @@ from steps import steps
 import fprobe
 import sandbox
 from ftrace.ops import ftrace_set_filter
+from ftrace.runtime import runtime
 from sandbox.generate import generate_flat
 from sandbox.module import Module
 from sandbox.native import i32, ptr, u64
@@ -15,6 +16,8 @@ from sandbox.native import i32, ptr, u64
 FUNCTIONS = 600
 MOST_STEPS = 470
 """Calls of functions, built-in ones too, to register and unregister: 427 with CPython 3.11, once 553."""
+MORE_WITH_BREAKPOINTS = 60
+"""... where a site is not switched by a single store: 56."""
 MOST_STEPS_TO_MOVE = 250
 """... to give a registered one another filter: 200, once 361."""
 MORE_FOR_ALL = 10
@@ -53,7 +56,7 @@ def test_registering_on_one_function_takes_few_steps_and_on_all_no_more():
     name = flat().site_functions[3].name
     fp = fprobe.fprobe(enter, leave, entry_data_size=8)
     one, everything = steps_on(fp, name), steps_on(fp, "*")
-    assert one < MOST_STEPS
+    assert one < MOST_STEPS + (MORE_WITH_BREAKPOINTS if runtime().force_breakpoints else 0)
     assert everything < one + MORE_FOR_ALL
 
 
