@@ -11,7 +11,6 @@ import logging
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ftrace.filters.masks import mask_of
@@ -20,6 +19,7 @@ from ftrace.trapping import refuse_blocked_traps
 from ftrace.unwinding import describe_stubs
 from ftrace.x86_64 import stubs
 from sandbox import memory
+from sandbox.cached import cached_property
 from sandbox.perfmap import perf_map
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sandbox import faults, layout
+from sandbox.cached import cached_property
 from sandbox.signatures import Array, Floating, Integer, Pointer, Record, Signature, Type, Unsupported, Void
 from sandbox.words import parse_word
 
@@ -79,16 +80,16 @@ class Function:
         finally:
             self._gate.leave(self.name)
 
-    @functools.cached_property
+    @cached_property
     def _call(self) -> Callable[..., Any]:
         return self._through_ctypes if is_direct(self.signature) else self._through_thunk
 
-    @functools.cached_property
+    @cached_property
     def pointer(self) -> Any:
         """The bare ctypes function, without checks or guard. Raises TypeError if ctypes cannot make such calls."""
         return self._pointer_at(self.address)
 
-    @functools.cached_property
+    @cached_property
     def _guarded(self) -> Any:
         """The ctypes function by way of the installed guard."""
         assert faults.installed is not None
@@ -151,7 +152,7 @@ class Function:
             values = ", ".join(map(repr, given))
             raise TypeError(f"{self.name}() takes {least}{passed} arguments, not {count} ({values}): {self.signature}")
 
-    @functools.cached_property
+    @cached_property
     def _kinds(self) -> list[tuple[Type, str]]:
         """What each argument is converted to, and what it is called where it does not fit."""
         names = (f" ({parameter.name})" if parameter.name else "" for parameter in self.signature.passed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sandbox import layout
+from sandbox.cached import cached_property
 from sandbox.libraries import read_symbols
 from sandbox.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Unsupported, Void
 
@@ -29,7 +29,7 @@ class DwarfInterface:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    @functools.cached_property
+    @cached_property
     def _functions(self) -> dict[str, DIE]:
         """Symbol of a function -> its definition."""
         from elftools.elf.elffile import ELFFile
@@ -53,7 +53,7 @@ class DwarfInterface:
         """Empty: debug information does not keep the attributes of functions."""
         return frozenset()
 
-    @functools.cached_property
+    @cached_property
     def scratch_taken(self) -> frozenset[str]:
         """Nested functions of GNU C, which get their frame in r10."""
         return frozenset(name for name, die in self._functions.items() if "DW_AT_static_link" in die.attributes)

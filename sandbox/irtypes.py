@@ -6,10 +6,10 @@ cached beside the object, and are parsed when somebody asks.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 
+from sandbox.cached import cached_property
 from sandbox.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Void
 from sandbox.stubs import DEFINITION, attribute_groups, unquote
 
@@ -37,17 +37,17 @@ class IrInterface:
     def __init__(self, declared: str) -> None:
         self._declared = declared
 
-    @functools.cached_property
+    @cached_property
     def _types(self) -> dict[str, str]:
         return dict(_TYPE_DEFINITION.findall(self._declared))
 
-    @functools.cached_property
+    @cached_property
     def _definitions(self) -> dict[str, re.Match[str]]:
         defined = {unquote(match["name"]): match for match in DEFINITION.finditer(self._declared)}
         aliases = {unquote(name): defined.get(unquote(target)) for name, target in _ALIAS.findall(self._declared)}
         return defined | {name: match for name, match in aliases.items() if match}
 
-    @functools.cached_property
+    @cached_property
     def _groups(self) -> dict[str, frozenset[str]]:
         groups = attribute_groups(self._declared).items()
         return {name: frozenset(word.strip('"') for word in attributes.split()) for name, attributes in groups}
@@ -64,7 +64,7 @@ class IrInterface:
             return frozenset()
         return frozenset(name for name, match in self._definitions.items() if match["group"].strip() in groups)
 
-    @functools.cached_property
+    @cached_property
     def scratch_taken(self) -> frozenset[str]:
         """Names of the functions at whose entry r10 or r11 may hold something."""
         suspects = (line for line in self._declared.splitlines() if _SUSPECT.search(line))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox import elf
+from sandbox.cached import cached_property
 from sandbox.ehframe import FunctionTable
 from sandbox.symbols import Location, Symbol, locate, sorted_symbols
 
@@ -59,7 +59,7 @@ class Library:
     def __contains__(self, address: object) -> bool:
         return isinstance(address, int) and any(start <= address < end for start, end in self.text)
 
-    @functools.cached_property
+    @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
         """Functions and variables by ascending address, from the full symbol table if the file has one, else from the
         dynamic one. Empty if the file cannot be read (the vDSO has none).
@@ -69,7 +69,7 @@ class Library:
         except (OSError, elf.ElfError):
             return ()
 
-    @functools.cached_property
+    @cached_property
     def _functions(self) -> FunctionTable | None:
         return FunctionTable(self.unwind_table) if self.unwind_table else None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cached_property
 from typing import Any
 
 from sandbox import gdbjit, source_lines
 from sandbox.cache import default_cache
+from sandbox.cached import cached_property
 from sandbox.native import Unit
 from sandbox.perfmap import perf_map
 from sandbox.symbols import Symbol, symbol_table

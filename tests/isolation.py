@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,19 @@ print("the test has ended")
 
 
 def run_source(source: str, *, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python source in a fresh interpreter, where freed memory is overwritten, with a time limit in seconds.
+    """Run Python source in a fresh interpreter, where freed memory is overwritten, with a time limit in seconds."""
+    return run([sys.executable, "-c", source], timeout, MALLOC_PERTURB_="165", **environment)
+
+
+def run(command: Sequence[str], timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with a time limit in seconds.
 
     What exceeds it is ended by SIGABRT, at which faulthandler says where every thread is.
     """
     child = subprocess.Popen(
-        [sys.executable, "-c", source],
+        command,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "MALLOC_PERTURB_": "165", **environment},
+        env={**os.environ, **environment},
     )  # fmt: skip
     try:
         out, err = child.communicate(timeout=timeout)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+
+from sandbox.cached import cached_property
 
 from .annotations import Namespace
 from .declarations import Callee

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sandbox.cached import cached_property
 
 from .declarations import GlobalVariable
 from .function import NativeFunction, Options

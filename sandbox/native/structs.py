@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, ClassVar
+
+from sandbox.cached import cached_property
 
 from .annotations import Namespace, resolve
 from .types import Array, Bool, Function, Int, Pointer, Type, void

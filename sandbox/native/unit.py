@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
+
+from sandbox.cached import cached_property
 
 from .function import NativeFunction
 from .structs import Struct

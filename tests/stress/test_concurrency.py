@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import isolation
 import pytest
 from isolation import isolated
 
@@ -21,16 +21,8 @@ RUN = Path(__file__).with_name("stress_run.py")
 
 def run(seconds: float, **environment: str) -> str:
     """The suite in a process of its own; the last line that it prints."""
-    given = {**os.environ, "FPROBE_STRESS_SECONDS": str(seconds), **environment}
-    limit = seconds * 2 + 60
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(RUN)],
-        env=given,
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        check=False,
-    )
+    given = {"FPROBE_STRESS_SECONDS": str(seconds), **environment}
+    done = isolation.run([sys.executable, "-X", "faulthandler", str(RUN)], seconds * 2 + 60, **given)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done.stdout.splitlines()[-1]
 
