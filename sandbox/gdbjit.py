@@ -8,7 +8,6 @@ export them, so their addresses come from its symbol table on disk.
 from __future__ import annotations
 
 import ctypes
-import functools
 import mmap
 import os
 import struct
@@ -17,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sandbox import elf, fork
+from sandbox.once import once
 
 _DESCRIPTOR, _REGISTER = "__jit_debug_descriptor", "__jit_debug_register_code"
 _NOACTION, _REGISTERED, _UNREGISTERED = 0, 1, 2
@@ -86,7 +86,16 @@ class _Interface:
     def __init__(self, descriptor: int, register: int) -> None:
         self._descriptor = _Descriptor.from_address(descriptor)
         self._notify = ctypes.CFUNCTYPE(None)(register)
-        self._lock = fork.renew(threading.Lock())
+        self._lock = fork.renew(threading.RLock())
+        self._hold_during_llvms_calls()
+
+    def _hold_during_llvms_calls(self) -> None:
+        """LLVM's calls change the list as well, without the GIL. (Its own lock is not free in the child of every fork.)"""
+        from llvmlite.binding import ffi
+
+        with ffi.lib._lock:
+            self._lock.acquire()  # the end of this block releases it
+            ffi.register_lock_callback(self._lock.acquire, self._lock.release)
 
     def insert(self, entry: _Entry) -> None:
         with self._lock:
@@ -118,7 +127,7 @@ class _Interface:
 _VALUES = struct.Struct("<QQ")
 
 
-@functools.cache
+@once
 def _find_interface() -> _Interface | None:
     from llvmlite.binding import ffi
 

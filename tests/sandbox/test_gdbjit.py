@@ -7,13 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from isolation import isolated
 from llvmlite.binding import ffi
 
 from sandbox import gdbjit
 from sandbox.libraries import libraries
+from sandbox.native.compile import compile_ir
+from sandbox.native.module import TRIPLE
+from sandbox.native_image import NativeImage
 
 IR = """
 define i64 @inner_crash(i64 %a) noinline !dbg !4 {
@@ -40,6 +45,10 @@ define i64 @outer_crash(i64 %a) !dbg !7 {
   spFlags: DISPFlagDefinition)
 !8 = !DILocation(line: 21, column: 3, scope: !7)
 """
+
+
+def object_of_one_function() -> bytes:
+    return compile_ir(f'target triple = "{TRIPLE}"\ndefine i64 @one() {{ ret i64 1 }}\n')
 
 
 def entries() -> list[bytes]:
@@ -73,6 +82,29 @@ def test_images_come_and_go_in_any_order():
     third.withdraw()
     first.withdraw()
     assert entries() == before
+
+
+@isolated
+def test_llvm_and_we_change_the_list_by_turns():
+    """Two threads: LLVM shows what it links to debuggers as well, without the GIL, and checks the list when it ends."""
+    over = threading.Event()
+
+    def come_and_go():
+        while not over.is_set():
+            gdbjit.register(b"ours").withdraw()
+
+    first = gdbjit.register(b"first")
+    before = entries()
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    images = [NativeImage("linked", object_of_one_function()) for _ in range(200)]
+    over.set()
+    thread.join()
+    assert len(entries()) == len(before) + 2 * len(images)  # MCJIT has a module of its own beside the object
+    for image in images[::2] + images[1::2]:
+        image.linked.withdraw()
+    assert entries() == before
+    first.withdraw()
 
 
 def test_opting_out(monkeypatch):
