@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ftrace.hit.faults import RANGES, Range
 from ftrace.unwinding import FrameDescription, describe_entrances
@@ -29,12 +29,11 @@ class FaultGuard:
         self._tasks = tasks
         self._entries: dict[int, int] = {}
         self._ranges: dict[object, list[tuple[int, int]]] = {}
-        self._page: memory.TextMapping | None = None
-        self._used = memory.PAGE
+        self._free: Iterator[tuple[memory.TextMapping, int]] = iter(())
         self._described: list[FrameDescription] = []
         self._count = image.variable("fault_count")
         self._seen = 0
-        self._lock = fork.renew(threading.Lock())
+        self._lock = fork.renew(threading.RLock())  # the handler of a signal may come here inside
         for number in _SIGNALS:
             signals.add_consumer(number, image.address("fault_signal"))
         faults.installed = faults.Guard(self.entry, self.check)
@@ -69,14 +68,19 @@ class FaultGuard:
         """mov $address,%r11 ; mov $guard,%r10 ; jmp *%r10"""
         guard = self._image.address("sandbox_guard")
         code = b"\x49\xbb" + address.to_bytes(8, "little") + b"\x49\xba" + guard.to_bytes(8, "little") + b"\x41\xff\xe2"
-        if self._page is None or self._used + 32 > memory.PAGE:
-            self._page = memory.allocate_text((address, address), memory.PAGE, "fprobe-guards")
-            self._described.append(describe_entrances("guards", self._page.base, memory.PAGE))
-            self._used = 0
-        where = self._page.base + self._used
-        self._page.write(where, code)
-        self._used += 32
+        page, where = self._room(address)
+        page.write(where, code)
         return where
+
+    def _room(self, near: int) -> tuple[memory.TextMapping, int]:
+        """For one entrance. Taken in one step, so that the handler of a signal in between takes another."""
+        found = next(self._free, None)
+        while found is None:
+            page = memory.allocate_text((near, near), memory.PAGE, "fprobe-guards")
+            self._described.append(describe_entrances("guards", page.base, memory.PAGE))
+            self._free = iter([(page, at) for at in range(page.base, page.base + memory.PAGE, 32)])
+            found = next(self._free, None)
+        return found
 
     def check(self) -> None:
         """Raise the fault of the call that has just returned in this thread, if it had one."""

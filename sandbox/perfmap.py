@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
@@ -65,10 +66,19 @@ class PerfMap:
         # The name can be guessed and the directory is everybody's: follow no link, append to nobody else's file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o644)
-        if os.fstat(descriptor).st_uid != os.geteuid():
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
             os.close(descriptor)
             raise PermissionError(f"{self.path} belongs to somebody else")
+        if status.st_mtime < _began() - 1:  # left by another process that had this number
+            os.ftruncate(descriptor, 0)
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="surrogateescape")
+
+
+def _began() -> float:
+    """When this process did, in seconds since 1970."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 perf_map = PerfMap()

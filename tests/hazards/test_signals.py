@@ -397,3 +397,25 @@ def test_a_trap_that_is_handled_when_its_batch_is_over_is_run_again():
     assert image.call("poke_trap", 5, 0, ctypes.addressof(context)) & 1
     assert context.ip == site + 5  # its own batch: as if the new instruction, a NOP, were there
     poking.value = 0
+
+
+@isolated
+def test_a_signals_handler_makes_a_functions_first_call_inside_anothers():
+    """Each gets an entrance of its own, and neither waits for the other."""
+    from ftrace.tracer import tracer
+    from sandbox import memory
+
+    tracer()
+    module = basic()
+    write, inside = memory.TextMapping.write, []
+
+    def interrupted(self, where, data):
+        if not inside:
+            inside.append(where)
+            assert module["leaf"](1) == 2
+        write(self, where, data)
+
+    memory.TextMapping.write = interrupted
+    assert module["loop"](10) == 10
+    memory.TextMapping.write = write
+    assert inside and (module["leaf"](5), module["loop"](7)) == (6, 7)

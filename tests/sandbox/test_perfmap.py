@@ -29,6 +29,14 @@ def test_what_is_there_already_is_kept(perf_map):
     assert perf_map.path.read_text() == "1 2 another runtime\n3 4 ours\n"
 
 
+def test_what_an_ended_process_of_the_same_number_has_left_is_gone(perf_map):
+    perf_map.path.write_text("1 2 long ago\n")
+    os.utime(perf_map.path, (1e9, 1e9))
+    perf_map.add(3, 4, "ours")
+    perf_map.add(5, 6, "ours too")
+    assert perf_map.path.read_text() == "3 4 ours\n5 6 ours too\n"
+
+
 def test_a_link_is_not_followed(perf_map, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious\n")
