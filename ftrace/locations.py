@@ -133,9 +133,7 @@ class LocationTable:
         if pattern.kind is Match.INDEX:
             location = self.at(index_of(pattern))
             return Selection({location.block: 1 << location.position}) if location else Selection()
-        if pattern.kind is Match.FULL:
-            return clean({block: block.named(pattern.search) for block in self.blocks})
-        return clean({block: pattern.select(block.names) for block in self.blocks})
+        return clean({block: block.select(pattern) for block in self.blocks})
 
     def at(self, position: int) -> Location | None:
         """The location at a 0-based position of the table."""

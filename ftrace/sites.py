@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ftrace.filters.glob import Match
 from ftrace.filters.masks import mask_of
 from ftrace.text_poke import Block, Move
 from ftrace.trapping import refuse_blocked_traps
@@ -23,6 +24,7 @@ from sandbox.cached import cached_property
 from sandbox.perfmap import perf_map
 
 if TYPE_CHECKING:
+    from ftrace.filters.glob import Pattern
     from ftrace.lists import ListCache, ListRecord
     from ftrace.runtime import Runtime
     from sandbox.module import Module
@@ -97,11 +99,12 @@ class SiteBlock:
         """The names that several functions have."""
         return frozenset(name for name, count in Counter(self.names).items() if count > 1)
 
-    def named(self, name: str) -> int:
-        """The mask of the sites whose function is called exactly `name`, without a look at all others."""
-        if name in self._repeated:
-            return mask_of([each == name for each in self.names])
-        return 1 << self.positions[name] if name in self.positions else 0
+    def select(self, pattern: Pattern) -> int:
+        """The mask of the sites whose function matches. An exact name is looked up, not compared with every other."""
+        if pattern.kind is not Match.FULL or pattern.search in self._repeated:
+            return pattern.select(self.names)
+        position = self.positions.get(pattern.search)
+        return 0 if position is None else 1 << position
 
     @property
     def everything(self) -> int:

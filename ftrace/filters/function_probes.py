@@ -193,7 +193,7 @@ def _matching(glob: str, functions: Selection) -> Selection:
     pattern = parse(glob)
     if pattern.kind is Match.INDEX:
         return Selection()
-    return Selection({block: mask & pattern.select(block.names) for block, mask in functions.items()}) & functions
+    return Selection({block: mask & block.select(pattern) for block, mask in functions.items()}) & functions
 
 
 def _withdraw(probe: _Probe) -> None:

@@ -21,7 +21,7 @@ def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
     if func.kind is Match.INDEX:
         return table.select(func)
     blocks = [block for block in table.blocks if _is_meant(module, block)]
-    masks = {block: func.select(block.names) if func.search else block.everything for block in blocks}
+    masks = {block: block.select(func) if func.search else block.everything for block in blocks}
     return clean(masks)
 
 

@@ -68,14 +68,15 @@ def functions_of(target: str) -> list[tuple[int, int]]:
     Raises OSError or ValueError if it cannot be loaded.
     """
     if target == demo.NAME:
-        return _of_program(sandbox.load(demo.source(), name=demo.NAME))
+        return functions_of_program(sandbox.load(demo.source(), name=demo.NAME))
     if Path(target).suffix in (*C_SUFFIXES, *IR_SUFFIXES):
-        return _of_program(sandbox.load(Path(target)))
+        return functions_of_program(sandbox.load(Path(target)))
     ctypes.CDLL(target)
     return [(start, end) for start, end in library_called(target).functions() if start < end]
 
 
-def _of_program(program: Module) -> list[tuple[int, int]]:
+def functions_of_program(program: Module) -> list[tuple[int, int]]:
+    """Start and end of every function of a program."""
     symbols = [symbol for symbol in symbol_table if symbol.module == program.name and symbol.size]
     return [(symbol.address, symbol.end) for symbol in symbols if any(symbol.address in text for text in program.texts)]
 
@@ -94,7 +95,7 @@ def alone(spans: Sequence[tuple[int, int]]) -> Alone:
     found, gaps = Alone(), Gaps()
     for function, insn in instructions_of(spans):
         found.instructions += 1
-        if ftrace_location(insn.address) == insn.address:
+        if _is_on_ftrace(insn.address):
             found.on_ftrace += 1
             continue
         if refusal(insn)[0]:
@@ -106,6 +107,10 @@ def alone(spans: Sequence[tuple[int, int]]) -> Alone:
             found.kernel_refused[by_kernel.rule] += 1
         _count(found, _way(function, insn, gaps))
     return found
+
+
+def _is_on_ftrace(address: int) -> bool:
+    return ftrace_location(address) == address
 
 
 def _count(found: Alone, way: str) -> None:
@@ -169,7 +174,7 @@ _BATCH = 256
 
 def together(spans: Sequence[tuple[int, int]], order: str, seed: int = 1) -> Together:
     """kprobes on all instructions of these functions, `order` 'right' (to left) or 'random'. They stay."""
-    addresses = [at for start, end in spans for at in _starts(start, end)]
+    addresses = [at for start, end in spans for at in _starts(start, end) if not _is_on_ftrace(at)]
     if order == "random":
         random.Random(seed).shuffle(addresses)
     optimize.set_extent(optimize.Extent.DENSE)
@@ -190,10 +195,9 @@ def together(spans: Sequence[tuple[int, int]], order: str, seed: int = 1) -> Tog
 def _registered(addresses: Sequence[int]) -> Iterator[kprobe]:
     for address in addresses:
         probe = kprobe(addr=address)
-        if ftrace_location(address) != address:
-            with contextlib.suppress(OSError):
-                register_kprobe(probe)
-                yield probe
+        with contextlib.suppress(OSError):
+            register_kprobe(probe)
+            yield probe
 
 
 def _starts(start: int, end: int) -> list[int]:

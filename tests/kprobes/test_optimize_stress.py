@@ -23,9 +23,9 @@ def test_jumps_of_a_whole_program(extent, seed):
     import kprobes
     from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
+    from kprobes.jump.coverage import functions_of_program
     from kprobes.jump.optimize import Extent, set_extent
     from sandbox import demo, load
-    from sandbox.symbols import symbol_table
 
     @kprobes.native
     def plain(p, regs):
@@ -36,9 +36,7 @@ def test_jumps_of_a_whole_program(extent, seed):
         regs.orig_ax = regs.ax
 
     program = load(demo.source(), name="demo.jumps")
-    found = [symbol for symbol in symbol_table if symbol.module == program.name and symbol.size]
-    spans = [(s.address, s.end) for s in found if any(s.address in text for text in program.texts)]
-    everywhere = [at for start, end in spans for at in boundaries(original_text, start, end)]
+    everywhere = [at for start, end in functions_of_program(program) for at in boundaries(original_text, start, end)]
     expected = program["demo_main"](3)
     stop, wrong = threading.Event(), []
 

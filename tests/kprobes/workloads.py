@@ -24,11 +24,9 @@ class Work(NamedTuple):
 
 def module_spans(program: Any) -> list[Span]:
     """The functions of a program, but for those with instructions that the disassembler does not know (AVX512-FP16)."""
-    from sandbox.symbols import symbol_table
+    from kprobes.jump.coverage import functions_of_program
 
-    found = [symbol for symbol in symbol_table if symbol.module == program.name and symbol.size]
-    spans = [(s.address, s.end) for s in found if any(s.address in text for text in program.texts)]
-    return [span for span in spans if _is_known(*span)]
+    return [span for span in functions_of_program(program) if _is_known(*span)]
 
 
 def _is_known(start: int, end: int) -> bool:
