@@ -88,10 +88,11 @@ class Program:
 
     def _load(self) -> Module:
         from sandbox.loading import load_native
+        from sandbox.native.backend import ir
 
         _refuse_maps(list(self.functions.values()))
         unit = Unit(self.name, list(self.functions.values()), bounded=False)
-        return load_native(unit.ir(), self.name, partial(NativeInterface, self.functions))
+        return load_native(ir(unit), self.name, partial(NativeInterface, self.functions))
 
 
 def _refuse_maps(functions: list[SandboxFunction]) -> None:

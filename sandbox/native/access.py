@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from .checker import Checker
 from .containers import PREFIX, Container, Operation, find
 from .errors import position
 from .tree import AddressOf, Call, Cast, Dereference, Expression, GlobalPlace, IntrinsicCall, Place, nodes
 from .types import Int, Pointer, u64, void
 
-if TYPE_CHECKING:
-    from .expressions import Expressions
-
 ATOMIC = {"+": "atomic_add", "-": "atomic_sub", "&": "atomic_and", "|": "atomic_or", "^": "atomic_xor"}
 
 
-def method(checker: Expressions, node: ast.Call) -> Expression | None:
+def method(checker: Checker, node: ast.Call) -> Expression | None:
     """The call *node* if it is one of a container's method, else None."""
     if not isinstance(node.func, ast.Attribute):
         return None
@@ -32,14 +29,14 @@ def method(checker: Expressions, node: ast.Call) -> Expression | None:
     return _value(checker, node, container, operation)
 
 
-def subscript(checker: Expressions, node: ast.Subscript, container: Container) -> Place:
+def subscript(checker: Checker, node: ast.Subscript, container: Container) -> Place:
     """`container[key]`."""
     if "[]" not in container.operations:
         raise checker.scope.error(node.value, f"{type(container).__name__} cannot be indexed")
     return _place(checker, node, container, "[]", [node.slice])
 
 
-def bare(checker: Expressions, node: ast.expr, container: Container) -> Place:
+def bare(checker: Checker, node: ast.expr, container: Container) -> Place:
     """`container` alone, as what fields are read of."""
     if "." not in container.operations:
         usage = ", ".join("name[key]" if name == "[]" else f"name.{name}(...)" for name in container.operations)
@@ -47,7 +44,7 @@ def bare(checker: Expressions, node: ast.expr, container: Container) -> Place:
     return _place(checker, node, container, ".", [])
 
 
-def shared_update(checker: Expressions, node: ast.AugAssign, place: Place, operator: str) -> Expression | None:
+def shared_update(checker: Checker, node: ast.AugAssign, place: Place, operator: str) -> Expression | None:
     """The atomic operation that changes *place*, if that belongs to a container that threads share, else None."""
     if not any(_is_shared(call) for call in nodes(place, Call)):
         return None
@@ -67,16 +64,14 @@ def _is_shared(call: Call) -> bool:
     return symbol.startswith(PREFIX) and find(symbol).is_shared
 
 
-def _place(
-    checker: Expressions, node: ast.expr, container: Container, name: str, arguments: Sequence[ast.expr]
-) -> Place:
+def _place(checker: Checker, node: ast.expr, container: Container, name: str, arguments: Sequence[ast.expr]) -> Place:
     operation = container.operations[name]
     assert operation.place is not None
     address = _call(checker, node, container, operation, arguments)
     return Dereference(address.at, operation.place, Cast(address.at, Pointer(operation.place), address))
 
 
-def _value(checker: Expressions, node: ast.Call, container: Container, operation: Operation) -> Expression:
+def _value(checker: Checker, node: ast.Call, container: Container, operation: Operation) -> Expression:
     wanted, given = len(operation.parameters), len(node.args)
     if wanted != given:
         plural = "" if wanted == 1 else "s"
@@ -88,7 +83,7 @@ def _value(checker: Expressions, node: ast.Call, container: Container, operation
 
 
 def _call(
-    checker: Expressions, node: ast.expr, container: Container, operation: Operation, arguments: Sequence[ast.expr]
+    checker: Checker, node: ast.expr, container: Container, operation: Operation, arguments: Sequence[ast.expr]
 ) -> Call:
     at = position(node)
     state = AddressOf(

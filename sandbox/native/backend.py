@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from . import graph
 from .declarations import Extern, GlobalVariable
 from .function import NativeFunction
 from .lowering import definition
@@ -15,8 +16,12 @@ from .unit import Unit
 
 
 def ir(unit: Unit) -> str:
-    """*unit* as LLVM IR text. Raises NativeError and ValueError as `Unit.ir` says."""
-    functions = unit.reachable()
+    """*unit* as LLVM IR text, with debug information.
+
+    Raises NativeError for the first thing that is not in the language (in a bounded unit also a loop without a visible
+    bound), ValueError for clashing names.
+    """
+    functions = graph.check(unit.functions, unit.bounded)
     symbols = _Names(unit.functions).assign(functions)
     first = functions[0].filename if functions else unit.name
     module = ModuleText(Metadata(unit.name, first), symbols, unit.checked)

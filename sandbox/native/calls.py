@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import access, messages, operators
 from .annotations import Namespace
+from .checker import Checker
 from .declarations import Extern
 from .errors import position
 from .intrinsics import Construct, Intrinsic
@@ -23,13 +24,10 @@ from .tree import (
 )
 from .types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, i64, u64, void
 
-if TYPE_CHECKING:
-    from .expressions import Expressions
-
 RESULTS: dict[str, Type] = {"void": void, "bool": BOOL, "u64": u64, "i64": i64}
 
 
-def check(checker: Expressions, node: ast.Call, wish: Type | None) -> Expression:
+def check(checker: Checker, node: ast.Call, wish: Type | None) -> Expression:
     """The call *node*, whatever it calls."""
     scope = checker.scope
     for keyword in node.keywords:
@@ -51,7 +49,7 @@ def check(checker: Expressions, node: ast.Call, wish: Type | None) -> Expression
     return access.method(checker, node) or _call(checker, node)
 
 
-def _call(checker: Expressions, node: ast.Call) -> Expression:
+def _call(checker: Checker, node: ast.Call) -> Expression:
     value = checker.infer(node.func)
     if not isinstance(value.type, Function):
         raise checker.scope.error(node.func, f"{value.type} cannot be called")
@@ -68,13 +66,13 @@ def _count(number: int) -> str:
     return f"{number} argument{'' if number == 1 else 's'}"
 
 
-def _arity(checker: Expressions, node: ast.Call, name: str, least: int, most: int) -> None:
+def _arity(checker: Checker, node: ast.Call, name: str, least: int, most: int) -> None:
     if not least <= len(node.args) <= most:
         wanted = _count(least) if least == most else f"{least} {'or' if most == least + 1 else 'to'} {most} arguments"
         raise checker.scope.error(node, f"{name}() takes {wanted}, not {len(node.args)}")
 
 
-def _intrinsic(checker: Expressions, node: ast.Call, row: Intrinsic) -> Expression:
+def _intrinsic(checker: Checker, node: ast.Call, row: Intrinsic) -> Expression:
     least = 1 if row.name == "syscall" else len(row.shape)
     most = len(row.shape) + (1 if row.order else 0)
     _arity(checker, node, row.name, least, most)
@@ -87,7 +85,7 @@ def _intrinsic(checker: Expressions, node: ast.Call, row: Intrinsic) -> Expressi
     return IntrinsicCall(position(node), _result(row, arguments), row.name, arguments, options)
 
 
-def _order(checker: Expressions, node: ast.Call, row: Intrinsic) -> str:
+def _order(checker: Checker, node: ast.Call, row: Intrinsic) -> str:
     if len(node.args) == len(row.shape):
         return row.order
     last = node.args[-1]
@@ -110,7 +108,7 @@ def _result(row: Intrinsic, arguments: tuple[Expression, ...]) -> Type:
 class _Arguments:
     """Checks the arguments of an intrinsic against the letters of its shape."""
 
-    def __init__(self, checker: Expressions, row: Intrinsic) -> None:
+    def __init__(self, checker: Checker, row: Intrinsic) -> None:
         self.checker, self.row = checker, row
         self.target: Type = void
 
@@ -161,7 +159,7 @@ class _Arguments:
 _ARITHMETIC = ("atomic_add", "atomic_sub", "atomic_and", "atomic_or", "atomic_xor", "single_add", "single_sub")
 
 
-def _cast(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
+def _cast(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "cast", 2, 2)
     wanted, value = checker.scope.type_of(node.args[0]), checker.infer(node.args[1])
     at = position(node)
@@ -177,7 +175,7 @@ def _cast(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expressio
     return Cast(at, wanted, value)
 
 
-def _cast_literal(checker: Expressions, node: ast.Call, wanted: Type, value: Constant) -> Expression:
+def _cast_literal(checker: Checker, node: ast.Call, wanted: Type, value: Constant) -> Expression:
     at = position(node)
     if isinstance(wanted, Int):
         return Constant(at, wanted, wanted.wrap(value.value))
@@ -186,12 +184,12 @@ def _cast_literal(checker: Expressions, node: ast.Call, wanted: Type, value: Con
     raise checker.scope.error(node, messages.cast_problem(u64, wanted) or f"an integer cannot become {wanted}")
 
 
-def _addressof(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
+def _addressof(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "addressof", 1, 1)
     return checker.address(node.args[0])
 
 
-def _sizeof(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
+def _sizeof(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "sizeof", 1, 1)
     type_ = checker.scope.type_of(node.args[0])
     try:
@@ -200,7 +198,7 @@ def _sizeof(checker: Expressions, node: ast.Call, _wish: Type | None) -> Express
         raise checker.scope.error(node, str(error)) from None
 
 
-def _offsetof(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
+def _offsetof(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "offsetof", 2, 2)
     struct, field = checker.scope.type_of(node.args[0]), node.args[1]
     if not isinstance(struct, Struct) or not isinstance(field, ast.Constant):
@@ -211,27 +209,27 @@ def _offsetof(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expre
         raise checker.scope.error(field, str(error)) from None
 
 
-def _zero_fill(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
+def _zero_fill(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "zero_fill", 1, 1)
     address = _sized_pointer(checker, node.args[0], "zero_fill")
     return IntrinsicCall(position(node), void, "zero_fill", (address,))
 
 
-def _copy(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
+def _copy(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "copy", 2, 2)
     target = _sized_pointer(checker, node.args[0], "copy")
     source = checker.value(node.args[1], target.type)
     return IntrinsicCall(position(node), void, "copy", (target, source))
 
 
-def _sized_pointer(checker: Expressions, node: ast.expr, name: str) -> Expression:
+def _sized_pointer(checker: Checker, node: ast.expr, name: str) -> Expression:
     address = checker.infer(node)
     if isinstance(address.type, Pointer) and address.type.target != void:
         return address
     raise checker.scope.error(node, f"{name}() takes the address of something with a size, not {address.type}")
 
 
-def _probe_read(checker: Expressions, node: ast.Call, _wish: Type | None) -> Expression:
+def _probe_read(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
     """A call of the runtime's guarded copy: (to, from, size) -> bytes copied, or a negative errno."""
     name = ast.unparse(node.func).rpartition(".")[2]
     _arity(checker, node, name, 3, 3)
@@ -242,7 +240,7 @@ def _probe_read(checker: Expressions, node: ast.Call, _wish: Type | None) -> Exp
     return Call(position(node), i64, _GUARDED[name], words)
 
 
-def _address_word(checker: Expressions, node: ast.expr, name: str, is_source: bool) -> Expression:
+def _address_word(checker: Checker, node: ast.expr, name: str, is_source: bool) -> Expression:
     value = checker.infer(node, u64 if is_source else None)
     if is_source and value.type == LITERAL:
         return checker.coerce(node, value, u64)
@@ -252,7 +250,7 @@ def _address_word(checker: Expressions, node: ast.expr, name: str, is_source: bo
     raise checker.scope.error(node, f"{name}() takes {wanted} here, not {value.type}")
 
 
-def _check_room(checker: Expressions, node: ast.expr, to: Expression, size: Expression) -> None:
+def _check_room(checker: Checker, node: ast.expr, to: Expression, size: Expression) -> None:
     """A constant size has to fit a destination whose type shows how much it holds."""
     assert isinstance(to.type, Pointer)
     target = to.type.target

@@ -16,24 +16,30 @@ def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> 
     Raises NativeError for what is not in the language.
     """
     if cache is None:
-        return compile_ir(unit.ir(), opt)
+        return compile_ir(_ir(unit), opt)
     key = fingerprint(unit, opt, cache)
     data = cache.get(key)
     if data is None:
-        data = compile_ir(unit.ir(), opt)
+        data = compile_ir(_ir(unit), opt)
         cache.put(key, data)
     return data
 
 
 def unit_ir(unit: Unit, cache: ObjectCache) -> str:
-    """`unit.ir()`, from the cache if it is there; then nothing is parsed or checked. Raises NativeError."""
+    """*unit* as LLVM IR text, from the cache if it is there; then nothing is parsed or checked. Raises NativeError."""
     key = fingerprint(unit, "ir", cache)
     data = cache.get(key)
     if data is None:
-        text = unit.ir()
+        text = _ir(unit)
         cache.put(key, text.encode())
         return text
     return data.decode()
+
+
+def _ir(unit: Unit) -> str:
+    from .backend import ir  # which brings the whole compiler: not for what the cache has
+
+    return ir(unit)
 
 
 def compile_ir(text: str, opt: int = 2) -> bytes:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 import operator as op
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from . import messages
+from .checker import Checker
 from .errors import position
 from .tree import BOOL, Binary, Compare, Constant, Expression, Extreme, Logic, Unary
 from .types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, u64
-
-if TYPE_CHECKING:
-    from .expressions import Expressions
 
 ARITHMETIC: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
@@ -48,12 +46,12 @@ class Operand(NamedTuple):
         return self.value if isinstance(self.value, Constant) and self.type == LITERAL else None
 
 
-def operand(checker: Expressions, node: ast.expr, wish: Type | None = None) -> Operand:
+def operand(checker: Checker, node: ast.expr, wish: Type | None = None) -> Operand:
     """The operand *node*; *wish* is the type that the context would like."""
     return Operand(node, checker.infer(node, wish))
 
 
-def unary(checker: Expressions, node: ast.UnaryOp, wish: Type | None) -> Expression:
+def unary(checker: Checker, node: ast.UnaryOp, wish: Type | None) -> Expression:
     """`not x`, `-x`, `~x`, `+x`."""
     if isinstance(node.op, ast.Not):
         return Unary(position(node), BOOL, "not", checker.condition(node.operand))
@@ -65,7 +63,7 @@ def unary(checker: Expressions, node: ast.UnaryOp, wish: Type | None) -> Express
     return given.value if operator == "+" else Unary(position(node), given.type, operator, given.value)
 
 
-def binary(checker: Expressions, node: ast.BinOp, wish: Type | None) -> Expression:
+def binary(checker: Checker, node: ast.BinOp, wish: Type | None) -> Expression:
     """`a + b` and its like."""
     operator = arithmetic(checker, node, node.op)
     left = operand(checker, node.left, wish)
@@ -82,14 +80,14 @@ def binary(checker: Expressions, node: ast.BinOp, wish: Type | None) -> Expressi
     return Binary(position(node), left.type, operator, left.value, right.value)
 
 
-def arithmetic(checker: Expressions, node: ast.AST, sign: ast.operator) -> str:
+def arithmetic(checker: Checker, node: ast.AST, sign: ast.operator) -> str:
     """The spelling of *sign*; NativeError for an operator that the language does not have."""
     if type(sign) not in ARITHMETIC:
         raise checker.scope.error(node, messages.OPERATORS[type(sign)])
     return ARITHMETIC[type(sign)]
 
 
-def check_arithmetic(checker: Expressions, node: ast.AST, operator: str, type_: Type) -> None:
+def check_arithmetic(checker: Checker, node: ast.AST, operator: str, type_: Type) -> None:
     """NativeError if *type_* is an address: there is no arithmetic on those."""
     if isinstance(type_, Pointer):
         raise checker.scope.error(node, "no arithmetic on pointers: write addressof(p[i])")
@@ -97,14 +95,14 @@ def check_arithmetic(checker: Expressions, node: ast.AST, operator: str, type_: 
         raise checker.scope.error(node, f"{operator} needs integers, not {type_}")
 
 
-def check_operands(checker: Expressions, node: ast.AST, operator: str, type_: Type) -> None:
+def check_operands(checker: Checker, node: ast.AST, operator: str, type_: Type) -> None:
     """NativeError unless *operator* works on operands of *type_*."""
     check_arithmetic(checker, node, operator, type_)
     if not isinstance(type_, Int) and not (isinstance(type_, Bool) and operator in ("&", "|", "^")):
         raise checker.scope.error(node, f"{operator} needs integers, not {type_}")
 
 
-def shift_count(checker: Expressions, count: Operand) -> Operand:
+def shift_count(checker: Checker, count: Operand) -> Operand:
     """*count*, an unsigned number of bits."""
     if count.constant:
         if count.constant.value < 0:
@@ -116,7 +114,7 @@ def shift_count(checker: Expressions, count: Operand) -> Operand:
     return count
 
 
-def settle(checker: Expressions, left: Operand, right: Operand, what: str) -> tuple[Operand, Operand]:
+def settle(checker: Checker, left: Operand, right: Operand, what: str) -> tuple[Operand, Operand]:
     """Both operands with one type: a literal or null takes the other's."""
     open_types = (LITERAL, NULL)
     if left.type in open_types and right.type not in open_types:
@@ -128,7 +126,7 @@ def settle(checker: Expressions, left: Operand, right: Operand, what: str) -> tu
     return left, right
 
 
-def compare(checker: Expressions, node: ast.Compare, _wish: Type | None) -> Expression:
+def compare(checker: Checker, node: ast.Compare, _wish: Type | None) -> Expression:
     """`a < b`, and `a < b < c` as `a < b and b < c`."""
     operands = [operand(checker, each) for each in (node.left, *node.comparators)]
     for middle in operands[1:-1]:
@@ -142,7 +140,7 @@ def compare(checker: Expressions, node: ast.Compare, _wish: Type | None) -> Expr
     return result
 
 
-def logic(checker: Expressions, node: ast.BoolOp, _wish: Type | None) -> Expression:
+def logic(checker: Checker, node: ast.BoolOp, _wish: Type | None) -> Expression:
     """`a and b`, `a or b`."""
     operator = "and" if isinstance(node.op, ast.And) else "or"
     *first, result = [checker.condition(value) for value in node.values]
@@ -151,7 +149,7 @@ def logic(checker: Expressions, node: ast.BoolOp, _wish: Type | None) -> Express
     return result
 
 
-def extreme(checker: Expressions, node: ast.Call, name: str, wish: Type | None) -> Expression:
+def extreme(checker: Checker, node: ast.Call, name: str, wish: Type | None) -> Expression:
     """`min(a, b)` or `max(a, b)`; the arguments are two."""
     left, right = (operand(checker, each, wish) for each in node.args)
     if left.constant and right.constant:
@@ -163,7 +161,7 @@ def extreme(checker: Expressions, node: ast.Call, name: str, wish: Type | None) 
     return Extreme(position(node), left.type, name, left.value, right.value)
 
 
-def _shifted(checker: Expressions, left: Operand, wish: Type | None) -> Operand:
+def _shifted(checker: Checker, left: Operand, wish: Type | None) -> Operand:
     if not left.constant:
         return left
     if not isinstance(wish, Int):
@@ -172,7 +170,7 @@ def _shifted(checker: Expressions, left: Operand, wish: Type | None) -> Operand:
     return Operand(left.node, checker.coerce(left.node, left.value, wish))
 
 
-def _link(checker: Expressions, node: ast.Compare, sign: ast.cmpop, left: Operand, right: Operand) -> Expression:
+def _link(checker: Checker, node: ast.Compare, sign: ast.cmpop, left: Operand, right: Operand) -> Expression:
     operator = COMPARISONS.get(type(sign))
     if operator is None:
         raise checker.scope.error(node, "`is` and `in` are not in the native language: write == or !=")
@@ -184,13 +182,13 @@ def _link(checker: Expressions, node: ast.Compare, sign: ast.cmpop, left: Operan
     return Compare(position(node), BOOL, operator, left.value, right.value)
 
 
-def _fold_unary(checker: Expressions, node: ast.UnaryOp, operator: str, given: Constant) -> Constant:
+def _fold_unary(checker: Checker, node: ast.UnaryOp, operator: str, given: Constant) -> Constant:
     if operator == "~":
         return checker.literal(node, ~given.value, complement=True)
     return checker.literal(node, -given.value if operator == "-" else given.value)
 
 
-def _fold(checker: Expressions, node: ast.BinOp, operator: str, left: Constant, right: Constant) -> Constant:
+def _fold(checker: Checker, node: ast.BinOp, operator: str, left: Constant, right: Constant) -> Constant:
     a, b = left.value, right.value
     if operator in ("//", "%") and b == 0:
         raise checker.scope.error(node, f"{messages.quote(node)} divides by zero")

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from sandbox.cached import cached_property
 
 from .function import NativeFunction
-from .structs import Struct
 
 
 class Assembly(NamedTuple):
@@ -31,7 +30,7 @@ class Unit:
     *checked* compares every index into an array of known length with that length; one outside becomes 0.
     *llvm* is LLVM IR text, without a target, for what the language cannot say: a part of the module whose functions and
     variables are reached by `extern`, and which may name the unit's functions, variables and structs.
-    *red_zone* allows code to use the 128 bytes under the stack pointer. *functions* may be extended until `ir()`.
+    *red_zone* allows code to use the 128 bytes under the stack pointer. *functions* may be extended until it is compiled.
     """
 
     def __init__(
@@ -73,25 +72,3 @@ class Unit:
             if not isinstance(function, NativeFunction):
                 raise TypeError(f"a unit is made of @native functions, not of {function!r}")
             self.functions.append(function)
-
-    def reachable(self) -> list[NativeFunction]:
-        """The unit's functions, callees before callers.
-
-        Raises NativeError for a recursive call and, in a bounded unit, for a loop without a visible bound.
-        """
-        from . import graph
-
-        return graph.check(self.functions, self.bounded)
-
-    def ir(self) -> str:
-        """The unit as LLVM IR text, with debug information.
-
-        Raises NativeError for the first thing that is not in the language, ValueError for clashing names.
-        """
-        from . import backend
-
-        return backend.ir(self)
-
-    def struct_layout(self, struct: Struct) -> tuple[dict[str, int], int]:
-        """Field -> offset, and the size, in bytes."""
-        return dict(struct.offsets), struct.size

@@ -17,6 +17,7 @@ from native_rejected import cases, prelude
 
 import sandbox.native
 from sandbox.native import NativeError, NativeFunction, Unit
+from sandbox.native.backend import ir
 from sandbox.native.compile import compile_ir
 from sandbox.native.types import Bool
 from sandbox.native.verify import verify_object
@@ -79,7 +80,7 @@ def compile_or_refuse(source: str, names: dict[str, Any]) -> str:
         functions = [
             value for name, value in defined.items() if isinstance(value, NativeFunction) and name not in names
         ]
-        text = Unit("fuzz", list(dict.fromkeys(functions))).ir()
+        text = ir(Unit("fuzz", list(dict.fromkeys(functions))))
     except NativeError as error:
         assert error.msg and error.lineno and error.render()
         return "refused"

@@ -11,6 +11,7 @@ from elftools.elf.elffile import ELFFile
 from native_machine import define, isolated, load_functions
 
 from sandbox.native import NativeError, Unit, array, u8
+from sandbox.native.backend import ir
 from sandbox.native.compile import compile_unit
 from sandbox.native.fingerprint import fingerprint
 from sandbox.native.unit import Assembly
@@ -100,9 +101,9 @@ def test_functions_of_one_name_live_side_by_side() -> None:
     text = "@native\ndef {name}(a: u64) -> u64:\n    return a + {n}\n"
     first, second = (define(text.format(name="same", n=n))["same"] for n in (1, 2))
     both = define("@native\ndef f(a: u64) -> u64:\n    return g(a) * h(a)\n", g=first, h=second)["f"]
-    assert "@same.2(" in Unit("test", [both]).ir()
+    assert "@same.2(" in ir(Unit("test", [both]))
     with pytest.raises(ValueError, match="two things of this unit are called same"):
-        Unit("test", [first, second]).ir()
+        ir(Unit("test", [first, second]))
 
 
 BESIDE = """
@@ -300,6 +301,6 @@ def test_a_unit_knows_only_general_registers() -> None:
 
 def test_assembly_may_be_made_when_the_unit_is_compiled():
     unit = Unit("made", [], assembly=Assembly(".text\n.globl {0}\n{0}: ret\n".format, ("only",)))
-    assert "only: ret" in unit.ir()
+    assert "only: ret" in ir(unit)
     assert fingerprint(unit) == fingerprint(Unit("made", [], assembly=unit.assembly_text))
     assert fingerprint(unit) != fingerprint(Unit("made", [], assembly=Assembly(str, ("other",))))
