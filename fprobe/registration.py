@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe.handlers import resolve
-from fprobe.python_handler import resolver_for
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
 from ftrace.handlers import Resolved, entry_kind, exit_kind
@@ -18,15 +17,18 @@ from ftrace.hit.records import (
     DISABLED,
     EXHAUSTED,
     FILTERED,
+    FOREIGN,
     HAS_ENTRY,
     HAS_EXIT,
     KPROBE_SHARED,
+    PYTHON,
     STOPPED,
 )
 from ftrace.locations import Selection
-from ftrace.ops import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.ops import ftrace_ops
+from ftrace.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import Counts, NativeProbe
-from ftrace.python_handler import HandlerErrors
+from ftrace.python_handler import HandlerErrors, python_handler
 from ftrace.tracer import tracer
 from sandbox.tasks import DATA_STACK, STRIDE
 
@@ -117,7 +119,7 @@ class fprobe:
 
 def _build(fp: fprobe, pool: int) -> NativeProbe:
     """The native half of `fp` as it stands: handlers, flags, sizes are fixed here (FP-52)."""
-    of_python = resolver_for(fp)
+    of_python = _python_resolver(fp)
     entry = resolve(fp.entry_handler, False, of_python)
     exit_ = resolve(fp.exit_handler, True, of_python)
     fp._handlers = (entry, exit_)
@@ -136,6 +138,16 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
         thread=fp.thread, max_hits=fp.max_hits, hits_left=fp.max_hits,
         action=fp.action,
     )  # fmt: skip
+
+
+def _python_resolver(fp: fprobe) -> Callable[[Any, bool], Resolved]:
+    """Makes Python handlers of `fp` callable: handler(fp, entry_ip, ret_ip, regs, entry_data)."""
+
+    def make(handler: Callable[..., Any], is_exit: bool) -> Resolved:
+        address, cookie, keep = python_handler(handler, fp, fp.errors.report, fp.entry_data_size, is_exit)
+        return Resolved(address, FOREIGN | PYTHON, cookie=cookie, keep=keep)
+
+    return make
 
 
 def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None = None) -> None:

@@ -13,14 +13,8 @@ from typing import Any
 
 from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
-from ftrace.ops import (
-    FTRACE_OPS_FL_DIRECT,
-    FTRACE_OPS_FL_INITIALIZED,
-    ftrace_free_filter,
-    ftrace_ops,
-    register_ops,
-    unregister_ftrace_function,
-)
+from ftrace.ops import ftrace_free_filter, ftrace_ops, register_ops, unregister_ftrace_function
+from ftrace.ops_flags import FTRACE_OPS_FL_DIRECT, FTRACE_OPS_FL_INITIALIZED
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
 from ftrace.x86_64.direct import DIRECT_CALL

@@ -7,34 +7,27 @@ import errno
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ftrace.dyn_ftrace import Operation
 from ftrace.filters.glob import parse
 from ftrace.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
 from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from ftrace.locations import Location, Selection, clean
+from ftrace.ops_flags import (
+    FTRACE_OPS_FL_DELETED,
+    FTRACE_OPS_FL_DIRECT,
+    FTRACE_OPS_FL_ENABLED,
+    FTRACE_OPS_FL_INITIALIZED,
+    FTRACE_OPS_FL_IPMODIFY,
+    FTRACE_OPS_FL_PERMANENT,
+    FTRACE_OPS_FL_RCU,
+    FTRACE_OPS_FL_RECURSION,
+    FTRACE_OPS_FL_SAVE_REGS,
+    FTRACE_OPS_FL_STUB,
+)
 from ftrace.probe import NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
 from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
-
-FTRACE_OPS_FL_ENABLED = 1 << 0
-FTRACE_OPS_FL_DYNAMIC = 1 << 1
-FTRACE_OPS_FL_SAVE_REGS = 1 << 2
-FTRACE_OPS_FL_SAVE_REGS_IF_SUPPORTED = 1 << 3
-FTRACE_OPS_FL_RECURSION = 1 << 4
-FTRACE_OPS_FL_STUB = 1 << 5
-FTRACE_OPS_FL_INITIALIZED = 1 << 6
-FTRACE_OPS_FL_DELETED = 1 << 7
-FTRACE_OPS_FL_ADDING = 1 << 8
-FTRACE_OPS_FL_REMOVING = 1 << 9
-FTRACE_OPS_FL_MODIFYING = 1 << 10
-FTRACE_OPS_FL_ALLOC_TRAMP = 1 << 11
-FTRACE_OPS_FL_IPMODIFY = 1 << 12
-FTRACE_OPS_FL_PID = 1 << 13
-FTRACE_OPS_FL_RCU = 1 << 14
-FTRACE_OPS_FL_TRACE_ARRAY = 1 << 15
-FTRACE_OPS_FL_PERMANENT = 1 << 16
-FTRACE_OPS_FL_DIRECT = 1 << 17
-FTRACE_OPS_FL_SUBOP = 1 << 18
 
 _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 
@@ -189,7 +182,7 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
         ops.flags |= FTRACE_OPS_FL_ENABLED
 
 
-def _check_exclusive(tracing: Tracer, ops: ftrace_ops) -> None:
+def _check_exclusive(tracing: Tracer, ops: Operation) -> None:
     """At most one ops may modify ip on a function, and not on all of them; nor one there where another has a direct
     function (FT-45), of which there is also one at most (FT-77).
     """
@@ -336,7 +329,7 @@ def install_hash(
     return bool(before)
 
 
-def _follow(tracing: Tracer, before: list[tuple[ftrace_ops, Selection]]) -> None:
+def _follow(tracing: Tracer, before: list[tuple[Operation, Selection]]) -> None:
     """Move registered ops from what they were for to what their hashes say now. Raises OSError, with none moved."""
     for user, _ in before:
         _check_exclusive(tracing, user)

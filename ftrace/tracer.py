@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from ftrace.bug_report import mismatch_report
+from ftrace.dyn_ftrace import Operation, Record
 from ftrace.hit.records import STOPPED
-from ftrace.locations import LocationTable, Selection
+from ftrace.locations import Location, LocationTable, Selection
 from ftrace.runtime import Runtime, runtime
 from ftrace.sites import Change, SiteBlock, SiteMismatch
 from sandbox import fork
@@ -23,8 +26,9 @@ from sandbox.once import once
 
 if TYPE_CHECKING:
     from ftrace.lists import ListRecord
-    from ftrace.ops import ftrace_ops
     from ftrace.probe import NativeProbe
+
+log = logging.getLogger("ftrace")
 
 OFF_VARIABLE = "FPROBE_OFF"
 """Environment variable that switches all probing off: nothing can be registered."""
@@ -56,7 +60,7 @@ class Tracer:
     def __init__(self, native: Runtime) -> None:
         self.runtime = native
         self.table = LocationTable(native)
-        self.enabled: list[ftrace_ops] = []
+        self.enabled: list[Operation] = []
         self.dead = False
         self.when_killed: list[Callable[[], None]] = []
         """Called when it comes to that."""
@@ -75,7 +79,7 @@ class Tracer:
 
     # -- registered operations ----------------------------------------------------------------------------------
 
-    def enable(self, ops: ftrace_ops) -> None:
+    def enable(self, ops: Operation) -> None:
         """Put an ops at the head of the list and on its sites. Raises OSError, having undone everything."""
         with self.table.lock:
             self.runtime.signals.check()
@@ -86,7 +90,7 @@ class Tracer:
                 self._undo(ops)
                 raise
 
-    def disable(self, ops: ftrace_ops) -> None:
+    def disable(self, ops: Operation) -> None:
         """Take an ops off its sites. `settle`, given its probe, has to follow."""
         with self.table.lock:
             self._apply(ops.selection(), self._removing(ops.probe))
@@ -94,7 +98,7 @@ class Tracer:
             self._leave(ops)
             self._unread.append(ops.probe)
 
-    def change(self, ops: ftrace_ops, old: Selection, new: Selection) -> None:
+    def change(self, ops: Operation, old: Selection, new: Selection) -> None:
         """Move an enabled ops from one selection to another; only the difference is patched (FT-27). `settle` follows.
 
         Raises OSError, with nothing changed, if a site does not hold what it should.
@@ -156,7 +160,7 @@ class Tracer:
         with self.table.lock:
             self.check_alive()
             if not on and any(ops.permanent for ops in self.enabled):
-                raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops is registered")
+                raise OSError(errno.EBUSY, "a PERMANENT Operation is registered")
             self.switched_on = on
             for block in self.table.blocks:
                 block.switch(on)
@@ -178,6 +182,29 @@ class Tracer:
         if os.environ.get(OFF_VARIABLE, "0") not in ("", "0"):
             raise OSError(errno.ENODEV, f"probing is switched off by {OFF_VARIABLE}")
 
+    # -- what is known of a site ---------------------------------------------------------------------------------
+
+    def record_at(self, location: Location) -> Record:
+        """The record of one location."""
+        return next(self.records([location]))
+
+    def records(self, locations: Iterable[Location]) -> Iterator[Record]:
+        """The record of each location."""
+        selections = [(ops, ops.selection()) for ops in self.enabled]
+        for location in locations:
+            wanting = [ops for ops, selection in selections if selection.has(location)]
+            touched, modified = self.touched.has(location), self.modified.has(location)
+            yield Record(location, wanting, self.switched_on, touched, modified)
+
+    def _report(self, failure: SiteMismatch) -> None:
+        """A site does not hold what it should. Once it has been written to, that is the end of tracing."""
+        record = self.record_at(Location(failure.block, failure.index))
+        log.error("%s", mismatch_report(failure, record))
+        if failure.written:
+            self.kill()
+
+    # -- lists and sites ------------------------------------------------------------------------------------------
+
     def _adding(self, probe: NativeProbe) -> Change:
         order = [ops.probe for ops in self.enabled]
 
@@ -198,11 +225,11 @@ class Tracer:
         add, remove = self._adding(probe), self._removing(probe)
         return lambda old: remove(old) if probe in old.probes else add(old)
 
-    def _add(self, ops: ftrace_ops, selection: Selection) -> None:
+    def _add(self, ops: Operation, selection: Selection) -> None:
         self._apply(selection, self._adding(ops.probe))
         self._note(ops, selection)
 
-    def _note(self, ops: ftrace_ops, selection: Selection) -> None:
+    def _note(self, ops: Operation, selection: Selection) -> None:
         """It is on these from now on."""
         if self.switched_on:
             self.touched |= selection
@@ -217,7 +244,7 @@ class Tracer:
             for block, mask in selection.items():
                 block.apply(mask, change)
         except SiteMismatch as failure:
-            _report(failure)
+            self._report(failure)
             raise
 
     def _check(self, selection: Selection) -> None:
@@ -226,10 +253,10 @@ class Tracer:
             for block, mask in selection.items():
                 block.check(mask)
         except SiteMismatch as failure:
-            _report(failure)
+            self._report(failure)
             raise
 
-    def _undo(self, ops: ftrace_ops) -> None:
+    def _undo(self, ops: Operation) -> None:
         """Take off what could not be put on everywhere."""
         self._take_back(ops.selection(), self._removing(ops.probe))
         self._leave(ops)
@@ -240,7 +267,7 @@ class Tracer:
             with contextlib.suppress(OSError):
                 block.apply(mask, change)
 
-    def _leave(self, ops: ftrace_ops) -> None:
+    def _leave(self, ops: Operation) -> None:
         self.enabled.remove(ops)
         self.table.lists.retire()
         self._waiting.append(ops.probe)
@@ -310,13 +337,6 @@ class Tracer:
         position = {address: index for index, address in enumerate(block.addresses)}
         found = {position[ip] for ip in self.runtime.shadow_ips() if ip in position}
         return [block.names[index] for index in sorted(found)]
-
-
-def _report(failure: SiteMismatch) -> None:
-    """What is found at a site that it should not hold is reported (FT-67)."""
-    from ftrace.bug import report_mismatch
-
-    report_mismatch(failure)
 
 
 @once

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ftrace import ops as ftrace
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, STOPPED, WANTS_REGS
-from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.ops import ftrace_ops
+from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
 from kprobes.hit.records import RETURN_DATA

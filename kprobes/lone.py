@@ -19,7 +19,8 @@ from ftrace import ops as ftrace
 from ftrace.handlers import entry_kind, exit_kind
 from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, POOL_SHARED, STOPPED, UNLOCKED
 from ftrace.lists import ListRecord
-from ftrace.ops import FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.ops import ftrace_ops
+from ftrace.ops_flags import FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer

@@ -13,7 +13,7 @@ import fprobe
 import kprobes
 import sandbox
 from ftrace.hit.dispatch import pt_regs
-from ftrace.ops import FTRACE_OPS_FL_RECURSION
+from ftrace.ops_flags import FTRACE_OPS_FL_RECURSION
 
 
 @pytest.fixture(scope="module")

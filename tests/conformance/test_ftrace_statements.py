@@ -17,8 +17,10 @@ from programs import NOP5, basic, is_patched, site_bytes, site_of
 import fprobe
 import sandbox
 from ftrace import ops as ftrace
+from ftrace import ops_flags
+from ftrace.dyn_ftrace import MODIFIED, TOUCHED
 from ftrace.filters.lookup import ftrace_location, ftrace_location_range, ftrace_lookup_symbols, ftrace_text_reserved
-from ftrace.listing import MODIFIED, TOUCHED, enabled_functions, record_at, touched_functions
+from ftrace.listing import enabled_functions, touched_functions
 from ftrace.ops import (
     ftrace_free_filter,
     ftrace_get_regs,
@@ -78,14 +80,14 @@ def test_ft9_a_record_counts_the_ops_that_select_it(program, on_leaf):
     counts = []
     for ops in (on_leaf, everything):
         register_ftrace_function(ops)
-        counts.append(record_at(location).flags & 0x7FFFF)
+        counts.append(tracer().record_at(location).flags & 0x7FFFF)
     set_ftrace_enabled(0)
-    assert record_at(location).flags >> 31 == 0 and record_at(location).count == 2
+    assert tracer().record_at(location).flags >> 31 == 0 and tracer().record_at(location).count == 2
     set_ftrace_enabled(1)
-    assert record_at(location).flags >> 31 == 1
+    assert tracer().record_at(location).flags >> 31 == 1
     for ops in (on_leaf, everything):
         unregister(ops)
-        counts.append(record_at(location).flags & 0x7FFFF)
+        counts.append(tracer().record_at(location).flags & 0x7FFFF)
     assert counts == [1, 2, 1, 0]
 
 
@@ -112,11 +114,11 @@ def test_ft11_ft13_after_the_last_unregister_no_record_has_flags_or_a_count(prog
     for ops in (first, second):
         ftrace_set_filter(ops, "l*")
         register_ftrace_function(ops)
-    records = [record_at(location) for location in first.selection().locations()]
+    records = [tracer().record_at(location) for location in first.selection().locations()]
     assert all(record.flags & ~lasting for record in records)
     for ops in (first, second):
         unregister(ops)
-    records = [record_at(location) for location in tracer().table.everything().locations()]
+    records = [tracer().record_at(location) for location in tracer().table.everything().locations()]
     assert [record.flags & ~lasting for record in records] == [0] * len(records)
 
 
@@ -135,7 +137,7 @@ def test_ft16_the_flag_bits():
         "ALLOC_TRAMP IPMODIFY PID RCU TRACE_ARRAY PERMANENT DIRECT SUBOP"
     )
     for bit, name in enumerate(names.split()):
-        assert getattr(ftrace, f"FTRACE_OPS_FL_{name}") == 1 << bit
+        assert getattr(ops_flags, f"FTRACE_OPS_FL_{name}") == 1 << bit
 
 
 def test_ft20_a_stub_ops_is_never_called(program):
@@ -379,7 +381,7 @@ def test_ft80_what_changes_while_switched_off_shows_when_switched_on(program, on
         register_ftrace_function(ops)
     everything = ftrace_ops(lambda *hit: None)
     set_ftrace_enabled(0)
-    assert [record_at(tracer().table.named(name)).count for name in ("leaf", "other", "twice")] == [1, 1, 1]
+    assert [tracer().record_at(tracer().table.named(name)).count for name in ("leaf", "other", "twice")] == [1, 1, 1]
     unregister(gone)
     ftrace_set_filter(other, "loop", reset=True)
     register_ftrace_function(everything)

@@ -10,8 +10,6 @@ from programs import basic
 import sandbox
 from ftrace.filters.filter_file import FilterFile
 from ftrace.ops import (
-    FTRACE_OPS_FL_RECURSION,
-    FTRACE_OPS_FL_SAVE_REGS,
     ftrace_get_regs,
     ftrace_ops,
     ftrace_ops_set_global_filter,
@@ -19,6 +17,7 @@ from ftrace.ops import (
     register_ftrace_function,
     unregister_ftrace_function,
 )
+from ftrace.ops_flags import FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 
 F1, F2 = "trace_selftest_dynamic_test_func", "trace_selftest_dynamic_test_func2"
 FUNCTIONS = f"define void @{F1}() noinline {{ ret void }}\ndefine void @{F2}() noinline {{ ret void }}\n"

@@ -15,7 +15,8 @@ from programs import basic, is_patched, site_bytes
 import kprobes
 from ftrace import ops as ftrace
 from ftrace.listing import enabled_functions
-from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, ftrace_ops
+from ftrace.ops import ftrace_ops
+from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
 from kprobes.hit import records
 from kprobes.jump import optimize
 from kprobes.x86_64.instruction import MAX_INSN_SIZE

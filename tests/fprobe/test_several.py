@@ -59,7 +59,7 @@ def attached(mix, module, log, notes, complete):
 
     import fprobe
     from ftrace.hit.records import DISABLED, STOPPED
-    from ftrace.ops import FTRACE_OPS_FL_RECURSION
+    from ftrace.ops_flags import FTRACE_OPS_FL_RECURSION
 
     made = []
     for number, (chosen, note) in enumerate(zip(mix.probes, notes, strict=True)):

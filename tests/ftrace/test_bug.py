@@ -13,7 +13,7 @@ import pytest
 from isolation import isolated
 from programs import basic, is_patched, site_of, text_of
 
-from ftrace import bug
+from ftrace import bug, bug_report
 from ftrace.tracer import tracer
 
 RULE = "------------[ ftrace bug ]------------"
@@ -45,26 +45,35 @@ def location(program):
     ],
 )
 def test_ft67_what_could_not_be_done(program, failed, said):
-    lines = bug.bug_report(failed, location(program), bug.TO_CALL).splitlines()
+    lines = bug_report.bug_report(failed, tracer().record_at(location(program)), bug_report.TO_CALL).splitlines()
     ip = site_of(program, "leaf")
     size = program.symbol("leaf").size
-    assert lines[:4] == [RULE, said, f"[<{ip:016x}>] leaf+0x0/{size:#x} [{program.name}]", bug.TO_CALL]
+    assert lines[:4] == [RULE, said, f"[<{ip:016x}>] leaf+0x0/{size:#x} [{program.name}]", bug_report.TO_CALL]
 
 
 def test_ft67_unexpected_bytes_are_shown_with_those_expected(program):
-    report = bug.bug_report(errno.EINVAL, location(program), bug.INITIALISING, expected=bytes.fromhex("e811223344"))
+    report = bug_report.bug_report(
+        errno.EINVAL,
+        tracer().record_at(location(program)),
+        bug_report.INITIALISING,
+        expected=bytes.fromhex("e811223344"),
+    )
     lines = report.splitlines()
     assert lines[1] == "ftrace failed to modify "
-    assert lines[3:6] == [" actual:   0f:1f:44:00:00", " expected: e8:11:22:33:44", bug.INITIALISING]
+    assert lines[3:6] == [" actual:   0f:1f:44:00:00", " expected: e8:11:22:33:44", bug_report.INITIALISING]
 
 
 def test_ft68_the_records_flags_and_trampoline(program):
     import fprobe
 
-    lines = bug.bug_report(errno.EPERM, location(program), bug.TO_CALL).splitlines()[4:]
+    lines = bug_report.bug_report(errno.EPERM, tracer().record_at(location(program)), bug_report.TO_CALL).splitlines()[
+        4:
+    ]
     assert re.fullmatch(r"ftrace record flags: [0-9a-f]+", lines[0]) and lines[1] == " (0)  "
     with fprobe.attach("leaf", action=fprobe.Count()):
-        lines = bug.bug_report(errno.EPERM, location(program), bug.TO_NOP).splitlines()[4:]
+        lines = bug_report.bug_report(
+            errno.EPERM, tracer().record_at(location(program)), bug_report.TO_NOP
+        ).splitlines()[4:]
     flags = int(lines[0].rpartition(" ")[2], 16)
     assert flags & 0x7FFFF == 1 and flags >> 31 and flags >> 30 & 1  # the count, ENABLED, REGS
     trampoline = re.fullmatch(r" \(1\) R\ttramp: (0x[0-9a-f]+) \(fprobe_handler\+0x0/0x0\)", lines[1])
@@ -84,8 +93,8 @@ def test_ft67_ft68_ft58_a_foreign_breakpoint_is_reported_and_the_change_refused(
     site = site_of(module, "leaf")
     write_like_a_debugger(site, b"\xcc")
     before = text_of(module)
-    for doing in (bug.TO_CALL, bug.TO_NOP):
-        if doing == bug.TO_NOP:
+    for doing in (bug_report.TO_CALL, bug_report.TO_NOP):
+        if doing == bug_report.TO_NOP:
             write_like_a_debugger(site, b"\x0f")
             probe = fprobe.attach("leaf", action=fprobe.Count()).attach()
             jump = module.texts[0].read(site, 5)
@@ -93,14 +102,14 @@ def test_ft67_ft68_ft58_a_foreign_breakpoint_is_reported_and_the_change_refused(
         else:
             probe = fprobe.attach("leaf", action=fprobe.Count())
         with pytest.raises(OSError) as caught:
-            probe.detach() if doing == bug.TO_NOP else probe.attach()
+            probe.detach() if doing == bug_report.TO_NOP else probe.attach()
         assert caught.value.errno == errno.EINVAL
         lines = logged.pop().splitlines()
         assert lines[:2] == [RULE, "ftrace failed to modify "] and lines[5] == doing
-        expected = "0f:1f:44:00:00" if doing == bug.TO_CALL else jump.hex(":")
+        expected = "0f:1f:44:00:00" if doing == bug_report.TO_CALL else jump.hex(":")
         assert lines[3:5] == [f" actual:   cc{expected[2:]}", f" expected: {expected}"]
         assert not bug.ftrace_is_dead()
-        if doing == bug.TO_CALL:
+        if doing == bug_report.TO_CALL:
             assert text_of(module) == before
     write_like_a_debugger(site, jump)
     probe.detach()

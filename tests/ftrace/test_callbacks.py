@@ -35,13 +35,13 @@ def test_ft15_a_callback_gets_ip_and_the_return_address_of_the_traced_function()
 @isolated
 def test_ft17_full_registers_if_anybody_on_the_function_asked_for_them():
     from ftrace.ops import (
-        FTRACE_OPS_FL_SAVE_REGS,
         ftrace_get_regs,
         ftrace_ops,
         ftrace_set_filter,
         register_ftrace_function,
         unregister_ftrace_function,
     )
+    from ftrace.ops_flags import FTRACE_OPS_FL_SAVE_REGS
 
     module = _demo()
     seen = []
@@ -63,7 +63,8 @@ def test_ft17_full_registers_if_anybody_on_the_function_asked_for_them():
 def test_ft45_one_ops_may_modify_ip_on_a_function():
     import errno
 
-    from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, ftrace_ops, ftrace_set_filter, register_ftrace_function
+    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
+    from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
 
     _demo()
 
@@ -124,13 +125,8 @@ def test_ft80_ftrace_enabled_0_makes_every_site_a_nop_and_1_patches_again():
     import errno
 
     import fprobe
-    from ftrace.ops import (
-        FTRACE_OPS_FL_PERMANENT,
-        ftrace_ops,
-        ftrace_set_filter,
-        register_ftrace_function,
-        unregister_ftrace_function,
-    )
+    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
+    from ftrace.ops_flags import FTRACE_OPS_FL_PERMANENT
     from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
 
     module = _demo()

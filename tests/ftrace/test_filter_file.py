@@ -22,13 +22,13 @@ from ftrace.filters.filter_file import (
     unregister_ftrace_command,
 )
 from ftrace.ops import (
-    FTRACE_OPS_FL_IPMODIFY,
     ftrace_ops,
     ftrace_ops_set_global_filter,
     ftrace_set_filter,
     register_ftrace_function,
     unregister_ftrace_function,
 )
+from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
 from ftrace.tracer import tracer
 from sandbox.module import ModuleState
 

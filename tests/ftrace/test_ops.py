@@ -11,7 +11,8 @@ from programs import basic, is_patched, site_of
 
 from ftrace import ops as ftrace
 from ftrace.hit.records import MAX_PROBES_PER_SITE
-from ftrace.ops import FTRACE_OPS_FL_DELETED, FTRACE_OPS_FL_IPMODIFY, ftrace_ops
+from ftrace.ops import ftrace_ops
+from ftrace.ops_flags import FTRACE_OPS_FL_DELETED, FTRACE_OPS_FL_IPMODIFY
 from ftrace.tracer import tracer
 
 

@@ -15,7 +15,8 @@ from programs import basic
 import fprobe
 import kprobes
 from ftrace import ops as ftrace
-from ftrace.ops import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS, ftrace_ops
+from ftrace.ops import ftrace_ops
+from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from kprobes import aggregate
 from kprobes.hit.records import HIT_ACTIVE, HIT_SS, HIT_SSDONE, REENTER
 from kprobes.jump import optimize

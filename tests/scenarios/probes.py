@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from fprobe import registration
 from ftrace import ops as ftrace
+from ftrace import ops_flags
 from ftrace.hit.dispatch import pt_regs
 from ftrace.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
 from tests.scenarios import handlers
@@ -24,12 +25,12 @@ _ENTRY = ctypes.CFUNCTYPE(
 _EXIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
 _FUNC = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)
 _PRESET = {
-    "recursion": ftrace.FTRACE_OPS_FL_RECURSION,
-    "ipmodify": ftrace.FTRACE_OPS_FL_IPMODIFY,
-    "permanent": ftrace.FTRACE_OPS_FL_PERMANENT,
-    "save_regs": ftrace.FTRACE_OPS_FL_SAVE_REGS,
-    "save_regs_if_supported": ftrace.FTRACE_OPS_FL_SAVE_REGS_IF_SUPPORTED,
-    "rcu": ftrace.FTRACE_OPS_FL_RCU,
+    "recursion": ops_flags.FTRACE_OPS_FL_RECURSION,
+    "ipmodify": ops_flags.FTRACE_OPS_FL_IPMODIFY,
+    "permanent": ops_flags.FTRACE_OPS_FL_PERMANENT,
+    "save_regs": ops_flags.FTRACE_OPS_FL_SAVE_REGS,
+    "save_regs_if_supported": ops_flags.FTRACE_OPS_FL_SAVE_REGS_IF_SUPPORTED,
+    "rcu": ops_flags.FTRACE_OPS_FL_RCU,
 }
 
 
