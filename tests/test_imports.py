@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.lazy import exported
+
 ROOT = Path(__file__).parent.parent
 ORDER = ("sandbox", "ftrace", "kprobes", "fprobe")
 SOURCES = [path for package in ORDER for path in sorted((ROOT / package).rglob("*.py"))]
@@ -49,13 +51,23 @@ def test_no_public_name_is_that_of_a_module(package):
     assert modules & set(public) == set()
 
 
-def test_lazy_homes_point_the_same_way():
-    # fprobe names its modules in strings, which the parse above does not see.
+@pytest.mark.parametrize("package", ("sandbox", "kprobes", "fprobe"))
+def test_what_a_package_exports_is_there_and_listed(package):
+    # The stubs name the modules in text that the parse above does not see.
+    home = importlib.import_module(package)
+    stub = exported((ROOT / package / "__init__.pyi").read_text())
+    assert set(home.__all__) == set(stub) <= set(dir(home))
+    below = ORDER[: ORDER.index(package) + 1]
+    assert {module.partition(".")[0] for module in stub.values()} <= set(below)
+    for name in stub:
+        assert getattr(home, name) is not None
+
+
+def test_a_name_that_is_not_exported_is_refused():
     import fprobe
 
-    assert {home.split(".")[0] for home in fprobe._HOMES} <= set(ORDER)
-    for name in fprobe.__all__:
-        assert getattr(fprobe, name) is not None
+    with pytest.raises(AttributeError, match="module 'fprobe' has no attribute 'nothing'"):
+        fprobe.nothing  # noqa: B018
 
 
 _EACH = """

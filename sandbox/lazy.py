@@ -1,0 +1,37 @@
+"""Public names that are imported at first use, so that whoever needs one module of a package does not pay for all of them.
+
+What a package exports stands once, in its stub `__init__.pyi`, which type checkers read too.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
+
+
+def exports(package: str, file: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of a package, given its `__name__` and `__file__`."""
+    homes = exported(Path(file).with_suffix(".pyi").read_text())
+    found = vars(sys.modules[package])
+
+    def get(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return found.setdefault(name, getattr(import_module(homes[name]), name))
+
+    return list(homes), get, lambda: sorted({*found, *homes})
+
+
+def exported(stub: str) -> dict[str, str]:
+    """Name -> module of everything that a stub imports as a name of its own."""
+    return {
+        name.partition(" as ")[0].strip(): home
+        for home, names in _IMPORT.findall(stub)
+        for name in names.strip("()\n").split(",")
+        if " as " in name
+    }
