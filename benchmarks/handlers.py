@@ -17,6 +17,12 @@ def nothing(fp: u64, ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
 
 
 @native(cc="preserve_most")
+def decline(fp: u64, ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    """No exit handler for this call, as every filter says."""
+    return 1
+
+
+@native(cc="preserve_most")
 def remember(fp: u64, ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
     """Keep where this call returns to."""
     data[0] = ip ^ ret_ip

@@ -45,6 +45,10 @@ def entry_native(target: Any) -> Attachment:
     return fprobe.attach(target, entry=handlers.nothing)
 
 
+def _declined(target: str) -> Attachment:
+    return fprobe.attach(target, entry=handlers.decline, exit=handlers.compare, entry_data_size=8)
+
+
 def _both_regs(target: str) -> Attachment:
     return fprobe.attach(target, entry=handlers.read_argument, exit=handlers.read_result)
 
@@ -181,6 +185,7 @@ def rows(calls: int) -> list[Row]:
         Row("nop", "a stub and no probe, over 20 layouts", lambda: _layouts(max(calls // 10, 10)).sample()),
         Row("fprobe.entry.native", "handler at the entry", partial(sample_loop, entry_native, calls)),
         Row("fprobe.both.native", "handlers at both ends: ip, ret_ip, data", partial(sample_loop, both_native, calls)),
+        Row("fprobe.declined", "... whose entry handler declines the exit", partial(sample_loop, _declined, calls)),
         Row("fprobe.both.native.regs", "... that read pt_regs", partial(sample_loop, _both_regs, calls)),
         Row("fprobe.both.native.recursive", f"fib({FIB_N})", _recursive(FIB_N if calls > 10_000 else 8)),
         Row("fprobe.both.python", "Python callables at both ends", partial(sample_loop, _both_python, few)),

@@ -93,21 +93,54 @@ $parent
 $restore
     movq $$0, $REC(%r11)
     ret
-6:  # cancelled: give the node back
-    push %rcx
-    push %r9
-    push %r10
-    push %r10
-    mov %fs:$TASK, %rdi
-    lea $slot+32(%rsp), %rsi
-    call ftrace_cancel
-    pop %rax
-    pop %rax
-    pop %r9
-    pop %rcx
+6:  # cancelled: give the node back; rdi, rsi, rdx, r8 are free, rax is back
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 4f
+    mov $TOP(%r11), %r8
+    lea $slot(%rsp), %rdx
+    cmp %rdx, $FRAME(%r8)
+    jne 4f
+    mov $PROBES(%r8), %rsi
+    mov $ITEM_COUNTERS(%rsi), %esi
+    mov $$$CREDIT_UNIT, %rdx
+    add %rdx, $TALLY(%r11,%rsi)
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 5f
+3:  sub $$$NODE, %r8
+    mov %r8, $TOP(%r11)
+    movq $$0, $REC(%r11)
 $restore
     test %rsp, %rsp
     ret
+4:  # the pool is shared, or a signal's handler has jumped past calls that it hooked
+    push %rax
+    push %rcx
+    push %r9
+    push %r10
+    mov %r11, %rdi
+    lea $slot+32(%rsp), %rsi
+    call ftrace_cancel
+    pop %r10
+    pop %r9
+    pop %rcx
+    pop %rax
+$restore
+    test %rsp, %rsp
+    ret
+5:  # the pool is shared by now: a signal came in between
+    push %rax
+    push %rcx
+    push %r8
+    push %r9
+    mov %rdi, %rsi
+    mov %r11, %rdi
+    call pool_donate
+    pop %r9
+    pop %r8
+    pop %rcx
+    pop %rax
+    mov %fs:$TASK, %r11
+    jmp 3b
 7:  sub %r8, $TALLY(%r11,%rdx)
 8:
 $restore
