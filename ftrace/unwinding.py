@@ -45,12 +45,17 @@ class FrameDescription:
             self._seen_by_debuggers.withdraw()
 
 
-def describe_stubs(slab: int, module: str, start: int, size: int, after_prologue: bool) -> FrameDescription:
-    """For a module's stubs at `start` (address, bytes); `slab`: the address of the tasks."""
+def describe_stubs(
+    slab: int, module: str, start: int, size: int, after_prologue: bool, hooked_to: int = unwind.HOOKED_TO
+) -> FrameDescription:
+    """For a module's stubs at `start` (address, bytes); `slab`: the address of the tasks.
+
+    `hooked_to`: the offset in a stub up to which the return address is in the node (ftrace.x86_64.unwind).
+    """
     fields = {"TOP": tasks.Task.offset("top"), "BOTTOM": tasks.Task.offset("bottom")}
     fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
-    place = unwind.return_address_place(slab, tasks.STRIDE, tasks.NODE, fields)
-    section = unwind.frame_section(start, size, place, after_prologue)
+    place = unwind.return_address_place(slab, tasks.STRIDE, tasks.NODE, fields, hooked_to)
+    section = unwind.frame_section(start, size, place, after_prologue, hooked_to)
     return FrameDescription(f"{module}.stubs", start, size, section)
 
 

@@ -106,6 +106,12 @@ class Aggregate:
         return all(child.is_off for child in self.children)
 
     @property
+    def scratch_is_free(self) -> bool:
+        """Whether r10, r11 and the flags hold nothing when the function at this place is entered and when it returns."""
+        module = self.module
+        return module is not None and not module.scratch_kept and self.symbol.name not in module.scratch_taken
+
+    @property
     def has_post(self) -> bool:
         """Whether a child has a post_handler, disabled or not (KP-48)."""
         return any(child.post_handler is not None for child in self.children)

@@ -3,8 +3,8 @@
 Where one kretprobe is alone on the entry of a module's function, and its handlers are native, the detour's first instruction
 becomes a jump into such a stub. Its list has a probe whose handlers (a few instructions of assembly:
 kprobes.x86_64.lone_handlers) call the kretprobe's. The node of the call is the instance, and the pool of that probe counts
-all instances in use, also those of calls that came in another way. The stub takes r10 and r11, which are free at the entries
-of code that was compiled here.
+all instances in use, also those of calls that came in another way. The stub takes r10 and r11: there is none where those may
+hold something.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ def update(place: Aggregate, detours: Iterable[Detour] | None = None) -> None:
 
 
 def _fast_of(place: Aggregate) -> FastReturn | None:
-    if len(place.children) != 1 or place.children[0].is_off or place.module is None:
-        return None
-    if place.symbol.name in place.module.scratch_taken:
+    if len(place.children) != 1 or place.children[0].is_off or not place.scratch_is_free:
         return None
     return place.children[0].fast_return
 

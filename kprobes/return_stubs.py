@@ -12,11 +12,18 @@ from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.unwinding import FrameDescription, describe_stubs
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE, TO_BODY_BY_CALL
+from ftrace.x86_64.unwind import HOOKED_TO
 from kprobes import patching
 from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.relocate import displacement
-from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
+from kprobes.x86_64.return_stub import (
+    DROP_RETURN,
+    DROP_RETURN_KEEPING,
+    ROOM_MADE,
+    keeping_return_stub,
+    return_stub,
+)
 from sandbox import memory
 
 if TYPE_CHECKING:
@@ -26,11 +33,16 @@ if TYPE_CHECKING:
 _PIECE = 16 * memory.PAGE
 
 
-class _Room:
-    """The stubs near one text. The first 16 bytes of a piece are the addresses that every stub has to know."""
+_EXIT_KEEPING = 16
+"""Offset of the third of the words at the beginning of a piece, the one that stubs need which keep every register."""
 
-    def __init__(self, text: TextMapping) -> None:
+
+class _Room:
+    """The stubs of one kind near one text. A piece begins with the addresses that every stub has to know."""
+
+    def __init__(self, text: TextMapping, keeping: bool) -> None:
         self.text = text
+        self._keeping = keeping
         self.pieces: list[TextMapping] = []
         self._frames: list[FrameDescription] = []
         self._next = self._end = 0
@@ -44,12 +56,15 @@ class _Room:
     def _grow(self) -> None:
         name = f"{self.text.name}-returns"
         piece = memory.allocate_text((self.text.base, self.text.end), _PIECE, name)
-        image = runtime().image
-        words = (image.address("ftrace_exit_complete"), image.address("ftrace_entry_slow"))
+        address = runtime().image.address
+        exit_keeping = kprobe_runtime().image.address("kprobe_exit_keeping_all")
+        words = (address("ftrace_exit_complete"), address("ftrace_entry_slow"), exit_keeping)
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end
-        self._frames.append(describe_stubs(runtime().slab, name, self._next, piece.end - self._next, False))
+        hooked_to = ROOM_MADE if self._keeping else HOOKED_TO
+        size = piece.end - self._next
+        self._frames.append(describe_stubs(runtime().slab, name, self._next, size, False, hooked_to))
 
     def close(self) -> None:
         """Give everything back; no call is to return there."""
@@ -58,7 +73,8 @@ class _Room:
             piece.unmap()
 
 
-_rooms: dict[TextMapping, _Room] = {}
+_rooms: dict[tuple[TextMapping, bool], _Room] = {}
+"""By the text, and whether its stubs keep every register."""
 
 
 @cache
@@ -71,10 +87,10 @@ def return_list() -> ListRecord:
     return ListRecord(runtime(), (probe,), after_prologue=False)
 
 
-def take_stub(text: TextMapping) -> tuple[TextMapping, int, int]:
+def take_stub(text: TextMapping, keeping: bool = False) -> tuple[TextMapping, int, int]:
     """Room for a stub near a text: its mapping, its address, and where the words are that every stub has to know."""
     _tell_whose_code_it_is()
-    room = _rooms.setdefault(text, _Room(text))
+    room = _rooms.setdefault((text, keeping), _Room(text, keeping))
     piece, where = room.take()
     return piece, where, piece.base
 
@@ -83,8 +99,13 @@ def give_return_stub(place: Aggregate) -> None:
     """Let the returns of the function at `place` be hooked, if they cannot be yet. Within `patching()`."""
     if place.record.return_stub:
         return
-    piece, where, pointers = take_stub(place.text)
-    patching.write(piece, where, return_stub(runtime().template, where, place.address, pointers))
+    keeping = not place.scratch_is_free
+    piece, where, pointers = take_stub(place.text, keeping)
+    if keeping:
+        code = keeping_return_stub(where, place.address, pointers + _EXIT_KEEPING)
+    else:
+        code = return_stub(runtime().template, where, place.address, pointers)
+    patching.write(piece, where, code)
     place.record.return_list = return_list().address
     place.record.return_stub = where + RETURN_POINT
 
@@ -92,21 +113,26 @@ def give_return_stub(place: Aggregate) -> None:
 def call_through(place: Aggregate, body: int) -> None:
     """Let the stub of a place call `body` for calls that go on at `hooked_point`. Within `patching()`."""
     stub = place.record.return_stub - RETURN_POINT
-    piece = next(piece for piece in _rooms[place.text].pieces if stub in piece)
+    room = _rooms[place.text, not place.scratch_is_free]
+    piece = next(piece for piece in room.pieces if stub in piece)
     at = stub + TO_BODY_BY_CALL
     patching.write(piece, at, displacement(body, at + 4))
 
 
 def hooked_point(place: Aggregate) -> int:
     """Where a call goes on whose return has been hooked, its return address on top of the stack; 0 without a stub."""
-    return place.record.return_stub - RETURN_POINT + DROP_RETURN if place.record.return_stub else 0
+    if not place.record.return_stub:
+        return 0
+    drop = DROP_RETURN if place.scratch_is_free else DROP_RETURN_KEEPING
+    return int(place.record.return_stub) - RETURN_POINT + drop
 
 
 def release_return_stubs(text: TextMapping) -> None:
     """A mapping is going away: so do its stubs."""
-    room = _rooms.pop(text, None)
-    if room is not None:
-        room.close()
+    for keeping in (False, True):
+        room = _rooms.pop((text, keeping), None)
+        if room is not None:
+            room.close()
 
 
 def is_return_stub(address: int) -> bool:

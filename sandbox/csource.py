@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,6 +25,11 @@ _COMPILERS = {"C": ("CC", ("cc", "gcc", "clang")), "C++": ("CXX", ("c++", "g++",
 _FLAGS = (
     "-g", "-O1", "-fPIC", "-shared", "-fno-inline", "-fno-optimize-sibling-calls", "-Wl,-Bsymbolic",
 )  # fmt: skip
+
+# gcc would keep values in registers that stubs use over the calls of functions which it knows not to use them. Patchable entries
+# switch that off, but __attribute__((optimize("O2"))) on again, unless the command line says something.
+_CONVENTION = "-fno-ipa-ra"
+_ASKS_FOR_IPA_RA = re.compile(r"\boptimize\b[^;{}\n]*\"[^\"\n]*(?<!no-)ipa-ra\b")
 
 
 def load_c(
@@ -58,10 +65,11 @@ def load_c(
 
 def compile_c(path: Path, output: Path, flavour: Flavour, cflags: Sequence[str]) -> None:
     """Compile `path` to the shared object `output`. Raises ProgramError with the compiler's message."""
+    _refuse_ipa_ra(path)
     entry = () if flavour is Flavour.NONE else (f"-fpatchable-function-entry={STUB_SIZE}",)
     language = "C" if path.suffix == ".c" else "C++"
     compiler = find_compiler(language, path)
-    command = [*compiler, *_FLAGS, *entry, *cflags, "-o", str(output), str(path)]
+    command = [*compiler, *_FLAGS, *entry, *cflags, *_convention(tuple(compiler)), "-o", str(output), str(path)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:
@@ -69,6 +77,26 @@ def compile_c(path: Path, output: Path, flavour: Flavour, cflags: Sequence[str])
     if done.returncode:
         message = done.stderr.strip() or f"{compiler[0]} ended with status {done.returncode}"
         raise ProgramError(f"{path}: does not compile:\n{message}")
+
+
+def _refuse_ipa_ra(path: Path) -> None:
+    """No option takes back what a function's own attribute asks for."""
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        if _ASKS_FOR_IPA_RA.search(line):
+            raise ProgramError(
+                f'{path}:{number}: optimize("ipa-ra") lets callers keep values in registers that stubs use: remove it'
+            )
+
+
+@functools.cache
+def _convention(compiler: tuple[str, ...]) -> tuple[str, ...]:
+    """What makes every call keep to the calling convention: gcc's option; clang has none, and no need of it."""
+    check = [*compiler, _CONVENTION, "-E", "-x", "c", os.devnull]
+    try:
+        done = subprocess.run(check, capture_output=True, check=False)
+    except OSError:
+        return ()
+    return () if done.returncode else (_CONVENTION,)
 
 
 def find_compiler(language: str, path: Path) -> list[str]:

@@ -53,6 +53,9 @@ class DwarfInterface:
         """Empty: debug information does not keep the attributes of functions."""
         return frozenset()
 
+    scratch_kept = True
+    """What has no stub may be compiled in any way: without patchable entries at all, or linked in."""
+
     @cached_property
     def scratch_taken(self) -> frozenset[str]:
         """Nested functions of GNU C, which get their frame in r10."""

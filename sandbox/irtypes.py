@@ -64,6 +64,9 @@ class IrInterface:
             return frozenset()
         return frozenset(name for name, match in self._definitions.items() if match["group"].strip() in groups)
 
+    scratch_kept = False
+    """LLVM's allocation of registers across functions (-enable-ipra) is off."""
+
     @cached_property
     def scratch_taken(self) -> frozenset[str]:
         """Names of the functions at whose entry r10 or r11 may hold something."""

@@ -44,6 +44,10 @@ class Interface(Protocol):
     def scratch_taken(self) -> frozenset[str]:
         """Names of the functions at whose entry r10 or r11 may hold something."""
 
+    @property
+    def scratch_kept(self) -> bool:
+        """Whether callers may keep values in scratch registers over the calls of functions without a stub."""
+
 
 Notifier = Callable[[ModuleState, "Module"], None]
 
@@ -119,6 +123,11 @@ class Module:
     def scratch_taken(self) -> frozenset[str]:
         """Names of the functions at whose entry r10 or r11 may hold something, by their calling convention."""
         return self._interface.scratch_taken
+
+    @property
+    def scratch_kept(self) -> bool:
+        """Whether callers may keep values in scratch registers over the calls of functions without a stub (gcc's -fipa-ra)."""
+        return self._interface.scratch_kept
 
     def unload(self) -> None:
         """Take the module out of the process; nothing happens if it is out already.

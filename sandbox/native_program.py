@@ -119,6 +119,11 @@ class NativeInterface:
         """Names of the functions at whose entry r10 or r11 may hold something."""
         return self._ir.scratch_taken
 
+    @property
+    def scratch_kept(self) -> bool:
+        """Whether callers may keep values in scratch registers over the calls of functions without a stub."""
+        return self._ir.scratch_kept
+
     def signature(self, name: str) -> signatures.Signature | None:
         """The signature of function `name`; None for a helper."""
         function = self._functions.get(name)

@@ -60,33 +60,36 @@ _TAIL_CALL = 1
 """In Node.frame: there is an older node of the same frame (ftrace.hit.rethook)."""
 
 
-def _is_hooked() -> bytes:
+def _is_hooked(hooked_to: int) -> bytes:
     """1 if the frame is in the second half of its stub, else 0."""
     offset = register(RIP) + const1u(STUB_SIZE - 1) + op(AND)
-    return offset + op(DUP) + const1u(HOOKED_FROM) + op(GE, SWAP) + const1u(HOOKED_TO) + op(LT, AND)
+    return offset + op(DUP) + const1u(HOOKED_FROM) + op(GE, SWAP) + const1u(hooked_to) + op(LT, AND)
 
 
-def cfa(after_prologue: bool = False) -> bytes:
+def cfa(after_prologue: bool = False, hooked_to: int = HOOKED_TO) -> bytes:
     """Where the frame ends; see above."""
     before = register(RBP) + op(PLUS_UCONST, 16) if after_prologue else register(RSP) + op(PLUS_UCONST, 8)
     hooked = register(RSP) + op(PLUS_UCONST, 1)
-    return joined(_is_hooked(), Jump(BRA, "hooked"), before, Jump(SKIP, "end"), Label("hooked"), hooked, Label("end"))
+    is_hooked = _is_hooked(hooked_to)
+    return joined(is_hooked, Jump(BRA, "hooked"), before, Jump(SKIP, "end"), Label("hooked"), hooked, Label("end"))
 
 
-def caller_rsp() -> bytes:
+def caller_rsp(hooked_to: int = HOOKED_TO) -> bytes:
     """From the CFA on the stack: itself, or one less."""
-    return _is_hooked() + op(MINUS)
+    return _is_hooked(hooked_to) + op(MINUS)
 
 
 def caller_rbp() -> bytes:
     """From the CFA on the stack, for a stub behind a prologue: what that has saved, or rbp itself."""
     return joined(
-        _is_hooked(), Jump(BRA, "hooked"), register(RBP) + op(DEREF), Jump(SKIP, "end"),
+        _is_hooked(HOOKED_TO), Jump(BRA, "hooked"), register(RBP) + op(DEREF), Jump(SKIP, "end"),
         Label("hooked"), register(RBP), Label("end"),
     )  # fmt: skip
 
 
-def return_address_place(slab: int, stride: int, node_size: int, fields: Mapping[str, int]) -> bytes:
+def return_address_place(
+    slab: int, stride: int, node_size: int, fields: Mapping[str, int], hooked_to: int = HOOKED_TO
+) -> bytes:
     """From the CFA on the stack: where the return address is stored. `fields`: TOP, BOTTOM of Task, FRAME, STUB, PARENT."""
     this_stub = register(RIP) + const1s(-STUB_SIZE) + op(AND, PLUS_UCONST, RETURN_POINT)
     # [slot, stub, task, node] -> is it the one?
@@ -95,7 +98,7 @@ def return_address_place(slab: int, stride: int, node_size: int, fields: Mapping
     matches += pick(1) + field(fields["STUB"]) + pick(4) + op(EQ, AND)
     older = const1u(node_size) + op(MINUS)
     return joined(
-        _is_hooked(), Jump(BRA, "hooked"),
+        _is_hooked(hooked_to), Jump(BRA, "hooked"),
         const1u(8) + op(MINUS), Jump(SKIP, "end"),
         Label("hooked"),
         # The CFA stays at the bottom: libgcc cannot pick the last element of a stack.
@@ -120,8 +123,10 @@ def return_address_place(slab: int, stride: int, node_size: int, fields: Mapping
     )  # fmt: skip
 
 
-def frame_section(start: int, size: int, place: bytes, after_prologue: bool = False) -> bytes:
+def frame_section(
+    start: int, size: int, place: bytes, after_prologue: bool = False, hooked_to: int = HOOKED_TO
+) -> bytes:
     """An .eh_frame section with one description, for the stubs at `start` (address, bytes); ends with its terminator."""
-    rules = rule(DEF_CFA, cfa(after_prologue)) + rule(IS_VALUE, caller_rsp(), RSP)
+    rules = rule(DEF_CFA, cfa(after_prologue, hooked_to)) + rule(IS_VALUE, caller_rsp(hooked_to), RSP)
     rules += rule(IS_VALUE, caller_rbp(), RBP) if after_prologue else b""
     return section(start, size, rules + rule(IN_MEMORY, place, RIP))

@@ -258,10 +258,11 @@ class JumpRoom:
         routine, hooked = self.routine(place, function), hooked_point(place)
         if self._next == self._end:
             self._grow()
-        code, copies, steps = detour_code(insns, self._next, routine, place.record_address, hooked)
+        given = (routine, place.record_address, hooked, not place.scratch_is_free)
+        code, copies, steps = detour_code(insns, self._next, *given)
         if self._end - self._next < len(code):
             self._grow()
-            code, copies, steps = detour_code(insns, self._next, routine, place.record_address, hooked)
+            code, copies, steps = detour_code(insns, self._next, *given)
         page, address = self._pages[-1], self._next
         self._frames[-1].note(address, len(code), steps)
         self._next += len(code)
@@ -275,7 +276,7 @@ class JumpRoom:
         """The address of what the detours of a place call, by its children as they are."""
         name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
         if hooked_point(place):
-            return kprobe_runtime().image.address(f"{name}_return")
+            return kprobe_runtime().image.address(f"{name}_return" + "_keeping" * (not place.scratch_is_free))
         return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
 
     def _lead_inside(self, insn: Instruction, copy: int) -> None:

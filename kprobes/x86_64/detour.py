@@ -201,7 +201,7 @@ def _blocks(address: int) -> dict[str, str]:
             f"    mov {to}(%rbx), %{register}" for register, to in REGISTERS.items() if register != "rbx"
         ),
         "head_by_record": interrupted.head(136),
-        "ip_by_record": interrupted.ip_by_record(136, 0, address),
+        "ip_by_record": interrupted.ip_by_record(136, address),
         "head_from_frame": interrupted.head(152),
         "saved": interrupted.saved(320),
         "by_regs": interrupted.by_regs(),

@@ -7,12 +7,14 @@ something on the stack leads; its other registers are where they were, then in a
 from __future__ import annotations
 
 from ftrace.x86_64.frames import (
+    AND,
     DEF_CFA,
     DEREF,
     IN_MEMORY,
     IS_VALUE,
     MINUS,
     RIP,
+    const1s,
     const1u,
     escaped,
     field,
@@ -40,14 +42,14 @@ def head(pushed: int) -> str:
     return f"    .cfi_startproc\n    .cfi_signal_frame\n    .cfi_def_cfa %rsp, {pushed}"
 
 
-def ip_by_record(below: int, before: int, address: int) -> str:
+def ip_by_record(below: int, address: int, unit: int = 0, record: int = 0) -> str:
     """The instruction pointer is in the kprobe's record at `address`.
 
-    The record's address is `before` bytes before what the word `below` bytes below the CFA points to; or, if that is 0, the
-    word itself.
+    The record's address is the word `below` bytes below the CFA; or, if `unit` is given, that word points to code aligned to so
+    many bytes, `record` bytes behind whose beginning it is.
     """
-    record = const1u(below) + op(MINUS, DEREF) + (const1u(before) + op(MINUS, DEREF) if before else b"")
-    return _escape(rule(IS_VALUE, record + field(address), RIP))
+    found = const1u(below) + op(MINUS, DEREF) + (const1s(-unit) + op(AND) + field(record) if unit else b"")
+    return _escape(rule(IS_VALUE, found + field(address), RIP))
 
 
 def saved(below: int) -> str:

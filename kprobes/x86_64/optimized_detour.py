@@ -15,6 +15,9 @@ No flag is touched on the way, and the call and the return pair up for the CPU's
 At a function's entry with return probes, `jne` to a jump at the detour's end stands in front of the copies: a call whose
 return has been hooked goes on in the return stub of the place, which drops the return address that it finds and calls the
 copy. The address that this leaves is the one that the hook has put there, and again calls and returns pair up.
+
+Where flags are live at an entry (code that was not compiled here) a plain jump to the return stub stands there instead, and for a
+call whose return has not been hooked the routine steps over it.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ DETOUR_SIZE = 64
 RECORD, ENTRY, _CALL, COPY = 8, 16, 21, 27
 """Offsets in a detour."""
 _JNE, _JNE_SIZE = b"\x0f\x85", 6
+_JMP_SIZE = 5
 _ENTRY_CODE = bytes.fromhex("488d642480") + b"\xff\x15" + (-COPY).to_bytes(4, "little", signed=True)
 
 _HIT = """
@@ -74,6 +78,7 @@ $flags_word
     call kprobe_optimized_hit
     mov %rbx, %rsp
     .cfi_def_cfa %rsp, 304
+$way_on
     mov 144(%rsp), %rcx
 $restore_flags
 8:
@@ -167,12 +172,7 @@ $get
     .size $name, .-$name
 """
 
-# A direction flag that is clear, as between functions: the six arithmetic flags are all there is.
-_FEW = {
-    "name": "kprobe_optimized",
-    "save_flags": "    lahf\n    seto %al",
-    "flags_word": "    movzbl %al, %ecx\n    movzbl %ah, %edx\n    shl $11, %ecx\n    lea 0x200(%rcx,%rdx), %rcx",
-    "restore_flags": """    mov %ecx, %eax
+RESTORE_FLAGS = """    mov %ecx, %eax
     and $~0x8d5, %eax
     cmp $0x202, %eax
     jne 9f
@@ -181,7 +181,16 @@ _FEW = {
     and $1, %ecx
     mov %cl, %al
     add $0x7f, %al
-    sahf""",
+    sahf"""
+"""Set the flags that ecx holds; if there are others than the six arithmetic ones, go to 9. Uses eax and ecx."""
+
+# A direction flag that is clear, as between functions: the six arithmetic flags are all there is.
+_FEW = {
+    "name": "kprobe_optimized",
+    "save_flags": "    lahf\n    seto %al",
+    "flags_word": "    movzbl %al, %ecx\n    movzbl %ah, %edx\n    shl $11, %ecx\n    lea 0x200(%rcx,%rdx), %rcx",
+    "way_on": "",
+    "restore_flags": RESTORE_FLAGS,
 }
 
 # In a function that sets the direction flag: all flags are kept, and handlers find it clear.
@@ -189,6 +198,7 @@ _ALL = {
     "name": "kprobe_optimized_all_flags",
     "save_flags": "    pushfq\n    popq 144(%rsp)",
     "flags_word": "    cld\n    mov 144(%rsp), %rcx",
+    "way_on": "",
     "restore_flags": "    jmp 9f",
 }
 
@@ -198,7 +208,18 @@ _NONE = {
     "name": "kprobe_optimized_return",
     "save_flags": "",
     "flags_word": "    mov $0x246, %ecx",
+    "way_on": "",
     "restore_flags": "    test %eax, %eax",
+}
+
+# At an entry where they are not: every flag is kept, and what is behind the call in the detour says that the return is hooked.
+_STEP_OVER = f"addq ${_JMP_SIZE}, "
+_KEPT = {
+    "name": "kprobe_optimized_return_keeping",
+    "save_flags": "    pushfq\n    popq 144(%rsp)",
+    "flags_word": "    cld\n    mov 144(%rsp), %rcx",
+    "way_on": f"    test %eax, %eax\n    jne 7f\n    {_STEP_OVER}168(%rsp)\n7:",
+    "restore_flags": RESTORE_FLAGS,
 }
 
 
@@ -221,12 +242,19 @@ _PLAIN_NONE = {
     "undo_flags": "",
 }
 
+_PLAIN_KEPT = {
+    **_PLAIN_FEW,
+    "name": "kprobe_optimized_plain_return_keeping",
+    "otherwise": "kprobe_optimized_return_keeping",
+    "restore_flags": f"    {_STEP_OVER}48(%rsp)\n    add $0x7f, %al\n    sahf",
+}
+
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """All routines; `constants` gives what they name (kprobes.hit.assembly)."""
     others = [register for register in REGISTERS if register not in ("rax", "rcx", "rdx")]
     all_but_rax = [register for register in REGISTERS if register != "rax"]
-    frame = interrupted.head(136) + "\n" + interrupted.ip_by_record(136, 19, int(constants["ADDRESS"]))
+    frame = interrupted.head(136) + "\n" + interrupted.ip_by_record(136, int(constants["ADDRESS"]), DETOUR_SIZE, RECORD)
     blocks = {
         **constants,
         "head": frame,
@@ -236,8 +264,8 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         "unsaved": interrupted.unsaved(),
         "get": "\n".join(f"    pop %{register}\n    .cfi_same_value %{register}" for register in _PLAIN_USES),
     }
-    texts = [Template(_HIT).substitute({**blocks, **flags}) for flags in (_FEW, _ALL, _NONE)]
-    texts += [Template(_PLAIN).substitute({**blocks, **flags}) for flags in (_PLAIN_FEW, _PLAIN_NONE)]
+    texts = [Template(_HIT).substitute({**blocks, **flags}) for flags in (_FEW, _ALL, _NONE, _KEPT)]
+    texts += [Template(_PLAIN).substitute({**blocks, **flags}) for flags in (_PLAIN_FEW, _PLAIN_NONE, _PLAIN_KEPT)]
     return "    .text\n" + with_call_frames("\n".join(texts))
 
 
@@ -249,16 +277,19 @@ class DetourCode(NamedTuple):
     steps: dict[int, int]
 
 
-def detour_code(insns: Sequence[Instruction], detour: int, routine: int, record: int, hooked: int = 0) -> DetourCode:
+def detour_code(
+    insns: Sequence[Instruction], detour: int, routine: int, record: int, hooked: int = 0, keeping: bool = False
+) -> DetourCode:
     """The detour at `detour` for successive instructions, the first of which is probed.
 
     `routine` is the address of kprobe_optimized, or its sibling; `record` what it finds its handlers by; `hooked` where a
-    call goes on whose return has been hooked, 0 if none is. The size is a multiple of 64. Raises OverflowError if something
-    is beyond 2 GB, ValueError for an instruction that cannot be moved.
+    call goes on whose return has been hooked, 0 if none is; `keeping`: flags are live there. The size is a multiple of 64.
+    Raises OverflowError if something is beyond 2 GB, ValueError for an instruction that cannot be moved.
     """
     code = routine.to_bytes(8, "little") + record.to_bytes(8, "little") + _ENTRY_CODE
     copies = []
-    code += bytes(_JNE_SIZE) if hooked else b""
+    if hooked:
+        code += jump(detour + COPY, hooked) if keeping else bytes(_JNE_SIZE)
     for insn in insns:
         copies.append(len(code))
         code += expand(insn, detour + copies[-1])
@@ -269,7 +300,7 @@ def detour_code(insns: Sequence[Instruction], detour: int, routine: int, record:
         COPY: step(0),
     }
     code += jump(detour + len(code), insns[-1].end)
-    if hooked:
+    if hooked and not keeping:
         steps[len(code)] = step(0)
         jne = _JNE + (len(code) - COPY - _JNE_SIZE).to_bytes(4, "little")
         code = code[:COPY] + jne + code[COPY + _JNE_SIZE :] + jump(detour + len(code), hooked)
