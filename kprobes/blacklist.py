@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
+from kprobes.functions import return_refusal
 from sandbox.module import Module, ModuleState, is_loaded, modules
 from sandbox.process_text import symbol_at, symbol_named
 from sandbox.symbols import Symbol, symbol_table
@@ -14,7 +15,8 @@ NOKPROBE = "nokprobe"
 _OF_THE_HIT_PATH = ("libc.so.6:__errno_location", "libc.so.6:pthread_setspecific")
 """What claiming a task's record calls: a breakpoint there would be hit by its own handler."""
 _SWITCH_STACKS = frozenset(
-    {"swapcontext", "setcontext", "getcontext", "makecontext", "longjmp", "siglongjmp", "__longjmp"}
+    """swapcontext setcontext getcontext makecontext longjmp _longjmp siglongjmp __longjmp ____longjmp_chk __longjmp_chk
+    __start_context ffi_call_unix64""".split()
 )
 _RETURN_TWICE = frozenset(
     {"setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "vfork", "__vfork", "clone", "clone3", "__clone"}
@@ -100,7 +102,9 @@ def kretprobe_blacklist(symbol: Symbol) -> str:
     module = next((module for module in modules() if module.name == symbol.module), None)
     if symbol.name in _RETURN_TWICE or (module and symbol.name in module.functions_with("returns_twice")):
         return f"{symbol.name} returns twice"
-    return ""
+    if module is not None and not module.scratch_kept:
+        return ""  # LLVM has made it from IR
+    return return_refusal(symbol.address, symbol.end)
 
 
 def _hit_path() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from kprobes.aggregate import original_text
 from kprobes.jump.safety import Function, examine
 from kprobes.x86_64.instruction import MAX_INSN_SIZE
+from kprobes.x86_64.return_slot import moves_its_return
 from sandbox.landing_pads import landing_pads
 
 _known: dict[tuple[int, int], Function] = {}
+_unhookable: dict[tuple[int, int], str] = {}
 
 
 def function_at(start: int, end: int) -> Function:
@@ -27,7 +29,16 @@ def function_around(address: int, start: int, end: int) -> Function:
     return function_at(start, end)
 
 
+def return_refusal(start: int, end: int) -> str:
+    """Why the return of [start, end) cannot be hooked, by its code; '' if it can."""
+    known = _unhookable.get((start, end))
+    if known is None:
+        known = _unhookable[start, end] = moves_its_return(original_text(start, end - start), start)
+    return known
+
+
 def forget_functions(low: int, high: int) -> None:
     """The code in [low, high) is gone."""
-    for start, end in [span for span in _known if low <= span[0] < high]:
-        del _known[start, end]
+    for known in (_known, _unhookable):
+        for span in [span for span in known if low <= span[0] < high]:
+            del known[span]

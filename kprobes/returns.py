@@ -188,7 +188,8 @@ def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
 def register_kretprobe(rp: kretprobe) -> None:
     """Probe the returns of a function (KP-75). Handlers of `rp.kp` are taken off.
 
-    Raises OSError: EINVAL (not a function's entry, a function that switches stacks or returns twice), E2BIG for more than
+    Raises OSError: EINVAL (not a function's entry; a function that switches stacks, moves its return address or returns twice,
+    by its name or its code), E2BIG for more than
     4096 bytes of data, ENOMEM; and what `register_kprobe` raises.
     """
     place = placing.locate(rp.kp.addr, rp.kp.symbol_name, rp.kp.offset)
