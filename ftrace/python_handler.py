@@ -52,16 +52,21 @@ def _made() -> NativeImage:
     _check_interpreter()
     from ftrace.hit import python_call, thread_states
 
-    image = NativeImage.of(Unit("fprobe-python", [python_call.python_call, thread_states.hold_off_states]))
+    image = NativeImage.of(
+        Unit("fprobe-python", [python_call.python_call, python_call.no_python_in_child, thread_states.hold_off_states])
+    )
     image.publish()
     fork.closely_around(_Forks(image))
+    fork.at_fork(0, 0, image.address("no_python_in_child"))
     atexit.register(_switch_off, image)
     return image
 
 
 def _switch_off(image: NativeImage) -> None:
     """The interpreter is about to end: from now on Python handlers are passed over."""
-    image.variable("python_switched_off").value = 1
+    from ftrace.hit.python_call import ENDING
+
+    image.variable("python_switched_off").value |= ENDING
 
 
 class _Forks:
@@ -77,6 +82,9 @@ class _Forks:
         self._image.variable("thread_states_held_off").value -= 1
 
     def after_in_child(self) -> None:
+        from ftrace.hit.python_call import FORKED
+
+        self._image.variable("python_switched_off").value &= ~FORKED
         self._image.variable("thread_states_coming").value = 0  # none is left that could be
         self.after_in_parent()
 

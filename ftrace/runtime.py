@@ -27,7 +27,7 @@ from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
 from ftrace.x86_64 import stubs
-from sandbox import contexts, memory, signals, tasks
+from sandbox import atfork, contexts, memory, signals, tasks
 from sandbox.blocked_signals import threads_blocking_signal
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
@@ -78,6 +78,7 @@ FUNCTIONS = (
     asynchronous.in_signal_handler,
     vectors.saved_vectors,
     *contexts.FUNCTIONS,
+    *atfork.FUNCTIONS,
     recursion.recursion_trylock,
     recursion.recursion_unlock,
     *actions.HANDLERS,
@@ -109,6 +110,7 @@ class Runtime:
         for number in (signals.SIGSEGV, signals.SIGBUS):
             self.signals.add_consumer(number, self.image.address("read_fault"))
         self.faults = FaultGuard(self.image, self.signals, self.tasks)
+        atfork.install(self.image, memory.fork_words())
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
         self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))

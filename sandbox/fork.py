@@ -1,24 +1,23 @@
-"""fork: parent and child get text of their own.
+"""fork: what has to be done around it, by Python's hooks and by libc's.
 
-The pages of a memfd are shared by whoever maps them, so after a plain fork a patch in one process would run in the other.
-The forking thread holds the text mutex over the fork, and the locks of those who change what is probed; the child first
-replaces every text mapping by a private copy, and the parent keeps them until the child has said so, or has died.
+The forking thread of `os.fork` holds the text mutex over the fork, and the locks of those who change what is probed. How text
+stays each process's own is sandbox.shared_text's.
 """
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
+import errno
 import os
 from bisect import insort
 from operator import itemgetter
 from typing import Any, Protocol
 
-from sandbox.memory import live_mappings, register_membarrier, text_mutex
+from sandbox.memory import register_membarrier
+from sandbox.shared_text import changes, text_mutex
 
-_pipes: list[tuple[int, int]] = []
-"""The pipe of the fork under way; a list because a handler of somebody else's may fork as well."""
 _around: list[tuple[Close, ...]] = []
-"""What has been told of the fork under way, and so has to be told of its end."""
+"""What has been told of the fork under way, and so has to be told of its end; of several, if a hook of somebody else's forks."""
 
 
 _held: list[tuple[int, Any]] = []
@@ -68,35 +67,48 @@ def closely_around(what: Close) -> None:
 
 def _before() -> None:
     _take()
-    _pipes.append(os.pipe())
     _around.append(tuple(_close))
     for what in _around[-1]:
         what.before()
 
 
 def _in_parent() -> None:
-    for what in _around.pop():
-        what.after_in_parent()
-    receive, send = _pipes.pop()
-    os.close(send)
-    with contextlib.suppress(OSError):
-        os.read(receive, 1)
-    os.close(receive)
-    _give()
+    try:
+        for what in _around.pop():
+            what.after_in_parent()
+        _unshare_open_text()
+    finally:
+        _give()
 
 
 def _in_child() -> None:
-    for what in _around.pop():
-        what.after_in_child()
-    receive, send = _pipes.pop()
-    register_membarrier.cache_clear()
-    register_membarrier()
-    for mapping in list(live_mappings):
-        mapping.make_private()
-    os.close(receive)
-    os.write(send, b".")
-    os.close(send)
-    _give()
+    try:
+        for what in _around.pop():
+            what.after_in_child()
+        register_membarrier.cache_clear()
+        register_membarrier()
+        _unshare_open_text()
+    finally:
+        _give()
+
+
+def _unshare_open_text() -> None:
+    """A change of this very thread was interrupted by the fork, and will go on."""
+    for text in changes.open:
+        text.unshare()
+
+
+def at_fork(prepare: int, in_parent: int, in_child: int) -> None:
+    """Let libc call the functions at these addresses (0: none) around every fork that it makes, also where no Python hook runs.
+
+    As pthread_atfork, which glibc has under another name in its shared library: `prepare` in reverse order of these calls. They
+    stay to the end of the process. Raises OSError(ENOMEM).
+    """
+    libc = ctypes.CDLL(None)
+    register = getattr(libc, "__register_atfork", None) or libc.pthread_atfork
+    register.argtypes = (ctypes.c_void_p,) * 4
+    if register(prepare, in_parent, in_child, None):
+        raise OSError(errno.ENOMEM, "no memory for a handler of forks")
 
 
 _renewed: list[Any] = []

@@ -15,11 +15,12 @@ import functools
 import mmap
 import os
 import tempfile
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+
+from sandbox.shared_text import ForkWords, changes
+from sandbox.shared_text import text_mutex as text_mutex
+from sandbox.x86_64.fork_counter import fork_counter
 
 PAGE = mmap.PAGESIZE
 REACH = (1 << 31) - (1 << 20)
@@ -28,6 +29,7 @@ REACH = (1 << 31) - (1 << 20)
 _PROT_NONE, _PROT_READ, _PROT_WRITE, _PROT_EXEC = 0, 1, 2, 4
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
 _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0x4000, 0x100000
+_MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_NOHUGEPAGE = 15
 
@@ -42,25 +44,13 @@ _libc.mmap.argtypes = (
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
 )  # fmt: skip
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mremap.restype = ctypes.c_void_p
+_libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 DENY = "FPROBE_DENY"
 """Environment variable: facilities to do without, separated by commas."""
-
-
-class ForkedText(Protocol):
-    """Text that a fork would share between parent and child."""
-
-    def make_private(self) -> None:
-        """Replace the pages by copies of this process's own."""
-
-
-live_mappings: weakref.WeakSet[ForkedText] = weakref.WeakSet()
-"""Everything that text is in, in place."""
-
-text_mutex = threading.RLock()
-"""Held by whoever changes text, as the kernel's text_mutex."""
 
 
 def _check(result: int | None, what: str) -> int:
@@ -84,16 +74,17 @@ def _mprotect(address: int, size: int, prot: int) -> None:
 class TextMapping:
     """Executable pages and their writable alias.
 
-    `base` and `size` are page-aligned, in bytes; `name` is what /proc/self/maps shows after `memfd:`.
+    `base` and `size` are page-aligned, in bytes; `name` is what /proc/self/maps shows after `memfd:`; `own_since` is
+    `forks_seen()` before it was mapped.
     """
 
-    def __init__(self, base: int, size: int, name: str, alias: int) -> None:
+    def __init__(self, base: int, size: int, name: str, alias: int, own_since: int) -> None:
         self.base = base
         self.size = size
         self.name = name
         self._alias = alias
         self._writers = 0
-        live_until_unmapped(self)
+        self._own_since = own_since
 
     @property
     def end(self) -> int:
@@ -107,9 +98,9 @@ class TextMapping:
     def writable(self) -> Iterator[int]:
         """Open the alias for writing; yields `delta`: an address plus delta is its writable alias.
 
-        Holds `text_mutex`. May be nested.
+        Holds `text_mutex`, and forks off. May be nested. Raises OSError if a copy of what a fork has left shared cannot be had.
         """
-        with text_mutex:
+        with changes.of(self):
             if not self._writers:
                 _mprotect(self._alias, self.size, _PROT_READ | _PROT_WRITE)
             self._writers += 1
@@ -136,13 +127,18 @@ class TextMapping:
             raise ValueError(f"{size} bytes at {address:#x} do not lie in {self.name}")
         return ctypes.string_at(address, size)
 
-    def make_private(self) -> None:
-        """Replace the pages, which a fork shares between parent and child, by a copy of this process's own."""
-        with text_mutex:
-            contents = ctypes.string_at(self.base, self.size)
-            _libc.munmap(self._alias, self.size)
-            self._alias = _map_twice(self.base, contents, self.name)
-            self._writers = 0
+    def unshare(self) -> None:
+        """Replace the pages by a copy of this process's own, if a fork has left them to parent and child in common.
+
+        The alias stays where it is, since a writer may have been interrupted by the fork.
+        """
+        forks = forks_seen()
+        if forks != self._own_since:
+            made = _map_twice(self.base, ctypes.string_at(self.base, self.size), self.name)
+            self._alias = _moved(made, self.size, self._alias)
+            self._own_since = forks
+            if self._writers:
+                _mprotect(self._alias, self.size, _PROT_READ | _PROT_WRITE)
 
     def unmap(self) -> None:
         """Give both views back. Nothing may execute or reference the text any more."""
@@ -153,44 +149,76 @@ class TextMapping:
     def forget(self) -> None:
         """Give the alias back; somebody else has unmapped the text, or will."""
         with text_mutex:
-            live_mappings.discard(self)
             _libc.munmap(self._alias, self.size)
 
 
-def live_until_unmapped(text: ForkedText) -> None:
-    """Let `text` be made private in the child of every fork from now on."""
-    _take_part_in_forks()
-    live_mappings.add(text)
+def forks_seen() -> int:
+    """How many forks there have been, in this process and in its parents before it, since text was first mapped."""
+    return ForkWords.from_address(fork_words()).forks
+
+
+def fork_words() -> int:
+    """The address of `changes.words`. From the first call on forks are counted there, and Python's hooks are in place."""
+    with text_mutex:
+        return _count_forks()
 
 
 @functools.cache
-def _take_part_in_forks() -> None:
+def _count_forks() -> int:
     from sandbox import fork
 
+    words, counter = reserve(PAGE), reserve(PAGE)
+    code = fork_counter(words + ForkWords.forks.offset)  # type: ignore[attr-defined]
+    _libc.munmap(_map_twice(counter, code.ljust(PAGE, b"\0"), "fork-counter"), PAGE)
+    changes.words = ForkWords.from_address(words)
+    fork.at_fork(0, counter, counter)
     fork.install()
+    return words
+
+
+_SCARCE = (errno.EMFILE, errno.ENFILE)
+"""No descriptor is free: that says nothing about what can be had at another time."""
 
 
 def backing_kind() -> str:
-    """What text is kept on: 'memfd', or 'file' (unlinked, in the first directory that allows it)."""
-    if is_denied("memfd"):
-        return "file"
+    """What text is kept on: 'memfd', or 'file' (unlinked, in the first directory that allows it).
+
+    Raises OSError (EMFILE, ENFILE) if no descriptor is free to find out.
+    """
     try:
-        os.close(os.memfd_create("fprobe", os.MFD_CLOEXEC))
-    except OSError:
+        os.close(_memfd("fprobe"))
+    except OSError as error:
+        if error.errno in _SCARCE:
+            raise
         return "file"
     return "memfd"
 
 
+def _memfd(name: str) -> int:
+    """A descriptor of an empty file in memory. With the GIL, so that no other thread takes a number that was just closed."""
+    if is_denied("memfd"):
+        raise OSError(errno.ENOSYS, f"memfd is denied by {DENY}")
+    descriptor = int(_libc.memfd_create(os.fsencode(name), os.MFD_CLOEXEC))
+    return _check(None if descriptor < 0 else descriptor, f"memfd {name!r}")
+
+
 def _backing(name: str) -> int:
     """A descriptor of an empty file that exists only in memory, or at least in no directory."""
-    if backing_kind() == "memfd":
-        return os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        return _memfd(name)
+    except OSError as error:
+        if error.errno in _SCARCE:
+            raise
     for directory in ("/dev/shm", tempfile.gettempdir(), str(Path.home())):
-        with contextlib.suppress(OSError):
+        try:
             descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            if not os.fstatvfs(descriptor).f_flag & os.ST_NOEXEC:
-                return descriptor
-            os.close(descriptor)
+        except OSError as error:
+            if error.errno in _SCARCE:
+                raise
+            continue
+        if not os.fstatvfs(descriptor).f_flag & os.ST_NOEXEC:
+            return descriptor
+        os.close(descriptor)
     raise OSError(errno.EACCES, "neither memfd nor an executable temporary file can be had: text cannot be patched")
 
 
@@ -209,7 +237,12 @@ def _filled(contents: bytes | int, name: str) -> int:
 def _map_twice(base: int, contents: bytes | int, name: str, placement: int = _MAP_FIXED) -> int:
     """Map contents executable at `base` and return the address of a closed (PROT_NONE) writable alias."""
     size = contents if isinstance(contents, int) else len(contents)
-    fd = _filled(contents, name)
+    try:
+        fd = _filled(contents, name)
+    except OSError as error:
+        if error.errno not in _SCARCE:
+            raise
+        return _map_twice_without_file(base, size, b"" if isinstance(contents, int) else contents, placement)
     try:
         alias = _mmap(None, size, _PROT_NONE, _MAP_SHARED, fd)
         try:
@@ -222,14 +255,50 @@ def _map_twice(base: int, contents: bytes | int, name: str, placement: int = _MA
     return alias
 
 
+def _map_twice_without_file(base: int, size: int, contents: bytes, placement: int) -> int:
+    """The same where no descriptor is free: shared memory without a file, of which mremap makes the second view.
+
+    Debuggers cannot plant breakpoints there, since that view is a shared one.
+    """
+    if placement != _MAP_FIXED:
+        _mmap(base, size, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS | placement)
+    alias = _mmap(None, size, _PROT_READ | _PROT_WRITE, _MAP_SHARED | _MAP_ANONYMOUS)
+    try:
+        ctypes.memmove(alias, contents, len(contents))
+        _mprotect(alias, size, _PROT_READ | _PROT_EXEC)  # which the second view is made with
+        _check(_libc.mremap(alias, 0, size, _MREMAP_MAYMOVE | _MREMAP_FIXED, base), f"mremap to {base:#x}")
+        _mprotect(alias, size, _PROT_NONE)
+    except OSError:
+        _libc.munmap(alias, size)
+        raise
+    return alias
+
+
+def _moved(address: int, size: int, to: int) -> int:
+    """Where a mapping is after it was moved to `to`, whatever was there; that is given back if it cannot be."""
+    if _libc.mremap(address, size, size, _MREMAP_MAYMOVE | _MREMAP_FIXED, to) == to:
+        return to
+    _libc.munmap(to, size)
+    return address
+
+
 def sparse_backing(name: str, size: int) -> int:
     """A descriptor of a file of `size` bytes, which takes memory only where it is written."""
     return _filled(size, name)
 
 
-def map_closed(fd: int, size: int) -> int:
-    """Address, far from all code, of a shared view of the beginning of a file: not accessible until `set_writable`."""
-    return _mmap(_far_hint(size), size, _PROT_NONE, _MAP_SHARED | _MAP_NORESERVE, fd)
+def map_closed(fd: int, size: int, instead: int = 0) -> int:
+    """Address, far from all code, of a shared view of the beginning of a file: not accessible until `set_writable`.
+
+    `instead`: the address of one that it takes the place of.
+    """
+    flags = _MAP_SHARED | _MAP_NORESERVE | (_MAP_FIXED if instead else 0)
+    return _mmap(instead or _far_hint(size), size, _PROT_NONE, flags, fd)
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor with the GIL, so that no other thread of Python's takes its number before the caller does."""
+    _libc.close(descriptor)
 
 
 def set_writable(address: int, size: int, allowed: bool) -> None:
@@ -261,8 +330,8 @@ def remap_text(base: int, size: int, name: str) -> TextMapping:
     low = base & -PAGE
     high = (base + size + PAGE - 1) & -PAGE
     with text_mutex:
-        contents = ctypes.string_at(low, high - low)
-        return TextMapping(low, high - low, name, _map_twice(low, contents, name))
+        forks, contents = forks_seen(), ctypes.string_at(low, high - low)
+        return TextMapping(low, high - low, name, _map_twice(low, contents, name), forks)
 
 
 def mappings() -> list[tuple[int, int, str, str]]:
@@ -307,8 +376,9 @@ def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:
     `size` is in bytes and widened to whole pages. Raises OSError(ENOMEM) if there is no room in reach.
     """
     size = (size + PAGE - 1) & -PAGE
+    forks = forks_seen()
     base, alias = _place_near(near, size, lambda address: _map_twice(address, size, name, _MAP_FIXED_NOREPLACE))
-    return TextMapping(base, size, name, alias)
+    return TextMapping(base, size, name, alias, forks)
 
 
 _FAR, _FAR_SPAN = 1 << 44, 1 << 45

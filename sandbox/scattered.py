@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from sandbox import memory
 from sandbox.memory import PAGE
+from sandbox.shared_text import changes
 
 CAPACITY = 1 << 16
 """Pages of the file, which is sparse, at most: as many as a process may have mappings."""
@@ -31,10 +32,10 @@ class ScatteredText:
         self._used = 0
         self._opened = 0
         self._writers = 0
+        self._own_since = memory.forks_seen()
         self._file = memory.sparse_backing(name, SIZE)
         self._identity = _identity(self._file)
         self._alias = memory.map_closed(self._file, SIZE)
-        memory.live_until_unmapped(self)
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -54,6 +55,10 @@ class ScatteredText:
 
     def new_page(self) -> int:
         """The number of a fresh page of the file, zeroed. Raises OSError(ENOMEM) if there are no more."""
+        with changes.of(self):
+            return self._next_page()
+
+    def _next_page(self) -> int:
         if self._used == CAPACITY:
             raise OSError(errno.ENOMEM, f"{self.name} has {CAPACITY} pages already")
         self._used += 1
@@ -65,7 +70,7 @@ class ScatteredText:
         Raises FileExistsError if something is mapped there, OSError if the kernel refuses, or EBADF if somebody has closed
         the file's descriptor.
         """
-        with memory.text_mutex:
+        with changes.of(self):
             if _identity(self._file) != self._identity:
                 raise OSError(errno.EBADF, f"the descriptor {self._file} of {self.name} was closed by somebody else")
             memory.map_page(self._file, page * PAGE, address)
@@ -77,8 +82,11 @@ class ScatteredText:
 
     @contextlib.contextmanager
     def writable(self) -> Iterator[None]:
-        """Open the alias for `store`. Holds `text_mutex`. May be nested."""
-        with memory.text_mutex:
+        """Open the alias for `store`. Holds `text_mutex`, and forks off. May be nested.
+
+        Raises OSError if a copy of what a fork has left shared cannot be had.
+        """
+        with changes.of(self):
             self._writers += 1
             try:
                 yield
@@ -104,26 +112,41 @@ class ScatteredText:
             ctypes.memmove(where, data[:room], len(data[:room]))
             address, data = address + room, data[room:]
 
-    def make_private(self) -> None:
-        """Replace the pages, which a fork shares between parent and child, by copies of this process's own."""
-        with memory.text_mutex:
-            memory.set_writable(self._alias, max(self._used, 1) * PAGE, True)
-            contents = ctypes.string_at(self._alias, self._used * PAGE)
-            if _identity(self._file) == self._identity:
-                os.close(self._file)
-            self._file = memory.sparse_backing(self.name, SIZE)
-            self._identity = _identity(self._file)
-            os.pwrite(self._file, contents, 0)
-            memory.release(self._alias, SIZE)
-            self._alias = memory.map_closed(self._file, SIZE)
-            self._writers = self._opened = 0
-            for address, page in self._pages.items():
-                memory.map_page(self._file, page * PAGE, address, replace=True)
+    def unshare(self) -> None:
+        """Replace the pages by copies of this process's own, if a fork has left them to parent and child in common.
+
+        The alias stays where it is, since a writer may have been interrupted by the fork. Raises OSError, and changes nothing,
+        if there is no descriptor.
+        """
+        forks = memory.forks_seen()
+        if forks == self._own_since:
+            return
+        contents = self._contents()
+        if _identity(self._file) == self._identity:
+            memory.close(self._file)  # whose number is free for the next
+        self._file = -1
+        self._file = memory.sparse_backing(self.name, SIZE)
+        self._identity = _identity(self._file)
+        os.pwrite(self._file, contents, 0)
+        self._alias = memory.map_closed(self._file, SIZE, self._alias)
+        if self._opened:
+            memory.set_writable(self._alias, self._opened * PAGE, True)
+        for address, page in self._pages.items():
+            memory.map_page(self._file, page * PAGE, address, replace=True)
+        self._own_since = forks
+
+    def _contents(self) -> bytes:
+        if self._opened < self._used:
+            memory.set_writable(self._alias, self._used * PAGE, True)
+        try:
+            return ctypes.string_at(self._alias, self._used * PAGE)
+        finally:
+            if self._opened < self._used:
+                memory.set_writable(self._alias + self._opened * PAGE, (self._used - self._opened) * PAGE, False)
 
     def unmap(self) -> None:
         """Give everything back. Nothing may execute or reference the text any more."""
         with memory.text_mutex:
-            memory.live_mappings.discard(self)
             for address in self._pages:
                 memory.release(address, PAGE)
             self._pages.clear()

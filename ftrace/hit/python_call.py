@@ -22,6 +22,7 @@ from sandbox.native import (
     native,
     null,
     ptr,
+    store,
     struct,
     u8,
     u64,
@@ -62,7 +63,8 @@ class PythonHandler(Structure):
 
 
 switched_off = global_var(u64, 0, name="python_switched_off")
-"""1 once the interpreter is about to end: no handler is called any more."""
+"""Not 0: no handler is called. ENDING for good; FORKED until Python's own hooks have run in the child of a fork."""
+ENDING, FORKED = 1, 2
 
 
 @native
@@ -144,6 +146,12 @@ def as_result(this: ptr[PythonHandler], result: Object) -> i32:
         report_error(this)
         return 0
     return 1 if value != 0 else 0
+
+
+@native(export=True)
+def no_python_in_child() -> void:
+    """In the child of a fork, also of one that C has made, where nobody may be left who would give up the GIL."""
+    store(addressof(switched_off), switched_off | FORKED, "release")
 
 
 @native(export=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from ftrace.hit.rethook import below
 from sandbox.barrier import process_barrier
+from sandbox.nap import nap
 from sandbox.native import (
     addressof,
-    array,
     bool_,
     cast,
     i64,
@@ -24,24 +24,13 @@ from sandbox.native import (
     syscall,
     u32,
     u64,
-    void,
     volatile_load,
     volatile_store,
-    zeroed,
 )
 from sandbox.tasks import NODES, Node, Task, claimed_high, current, task_at
 
-_SYS_SCHED_YIELD, _SYS_NANOSLEEP = 24, 35
+_SYS_SCHED_YIELD = 24
 _YIELDS = 200
-_NAP = 50_000
-
-
-@native
-def nap() -> void:
-    time: array[u64, 2] = zeroed
-    time[0] = 0
-    time[1] = _NAP
-    syscall(_SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
 
 
 @native(inline=True)

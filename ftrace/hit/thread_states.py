@@ -9,7 +9,7 @@ States are given back under the GIL, which the forking thread has.
 
 from __future__ import annotations
 
-from ftrace.hit.quiesce import nap
+from sandbox.nap import nap
 from sandbox.native import (
     addressof,
     atomic_add,

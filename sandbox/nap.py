@@ -1,0 +1,17 @@
+"""Native: a short sleep, for whoever looks again and again whether something has come about."""
+
+from __future__ import annotations
+
+from sandbox.native import addressof, array, cast, i64, native, syscall, u64, void, zeroed
+
+_SYS_NANOSLEEP = 35
+_NAP = 50_000
+"""Nanoseconds."""
+
+
+@native
+def nap() -> void:
+    time: array[u64, 2] = zeroed
+    time[0] = 0
+    time[1] = _NAP
+    syscall(_SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
