@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
 from ftrace.x86_64 import frames, unwind
 from sandbox import gdbjit, tasks
 from sandbox.debugimage import CodeSymbol, debug_image
+from sandbox.unwinder import unwinder
 
 
-@cache
 def _registrars() -> tuple[Any, Any]:
     """How the unwinder that C++ code of this process uses takes descriptions, and gives them back."""
-    try:
-        library = ctypes.CDLL("libgcc_s.so.1")
-    except OSError:
+    library = unwinder()
+    if library is None:
         return _nobody, _nobody
-    functions = (library["__register_frame"], library["__deregister_frame"])
+    functions = (library.__register_frame, library.__deregister_frame)
     for function in functions:
         function.argtypes, function.restype = (ctypes.c_void_p,), None
     return functions

@@ -6,10 +6,10 @@ A function's description is asked of the unwinder, which knows those of librarie
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any
 
 from sandbox.ehframe import Reader, encodings
+from sandbox.unwinder import unwinder
 
 _OMITTED = 0xFF
 _Bases = ctypes.c_void_p * 3
@@ -18,19 +18,20 @@ _FDE_HEAD = 8
 """Bytes of an FDE in front of its addresses: its length, and how far back its CIE is."""
 
 
-@functools.cache
 def _find_fde() -> Any:
     """`const fde *_Unwind_Find_FDE(void *pc, struct dwarf_eh_bases *)`; None if there is no such unwinder."""
-    try:
-        find = ctypes.CDLL("libgcc_s.so.1")._Unwind_Find_FDE
-    except (OSError, AttributeError):
+    find = getattr(unwinder(), "_Unwind_Find_FDE", None)
+    if find is None:
         return None
     find.restype, find.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)
     return find
 
 
 def landing_pads(start: int) -> tuple[int, ...]:
-    """Addresses that exceptions thrown by calls of the function at `start` land at, ascending."""
+    """Addresses that exceptions thrown by calls of the function at `start` land at, ascending.
+
+    Raises OSError if the unwinder cannot be loaded now.
+    """
     find = _find_fde()
     bases = _Bases()
     fde = find(start, bases) if find else None

@@ -62,11 +62,13 @@ class Library:
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
         """Functions and variables by ascending address, from the full symbol table if the file has one, else from the
-        dynamic one. Empty if the file cannot be read (the vDSO has none).
+        dynamic one. Empty if no ELF file is there (the vDSO has none).
+
+        Raises OSError if the file cannot be read, say because no descriptor is free; the next one who asks may have luck.
         """
         try:
             return read_symbols(self.path.read_bytes(), self.base, self.name)
-        except (OSError, elf.ElfError):
+        except (FileNotFoundError, NotADirectoryError, elf.ElfError):
             return ()
 
     @cached_property

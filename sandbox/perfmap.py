@@ -50,17 +50,17 @@ class PerfMap:
             try:
                 self._write(text)
             except OSError:
-                self._stream = None
+                self._stream, self._pid = None, 0  # what was not written is when there is more
 
     def _write(self, text: str) -> None:
-        if self._pid != os.getpid():
+        self._written.append(text)
+        if self._stream is None or self._pid != os.getpid():
             # A child of fork has the parent's code, but a map file of its own.
             self._stream, self._pid = self._open(), os.getpid()
             self._stream.writelines(self._written)
-        if self._stream is not None:
+        else:
             self._stream.write(text)
-            self._stream.flush()
-            self._written.append(text)
+        self._stream.flush()
 
     def _open(self) -> TextIO:
         # The name can be guessed and the directory is everybody's: follow no link, append to nobody else's file.

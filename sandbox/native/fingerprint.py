@@ -7,6 +7,7 @@ more than it must: any edit of such a file makes a new one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import linecache
 import re
@@ -57,6 +58,13 @@ def _words(function: NativeFunction, lines: list[str]) -> list[str]:
     return list(dict.fromkeys(_WORD.findall("".join(lines[code.co_firstlineno - 1 : last]))))
 
 
+def _none(filename: str) -> list[str]:
+    """No lines, of a file that is not there. Raises OSError if it is but cannot be read now: the key would say too little."""
+    with contextlib.suppress(FileNotFoundError):
+        Path(filename).open("rb").close()
+    return []
+
+
 class _Reader:
     """Reads all that functions depend on, each thing once."""
 
@@ -78,7 +86,7 @@ class _Reader:
 
     def _module(self, function: NativeFunction) -> Iterator[str]:
         names = function.__wrapped__.__globals__
-        lines = linecache.getlines(function.filename, names)
+        lines = linecache.getlines(function.filename, names) or _none(function.filename)
         if self._is_new(names):
             yield "".join(lines)
         yield from self._names({word: names[word] for word in _words(function, lines) if word in names})

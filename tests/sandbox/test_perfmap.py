@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
@@ -50,6 +51,18 @@ def test_a_file_of_somebody_else_is_not_written(perf_map, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     perf_map.add(1, 2, "x")
     assert perf_map.path.read_text() == "theirs\n"
+
+
+def test_what_could_not_be_written_is_written_with_what_comes_next(perf_map, monkeypatch):
+    def no_descriptor(*_arguments):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as few:
+        few.setattr(os, "open", no_descriptor)
+        perf_map.add(1, 2, "lost?")
+    assert not perf_map.path.exists()
+    perf_map.add(3, 4, "later")
+    assert perf_map.path.read_text() == "1 2 lost?\n3 4 later\n"
 
 
 def test_opting_out(perf_map, monkeypatch):
