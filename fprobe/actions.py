@@ -8,6 +8,7 @@ attach("vfs_*", action=Stat())       hits, misses and time per function
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -42,8 +43,8 @@ class Action:
         return 0
 
 
-def _handler(name: str) -> Resolved:
-    return Resolved(runtime().image.address(name), plain=True, registers=Fields())
+def _handler(name: str, keep: Any = None) -> Resolved:
+    return Resolved(runtime().image.address(name), plain=True, registers=Fields(), keep=keep)
 
 
 class Count(Action):
@@ -63,39 +64,47 @@ class CallRecord(NamedTuple):
     thread: int
 
 
+class _Memory:
+    """An area for every task, and the ActionState that says where. Released when no probe and no action refers to it."""
+
+    def __init__(self, header: int, count: int, size: int, bits: int) -> None:
+        stride = (header + count * size + memory.PAGE - 1) & -memory.PAGE
+        self.native: Any = native.ActionState.ctypes()
+        self.native.base, self.native.stride = memory.reserve(stride * tasks.CAPACITY), stride
+        self.native.mask, self.native.shift = count - 1, 64 - bits
+        self.release = weakref.finalize(self, memory.release, self.native.base, stride * tasks.CAPACITY)
+        self.release.atexit = False
+
+
 class _Areas(Action):
-    """An action with an area of memory per task, reserved at the first registration."""
+    """An action with an area of memory per task, reserved at each registration. Its probe keeps it, too."""
 
     entry_data_size = 8
 
     def __init__(self) -> None:
         super().__init__()
-        self._native: Any = None
-        self._size = 0
+        self._memory: _Memory | None = None
 
     @property
     def state(self) -> int:
-        return ctypes.addressof(self._native) if self._native is not None else 0
+        return ctypes.addressof(self._memory.native) if self._memory else 0
 
-    def _reserve(self, header: int, count: int, size: int, bits: int) -> None:
-        self.close()
-        stride = (header + count * size + memory.PAGE - 1) & -memory.PAGE
-        self._size = stride * tasks.CAPACITY
-        self._native = native.ActionState.ctypes()
-        self._native.base, self._native.stride = memory.reserve(self._size), stride
-        self._native.mask, self._native.shift = count - 1, 64 - bits
+    def _reserve(self, names: tuple[str, str], header: int, count: int, size: int, bits: int) -> None:
+        """Memory, and the handlers with these names that use it."""
+        self._memory = _Memory(header, count, size, bits)
+        self.entry, self.exit = (_handler(name, self._memory) for name in names)
 
     def _areas(self) -> Iterator[tuple[int, Any]]:
         """Address of the area and record of every task ever claimed."""
-        if self._native is not None:
+        if self._memory:
             for index, task in enumerate(runtime().tasks()):
-                yield self._native.base + index * self._native.stride, task
+                yield self._memory.native.base + index * self._memory.native.stride, task
 
     def close(self) -> None:
         """Give the memory back. The action must not be registered."""
-        if self._native is not None:
-            memory.release(self._native.base, self._size)
-            self._native = None
+        if self._memory:
+            self._memory.release()
+            self._memory = None
 
 
 class Record(_Areas):
@@ -112,8 +121,7 @@ class Record(_Areas):
         self.capacity = capacity
 
     def prepare(self, functions: int) -> None:
-        self.entry, self.exit = _handler("record_entry"), _handler("record_exit")
-        self._reserve(HEADER_SIZE, self.capacity, RECORD_SIZE, 0)
+        self._reserve(("record_entry", "record_exit"), HEADER_SIZE, self.capacity, RECORD_SIZE, 0)
 
     @property
     def written(self) -> int:
@@ -149,17 +157,19 @@ class FunctionStat:
 class Stat(_Areas):
     """Count and time the calls of each function."""
 
+    _cells = 0
+
     def prepare(self, functions: int) -> None:
-        self.entry, self.exit = _handler("stat_entry"), _handler("stat_exit")
         bits = max(4, (2 * functions - 1).bit_length())
-        self._reserve(0, 1 << bits, CELL_SIZE, bits)
+        self._cells = 1 << bits
+        self._reserve(("stat_entry", "stat_exit"), 0, self._cells, CELL_SIZE, bits)
 
     def functions(self) -> dict[int, FunctionStat]:
         """Entry address -> what is known of the function, over all threads. Functions without a hit are left out."""
         found: dict[int, FunctionStat] = {}
         scale = 1 / ticks_per_ns()
         for area, _task in self._areas():
-            for cell in (_CELL * (self._native.mask + 1)).from_address(area):
+            for cell in (_CELL * self._cells).from_address(area):
                 if cell.ip:
                     stat = found.setdefault(cell.ip, FunctionStat(cell.ip, 0, 0, 0.0))
                     stat.hits += cell.hits

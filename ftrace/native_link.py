@@ -9,7 +9,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 from ftrace import floats
 from ftrace.hit import guarded_read
@@ -110,21 +109,26 @@ def probe_read_faults() -> int:
 
 
 class Once(Generic[Made]):
-    """What is made of handlers, once for each role, and kept while the handler is there."""
+    """What is made of handlers, once for each role, and kept by the handler.
 
-    def __init__(self) -> None:
-        self._made: WeakKeyDictionary[Any, dict[Any, Made]] = WeakKeyDictionary()
+    A weak-keyed table would keep all of it for good: the image refers to its maps, a map to the module that it was
+    made in, and the module to the handler.
+    """
 
-    def get(self, handler: Any, role: Any, make: Callable[[], Made]) -> Made:
-        """What was made of `handler` for `role`, else what `make()` returns. That must not refer to the handler."""
-        roles = self._made.setdefault(handler, {})
+    def get(self, handler: NativeFunction, role: Any, make: Callable[[], Made]) -> Made:
+        """What was made of `handler` for `role`, else what `make()` returns."""
+        roles = self._of(handler)
         if role not in roles:
             roles[role] = make()
         return roles[role]
 
-    def all(self, handler: Any) -> list[Made]:
+    def all(self, handler: NativeFunction) -> list[Made]:
         """What there is of `handler`."""
-        return list(self._made.get(handler, {}).values())
+        return list(self._of(handler).values())
+
+    def _of(self, handler: NativeFunction) -> dict[Any, Made]:
+        roles: dict[Any, Made] = handler.made.setdefault(self, {})
+        return roles
 
 
 _names: Counter[str] = Counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 import weakref
 from collections import deque
@@ -44,30 +45,40 @@ class Room:
 
     def take(self, size: int) -> int:
         """The offset in a task of `size` bytes that no other variable has, zero in all tasks. Raises MemoryError."""
+        if not self._fits(size):
+            gc.collect()  # variables that only refer to each other, as those of a dropped module and its handlers
         with self._lock:
-            while self._given_back:
-                del self._taken[self._given_back.popleft()]
+            self._take_back()
             start = self._gap(size)
+            if start + size > tasks.VARIABLE_ROOM:
+                left = tasks.VARIABLE_ROOM - sum(self._taken.values())
+                raise MemoryError(f"a per-task variable of {size} bytes does not fit: {left} of a task's room are left")
             self._taken[start] = size
             if start < self._touched:
                 _clear(tasks.VARIABLES + start, size)
             self._touched = max(self._touched, start + size)
         return tasks.VARIABLES + start
 
+    def _fits(self, size: int) -> bool:
+        with self._lock:
+            self._take_back()
+            return self._gap(size) + size <= tasks.VARIABLE_ROOM
+
+    def _take_back(self) -> None:
+        while self._given_back:
+            del self._taken[self._given_back.popleft()]
+
     def give_back(self, offset: int) -> None:
         """Nobody uses what is at `offset` any more."""
         self._given_back.append(offset - tasks.VARIABLES)
 
     def _gap(self, size: int) -> int:
-        """The start of the first stretch of `size` free bytes."""
+        """The start of the first stretch of `size` free bytes; the last one reaches beyond the room."""
         end = 0
         for start, length in sorted(self._taken.items()):
             if start - end >= size:
                 return end
             end = start + length
-        if end + size > tasks.VARIABLE_ROOM:
-            left = tasks.VARIABLE_ROOM - sum(self._taken.values())
-            raise MemoryError(f"a per-task variable of {size} bytes does not fit: {left} of a task's room are left")
         return end
 
 

@@ -61,6 +61,8 @@ class NativeFunction(Callee):
         self.__name__ = function.__name__
         self.options = options
         self._names = names
+        self.made: dict[Any, Any] = {}
+        """What users of the function have made of it, which is to live as long: each has a key of its own."""
 
     def __repr__(self) -> str:
         return f"<native function {self.name}>"
