@@ -7,9 +7,7 @@ more than it must: any edit of such a file makes a new one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import linecache
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +21,7 @@ from .containers import Container
 from .declarations import Const, Extern, GlobalVariable
 from .function import NativeFunction
 from .structs import Struct
+from .text import traits
 from .types import Array, Function, Pointer, Type
 from .unit import Unit
 
@@ -51,18 +50,11 @@ def _compiler() -> str:
     return digest.hexdigest()
 
 
-def _words(function: NativeFunction, lines: list[str]) -> list[str]:
+def _words(function: NativeFunction, lines: tuple[str, ...]) -> list[str]:
     """The identifiers in the source of *function*, in order, as far as its code reaches."""
     code = function.__wrapped__.__code__
     last = max(line for *_, line in code.co_lines() if line is not None)
     return list(dict.fromkeys(_WORD.findall("".join(lines[code.co_firstlineno - 1 : last]))))
-
-
-def _none(filename: str) -> list[str]:
-    """No lines, of a file that is not there. Raises OSError if it is but cannot be read now: the key would say too little."""
-    with contextlib.suppress(FileNotFoundError):
-        Path(filename).open("rb").close()
-    return []
 
 
 class _Reader:
@@ -77,8 +69,8 @@ class _Reader:
         while self._waiting:
             function = self._waiting.pop()
             if self._is_new(function):
-                line = function.__wrapped__.__code__.co_firstlineno
-                yield f"{function.name} {function.options} {function.filename}:{line}"
+                yield f"{function.name} {function.options} {function.filename}"
+                yield repr(traits(function.__wrapped__.__code__))
                 yield from self._module(function)
                 yield from self._names(function.namespace.locals)
                 for type_ in function.implied:
@@ -86,8 +78,8 @@ class _Reader:
 
     def _module(self, function: NativeFunction) -> Iterator[str]:
         names = function.__wrapped__.__globals__
-        lines = linecache.getlines(function.filename, names) or _none(function.filename)
-        if self._is_new(names):
+        lines = function.text.lines
+        if self._is_new(lines):
             yield "".join(lines)
         yield from self._names({word: names[word] for word in _words(function, lines) if word in names})
 

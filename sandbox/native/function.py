@@ -12,6 +12,7 @@ from sandbox.cached import cached_property
 from .annotations import Namespace
 from .declarations import Callee
 from .errors import NativeError
+from .text import SourceText
 from .types import Function, Type
 
 # The front end is imported where something is checked: a process that finds its objects in the cache never needs it.
@@ -61,6 +62,8 @@ class NativeFunction(Callee):
         self.__name__ = function.__name__
         self.options = options
         self._names = names
+        self.text = SourceText(function)
+        """The file that it was written in."""
         self.made: dict[Any, Any] = {}
         """What users of the function have made of it, which is to live as long: each has a key of its own."""
 
@@ -142,7 +145,7 @@ class NativeFunction(Callee):
     def _source(self) -> tuple[Origin, ast.FunctionDef]:
         from . import source
 
-        return source.find(self.__wrapped__)
+        return source.find(self.__wrapped__, self.text.lines)
 
     @cached_property
     def _model(self) -> Callable[..., Any]:
@@ -220,7 +223,7 @@ def check_now(function: NativeFunction) -> bool:
     try:
         function.check()
     except NativeError as error:
-        if not source.binds(function.__wrapped__, error.unknown):
+        if not error.unknown or error.unknown not in source.bound_names(function.text.lines):
             raise
         return False
     return True

@@ -53,6 +53,7 @@ class HandlerFunction(NativeFunction):
             return self
         if result not in self._variants:
             made = type(self)(self.__wrapped__, self.options, self._names, self._parameters, result)
+            made.text = self.text
             self._variants[result] = made
         return self._variants[result]
 

@@ -1,33 +1,54 @@
 """The syntax tree of a Python function, with the line and column numbers of its file."""
 
 from __future__ import annotations
+import __future__
 
 import ast
-import linecache
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TypeGuard
 
 from .errors import NativeError, Origin
+from .text import changed, traits
 
 MAX_ENDS = 200
 """How many lines are looked at as the end of a function."""
+_FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
-def find(function: FunctionType) -> tuple[Origin, ast.FunctionDef]:
-    """The source of *function*. Raises NativeError when there is none (for instance from `exec`)."""
-    code, lines = function.__code__, _lines(function)
+def find(function: FunctionType, lines: tuple[str, ...]) -> tuple[Origin, ast.FunctionDef]:
+    """The source of *function* in its file's *lines*.
+
+    Raises NativeError when there is none (for instance from `exec`), or when it is not what the function was compiled from.
+    """
+    code = function.__code__
     node = _definition(lines, code.co_firstlineno, function.__name__)
-    if node is None:
+    if node is None and not lines:
         message = f"the source of {function.__name__} cannot be found; native functions are compiled from it"
         raise NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
+    if node is None or traits(_code_of(node, code)) != traits(code):
+        raise changed(function, "was loaded from it")
     return _origin(code.co_filename, lines), node
 
 
-def _lines(function: FunctionType) -> tuple[str, ...]:
-    return tuple(linecache.getlines(function.__code__.co_filename, function.__globals__))
+def _code_of(node: ast.FunctionDef, like: CodeType) -> CodeType:
+    """What Python makes of a definition where the names in `like.co_freevars` are variables of an enclosing function."""
+    tree = ast.parse(f"def around({', '.join(like.co_freevars)}): pass")
+    if like.co_freevars:
+        tree.body[0].body = [node]  # type: ignore[attr-defined]  # it is the function
+    else:
+        tree.body = [node]
+    compiled = compile(tree, like.co_filename, "exec", like.co_flags & _FUTURES, dont_inherit=True)
+    return next(value for value in _nested(compiled) if value.co_name == node.name)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield value
+            yield from _nested(value)
 
 
 @lru_cache(maxsize=64)
@@ -87,15 +108,11 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
             waiting += children
 
 
-def binds(function: FunctionType, name: str) -> bool:
-    """Whether the file of *function* binds *name* anywhere, so that it may yet come to exist."""
-    return bool(name) and name in _bound_names(function.__code__.co_filename, _lines(function))
-
-
 @lru_cache(maxsize=64)
-def _bound_names(filename: str, lines: tuple[str, ...]) -> frozenset[str]:
+def bound_names(lines: tuple[str, ...]) -> frozenset[str]:
+    """The names that a file with these *lines* binds anywhere, so that they may yet come to exist."""
     names = set()
-    for node in ast.walk(ast.parse("".join(lines), filename)):
+    for node in ast.walk(ast.parse("".join(lines))):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.alias):

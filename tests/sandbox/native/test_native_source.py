@@ -61,10 +61,14 @@ def functions() -> dict[str, Any]:
     return {function.__name__: function for function in found}
 
 
+def lines() -> tuple[str, ...]:
+    return tuple(linecache.getlines("<odd source>"))
+
+
 @pytest.mark.parametrize("name", ["first", "second", "third", "outer", "inner", "last"])
 def test_one_function_is_found_with_its_positions(name: str) -> None:
     function = functions()[name]
-    origin, node = source.find(function)
+    origin, node = source.find(function, lines())
     whole = next(n for n in ast.walk(ast.parse(FILE)) if isinstance(n, ast.FunctionDef) and n.name == name)
     assert ast.dump(node, include_attributes=True) == ast.dump(whole, include_attributes=True)
     assert origin.text(node.lineno).lstrip().startswith("def ")
@@ -74,11 +78,11 @@ def test_a_source_that_has_changed_is_not_taken_for_another() -> None:
     function = functions()["first"]
     changed = ["\n", "\n", *FILE.splitlines(keepends=True)]
     linecache.cache["<odd source>"] = (len(FILE), None, changed, "<odd source>")
-    with pytest.raises(NativeError, match="the source of first cannot be found"):
-        source.find(function)
+    with pytest.raises(NativeError, match="<odd source> has changed since first was loaded from it"):
+        source.find(function, lines())
     linecache.cache["<odd source>"] = (1, None, ["x = 1\n"], "<odd source>")
-    with pytest.raises(NativeError, match="the source of last cannot be found"):
-        source.find(functions_without_cache("last"))
+    with pytest.raises(NativeError, match="<odd source> has changed since last was loaded from it"):
+        source.find(functions_without_cache("last"), lines())
 
 
 def functions_without_cache(name: str) -> Any:
