@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from isolation import run_source
 
 from ftrace.filters.glob import Match, index_of, parse
 
@@ -126,6 +129,32 @@ def test_ft33_agrees_with_a_plain_matcher_on_all_short_patterns(first):
             for tail in NAMES:
                 name = "n" + tail
                 assert pattern.matches(name) == reference(text, name), (text, name)
+
+
+@pytest.mark.parametrize("stars", range(2, 7))
+def test_ft33_agrees_with_a_plain_matcher_on_patterns_of_many_stars(stars):
+    random = Random(stars)
+    for _ in range(1500):
+        pieces = ["".join(random.choices(["a", "b", "?", "[ab]", "[!a]", ""], k=3)) for _ in range(stars + 1)]
+        text = "*".join(pieces)
+        name = "".join(random.choices("ab", k=random.randrange(14)))
+        if parse(text).kind is Match.GLOB:
+            assert parse(text).matches(name) == reference(text, name), (text, name)
+
+
+MANY_STARS = """
+from ftrace.filters.glob import parse
+names = ["a" * length for length in range(1, 400)]
+for pattern in ("*a" * 8 + "*b", "*a" * 60 + "*b", "?" + "*a?" * 40 + "*b", "*[a-c]" * 30 + "*\\\\b", "a*" * 50 + "b*c"):
+    assert not parse(pattern).select(names), pattern
+    assert parse(pattern.replace("b", "a").replace("c", "a")).matches("a" * 399), pattern
+print("done")
+"""
+
+
+def test_ft33_many_stars_do_not_backtrack_without_end():
+    done = run_source(MANY_STARS, timeout=60)
+    assert done.stdout == "done\n", done.stderr
 
 
 @pytest.mark.parametrize(
