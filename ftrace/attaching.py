@@ -8,11 +8,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from sandbox.process_bound import ProcessBound
+
 This = TypeVar("This", bound="Attaching")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-class Attaching(abc.ABC):
+class Attaching(ProcessBound, abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
 
     @abc.abstractmethod

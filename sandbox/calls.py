@@ -10,6 +10,7 @@ from typing import Any
 
 from sandbox import faults, layout
 from sandbox.cached import cached_property
+from sandbox.process_bound import ProcessBound
 from sandbox.signatures import Array, Floating, Integer, Pointer, Record, Signature, Type, Unsupported, Void
 from sandbox.words import parse_word
 
@@ -48,7 +49,7 @@ class Gate:
         self.running.remove(name)
 
 
-class Function:
+class Function(ProcessBound):
     """A function of a loaded module, called like a Python function.
 
     Integers are checked for range. A pointer is an int, None, bytes, a str (its UTF-8, NUL-terminated), a writable
@@ -71,6 +72,12 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<Function {self.signature} at {self.address:#x}>"
+
+    def __copy__(self) -> Function:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> Function:
+        return self
 
     def __call__(self, *arguments: Any) -> Any:
         self._check_count(len(arguments), arguments)

@@ -18,6 +18,7 @@ from sandbox.calls import Function, Gate
 from sandbox.image import Image
 from sandbox.memory import TextMapping
 from sandbox.perfmap import perf_map
+from sandbox.process_bound import ProcessBound
 from sandbox.signatures import Signature
 from sandbox.symbols import Symbol, symbol_table
 
@@ -58,7 +59,7 @@ _modules: dict[str, Module] = {}
 _notifiers: list[Notifier] = []
 
 
-class Module:
+class Module(ProcessBound):
     """A loaded program. Made by `sandbox.load` and `sandbox.adopt`."""
 
     def __init__(self, name: str, image: Image, interface: Interface) -> None:

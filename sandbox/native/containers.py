@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from sandbox.process_bound import ProcessBound
+
 from .annotations import Namespace
 from .declarations import GlobalVariable
 from .structs import Struct
@@ -36,7 +38,7 @@ class Operation:
     place: Type | None = None
 
 
-class Container:
+class Container(ProcessBound):
     """Base of everything that native functions use as `name[key]`, `name.method(...)` or `name.field`.
 
     `operations`: name -> Operation; "[]" is the subscript and "." what the bare name stands for. `is_shared` says that
