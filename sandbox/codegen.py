@@ -1,15 +1,8 @@
-"""LLVM at work: parsing, passes, and machine code; in this process, or in one of its own.
-
-On some mistakes in a program (inline assembly that does not assemble, a type that the machine does not have) LLVM ends
-the process. What may make them is therefore compiled apart.
-"""
+"""LLVM at work: parsing, passes, and machine code."""
 
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -112,21 +105,3 @@ def _add_clean_up(passes: ModulePassManager) -> None:
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
-
-
-def emit_apart(text: str, opt: int, origin: str) -> bytes:
-    """`emit` in a process of its own. Raises ProgramError with what LLVM said if it gave up."""
-    command = [sys.executable, "-c", "from sandbox import codegen; codegen.main()", str(opt)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    given = text.encode("utf-8", "surrogateescape")
-    done = subprocess.run(command, input=given, capture_output=True, env=environment, check=False)
-    if done.returncode:
-        said = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if "error:" in line.lower()]
-        raise ProgramError(f"{origin}: LLVM cannot compile it: {'; '.join(said) or f'status {done.returncode}'}")
-    return done.stdout
-
-
-def main() -> None:
-    """The other side of `emit_apart`: IR on the standard input, the object on the standard output."""
-    text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    sys.stdout.buffer.write(emit(text, int(sys.argv[1])))

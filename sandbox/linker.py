@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from sandbox import elf
+from sandbox import elf, memory
 from sandbox.codegen import TRIPLE, initialize_llvm, target_machine
 from sandbox.image import Image, drop_aliases, owners, remap
 from sandbox.objectfile import LoadableObject
@@ -16,6 +16,10 @@ from sandbox.symbols import Symbol, sorted_symbols
 
 if TYPE_CHECKING:
     from llvmlite.binding import ExecutionEngine
+
+
+MAX_SIZE = (1 << 31) - (1 << 24)
+"""Bytes that the sections of a program may take together: each has to reach all others, and the linker's stubs."""
 
 
 class LinkError(ValueError):
@@ -27,6 +31,7 @@ def link(obj: LoadableObject, name: str) -> Image:
     # Only once there is an engine does LLVM look for symbols in the process.
     engine = _engine()
     _check_undefined(obj, name)
+    _check_size(obj, name)
     _add(engine, obj.data)
     return image_of(obj, name, engine, engine.close)
 
@@ -38,6 +43,33 @@ def _check_undefined(obj: LoadableObject, name: str) -> None:
     if missing:
         listed = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         raise LinkError(f"module {name!r} uses symbols that are nowhere in this process: {listed}")
+
+
+def try_to_link(obj: LoadableObject, name: str) -> None:
+    """Link `obj` for nobody to use, with any address for what it does not define. LLVM may end this process.
+
+    Raises LinkError if there is no memory for it.
+    """
+    from llvmlite import binding
+
+    engine = _engine()
+    anywhere = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
+    for symbol in obj.undefined:
+        if not binding.address_of_symbol(symbol):
+            binding.add_symbol(symbol, anywhere)
+    _check_size(obj, name)
+    _add(engine, obj.data)
+
+
+def _check_size(obj: LoadableObject, name: str) -> None:
+    """Raise LinkError if the sections do not fit the code model, or this process: there LLVM would end it."""
+    size = sum(length for _, length in obj.sections.values())
+    largest = max(obj.sections.values(), key=lambda section: section[1], default=("", 0))
+    what = f"{name}: its code and variables take {size} bytes, {largest[1]} of them in {largest[0]!r}"
+    if size > MAX_SIZE:
+        raise LinkError(f"{what}; the small code model has room for {MAX_SIZE}")
+    if not memory.is_available(size):
+        raise LinkError(f"{what}; {memory.why_unavailable() or 'there is no such amount of memory'}")
 
 
 def _engine() -> ExecutionEngine:

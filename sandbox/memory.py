@@ -56,7 +56,8 @@ DENY = "FPROBE_DENY"
 def _check(result: int | None, what: str) -> int:
     if result is None or result == _MAP_FAILED:
         code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
+        limited = why_unavailable() if code == errno.ENOMEM else ""
+        raise OSError(code, f"{what}: {os.strerror(code)}{limited and f': {limited}'}")
     return result
 
 
@@ -410,6 +411,27 @@ def reserve(size: int, near: tuple[int, int] | None = None) -> int:
         address, _ = _place_near(near, size, place)
     _libc.madvise(address, size, _MADV_NOHUGEPAGE)
     return address
+
+
+def is_available(size: int) -> bool:
+    """Whether this process could have `size` bytes more of memory at this moment."""
+    if not size:
+        return True
+    try:
+        release(_mmap(None, size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS), size)
+    except OSError:
+        return False
+    return True
+
+
+def why_unavailable() -> str:
+    """That this process's address space is limited, and how; empty if it is not."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f"RLIMIT_AS (ulimit -v) is {limit} bytes for this process; raise it"
 
 
 def release(address: int, size: int) -> None:

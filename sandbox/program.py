@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox import cache, stubs
-from sandbox.codegen import ProgramError, emit, emit_apart, host, parse
+from sandbox import apart, cache, stubs
+from sandbox.codegen import ProgramError, emit, host, parse
 from sandbox.irtypes import declarations
 from sandbox.stubs import Flavour
 
@@ -74,17 +74,34 @@ def _key(source: str | bytes, options: Options) -> str:
     from llvmlite import binding
 
     versions = f"{stubs.SCHEME} {llvmlite.__version__} {binding.llvm_version_info}"
-    given = f"{options.flavour.value} {options.opt} {sorted(options.notrace)}"
+    given = f"{options.flavour.value} {options.opt} {sorted(options.notrace)} {options.apart}"
     return cache.key(type(source).__name__, source, given, versions, *host())
 
 
 def _compile(source: str | bytes, origin: str, options: Options) -> CompiledProgram:
     if isinstance(source, str):
         _refuse_nul(source, origin)
+    if options.apart or _ASSEMBLY.search(str(parse(source, origin))):
+        return _compile_apart(source, origin, options)
+    return compile_here(source, origin, options)
+
+
+def compile_here(source: str | bytes, origin: str, options: Options) -> CompiledProgram:
+    """Compile in this process. Raises ProgramError if LLVM does not accept it; on some mistakes LLVM ends the process."""
     text = stubs.with_stubs(str(parse(source, origin)), options.flavour, options.notrace)
-    apart = options.apart or bool(_ASSEMBLY.search(text))
-    code = emit_apart(text, options.opt, origin) if apart else emit(text, options.opt)
-    return CompiledProgram(code, declarations(text))
+    return CompiledProgram(emit(text, options.opt), declarations(text))
+
+
+def _compile_apart(source: str | bytes, origin: str, options: Options) -> CompiledProgram:
+    is_text = isinstance(source, str)
+    data = source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
+    given = {
+        "is_text": is_text,
+        "flavour": options.flavour.value,
+        "opt": options.opt,
+        "notrace": sorted(options.notrace),
+    }
+    return CompiledProgram.from_bytes(apart.run("sandbox.rehearsal.main", data, origin, **given))
 
 
 def _refuse_nul(source: str, origin: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import gc
+import re
 import threading
 import time
 
 import llvmlite.binding as llvm
 import pytest
+from isolation import run_source
 from llvmlite import ir
 
 import sandbox
@@ -369,6 +371,64 @@ def test_what_llvm_dies_of_is_reported(tmp_path):
     path.write_text("define <vscale x 4 x i32> @f(<vscale x 4 x i32> %a) { ret <vscale x 4 x i32> %a }")
     with pytest.raises(ProgramError, match=r"scalable.ll: LLVM cannot compile it: LLVM ERROR"):
         load(path)
+
+
+LEAF = "define i64 @leaf(i64 %x) { ret i64 %x }"
+UNLINKABLE = {
+    "a huge variable": (
+        f"@big = global [400000000000 x i8] zeroinitializer\n{LEAF}",
+        r"unlinkable.ll: its code and variables take 4000000000\d\d bytes, 400000000000 of them in '.bss'; "
+        r"the small code model has room for 2130706432",
+    ),
+    "a number that does not fit": (
+        f"@p = global i8 trunc (i64 ptrtoint (ptr @leaf to i64) to i8)\n{LEAF}",
+        r"unlinkable.ll: LLVM cannot compile it: (Assertion|the compiling process was ended by SIG)",
+    ),
+    "an unknown relocation": (
+        f'module asm ".quad leaf@SIZE"\n{LEAF}',
+        r"unlinkable.ll: LLVM cannot compile it: LLVM ERROR: Relocation type not implemented yet!",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNLINKABLE)
+def test_a_file_that_llvm_dies_of_when_it_links_is_reported(tmp_path, kind):
+    text, message = UNLINKABLE[kind]
+    path = tmp_path / "unlinkable.ll"
+    path.write_text(text)
+    done = run_source(LOAD_BADLY.format(path=str(path)))
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert re.search(message, done.stdout), done.stdout
+    again = run_source(LOAD_BADLY.format(path=str(path)))
+    assert again.stdout == done.stdout, "and when it is in the cache"
+
+
+LOAD_BADLY = """
+from pathlib import Path
+import sandbox
+try:
+    sandbox.load(Path({path!r}))
+except ValueError as error:
+    print(error)
+    assert sandbox.load("define i64 @leaf(i64 %x) {{ ret i64 %x }}")["leaf"](4) == 4
+"""
+LIMITED = """
+import resource
+from pathlib import Path
+import sandbox
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    sandbox.load(Path({path!r}))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_too_little_address_space_names_the_limit(tmp_path):
+    path = tmp_path / "large.ll"
+    path.write_text(f"@big = global [1500000000 x i8] zeroinitializer\n{LEAF}")
+    done = run_source(LIMITED.format(path=str(path)))
+    assert "RLIMIT_AS (ulimit -v) is 1073741824 bytes for this process; raise it" in done.stdout, done.stderr
 
 
 def test_thread_local_variables_are_named_with_the_file(tmp_path):

@@ -1,0 +1,35 @@
+"""The child's side of `apart.run`: a program is compiled, and linked once for trial."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from sandbox.apart import REFUSED
+from sandbox.linker import try_to_link
+from sandbox.objectfile import prepare
+from sandbox.program import CompiledProgram, Options, compile_here
+from sandbox.stubs import Flavour
+
+
+def main() -> None:
+    """The source is read from standard input, the compiled program written to standard output."""
+    given = json.loads(sys.argv[1])
+    data = sys.stdin.buffer.read()
+    try:
+        made = _compile(data, **given)
+    except ValueError as error:
+        sys.stderr.buffer.write(str(error).encode("utf-8", "surrogateescape"))
+        sys.exit(REFUSED)
+    sys.stdout.buffer.write(made.to_bytes())
+
+
+def _compile(data: bytes, origin: str, is_text: bool, flavour: str, opt: int, notrace: list[str]) -> CompiledProgram:
+    source = data.decode("utf-8", "surrogateescape") if is_text else data
+    made = compile_here(source, origin, Options(Flavour.of(flavour), opt, notrace))
+    try:
+        obj = prepare(made.object)
+    except ValueError:
+        return made  # who loads it says what is wrong with its stubs
+    try_to_link(obj, origin)
+    return made
