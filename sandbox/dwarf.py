@@ -49,6 +49,10 @@ class DwarfInterface:
         die = self._functions.get(name)
         return _signature(name, die) if die is not None else None
 
+    def definition(self, name: str) -> DIE | None:
+        """The debug information entry that defines the function whose symbol is `name`; None if there is none."""
+        return self._functions.get(name)
+
     def functions_with(self, attribute: str) -> frozenset[str]:
         """Empty: debug information does not keep the attributes of functions."""
         return frozenset()

@@ -101,6 +101,11 @@ class Module(ProcessBound):
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
+    @property
+    def interface(self) -> Interface:
+        """Signatures and attributes of the functions, as the source gives them."""
+        return self._interface
+
     def symbol(self, name: str) -> Symbol:
         """The symbol of function `name`. Raises LookupError naming it, and what comes near, if there is none."""
         if self.state is ModuleState.GONE:

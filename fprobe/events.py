@@ -1,0 +1,224 @@
+"""Fprobe events: the lines f of dynamic_events, and t, which are listed and never fire.
+
+    f[:[GRP/][EVENT]] SYM|GLOB [FETCHARGS]                     at functions' entries
+    f[MAXACTIVE][:[GRP/][EVENT]] SYM|GLOB%return [FETCHARGS]   at their returns; also without %return if an argument is $retval
+    t[:[GRP/][EVENT]] TRACEPOINT [FETCHARGS]                   there are no tracepoints in user space
+
+As kernel/trace/trace_fprobe.c of Linux 6.12.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from fprobe.native_decorator import native
+from fprobe.registration import (
+    FPROBE_FL_DISABLED,
+    disable_fprobe,
+    enable_fprobe,
+    fprobe,
+    register_fprobe,
+    unregister_fprobe,
+)
+from ftrace.events.dynevent import NotThisType, dyn_event_register
+from ftrace.events.handlers import Handlers
+from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
+from ftrace.probe_args.errors import ErrorCode, error
+from ftrace.probe_args.fetch import Argument
+from ftrace.probe_args.scope import Scope
+from sandbox.btf import prototype
+
+GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"
+"""The groups of events that name none."""
+_PLACE = 1
+_WORD = 8
+_RETVAL = re.compile(r"\$retval(?![A-Za-z0-9_])")
+_TRACEPOINT = re.compile(r"[A-Za-z0-9_]*")
+
+
+class FprobeEventProbe(Probe):
+    """What a line f defines."""
+
+    kind = "f"
+
+    def __init__(
+        self,
+        names: tuple[str, str],
+        symbol: str,
+        scope: Scope,
+        arguments: Sequence[Argument],
+        *,
+        is_return: bool,
+        maxactive: int,
+    ) -> None:
+        self.is_return = is_return
+        super().__init__(fprobe_lines, *names, scope, arguments)
+        self.symbol = symbol
+        self.maxactive = maxactive
+        self.fp: fprobe | None = None
+
+    @property
+    def place(self) -> str:
+        """The function or glob, with `%return` at returns."""
+        return f"{self.symbol}%return" if self.is_return else self.symbol
+
+    @property
+    def head(self) -> str:
+        """`f`, with maxactive if it was given."""
+        return f"f{self.maxactive or ''}"
+
+    @property
+    def identity(self) -> object:
+        """The function or glob."""
+        return self.symbol
+
+    @property
+    def misses(self) -> int:
+        """Hits at which its handler could not run."""
+        return self.fp.nmissed if self.fp is not None else 0
+
+    def register(self) -> None:
+        """Register it on every function that matches, disabled. Raises OSError."""
+        self.check_symbols()
+        handlers = self.handlers
+        if self.is_return:
+            size = _WORD * len(self.scope.saved)
+            fp = fprobe(handlers.entry, handlers.hit, flags=FPROBE_FL_DISABLED, entry_data_size=size)
+        else:
+            fp = fprobe(handlers.hit, flags=FPROBE_FL_DISABLED)
+        register_fprobe(fp, self.symbol)
+        self.fp = fp
+
+    def unregister(self) -> None:
+        """Unregister it."""
+        if self.fp is not None:
+            unregister_fprobe(self.fp)
+        self.fp = None
+
+    def arm(self) -> None:
+        """Enable it."""
+        enable_fprobe(self.fp)
+
+    def disarm(self) -> None:
+        """Disable it."""
+        disable_fprobe(self.fp)
+
+    def counting_handlers(self) -> Handlers:
+        """A native one that does nothing: an fprobe counts its hits itself."""
+        return Handlers(_nothing, lambda: self.fp.hits if self.fp is not None else 0)
+
+
+@native
+def _nothing(fp, entry_ip, ret_ip, regs, entry_data):  # type: ignore[no-untyped-def]
+    pass
+
+
+class TracepointProbe(Probe):
+    """What a line t defines: it is listed, and never fires."""
+
+    kind = "t"
+    is_return = False
+
+    def __init__(self, names: tuple[str, str], tracepoint: str, scope: Scope, arguments: Sequence[Argument]) -> None:
+        super().__init__(fprobe_lines, *names, scope, arguments)
+        self.tracepoint = tracepoint
+
+    @property
+    def place(self) -> str:
+        """The tracepoint."""
+        return self.tracepoint
+
+    @property
+    def head(self) -> str:
+        """`t`."""
+        return "t"
+
+    @property
+    def identity(self) -> object:
+        """The tracepoint."""
+        return self.tracepoint
+
+    @property
+    def misses(self) -> int:
+        """None."""
+        return 0
+
+    def register(self) -> None:
+        """Wait for a tracepoint that never comes. Raises OSError for an unknown `@SYMBOL`."""
+        self.check_symbols()
+
+    def unregister(self) -> None:
+        """Nothing is registered."""
+
+    def arm(self) -> None:
+        """Nothing can hit it."""
+
+    def disarm(self) -> None:
+        """Nothing can hit it."""
+
+    def counting_handlers(self) -> Handlers:
+        """None runs."""
+        return Handlers(None, lambda: 0)
+
+
+class FprobeLines(ProbeLineType):
+    """The lines f and t."""
+
+    subsystem = "trace_fprobe"
+
+    def define(self, words: list[str]) -> None:
+        """Define an fprobe event. Raises NotThisType, OSError."""
+        letter = words[0][0]
+        if letter not in "ft" or len(words) < 2:
+            raise NotThisType
+        if letter == "f":
+            self._define_fprobe(words)
+        else:
+            self._define_tracepoint(words)
+
+    def _define_fprobe(self, words: list[str]) -> None:
+        symbol, percent, suffix = words[_PLACE].partition("%")
+        if percent and suffix != "return":
+            raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE)
+        is_return = bool(percent) or any(_RETVAL.search(word) for word in words[2:])
+        maxactive = maxactive_of(words[0])
+        if maxactive and not is_return:
+            raise error(ErrorCode.BAD_MAXACT_TYPE, 1)
+        names = event_name(words[0], GROUP, lambda: f"{symbol}__{'exit' if is_return else 'entry'}")
+        scope = Scope(not is_return, is_return, has_registers=False, find_prototype=lambda: prototype(symbol))
+        arguments = arguments_of(words, scope)
+        add_probe(FprobeEventProbe(names, symbol, scope, arguments, is_return=is_return, maxactive=maxactive))
+
+    def _define_tracepoint(self, words: list[str]) -> None:
+        tracepoint = words[_PLACE]
+        _check_tracepoint(words)
+        if maxactive_of(words[0]):
+            raise error(ErrorCode.BAD_MAXACT_TYPE, 1)
+        generated = f"_{tracepoint}" if tracepoint[0].isdigit() else tracepoint
+        names = event_name(words[0], TRACEPOINT_GROUP, lambda: generated)
+        scope = Scope(at_entry=True, has_registers=False)
+        add_probe(TracepointProbe(names, tracepoint, scope, arguments_of(words, scope)))
+
+
+def _check_tracepoint(words: Sequence[str]) -> None:
+    tracepoint = words[_PLACE]
+    if "%" in tracepoint:
+        raise error(ErrorCode.BAD_ADDR_SUFFIX, tracepoint.index("%"), _PLACE)
+    good = _TRACEPOINT.match(tracepoint)
+    if good is not None and good.end() < len(tracepoint):
+        raise error(ErrorCode.BAD_TP_NAME, good.end(), _PLACE)
+    for index, word in enumerate(words[2:], 2):
+        if found := _RETVAL.search(word):
+            raise error(ErrorCode.RETVAL_ON_PROBE, found.start(), index)
+
+
+fprobe_lines = FprobeLines()
+"""The type of lines that dynamic_events hands to fprobe."""
+
+
+@cache
+def register_fprobe_events() -> None:
+    """Have dynamic_events take the lines f and t."""
+    dyn_event_register(fprobe_lines)

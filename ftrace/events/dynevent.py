@@ -1,0 +1,192 @@
+"""Dynamic events: lines of text that define and delete them, for every type of line that a package registers.
+
+As kernel/trace/trace_dynevent.c: `kprobes` and `fprobe` register the lines p, r, f and t; this module knows none of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from ftrace.events.registry import event_mutex
+
+_LINE_LIMIT = 4095
+"""Characters of a line without a newline; with it they may be as many."""
+
+
+_WORD = re.compile(r"[^ \t\n\v\f\r]+")
+
+
+def argv_split(line: str) -> list[str]:
+    """The words of a line, as argv_split() in the kernel's lib/argv_split.c."""
+    return _WORD.findall(line)
+
+
+class NotThisType(Exception):
+    """A line is not of the type whose parser was asked."""
+
+
+class LineType(ABC):
+    """A type of definition."""
+
+    @abstractmethod
+    def create(self, line: str) -> None:
+        """Create what `line` defines; an empty one defines nothing. Raises NotThisType, OSError."""
+
+
+class DynamicEvent(ABC):
+    """What one line has defined."""
+
+    line_type: LineType
+
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether it cannot be deleted now."""
+
+    @abstractmethod
+    def matches(self, group: str | None, event: str, words: Sequence[str]) -> bool:
+        """Whether a deletion of `[group/][event] [words]` means it; `event` may be empty."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Delete it. Raises OSError(EBUSY)."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The line that `dynamic_events` shows."""
+
+
+_types: list[LineType] = []
+_events: list[DynamicEvent] = []
+"""What is defined, in the order of creation."""
+_reset_hooks: list[Callable[[], None]] = []
+
+
+def dyn_event_register(line_type: LineType) -> None:
+    """Have `dynamic_events` try this type's parser too."""
+    if line_type not in _types:
+        _types.append(line_type)
+
+
+def dyn_event_add(event: DynamicEvent) -> None:
+    """Add what a line has defined to the list."""
+    _events.append(event)
+
+
+def dyn_event_remove(event: DynamicEvent) -> None:
+    """Take it off the list."""
+    _events.remove(event)
+
+
+def dynamic_events(line_type: LineType | None = None) -> list[DynamicEvent]:
+    """What is defined, in the order of creation; of one type, or of all."""
+    return [event for event in list(_events) if line_type is None or event.line_type is line_type]
+
+
+def on_removal(reset: Callable[[], None]) -> None:
+    """Have `reset` called after every deletion: ids are used again, so that buffers must not keep old records."""
+    _reset_hooks.append(reset)
+
+
+def show(line_type: LineType | None = None) -> str:
+    """What the file reads: a line for each event."""
+    return "".join(f"{event}\n" for event in dynamic_events(line_type))
+
+
+def create_dyn_event(line: str) -> None:
+    """Run a line of `dynamic_events`. Raises OSError."""
+    if line.startswith(("-", "!")):
+        dyn_event_release(line)
+        return
+    if not argv_split(line):
+        return
+    with event_mutex:
+        for line_type in _types:
+            try:
+                line_type.create(line)
+                return
+            except NotThisType:
+                continue
+    raise OSError(errno.EINVAL, f"{line!r} defines no event: it begins with none of the letters of a probe")
+
+
+def create_of_type(line: str, line_type: LineType) -> None:
+    """Run a line of a file that is about one type only. Raises OSError."""
+    if line.startswith("-"):
+        dyn_event_release(line, line_type)
+        return
+    with event_mutex:
+        try:
+            line_type.create(line)
+        except NotThisType:
+            raise OSError(errno.EINVAL, f"{line!r} defines no event of this file") from None
+
+
+def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
+    """Delete what `-:[GROUP/][EVENT] [PLACE [ARGUMENTS]]` means, `!anything:` likewise.
+
+    Raises OSError: EINVAL (no name), ENOENT (nothing matches), EBUSY (the first that is in use; those before are gone).
+    """
+    words = argv_split(line)
+    group, event = _deletion(words[0])
+    with event_mutex:
+        found = False
+        try:
+            for candidate in dynamic_events(line_type):
+                if candidate.matches(group, event, words[1:]):
+                    found = True
+                    candidate.free()
+        finally:
+            _reset()
+    if not found:
+        raise OSError(errno.ENOENT, f"there is no event that {line!r} means")
+
+
+def _deletion(word: str) -> tuple[str | None, str]:
+    """The group, None if it is not given, and the event of a deletion's first word."""
+    before, colon, name = word.partition(":")
+    if not colon or (word.startswith("-") and before != "-"):
+        raise OSError(errno.EINVAL, f"{word!r} deletes nothing; write -:EVENT, -:GROUP/EVENT or -:GROUP/")
+    group, slash, event = name.partition("/")
+    if not slash:
+        group, event = "", name
+    if not slash and not event:
+        raise OSError(errno.EINVAL, f"{word!r} names no event")
+    return (group if slash else None), event
+
+
+def release_all(line_type: LineType | None = None) -> None:
+    """Delete every event of a type, or of all. Raises OSError(EBUSY) if one is in use, and deletes none then."""
+    with event_mutex:
+        events = dynamic_events(line_type)
+        for event in events:
+            if event.is_busy:
+                raise OSError(errno.EBUSY, f"{event} is enabled or in use")
+        try:
+            for event in events:
+                event.free()
+        finally:
+            _reset()
+
+
+def _reset() -> None:
+    for reset in _reset_hooks:
+        reset()
+
+
+def run_commands(text: str, create: Callable[[str], None]) -> None:
+    """Run each line of a write, without its comment. Stops at the first that fails; those before stay in effect.
+
+    Raises OSError: what `create` raises; EINVAL for a line of more than 4095 characters.
+    """
+    start = 0
+    while start < len(text):
+        newline = text.find("\n", start, start + _LINE_LIMIT)
+        end = newline if newline >= 0 else start + _LINE_LIMIT
+        if newline < 0 and end < len(text):
+            raise OSError(errno.EINVAL, f"a line of more than {_LINE_LIMIT - 1} characters")
+        create(text[start:end].partition("#")[0])
+        start = end + 1

@@ -1,0 +1,310 @@
+"""Probe events: one event with one probe or several, each defined by a line.
+
+What kprobe and fprobe events have in common: rules for several probes of one event, registration, listing, deletion.
+"""
+
+from __future__ import annotations
+
+import errno
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+from ftrace.events import dynevent
+from ftrace.events.dynevent import DynamicEvent, LineType, argv_split
+from ftrace.events.error_log import error_log
+from ftrace.events.handlers import Handlers, make_handlers
+from ftrace.events.names import parse_event_name, sanitized
+from ftrace.events.registry import TraceEvent, event_registry
+from ftrace.kstrtox import kstrtoll, kstrtouint
+from ftrace.probe_args.arguments import parse_arguments
+from ftrace.probe_args.errors import ErrorCode, ProbeError, error
+from ftrace.probe_args.expansion import dentry_layout, expand, expand_dentries
+from ftrace.probe_args.fetch import Argument, SymbolAddress
+from ftrace.probe_args.layout import print_fmt, record_layout
+from ftrace.probe_args.scope import Scope
+from sandbox.symbols import symbol_table
+
+MAXACTIVE_LIMIT = 4096
+_PLACE = 1
+"""The index of the place among a definition's words."""
+
+
+class Probe(DynamicEvent):
+    """What one line `p`, `r`, `f` or `t` defines: a place, and the arguments that are recorded there.
+
+    `kind` distinguishes probes that cannot share an event.
+    """
+
+    kind: str
+    is_return: bool
+
+    def __init__(self, line_type: LineType, group: str, name: str, scope: Scope, arguments: Sequence[Argument]) -> None:
+        self.line_type = line_type
+        self.group = group
+        self.name = name
+        self.scope = scope
+        """What the arguments refer to; `scope.saved`: the parameters that are saved at entry."""
+        self.arguments = tuple(arguments)
+        self.layout = record_layout(arguments, self.is_return)
+        self.event: ProbeEvent
+        self._handlers: Handlers | None = None
+
+    # -- what a subclass knows ------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it is, as the listing shows it."""
+
+    @property
+    @abstractmethod
+    def head(self) -> str:
+        """The letter of its line, with maxactive."""
+
+    @property
+    @abstractmethod
+    def misses(self) -> int:
+        """Hits at which its handler could not run."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> object:
+        """Equal for probes that are at the same place."""
+
+    @abstractmethod
+    def register(self) -> None:
+        """Put it on its place, disarmed. Raises OSError."""
+
+    @abstractmethod
+    def unregister(self) -> None:
+        """Take it off."""
+
+    @abstractmethod
+    def arm(self) -> None:
+        """Have its handler called. Raises OSError."""
+
+    @abstractmethod
+    def disarm(self) -> None:
+        """Have it called no more."""
+
+    @abstractmethod
+    def counting_handlers(self) -> Handlers:
+        """Handlers that count hits and record nothing."""
+
+    # -- common ---------------------------------------------------------------------------------------------------
+
+    @property
+    def handlers(self) -> Handlers:
+        """Its handlers, made when they are first needed."""
+        if self._handlers is None:
+            self._handlers = make_handlers(self)
+        return self._handlers
+
+    @property
+    def hits(self) -> int:
+        """How often its handler has run."""
+        return self._handlers.hits() if self._handlers is not None else 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its event is enabled, or referred to."""
+        return self.event.is_busy
+
+    def __str__(self) -> str:
+        return " ".join([f"{self.head}:{self.group}/{self.name}", self.place, *map(str, self.arguments)])
+
+    def matches(self, group: str | None, event: str, words: Sequence[str]) -> bool:
+        """As trace_kprobe_match(): the place and the first arguments have to be those of the listing."""
+        if (event and event != self.name) or (group is not None and group != self.group):
+            return False
+        shown = [self.place, *map(str, self.arguments)]
+        return list(words) == shown[: len(words)]
+
+    def check_symbols(self) -> None:
+        """Raise OSError if an `@SYMBOL` is unknown (ENOENT), or its offset no number (EINVAL)."""
+        for argument in self.arguments:
+            if isinstance(argument.fetch.source, SymbolAddress):
+                address_of(argument.fetch.source)
+
+    def is_same(self, other: Probe) -> bool:
+        """Whether both record the same at the same place."""
+        bodies = [argument.body for argument in self.arguments]
+        return self.identity == other.identity and bodies == [argument.body for argument in other.arguments]
+
+    def free(self) -> None:
+        """Delete it, and its event if it is the last. Raises OSError(EBUSY) if that is enabled or in use."""
+        if len(self.event.probes) == 1:
+            if self.event.is_busy:
+                raise OSError(errno.EBUSY, f"{self} is enabled or in use")
+            event_registry.remove(self.event)
+        elif self.event.enabled:
+            self.disarm()
+        self.event.probes.remove(self)
+        self.unregister()
+        dynevent.dyn_event_remove(self)
+
+
+class ProbeEvent(TraceEvent):
+    """An event whose records come from probes."""
+
+    def __init__(self, first: Probe) -> None:
+        super().__init__(first.group, first.name, first.layout.fields, print_fmt(first.layout))
+        self.line_type = first.line_type
+        self.probes = [first]
+
+    def arm(self) -> None:
+        """Arm every probe."""
+        armed: list[Probe] = []
+        try:
+            for probe in self.probes:
+                probe.arm()
+                armed.append(probe)
+        except OSError:
+            for probe in armed:
+                probe.disarm()
+            raise
+
+    def disarm(self) -> None:
+        """Disarm every probe."""
+        for probe in self.probes:
+            probe.disarm()
+
+
+def address_of(source: SymbolAddress) -> int:
+    """The address that `SYMBOL[+|-OFFSET]` means now. Raises OSError: ENOENT, EINVAL."""
+    name, offset = split_symbol_offset(source.expression)
+    found = symbol_table.named(name)
+    if not found:
+        raise OSError(errno.ENOENT, f"no symbol {name!r}")
+    return found[0].address + offset
+
+
+def split_symbol_offset(text: str) -> tuple[str, int]:
+    """The symbol and the offset of `SYMBOL[+|-OFFSET]`. Raises OSError: EINVAL, ERANGE."""
+    at = next((index for index, letter in enumerate(text) if letter in "+-"), len(text))
+    return text[:at], kstrtoll(text[at:]) if at < len(text) else 0
+
+
+# -- definition ---------------------------------------------------------------------------------------------------
+
+
+class ProbeLineType(LineType):
+    """A type of line that defines a probe: split into words, refused with an entry in error_log."""
+
+    subsystem: str
+
+    def create(self, line: str) -> None:
+        """Define the probe of a line. Raises NotThisType, OSError."""
+        words = argv_split(line)
+        if not words:
+            return
+        try:
+            self.define(words)
+        except ProbeError as wrong:
+            # Words that were expanded are shown so: define() leaves them in `words`.
+            error_log.add_probe_error(self.subsystem, words, wrong)
+            raise
+
+    @abstractmethod
+    def define(self, words: list[str]) -> None:
+        """Define a probe; words that stand for others are replaced in place. Raises NotThisType, OSError."""
+
+
+def event_name(word: str, default_group: str, generated: Callable[[], str]) -> tuple[str, str]:
+    """Group and name that a definition's first word gives after its colon, or the generated ones. Raises ProbeError."""
+    head, colon, name = word.partition(":")
+    group, event = parse_event_name(name, len(head) + 1) if colon else (None, None)
+    return group or default_group, event or sanitized(generated())
+
+
+def maxactive_of(word: str) -> int:
+    """The number after a definition's letter, 0 if there is none. Raises ProbeError."""
+    number = word[1:].partition(":")[0]
+    if not number[:1].isascii() or not number[:1].isdigit():
+        return 0
+    try:
+        value = kstrtouint(number)
+    except OSError:
+        value = 0
+    if not value:
+        raise error(ErrorCode.BAD_MAXACT, 1)
+    if value > MAXACTIVE_LIMIT:
+        raise error(ErrorCode.MAXACT_TOO_BIG, 1)
+    return value
+
+
+def arguments_of(words: list[str], scope: Scope) -> list[Argument]:
+    """The arguments of a definition. `:%pd` is replaced in `words`, as error_log shows it. Raises OSError."""
+    given = words[_PLACE + 1 :]
+    expanded = expand(given, scope)
+    if len(expanded) > 128:
+        raise ProbeError(errno.E2BIG)
+    final = expand_dentries(expanded, dentry_layout)
+    if expanded == given:
+        words[_PLACE + 1 :] = final
+    return parse_arguments(final, scope)
+
+
+def add_probe(probe: Probe) -> None:
+    """Register a probe, as an event of its own or with the probes of the event that has its name. Raises OSError."""
+    found = event_registry.find(probe.group, probe.name)
+    if isinstance(found, ProbeEvent) and found.line_type is probe.line_type:
+        _append(probe, found)
+    else:
+        _add_event(probe)
+    dynevent.dyn_event_add(probe)
+
+
+def _add_event(probe: Probe) -> None:
+    event = ProbeEvent(probe)
+    try:
+        event_registry.add(event)
+    except OSError as taken:
+        raise error(ErrorCode.EVENT_EXIST, number=taken.errno or errno.EEXIST) from None
+    probe.event = event
+    try:
+        _register(probe)
+    except OSError:
+        event_registry.remove(event)
+        raise
+
+
+def _append(probe: Probe, event: ProbeEvent) -> None:
+    first = event.probes[0]
+    if (probe.kind, probe.is_return) != (first.kind, first.is_return):
+        raise error(ErrorCode.DIFF_PROBE_TYPE, number=errno.EEXIST)
+    differing = _first_difference(probe.arguments, first.arguments)
+    if differing is not None:
+        raise error(ErrorCode.DIFF_ARG_TYPE, 0, differing + _PLACE + 1, errno.EEXIST)
+    if any(probe.is_same(other) for other in event.probes):
+        raise error(ErrorCode.SAME_PROBE, number=errno.EEXIST)
+    probe.event = event
+    _register(probe)
+    if event.enabled:
+        try:
+            probe.arm()
+        except OSError:
+            probe.unregister()
+            raise
+    event.probes.append(probe)
+
+
+def _first_difference(one: Sequence[Argument], other: Sequence[Argument]) -> int | None:
+    """The index of the first argument that differs in name or type."""
+    if len(one) != len(other):
+        return min(len(one), len(other))
+    shapes = [[(argument.name, argument.type, argument.count) for argument in each] for each in (one, other)]
+    return next((index for index, pair in enumerate(zip(*shapes, strict=True)) if pair[0] != pair[1]), None)
+
+
+def _register(probe: Probe) -> None:
+    """Register it. Raises ProbeError with what error_log shows for the errno."""
+    try:
+        probe.check_symbols()
+        probe.register()
+    except OSError as failed:
+        codes = {errno.EILSEQ: ErrorCode.BAD_INSN_BNDRY, errno.ENOENT: ErrorCode.BAD_PROBE_ADDR}
+        number = failed.errno or errno.EINVAL
+        if number in (errno.ENOMEM, errno.EEXIST):
+            raise
+        raise error(codes.get(number, ErrorCode.FAIL_REG_PROBE), 0, _PLACE, number) from failed

@@ -1,0 +1,120 @@
+"""Every event of the process by system and name: ids, format, and whether it is enabled."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Sequence
+
+from ftrace.probe_args.layout import Field, format_text
+from sandbox import fork
+
+FIRST_DYNAMIC_ID = 20
+"""The lower ids are those of the kernel's built-in records."""
+
+event_mutex = fork.renew(threading.RLock())
+"""Held while events are created, removed, enabled or disabled."""
+
+
+class TraceEvent:
+    """An event: its name, its fields, and whether its hits are recorded.
+
+    `group` is the directory under events/ that it is in. A subclass arms and disarms what produces the event.
+    """
+
+    def __init__(self, group: str, name: str, fields: Sequence[Field], print_fmt: str) -> None:
+        self.group = group
+        self.name = name
+        self.fields = tuple(fields)
+        self.print_fmt = print_fmt
+        self.id = 0
+        """Set while the event is registered."""
+        self.enabled = False
+        self.removed = False
+        """Whether it has been unregistered: files of it that are still open answer ENODEV."""
+        self.references = 0
+        """What else keeps it: triggers of other events, for example."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it must not be removed: it is enabled, or something refers to it."""
+        return self.enabled or self.references > 0
+
+    def format(self) -> str:
+        """The text of its `format` file."""
+        return format_text(self.name, self.id, self.fields, self.print_fmt)
+
+    def set_enabled(self, on: bool) -> None:
+        """Start or stop recording it. Raises OSError if what produces it cannot be armed; it stays as it was then."""
+        with event_mutex:
+            if on != self.enabled:
+                self.arm() if on else self.disarm()
+                self.enabled = on
+
+    def arm(self) -> None:
+        """Have the event produced. Raises OSError, having undone what was done."""
+
+    def disarm(self) -> None:
+        """Have it produced no more."""
+
+
+class EventRegistry:
+    """The events, in the order of their creation."""
+
+    def __init__(self) -> None:
+        self._events: dict[tuple[str, str], TraceEvent] = {}
+
+    def add(self, event: TraceEvent) -> None:
+        """Register `event` under the lowest free id. Raises OSError(EEXIST) if its group has one of that name."""
+        with event_mutex:
+            key = (event.group, event.name)
+            if key in self._events:
+                raise OSError(errno.EEXIST, f"there is an event {event.group}/{event.name} already")
+            taken = {other.id for other in self._events.values()}
+            event.id = next(number for number in range(FIRST_DYNAMIC_ID, 1 << 16) if number not in taken)
+            event.removed = False
+            self._events[key] = event
+
+    def remove(self, event: TraceEvent) -> None:
+        """Unregister it."""
+        with event_mutex:
+            del self._events[event.group, event.name]
+            event.removed = True
+
+    def find(self, group: str, name: str) -> TraceEvent | None:
+        """The event `group`/`name`."""
+        return self._events.get((group, name))
+
+    def groups(self) -> list[str]:
+        """The groups that have events."""
+        return list(dict.fromkeys(group for group, _ in list(self._events)))
+
+    def events(self, group: str | None = None) -> list[TraceEvent]:
+        """The events of a group, or all, in the order of their creation."""
+        return [event for event in list(self._events.values()) if group is None or event.group == group]
+
+
+event_registry = EventRegistry()
+"""The events of this process."""
+
+
+def enable_state(events: Sequence[TraceEvent]) -> str:
+    """What an `enable` file of several events reads: 0, 1, X if they differ, ? if there is none."""
+    states = {event.enabled for event in events}
+    if not states:
+        return "?"
+    return "X" if len(states) > 1 else str(int(states.pop()))
+
+
+def set_all_enabled(events: Sequence[TraceEvent], on: bool) -> None:
+    """Enable or disable every one of them, and raise the first OSError afterwards. EINVAL if there is none."""
+    if not events:
+        raise OSError(errno.EINVAL, "there is no event to enable or disable")
+    first: OSError | None = None
+    for event in events:
+        try:
+            event.set_enabled(on)
+        except OSError as failed:
+            first = first or failed
+    if first is not None:
+        raise first

@@ -1,0 +1,194 @@
+"""The arguments of a probe event: names, `$arg*` and `%pd`, types, and the limits of a whole event."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftrace.kstrtox import kstrtouint
+from ftrace.probe_args.errors import ErrorCode, ProbeError, error
+from ftrace.probe_args.fetch import (
+    Argument,
+    Comm,
+    Dereference,
+    EntryArgument,
+    Fetch,
+    Immediate,
+    ImmediateString,
+    Register,
+    ReturnValue,
+    StackWord,
+    Store,
+)
+from ftrace.probe_args.grammar import FetchParser
+from ftrace.probe_args.scope import Scope
+from ftrace.probe_args.types import TYPES, Bitfield, FetchType, find_type, is_good_name, parse_bitfield
+
+MAX_ARGUMENTS = 128
+MAX_EVENT_SIZE = 3072
+"""Bytes of all fields of an event, without the text of strings."""
+_MAX_BODY = 63
+_MAX_NAME = 32
+_MAX_COUNT = 64
+_RESERVED = frozenset(
+    (
+        "common_type", "common_flags", "common_preempt_count", "common_pid", "common_tgid",
+        "__probe_ip", "__probe_ret_ip", "__probe_func",
+    )
+)  # fmt: skip
+FIRST_ARGUMENT = 2
+"""The index of the first argument among a definition's words."""
+
+
+def parse_arguments(words: Sequence[str], scope: Scope) -> list[Argument]:
+    """The arguments that `words`, already expanded, define. Raises ProbeError, for the word at fault."""
+    if len(words) > MAX_ARGUMENTS:
+        raise ProbeError(errno.E2BIG)
+    arguments: list[Argument] = []
+    for index, word in enumerate(words):
+        try:
+            arguments.append(_argument(word, arguments, scope))
+        except ProbeError as wrong:
+            raise wrong.at_word(index + FIRST_ARGUMENT) from None
+    return arguments
+
+
+def _argument(word: str, before: Sequence[Argument], scope: Scope) -> Argument:
+    name, equals, body = word.partition("=")
+    if equals:
+        if len(name) > _MAX_NAME:
+            raise error(ErrorCode.ARG_NAME_TOO_LONG)
+        if not name:
+            raise error(ErrorCode.NO_ARG_NAME)
+    else:
+        name, body = _generated_name(word, len(before)), word
+    if not is_good_name(name):
+        raise error(ErrorCode.BAD_ARG_NAME)
+    if name in _RESERVED or any(name == argument.name for argument in before):
+        raise error(ErrorCode.USED_ARG_NAME)
+    size = sum(argument.size for argument in before)
+    return _parse_body(name, body, len(word) - len(body), size, scope)
+
+
+def _generated_name(word: str, index: int) -> str:
+    """The name of an argument that has none: a parameter's own, else argN."""
+    name = word.partition(":")[0]
+    return name if is_good_name(name) else f"arg{index + 1}"
+
+
+def _parse_body(name: str, body: str, offset: int, size_before: int, scope: Scope) -> Argument:
+    if len(body) > _MAX_BODY:
+        raise error(ErrorCode.ARG_TOO_LONG, offset, number=errno.E2BIG)
+    if not body:
+        raise error(ErrorCode.NO_ARG_BODY, offset)
+    written = _split_type(body, offset)
+    parser = FetchParser(scope, offset)
+    fetch = parser.parse(written.text)
+    kind, bits = written.type, None
+    if parser.typed.type is not None:
+        if written.name in ("string", "ustring"):
+            fetch = _text_behind(fetch, parser, written.name)
+        elif written.name is None:
+            kind, bits = parser.typed.fetch_type, parser.typed.bits
+    if size_before + kind.size * max(written.count, 1) > MAX_EVENT_SIZE:
+        raise error(ErrorCode.EVENT_TOO_BIG, parser.offset, number=errno.E2BIG)
+    at_type = parser.offset + written.offset
+    store = _store_of(kind, written.count, fetch, at_type)
+    if written.name is not None:
+        bits = parse_bitfield(written.name, kind, at_type)
+    if written.count:
+        _check_array(fetch, store, at_type)
+    return Argument(name, body, kind, written.count, fetch, store, bits)
+
+
+# -- types --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Written:
+    """An argument's body, its type taken off: `name` is None if there is none, `offset` where that begins."""
+
+    text: str
+    name: str | None
+    type: FetchType
+    offset: int
+    count: int
+
+
+def _split_type(body: str, offset: int) -> _Written:
+    text, colon, written = body.partition(":")
+    name, count = _split_count(written, offset + len(text) + 1) if colon else (None, 0)
+    at_type = len(text) + 1 if colon else 0
+    if text in ("$comm", "$COMM") or text.startswith('\\"'):
+        if count or name not in (None, "string"):
+            raise error(ErrorCode.NEED_STRING_TYPE, offset + at_type)
+        return _Written(text, name, TYPES["string"], at_type, 0)
+    kind = find_type(name)
+    if kind is None:
+        raise error(ErrorCode.BAD_TYPE, offset + at_type)
+    return _Written(text, name, kind, at_type, count)
+
+
+def _split_count(written: str, offset: int) -> tuple[str, int]:
+    """The type's name and the count in brackets after it, 0 if there is none."""
+    name, bracket, rest = written.partition("[")
+    if not bracket:
+        return name, 0
+    offset += len(name) + 1
+    number, closed, suffix = rest.partition("]")
+    if not closed:
+        raise error(ErrorCode.ARRAY_NO_CLOSE, offset + len(rest))
+    if suffix:
+        raise error(ErrorCode.BAD_ARRAY_SUFFIX, offset + len(number) + 1)
+    try:
+        count = kstrtouint(number)
+    except OSError:
+        count = 0
+    if not count:
+        raise error(ErrorCode.BAD_ARRAY_NUM, offset)
+    if count > _MAX_COUNT:
+        raise error(ErrorCode.ARRAY_TOO_BIG, offset)
+    return name, count
+
+
+def _text_behind(fetch: Fetch, parser: FetchParser, kind: str) -> Fetch:
+    """A string of a parameter or field: a `char *` is followed, a `char[]` is there already."""
+    if parser.typed.is_text:
+        return fetch
+    if not parser.typed.leads_to_text:
+        raise error(ErrorCode.BAD_TYPE4STR, parser.offset)
+    return Fetch(fetch.source, (*fetch.dereferences, Dereference(0, kind == "ustring")))
+
+
+def _store_of(kind: FetchType, count: int, fetch: Fetch, at_type: int) -> Store:
+    """How the value is stored. Raises ProbeError if a string type does not go with it."""
+    if kind.name == "symstr":
+        _check_symstr(fetch, at_type)
+        return Store.SYMBOL_TEXT
+    if not kind.is_string:
+        return Store.MEMORY if fetch.reads_memory else Store.VALUE
+    if fetch.reads_memory:
+        return Store.STRING_POINTERS if count else Store.STRING
+    for source, store in ((Comm, Store.COMM), (ImmediateString, Store.LITERAL), (Immediate, Store.STRING_AT_VALUE)):
+        if isinstance(fetch.source, source):
+            return store
+    raise error(ErrorCode.BAD_STRING, at_type)
+
+
+def _check_symstr(fetch: Fetch, at_type: int) -> None:
+    if fetch.reads_memory:
+        fits = not fetch.dereferences[-1].user
+    else:
+        fits = isinstance(fetch.source, (Register, StackWord, ReturnValue, EntryArgument))
+    if not fits:
+        raise error(ErrorCode.BAD_SYMSTRING, at_type)
+
+
+def _check_array(fetch: Fetch, store: Store, at_type: int) -> None:
+    user_memory = store is Store.MEMORY and fetch.dereferences[-1].user
+    if store not in (Store.MEMORY, Store.STRING_POINTERS) or user_memory:
+        raise error(ErrorCode.BAD_STRING, at_type)
+
+
+__all__ = ["FIRST_ARGUMENT", "MAX_ARGUMENTS", "MAX_EVENT_SIZE", "Bitfield", "parse_arguments"]

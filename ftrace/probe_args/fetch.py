@@ -1,0 +1,139 @@
+"""What an argument fetches: a source and the dereferences from there, and how the result is stored.
+
+These values are what the grammar produces and what the compiler of recorders reads.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ftrace.probe_args.types import Bitfield, FetchType
+
+
+@dataclass(frozen=True)
+class Source:
+    """Base of all sources: the word that an argument starts from."""
+
+
+@dataclass(frozen=True)
+class Register(Source):
+    """A register of the probed context; `name` is a field of pt_regs."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class StackPointer(Source):
+    """`$stack`: the stack pointer itself."""
+
+
+@dataclass(frozen=True)
+class StackWord(Source):
+    """`$stackN`: the word of 8 bytes at `$stack + 8 * index`; 0 if it cannot be read."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class EntryArgument(Source):
+    """`$argN` or a parameter at a function's entry; `index` counts from 0."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class SavedArgument(Source):
+    """The same in a return probe: what the parameter was at entry. `slot`: which word of the call's entry data."""
+
+    index: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class ReturnValue(Source):
+    """`$retval`."""
+
+
+@dataclass(frozen=True)
+class Comm(Source):
+    """`$comm`: the name of the current task."""
+
+
+@dataclass(frozen=True)
+class Immediate(Source):
+    """A constant, as an unsigned word of 64 bits; the address of `@ADDR`."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class ImmediateString(Source):
+    r"""`\"text"`."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SymbolAddress(Source):
+    """The address of `SYMBOL[+|-OFFSET]` as written; resolved when the probe is registered."""
+
+    expression: str
+
+
+@dataclass(frozen=True)
+class Dereference:
+    """A read of memory at the value so far plus `offset`. `user`: written with `u`, which reads the same memory here."""
+
+    offset: int
+    user: bool = False
+
+
+class Store(enum.Enum):
+    """How the result gets into the record."""
+
+    VALUE = "the low bytes of the value"
+    MEMORY = "`size` bytes from the address that the last dereference reads; with a count, that many elements"
+    STRING = "the text at the address that the last dereference reads"
+    STRING_AT_VALUE = "the text that the value is the address of"
+    STRING_POINTERS = "for each of `count` pointers in a row, from the address of the last dereference, the text there"
+    COMM = "the task's name"
+    LITERAL = "the constant text of the source"
+    SYMBOL_TEXT = "the value as `symbol+0xoffset/0xsize`"
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A source, and the dereferences from there in the order in which they are made."""
+
+    source: Source
+    dereferences: tuple[Dereference, ...] = ()
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether the last step is a dereference."""
+        return bool(self.dereferences)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a probe event.
+
+    `body`: the text after `NAME=`, as written. `count`: elements of an array, 0 for none. `bits`: of a bitfield.
+    """
+
+    name: str
+    body: str
+    type: FetchType
+    count: int
+    fetch: Fetch
+    store: Store
+    bits: Bitfield | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its field in the record, without the text of strings."""
+        return self.type.size * max(self.count, 1)
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.body}"

@@ -1,0 +1,103 @@
+"""`->field.field` behind a parameter, and the types that prototypes give to arguments."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+from ftrace.probe_args.errors import ErrorCode, error
+from ftrace.probe_args.types import DEFAULT, TYPES, Bitfield, FetchType
+from sandbox.btf import Array, BtfType, Enum, Int, Member, Pointer, Struct
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The type that a prototype gives to a value, None if it gives none; of a bitfield where it is."""
+
+    type: BtfType | None
+    bit_offset: int = 0
+    bit_size: int = 0
+
+    @property
+    def fetch_type(self) -> FetchType:
+        """The type of an argument that names none."""
+        kind = self.type
+        if isinstance(kind, (Int, Enum)) and kind.bits in (8, 16, 32, 64):
+            return TYPES[f"{'s' if kind.signed else 'u'}{kind.bits}"]
+        return DEFAULT
+
+    @property
+    def bits(self) -> Bitfield | None:
+        """The bits of a bitfield that does not fill whole bytes."""
+        if self.bit_size % 8 == 0 and self.bit_offset == 0:
+            return None
+        return Bitfield(self.bit_size, self.bit_offset)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the value's own bytes are text: an array of characters."""
+        return isinstance(self.type, Array) and _is_character(self.type.element)
+
+    @property
+    def leads_to_text(self) -> bool:
+        """Whether the value can be the address of text: a `char *`, or an integer that holds an address."""
+        if isinstance(self.type, Pointer):
+            return _is_character(self.type.target)
+        return isinstance(self.type, Int) and self.type.bits == 64
+
+
+def _is_character(kind: BtfType) -> bool:
+    return isinstance(kind, Int) and kind.bits == 8
+
+
+def split(text: str, offset: int) -> tuple[str, str, str]:
+    """`name`, what follows it (`->`, `.` or nothing), and the rest. `offset`: of `text` in its word, for the error.
+
+    Raises ProbeError (BAD_HYPHEN).
+    """
+    end = next((index for index, letter in enumerate(text) if letter in ".-"), len(text))
+    for mark in ("->", "."):
+        if text.startswith(mark, end):
+            return text[:end], mark, text[end + len(mark) :]
+    if end < len(text):
+        raise error(ErrorCode.BAD_HYPHEN, offset + end)
+    return text, "", ""
+
+
+def follow(start: Typed, path: str, offset: int) -> tuple[Typed, list[int], int]:
+    """What `path` leads to from a pointer: its type, an offset in bytes for each dereference, and the last field's place.
+
+    `offset`: of `path` in its word. Raises ProbeError.
+    """
+    typed, offsets, mark = start, [], "->"
+    while mark:
+        if not isinstance(typed.type, Pointer):
+            raise error(ErrorCode.NO_PTR_STRCT, offset)
+        typed, mark, path, offset = _fields(typed.type.target, path, offset)
+        offsets.append(typed.bit_offset // 8)
+        typed = Typed(typed.type, typed.bit_offset % 8, typed.bit_size)
+    return typed, offsets, offset
+
+
+def _fields(structure: BtfType, path: str, offset: int) -> tuple[Typed, str, str, int]:
+    """Follow the fields up to the next arrow: the last one's type, what comes after it, the rest and where that is."""
+    bits, mark, member = 0, ".", None
+    while mark == ".":
+        name, mark, rest = split(path, offset)
+        member = _member(structure, name, offset)
+        bits += member.bit_offset
+        structure = member.type
+        if mark:
+            offset += len(name) + len(mark)
+        path = rest
+    assert member is not None
+    return Typed(structure, bits, member.bit_size), mark, path, offset
+
+
+def _member(structure: BtfType, name: str, offset: int) -> Member:
+    if not isinstance(structure, Struct):
+        raise error(ErrorCode.BAD_BTF_TID, offset)
+    member = structure.find(name) if name else None
+    if member is None:
+        raise error(ErrorCode.NO_BTF_FIELD, offset, number=errno.ENOENT)
+    return member

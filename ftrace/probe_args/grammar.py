@@ -1,0 +1,228 @@
+"""The grammar of a fetch argument, and the offset of what is wrong with it.
+
+Offsets count from the start of the word. They are those of kernel/trace/trace_probe.c in Linux 6.12, also where that
+kernel is off: `+u` and `-u` count one character too few, and what is found out after the fetch part was parsed is shown
+behind the outermost dereference.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from ftrace.kstrtox import ULONG_MAX, kstrtoll, kstrtoull
+from ftrace.probe_args import fields
+from ftrace.probe_args.errors import ErrorCode, Finding, ProbeError, error
+from ftrace.probe_args.fetch import (
+    Comm,
+    Dereference,
+    EntryArgument,
+    Fetch,
+    Immediate,
+    ImmediateString,
+    Register,
+    ReturnValue,
+    SavedArgument,
+    Source,
+    StackPointer,
+    StackWord,
+    SymbolAddress,
+)
+from ftrace.probe_args.scope import Scope
+from ftrace.x86_64.register_names import REGISTER_NAMES
+from sandbox.btf import Void
+
+_LAST_STEP = 14
+"""The index of the last step that a fetch may have; `@SYMBOL` takes two steps before its read."""
+_STACK_WORDS = 2048
+"""The highest N of $stackN and $argN: the words of a kernel stack of 16 KiB."""
+_DIGITS = frozenset("0123456789")
+_BLANK = fields.Typed(None)
+
+
+class FetchParser:
+    """Parses one fetch argument, without its name and type. `offset`: where it begins in its word."""
+
+    def __init__(self, scope: Scope, offset: int) -> None:
+        self.scope = scope
+        self.offset = offset
+        """Where the next error is; after `parse`, where the errors of the type are counted from."""
+        self.typed = _BLANK
+        """The type of the result, if the function's prototype gives one."""
+        self.step = 0
+        """The index of the last step so far."""
+
+    def parse(self, text: str) -> Fetch:
+        """What `text` fetches. Raises ProbeError."""
+        first = text[:1]
+        if first == "$":
+            return self._variable(text)
+        if first == "%":
+            return Fetch(self._register(text[1:]))
+        if first == "@":
+            return self._memory(text[1:])
+        if first and first in "+-":
+            return self._dereference(text)
+        if first == "\\":
+            return Fetch(self._immediate(text[1:]))
+        if first == "_" or (first.isascii() and first.isalpha()):
+            if not self.scope.has_parameters:
+                raise self._error(ErrorCode.NOSUP_BTFARG)
+            return self._parameter(text)
+        raise self._error(ErrorCode.BAD_FETCH_ARG)
+
+    def _error(self, code: ErrorCode, ahead: int = 0, number: int = errno.EINVAL) -> ProbeError:
+        return error(code, self.offset + ahead, number=number)
+
+    def _number(self, code: ErrorCode, text: str, ahead: int = 0, signed: bool = False) -> int:
+        try:
+            return (kstrtoll if signed else kstrtoull)(text)
+        except OSError as failed:
+            raise self._error(code, ahead, failed.errno or errno.EINVAL) from None
+
+    # -- sources --------------------------------------------------------------------------------------------------
+
+    def _register(self, name: str) -> Source:
+        if not self.scope.has_registers:
+            # The kernel logs both.
+            codes = (ErrorCode.BAD_VAR, ErrorCode.BAD_FETCH_ARG)
+            raise ProbeError(errno.EINVAL, *(Finding(code, self.offset) for code in codes))
+        if name not in REGISTER_NAMES:
+            raise self._error(ErrorCode.BAD_REG_NAME)
+        return Register(name)
+
+    def _variable(self, text: str) -> Fetch:
+        name = text[1:]
+        if name.startswith("retval"):
+            if not self.scope.at_return:
+                raise self._error(ErrorCode.RETVAL_ON_PROBE)
+            return self._parameter(text)
+        if name.startswith("stack"):
+            return Fetch(self._stack(name.removeprefix("stack")))
+        if name in ("comm", "COMM"):
+            return Fetch(Comm())
+        if name.startswith("arg"):
+            return Fetch(self._argument(name.removeprefix("arg")))
+        raise self._error(ErrorCode.BAD_VAR)
+
+    def _stack(self, number: str) -> Source:
+        if not number:
+            return StackPointer()
+        if number[0] not in _DIGITS:
+            raise self._error(ErrorCode.BAD_VAR)
+        index = self._decimal(number)
+        if index > _STACK_WORDS:
+            raise self._error(ErrorCode.BAD_STACK_NUM)
+        return StackWord(index)
+
+    def _argument(self, number: str) -> Source:
+        index = self._decimal(number)
+        if not 1 <= index <= _STACK_WORDS:
+            raise self._error(ErrorCode.BAD_ARG_NUM)
+        if not self.scope.has_parameters:
+            raise self._error(ErrorCode.NOFENTRY_ARGS)
+        return self._parameter_source(index - 1)
+
+    def _decimal(self, text: str) -> int:
+        try:
+            return kstrtoull(text, 10)
+        except OSError:
+            raise self._error(ErrorCode.BAD_VAR) from None
+
+    def _parameter_source(self, index: int) -> Source:
+        if self.scope.at_entry:
+            return EntryArgument(index)
+        return SavedArgument(index, self.scope.slot_of(index))
+
+    def _immediate(self, text: str) -> Source:
+        if text.startswith('"'):
+            if len(text) < 2 or not text.endswith('"'):
+                raise self._error(ErrorCode.IMMSTR_NO_CLOSE, len(text) + 1)
+            return ImmediateString(text[1:-1])
+        if text[:1] in _DIGITS:
+            return Immediate(self._number(ErrorCode.BAD_IMM, text, 1))
+        if text[:1] not in ("-", "+"):
+            raise self._error(ErrorCode.BAD_IMM, 1)
+        return Immediate(self._number(ErrorCode.BAD_IMM, text.removeprefix("+"), 1, signed=True) & ULONG_MAX)
+
+    def _memory(self, text: str) -> Fetch:
+        read = (Dereference(0),)
+        if text[:1] in _DIGITS and text:
+            self.step = 1
+            return Fetch(Immediate(self._number(ErrorCode.BAD_MEM_ADDR, text)), read)
+        if text.startswith("+"):
+            raise self._error(ErrorCode.FILE_ON_KPROBE)
+        self.step = 2
+        return Fetch(SymbolAddress(text), read)
+
+    # -- dereferences ---------------------------------------------------------------------------------------------
+
+    def _dereference(self, text: str) -> Fetch:
+        user = text[1:2] == "u"
+        sign, rest = text[0], text[2:] if user else text[1:]
+        written, brace, inner = (rest if sign == "+" else f"-{rest}").partition("(")
+        if not brace:
+            raise self._error(ErrorCode.DEREF_NEED_BRACE)
+        offset = self._number(ErrorCode.BAD_DEREF_OFFS, written, signed=True)
+        self.offset += len(written) + 1 + (not written.startswith("-"))
+        value, closed, _ = inner.rpartition(")")
+        if not closed:
+            raise self._error(ErrorCode.DEREF_OPEN_BRACE, len(inner))
+        return self._dereferenced(value, Dereference(offset, user))
+
+    def _dereferenced(self, inner: str, read: Dereference) -> Fetch:
+        here = self.offset
+        fetch = self.parse(inner)
+        self.offset = here
+        if isinstance(fetch.source, (Comm, ImmediateString)):
+            raise self._error(ErrorCode.COMM_CANT_DEREF)
+        self._take_step()
+        self.typed = _BLANK
+        return Fetch(fetch.source, (*fetch.dereferences, read))
+
+    def _take_step(self) -> None:
+        self.step += 1
+        if self.step > _LAST_STEP:
+            raise self._error(ErrorCode.TOO_MANY_OPS)
+
+    # -- what the prototype names ---------------------------------------------------------------------------------
+
+    def _parameter(self, text: str) -> Fetch:
+        """`name`, `name->field.field`, `$retval->field`."""
+        name, mark, rest = fields.split(text, self.offset)
+        if mark == ".":
+            raise self._error(ErrorCode.NOSUP_DAT_ARG, len(name) + 1, errno.EOPNOTSUPP)
+        ahead = len(name) + 2
+        if name == "$retval":
+            found = self._return_type()
+            if found is None and mark:
+                raise self._error(ErrorCode.NO_BTF_ENTRY, ahead, errno.ENOENT)
+            source: Source = ReturnValue()
+        else:
+            source, found = self._named(name)
+        if found is not None:
+            self.typed = found
+        if not mark or found is None:
+            return Fetch(source)
+        self.offset += ahead
+        self.typed, offsets, self.offset = fields.follow(found, rest, self.offset)
+        for _ in offsets:
+            self._take_step()
+        return Fetch(source, tuple(map(Dereference, offsets)))
+
+    def _return_type(self) -> fields.Typed | None:
+        prototype = self.scope.prototype
+        if prototype is None:
+            return None
+        if isinstance(prototype.returns, Void):
+            raise self._error(ErrorCode.NO_RETVAL, number=errno.ENOENT)
+        return fields.Typed(prototype.returns)
+
+    def _named(self, name: str) -> tuple[Source, fields.Typed]:
+        prototype = self.scope.prototype
+        if prototype is None or not prototype.parameters:
+            raise self._error(ErrorCode.NO_BTF_ENTRY, number=errno.ENOENT)
+        names = [parameter for parameter, _ in prototype.parameters]
+        if name not in names:
+            raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
+        index = names.index(name)
+        return self._parameter_source(index), fields.Typed(prototype.parameters[index][1])

@@ -1,0 +1,109 @@
+"""The record of a probe event: which field is where, and the texts of `format` and `print fmt`.
+
+`record_layout` is all that a recorder needs of a definition: from each field's place and fetch it can be compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ftrace.probe_args.fetch import Argument
+
+COMMON_FIELDS = (
+    ("unsigned short", "common_type", 0, 2, False),
+    ("unsigned char", "common_flags", 2, 1, False),
+    ("unsigned char", "common_preempt_count", 3, 1, False),
+    ("int", "common_pid", 4, 4, True),
+)
+"""What every record begins with: type, name, offset, size, whether it is signed."""
+COMMON_SIZE = 8
+ENTRY_FIELDS = ("__probe_ip",)
+"""The addresses before the arguments of a probe on an instruction or a function's entry."""
+RETURN_FIELDS = ("__probe_func", "__probe_ret_ip")
+"""Those of a return probe."""
+_ADDRESS_SIZE = 8
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a record: its type as `format` shows it, and where it is, in bytes."""
+
+    type: str
+    name: str
+    offset: int
+    size: int
+    signed: bool
+
+    def line(self) -> str:
+        """Its line in the `format` file. The brackets of an array follow its name, and are empty."""
+        kind, name = self.type, self.name
+        if "[" in kind and not kind.startswith("__data_loc"):
+            kind, name = kind.partition("[")[0], f"{name}[]"
+        return f"\tfield:{kind} {name};\toffset:{self.offset};\tsize:{self.size};\tsigned:{int(self.signed)};"
+
+
+@dataclass(frozen=True)
+class ArgumentField(Field):
+    """The field of an argument, which says what is fetched for it."""
+
+    argument: Argument
+
+
+@dataclass(frozen=True)
+class RecordLayout:
+    """The fields of a record after the common ones: addresses, then arguments, packed without gaps.
+
+    `size`: bytes of the fixed part, after which the text of strings follows in the arguments' order.
+    """
+
+    addresses: tuple[Field, ...]
+    arguments: tuple[ArgumentField, ...]
+    size: int
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """All of them, in order."""
+        return (*self.addresses, *self.arguments)
+
+
+def record_layout(arguments: Iterable[Argument], is_return: bool) -> RecordLayout:
+    """Where the fields of an event with these arguments are."""
+    offset = COMMON_SIZE
+    addresses = []
+    for name in RETURN_FIELDS if is_return else ENTRY_FIELDS:
+        addresses.append(Field("unsigned long", name, offset, _ADDRESS_SIZE, False))
+        offset += _ADDRESS_SIZE
+    fields = []
+    for argument in arguments:
+        kind = argument.type.field + (f"[{argument.count}]" if argument.count else "")
+        fields.append(ArgumentField(kind, argument.name, offset, argument.size, argument.type.signed, argument))
+        offset += argument.size
+    return RecordLayout(tuple(addresses), tuple(fields), offset)
+
+
+def format_text(name: str, number: int, fields: Sequence[Field], print_fmt: str) -> str:
+    """The `format` file of an event, as f_show() in kernel/trace/trace_events.c writes it."""
+    common = [Field(*values).line() for values in COMMON_FIELDS]
+    lines = [f"name: {name}", f"ID: {number}", "format:", *common, "", *(field.line() for field in fields)]
+    return "\n".join((*lines, "", f"print fmt: {print_fmt}", ""))
+
+
+def print_fmt(layout: RecordLayout) -> str:
+    """The format and the arguments with which a reader prints a record."""
+    formats = " ".join(["(" + " <- ".join("%lx" for _ in layout.addresses) + ")", *map(_conversion, layout.arguments)])
+    values = [f"REC->{field.name}" for field in layout.addresses]
+    for field in layout.arguments:
+        values += _values(field.argument)
+    return f'"{formats}", {", ".join(values)}'
+
+
+def _conversion(field: ArgumentField) -> str:
+    argument = field.argument
+    one = argument.type.printf
+    return f"{argument.name}=" + (f"{{{','.join([one] * argument.count)}}}" if argument.count else one)
+
+
+def _values(argument: Argument) -> list[str]:
+    names = [f"{argument.name}[{index}]" for index in range(argument.count)] or [argument.name]
+    return [f"__get_str({name})" if argument.type.is_string else f"REC->{name}" for name in names]

@@ -1,0 +1,40 @@
+"""The text of recorded values, as the kernel prints them into `trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ftrace.probe_args.layout import ArgumentField
+from ftrace.probe_args.types import FetchType
+
+Symbolize = Callable[[int], str]
+"""symbolize(address): `symbol+0xoffset/0xsize`, with ` [module]`; the bare address in hexadecimal if it is in none."""
+
+
+def field_text(field: ArgumentField, record: bytes, symbolize: Symbolize) -> str:
+    """` NAME=VALUE` of an argument of `record`, which begins with the common fields."""
+    argument = field.argument
+    size = argument.type.size
+    starts = range(field.offset, field.offset + field.size, size)
+    values = [_value_text(argument.type, record[start : start + size], record, symbolize) for start in starts]
+    return f" {argument.name}=" + (f"{{{','.join(values)}}}" if argument.count else values[0])
+
+
+def _value_text(kind: FetchType, data: bytes, record: bytes, symbolize: Symbolize) -> str:
+    if kind.is_string:
+        return _string_text(int.from_bytes(data, "little"), record)
+    value = int.from_bytes(data, "little", signed=kind.name.startswith("s") and kind.signed)
+    if kind.name == "char":
+        return f"'{chr(value)}'"
+    if kind.name == "symbol":
+        return symbolize(value)
+    return f"{value:#x}" if kind.name.startswith("x") else str(value)
+
+
+def _string_text(word: int, record: bytes) -> str:
+    """`word`: where the text is: its length, with the NUL, in the upper half, its offset in the record in the lower."""
+    length, offset = word >> 16, word & 0xFFFF
+    if not length:
+        return "(fault)"
+    text = record[offset : offset + length].partition(b"\0")[0]
+    return f'"{text.decode("latin-1")}"'

@@ -1,0 +1,1 @@
+"""The tracefs tree inside the process: files with the kernel's open, read and write semantics."""

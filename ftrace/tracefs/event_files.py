@@ -1,0 +1,87 @@
+"""events/: the directories of groups and events, with enable, filter, format, id and trigger."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+
+from ftrace.events.registry import TraceEvent, enable_state, event_registry, set_all_enabled
+from ftrace.tracefs.nodes import Directory, Node, TextFile
+from ftrace.tracefs.numbers import written_switch
+
+_TRIGGERS = (
+    "# Available triggers:\n"
+    "# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n"
+)
+_GROUP_FILTER = (
+    "### global filter ###\n"
+    "# Use this to set filters for multiple events.\n"
+    "# Only events with the given fields will be affected.\n"
+    "# If no events are modified, an error message will be displayed here\n"
+)
+
+
+def _present(event: TraceEvent, read: Callable[[], str]) -> Callable[[], str]:
+    """`read`, which raises OSError(ENODEV) once the event is gone."""
+
+    def checked() -> str:
+        if event.removed:
+            raise OSError(errno.ENODEV, f"event {event.group}/{event.name} is gone")
+        return read()
+
+    return checked
+
+
+def _event_directory(event: TraceEvent) -> Directory:
+    def enable(text: str) -> None:
+        on = written_switch(text)
+        if event.removed:
+            raise OSError(errno.ENODEV, f"event {event.group}/{event.name} is gone")
+        event.set_enabled(on)
+
+    files: Mapping[str, Node] = {
+        "enable": TextFile(_present(event, lambda: f"{int(event.enabled)}\n"), enable),
+        "filter": TextFile(_present(event, lambda: "none\n"), _no_filter),
+        "format": TextFile(_present(event, event.format)),
+        "hist": TextFile(_present(event, lambda: "")),
+        "id": TextFile(_present(event, lambda: f"{event.id}\n")),
+        "trigger": TextFile(_present(event, lambda: _TRIGGERS), _no_trigger),
+    }
+    return Directory(files)
+
+
+def _no_filter(text: str) -> None:
+    if text.strip() != "0":
+        raise OSError(errno.EINVAL, "event filters cannot be set yet; 0 clears")
+
+
+def _no_trigger(text: str) -> None:
+    raise OSError(errno.EINVAL, "event triggers cannot be set yet")
+
+
+def _group_directory(group: str) -> Directory:
+    def entries() -> Mapping[str, Node]:
+        files: dict[str, Node] = {
+            "enable": _enable_of(lambda: event_registry.events(group)),
+            "filter": TextFile(lambda: _GROUP_FILTER, _no_filter),
+        }
+        return files | {event.name: _event_directory(event) for event in event_registry.events(group)}
+
+    return Directory(entries)
+
+
+def _enable_of(events: Callable[[], list[TraceEvent]]) -> TextFile:
+    def write(text: str) -> None:
+        set_all_enabled(events(), written_switch(text))
+
+    return TextFile(lambda: f"{enable_state(events())}\n", write)
+
+
+def events_directory() -> Directory:
+    """`events`: made from the registry whenever it is looked at."""
+
+    def entries() -> Mapping[str, Node]:
+        top: dict[str, Node] = {"enable": _enable_of(event_registry.events)}
+        return top | {group: _group_directory(group) for group in event_registry.groups()}
+
+    return Directory(entries)

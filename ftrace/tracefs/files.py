@@ -1,0 +1,78 @@
+"""The files at the top of the tree that belong to ftrace: dynamic events, filters, listings, error_log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+
+from ftrace import listing, tracing_on
+from ftrace.events import dynevent, synthetic
+from ftrace.events.error_log import error_log
+from ftrace.events.registry import event_registry
+from ftrace.filters.filter_file import FilterFile, read_filter
+from ftrace.tracefs.event_files import events_directory
+from ftrace.tracefs.nodes import Handle, Node, TextFile, TextHandle
+from ftrace.tracefs.readme import README
+from ftrace.tracefs.set_event import SetEventFile
+from ftrace.tracefs.tree import tracefs
+
+
+def definitions_file(
+    read: Callable[[], str], run_line: Callable[[str], None], line_type: dynevent.LineType | None = None
+) -> TextFile:
+    """A file of definitions: its lines are commands, and O_TRUNC deletes every event of its type."""
+    return TextFile(read, lambda text: dynevent.run_commands(text, run_line), lambda: dynevent.release_all(line_type))
+
+
+class _FilterHandle(TextHandle):
+    """set_ftrace_filter, open for writing: a token for each write, in effect when it is closed."""
+
+    def __init__(self, file: FilterFile, notrace: bool) -> None:
+        super().__init__(lambda: read_filter(notrace=notrace), file.write)
+        self._file = file
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _SetFilterFile(Node):
+    def __init__(self, notrace: bool) -> None:
+        self._notrace = notrace
+
+    def open(self, flags: int) -> Handle:
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return TextHandle(lambda: read_filter(notrace=self._notrace), None)
+        return _FilterHandle(FilterFile(notrace=self._notrace, append=not flags & os.O_TRUNC), self._notrace)
+
+
+def _ignored(_text: str) -> None:
+    """What is written to error_log means nothing; opening it with O_TRUNC has cleared it."""
+
+
+def _available_events() -> str:
+    return "".join(f"{event.group}:{event.name}\n" for event in reversed(event_registry.events()))
+
+
+@cache
+def add_ftrace_files() -> None:
+    """Put ftrace's files into the tree, once."""
+    synthetic.register_synthetic_events()
+    files: dict[str, Node] = {
+        "README": TextFile(lambda: README),
+        "available_events": TextFile(_available_events),
+        "available_filter_functions": TextFile(listing.available_filter_functions),
+        "available_filter_functions_addrs": TextFile(lambda: listing.available_filter_functions(addresses=True)),
+        "dynamic_events": definitions_file(dynevent.show, dynevent.create_dyn_event),
+        "enabled_functions": TextFile(listing.enabled_functions),
+        "error_log": TextFile(error_log.read, _ignored, error_log.clear),
+        "events": events_directory(),
+        "set_event": SetEventFile(),
+        "set_ftrace_filter": _SetFilterFile(notrace=False),
+        "set_ftrace_notrace": _SetFilterFile(notrace=True),
+        "synthetic_events": definitions_file(synthetic.show, synthetic.run_line, synthetic.synthetic_lines),
+        "touched_functions": TextFile(listing.touched_functions),
+        "tracing_on": TextFile(tracing_on.read_tracing_on, tracing_on.write_tracing_on),
+    }
+    for name, node in files.items():
+        tracefs.add(name, node)

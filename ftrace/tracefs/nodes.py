@@ -1,0 +1,134 @@
+"""Files and directories, and handles of open files.
+
+A node says what reading and writing mean; a handle has a position and what the kernel keeps in an open file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+
+ENCODING = "utf-8"
+
+
+class Handle:
+    """An open file. The base class refuses everything, as a file without that operation does."""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes from the position on, all if negative. Raises OSError."""
+        raise OSError(errno.EINVAL, "this file cannot be read")
+
+    def write(self, data: bytes) -> int:
+        """Write, and return how many bytes were taken. Raises OSError."""
+        raise OSError(errno.EINVAL, "this file cannot be written")
+
+    def seek(self, position: int) -> int:
+        """Move to `position` bytes from the start. Raises OSError(ESPIPE) for a stream."""
+        raise OSError(errno.ESPIPE, "this file is a stream")
+
+    def close(self) -> None:
+        """Close it; closing again does nothing."""
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Node:
+    """A file or directory. `mode`: its permission bits."""
+
+    mode = 0o640
+
+    def open(self, flags: int) -> Handle:
+        """Open it with O_* `flags`. Raises OSError."""
+        raise NotImplementedError
+
+
+class TextHandle(Handle):
+    """An open text file: what it reads is made at the first read, and again after a seek to the start.
+
+    Writing does not move the position: the kernel's files take commands, whatever was read before.
+    """
+
+    def __init__(self, read: Callable[[], str] | None, write: Callable[[str], int | None] | None) -> None:
+        self._read = read
+        self._write = write
+        self._content: bytes | None = None
+        self._position = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """As of the first read. Raises OSError(EINVAL) if it cannot be read."""
+        if self._read is None:
+            return super().read(size)
+        if self._content is None:
+            self._content = self._read().encode(ENCODING, "surrogateescape")
+        end = None if size < 0 else self._position + size
+        taken = self._content[self._position : end]
+        self._position += len(taken)
+        return taken
+
+    def write(self, data: bytes) -> int:
+        """Give the text to the file. Raises OSError."""
+        if self._write is None:
+            return super().write(data)
+        text = data.decode(ENCODING, "surrogateescape")
+        taken = self._write(text)
+        return len(data) if taken is None else len(text[:taken].encode(ENCODING, "surrogateescape"))
+
+    def seek(self, position: int) -> int:
+        """Move; at the start the content is made anew."""
+        if position == 0:
+            self._content = None
+        self._position = position
+        return position
+
+
+class TextFile(Node):
+    """A file whose content is made by a function and whose writes go to one.
+
+    `write` returns how many characters it took, None for all. `truncate` runs when it is opened with O_TRUNC for writing.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], str] | None = None,
+        write: Callable[[str], int | None] | None = None,
+        truncate: Callable[[], None] | None = None,
+    ) -> None:
+        self._read, self._write, self._truncate = read, write, truncate
+        self.mode = (0o440 if read else 0) | (0o200 if write else 0)
+
+    def open(self, flags: int) -> Handle:
+        """Open it. Raises what `truncate` raises."""
+        if self._truncate is not None and flags & os.O_TRUNC and flags & os.O_ACCMODE != os.O_RDONLY:
+            self._truncate()
+        return TextHandle(self._read, self._write)
+
+
+class Directory(Node):
+    """A directory. `entries` makes its content, so that it can change by itself."""
+
+    mode = 0o750
+
+    def __init__(self, entries: Mapping[str, Node] | Callable[[], Mapping[str, Node]]) -> None:
+        self._entries = entries
+
+    @property
+    def entries(self) -> Mapping[str, Node]:
+        """Its files and directories by name."""
+        return self._entries() if callable(self._entries) else self._entries
+
+    def open(self, flags: int) -> Handle:
+        """Raises OSError(EISDIR)."""
+        raise OSError(errno.EISDIR, "it is a directory")
+
+    def make(self, name: str) -> None:
+        """Make a directory in it. Raises OSError(EPERM) where that cannot be."""
+        raise OSError(errno.EPERM, f"no directory {name!r} can be made here")
+
+    def remove(self, name: str) -> None:
+        """Remove a directory from it. Raises OSError(EPERM) where that cannot be."""
+        raise OSError(errno.EPERM, f"{name!r} cannot be removed")

@@ -1,0 +1,53 @@
+"""README: what the files are and how definitions are written."""
+
+from __future__ import annotations
+
+README = """\
+tracing in this process: a short guide
+
+# Definitions of probe events
+  kprobe_events\t\t- kprobes and kretprobes
+  dynamic_events\t- every type of event
+  synthetic_events\t- events that triggers generate
+
+  accepts: event-definitions (one definition per line)
+   Format: p[:[<group>/][<event>]] <place> [<args>]
+           r[maxactive][:[<group>/][<event>]] <place> [<args>]
+           f[:[<group>/][<event>]] <func-name>[%return] [<args>]
+           t[:[<group>/][<event>]] <tracepoint> [<args>]
+           s:[synthetic/]<event> <field> [<field>]
+           -:[<group>/][<event>]
+    place: [<module>:]<symbol>[+<offset>]|<memaddr>
+           <symbol>[+<offset>]%return
+     args: <name>=fetcharg[:type]
+ fetcharg: (%<register>|$<efield>), @<address>, @<symbol>[+|-<offset>],
+           $stack<index>, $stack, $retval, $comm, $arg<N>,
+           +|-[u]<offset>(<fetcharg>), \\imm-value, \\"imm-string"
+           <argname>[->field[->field|.field...]]
+     type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol,
+           b<bit-width>@<bit-offset>/<container-size>, ustring,
+           symstr, %pd/%pD, <type>[<array-size>]
+    field: <stype> <name>;
+    stype: u8/u16/u32/u64, s8/s16/s32/s64, pid_t,
+           [unsigned] char/int/long
+
+# Listings
+  available_events\t- group:event of each event
+  available_filter_functions - functions that can be traced
+  enabled_functions\t- functions that are traced now
+  kprobe_profile\t- hits and misses of each kprobe event
+  error_log\t\t- the last errors of definitions; write anything to clear it
+
+# Control
+  set_event\t\t- write group:event to enable it, !group:event to disable it
+  set_ftrace_filter\t- functions to trace: names, globs, :mod:, commands
+  set_ftrace_notrace\t- functions not to trace
+  tracing_on\t\t- 0 stops recording, 1 resumes it
+
+# events/<group>/<event>/
+  enable\t- 0 or 1
+  filter\t- a filter expression; 0 clears
+  format\t- the fields of a record
+  id\t\t- the number of the event
+  trigger\t- commands that run when the event is hit
+"""

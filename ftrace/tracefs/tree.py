@@ -1,0 +1,109 @@
+"""The tree and its paths.
+
+    tracefs.write("kprobe_events", "p:myprobe vfs_read count=%dx", append=True)
+    print(tracefs.read("events/kprobes/myprobe/format"))
+
+Each package adds its files with `tracefs.add`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ftrace.tracefs.nodes import ENCODING, Directory, Handle, Node
+
+
+class Tracefs:
+    """A tree of files with the kernel's semantics."""
+
+    def __init__(self) -> None:
+        self._top: dict[str, Node] = {}
+        self.root = Directory(self._top)
+
+    def add(self, name: str, node: Node) -> None:
+        """Put a file or directory at the top. Raises OSError(EEXIST) if the name is taken."""
+        if name in self._top:
+            raise OSError(errno.EEXIST, f"tracefs has a {name!r} already")
+        self._top[name] = node
+
+    def find(self, path: str) -> Node:
+        """The node at `path`, which is relative to the root. Raises OSError: ENOENT, ENOTDIR."""
+        node: Node = self.root
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
+            if not isinstance(node, Directory):
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            found = node.entries.get(name)
+            if found is None:
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            node = found
+        return node
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> Handle:
+        """Open a file with O_* flags.
+
+        Raises OSError: ENOENT; EACCES for a new file, which tracefs does not have; EISDIR; what opening the file raises.
+        """
+        try:
+            node = self.find(path)
+        except FileNotFoundError:
+            if flags & os.O_CREAT and self._has_parent(path):
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES), path) from None
+            raise
+        return node.open(flags)
+
+    def _has_parent(self, path: str) -> bool:
+        try:
+            return isinstance(self.find(os.path.dirname(path)), Directory)  # noqa: PTH120
+        except OSError:
+            return False
+
+    def read(self, path: str) -> str:
+        """The whole content of a file. Raises OSError."""
+        with self.open(path) as handle:
+            return handle.read().decode(ENCODING, "surrogateescape")
+
+    def write(self, path: str, text: str, *, append: bool = False) -> None:
+        """Open a file, with O_TRUNC unless `append`, write `text` and close it, as `echo` with `>` or `>>`.
+
+        A short write is continued. Raises OSError; what was taken before the error stays in effect.
+        """
+        flags = os.O_WRONLY | (os.O_APPEND if append else os.O_TRUNC)
+        data = text.encode(ENCODING, "surrogateescape")
+        with self.open(path, flags) as handle:
+            while data:
+                data = data[handle.write(data) :]
+
+    def listdir(self, path: str = "") -> list[str]:
+        """The names in a directory, sorted. Raises OSError: ENOENT, ENOTDIR."""
+        node = self.find(path)
+        if not isinstance(node, Directory):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return sorted(node.entries)
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory. Raises OSError: EPERM where that cannot be, EEXIST."""
+        parent, name = self._split(path)
+        if name in parent.entries:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        parent.make(name)
+
+    def rmdir(self, path: str) -> None:
+        """Remove a directory. Raises OSError: EPERM where that cannot be, ENOENT."""
+        parent, name = self._split(path)
+        if name not in parent.entries:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        parent.remove(name)
+
+    def _split(self, path: str) -> tuple[Directory, str]:
+        head, _, name = path.rstrip("/").rpartition("/")
+        parent = self.find(head)
+        if not isinstance(parent, Directory):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return parent, name
+
+
+tracefs = Tracefs()
+"""The tree of this process."""

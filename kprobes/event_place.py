@@ -1,0 +1,99 @@
+"""Where a kprobe event is: a symbol and an offset, or an address, as its line gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftrace.events.probe_event import split_symbol_offset
+from ftrace.kstrtox import kstrtoull
+from ftrace.probe_args.errors import ErrorCode, error
+from kprobes import placing
+from sandbox.module import is_loaded
+from sandbox.process_text import library_called
+from sandbox.symbols import symbol_table
+
+_MAX_OFFSET = (1 << 32) - 1
+_PLACE = 1
+"""The index of the place among a line's words."""
+
+
+@dataclass(frozen=True)
+class EventPlace:
+    """`symbol` and `offset`, or `address`. `says_return`: the place ends in `%return`."""
+
+    symbol: str | None
+    offset: int
+    address: int
+    says_return: bool = False
+
+    def __str__(self) -> str:
+        if self.symbol is None:
+            return f"0x{self.address:016x}"
+        return f"{self.symbol}+{self.offset}" if self.offset else self.symbol
+
+    @property
+    def module(self) -> str | None:
+        """The module or library that the symbol names, None if it names none."""
+        module, colon, _ = (self.symbol or "").partition(":")
+        return module if colon else None
+
+    @property
+    def generated_name(self) -> str:
+        """What an event here is called after its `p_` or `r_`."""
+        return f"0x{self.address:016x}" if self.symbol is None else f"{self.symbol}_{self.offset}"
+
+    @property
+    def is_entry(self) -> bool | None:
+        """Whether it is a function's entry; None if that is not known, since the function is not there."""
+        try:
+            return placing.locate(None, self.symbol, self.offset).is_entry
+        except OSError:
+            return None
+
+
+def parse_place(text: str) -> EventPlace:
+    """The place that a line's second word means. Raises ProbeError, also for a symbol that is unknown or not unique."""
+    try:
+        return EventPlace(None, 0, kstrtoull(text))
+    except OSError:
+        pass
+    symbol, percent, suffix = text.partition("%")
+    if percent and suffix != "return":
+        raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE)
+    try:
+        symbol, offset = split_symbol_offset(symbol)
+    except OSError:
+        raise error(ErrorCode.BAD_PROBE_ADDR, 0, _PLACE) from None
+    if not 0 <= offset <= _MAX_OFFSET:
+        raise error(ErrorCode.BAD_PROBE_ADDR, 0, _PLACE)
+    place = EventPlace(symbol, offset, 0, bool(percent))
+    _check_symbol(place)
+    return place
+
+
+def _check_symbol(place: EventPlace) -> None:
+    """Raise ProbeError unless there is one symbol of that name, or its module may still be loaded."""
+    if place.module is not None and not module_is_there(place.module):
+        return
+    count = _count(place)
+    if count != 1:
+        raise error(ErrorCode.NON_UNIQ_SYMBOL if count else ErrorCode.BAD_PROBE_ADDR, 0, _PLACE)
+
+
+def module_is_there(name: str) -> bool:
+    """Whether a module or library of that name is loaded."""
+    if is_loaded(name):
+        return True
+    try:
+        return bool(name) and bool(library_called(name))
+    except LookupError:
+        return False
+
+
+def _count(place: EventPlace) -> int:
+    """How many symbols bear the name."""
+    assert place.symbol is not None
+    if place.module is None or is_loaded(place.module):
+        return len({symbol.address for symbol in symbol_table.named(place.symbol)})
+    bare = place.symbol.partition(":")[2]
+    return len({symbol.address for symbol in library_called(place.module).symbols if symbol.name == bare})

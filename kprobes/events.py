@@ -1,0 +1,258 @@
+"""Kprobe events: the lines p and r of kprobe_events and dynamic_events, and kprobe_profile.
+
+    p[:[GRP/][EVENT]] [MOD:]SYM[+offs]|MEMADDR [FETCHARGS]           at an instruction
+    r[MAXACTIVE][:[GRP/][EVENT]] [MOD:]SYM[+0]|MEMADDR [FETCHARGS]   at a function's return
+    p[:[GRP/][EVENT]] [MOD:]SYM[+0]%return [FETCHARGS]               the same
+
+As kernel/trace/trace_kprobe.c of Linux 6.12.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+from collections.abc import Sequence
+from functools import cache
+
+from ftrace.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
+from ftrace.events.handlers import Handlers
+from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
+from ftrace.events.registry import event_mutex
+from ftrace.probe_args.errors import ErrorCode, error
+from ftrace.probe_args.fetch import Argument
+from ftrace.probe_args.scope import Scope
+from ftrace.tracefs.files import add_ftrace_files, definitions_file
+from ftrace.tracefs.nodes import TextFile
+from ftrace.tracefs.tree import tracefs
+from kprobes.event_hits import count_hit, count_return, hits_of
+from kprobes.event_place import EventPlace, module_is_there, parse_place
+from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
+from kprobes.registration import (
+    disable_kprobe,
+    enable_kprobe,
+    register_kprobe,
+    unregister_kprobe,
+    watch_modules,
+)
+from kprobes.returns import kretprobe, register_kretprobe, unregister_kretprobe
+from sandbox.btf import prototype
+from sandbox.module import Module, ModuleState, register_module_notifier
+
+GROUP = "kprobes"
+"""The group of events that name none."""
+_WORD = 8
+
+
+class KprobeEventProbe(Probe):
+    """What a line p or r defines."""
+
+    def __init__(
+        self,
+        names: tuple[str, str],
+        where: EventPlace,
+        scope: Scope,
+        arguments: Sequence[Argument],
+        *,
+        is_return: bool,
+        maxactive: int,
+    ) -> None:
+        self.is_return = is_return
+        self.kind = "r" if is_return else "p"
+        super().__init__(kprobe_lines, *names, scope, arguments)
+        self.where = where
+        self.maxactive = maxactive
+        self.probe: kprobe | kretprobe | None = None
+        """What is registered; None while the module is not there."""
+        self._hits_before = 0
+
+    @property
+    def place(self) -> str:
+        """`SYM`, `SYM+OFFSET` in decimal, or the address."""
+        return str(self.where)
+
+    @property
+    def head(self) -> str:
+        """`p`, or `r` with the number of calls that can be waited for."""
+        return f"r{self.maxactive or ''}" if self.is_return else "p"
+
+    @property
+    def identity(self) -> object:
+        """Addresses compare equal, as in the kernel."""
+        return self.where.symbol, self.where.offset
+
+    @property
+    def kp(self) -> kprobe | None:
+        """The kprobe, of a kretprobe too."""
+        return self.probe.kp if isinstance(self.probe, kretprobe) else self.probe
+
+    @property
+    def misses(self) -> int:
+        """Hits inside another handler; of a return probe also calls that no instance was free for."""
+        if self.probe is None:
+            return 0
+        return self.probe.nmissed + (self.probe.kp.nmissed if isinstance(self.probe, kretprobe) else 0)
+
+    # -- registration ---------------------------------------------------------------------------------------------
+
+    def register(self) -> None:
+        """Register it, disabled. What is not there yet is waited for. Raises OSError."""
+        try:
+            self.check_symbols()
+            self._put()
+        except OSError as failed:
+            if failed.errno != errno.ENOENT or not self._may_come:
+                raise
+
+    @property
+    def _may_come(self) -> bool:
+        """Whether its place may be there later: an address of no symbol, or a module that is not loaded."""
+        module = self.where.module
+        return self.where.symbol is None or (module is not None and not module_is_there(module))
+
+    def _put(self) -> None:
+        where = self.where
+        made = self._return_probe() if self.is_return else self._plain_probe()
+        kp = made.kp if isinstance(made, kretprobe) else made
+        kp.symbol_name, kp.offset = where.symbol, where.offset
+        kp.addr = None if where.symbol else where.address
+        kp.flags = KPROBE_FLAG_DISABLED
+        if isinstance(made, kretprobe):
+            register_kretprobe(made)
+            self.maxactive = made.maxactive
+        else:
+            register_kprobe(made)
+        self.probe = made
+        self._hits_before = hits_of(self._native_half)
+
+    def _plain_probe(self) -> kprobe:
+        return kprobe(pre_handler=self.handlers.hit)
+
+    def _return_probe(self) -> kretprobe:
+        return kretprobe(
+            handler=self.handlers.hit,
+            entry_handler=self.handlers.entry,
+            maxactive=self.maxactive,
+            data_size=_WORD * len(self.scope.saved),
+        )
+
+    def unregister(self) -> None:
+        """Unregister it, unless it is waiting."""
+        if isinstance(self.probe, kretprobe):
+            unregister_kretprobe(self.probe)
+        elif self.probe is not None:
+            unregister_kprobe(self.probe)
+        self.probe = None
+
+    def arm(self) -> None:
+        """Enable it, unless its code is not there."""
+        if self.kp is not None and not self.kp.flags & KPROBE_FLAG_GONE:
+            enable_kprobe(self.kp)
+
+    def disarm(self) -> None:
+        """Disable it."""
+        if self.kp is not None:
+            disable_kprobe(self.kp)
+
+    def module_came(self) -> None:
+        """Register it anew, since its module has been loaded. It goes on waiting if that fails."""
+        with contextlib.suppress(OSError):
+            self.unregister()
+            self._put()
+            if self.event.enabled:
+                self.arm()
+
+    # -- counts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _native_half(self) -> int:
+        if isinstance(self.probe, kretprobe):
+            return ctypes.addressof(self.probe._native)
+        return self.probe.native_address if self.probe is not None else 0
+
+    def counting_handlers(self) -> Handlers:
+        """Native ones, the same for all probes."""
+
+        def hits() -> int:
+            return hits_of(self._native_half) - self._hits_before if self.probe is not None else 0
+
+        return Handlers(count_return if self.is_return else count_hit, hits)
+
+
+class KprobeLines(ProbeLineType):
+    """The lines p and r."""
+
+    subsystem = "trace_kprobe"
+
+    def define(self, words: list[str]) -> None:
+        """Define a kprobe event. Raises NotThisType, OSError."""
+        letter = words[0][0]
+        if letter not in "pr" or len(words) < 2 or _is_of_uprobe(words[1]):
+            raise NotThisType
+        maxactive = maxactive_of(words[0]) if letter == "r" else _no_maxactive(words[0])
+        where = parse_place(words[1])
+        is_return = letter == "r" or where.says_return
+        scope = _scope(where, is_return)
+        names = event_name(words[0], GROUP, lambda: f"{'r' if is_return else 'p'}_{where.generated_name}")
+        arguments = arguments_of(words, scope)
+        add_probe(KprobeEventProbe(names, where, scope, arguments, is_return=is_return, maxactive=maxactive))
+
+
+def _is_of_uprobe(place: str) -> bool:
+    """`/path:offset`."""
+    return "/" in place and ":" in place
+
+
+def _no_maxactive(word: str) -> int:
+    if word[1:2].isascii() and word[1:2].isdigit():
+        raise error(ErrorCode.BAD_MAXACT_TYPE, 1)
+    return 0
+
+
+def _scope(where: EventPlace, is_return: bool) -> Scope:
+    """What arguments can refer to: at an address nothing but registers and memory, even at a function's entry."""
+    symbol = where.symbol
+    if symbol is None:
+        return Scope()
+    is_entry = where.is_entry
+    if is_return and is_entry is False:
+        raise error(ErrorCode.BAD_RETPROBE, 0, 1)
+    at_entry = bool(is_entry) and not is_return
+    return Scope(at_entry=at_entry, at_return=is_return, find_prototype=lambda: prototype(symbol))
+
+
+kprobe_lines = KprobeLines()
+"""The type of lines that dynamic_events hands to kprobes."""
+
+
+def run_line(line: str) -> None:
+    """Run a line of kprobe_events. Raises OSError."""
+    create_of_type(line, kprobe_lines)
+
+
+def kprobe_profile() -> str:
+    """What kprobe_profile reads: for each probe the event's name, hits and misses."""
+    probes = [event for event in dynamic_events(kprobe_lines) if isinstance(event, KprobeEventProbe)]
+    return "".join(f"  {probe.name:<44} {probe.hits:15} {probe.misses:15}\n" for probe in probes)
+
+
+def _module_event(event: ModuleState, module: Module) -> None:
+    if event is not ModuleState.COMING:
+        return
+    with event_mutex:
+        for probe in dynamic_events(kprobe_lines):
+            if isinstance(probe, KprobeEventProbe) and probe.where.module == module.name:
+                probe.module_came()
+
+
+@cache
+def register_kprobe_events() -> None:
+    """Have dynamic_events take the lines p and r, add kprobe_events and kprobe_profile to the tree, and watch for the
+    modules that probes wait for.
+    """
+    add_ftrace_files()
+    dyn_event_register(kprobe_lines)
+    tracefs.add("kprobe_events", definitions_file(lambda: show(kprobe_lines), run_line, kprobe_lines))
+    tracefs.add("kprobe_profile", TextFile(kprobe_profile))
+    watch_modules()
+    register_module_notifier(_module_event)
