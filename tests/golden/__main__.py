@@ -1,0 +1,70 @@
+"""Replay transcripts of a real kernel and print what differs.
+
+    python -m tests.golden [-q] [FILE...]
+
+Without files: those of tests/golden/data. Each runs in a process of its own. Prints a diff and a score, the steps that
+came out the same of all, for each file. Exits with 0 if nothing differs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.golden.transcript import Step, differs, normalised, parse
+
+DATA = Path(__file__).with_name("data")
+_SECONDS = 120
+
+
+def replay(path: Path, quiet: bool) -> bool:
+    """Replay one file in this process; whether nothing differs."""
+    from tests.golden.machine import Machine
+    from tests.golden.replay import Replayer, run_step
+
+    steps = parse(path.read_text("utf-8", "surrogateescape"))
+    replayer = Replayer(Machine())
+    same = 0
+    for expected in steps:
+        got = run_step(replayer, expected)
+        if not differs(expected, got):
+            same += 1
+        elif not quiet:
+            print("\n".join(difference(expected, got)).encode("utf-8", "backslashreplace").decode())
+    print(f"{path.name}: {same}/{len(steps)}", flush=True)
+    return same == len(steps)
+
+
+def difference(expected: Step, got: Step) -> list[str]:
+    """A diff of a step."""
+    import difflib
+
+    lines = [f"$ {expected.command[:300]}"]
+    sides = [
+        [f"! {failure}" for failure in step.failures] + [*map(normalised, step.output)] for step in (expected, got)
+    ]
+    return lines + [line for line in difflib.ndiff(*sides) if not line.startswith("? ")]
+
+
+def main(arguments: list[str]) -> int:
+    """The command line."""
+    quiet = "-q" in arguments
+    here = "--here" in arguments
+    paths = [Path(word) for word in arguments if not word.startswith("-")] or sorted(DATA.glob("*.txt"))
+    if here:
+        return int(not replay(paths[0], quiet))
+    good = 0
+    for path in paths:
+        options = ["-q"] if quiet else []
+        command = [sys.executable, "-m", "tests.golden", "--here", *options, str(path)]
+        try:
+            good += not subprocess.run(command, timeout=_SECONDS, check=False).returncode
+        except subprocess.TimeoutExpired:
+            print(f"{path.name}: no end after {_SECONDS} seconds", flush=True)
+    print(f"{good} of {len(paths)} without a difference")
+    return int(good != len(paths))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,248 @@
+"""The commands of transcripts: echo, cat, hit, ls, dd and the like; grep, sed, head, tail and wc are the system's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from ftrace.tracefs.nodes import Directory
+from tests.golden.files import TemporaryFile
+from tests.golden.machine import Machine
+from tests.golden.shell import Shell, UnsupportedError
+
+_TEXT_TOOLS = {"grep": "efmABC", "sed": "ef", "head": "nc", "tail": "nc", "wc": ""}
+"""Options that take a value, of each tool that reads files or standard input."""
+_WITH_SCRIPT = ("grep", "sed")
+_BLOCK = 512
+
+
+class Commands:
+    """Runs simple commands on a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def run(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        """Run a command; its exit status. Raises UnsupportedError for one that is not known."""
+        name = words[0]
+        if name in _TEXT_TOOLS:
+            return self._text_tool(shell, words, fds)
+        method = getattr(self, f"_{name}", None) if name.isidentifier() else None
+        if name in (":", "true"):
+            return 0
+        if method is None or name in ("run", "text_tool"):
+            raise UnsupportedError(name)
+        return method(shell, words[1:], fds)
+
+    # -- output ---------------------------------------------------------------------------------------------------
+
+    def _echo(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        newline = "\n"
+        while words[:1] in (["-n"], ["-e"]):
+            newline = "" if words[0] == "-n" else newline
+            words = words[1:]
+        return _output("sh", (" ".join(words) + newline).encode(), fds)
+
+    def _printf(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        form, values = re.sub(r"%(?=[^sdxu%])", "%%", words[0]), iter(words[1:])
+        text = re.sub(r"%[sdxu]", lambda _: next(values, ""), form).replace("%%", "%")
+        return _output(None, text.encode().decode("unicode_escape").encode("latin-1"), fds)
+
+    def _cat(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        status = 0
+        for path in words or ["-"]:
+            try:
+                data = _input(fds) if path == "-" else shell.files.read(path)
+            except OSError as failed:
+                fds[2].write(f"cat: can't open '{path}': {os.strerror(failed.errno)}\n".encode())
+                status = 1
+                continue
+            status = _output("cat", data, fds) or status
+        return status
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def _cp(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        source, target = words
+        try:
+            data = shell.files.read(source)
+            with shell.files.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
+                _write_all(handle, data)
+        except OSError as failed:
+            fds[2].write(f"cp: can't open '{source}': {os.strerror(failed.errno)}\n".encode())
+            return 1
+        return 0
+
+    def _dd(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        given = dict(word.split("=", 1) for word in words)
+        size, count = int(given.get("bs", _BLOCK)), int(given.get("count", -1))
+        blocks: list[bytes] = []
+        with shell.files.open(given["if"], os.O_RDONLY) as handle:
+            for _ in range(int(given.get("skip", 0))):
+                handle.read(size)
+            while len(blocks) != count and (block := handle.read(size)):
+                blocks.append(block)
+        whole = sum(len(block) == size for block in blocks)
+        if "of" in given:
+            with shell.files.open(given["of"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
+                _write_all(handle, b"".join(blocks))
+        else:
+            _write_all(fds[1], b"".join(blocks))
+        tally = f"{whole}+{len(blocks) - whole} records"
+        fds[2].write(f"{tally} in\n{tally} out\n".encode())
+        return 0
+
+    def _touch(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        return _each(words, lambda path: shell.files.open(path, os.O_WRONLY | os.O_CREAT).close(), "touch: {}: {}", fds)
+
+    def _mkdir(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        tree = shell.files.tree
+        return _each(
+            _operands(words),
+            lambda path: tree.mkdir(shell.files.inside(path)),
+            "mkdir: can't create directory '{}': {}",
+            fds,
+        )
+
+    def _rmdir(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        tree = shell.files.tree
+        return _each(words, lambda path: tree.rmdir(shell.files.inside(path)), "rmdir: '{}': {}", fds)
+
+    def _rm(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        return _each(_operands(words), shell.files.remove, "rm: can't remove '{}': {}", fds)
+
+    # -- ls -------------------------------------------------------------------------------------------------------
+
+    def _ls(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        options = "".join(word[1:] for word in words if word.startswith("-"))
+        files, directories, missing = [], [], []
+        for path in _operands(words) or ["."]:
+            try:
+                node = shell.files.find(path)
+            except OSError as failed:
+                missing.append(f"ls: {path}: {os.strerror(failed.errno)}\n")
+                continue
+            (directories if isinstance(node, Directory) and "d" not in options else files).append((path, node))
+        fds[2].write("".join(missing).encode())
+        blocks = ["".join(_listed(path, node, options) for path, node in sorted(files, key=lambda pair: pair[0]))]
+        titled = len(files) + len(directories) + len(missing) > 1
+        for path, node in sorted(directories, key=lambda pair: pair[0]):
+            lines = [f"{path}:\n"] if titled else []
+            lines += ["total 0\n"] if "l" in options else []
+            lines += [_listed(name, node.entries[name], options) for name in sorted(node.entries)]
+            blocks.append("".join(lines))
+        fds[1].write("\n".join(block for block in blocks if block).encode())
+        return int(bool(missing))
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def _hit(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        self.machine.hit(words)
+        return 0
+
+    def _sh(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        if words[:1] != ["-c"]:
+            raise UnsupportedError("sh " + " ".join(words))
+        return Shell(shell.files, self.run).run(words[1], fds[1], fds[2])
+
+    def _sleep(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        time.sleep(float(words[0]))
+        return 0
+
+    def _timeout(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        # What blocks here is a read of trace_pipe, which gives up by itself once it is empty.
+        return self.run(shell, words[1:], fds)
+
+    def _text_tool(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+        """Run the system's tool on copies of the files, in a directory that has them by the same names."""
+        tool = words[0]
+        paths = _file_operands(words)
+        status = 0
+        with tempfile.TemporaryDirectory() as name:
+            arguments = list(words[1:])
+            for path in paths:
+                try:
+                    data = shell.files.read(path)
+                except OSError as failed:
+                    fds[2].write(f"{tool}: {path}: {os.strerror(failed.errno)}\n".encode())
+                    arguments.remove(path)
+                    status = 2 if tool == "grep" else 1
+                    continue
+                copy = Path(name, path.lstrip("/"))
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(data)
+            if paths and status and len(arguments) == len(words) - 1 - len(paths):
+                return status
+            data = b"" if paths else _input(fds)
+            done = subprocess.run([tool, *arguments], input=data, capture_output=True, cwd=name, check=False)
+        fds[1].write(done.stdout)
+        fds[2].write(done.stderr)
+        return status or done.returncode
+
+
+def _operands(words: list[str]) -> list[str]:
+    return [word for word in words if not word.startswith("-")]
+
+
+def _file_operands(words: list[str]) -> list[str]:
+    """The files of a text tool's command line."""
+    tool, found, scripts, skip = words[0], [], tool_scripts(words), False
+    for word in words[1:]:
+        if skip:
+            skip = False
+        elif word.startswith("-") and len(word) > 1:
+            skip = word[-1] in _TEXT_TOOLS[tool] and len(word) == 2
+        else:
+            found.append(word)
+    return found[scripts:]
+
+
+def tool_scripts(words: list[str]) -> int:
+    """How many operands come before the files: the pattern or script, unless -e gave it."""
+    return int(words[0] in _WITH_SCRIPT and "-e" not in words)
+
+
+def _listed(name: str, node: object, options: str) -> str:
+    if "l" not in options:
+        return f"{name}\n"
+    kind = stat.S_IFDIR if isinstance(node, Directory) else stat.S_IFREG
+    when = time.strftime("%b %d %H:%M")
+    return f"{stat.filemode(kind | node.mode)}    1 root     root             0 {when} {name}\n"
+
+
+def _input(fds: dict[int, object]) -> bytes:
+    return fds[0].read() if fds[0] is not None else b""
+
+
+def _write_all(handle: object, data: bytes) -> None:
+    while data:
+        data = data[handle.write(data) :]
+
+
+def _output(program: str | None, data: bytes, fds: dict[int, object]) -> int:
+    try:
+        _write_all(fds[1], data)
+    except OSError as failed:
+        if program:
+            fds[2].write(f"{program}: write error: {os.strerror(failed.errno)}\n".encode())
+        return 1
+    return 0
+
+
+def _each(paths: list[str], action, message: str, fds: dict[int, object]) -> int:
+    status = 0
+    for path in paths:
+        try:
+            action(path)
+        except OSError as failed:
+            fds[2].write((message.format(path, os.strerror(failed.errno)) + "\n").encode())
+            status = 1
+    return status
+
+
+__all__ = ["Commands", "TemporaryFile"]

@@ -1,0 +1,142 @@
+"""The files that a transcript sees: tracefs at the current directory, debugfs' kprobes/, the sysctl, and /tmp."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+
+from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile
+from ftrace.tracefs.tree import Tracefs
+from kprobes import (
+    kprobes_blacklist,
+    kprobes_list,
+    kprobes_optimization,
+    read_kprobes_enabled,
+    set_kprobes_optimization,
+    write_kprobes_enabled,
+)
+
+TRACEFS = "/sys/kernel/tracing/"
+
+
+class TemporaryFile(Node):
+    """A plain file under /tmp."""
+
+    mode = 0o644
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def open(self, flags: int) -> Handle:
+        if flags & os.O_TRUNC:
+            self.content = b""
+        return _TemporaryHandle(self)
+
+
+class _TemporaryHandle(Handle):
+    def __init__(self, file: TemporaryFile) -> None:
+        self._file, self._position = file, 0
+
+    def read(self, size: int = -1) -> bytes:
+        end = None if size < 0 else self._position + size
+        taken = self._file.content[self._position : end]
+        self._position += len(taken)
+        return taken
+
+    def write(self, data: bytes) -> int:
+        self._file.content += data
+        return len(data)
+
+    def seek(self, position: int) -> int:
+        self._position = position
+        return position
+
+
+def _set_optimization(text: str) -> None:
+    set_kprobes_optimization(int(text))
+
+
+def _private(file: TextFile) -> TextFile:
+    """As debugfs has it: for root only."""
+    file.mode &= 0o600
+    return file
+
+
+_OUTSIDE: dict[str, Node] = {
+    "/sys/kernel/debug/kprobes": Directory(
+        {
+            "blacklist": _private(TextFile(kprobes_blacklist)),
+            "enabled": _private(TextFile(read_kprobes_enabled, write_kprobes_enabled)),
+            "list": _private(TextFile(kprobes_list)),
+        }
+    ),
+    "/proc/sys/debug/kprobes-optimization": TextFile(lambda: f"{int(kprobes_optimization())}\n", _set_optimization),
+}
+
+
+class Files:
+    """Paths as the transcripts write them."""
+
+    def __init__(self, tree: Tracefs) -> None:
+        self.tree = tree
+        self._temporary: dict[str, TemporaryFile] = {}
+
+    def find(self, path: str) -> Node:
+        """The node at `path`. Raises OSError."""
+        if path in self._temporary:
+            return self._temporary[path]
+        for prefix, node in _OUTSIDE.items():
+            if path == prefix:
+                return node
+            if path.startswith(prefix + "/") and isinstance(node, Directory):
+                found = node.entries.get(path[len(prefix) + 1 :])
+                if found is not None:
+                    return found
+        if path.startswith("/") and not (path + "/").startswith(TRACEFS):
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return self.tree.find(self.inside(path))
+
+    @staticmethod
+    def inside(path: str) -> str:
+        """The path in the tree."""
+        return path.removeprefix(TRACEFS)
+
+    def open(self, path: str, flags: int) -> Handle:
+        """Open a file. Raises OSError."""
+        if path == "/dev/null":
+            return _TemporaryHandle(TemporaryFile())
+        if path.startswith("/tmp/") and path not in self._temporary and flags & os.O_CREAT:
+            self._temporary[path] = TemporaryFile()
+        if path.startswith("/") and not path.startswith(TRACEFS):
+            return self.find(path).open(flags)
+        return self.tree.open(self.inside(path), flags)
+
+    def read(self, path: str) -> bytes:
+        """All of a file. Raises OSError."""
+        with self.open(path, os.O_RDONLY) as handle:
+            return handle.read()
+
+    def expand(self, word: str) -> list[str]:
+        """The paths that a word with `*`, `?` or `[` matches, sorted; the word itself if none does."""
+        if not any(letter in word for letter in "*?["):
+            return [word]
+        found = [""]
+        for part in word.split("/"):
+            found = [joined for path in found for joined in self._matching(path, part)]
+        return sorted(found) or [word]
+
+    def _matching(self, path: str, part: str) -> list[str]:
+        try:
+            node = self.find(path) if path else self.tree.root
+        except OSError:
+            return []
+        if not isinstance(node, Directory):
+            return []
+        return [f"{path}/{name}" if path else name for name in node.entries if fnmatch.fnmatchcase(name, part)]
+
+    def remove(self, path: str) -> None:
+        """Unlink. Raises OSError(EPERM) in tracefs."""
+        if self._temporary.pop(path, None) is None:
+            self.find(path)
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))

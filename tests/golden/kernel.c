@@ -1,0 +1,122 @@
+/* The functions and data of a kernel that the transcripts name (FORMAT.md), with the same prototypes. */
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long u64;
+
+struct qstr { u64 hash_len; const u8 *name; };
+struct dentry { u32 d_flags; u32 d_seq; void *d_hash[2]; struct dentry *d_parent; struct qstr d_name; void *d_inode; };
+struct path { void *mnt; struct dentry *dentry; };
+struct inode { u16 i_mode; u16 i_opflags; u32 i_uid; u32 i_gid; u32 i_flags; };
+struct file_operations { void *owner; u32 fop_flags; void *llseek; };
+struct file {
+    u64 f_ref;
+    u32 f_lock;
+    u32 f_mode;
+    const struct file_operations *f_op;
+    void *f_mapping;
+    void *private_data;
+    struct inode *f_inode;
+    u32 f_flags;
+    u32 f_iocb_flags;
+    const void *f_cred;
+    struct path f_path;
+    long f_pos;
+};
+struct open_how { u64 flags; u64 mode; u64 resolve; };
+
+struct task { u64 flags; u64 state; u64 stack; char comm[16]; } init_task = { 2, 0, 0, "swapper" };
+const char linux_banner[] = "Linux version 6.12.95 (stand-in)\n";
+
+#define EBADF 9
+#define EAFNOSUPPORT 97
+#define CALL __attribute__((noinline, noipa))
+#define USED __attribute__((used))
+
+static volatile long sink;
+
+CALL long move_addr_to_kernel(void *uaddr, int ulen) { return sink = (long)uaddr + ulen; }
+CALL long sockfd_lookup_light(int fd) { sink = fd; return 0; }
+
+CALL int __sys_socket(int family, int type, int protocol)
+{
+    sink = type + protocol;
+    return family == 99 ? -EAFNOSUPPORT : 3;
+}
+
+CALL int __sys_socketpair(int family, int type, int protocol, int *usockvec)
+{
+    sink = type + protocol;
+    if (family == 99)
+        return -EAFNOSUPPORT;
+    usockvec[0] = 3;
+    usockvec[1] = 4;
+    return 0;
+}
+
+CALL int __sys_bind(int fd, void *umyaddr, int addrlen)
+{
+    sink = (long)umyaddr + addrlen;
+    return sockfd_lookup_light(fd) ? 0 : -EBADF;
+}
+
+CALL int __sys_listen(int fd, int backlog)
+{
+    sink = backlog;
+    return sockfd_lookup_light(fd) ? 0 : -EBADF;
+}
+
+CALL int __sys_shutdown(int fd, int how)
+{
+    sink = how;
+    return sockfd_lookup_light(fd) ? 0 : -EBADF;
+}
+
+CALL int vfs_open(const struct path *path, struct file *file)
+{
+    sink = (long)path;
+    file->f_mode = 1;
+    return 0;
+}
+
+CALL long vfs_read(struct file *file, char *buf, u64 count, long *pos)
+{
+    sink = (long)file + (long)buf + (long)pos;
+    return count;
+}
+
+CALL long vfs_write(struct file *file, const char *buf, u64 count, long *pos)
+{
+    sink = (long)file + (long)buf + (long)pos;
+    return count;
+}
+
+CALL void kfree(const void *object) { sink = (long)object; }
+CALL long kernel_clone(void *args) { return sink = (long)args; }
+CALL void do_exit(long code) { sink = code; }
+CALL void schedule(void) { sink = 0; }
+CALL long do_sys_openat2(int dfd, char *filename, struct open_how *how) { sink = dfd + (long)how; return filename ? -2 : -14; }
+
+CALL long __x64_sys_socket(int family, int type, int protocol) { return 1 * __sys_socket(family, type, protocol) + sink * 0; }
+CALL long __x64_sys_socketpair(int family, int type, int protocol, int *v) { return __sys_socketpair(family, type, protocol, v) + sink * 0; }
+CALL long __x64_sys_bind(int fd, void *addr, int len) { return __sys_bind(fd, addr, len) + sink * 0; }
+CALL long __x64_sys_listen(int fd, int backlog) { return __sys_listen(fd, backlog) + sink * 0; }
+CALL long __x64_sys_openat(int dfd, char *filename, int flags)
+{
+    struct open_how how = { flags, 0, 0 };
+    return do_sys_openat2(dfd, filename, &how) + sink * 0;
+}
+
+/* What a kernel does not let be probed. */
+CALL long notifier_call_chain(long value) { return sink = value; }
+CALL long kprobe_dispatcher(long value) { return sink = value; }
+CALL long preempt_schedule(long value) { return sink = value; }
+CALL long do_int3(long value) { return sink = value; }
+
+/* The text behind them: instructions of ten bytes, then of one. */
+__attribute__((naked)) void other_text(void)
+{
+    __asm__(".rept 4000\nmovabsq $0x1122334455667788, %rax\n.endr\n"
+            ".rept 120000\nnop\n.endr\nret\n");
+}

@@ -1,0 +1,100 @@
+"""The machine of the transcripts: the stand-in kernel, its memory, and `hit`."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+from pathlib import Path
+
+import kprobes
+import sandbox
+from fprobe.tracefs import tracefs
+from ftrace.probe_args.expansion import dentry_layout
+
+KERNEL = "kernel"
+"""The module that plays the kernel proper: its symbols are printed without a module."""
+BASE = 0x10000000
+_SIZE = 0x3000
+_STRINGS = {
+    0x50: b"ABCdef", 0x200: b"hello world", 0x280: b"one", 0x2A0: b"two two", 0x2C0: b'"q"\ttab', 0x300: b"",
+    0x1000: b"x" * 4095,
+}  # fmt: skip
+_NOT_PROBED = ("notifier_call_chain", "kprobe_dispatcher", "preempt_schedule", "do_int3")
+_PR_SET_NAME, _PR_GET_NAME = 15, 16
+_MAP_FIXED_NOREPLACE = 0x100000
+
+
+def memory_image() -> bytes:
+    """The bytes at BASE, as FORMAT.md lists them."""
+    image = bytearray(_SIZE)
+
+    def put(offset: int, form: str, *values: int) -> None:
+        struct.pack_into("<" + form, image, offset, *values)
+
+    put(0, "Qq", 0xFEDCBA9876543281, -2)
+    for offset, target in ((0x10, 0x100), (0x18, 0x200), (0x20, 0x280), (0x28, 0x2A0), (0x30, 0x2C0)):
+        put(offset, "Q", BASE + target)
+    put(0x38, "QQ", 0, 0xDEAD0000)
+    put(0x60, "8H", *(0x1000 * i + i for i in range(8)))
+    put(0x70, "4i", 0, -1, 2000, -3)
+    put(0x100, "I", 4242)
+    put(0x108, "QQ", BASE + 0x200, BASE)
+    for offset, text in _STRINGS.items():
+        image[offset : offset + len(text)] = text
+    return bytes(image)
+
+
+class Machine:
+    """A freshly booted machine; there is one in a process."""
+
+    def __init__(self) -> None:
+        path = Path(__file__).with_name("kernel.c")
+        self.module = sandbox.load(path, name=KERNEL, cflags=("-fcf-protection=branch", "-fno-toplevel-reorder"))
+        for name in _NOT_PROBED:
+            kprobes.kprobe_add_ksym_blacklist(self.module.symbol(name).address)
+        dentry_layout.name, dentry_layout.of_file = 0x28, 0x48
+        self._image = memory_image()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._map()
+        self.tracefs = tracefs
+
+    def _map(self) -> None:
+        self._libc.mmap.restype = ctypes.c_void_p
+        self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE
+        got = self._libc.mmap(BASE, _SIZE, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+        if got != BASE:
+            raise OSError(ctypes.get_errno(), f"no memory can be mapped at {BASE:#x}")
+
+    def hit(self, words: list[str]) -> None:
+        """`hit CALL ARGUMENTS , CALL ARGUMENTS ...`, in a thread that is called `hit`."""
+        name = ctypes.create_string_buffer(16)
+        self._libc.prctl(_PR_GET_NAME, name)
+        self._libc.prctl(_PR_SET_NAME, b"hit")
+        try:
+            for call in " ".join(words).split(","):
+                self._call(call.split())
+        finally:
+            self._libc.prctl(_PR_SET_NAME, name)
+
+    def _call(self, words: list[str]) -> None:
+        ctypes.memmove(BASE, self._image, len(self._image))
+        kind, *given = words
+        if kind == "open":
+            path = ctypes.create_string_buffer(given[0].encode())
+            self.module["__x64_sys_openat"](-100, ctypes.addressof(path), 0)
+            return
+        numbers = [int(number, 0) for number in given]
+        if kind == "listen":
+            for _ in range(numbers[2] if len(numbers) > 2 else 1):
+                self.module["__x64_sys_listen"](*numbers[:2])
+        elif kind == "bind":
+            for _ in range(numbers[2] if len(numbers) > 2 else 1):
+                self.module["__x64_sys_bind"](numbers[0], BASE, numbers[1])
+        elif kind == "spair":
+            self.module["__x64_sys_socketpair"](*numbers[:3], BASE)
+        elif kind == "sock":
+            self.module["__x64_sys_socket"](*numbers[:3])
+        else:
+            raise ValueError(f"hit {kind}: not a call of FORMAT.md")

@@ -1,0 +1,97 @@
+"""Replays a transcript on a machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from tests.golden.commands import Commands
+from tests.golden.files import Files
+from tests.golden.machine import Machine
+from tests.golden.shell import Shell, Sink, UnsupportedError
+from tests.golden.transcript import ECHO, NO_NEWLINE, Step
+
+
+class Replayer:
+    """Runs the steps of one transcript; the machine must be fresh."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.files = Files(machine.tracefs)
+        self._commands = Commands(machine)
+        self._shell = Shell(self.files, self._commands.run)
+
+    def outcome(self, command: str) -> Step:
+        """What comes of a step's command."""
+        got = Step(command)
+        if echo := ECHO.fullmatch(command):
+            text = echo[2] + ("" if echo[1] else "\n")
+            self._echo(got, text, echo[4], append=echo[3] == ">>", once=bool(echo[5]))
+        elif command.startswith("cat ") and len(command.split()) == 2:
+            self._cat(got, command.split()[1])
+        else:
+            self._other(got)
+        return got
+
+    def _echo(self, got: Step, text: str, path: str, *, append: bool, once: bool) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
+        data = text.encode("utf-8", "surrogateescape")
+        try:
+            handle = self.files.open(path, flags)
+        except OSError as failed:
+            got.failures.append(f"open: {_name(failed)}")
+            return
+        with handle:
+            try:
+                taken = handle.write(data)
+                while taken < len(data) and not once:
+                    taken += handle.write(data[taken:])
+            except OSError as failed:
+                got.failures.append(_name(failed))
+                return
+        if taken < len(data):
+            got.failures.append(f"short {taken}/{len(data)}")
+
+    def _cat(self, got: Step, path: str) -> None:
+        try:
+            handle = self.files.open(path, os.O_RDONLY)
+        except OSError as failed:
+            got.failures.append(f"open: {_name(failed)}")
+            return
+        with handle:
+            try:
+                _show(got, handle.read(), marked=True)
+            except OSError as failed:
+                got.failures.append(_name(failed))
+
+    def _other(self, got: Step) -> None:
+        sink = Sink()
+        command = got.command
+        if command.startswith("sh -c '") and command.endswith("'"):
+            # Its quotes are not those of a shell: what is between the first and the last is the script.
+            status = Shell(self.files, self._commands.run).run(command[7:-1], sink, sink)
+        else:
+            status = self._shell.run(command, sink, sink)
+        _show(got, sink.data, marked=False)
+        if status:
+            got.failures.append(f"exit {status}")
+
+
+def _name(failed: OSError) -> str:
+    return errno.errorcode.get(failed.errno or 0, str(failed.errno))
+
+
+def _show(got: Step, data: bytes, *, marked: bool) -> None:
+    if not data:
+        return
+    text = data.decode("utf-8", "surrogateescape")
+    got.output += text.removesuffix("\n").split("\n")
+    if marked and not text.endswith("\n"):
+        got.output.append(NO_NEWLINE)
+
+
+def run_step(replayer: Replayer, expected: Step) -> Step:
+    """The outcome of a step; a command that is not supported, or a failure of ours, is an outcome that differs."""
+    try:
+        return replayer.outcome(expected.command)
+    except UnsupportedError as unknown:
+        return Step(expected.command, [f"unsupported: {unknown}"])

@@ -1,0 +1,162 @@
+"""A small shell: lists, pipes, redirections, `exec`, quoting and globs, over the files of a transcript."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from ftrace.tracefs.nodes import Handle
+from tests.golden.files import Files, TemporaryFile
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<redirection>\d*(?:<>|>>|>&|<&|>|<))|(?P<operator>&&|\|\||;|\||\n)|"""
+    r"""(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s;|&<>'"\\])+))""",
+    re.DOTALL,
+)
+_PART = re.compile(r"""\\(.)|'([^']*)'|"((?:\\.|[^"\\])*)"|([^'"\\]+)""", re.DOTALL)
+
+
+class UnsupportedError(Exception):
+    """A command that this shell does not know."""
+
+
+@dataclass
+class Redirection:
+    """`[FD]OPERATOR TARGET`."""
+
+    fd: int
+    operator: str
+    target: str
+
+
+@dataclass
+class Command:
+    """A simple command."""
+
+    words: list[str] = field(default_factory=list)
+    redirections: list[Redirection] = field(default_factory=list)
+
+
+class Sink:
+    """Standard output or error: text that is collected."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> int:
+        """Take all."""
+        self.data += data
+        return len(data)
+
+
+def tokens(text: str) -> list[tuple[str, str]]:
+    """(kind, text) of each token. Raises UnsupportedError."""
+    found, at = [], 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or match.end() == at:
+            raise UnsupportedError(text[at:])
+        found.append((str(match.lastgroup), match[str(match.lastgroup)]))
+        at = match.end()
+    return found
+
+
+def unquoted(word: str) -> tuple[str, bool]:
+    """The word without quotes, and whether it had any."""
+    text, quoted = "", False
+    for escaped, single, double, plain in _PART.findall(word):
+        quoted = quoted or not plain
+        text += escaped or single or plain or re.sub(r'\\(["\\$`])', r"\1", double)
+    return text, quoted
+
+
+class Shell:
+    """Runs the text of `sh -c`. `run_program` runs a simple command's words with its files; it is in commands.py."""
+
+    def __init__(self, files: Files, run_program) -> None:
+        self.files = files
+        self._run_program = run_program
+        self.status = 0
+
+    def run(self, text: str, stdout: Sink, stderr: Sink) -> int:
+        """Run a script; its exit status. Raises UnsupportedError."""
+        fds: dict[int, object] = {0: None, 1: stdout, 2: stderr}
+        pipeline: list[Command] = [Command()]
+        condition = ";"
+        for kind, token in [*tokens(text), ("operator", ";")]:
+            if kind == "operator" and token == "|":
+                pipeline.append(Command())
+            elif kind == "operator":
+                if pipeline != [Command()] and self._wanted(condition):
+                    self.status = self._run_pipeline(pipeline, fds)
+                pipeline, condition = [Command()], token
+            else:
+                self._add(pipeline[-1], kind, token)
+        return self.status
+
+    def _wanted(self, condition: str) -> bool:
+        return condition in (";", "\n") or (condition == "&&") == (self.status == 0)
+
+    def _add(self, command: Command, kind: str, token: str) -> None:
+        pending = command.redirections and not command.redirections[-1].target
+        if kind == "redirection":
+            number, operator = re.fullmatch(r"(\d*)(.*)", token).groups()
+            command.redirections.append(Redirection(int(number or ("<" not in operator)), operator, ""))
+        elif pending:
+            command.redirections[-1].target = unquoted(token)[0]
+        else:
+            word, quoted = unquoted(token)
+            command.words += [word] if quoted else self.files.expand(word.replace("$?", str(self.status)))
+
+    def _run_pipeline(self, commands: list[Command], fds: dict[int, object]) -> int:
+        stdin, status = fds[0], 0
+        for index, command in enumerate(commands):
+            own = dict(fds)
+            own[0] = stdin
+            if index < len(commands) - 1:
+                own[1] = Sink()
+            status = self._run_command(command, own, fds)
+            if index < len(commands) - 1:
+                stdin = _reader(own[1])
+        return status
+
+    def _run_command(self, command: Command, own: dict[int, object], shell_fds: dict[int, object]) -> int:
+        opened: list[Handle] = []
+        try:
+            for redirection in command.redirections:
+                own[redirection.fd] = self._target(redirection, own, opened)
+        except OSError as failed:
+            name = command.redirections[len(opened)].target
+            verb = "create" if failed.errno != 2 or ">" in command.redirections[0].operator else "open"
+            own[2].write(f"sh: can't {verb} {name}: {os.strerror(failed.errno)}\n".encode())
+            return 1
+        if command.words[:1] == ["exec"] and len(command.words) == 1:
+            shell_fds.update({number: own[number] for number in own if number not in (0,) or command.redirections})
+            return 0
+        try:
+            return self._run_program(self, command.words or [":"], own)
+        finally:
+            for handle in opened:
+                handle.close()
+
+    def _target(self, redirection: Redirection, own: dict[int, object], opened: list[Handle]) -> object:
+        operator, target = redirection.operator, redirection.target
+        if operator.endswith("&"):
+            return None if target == "-" else own[int(target)]
+        flags = {
+            ">": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+            ">>": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+            "<": os.O_RDONLY,
+            "<>": os.O_RDWR | os.O_CREAT,
+        }[operator]
+        handle = self.files.open(target, flags)
+        opened.append(handle)
+        return handle
+
+
+def _reader(sink: object) -> Handle:
+    file = TemporaryFile()
+    file.content = sink.data
+    return file.open(os.O_RDONLY)

@@ -1,0 +1,82 @@
+"""Transcripts: their steps, and what may differ (FORMAT.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+NO_NEWLINE = "\\ no newline at end"
+
+
+@dataclass
+class Step:
+    """A command and what came of it: failures (`! ...`) and lines of output."""
+
+    command: str
+    failures: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
+
+
+def parse(text: str) -> list[Step]:
+    """The steps of a transcript."""
+    steps: list[Step] = []
+    for line in text.removesuffix("\n").split("\n"):
+        if line.startswith("$ "):
+            steps.append(Step(line[2:]))
+        elif not steps:
+            continue  # the head
+        elif line.startswith("> ") and _is_open(steps[-1]):
+            steps[-1].command += "\n" + line[2:]
+        elif _FAILURE.fullmatch(line):
+            steps[-1].failures.append(line[2:])
+        elif cut := _CUT.fullmatch(line):
+            # The output before it did not end with a newline.
+            steps[-1].output.append(cut[1])
+            steps.append(Step(cut[2]))
+        else:
+            steps[-1].output.append(line)
+    return steps
+
+
+_FAILURE = re.compile(r"! (?:(?:open: )?E[A-Z0-9]+|exit \d+|short \d+/\d+)")
+_CUT = re.compile(r"(.*)\$ ((?:cat|echo|wc|head|tail|dd|ls|sh|hit|grep) .*)")
+
+
+def _is_open(step: Step) -> bool:
+    """Whether the text of an echo goes on."""
+    return step.command.startswith("echo ") and not ECHO.fullmatch(step.command) and not step.output
+
+
+ECHO = re.compile(r"echo (-n )?'(.*)' (>>?) (\S+)( +# strictly one write\(2\))?", re.DOTALL)
+"""`echo [-n] 'TEXT' > FILE`, with the text taken as it is."""
+
+_HEX = r"0x[0-9a-f]+"
+_NORMAL = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r" \[kernel\]", ""),
+        (r"^\[ *\d+\.\d{6}\]", "[TIME]"),
+        (r"^ *(\S.*)-\d+ +\[\d{3}\] (?:[^ ]{5} )?+ *\d+\.\d{6}: ", r"\1-PID [CPU] FLAGS TIME: "),
+        (r"#P:\d+", "#P:N"),
+        (r"^ID: \d+$", "ID: N"),
+        (rf"\+{_HEX}/{_HEX}", "+OFF/SIZE"),
+        (r"(?<![\w.])[0-9a-f]{16}(?![\w.])", "ADDR"),
+        (r"0x[0-9a-f]{16}", "ADDR"),
+        (r"\b[A-Z][a-z]{2} [ \d]\d +\d\d:\d\d\b", "DATE"),
+        (r"\d+\.\d+ us", "N us"),
+    )
+]
+
+
+def normalised(line: str) -> str:
+    """The line without what FORMAT.md allows to differ."""
+    for pattern, replacement in _NORMAL:
+        line = pattern.sub(replacement, line)
+    return line
+
+
+def differs(expected: Step, got: Step) -> bool:
+    """Whether two outcomes of a step are not the same."""
+    if expected.failures != got.failures:
+        return True
+    return [*map(normalised, expected.output)] != [*map(normalised, got.output)]
