@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.golden.transcript import Step, differs, normalised, parse
+from tests.golden.transcript import Step, differs, outcome, parse
 
 DATA = Path(__file__).with_name("data")
 _SECONDS = 120
@@ -41,9 +41,7 @@ def difference(expected: Step, got: Step) -> list[str]:
     import difflib
 
     lines = [f"$ {expected.command[:300]}"]
-    sides = [
-        [f"! {failure}" for failure in step.failures] + [*map(normalised, step.output)] for step in (expected, got)
-    ]
+    sides = [outcome(step) for step in (expected, got)]
     return lines + [line for line in difflib.ndiff(*sides) if not line.startswith("? ")]
 
 

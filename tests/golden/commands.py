@@ -173,6 +173,7 @@ class Commands:
                     arguments.remove(path)
                     status = 2 if tool == "grep" else 1
                     continue
+                arguments[arguments.index(path)] = path.lstrip("/")
                 copy = Path(name, path.lstrip("/"))
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(data)

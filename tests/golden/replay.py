@@ -77,7 +77,9 @@ class Replayer:
 
 
 def _name(failed: OSError) -> str:
-    return errno.errorcode.get(failed.errno or 0, str(failed.errno))
+    # Linux has one number for both, and Python knows the other name.
+    name = errno.errorcode.get(failed.errno or 0, str(failed.errno))
+    return "EOPNOTSUPP" if name == "ENOTSUP" else name
 
 
 def _show(got: Step, data: bytes, *, marked: bool) -> None:
