@@ -7,6 +7,8 @@ import re
 
 ULONG_MAX = (1 << 64) - 1
 _LONG_MAX = (1 << 63) - 1
+_MOST_DIGITS = 22
+"""Of a number of 64 bits in octal. int() refuses decimal numbers of thousands of digits."""
 _DIGITS = {8: "01234567", 10: "0123456789", 16: "0123456789abcdefABCDEF"}
 _HEX = re.compile(r"0[xX][0-9a-fA-F]")
 
@@ -52,10 +54,10 @@ def _unsigned(digits: str, text: str, base: int) -> int:
     end = _end_of_digits(digits, start, base)
     if end == start or digits[end:] not in ("", "\n"):
         raise OSError(errno.EINVAL, f"{text!r} is not a number")
-    value = int(digits[start:end], base)
-    if value > ULONG_MAX:
-        raise OSError(errno.ERANGE, f"{text!r} does not fit a number of 64 bits")
-    return value
+    significant = digits[start:end].lstrip("0")
+    if len(significant) > _MOST_DIGITS or int(significant or "0", base) > ULONG_MAX:
+        raise OSError(errno.ERANGE, f"{text[:80]!r} does not fit a number of 64 bits")
+    return int(significant or "0", base)
 
 
 def _radix(text: str, base: int) -> tuple[int, int]:

@@ -10,6 +10,9 @@ from pathlib import Path
 import kprobes
 import sandbox
 from fprobe.tracefs import tracefs
+from ftrace.events import dynevent
+from ftrace.events.error_log import error_log
+from ftrace.events.registry import event_registry
 from ftrace.probe_args.expansion import dentry_layout
 
 KERNEL = "kernel"
@@ -66,6 +69,16 @@ class Machine:
         got = self._libc.mmap(BASE, _SIZE, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
         if got != BASE:
             raise OSError(ctypes.get_errno(), f"no memory can be mapped at {BASE:#x}")
+
+    def close(self) -> None:
+        """Take the machine out of the process. Its events are disabled and deleted."""
+        for event in event_registry.events():
+            event.set_enabled(False)
+        dynevent.release_all()
+        error_log.clear()
+        dentry_layout.name = dentry_layout.of_file = None
+        self.module.unload()
+        self._libc.munmap(ctypes.c_void_p(BASE), ctypes.c_size_t(_SIZE))
 
     def hit(self, words: list[str]) -> None:
         """`hit CALL ARGUMENTS , CALL ARGUMENTS ...`, in a thread that is called `hit`."""

@@ -1,0 +1,255 @@
+"""The kernel's self-tests of definitions: commands with a `^` where error_log's caret has to be."""
+
+from __future__ import annotations
+
+import pytest
+
+LONG = "1" * 65
+KPROBES = f"""\
+p^100 vfs_read
+r^1a111 vfs_read
+r^100000 vfs_read
+r^0 vfs_read
+p ^non_exist_func
+p ^hoge-fuga
+p ^hoge+1000-1000
+r ^vfs_read+10
+p:^/bar vfs_read
+p:^{LONG}/bar vfs_read
+p:^foo.1/bar vfs_read
+p:^ vfs_read
+p:foo/^{LONG} vfs_read
+p:foo/^bar.1 vfs_read
+p:^a.b/c vfs_read
+p:a/^b/c vfs_read
+p:a.^b.c vfs_read
+p:^/ vfs_read
+p vfs_read ^$retval
+p vfs_read ^$retvalx
+r vfs_read ^$retvalx
+p vfs_read ^$stack10000
+p vfs_read ^$stackp
+p vfs_read ^$stack-1
+p vfs_read ^$arg10000
+p vfs_read ^$arg0
+p vfs_read a=^$arg0
+p vfs_read ^$arg1x
+p vfs_read ^$none_var
+p vfs_read ^%none_reg
+p vfs_read ^@12345678abcde
+p vfs_read ^@+10
+p vfs_read arg1=\\^x
+p vfs_read arg1=\\"abcd^
+p vfs_read ^+0@0)
+p vfs_read ^+0ab1(@0)
+p vfs_read +0(+0(@0^)
+p vfs_read +0(^$comm)
+p vfs_read ^&1
+p vfs_read ^-+4(%ax)
+p vfs_read +u0(+u^0(zz))
+p vfs_read +0(@11):u8[10^
+p vfs_read +0(@11):u8[10]^a
+p vfs_read +0(@11):u8[^10a]
+p vfs_read +0(@11):u8[^256]
+p vfs_read +0(@11):u8[^0]
+p vfs_read +0(@11):u8[^-1]
+p vfs_read @11:^unknown_type
+p vfs_read %ax:^u8[2]
+p vfs_read $stack0:^string
+p vfs_read @11:^b10@a/16
+p vfs_read %di:^b9@0/8
+p vfs_read ^arg123456789012345678901234567890=@11
+p vfs_read ^=@11
+p vfs_read ^var.1=@11
+p vfs_read var1=@11 ^var1=@12
+p vfs_read ^common_pid=@11
+p vfs_read ^__probe_ip=%ax
+p vfs_read ^+1234567(+1234567(+1234567(+1234567(+1234567(+1234567(@1234))))))
+p vfs_read arg1=^
+p ^vfs_read+3
+p vfs_read^%hoge
+p ^vfs_read+10%return
+p^5 vfs_read%return
+p vfs_read+20 ^$arg*
+p vfs_read+20 ^file
+p vfs_read args=^$arg*
+p vfs_read +0(^$arg*)
+p vfs_read $arg* ^$arg*
+p vfs_read ^hoge
+p kfree ^$arg10
+r kfree ^$retval
+p vfs_read file->^foo
+p vfs_read file^-.foo
+p vfs_read file.^foo
+p vfs_read file->f_mode.^x
+p vfs_read ^file:string
+p vfs_read count->^x
+p vfs_read file->^
+p ^vfs_read %ax @nosuchsym
+p ^vfs_read a=@vfs_read+x
+r 0x1234567 ^$retval
+p vfs_read %di:x32[65^
+"""
+FPROBES = """\
+f^100 vfs_read
+f^1a111 vfs_read
+f^100000 vfs_read
+f ^non_exist_func
+f ^nothing_*
+f ^vfs_read+10
+f vfs_read ^%ax
+f vfs_read^%hoge
+f vfs_read^%return%return
+f:^/bar vfs_read
+f vfs_read ^$none_var
+f vfs_read ^@+10
+f vfs_read +0(^$comm)
+f vfs_read ^=@11
+f vfs_read file->^foo
+f vfs_read file^-.foo
+f vfs_read ^file:string
+f vfs_read%return $retval->^foo
+f vfs_* ^file
+t some^.point
+t point^%return
+t^5 point
+t point a=^$retval
+"""
+
+
+def _split(text):
+    """(command, where the caret has to be); the last `^` marks it."""
+    return [(line[: line.rindex("^")] + line[line.rindex("^") + 1 :], line.rindex("^")) for line in text.splitlines()]
+
+
+def _caret(log):
+    return len(log.splitlines()[-1]) - len("  Command: ^")
+
+
+@pytest.mark.parametrize("command, position", _split(KPROBES))
+def test_pe8_7_carets_of_kprobe_events(machine, command, position):
+    machine.tracefs.write("error_log", "")
+    with pytest.raises(OSError):
+        machine.tracefs.write("kprobe_events", command, append=True)
+    log = machine.tracefs.read("error_log")
+    assert "trace_kprobe: error: " in log and f"  Command: {command}\n" in log
+    assert _caret(log) == position, log
+    assert machine.tracefs.read("dynamic_events") == ""
+
+
+@pytest.mark.parametrize("command, position", _split(FPROBES))
+def test_pe8_7_carets_of_fprobe_events(machine, command, position):
+    machine.tracefs.write("error_log", "")
+    with pytest.raises(OSError):
+        machine.tracefs.write("dynamic_events", command, append=True)
+    log = machine.tracefs.read("error_log")
+    assert "trace_fprobe: error: " in log
+    assert _caret(log) == position, log
+    assert machine.tracefs.read("dynamic_events") == ""
+
+
+ACCEPTED = [
+    "%ax",
+    "@linux_banner",
+    "@0x1234",
+    "@linux_banner+10",
+    "@linux_banner-10",
+    "$stack",
+    "$stack0",
+    "$stack1",
+    "$comm",
+    "$COMM",
+    "+0(%ax)",
+    "-0(%ax)",
+    "+10($stack)",
+    "+0($stack1)",
+    "+10(@linux_banner-10)",
+    "+0(+10(+20($stack)))",
+    "varname=%ax",
+    "%ax:x16",
+    "$comm:string",
+    "+0($stack):string",
+    "+0(%ax)+10",
+    "+-4(%di)",
+    "\\1",
+    "\\-1",
+    "\\+1",
+    "\\0x10:s8",
+    '\\"abc"',
+    '\\""',
+    "\\1:string",
+    "+0(%di):u8[64]",
+    "+0(%di):string[0x4]",
+    "+u0(%di):string[2]",
+    "%ip:symbol",
+    "+0(%di):ustring[2]",
+    "%ax:symstr",
+    "@linux_banner:symstr",
+    "$arg01",
+    "$arg1:u8",
+    "x=$arg7",
+    "+0($arg2)",
+    "+0(%di)x:u8",
+    "file->f_mode",
+    "+0(%di):b4@4/32",
+    "%di:b4@0/32",
+    "buf:string",
+    "buf:ustring",
+    "count:u8",
+    "file->f_path.dentry",
+    "file->f_op->llseek",
+    "count:string",
+]
+REJECTED = [
+    "%ex",
+    "@",
+    "@BADSYM",
+    "@linux_banner*10",
+    "@linux_banner/10",
+    "@linux_banner%10",
+    "@linux_banner&10",
+    "$stackp",
+    "$stack0+10",
+    "$stack1-10",
+    "+(%ax)",
+    "(%ax+10)",
+    "-(%ax)",
+    "(%ax)",
+    "+10($comm)",
+    "varname=varname2=%ax",
+    "%ax::x16",
+    "%ax:y16",
+    "x16:%ax",
+    "$comm:x64",
+    "$stack:string",
+    "%ax:string",
+    "%rax",
+    "%",
+    "+u0(%di):u8[4]",
+    "%di:symstr[2]",
+    "$stack:symstr",
+    "\\1:symstr",
+    "+u0(%di):symstr",
+    '\\"a":u8',
+    "$comm:string[2]",
+    "$arg1:string",
+    "%di:char[2]",
+    "%di:b4@0",
+]
+
+
+@pytest.mark.parametrize("argument", ACCEPTED)
+def test_pe8_7_arguments_that_are_accepted_read_back_as_the_same(machine, argument):
+    tracefs = machine.tracefs
+    tracefs.write("kprobe_events", f"p:ev vfs_read {argument}")
+    line = tracefs.read("kprobe_events")
+    tracefs.write("kprobe_events", line)
+    assert tracefs.read("kprobe_events") == line
+    tracefs.write("kprobe_events", "-:ev", append=True)
+
+
+@pytest.mark.parametrize("argument", REJECTED)
+def test_pe8_7_arguments_that_are_rejected(machine, argument):
+    with pytest.raises(OSError):
+        machine.tracefs.write("kprobe_events", f"p:ev vfs_read {argument}")
+    assert machine.tracefs.read("kprobe_events") == ""

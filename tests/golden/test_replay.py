@@ -1,0 +1,54 @@
+"""The public transcripts that are about definitions alone replay without a difference."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden.transcript import Step, differs, normalised, parse
+from tests.isolation import run
+
+DATA = Path(__file__).parent / "data"
+WHOLE = [
+    "arg-01-registers",
+    "arg-06-symbols",
+    "def-04-autoname",
+    "def-06-groups",
+    "del-01-forms",
+    "err-01-deref-syntax",
+    "err-02-too-many",
+    "err-03-long-line",
+    "err-04-offset",
+    "evt-01-enable",
+    "multi-03-multiline",
+    "multi-04-dynamic-events",
+    "type-10-bad-types",
+]
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="the stand-in kernel is in C")
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_kernels_transcript(name):
+    done = run([sys.executable, "-m", "tests.golden", "--here", str(DATA / f"{name}.txt")], 60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_difference_is_seen():
+    steps = parse("# case: x\n$ cat a\n! EINVAL\n1\n$ echo 'a\n> b' > c\n$ cat d\nshort$ cat e\nf\n")
+    assert steps[0] == Step("cat a", ["EINVAL"], ["1"])
+    assert steps[1] == Step("echo 'a\nb' > c")
+    assert steps[2:] == [Step("cat d", [], ["short"]), Step("cat e", [], ["f"])]
+    assert differs(steps[0], Step("cat a", [], ["1"])) and differs(steps[0], Step("cat a", ["EINVAL"], ["2"]))
+    assert not differs(steps[0], Step("cat a", ["EINVAL"], ["1"]))
+
+
+def test_only_what_the_format_allows_is_ignored():
+    line = "             hit-153     [000] .....     3.238174: lis: (__sys_listen+0x4/0xc0) fd=0x4d backlog=0x5"
+    other = "             hit-9       [011] .N.1.  9003.000001: lis: (__sys_listen+0x0/0x20) fd=0x4d backlog=0x5"
+    assert normalised(line) == normalised(other)
+    assert normalised(line) != normalised(line.replace("0x4d", "0x4e"))
+    assert normalised(line) != normalised(line.replace("lis:", "lit:"))
+    assert normalised("[    3.6] trace_kprobe: x") != normalised("trace_kprobe: x")
