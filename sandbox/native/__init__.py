@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         return_address,
         signal_fence,
         single_add,
+        single_cas,
         single_sub,
         sizeof,
         stack_pointer,
@@ -79,7 +80,7 @@ __all__ = [
     "copy", "extern", "fence", "fn", "frame_address", "global_var", "i8", "i16", "i32", "i64", "leading_zeros",
     "likely", "load", "native", "null", "offsetof", "pause", "popcount", "probe_read", "probe_read_str", "ptr",
     "rdtsc", "read_fs", "return_address",
-    "signal_fence", "single_add", "single_sub", "sizeof", "stack_pointer", "store", "struct", "syscall",
+    "signal_fence", "single_add", "single_cas", "single_sub", "sizeof", "stack_pointer", "store", "struct", "syscall",
     "trailing_zeros", "trap", "u8", "u16", "u32", "u64", "unlikely", "void", "volatile_load", "volatile_store",
     "zero_fill", "zeroed",
 ]  # fmt: skip

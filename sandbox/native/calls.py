@@ -156,7 +156,16 @@ class _Arguments:
         return value if value.type == u64 else Cast(value.at, u64, value)
 
 
-_ARITHMETIC = ("atomic_add", "atomic_sub", "atomic_and", "atomic_or", "atomic_xor", "single_add", "single_sub")
+_ARITHMETIC = (
+    "atomic_add",
+    "atomic_sub",
+    "atomic_and",
+    "atomic_or",
+    "atomic_xor",
+    "single_add",
+    "single_sub",
+    "single_cas",
+)
 
 
 def _cast(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:

@@ -8,6 +8,9 @@ from typing import Any
 from .annotations import Namespace, resolve
 from .types import Array, Bool, Function, Int, Type, as_type
 
+CONVENTIONS = ("c", "preserve_most", "preserve_all")
+"""Calling conventions of functions."""
+
 
 class Const:
     """A named integer of a fixed type; usable as an int outside native functions through `.value`."""
@@ -38,10 +41,14 @@ class Declared:
 
 
 class Extern(Declared):
-    """A symbol that something else defines: a C function, module assembly, another unit."""
+    """A symbol that something else defines: a C function, module assembly, another unit.
 
-    cc = "c"
-    """The calling convention."""
+    `cc`: the calling convention of a function.
+    """
+
+    def __init__(self, annotation: Any, namespace: Namespace, symbol: str, cc: str = "c") -> None:
+        super().__init__(annotation, namespace, symbol)
+        self.cc = cc
 
 
 class GlobalVariable(Declared):
@@ -97,13 +104,16 @@ def const(type_: Any, value: int) -> Any:
     return Const(resolved, value)
 
 
-def extern(symbol: str, type_: Any) -> Any:
+def extern(symbol: str, type_: Any, *, cc: str = "c") -> Any:
     """A function (`fn[...]`) or a variable (any other type) that is defined elsewhere as *symbol*.
 
     The address comes from the process (llvmlite's `add_symbol`, a loaded library) or from assembly in the
-    same unit. Raises TypeError for a type that does not exist.
+    same unit. *cc* is the calling convention of a function. Raises TypeError for a type that does not exist, ValueError
+    for an unknown convention.
     """
-    return Extern(as_type(type_), _caller(), symbol)
+    if cc not in CONVENTIONS:
+        raise ValueError(f"cc is one of {', '.join(CONVENTIONS)}, not {cc!r}")
+    return Extern(as_type(type_), _caller(), symbol, cc)
 
 
 def global_var(type_: Any, initial: int | bytes | list[int] = 0, *, name: str = "") -> Any:

@@ -99,7 +99,7 @@ class _Reader:
         elif isinstance(value, Type):
             yield from self._type(value)
         elif isinstance(value, (Extern, GlobalVariable)):
-            yield f"{type(value).__name__} {value.symbol} {getattr(value, 'initial', '')}"
+            yield f"{type(value).__name__} {value.symbol} {getattr(value, 'initial', '')} {getattr(value, 'cc', '')}"
             yield from self._type(value.annotation)
         elif isinstance(value, (ModuleType, type)) and self._is_new(value):
             yield from self._constants(value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 from sandbox.cached import cached_property
 
 from .annotations import Namespace
-from .declarations import Callee
+from .declarations import CONVENTIONS, Callee
 from .errors import NativeError
 from .text import SourceText
 from .types import Function, Type
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .tree import TypedFunction
 
 Python = TypeVar("Python", bound=Callable[..., Any])
-CONVENTIONS = ("c", "preserve_most", "preserve_all")
 
 
 class Options(NamedTuple):

@@ -54,6 +54,7 @@ TABLE = _table(
     Intrinsic("volatile_store", "av", "void"),
     Intrinsic("single_add", "av", "void"),
     Intrinsic("single_sub", "av", "void"),
+    Intrinsic("single_cas", "avv", "bool"),
     Intrinsic("rdtsc", "", "u64"),
     Intrinsic("pause", "", "void"),
     Intrinsic("trap", "", "void"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import lower_arithmetic, lower_intrinsics
 from .emitter import Emitter
-from .module import passed, register, returned
+from .module import CONVENTIONS, passed, register, returned
 from .tree import (
     AddressOf,
     Binary,
@@ -33,7 +33,6 @@ from .types import Array, Bool, Function, Int, Pointer, void
 
 PREDICATES = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 HIDE_PROVENANCE = 'asm "", "=r,0,~{dirflag},~{fpsr},~{flags}"'
-CONVENTIONS = {"c": "", "preserve_most": "preserve_mostcc ", "preserve_all": "preserve_allcc "}
 
 
 class Lowering:

@@ -92,6 +92,21 @@ def _single(emitter: Emitter, node: IntrinsicCall, operands: list[str]) -> str:
     return ""
 
 
+def _single_compare_and_swap(emitter: Emitter, node: IntrinsicCall, operands: list[str]) -> str:
+    """cmpxchg without a lock prefix: no signal can come in between."""
+    target, (address, expected, new) = _target(node), operands
+    assert isinstance(target, Int)
+    word = register(target)
+    element = f"ptr elementtype({word}) {address}"
+    constraints = f"={{@ccz}},={{rax}},=*m,1,r,*m,{MEMORY_CLOBBER.removesuffix(',~{flags}')}"
+    operands_text = f"{element}, {word} {expected}, {word} {new}, {element}"
+    pair = emitter.value(
+        f'call {{ i8, {word} }} asm sideeffect "cmpxchg{SUFFIX[target.bits]} $4, $2", "{constraints}"({operands_text})'
+    )
+    exchanged = emitter.value(f"extractvalue {{ i8, {word} }} {pair}, 0")
+    return emitter.value(f"trunc i8 {exchanged} to i1")
+
+
 def _machine(declaration: str, call: str) -> Emit:
     name = declaration.split("@")[1].split("(")[0]
 
@@ -193,6 +208,7 @@ _EMITTERS: dict[str, Emit] = {
     "volatile_store": _volatile_store,
     "single_add": _single,
     "single_sub": _single,
+    "single_cas": _single_compare_and_swap,
     "rdtsc": _machine("i64 @llvm.readcyclecounter()", "i64 @llvm.readcyclecounter()"),
     "pause": _pause,
     "trap": _trap,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from . import lower_arithmetic
 from .emitter import Emitter
-from .lower_expressions import CONVENTIONS, Lowering
+from .lower_expressions import Lowering
 from .lower_intrinsics import zero_fill
 from .metadata import identifier
-from .module import ModuleText, passed, register, returned
+from .module import CONVENTIONS, ModuleText, passed, register, returned
 from .tree import (
     Assign,
     Break,

@@ -14,6 +14,8 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 DATA_LAYOUT = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
 _GIVEN = re.compile(r'^(?:(?:define|declare)\b[^@\n]*)?@([-\w$.]+|"[^"\n]*")', re.MULTILINE)
 _DEFINED = re.compile(r'^define\b[^@\n]*@([-\w$.]+|"[^"\n]*")', re.MULTILINE)
+CONVENTIONS = {"c": "", "preserve_most": "preserve_mostcc ", "preserve_all": "preserve_allcc "}
+"""How LLVM writes the calling conventions of `declarations.CONVENTIONS`."""
 GENERAL_REGISTERS_ONLY = "-x87,-mmx,-sse,-sse2,-sse3,-ssse3,-sse4.1,-sse4.2,-avx,-avx2,-avx512f"
 
 
@@ -80,7 +82,7 @@ class ModuleText:
     def _extern(self, target: Extern) -> str:
         name = f"@{identifier(target.symbol)}"
         if target.symbol not in self._defined:
-            self._declarations[target.symbol] = _declaration(name, target.type, self)
+            self._declarations[target.symbol] = _declaration(name, target, self)
         return name
 
     def _struct(self, struct: Struct) -> str:
@@ -114,11 +116,12 @@ def functions_in(llvm: str) -> list[str]:
     return [name.strip('"') for name in _DEFINED.findall(llvm)]
 
 
-def _declaration(name: str, type_: Type, module: ModuleText) -> str:
+def _declaration(name: str, target: Extern, module: ModuleText) -> str:
+    type_ = target.type
     if not isinstance(type_, Function):
         return f"{name} = external global {module.memory(type_)}"
     parameters = ", ".join(map(passed, type_.parameters))
-    return f"declare {returned(type_.result)} {name}({parameters}) nounwind"
+    return f"declare {CONVENTIONS[target.cc]}{returned(type_.result)} {name}({parameters}) nounwind"
 
 
 def _align(type_: Type) -> int:

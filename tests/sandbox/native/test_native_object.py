@@ -16,8 +16,8 @@ from llvmlite import binding
 from native_machine import define
 from native_programs import ALL, PROGRAM, unit
 
-from sandbox.native import Unit
 from sandbox.native.backend import ir
+from sandbox.native import Unit, extern, fn, u64
 from sandbox.native.compile import compile_unit, target_machine
 from sandbox.native.module import DATA_LAYOUT
 from sandbox.native.structs import Struct
@@ -144,3 +144,44 @@ def test_gdb_knows_the_source(tmp_path: Path) -> None:
 def test_the_same_functions_give_the_same_bytes() -> None:
     functions = unit(*ALL).functions
     assert compile_unit(Unit("test", functions)) == compile_unit(Unit("test", functions))
+
+
+SINGLE_CAS = """
+@native
+def f(p: ptr[{word}], old: {word}, new: {word}) -> bool:
+    return single_cas(p, old, new)
+"""
+
+
+@pytest.mark.parametrize(("word", "size"), [("u8", "byte"), ("u32", "dword"), ("u64", "qword")])
+def test_a_single_cas_is_one_instruction_without_a_lock(word: str, size: str) -> None:
+    lines = disassembly(compile_unit(unit("f", text=SINGLE_CAS.format(word=word))))
+    assert [line for line in lines if "cmpxchg" in line] == [
+        next(x for x in lines if x.startswith(f"cmpxchg {size} ptr [rdi]"))
+    ]
+    assert not any(line.startswith(("lock", "cmp ", "test ")) for line in lines)
+
+
+EXTERN = """
+other = extern("other", fn[u64, u64], cc="{cc}")
+
+
+@native(cc="preserve_most")
+def f(x: u64) -> u64:
+    if unlikely(x == 0):
+        return other(x)
+    return x + 1
+"""
+
+
+def test_an_external_function_keeps_the_registers_of_its_convention() -> None:
+    def stores(cc: str) -> int:
+        lines = disassembly(compile_unit(unit("f", text=EXTERN.format(cc=cc))))
+        return sum(line.startswith("push") for line in lines)
+
+    assert stores("preserve_most") <= 1 < stores("c")
+
+
+def test_an_unknown_convention_is_refused() -> None:
+    with pytest.raises(ValueError, match="cc is one of c, preserve_most, preserve_all, not 'fast'"):
+        extern("other", fn[u64, u64], cc="fast")

@@ -26,6 +26,7 @@ from sandbox.native import (
     ptr,
     read_fs,
     single_add,
+    single_cas,
     store,
     struct,
     syscall,
@@ -168,6 +169,20 @@ def test_globals_and_atomics() -> None:
     unit.variable("counter", u64).value = 7
     assert unit.touch(3, True) == 1000
     assert unit.variable("counter", u64).value == 100
+
+
+@native
+def exchange(p: ptr[u64], expected: u64, new: u64) -> bool:
+    return single_cas(p, expected, new)
+
+
+@isolated
+def test_a_single_cas_exchanges_what_it_expects_and_nothing_else() -> None:
+    unit, word = load_functions(exchange), ctypes.c_uint64(1 << 63)
+    assert not unit.exchange(ctypes.addressof(word), 5, 6)
+    assert word.value == 1 << 63
+    assert unit.exchange(ctypes.addressof(word), 1 << 63, 6)
+    assert word.value == 6
 
 
 @isolated
