@@ -58,6 +58,7 @@ BARS = (
     _times("fprobe.both.native.regs", "ref.swap", 9 / 12.5, "0.72x ref.swap"),
     _times("fprobe.x3.native", "fprobe.both.native", 3, "3x fprobe.both.native"),
     _times("fprobe.both.record", "ref.rdtsc2", 1.5, "1.5x ref.rdtsc2"),
+    _times("event.record.2args", "ref.rdtsc2", 1.2, "1.2x ref.rdtsc2"),
     _times("fprobe.both.python", "ref.ctypes2", 3, "3x ref.ctypes2"),
     *(_milliseconds(f"attach.50000{kind}", "register", 30) for kind in ("", ".entry", ".first")),
     *(_milliseconds(f"attach.50000{kind}", "unregister", 20) for kind in ("", ".entry", ".first")),

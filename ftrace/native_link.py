@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ftrace import floats
 from ftrace.hit import guarded_read
+from ftrace.ring_buffer import writer
 from ftrace.runtime import runtime
 from sandbox import elf
 from sandbox.cache import default_cache
@@ -24,7 +25,7 @@ from sandbox.native.verify import verify_object
 from sandbox.native_image import Linked, NativeImage
 
 Made = TypeVar("Made")
-ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS)
+ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS + writer.SYMBOLS)
 """What the code of users may call without defining it."""
 
 

@@ -26,6 +26,7 @@ from ftrace.hit import (
 from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
+from ftrace.ring_buffer import consuming, pool, writer
 from ftrace.x86_64 import stubs
 from sandbox import atfork, contexts, memory, signals, tasks
 from sandbox.blocked_signals import threads_blocking_signal
@@ -82,6 +83,13 @@ FUNCTIONS = (
     recursion.recursion_trylock,
     recursion.recursion_unlock,
     *actions.HANDLERS,
+    writer.reserve_slow,
+    writer.publish,
+    pool.take_page,
+    pool.give_page,
+    consuming.take_oldest,
+    consuming.consume,
+    consuming.read_clock,
 )
 
 

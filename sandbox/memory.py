@@ -31,7 +31,7 @@ _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
 _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0x4000, 0x100000
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _MAP_FAILED = ctypes.c_void_p(-1).value
-_MADV_NOHUGEPAGE = 15
+_MADV_NOHUGEPAGE, _MADV_WIPEONFORK = 15, 18
 
 _SYS_MEMBARRIER = 324
 _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4
@@ -432,6 +432,11 @@ def why_unavailable() -> str:
     if limit == resource.RLIM_INFINITY:
         return ""
     return f"RLIMIT_AS (ulimit -v) is {limit} bytes for this process; raise it"
+
+
+def wipe_on_fork(address: int, size: int) -> None:
+    """Let memory that `reserve` returned be zero in the child of every fork, also of one that runs no Python."""
+    _check(_libc.madvise(address, size, _MADV_WIPEONFORK) or 0, "madvise(MADV_WIPEONFORK)")
 
 
 def release(address: int, size: int) -> None:

@@ -252,7 +252,7 @@ def test_te2_2_te2_5_format_of_a_return_event():
     ],
 )
 def test_pe4_16_pe4_22_pe4_23_text_of_a_value(kind, data, text):
-    layout = record_layout([only(f"v=+0(%di):{kind}" if "[" in kind else f"v=+0(%di):{kind}")], is_return=False)
+    layout = record_layout([only(f"v=+0(%di):{kind}")], is_return=False)
     assert field_text(layout.arguments[0], b"\0" * 16 + data, lambda address: f"<{address}>") == f" v={text}"
 
 

@@ -16,8 +16,8 @@ from llvmlite import binding
 from native_machine import define
 from native_programs import ALL, PROGRAM, unit
 
-from sandbox.native.backend import ir
 from sandbox.native import Unit, extern, fn, u64
+from sandbox.native.backend import ir
 from sandbox.native.compile import compile_unit, target_machine
 from sandbox.native.module import DATA_LAYOUT
 from sandbox.native.structs import Struct

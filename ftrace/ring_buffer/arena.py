@@ -1,0 +1,161 @@
+"""The process's memory file of pages, the rings in it, and what a fork does to them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any
+
+from ftrace.ring_buffer import backing, clock
+from ftrace.ring_buffer.clock_state import SCALED
+from ftrace.ring_buffer.layout import RINGS, SLOT_SIZE, capacity, geometry
+from ftrace.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
+from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
+from ftrace.runtime import runtime
+from sandbox import fork, memory
+from sandbox.once import once
+
+_HANDLES = memory.PAGE
+
+
+class Rings:
+    """One ring: its entry in the memory file, its native half, and a view of its slots."""
+
+    def __init__(self, arena: Arena, entry: RingEntry, of_clock: clock.Clock, max_pages: int, overwrite: bool) -> None:
+        self.arena, self.entry, self.clock = arena, entry, of_clock
+        file = arena.file.geometry
+        self.clock_state = clock.start(of_clock)
+        self.native = Ring.ctypes(
+            slots=arena.base + file.slots_of(entry.number),
+            data=arena.base + file.data,
+            capacity=capacity(entry.order),
+            clock=ctypes.addressof(self.clock_state),
+            is_scaled=int(self.clock_state.kind == SCALED),
+            metas=arena.base + file.metas,
+            bitmap=arena.base + file.bitmap,
+            words=file.words,
+            order=entry.order,
+            max_pages=max_pages,
+            overwrite=int(overwrite),
+            number=entry.number,
+        )
+        self.view = RingView(arena.file, entry.number, entry.order)
+
+    @property
+    def address(self) -> int:
+        """Of its native half."""
+        return ctypes.addressof(self.native)
+
+    def slot_address(self, slot: int) -> int:
+        """Where a slot is."""
+        return int(self.native.slots) + slot * SLOT_SIZE
+
+    def release(self) -> None:
+        """Give its pages back and empty its slots. No thread records to it any more."""
+        image = runtime().image
+        for slot in list(self.view.slots(self.arena.slots_in_use)):
+            page = self.view.slot_word(slot, "head") & PAGE_MASK
+            while True:
+                after = self.view.meta_word(page, "next")
+                image.call("ring_give_page", self.address, page)
+                if not after:
+                    break
+                page = after - 1
+            ctypes.memset(self.slot_address(slot), 0, SLOT_SIZE)
+        self.arena.file.erase_entry(self.entry.number)
+
+
+class Arena:
+    """The memory file, mapped, and the rings in it."""
+
+    def __init__(self) -> None:
+        self.lock = fork.renew(threading.RLock())
+        """Held by whoever makes or releases rings."""
+        self.handles = memory.reserve(_HANDLES)
+        memory.wipe_on_fork(self.handles, _HANDLES)
+        self._free_handles = list(range(self.handles, self.handles + _HANDLES, RingBuffer.size))
+        self._retired: list[Rings] = []
+        self._buffers: list[Any] = []
+        self._open(os.environ.get(backing.PATH, ""))
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _open(self, path: str) -> None:
+        size = geometry(backing.pool_size())
+        self.descriptor = backing.create(size.size, path)
+        """Of the memory file: a process that has it open can read it with `RingView`."""
+        self.base, self._size = memory.map_closed(self.descriptor, size.size), size.size
+        memory.set_writable(self.base, size.size, True)
+        view = memoryview((ctypes.c_char * size.size).from_address(self.base)).cast("B")
+        MemoryFile.write_header(view, size, os.getpid())
+        self.file = MemoryFile(view)
+        self._free_rings = list(range(RINGS))
+
+    @property
+    def slots_in_use(self) -> int:
+        """One past the highest slot that any thread has had."""
+        return int(runtime().image.variable("tasks_claimed_high").value)
+
+    def handle(self) -> Any:
+        """A new handle, as a ctypes structure: nothing is recorded through it yet. Raises OSError(ENOMEM)."""
+        with self.lock:
+            if not self._free_handles:
+                raise MemoryError(f"{_HANDLES // RingBuffer.size} ring buffers exist; close one first")
+            return RingBuffer.ctypes.from_address(self._free_handles.pop(0))
+
+    def give_handle(self, handle: Any) -> None:
+        """Take a handle back. No handler has it any more."""
+        with self.lock:
+            handle.ring = 0
+            self._free_handles.append(ctypes.addressof(handle))
+
+    def ring(self, name: str, is_live: bool, of: clock.Clock, order: int, max_pages: int, overwrite: bool) -> Rings:
+        """A new, empty ring. Raises MemoryError if there are too many."""
+        with self.lock:
+            self.collect()
+            if not self._free_rings:
+                raise MemoryError(f"{RINGS} rings exist; close a buffer or free a snapshot first")
+            entry = RingEntry(self._free_rings.pop(0), order, is_live, of.name, name)
+            self.file.write_entry(entry)
+            return Rings(self, entry, of, max_pages, overwrite)
+
+    def retire(self, ring: Rings) -> None:
+        """Release a ring that no handle leads to any more, as soon as no thread is in it."""
+        with self.lock:
+            self._retired.append(ring)
+            self.collect()
+
+    def collect(self) -> None:
+        """Release the retired rings, unless a hit is in progress that itself waits."""
+        with self.lock:
+            if self._retired and runtime().quiesce():
+                for ring in self._retired:
+                    ring.release()
+                    self._free_rings.append(ring.entry.number)
+                self._retired.clear()
+
+    def take_part_in_forks(self, buffer: Any) -> None:
+        """From now on `buffer.after_fork()` is called in the child of each fork, which has an empty memory file of its own."""
+        self._buffers.append(buffer)
+
+    def forget(self, buffer: Any) -> None:
+        """The contrary."""
+        self._buffers.remove(buffer)
+
+    def _after_fork(self) -> None:
+        memory.release(self.base, self._size)
+        os.close(self.descriptor)
+        path = os.environ.get(backing.PATH, "")
+        self._retired.clear()
+        self._open(f"{path}.{os.getpid()}" if path else "")
+        for buffer in list(self._buffers):
+            buffer.after_fork()
+
+
+@once
+def arena() -> Arena:
+    """The process's memory file, made by the first caller."""
+    return Arena()
+
+
+assert Slot.size == SLOT_SIZE

@@ -1,0 +1,70 @@
+"""The memory file that pages lie in: another process that has it open reads what was recorded, whatever becomes of this one."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tempfile
+
+from sandbox.memory import is_denied
+
+PATH = "FPROBE_BUFFER"
+"""Environment variable: the file to create for the pages, which must not exist yet."""
+POOL = "FPROBE_BUFFER_POOL_KB"
+"""Environment variable: the size of the pool of pages, in KiB."""
+DEFAULT_POOL_KB = 64 << 10
+MAX_POOL_KB = 16 << 20
+
+
+def pool_size() -> int:
+    """Bytes of the pool of pages. Raises ValueError for a size in the environment that is out of range."""
+    text = os.environ.get(POOL, str(DEFAULT_POOL_KB))
+    if not (text.isascii() and text.isdigit() and 512 <= int(text) <= MAX_POOL_KB):
+        raise ValueError(f"{POOL} is {text!r}; it must be a number of KiB between 512 and {MAX_POOL_KB}")
+    return int(text) << 10
+
+
+def create(size: int, path: str = "") -> int:
+    """A descriptor of a new file of `size` zero bytes: at `path`, or without a name in memory.
+
+    Raises OSError: FileExistsError for a path that exists, ENOSPC if a file system cannot hold the whole file.
+    """
+    descriptor = _at(path, size) if path else _unnamed(size)
+    os.set_inheritable(descriptor, False)
+    return descriptor
+
+
+def _at(path: str, size: int) -> int:
+    """O_EXCL follows no symbolic link. The blocks are allocated now: a full disk would be a SIGBUS when they are written."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileExistsError:
+        message = f"{PATH} names {path!r}, which exists; name a file that does not, or remove it"
+        raise FileExistsError(errno.EEXIST, message) from None
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        os.close(descriptor)
+        os.unlink(path)  # noqa: PTH108
+        raise
+    return descriptor
+
+
+def _unnamed(size: int) -> int:
+    """A memfd that cannot be made shorter, or where that is denied a file that is in no directory."""
+    if not is_denied("memfd"):
+        try:
+            descriptor = os.memfd_create("fprobe-buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError:
+            pass
+        else:
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            return descriptor
+    directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    descriptor, path = tempfile.mkstemp(dir=directory)
+    os.unlink(path)  # noqa: PTH108
+    os.ftruncate(descriptor, size)
+    return descriptor

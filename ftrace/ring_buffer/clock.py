@@ -1,0 +1,137 @@
+"""trace_clock: the clocks that events can be stamped by, and how the time-stamp counter is fitted to them."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ftrace.ring_buffer.clock_state import COUNTER, SCALED, SHIFT, SYSTEM, TSC, ClockState
+from sandbox.memory import is_denied
+
+SECOND = 1_000_000_000
+_USER_HZ = 100
+_SAMPLES = 64
+_CALIBRATION = 0.005
+_PR_GET_TSC, _PR_TSC_ENABLE = 25, 1
+_AHEAD = 1 << 20
+"""Ticks by which a segment begins before the moment that it is made: another core's counter may be a little behind."""
+
+
+class Clock(NamedTuple):
+    """A clock of trace_clock."""
+
+    name: str
+    system: int
+    """The clock of clock_gettime that it follows."""
+    kind: int = SCALED
+    divisor: int = 1
+    """Nanoseconds in a unit."""
+
+    @property
+    def in_ns(self) -> bool:
+        """Whether its units are nanoseconds, and printed as seconds."""
+        return self.kind in (SCALED, SYSTEM) and self.divisor == 1
+
+
+CLOCKS = (
+    Clock("local", time.CLOCK_MONOTONIC),
+    Clock("global", time.CLOCK_MONOTONIC),
+    Clock("counter", time.CLOCK_MONOTONIC, COUNTER),
+    Clock("uptime", time.CLOCK_MONOTONIC, SYSTEM, SECOND // _USER_HZ),
+    Clock("perf", time.CLOCK_MONOTONIC),
+    Clock("mono", time.CLOCK_MONOTONIC),
+    Clock("mono_raw", time.CLOCK_MONOTONIC_RAW),
+    Clock("boot", time.CLOCK_BOOTTIME),
+    Clock("tai", 11),
+    Clock("x86-tsc", time.CLOCK_MONOTONIC, TSC),
+)
+"""In the order of the file trace_clock."""
+
+
+def find(name: str) -> Clock:
+    """The clock of that name. Raises ValueError naming those that there are."""
+    for clock in CLOCKS:
+        if clock.name == name:
+            return clock
+    raise ValueError(f"the clock is {name!r}; it must be one of {', '.join(clock.name for clock in CLOCKS)}")
+
+
+@cache
+def tsc_is_usable() -> bool:
+    """Whether the time-stamp counter runs at one rate on all cores, always, and may be read by this process."""
+    if is_denied("tsc"):
+        return False
+    allowed = ctypes.c_int()
+    if ctypes.CDLL(None).prctl(_PR_GET_TSC, ctypes.byref(allowed), 0, 0, 0) == 0 and allowed.value != _PR_TSC_ENABLE:
+        return False
+    try:
+        flags = next(
+            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")
+        ).split()
+        sources = Path("/sys/devices/system/clocksource/clocksource0/available_clocksource").read_text().split()
+    except (OSError, StopIteration):
+        return False
+    return {"constant_tsc", "nonstop_tsc"} <= set(flags) and "tsc" in sources
+
+
+class Fit(NamedTuple):
+    """A counter value and what the clock said at that moment."""
+
+    ticks: int
+    nanoseconds: int
+
+
+def sample(system: int) -> Fit:
+    """The counter and a system clock read together, as closely as several tries allow."""
+    from ftrace.runtime import runtime
+
+    read_tsc = runtime().image.call
+    best = None
+    for _ in range(_SAMPLES):
+        before = read_tsc("read_tsc") & (1 << 64) - 1
+        now = time.clock_gettime_ns(system)
+        after = read_tsc("read_tsc") & (1 << 64) - 1
+        if best is None or after - before < best[0]:
+            best = (after - before, Fit((before + after) // 2, now))
+    assert best is not None
+    return best[1]
+
+
+def multiplier(first: Fit, second: Fit) -> int:
+    """Nanoseconds per tick times 2^32, between two samples."""
+    return ((second.nanoseconds - first.nanoseconds) << SHIFT) // max(second.ticks - first.ticks, 1)
+
+
+@cache
+def _start(system: int) -> Fit:
+    """The first sample of a clock in this process."""
+    fit = sample(system)
+    time.sleep(_CALIBRATION)
+    return fit
+
+
+def start(clock: Clock) -> Any:
+    """The native half of a clock, running: a ctypes structure of ClockState."""
+    state = ClockState.ctypes()
+    state.kind, state.clock_id, state.divisor = clock.kind, clock.system, clock.divisor
+    if clock.kind != SCALED:
+        return state
+    if not tsc_is_usable():
+        state.kind = SYSTEM
+        return state
+    first = _start(clock.system)
+    now = sample(clock.system)
+    mult = multiplier(first, now)
+    set_segment(state, now, mult)
+    state.fitted, state.interval = now.ticks, (SECOND << SHIFT) // mult
+    return state
+
+
+def set_segment(state: Any, at: Fit, mult: int) -> None:
+    """Let the clock go on from a sample at a rate. The segment in use stays whole."""
+    segment = state.segments[(state.sequence + 1) & 1]
+    segment.ticks, segment.base, segment.mult = at.ticks - _AHEAD, at.nanoseconds - (_AHEAD * mult >> SHIFT), mult
+    state.sequence += 1

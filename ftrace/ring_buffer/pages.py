@@ -1,0 +1,136 @@
+"""Reading sub-buffers: their bytes to events, without any state of the process."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ftrace.ring_buffer.layout import (
+    COMMIT_MASK,
+    DELTA_BITS,
+    HEADER,
+    MISSED_EVENTS,
+    MISSED_STORED,
+    PADDING,
+    TIME_EXTEND,
+    TIME_STAMP,
+    TIME_STAMP_BITS,
+)
+
+_HEAD = struct.Struct("<QQ")
+_WORDS = struct.Struct("<II")
+_WORD = struct.Struct("<I")
+_COMMON = struct.Struct("<HBBi")
+_STAMP_LOW = (1 << TIME_STAMP_BITS) - 1
+
+
+class Event(NamedTuple):
+    """An event of a sub-buffer."""
+
+    stamp: int
+    """In units of the clock."""
+    offset: int
+    """Where its data begins in the sub-buffer, in bytes."""
+    size: int
+    """Bytes of data, rounded up to 4."""
+
+
+class Page(NamedTuple):
+    """A copy of a sub-buffer, and what is known of it."""
+
+    data: bytes
+    """As trace_pipe_raw gives it, but for the flags of lost events."""
+    first: int
+    """How many events the slot had written before."""
+    skip: int
+    """Events at its beginning that were consumed before."""
+    lost: int
+    """Events that the slot had dropped before."""
+    sequence: int
+
+    @property
+    def events(self) -> Iterator[Event]:
+        """Its events that were not consumed before, oldest first."""
+        for number, event in enumerate(decode(self.data)):
+            if number >= self.skip:
+                yield event
+
+
+class Common(NamedTuple):
+    """The fields in front of every event's own."""
+
+    type: int
+    flags: int
+    preempt_count: int
+    pid: int
+
+
+def common(data: bytes | memoryview, offset: int = 0) -> Common:
+    """The common fields of an event."""
+    return Common(*_COMMON.unpack_from(data, offset))
+
+
+def decode(data: bytes | memoryview) -> Iterator[Event]:
+    """The events of a sub-buffer. Padding is passed over; its time counts."""
+    stamp, word = _HEAD.unpack_from(data)
+    at, end = HEADER, HEADER + (word & COMMIT_MASK)
+    while at < end:
+        head = _WORD.unpack_from(data, at)[0]
+        kind, delta = head & 31, head >> 5
+        if kind == TIME_STAMP:
+            stamp = absolute_stamp(stamp, delta | _WORD.unpack_from(data, at + 4)[0] << DELTA_BITS)
+            at += 8
+        elif kind == TIME_EXTEND:
+            stamp += delta | _WORD.unpack_from(data, at + 4)[0] << DELTA_BITS
+            at += 8
+        else:
+            if kind == PADDING and delta == 0:
+                return
+            stamp += delta
+            start = at + 4 if kind and kind != PADDING else at + 8
+            size = kind * 4 if kind and kind != PADDING else _WORD.unpack_from(data, at + 4)[0] - 4
+            if kind != PADDING:
+                yield Event(stamp, start, size)
+            at = start + size
+
+
+def absolute_stamp(before: int, low: int) -> int:
+    """A whole time stamp from its 59 low bits, and one not later than it."""
+    stamp = before & ~_STAMP_LOW | low
+    return stamp + _STAMP_LOW + 1 if stamp < before else stamp
+
+
+def count(data: bytes | memoryview) -> int:
+    """How many events a sub-buffer holds."""
+    return sum(1 for _ in decode(data))
+
+
+def marked(data: bytes, lost: int) -> bytes:
+    """A sub-buffer whose commit word says that `lost` events are missing before it, and how many if there is room."""
+    if not lost:
+        return data
+    stamp, word = _HEAD.unpack_from(data)
+    end = HEADER + (word & COMMIT_MASK)
+    tail = data[end:]
+    if len(tail) >= 8:
+        word |= MISSED_STORED
+        tail = struct.pack("<Q", lost) + data[end + 8 :]
+    return _HEAD.pack(stamp, word | MISSED_EVENTS) + data[HEADER:end] + tail
+
+
+def without_first(data: bytes, skip: int) -> bytes:
+    """A sub-buffer that begins with the event number `skip` of another, of which it has the size."""
+    if not skip:
+        return data
+    events = list(decode(data))
+    word = _HEAD.unpack_from(data)[1]
+    if skip >= len(events):
+        return _HEAD.pack(events[-1].stamp if events else 0, 0).ljust(len(data), b"\0")
+    event = events[skip]
+    start = event.offset - 4
+    if not _WORD.unpack_from(data, start)[0] & 31 or event.size > 112:
+        start -= 4
+    head = _WORD.unpack_from(data, start)[0] & 31
+    body = _WORD.pack(head) + data[start + 4 : HEADER + (word & COMMIT_MASK)]
+    return (_HEAD.pack(event.stamp, len(body)) + body).ljust(len(data), b"\0")

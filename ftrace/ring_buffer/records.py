@@ -1,0 +1,148 @@
+"""What writers and readers of a ring share: slots, page metadata, rings; the handle that handlers are given."""
+
+from __future__ import annotations
+
+from ftrace.ring_buffer.clock_state import ClockState
+from ftrace.ring_buffer.layout import META_SIZE, PAGE_SHIFT, SLOT_SIZE
+from sandbox.native import Structure, addressof, array, cast, native, ptr, struct, u8, u32, u64
+
+# Slot.tail: where the next event goes, and how many there are in the sub-buffer. One word, so that both change in one step.
+OFFSET_BITS, ENTRY_BITS = 20, 20
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+ENTRY = 1 << OFFSET_BITS
+ENTRY_MASK = (1 << ENTRY_BITS) - 1
+SEQUENCE_SHIFT = OFFSET_BITS + ENTRY_BITS
+SEQUENCE_MASK = (1 << (64 - SEQUENCE_SHIFT)) - 1
+NO_PAGE = OFFSET_MASK
+"""A tail that no event fits behind."""
+
+# Slot.head: the oldest page, how many of its events were consumed, and a tag that differs for each page.
+PAGE_BITS = 24
+PAGE_MASK = (1 << PAGE_BITS) - 1
+CONSUMED_MASK = (1 << 20) - 1
+TAG_SHIFT = PAGE_BITS + 20
+
+REAPED = 0xFFFF_FFFF
+"""Slot.owner while a reader takes the pages of a thread that has ended."""
+
+
+@struct
+class Slot(Structure):
+    """A thread's part of a ring. Written by the thread; `head` and `pages` by readers too, `owner` when it changes hands."""
+
+    tail: u64
+    last_stamp: u64  # of the newest event; 0: the next event takes an absolute stamp
+    current: u64  # page that is being written
+    writer: u64  # address of the Mark of the outermost record in progress; 0: none is
+    owner: u32  # thread id
+    switching: u32  # 1: the page is being switched; a record that begins now is lost
+    commit_sequence: u64  # sub-buffers before this one are complete
+    sequence: u64  # of the sub-buffer that is being written, from 1; 0: there is none yet
+    commit_page: u64
+    head: u64
+    pages: u64  # sub-buffers that it has
+    max_pages: u64  # 0: as the ring says
+    taking: u64  # page that is not in the list yet, plus 1
+    overrun: u64  # events that were overwritten before anybody consumed them
+    commit_overrun: u64  # events lost because an unfinished record lay in the oldest sub-buffer
+    dropped: u64  # ... because there was no room
+    nested: u64  # ... because they interrupted a page switch
+    retried: u64  # ... because others interrupted them again and again
+    abandoned: u64  # ... with a record that never ended
+    too_long: u64  # ... because no sub-buffer can hold them
+    read: u64  # reader: number of the next event to be consumed
+    reported: u64  # reader: losses that were reported
+    reserved: array[u64, 11]
+
+
+@struct
+class PageMeta(Structure):
+    """What is known of the sub-buffer that begins with a page."""
+
+    sequence: u64  # 0: nobody's, or being prepared
+    first: u64  # events that the slot had written before
+    lost: u64  # events that it had dropped before
+    end: u64  # bytes of data, once it is full
+    next: u64  # the page after it, plus 1; 0 while it is the newest
+    ring: u32
+    slot: u32
+    order: u64
+    reserved: u64
+
+
+@struct
+class SubBuffer(Structure):
+    """The head of a sub-buffer, as events/header_page describes it."""
+
+    stamp: u64
+    commit: u64
+
+
+@struct
+class Ring(Structure):
+    """The slots that records go to, and how. Private to the process; constant while records are made, but for `max_pages`,
+    `overwrite` and `hint`."""
+
+    slots: u64  # address of the first
+    data: u64  # address of page 0
+    capacity: u64  # bytes of events in a sub-buffer
+    clock: ptr[ClockState]
+    is_scaled: u64  # 1: the clock is the scaled time-stamp counter
+    metas: u64
+    bitmap: u64
+    words: u64  # ... of the bitmap
+    hint: u64  # word of the bitmap where the search for a free page begins
+    order: u64
+    max_pages: u64
+    overwrite: u64
+    number: u64  # in the file's directory
+
+
+@struct
+class RingBuffer(Structure):
+    """The handle that handlers are given. It is exchanged by one store: to take a snapshot, to clear, to stop recording."""
+
+    ring: ptr[Ring]  # null: nothing is recorded
+
+
+@struct
+class Mark(Structure):
+    """A record in progress, in the frame of the function that makes it."""
+
+    token: u64  # 0 until it is the outermost
+    ring: ptr[Ring]
+    slot: ptr[Slot]
+    page: ptr[SubBuffer]
+
+
+@native(inline=True)
+def token_of(slot: ptr[Slot]) -> u64:
+    """What a live mark begins with."""
+    return cast(u64, slot) + 1
+
+
+@native(inline=True)
+def slot_at(ring: ptr[Ring], index: u64) -> ptr[Slot]:
+    return cast(ptr[Slot], ring.slots + index * SLOT_SIZE)
+
+
+@native(inline=True)
+def page_at(ring: ptr[Ring], page: u64) -> ptr[SubBuffer]:
+    return cast(ptr[SubBuffer], ring.data + (page << PAGE_SHIFT))
+
+
+@native(inline=True)
+def meta_at(ring: ptr[Ring], page: u64) -> ptr[PageMeta]:
+    return cast(ptr[PageMeta], ring.metas + page * META_SIZE)
+
+
+@native(inline=True)
+def byte_at(page: ptr[SubBuffer], offset: u64) -> u64:
+    """The address of a sub-buffer's event."""
+    return cast(u64, addressof(cast(ptr[u8], page)[16 + offset]))
+
+
+@native(inline=True)
+def losses(slot: ptr[Slot]) -> u64:
+    """Events that were never written."""
+    return slot.commit_overrun + slot.dropped + slot.nested + slot.retried + slot.abandoned + slot.too_long

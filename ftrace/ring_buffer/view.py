@@ -1,0 +1,137 @@
+"""Reading the slots of a ring out of a memory file, whoever writes to it, or has before it was killed. Nothing is consumed."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ftrace.ring_buffer.layout import (
+    COMMIT_MASK,
+    DIRECTORY_ENTRY,
+    HEADER,
+    MAGIC,
+    META_SIZE,
+    PAGE_SHIFT,
+    PAGE_SIZE,
+    RINGS,
+    SLOT_SIZE,
+    SLOTS,
+    Geometry,
+)
+from ftrace.ring_buffer.pages import Page
+from ftrace.ring_buffer.records import CONSUMED_MASK, PAGE_BITS, PAGE_MASK, PageMeta, Slot
+
+_ENTRY = struct.Struct("<QQQ32s64s")
+_FILE = struct.Struct("<QQQ")
+_TRIES = 64
+
+
+class RingEntry(NamedTuple):
+    """What the directory of a memory file says of a ring."""
+
+    number: int
+    order: int
+    is_live: bool
+    """Whether it is what the buffer records to; else it is a snapshot."""
+    clock: str
+    name: str
+    """Of the instance; empty for the top-level buffer."""
+
+
+class MemoryFile:
+    """A memory file, mapped: its geometry and the rings in it. Raises ValueError for a file of another kind."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.bytes = view
+        magic, pages, self.pid = _FILE.unpack_from(view)
+        if magic != MAGIC or len(view) < Geometry(pages).size:
+            raise ValueError("not a ring buffer's memory file, or one that was cut off")
+        self.geometry = Geometry(pages)
+        self.words = view[: self.geometry.size].cast("Q")
+
+    @staticmethod
+    def write_header(view: memoryview, geometry: Geometry, pid: int) -> None:
+        """Make a memory file of zeros: all its pages are free."""
+        words = view.cast("Q")
+        for index in range(geometry.bitmap >> 3, (geometry.bitmap >> 3) + geometry.words):
+            words[index] = (1 << 64) - 1
+        _FILE.pack_into(view, 0, MAGIC, geometry.pages, pid)
+
+    def rings(self) -> list[RingEntry]:
+        """The rings that exist."""
+        found = []
+        for number in range(RINGS):
+            at = self.geometry.directory + number * DIRECTORY_ENTRY
+            in_use, order, is_live, clock, name = _ENTRY.unpack_from(self.bytes, at)
+            if in_use:
+                texts = (text.rstrip(b"\0").decode() for text in (clock, name))
+                found.append(RingEntry(number, order, bool(is_live), *texts))
+        return found
+
+    def write_entry(self, ring: RingEntry) -> None:
+        """Enter a ring in the directory."""
+        values = (1, ring.order, int(ring.is_live), ring.clock.encode(), ring.name.encode()[:64])
+        _ENTRY.pack_into(self.bytes, self.geometry.directory + ring.number * DIRECTORY_ENTRY, *values)
+
+    def erase_entry(self, number: int) -> None:
+        """Strike a ring out of the directory."""
+        self.words[(self.geometry.directory + number * DIRECTORY_ENTRY) >> 3] = 0
+
+
+class RingView:
+    """The slots of a ring in a memory file."""
+
+    def __init__(self, file: MemoryFile, number: int, order: int) -> None:
+        self.file = file
+        self.order = order
+        self._slots = file.geometry.slots_of(number) >> 3
+        self._metas = file.geometry.metas >> 3
+
+    def slots(self, limit: int = SLOTS) -> Iterator[int]:
+        """The slots below `limit` that have been written to."""
+        return (slot for slot in range(limit) if self.slot_word(slot, "sequence"))
+
+    def slot_word(self, slot: int, field: str) -> int:
+        """A 64-bit field of a slot."""
+        return self.file.words[self._slots + (slot * SLOT_SIZE + Slot.offset(field) >> 3)]
+
+    def set_slot_word(self, slot: int, field: str, value: int) -> None:
+        """Write a field that only readers write."""
+        self.file.words[self._slots + (slot * SLOT_SIZE + Slot.offset(field) >> 3)] = value
+
+    def meta_word(self, page: int, field: str) -> int:
+        """A 64-bit field of a page's metadata."""
+        return self.file.words[self._metas + (page * META_SIZE + PageMeta.offset(field) >> 3)]
+
+    def copy(self, page: int, skip: int = 0) -> Page | None:
+        """A copy of a sub-buffer as far as it is committed; None if it was overwritten meanwhile."""
+        sequence = self.meta_word(page, "sequence")
+        start = self.file.geometry.data + (page << PAGE_SHIFT)
+        stamp, commit = self.file.words[start >> 3], self.file.words[(start >> 3) + 1] & COMMIT_MASK
+        first, lost = self.meta_word(page, "first"), self.meta_word(page, "lost")
+        body = bytes(self.file.bytes[start + HEADER : start + HEADER + commit])
+        if not sequence or self.meta_word(page, "sequence") != sequence:
+            return None
+        data = (struct.pack("<QQ", stamp, commit) + body).ljust(PAGE_SIZE << self.order, b"\0")
+        return Page(data, first, skip, lost, sequence)
+
+    def pages(self, slot: int) -> list[Page]:
+        """Copies of a slot's sub-buffers, oldest first; what is overwritten while it is read is missing at the beginning."""
+        newest, copies, copied = self.slot_word(slot, "sequence"), [], 0
+        for _ in range(_TRIES):
+            head = self.slot_word(slot, "head")
+            page, skip = head & PAGE_MASK, head >> PAGE_BITS & CONSUMED_MASK
+            while copied < newest:
+                after, copy = self.meta_word(page, "next"), self.copy(page, skip)
+                if copy is None:
+                    break
+                if copy.sequence > copied:
+                    copies.append(copy)
+                    copied = copy.sequence
+                if not after:
+                    return copies
+                page, skip = after - 1, 0
+            else:
+                return copies
+        return copies

@@ -1,0 +1,229 @@
+"""Recording an event: reserve, fill, commit. Inlined into handlers; what is not plain is done in the runtime.
+
+    mark: Mark = zeroed
+    event = reserve(buffer, addressof(mark), type_id, length)
+    if event != null:
+        ...                           # fields from offset 8 on; the common fields are there
+        commit(addressof(mark))
+
+A record in a signal's handler that interrupted another one of the same thread is nested in it, and is published with the
+outermost. The order of stores is what keeps a reader in another process right whenever this one is killed.
+"""
+
+from __future__ import annotations
+
+from ftrace.ring_buffer.clock_state import clock_now, scaled_now
+from ftrace.ring_buffer.layout import DELTA_BITS, SMALL_DATA, TIME_EXTEND, TIME_STAMP, event_size
+from ftrace.ring_buffer.records import (
+    ENTRY,
+    OFFSET_MASK,
+    SEQUENCE_MASK,
+    SEQUENCE_SHIFT,
+    Mark,
+    Ring,
+    RingBuffer,
+    Slot,
+    byte_at,
+    page_at,
+    slot_at,
+    token_of,
+)
+from ftrace.ring_buffer.switching import RETRIES, adopt, advance_commit, is_writing, recover, switch_page
+from sandbox.native import (
+    addressof,
+    bool_,
+    cast,
+    extern,
+    fn,
+    likely,
+    native,
+    null,
+    ptr,
+    signal_fence,
+    single_add,
+    single_cas,
+    u8,
+    u32,
+    u64,
+    unlikely,
+    void,
+    volatile_load,
+    volatile_store,
+)
+from sandbox.tasks import current
+
+SYMBOLS = ("ring_reserve", "ring_publish")
+"""What handlers that record call in the runtime."""
+
+reserve_slowly = extern("ring_reserve", fn[ptr[u8], ptr[Mark], u64, u64], cc="preserve_most")
+publish_slowly = extern("ring_publish", fn[void, ptr[Mark]], cc="preserve_most")
+
+
+@native(inline=True)
+def write_header(at: u64, delta: u64, size: u64, type_id: u64, thread: u32) -> ptr[u8]:
+    """An event's header and common fields; the address of the latter."""
+    words = cast(ptr[u32], at)
+    entry = at + 4
+    if size > SMALL_DATA + 4:
+        words[0] = cast(u32, delta << 5)
+        words[1] = cast(u32, size - 4)
+        entry = at + 8
+    else:
+        words[0] = cast(u32, delta << 5 | size - 4 >> 2)
+    common = cast(ptr[u64], entry)
+    common[0] = type_id | cast(u64, thread) << 32
+    return cast(ptr[u8], entry)
+
+
+@native(inline=True)
+def begin(mark: ptr[Mark], slot: ptr[Slot]) -> void:
+    """Say that `mark` is the outermost record in progress."""
+    mark.token = token_of(slot)
+    volatile_store(addressof(slot.writer), cast(u64, mark))
+    signal_fence()
+
+
+@native(inline=True)
+def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
+    """Room for an event of `length` bytes, the 8 of its common fields included, which are filled in. To be committed.
+
+    null: nothing is recorded, or the event is lost, which is counted.
+    """
+    ring = volatile_load(addressof(buffer.ring))
+    if unlikely(ring == null):
+        return null
+    task = current()
+    slot = slot_at(ring, cast(u64, task.index))
+    mark.token = 0
+    mark.ring = ring
+    mark.slot = slot
+    if likely(volatile_load(addressof(slot.writer)) == 0 and slot.owner == task.tid and ring.is_scaled != 0):
+        begin(mark, slot)
+        size = event_size(length)
+        tail = volatile_load(addressof(slot.tail))
+        page = page_at(ring, volatile_load(addressof(slot.current)))
+        before = volatile_load(addressof(slot.last_stamp))
+        stamp = scaled_now(ring.clock)
+        offset = tail & OFFSET_MASK
+        if likely(stamp - before < 1 << DELTA_BITS and offset + size <= ring.capacity):
+            volatile_store(addressof(slot.last_stamp), stamp)
+            if likely(single_cas(addressof(slot.tail), tail, tail + size + ENTRY)):
+                mark.page = page
+                return write_header(byte_at(page, offset), stamp - before, size, type_id, task.tid)
+            volatile_store(addressof(slot.last_stamp), 0)
+    return reserve_slowly(mark, type_id, length)
+
+
+@native(inline=True)
+def commit(mark: ptr[Mark]) -> void:
+    """Publish the event that was reserved, unless that is for an outer record to do."""
+    slot = mark.slot
+    signal_fence()
+    if likely(volatile_load(addressof(slot.writer)) == cast(u64, mark)):
+        tail = volatile_load(addressof(slot.tail))
+        if likely(tail >> SEQUENCE_SHIFT == volatile_load(addressof(slot.commit_sequence)) & SEQUENCE_MASK):
+            volatile_store(addressof(mark.page.commit), tail & OFFSET_MASK)
+            volatile_store(addressof(slot.writer), 0)
+            if likely(volatile_load(addressof(slot.tail)) == tail):
+                return
+        publish_slowly(mark)
+
+
+@native
+def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
+    """Publish everything up to the tail, which is returned."""
+    tail: u64 = 0
+    for _attempt in range(RETRIES):
+        page = page_at(ring, volatile_load(addressof(slot.current)))
+        tail = volatile_load(addressof(slot.tail))
+        if slot.sequence == 0:
+            return tail
+        advance_commit(ring, slot)
+        if tail >> SEQUENCE_SHIFT == volatile_load(addressof(slot.commit_sequence)) & SEQUENCE_MASK:
+            volatile_store(addressof(page.commit), tail & OFFSET_MASK)
+        if volatile_load(addressof(slot.tail)) == tail:
+            return tail
+    return tail
+
+
+@native(cc="preserve_most", noinline=True, name="ring_publish")
+def publish(mark: ptr[Mark]) -> void:
+    """End the outermost record, and publish what was recorded inside it."""
+    slot = mark.slot
+    for _attempt in range(RETRIES):
+        begin(mark, slot)
+        tail = publish_all(mark.ring, slot)
+        volatile_store(addressof(slot.writer), 0)
+        if volatile_load(addressof(slot.tail)) == tail:
+            return
+
+
+@native
+def write_stamp(at: u64, before: u64, stamp: u64) -> void:
+    """A TIME_EXTEND if the event before is known, else a TIME_STAMP."""
+    words = cast(ptr[u32], at)
+    kind: u64 = TIME_EXTEND if before != 0 else TIME_STAMP
+    value = stamp - before
+    words[0] = cast(u32, value << 5 | kind)
+    words[1] = cast(u32, value >> DELTA_BITS)
+
+
+@native
+def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_) -> ptr[u8]:
+    """Reserve, with a page switch or a time stamp of its own if need be; null if the event is lost, which is counted."""
+    ring = mark.ring
+    slot = mark.slot
+    size = event_size(length)
+    stamp_size: u64 = 8 if nested else 0
+    if size + stamp_size > ring.capacity:
+        single_add(addressof(slot.too_long), 1)
+        return null
+    for _attempt in range(RETRIES):
+        if volatile_load(addressof(slot.switching)) != 0:
+            single_add(addressof(slot.nested), 1)
+            volatile_store(addressof(slot.last_stamp), 0)
+            return null
+        tail = volatile_load(addressof(slot.tail))
+        page = page_at(ring, volatile_load(addressof(slot.current)))
+        before: u64 = volatile_load(addressof(slot.last_stamp))
+        stamp = max(clock_now(ring.clock), before)
+        if nested:
+            before = 0
+        extra: u64 = 0 if before != 0 and stamp - before < 1 << DELTA_BITS else 8
+        offset = tail & OFFSET_MASK
+        if offset + extra + size > ring.capacity:
+            if not switch_page(ring, slot, extra + size, nested):
+                return null
+        else:
+            volatile_store(addressof(slot.last_stamp), stamp)
+            if single_cas(addressof(slot.tail), tail, tail + extra + size + ENTRY):
+                mark.page = page
+                if extra != 0:
+                    write_stamp(byte_at(page, offset), before, stamp)
+                delta = stamp - before if extra == 0 else 0
+                return write_header(byte_at(page, offset + extra), delta, size, type_id, current().tid)
+            volatile_store(addressof(slot.last_stamp), 0)
+    single_add(addressof(slot.retried), 1)
+    return null
+
+
+@native(cc="preserve_most", noinline=True, name="ring_reserve")
+def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
+    """What `reserve` does when it is not plain: another clock, no room, a long pause, a nested record, a new thread."""
+    slot = mark.slot
+    task = current()
+    if mark.token == 0:
+        outer = volatile_load(addressof(slot.writer))
+        if outer != 0 and is_writing(slot, task, mark):
+            return try_reserve(mark, type_id, length, True)
+        begin(mark, slot)
+        if outer != 0:
+            recover(mark.ring, slot)
+    if slot.owner == task.tid or adopt(slot, task):
+        event = try_reserve(mark, type_id, length, False)
+        if event != null:
+            return event
+    else:
+        single_add(addressof(slot.dropped), 1)
+    publish(mark)
+    return null
