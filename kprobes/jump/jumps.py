@@ -52,9 +52,12 @@ def live_text(address: int, size: int) -> bytes:
 
 
 class Jump:
-    """`code`: what to write over the place, once it is aimed: see `aim`. `inner`: which of its bytes are to be int3."""
+    """`code`: what to write over the place, once it is aimed: see `aim`. `inner`: which of its bytes are to be int3.
 
-    def __init__(self, place: Aggregate, function: Function, room: JumpRoom) -> None:
+    `former`: the jump that it replaces, whose detours threads may still be on their way through.
+    """
+
+    def __init__(self, place: Aggregate, function: Function, room: JumpRoom, former: Jump | None = None) -> None:
         assert place.insn is not None
         self.place = place
         self.code = b""
@@ -64,15 +67,21 @@ class Jump:
         self._room = room
         self._borrowed = b""
         self._landings: list[tuple[int, int]] = []
-        self._detours: dict[int, Detour] = {0: room.detour(place, [place.insn], function)}
+        self._hooked = hooked_point(place)
+        """Where its detours let calls go on whose return has been hooked."""
+        self._detours: dict[int, Detour] = {0: room.detour(place, [place.insn], function, self._hooked)}
         self._absorbed = 0
-        self.returning = bool(hooked_point(place))
-        """Whether it was made for calls whose return may be hooked."""
+        self._former = former
 
     @property
     def address(self) -> int:
         """Of the probed instruction."""
         return self.place.address
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether it was made before the place had a return stub: its detours do not lead there."""
+        return self._hooked != hooked_point(self.place)
 
     @property
     def copy(self) -> int:
@@ -87,20 +96,21 @@ class Jump:
 
     def withdraw(self) -> None:
         """The code is going away: nothing here leads to a record any more."""
-        for detour in self._detours.values():
+        for detour in self._all_detours():
             for copy in detour.copies:
                 kprobe_runtime().table.set(copy, 0)
 
     def choose_routine(self) -> None:
         """Let the detours call what serves the place's children best; whatever they call would serve."""
-        if self.returning != bool(hooked_point(self.place)):
-            return
-        if self.returning:
+        if self._hooked:
             call_through(self.place, self.copy)
-        routine = self._room.routine(self.place, self._function)
+        routine = self._room.routine(self.place, self._function, self._hooked)
         for detour in self._detours.values():
             detour.set_routine(routine)
-        fast_returns.update(self.place, self._detours.values())
+        fast_returns.update(self.place, self._all_detours())
+
+    def _all_detours(self) -> list[Detour]:
+        return [*(self._former._all_detours() if self._former else ()), *self._detours.values()]
 
     # -- where it goes ------------------------------------------------------------------------------------------
 
@@ -154,7 +164,7 @@ class Jump:
     def _make_detour(self, insns: Sequence[Instruction]) -> bool:
         if len(insns) - 1 not in self._detours:
             try:
-                self._detours[len(insns) - 1] = self._room.detour(self.place, insns, self._function)
+                self._detours[len(insns) - 1] = self._room.detour(self.place, insns, self._function, self._hooked)
             except OverflowError:
                 return False
         return True
@@ -239,23 +249,29 @@ class JumpRoom:
         landings = len(self._landings.text) + 1 if self._landings else 0
         return 2 * len(self._pages) + landings
 
-    def prepare(self, place: Aggregate) -> Jump | Refusal:
-        """A jump for a place, with its detour; or the rule that is against it. Raises OSError(ENOMEM) without room."""
+    def prepare(self, place: Aggregate, former: Jump | None) -> Jump | Refusal:
+        """A jump for a place, with its detour; or the rule that is against it. Raises OSError(ENOMEM) without room.
+
+        `former`: the one that it is to replace, if there is one.
+        """
         assert place.insn is not None
         function = function_at(place.symbol.address, place.symbol.end)
         refusal = own_refusal(function, place.insn)
         if refusal is not None:
             return refusal
         try:
-            return Jump(place, function, self)
+            return Jump(place, function, self, former)
         except OverflowError as error:
             return Refusal("out of reach", str(error))
 
     # -- detours ------------------------------------------------------------------------------------------------
 
-    def detour(self, place: Aggregate, insns: Sequence[Instruction], function: Function) -> Detour:
-        """A new detour for a place, with copies of these instructions. Raises OverflowError if one is out of reach."""
-        routine, hooked = self.routine(place, function), hooked_point(place)
+    def detour(self, place: Aggregate, insns: Sequence[Instruction], function: Function, hooked: int) -> Detour:
+        """A new detour for a place, with copies of these instructions. Raises OverflowError if one is out of reach.
+
+        `hooked`: where calls go on whose return has been hooked; 0 for a detour that nobody takes whose return may be.
+        """
+        routine = self.routine(place, function, hooked)
         if self._next == self._end:
             self._grow()
         given = (routine, place.record_address, hooked, not place.scratch_is_free)
@@ -272,10 +288,10 @@ class JumpRoom:
             self._lead_inside(insn, copy)
         return Detour(page, address, copies, [insn.address - place.address for insn in insns])
 
-    def routine(self, place: Aggregate, function: Function) -> int:
-        """The address of what the detours of a place call, by its children as they are."""
+    def routine(self, place: Aggregate, function: Function, hooked: int) -> int:
+        """The address of what detours of a place call, by its children as they are; `hooked` as for `detour`."""
         name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
-        if hooked_point(place):
+        if hooked:
             return kprobe_runtime().image.address(f"{name}_return" + "_keeping" * (not place.scratch_is_free))
         return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
 

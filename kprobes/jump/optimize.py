@@ -73,7 +73,7 @@ class JumpOptimizer:
 
     def try_to_optimize(self, place: Aggregate) -> None:
         """See kprobes.switch.Optimizer."""
-        if place.optimized:
+        if place.optimized and not self._take_back_outdated(place):
             self._jumps[place.address].choose_routine()
             return
         if not self._wanted(place):
@@ -88,6 +88,19 @@ class JumpOptimizer:
         place.optimized = True
         place.record.optimized = jump.copy
         self._worker.kick()
+
+    def _take_back_outdated(self, place: Aggregate) -> bool:
+        """Whether the jump of a place was not made for the probes that it has by now: then it is neither there nor queued.
+
+        One that is there goes on serving them while a thread blocks SIGTRAP.
+        """
+        if not self._jumps[place.address].is_outdated:
+            return False
+        try:
+            self.unoptimize(place)
+        except OSError:
+            return False
+        return True
 
     def disarming(self, place: Aggregate, immediate: bool) -> bool:
         """See kprobes.switch.Optimizer."""
@@ -143,10 +156,10 @@ class JumpOptimizer:
             refusal = kernel_refusal(function, place.address, ftrace_site_in)
             if refusal is not None:
                 return refusal
-        if known is not None and known.returning == bool(place.record.return_stub):
+        if known is not None and not known.is_outdated:
             return known
         try:
-            jump = room.prepare(place)
+            jump = room.prepare(place, known)
         except OSError as error:
             return Refusal("no memory", str(error))
         if isinstance(jump, Jump):

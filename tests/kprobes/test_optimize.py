@@ -483,6 +483,55 @@ def test_a_thread_that_blocks_sigtrap_is_named():
 
 
 @isolated
+def test_a_jump_that_was_there_before_the_first_kretprobe_is_made_anew():
+    """HAZARDS 10: its detour leads nobody to the return stub."""
+    from kprobes.jump.optimize import jump_optimizer
+
+    _, starts, call = setup()
+    seen = []
+    p = probe(starts[0], lambda _p, _regs: seen.append("kprobe"))
+    kprobes.wait_for_kprobe_optimizer()
+    rp = kprobes.kretprobe(addr=starts[0], handler=lambda _ri, _regs: seen.append("return"))
+    kprobes.register_kretprobe(rp)
+    assert first_byte(starts[0]) == 0xCC
+    kprobes.wait_for_kprobe_optimizer()
+    assert p.aggregate.covered and not jump_optimizer._jumps[starts[0]].is_outdated
+    assert call(3, 4) == 7
+    assert seen == ["kprobe", "return"]
+
+
+@isolated
+def test_a_jump_that_cannot_be_taken_back_serves_the_first_kretprobe_too():
+    """While a thread blocks SIGTRAP the return slot is overwritten, as at a breakpoint."""
+    import signal
+
+    _, starts, call = setup()
+    p = probe(starts[0], lambda _p, _regs: 0)
+    kprobes.wait_for_kprobe_optimizer()
+    ready, done, seen = threading.Event(), threading.Event(), []
+
+    def blocking():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=blocking)
+    thread.start()
+    ready.wait()
+    rp = kprobes.kretprobe(addr=starts[0], handler=lambda _ri, regs: seen.append(regs.ax))
+    kprobes.register_kretprobe(rp)
+    assert p.aggregate.covered
+    assert call(3, 4) == 7
+    assert seen == [7]
+    done.set()
+    thread.join()
+    kprobes.unregister_kprobe(p)
+    kprobes.wait_for_kprobe_optimizer()
+    assert call(3, 4) == 7
+    assert seen == [7, 7]
+
+
+@isolated
 def test_returns_are_hooked_through_a_jump():
     """KP-78, KP-79: with Python handlers and with native ones that look at registers; recursion, results, misses"""
     import sandbox
