@@ -8,18 +8,23 @@ attach("vfs_*", action=Stat())       hits, misses and time per function
 from __future__ import annotations
 
 import ctypes
+import errno
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.handlers import Resolved
 from ftrace.hit import actions as native
 from ftrace.hit.actions import CELL_SIZE, HEADER_SIZE, RECORD_SIZE
 from ftrace.runtime import runtime
+from ftrace.tracer import tracer
 from sandbox import memory, tasks
 from sandbox.native.handler import Fields
+
+if TYPE_CHECKING:
+    from fprobe.registration import fprobe
 
 _RECORD = native.Record.ctypes
 _CELL = native.Cell.ctypes
@@ -33,6 +38,12 @@ class Action:
     def __init__(self) -> None:
         self.entry: Resolved | None = None
         self.exit: Resolved | None = None
+
+    def belong_to(self, fp: fprobe) -> None:
+        """Called before `prepare` with the fprobe that it is for. Raises OSError(EBUSY) if it serves only one at a time, and
+
+        does so already.
+        """
 
     def prepare(self, functions: int) -> None:
         """Called before registration with the number of functions."""
@@ -65,15 +76,18 @@ class CallRecord(NamedTuple):
 
 
 class _Memory:
-    """An area for every task, and the ActionState that says where. Released when no probe and no action refers to it."""
+    """An area of `stride` bytes for each task. It is given back when no probe, action or reader refers to it any more."""
 
-    def __init__(self, header: int, count: int, size: int, bits: int) -> None:
-        stride = (header + count * size + memory.PAGE - 1) & -memory.PAGE
+    def __init__(self, stride: int) -> None:
+        size = stride * tasks.CAPACITY
         self.native: Any = native.ActionState.ctypes()
-        self.native.base, self.native.stride = memory.reserve(stride * tasks.CAPACITY), stride
-        self.native.mask, self.native.shift = count - 1, 64 - bits
-        self.release = weakref.finalize(self, memory.release, self.native.base, stride * tasks.CAPACITY)
-        self.release.atexit = False
+        self.native.base, self.native.stride = memory.reserve(size), stride
+        weakref.finalize(self, memory.release, self.native.base, size).atexit = False
+
+    def areas(self) -> Iterator[tuple[int, Any]]:
+        """Address of the area and record of every task ever claimed."""
+        for index, task in enumerate(runtime().tasks()):
+            yield self.native.base + index * self.native.stride, task
 
 
 class _Areas(Action):
@@ -84,26 +98,34 @@ class _Areas(Action):
     def __init__(self) -> None:
         super().__init__()
         self._memory: _Memory | None = None
+        self._owner: fprobe | None = None
+
+    def belong_to(self, fp: fprobe) -> None:
+        with tracer().table.lock:
+            if self._owner is not fp:
+                self._refuse_if_in_use()
+            self._owner = fp
+
+    def _refuse_if_in_use(self) -> None:
+        owner = self._owner
+        if owner is not None and (owner.registered or owner.is_claimed):
+            raise OSError(errno.EBUSY, f"this {type(self).__name__} is in use: detach it, or make another one")
 
     @property
     def state(self) -> int:
-        return ctypes.addressof(self._memory.native) if self._memory else 0
+        return ctypes.addressof(self._memory.native) if self._memory is not None else 0
 
     def _reserve(self, names: tuple[str, str], header: int, count: int, size: int, bits: int) -> None:
-        """Memory, and the handlers with these names that use it."""
-        self._memory = _Memory(header, count, size, bits)
+        """Memory, and the handlers with these names, which keep it."""
+        self._memory = _Memory((header + count * size + memory.PAGE - 1) & -memory.PAGE)
+        self._memory.native.mask, self._memory.native.shift = count - 1, 64 - bits
         self.entry, self.exit = (_handler(name, self._memory) for name in names)
 
-    def _areas(self) -> Iterator[tuple[int, Any]]:
-        """Address of the area and record of every task ever claimed."""
-        if self._memory:
-            for index, task in enumerate(runtime().tasks()):
-                yield self._memory.native.base + index * self._memory.native.stride, task
-
     def close(self) -> None:
-        """Give the memory back. The action must not be registered."""
-        if self._memory:
-            self._memory.release()
+        """Give the memory back. Raises OSError(EBUSY) while the action is in use."""
+        with tracer().table.lock:
+            self._refuse_if_in_use()
+            self.entry = self.exit = None
             self._memory = None
 
 
@@ -126,17 +148,21 @@ class Record(_Areas):
     @property
     def written(self) -> int:
         """Records ever written."""
-        return sum(ctypes.c_uint64.from_address(area).value for area, _ in self._areas())
+        return sum(self._heads())
 
     @property
     def lost(self) -> int:
         """Records that newer ones have overwritten."""
-        heads = (ctypes.c_uint64.from_address(area).value for area, _ in self._areas())
-        return sum(max(0, head - self.capacity) for head in heads)
+        return sum(max(0, head - self.capacity) for head in self._heads())
+
+    def _heads(self) -> Iterator[int]:
+        known = self._memory
+        return (ctypes.c_uint64.from_address(area).value for area, _ in known.areas()) if known else iter(())
 
     def records(self) -> Iterator[CallRecord]:
         """What the rings hold, thread by thread, oldest first."""
-        for area, task in self._areas():
+        known = self._memory
+        for area, task in known.areas() if known else ():
             head = ctypes.c_uint64.from_address(area).value
             for number in range(max(0, head - self.capacity), head):
                 place = area + HEADER_SIZE + (number & self.capacity - 1) * RECORD_SIZE
@@ -168,8 +194,10 @@ class Stat(_Areas):
         """Entry address -> what is known of the function, over all threads. Functions without a hit are left out."""
         found: dict[int, FunctionStat] = {}
         scale = 1 / ticks_per_ns()
-        for area, _task in self._areas():
-            for cell in (_CELL * self._cells).from_address(area):
+        known = self._memory
+        cells = _CELL * (known.native.mask + 1) if known else _CELL * 0
+        for area, _task in known.areas() if known else ():
+            for cell in cells.from_address(area):
                 if cell.ip:
                     stat = found.setdefault(cell.ip, FunctionStat(cell.ip, 0, 0, 0.0))
                     stat.hits += cell.hits

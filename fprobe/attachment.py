@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +21,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.attaching import Attaching
-from ftrace.filters.glob import parse
 from ftrace.probe import Counts
-from ftrace.tracer import tracer
 
 Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
@@ -39,6 +38,8 @@ class Attachment(Attaching):
         self.exclude = exclude
         self.fp = fp
         self.action = action
+        if action is not None:
+            fp.prepare = self._use_action
 
     @property
     def hits(self) -> int:
@@ -57,8 +58,6 @@ class Attachment(Attaching):
 
     def attach(self) -> Attachment:
         """Attach now. Raises OSError as register_fprobe does."""
-        if self.action is not None:
-            self._use(self.action)
         if isinstance(self.target, str):
             register_fprobe(self.fp, self.target, self.exclude)
         elif all(isinstance(item, int) for item in self.target):
@@ -67,19 +66,25 @@ class Attachment(Attaching):
             register_fprobe_syms(self.fp, [str(item) for item in self.target])
         return self
 
-    def _use(self, action: Action) -> None:
-        if isinstance(self.target, str):
-            count = tracer().table.select(parse(self.target)).count()
-        else:
-            count = len(self.target)
-        action.prepare(max(count, 1))
-        self.fp.entry_handler, self.fp.exit_handler = action.entry, action.exit
-        self.fp.entry_data_size, self.fp.action = action.entry_data_size, action.state
+    def _use_action(self, functions: int) -> None:
+        assert self.action is not None
+        self.action.belong_to(self.fp)
+        self.action.prepare(functions)
+        self.fp.entry_handler, self.fp.exit_handler = self.action.entry, self.action.exit
+        self.fp.entry_data_size, self.fp.action = self.action.entry_data_size, self.action.state
 
     def detach(self) -> None:
-        """Detach; when this returns no handler runs any more. Does nothing if it is not attached."""
-        if self.fp.registered:
+        """Detach; when this returns no handler runs any more.
+
+        Does nothing if it is not attached, or another thread is detaching it. Raises OSError as unregister_fprobe does.
+        """
+        if not self.fp.registered:
+            return
+        try:
             unregister_fprobe(self.fp)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
 
     def disable(self) -> None:
         """Stop calling the handlers for now."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +32,7 @@ from ftrace.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_
 from ftrace.probe import Counts, NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
 from ftrace.tracer import tracer
+from sandbox import fork
 from sandbox.tasks import DATA_STACK, STRIDE
 
 FPROBE_FL_DISABLED = 1
@@ -76,10 +79,13 @@ class fprobe:
         self.action = 0
         """Address of a built-in action's state."""
         self._flags = flags
-        self._final = Counts()
+        self.prepare: Callable[[int], None] | None = None
+        """Called with the number of functions when it is about to be registered, before the handlers are looked at."""
+        self._final: Counts | None = Counts()
+        """What it had counted when it left, until which there is none."""
         self._handlers: tuple[Resolved, ...] = ()
-        self._claimed = False
-        """Whether it is being registered at this moment."""
+        self._claimed = 0
+        """The process in which a thread is registering or unregistering it; what another did ends with a fork."""
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -92,9 +98,10 @@ class fprobe:
 
     @flags.setter
     def flags(self, value: int) -> None:
-        self._flags = value
-        if self.registered:
-            _set_disabled(self, bool(value & FPROBE_FL_DISABLED))
+        with _flags_lock:
+            self._flags = value
+            if self.registered:
+                _tell_disabled(self)
 
     @property
     def registered(self) -> bool:
@@ -102,9 +109,17 @@ class fprobe:
         return self.ops.enabled
 
     @property
+    def is_claimed(self) -> bool:
+        """Whether a thread is registering or unregistering it at this moment."""
+        return self._claimed == os.getpid()
+
+    @property
     def counts(self) -> Counts:
         """Hits, and misses by cause, since the last registration; they stay after unregistering (FP-48)."""
-        return self.ops.probe.counts() if self.registered else self._final
+        if self._final is not None:
+            return self._final
+        with tracer().table.lock:  # nothing of it is freed meanwhile
+            return self.ops.probe.counts() if self._final is None else self._final
 
     @property
     def nmissed(self) -> int:
@@ -155,7 +170,7 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
 
     Both are patterns of the ftrace filter language. Raises OSError: EINVAL if a pattern matches nothing, if `fp` or
     `filter` is None, or if the pool size is not positive; ENOMEM for an impossible entry_data_size; EBUSY if `fp` is
-    registered.
+    registered, or another thread is registering or unregistering it.
     """
     if fp is None or filter is None:
         raise OSError(errno.EINVAL, "register_fprobe needs an fprobe and a filter")
@@ -214,34 +229,61 @@ def _addresses_of(names: list[str]) -> list[int]:
     return found
 
 
-def _begin(fp: fprobe) -> None:
-    """What every registration starts with: one that is live, or on its way in another thread, is refused without side
-    effects (FP-20); nmissed is 0 (FP-10).
+_flags_lock = fork.renew(threading.RLock())
+"""So that the flags of an fprobe and those of its native half say the same. Taken before any lock of ftrace."""
+
+
+def _claim(fp: fprobe, registered: bool) -> None:
+    """Nobody else registers or unregisters `fp` until `_claimed` is 0 again. Raises OSError(EBUSY), without side effects, if
+
+    somebody does, or if it is not, or is, `registered`.
     """
     with tracer().table.lock:
-        if fp.registered or fp._claimed:
+        if fp.registered and not registered:
             raise OSError(errno.EBUSY, "this fprobe is registered already")
-        fp._claimed = True
+        if registered and not fp.registered:
+            raise OSError(errno.EBUSY, "this fprobe is not registered any more")
+        if fp.is_claimed:
+            raise OSError(errno.EBUSY, "another thread is registering or unregistering this fprobe")
+        fp._claimed = os.getpid()
+
+
+def _begin(fp: fprobe) -> None:
+    """What every registration starts with: nmissed is 0 (FP-10)."""
     fp._final = Counts()
     fp.errors = HandlerErrors()
     ftrace.ftrace_free_filter(fp.ops)
 
 
 def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
-    """Filter, pool, native half, sites, in this order; a failure undoes what was done (FP-18)."""
-    _begin(fp)
+    """Filter, pool, native half, sites, in this order; a failure undoes what was done (FP-18). One that is live, or on its
+
+    way in another thread, is refused without side effects (FP-20).
+    """
+    _claim(fp, registered=False)
     try:
-        count = install_filter()
-        probe = _build(fp, _pool_size(fp, count))
-        fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
-        fp.ops.hooks_return = fp.exit_handler is not None
-        fp.ops.detach = lambda: unregister_fprobe(fp)
-        ftrace.register_ops(fp.ops, probe)
+        _begin(fp)
+        _install(fp, install_filter())
     except BaseException:
-        ftrace.ftrace_free_filter(fp.ops)
+        if not fp.registered:
+            ftrace.ftrace_free_filter(fp.ops)
         raise
     finally:
-        fp._claimed = False
+        fp._claimed = 0
+
+
+def _install(fp: fprobe, count: int) -> None:
+    """On the functions that its filter selects, `count` of them."""
+    if fp.prepare is not None:
+        fp.prepare(count)
+    probe = _build(fp, _pool_size(fp, count))
+    fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
+    fp.ops.hooks_return = fp.exit_handler is not None
+    fp.ops.detach = lambda: unregister_fprobe(fp)
+    ftrace.register_ops(fp.ops, probe)
+    fp._final = None
+    with _flags_lock:  # which somebody may have changed since
+        _tell_disabled(fp)
 
 
 def _pool_size(fp: fprobe, count: int) -> int:
@@ -266,23 +308,27 @@ def _data_size(fp: fprobe) -> int:
 def unregister_fprobe(fp: fprobe | None) -> None:
     """Detach `fp`. When this returns, no handler of it runs any more, in any thread but the calling one (FP-43..48).
 
-    Raises OSError: EINVAL if it was never registered, EBUSY if it is not registered any more, ENODEV if ftrace is dead:
+    Raises OSError: EINVAL if it was never registered, EBUSY if it is not registered any more, or another thread is
+    unregistering it, ENODEV if ftrace is dead:
     it stays registered then, but without return nodes (FP-46).
     """
     if fp is None or not fp.ops.ever_listed:
         raise OSError(errno.EINVAL, "this fprobe was never registered")
-    if not fp.registered:
-        raise OSError(errno.EBUSY, "this fprobe is not registered any more")
-    probe = fp.ops.probe
-    ftrace.change_flags(fp.ops, on=STOPPED)
-    disabled = probe.native.flags & DISABLED
-    ftrace.unregister_ftrace_function(fp.ops, before_free=lambda: setattr(fp, "_final", probe.counts()))
-    fp._flags = fp._flags & ~FPROBE_FL_DISABLED | (FPROBE_FL_DISABLED if disabled else 0)
-    ftrace.ftrace_free_filter(fp.ops)
+    _claim(fp, registered=True)
+    try:
+        probe = fp.ops.probe
+        ftrace.change_flags(fp.ops, on=STOPPED)
+        ftrace.unregister_ftrace_function(fp.ops, before_free=lambda: setattr(fp, "_final", probe.counts()))
+        ftrace.ftrace_free_filter(fp.ops)
+    finally:
+        fp._claimed = 0
 
 
-def _set_disabled(fp: fprobe, disabled: bool) -> None:
-    ftrace.change_flags(fp.ops, on=DISABLED if disabled else 0, off=0 if disabled else DISABLED)
+def _tell_disabled(fp: fprobe) -> None:
+    """Let its native half know what its flags say. With `_flags_lock`."""
+    wanted = DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
+    if fp.ops.probe.native.flags & DISABLED != wanted:
+        ftrace.change_flags(fp.ops, on=wanted, off=DISABLED ^ wanted)
 
 
 def disable_fprobe(fp: fprobe | None) -> None:

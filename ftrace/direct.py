@@ -59,6 +59,12 @@ def register_ftrace_direct(ops: ftrace_ops, address: int) -> None:
     """
     if not address:
         raise OSError(errno.EINVAL, "there is no direct function at address 0")
+    tracing = tracer()
+    with tracing.settling_later(), tracing.table.lock:
+        _register(ops, address)
+
+
+def _register(ops: ftrace_ops, address: int) -> None:
     if ops.func is not None or ops.enabled:
         raise OSError(errno.EINVAL, "this ftrace_ops has a func already, or is registered")
     if not ops.flags & FTRACE_OPS_FL_INITIALIZED or ops.func_hash.for_everything:
@@ -101,13 +107,15 @@ def unregister_ftrace_direct(ops: ftrace_ops, address: int, free_filters: bool =
 
     Raises OSError(EINVAL) if the ops is not registered with the direct function at `address`.
     """
-    _check(ops)
-    if address != ops.direct_call:
-        raise OSError(errno.EINVAL, f"the direct function is at {ops.direct_call:#x}, not at {address:#x}")
-    unregister_ftrace_function(ops)
-    _forget(ops)
-    if free_filters:
-        ftrace_free_filter(ops)
+    tracing = tracer()
+    with tracing.settling_later(), tracing.table.lock:
+        _check(ops)
+        if address != ops.direct_call:
+            raise OSError(errno.EINVAL, f"the direct function is at {ops.direct_call:#x}, not at {address:#x}")
+        unregister_ftrace_function(ops)
+        _forget(ops)
+        if free_filters:
+            ftrace_free_filter(ops)
 
 
 def modify_ftrace_direct(ops: ftrace_ops, address: int) -> None:
@@ -115,8 +123,9 @@ def modify_ftrace_direct(ops: ftrace_ops, address: int) -> None:
 
     Raises OSError(EINVAL) if the ops is not registered with a direct function, or `address` is 0.
     """
-    _check(ops)
-    if not address:
-        raise OSError(errno.EINVAL, "there is no direct function at address 0")
-    ops.private_direct.target = address  # one aligned store
-    ops.direct_call = address
+    with tracer().table.lock:
+        _check(ops)
+        if not address:
+            raise OSError(errno.EINVAL, "there is no direct function at address 0")
+        ops.private_direct.target = address  # one aligned store
+        ops.direct_call = address

@@ -120,10 +120,12 @@ def register_ftrace_function(ops: ftrace_ops) -> None:
     Raises OSError: ENODEV if ftrace is dead; EINVAL for an ops that is deleted, has no func, or has IPMODIFY and no filter;
     EBUSY if it is registered, is PERMANENT while ftrace is switched off, or wants to modify ip where another does.
     """
-    tracer().check_alive()
-    if ops.func is None:
-        raise OSError(errno.EINVAL, "this ftrace_ops has no func")
-    register_ops(ops, _native_half(ops))
+    tracing = tracer()
+    with tracing.settling_later(), tracing.table.lock:
+        tracing.check_alive()
+        if ops.func is None:
+            raise OSError(errno.EINVAL, "this ftrace_ops has no func")
+        register_ops(ops, _native_half(ops))
 
 
 def _native_half(ops: ftrace_ops) -> NativeProbe:
@@ -274,15 +276,19 @@ def ftrace_set_filter_ip(ops: ftrace_ops, ip: int, remove: bool = False, reset: 
 
 
 def ftrace_free_filter(ops: ftrace_ops) -> None:
-    """Empty both hashes (FT-30)."""
-    ops.func_hash.clear()
+    """Empty both hashes (ftrace_free_filter). Raises OSError(EBUSY) while `ops` is registered."""
+    with tracer().table.lock:
+        if ops.enabled:
+            raise OSError(errno.EBUSY, "this ftrace_ops is registered: its filters can be changed, not freed")
+        ops.func_hash.clear()
 
 
 def ftrace_ops_set_global_filter(ops: ftrace_ops) -> None:
     """Have `ops` share the filters of set_ftrace_filter and set_ftrace_notrace; only before its first use (FT-31)."""
-    if not ops.flags & FTRACE_OPS_FL_INITIALIZED:
-        ops.func_hash = global_hash
-        ops.flags |= FTRACE_OPS_FL_INITIALIZED
+    with tracer().table.lock:
+        if not ops.flags & FTRACE_OPS_FL_INITIALIZED:
+            ops.func_hash = global_hash
+            ops.flags |= FTRACE_OPS_FL_INITIALIZED
 
 
 def _set_hash(ops: ftrace_ops, which: str, pattern: str | None, reset: bool) -> None:

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -351,5 +352,10 @@ def detach_all() -> None:
     with current.table.lock:
         registered = list(current.enabled)
     for ops in registered:
-        if ops.enabled:
-            ops.detach()
+        while ops.enabled:
+            try:
+                ops.detach()
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                time.sleep(0.001)  # another thread is about to

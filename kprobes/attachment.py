@@ -6,9 +6,11 @@ import re
 from typing import Any
 
 from ftrace.attaching import Attaching
+from kprobes import registration, returns
+from kprobes.patching import patching
 from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
-from kprobes.registration import disable_kprobe, enable_kprobe, register_kprobe, unregister_kprobe
-from kprobes.returns import kretprobe, register_kretprobe, unregister_kretprobe
+from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobe
+from kprobes.returns import kretprobe, unregister_kretprobe
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
 
@@ -46,8 +48,11 @@ class Attachment(Attaching):
 
     def attach(self) -> Attachment:
         """Attach now. Raises OSError as `register_kprobe` does."""
-        self.p.addr, self.p.flags = self._declared
-        register_kprobe(self.p)
+        registration.watch_modules()
+        with patching():
+            if not self.p.registered:
+                self.p.addr, self.p.flags = self._declared
+            registration.put_on(self.p)
         return self
 
     def detach(self) -> None:
@@ -79,8 +84,11 @@ class ReturnAttachment(Attaching):
 
     def attach(self) -> ReturnAttachment:
         """Attach now. Raises OSError as `register_kretprobe` does."""
-        self.rp.kp.addr, self.rp.kp.flags = self._declared
-        register_kretprobe(self.rp)
+        returns.make_ready()
+        with patching():
+            if not self.rp.registered:
+                self.rp.kp.addr, self.rp.kp.flags = self._declared
+            returns.put_on(self.rp)
         return self
 
     def detach(self) -> None:

@@ -6,6 +6,7 @@ import errno
 from typing import NamedTuple
 
 from kprobes.functions import return_refusal
+from kprobes.patching import kprobe_mutex
 from sandbox.module import Module, ModuleState, is_loaded, modules
 from sandbox.process_text import symbol_at, symbol_named
 from sandbox.symbols import Symbol, symbol_table
@@ -74,8 +75,9 @@ def kprobe_add_area_blacklist(start: int, end: int) -> None:
 
 def _add(symbol: Symbol) -> None:
     entry = Entry(symbol.address, symbol.end, symbol.name, symbol.module)
-    if entry not in _entries:
-        _entries.append(entry)
+    with kprobe_mutex:
+        if entry not in _entries:
+            _entries.append(entry)
 
 
 def within_kprobe_blacklist(address: int, symbol: Symbol | None = None) -> str:
@@ -120,9 +122,13 @@ def kretprobe_blacklist(symbol: Symbol) -> str:
 
 
 def _hit_path() -> None:
-    if _done:
-        return
-    _done.append(True)
+    with kprobe_mutex:
+        if not _done:
+            _add_hit_path()
+            _done.append(True)
+
+
+def _add_hit_path() -> None:
     for name in _OF_THE_HIT_PATH:
         try:
             _add(symbol_named(name))
@@ -140,4 +146,5 @@ def module_event(event: ModuleState, module: Module) -> None:
             if name in module:
                 _add(module.symbol(name))
     elif event is ModuleState.GOING:
-        _entries[:] = [entry for entry in _entries if entry.owner != module.name]
+        with kprobe_mutex:
+            _entries[:] = [entry for entry in _entries if entry.owner != module.name]

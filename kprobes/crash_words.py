@@ -36,8 +36,9 @@ _texts: list[Any] = []
 @functools.cache
 def text_of(text: str) -> int:
     """The address of `text` as a C string, which stays."""
-    _texts.append(ctypes.create_string_buffer(text.encode()))
-    return ctypes.addressof(_texts[-1])
+    kept = ctypes.create_string_buffer(text.encode())
+    _texts.append(kept)
+    return ctypes.addressof(kept)
 
 
 def of_place(child: Any, symbol: Symbol) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from kprobes import crash_words, fast_returns, placing, python_unsafe, switch
@@ -45,10 +45,11 @@ def register_kprobe(p: kprobe) -> None:
     """
     watch_modules()
     with patching():
-        _register(p)
+        put_on(p)
 
 
-def _register(p: kprobe) -> None:
+def put_on(p: kprobe) -> None:
+    """`register_kprobe`, within `patching()`; `watch_modules` comes before that."""
     place = placing.locate(p.addr, p.symbol_name, p.offset)
     p.addr = place.address
     if p.registered:
@@ -103,7 +104,7 @@ def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     try:
         with patching():
             for p in ps[:count]:
-                _register(p)
+                put_on(p)
                 done.append(p)
     except OSError:
         if done:
@@ -121,17 +122,23 @@ def unregister_kprobe(p: kprobe) -> None:
 
 def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Take the first `num` off, or all. One that is not registered only gets its addr cleared (KP-57)."""
-    left = []
     with patching():
-        for p in ps[: len(ps) if num is None else max(num, 0)]:
-            place = p.aggregate
-            if place is None:
-                p.addr = None
-            else:
-                _leave(p, place)
-                left.append(p)
+        left = take_off(ps[: len(ps) if num is None else max(num, 0)])
     if left:
         settle()
+
+
+def take_off(ps: Iterable[kprobe]) -> bool:
+    """`unregister_kprobes`, within `patching()`. Whether one was registered: `settle` has to follow, without locks."""
+    left = False
+    for p in ps:
+        place = p.aggregate
+        if place is None:
+            p.addr = None
+        else:
+            left = True
+            _leave(p, place)
+    return left
 
 
 def _leave(p: kprobe, place: Aggregate) -> None:

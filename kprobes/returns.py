@@ -9,7 +9,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 from ftrace.cpus import num_possible_cpus
@@ -17,6 +16,7 @@ from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
 from kprobes import blacklist, crash_words, handlers, lone, placing
 from kprobes import registration as probes
+from kprobes.aggregate import settle
 from kprobes.handlers import ENTRY, RETURN, Code
 from kprobes.hit.records import (
     PRE_FOREIGN,
@@ -29,8 +29,9 @@ from kprobes.hit.records import (
 )
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.lone import FastReturn
-from kprobes.patching import kprobe_mutex
+from kprobes.patching import kprobe_mutex, patching
 from kprobes.probe import kprobe
+from sandbox.once import once
 
 KRETPROBE_MAX_DATA_SIZE = 4096
 _INDEX = 0xFFFF_FFFF
@@ -192,6 +193,32 @@ def register_kretprobe(rp: kretprobe) -> None:
     by its name or its code), E2BIG for more than
     4096 bytes of data, ENOMEM; and what `register_kprobe` raises.
     """
+    make_ready()
+    with patching():
+        put_on(rp)
+
+
+def make_ready() -> None:
+    """What comes before the locks of a registration are taken."""
+    _free_idle()
+    tracer()  # its pools are put in order first after a fork
+    _watch_forks()
+    probes.watch_modules()
+
+
+def put_on(rp: kretprobe) -> None:
+    """`register_kretprobe`, within `patching()`; `make_ready` comes before that."""
+    _check(rp)
+    if rp.maxactive <= 0:
+        rp.maxactive = max(10, 2 * num_possible_cpus())
+    rp.kp.pre_handler = rp.kp.post_handler = None
+    rp._allocate()
+    _allocated.add(rp)
+    probes.put_on(rp.kp)
+
+
+def _check(rp: kretprobe) -> None:
+    """What is asked of a kretprobe before any of it is touched."""
     place = placing.locate(rp.kp.addr, rp.kp.symbol_name, rp.kp.offset)
     if not place.is_entry:
         raise OSError(errno.EINVAL, f"{place} is not the entry of a function")
@@ -204,14 +231,6 @@ def register_kretprobe(rp: kretprobe) -> None:
         raise OSError(errno.E2BIG, f"{rp.data_size} bytes of data are not possible, {KRETPROBE_MAX_DATA_SIZE} are")
     if rp.registered:
         raise OSError(errno.EINVAL, f"this kretprobe is registered already, at {place.address:#x}")
-    if rp.maxactive <= 0:
-        rp.maxactive = max(10, 2 * num_possible_cpus())
-    rp.kp.pre_handler = rp.kp.post_handler = None
-    _free_idle()
-    _watch_forks()
-    rp._allocate()
-    _allocated.add(rp)
-    probes.register_kprobe(rp.kp)
 
 
 def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
@@ -237,15 +256,17 @@ def unregister_kretprobe(rp: kretprobe) -> None:
 
 def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
     """Take the first `num` off, or all. One that is not registered only gets its addr cleared."""
-    chosen = list(rps[: len(rps) if num is None else max(num, 0)])
-    leaving = [rp for rp in chosen if rp.registered]
-    for rp in leaving:
-        rp._native.flags |= STOPPED
-        if (fast := rp.kp.lone or rp.kp.fast_return) is not None:
-            fast.stop()
-    probes.unregister_kprobes([rp.kp for rp in chosen])
-    with kprobe_mutex:
+    chosen = rps[: len(rps) if num is None else max(num, 0)]
+    with patching():
+        leaving = list(dict.fromkeys(rp for rp in chosen if rp.registered))
+        for rp in leaving:
+            rp._native.flags |= STOPPED
+            if (fast := rp.kp.lone or rp.kp.fast_return) is not None:
+                fast.stop()
+        left = probes.take_off(rp.kp for rp in chosen)
         _leaving.extend(map(_Leaving, leaving))
+    if left:
+        settle()
     _free_idle()
 
 
@@ -272,10 +293,12 @@ _leaving: list[_Leaving] = []
 
 
 def _free_idle() -> None:
-    if not _leaving or not tracer().runtime.quiesce():
+    with kprobe_mutex:
+        gone = list(_leaving)
+    if not gone or not tracer().runtime.quiesce():
         return  # a hit that found one before it left may still take an instance
     with kprobe_mutex:
-        idle = [one for one in _leaving if one.is_idle()]
+        idle = [one for one in gone if one in _leaving and one.is_idle()]
     # A call that has just given its instance back may be about to tell the pool.
     if any(one.lone or one.fast for one in idle) and not tracer().runtime.quiesce():
         return
@@ -295,9 +318,8 @@ _allocated: weakref.WeakSet[kretprobe] = weakref.WeakSet()
 """Those that have instances."""
 
 
-@cache
+@once
 def _watch_forks() -> None:
-    tracer()  # its pools are put in order first
     os.register_at_fork(after_in_child=_after_fork)
 
 

@@ -117,9 +117,10 @@ def _switch(on: bool) -> tuple[list[OSError], int]:
 
 def set_kprobes_enabled(on: bool) -> None:
     """The global switch (KP-59): off disarms every probe, and none is armed until it is on again."""
-    if _state["enabled"] == on:
-        return
-    failures, total = _switch(on)
+    with patching():
+        if _state["enabled"] == on:
+            return
+        failures, total = _switch(on)
     word = "enabled" if on else "disabled"
     if not failures:
         log.info("Kprobes globally %s", word)

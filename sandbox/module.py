@@ -255,9 +255,12 @@ def register_module_notifier(callback: Notifier, first: bool = False) -> None:
 
     COMING and LIVE are told in the order of registration, GOING in the reverse; with `first` it comes before those that
     are there. It is told COMING and LIVE of the modules that are already loaded. An OSError(EBUSY) that it raises for
-    GOING stops the unload; whoever had consented before it is told COMING and LIVE again.
+    GOING stops the unload; whoever had consented before it is told COMING and LIVE again. One that is registered is not
+    registered again.
     """
     with _lock:
+        if callback in _notifiers:
+            return
         for module in _modules.values():
             callback(ModuleState.COMING, module)
             callback(ModuleState.LIVE, module)

@@ -113,15 +113,16 @@ class FilterFile:
 
         Raises OSError if the filter cannot be that (an ops with IPMODIFY, say); it stays as it was then.
         """
-        if not self._is_open:
+        tracing = tracer()
+        with tracing.table.lock:
+            was_open, self._is_open = self._is_open, False
+        if not was_open:
             return
-        self._is_open = False
         if self._token:
             try:
                 self._process()
             except OSError:
                 self._token = ""
-        tracing = tracer()
         awaits = bool(self.hashes.requests[FILTER]) if not self.notrace else None
         with tracing.table.lock:
             live = install_hash(tracing, self.ops, self._which, self._pending, awaits_modules=awaits)
@@ -181,9 +182,10 @@ _commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _pr
 
 def register_ftrace_command(name: str, command: Command) -> None:
     """Have `glob:name[:parameter]` call `command`. Raises OSError(EBUSY) if the name is taken."""
-    if name in _commands:
-        raise OSError(errno.EBUSY, f"there is a filter command {name!r} already")
-    _commands[name] = command
+    with tracer().table.lock:
+        if name in _commands:
+            raise OSError(errno.EBUSY, f"there is a filter command {name!r} already")
+        _commands[name] = command
 
 
 def unregister_ftrace_command(name: str) -> None:
