@@ -130,15 +130,17 @@ def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
 
 def take_off(ps: Iterable[kprobe]) -> bool:
     """`unregister_kprobes`, within `patching()`. Whether one was registered: `settle` has to follow, without locks."""
-    left = False
+    left = []
     for p in ps:
         place = p.aggregate
         if place is None:
             p.addr = None
         else:
-            left = True
             _leave(p, place)
-    return left
+            left.append(place)
+    if switch.optimizer is not None:
+        switch.optimizer.take_back(left)
+    return bool(left)
 
 
 def _leave(p: kprobe, place: Aggregate) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from kprobes import fast_returns, ftrace_site
@@ -33,6 +34,12 @@ class Optimizer(Protocol):
         """`place` is not to be armed any more (it says so already). True if its jump stays until the worker takes it back
 
         and restores the text, which is never so if `immediate` (KP-69, KP-70).
+        """
+
+    def take_back(self, places: Iterable[Aggregate]) -> None:
+        """Those of `places` whose jump stays (`disarming`) get their text back now, all at once.
+
+        While a thread blocks SIGTRAP the worker does it later.
         """
 
     def unoptimize(self, place: Aggregate) -> None:

@@ -6,6 +6,7 @@ punned jump finds a free place to land. `why_not` says of every other which rule
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 from collections.abc import Iterable, Sequence
@@ -111,6 +112,14 @@ class JumpOptimizer:
         self.unoptimize(place)
         self._disturb(place)
         return False
+
+    def take_back(self, places: Iterable[Aggregate]) -> None:
+        """See kprobes.switch.Optimizer."""
+        leaving = [place for place in dict.fromkeys(places) if place.address in self._leaving]
+        with contextlib.suppress(OSError):
+            self._take_back(leaving)
+        if not self.busy:
+            self._worker.cancel()
 
     def unoptimize(self, place: Aggregate) -> None:
         """See kprobes.switch.Optimizer."""
@@ -248,21 +257,23 @@ class JumpOptimizer:
         SIGTRAP.
         """
         with patching.patching():
-            self._take_back()
+            self._take_back(list(self._leaving.values()))
             self._write()
 
-    def _take_back(self) -> None:
-        if self._leaving:
+    def _take_back(self, leaving: Sequence[Aggregate]) -> None:
+        if leaving:
             patching.check_traps()
-        leaving, self._leaving = self._leaving, {}
-        every = self._restore(place for place in leaving.values() if place.covered)
+        for place in leaving:
+            del self._leaving[place.address]
+        every = self._restore(place for place in leaving if place.covered)
         for place in every:
             _clear(place)
-        for place in leaving.values():
+        for place in leaving:
             if not place.armed:
                 self._requeue_over(place)
                 place.write_original()
-        self._requeue(place for place in every if place.address not in leaving)
+        gone = {place.address for place in leaving}
+        self._requeue(place for place in every if place.address not in gone)
 
     def _requeue_over(self, place: Aggregate) -> None:
         """What borrows the breakpoint that is about to go."""

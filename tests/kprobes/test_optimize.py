@@ -276,6 +276,82 @@ def test_the_last_to_leave_leaves_the_jump_for_a_while():
     assert first_byte(starts[2]) != 0xCC
 
 
+@pytest.mark.parametrize("returns", [False, True])
+@isolated
+def test_the_text_is_as_it_was_when_unregistering_returns(returns):
+    """The optimiser is not waited for, and what is left of its work is nothing."""
+    from kprobes.jump import worker
+    from kprobes.jump.optimize import jump_optimizer
+
+    _, starts, call = setup()
+    worker.DELAY = 60
+    original = first_bytes(starts[0], 16)
+    p = kprobes.kretprobe(addr=starts[0]) if returns else kprobes.kprobe(addr=starts[0])
+    (kprobes.register_kretprobe if returns else kprobes.register_kprobe)(p)
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[0])
+    (kprobes.unregister_kretprobe if returns else kprobes.unregister_kprobe)(p)
+    assert first_bytes(starts[0], 16) == original
+    assert not jump_optimizer.busy
+    assert call(3, 4) == 7
+
+
+@pytest.mark.parametrize("extent", ["alone", "dense"])
+@isolated
+def test_the_text_is_as_it_was_when_unregistering_a_batch_returns(extent):
+    """Two at one place; a third probe, which is not of the batch, stays a jump or becomes one again."""
+    from kprobes.jump import worker
+    from kprobes.jump.optimize import Extent, set_extent
+
+    _, starts, call = setup("branches")
+    worker.DELAY = 60
+    set_extent(Extent(extent))
+    original = first_bytes(starts[0], starts[-1] + 1 - starts[0])
+    expected = {args: call(*args) for args in kprobe_targets.ARGUMENTS}
+    stays = probe(starts[0])
+    batch = [probe(at) for at in (*starts[1:], starts[3], starts[-2])]
+    kprobes.wait_for_kprobe_optimizer()
+    assert any(p.aggregate.covered for p in batch)
+    kprobes.unregister_kprobes(batch)
+    behind = starts[0] + 5
+    assert first_bytes(behind, len(original) - 5) == original[5:]
+    assert {args: call(*args) for args in expected} == expected
+    kprobes.unregister_kprobe(stays)
+    assert first_bytes(starts[0], len(original)) == original
+
+
+@isolated
+def test_a_jump_that_cannot_be_taken_back_at_once_is_taken_back_later():
+    """HAZARDS: a thread blocks SIGTRAP; the probe leaves all the same."""
+    import signal
+
+    _, starts, call = setup()
+    seen = []
+    p = probe(starts[2], lambda _p, _regs: seen.append(1))
+    kprobes.wait_for_kprobe_optimizer()
+    ready, done = threading.Event(), threading.Event()
+
+    def blocking():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=blocking)
+    thread.start()
+    ready.wait()
+    kprobes.unregister_kprobe(p)
+    assert is_jump(starts[2])
+    assert call(3, 4) == 7
+    assert seen == []
+    done.set()
+    thread.join()
+    deadline = time.monotonic() + 10
+    while is_jump(starts[2]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_jump(starts[2])
+    assert call(3, 4) == 7
+
+
 @isolated
 def test_the_sysctl():
     """KP-73"""

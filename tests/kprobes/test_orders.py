@@ -89,7 +89,7 @@ def test_orders_at_the_entry_of_functions_without_stubs(native):
             make_jumps_absorb()
         for kind, one in places().items():
             if not refused(one, native):
-                check(one.call, one.name, some_orders(ALL_KPROBES, 8, 2, (kind, native, absorbing)), native)
+                check(one.call, one.name, some_orders(ALL_KPROBES, 10, 1, (kind, native, absorbing)), native)
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
