@@ -80,9 +80,11 @@ class LoneProbe(NativeProbe):
 
     def let_go(self) -> None:
         """It will not be put on anything any more: free it as soon as no list refers to it."""
-        self._held = False
-        if not tracer().is_leaving(self):
-            self.free()
+        tracing = tracer()
+        with tracing.table.lock:
+            self._held = False
+            if not tracing.is_leaving(self):
+                self.free()
 
 
 class LoneOps:

@@ -326,3 +326,35 @@ def test_the_global_switch_by_several_threads():
     kprobes.set_kprobes_enabled(True)
     module["leaf"](1)
     assert seen[0] == 1
+
+
+@isolated
+def test_a_child_that_is_forked_while_another_thread_registers_can_register_itself():
+    """What that thread has claimed ends with the fork: the child does not have it."""
+    import os
+
+    module = basic()
+    fp = fprobe.fprobe(entered, left)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def prepare(functions: int) -> None:
+        inside.set()
+        go_on.wait(20)
+
+    fp.prepare = prepare
+    thread = threading.Thread(target=fprobe.register_fprobe, args=(fp, "leaf"))
+    thread.start()
+    inside.wait(20)
+    child = os.fork()
+    if child == 0:
+        fp.prepare = None
+        fprobe.register_fprobe(fp, "leaf")
+        module["leaf"](1)
+        os._exit(0 if fp.hits == 1 else 1)
+    with pytest.raises(OSError, match="another thread is registering") as refused:
+        fprobe.register_fprobe(fp, "leaf")
+    assert refused.value.errno == errno.EBUSY
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    fprobe.unregister_fprobe(fp)
