@@ -16,7 +16,7 @@ NOKPROBE = "nokprobe"
 _OF_THE_HIT_PATH = ("libc.so.6:__errno_location", "libc.so.6:pthread_setspecific")
 """What claiming a task's record calls: a breakpoint there would be hit by its own handler."""
 _SWITCH_STACKS = frozenset(
-    [
+    {
         "swapcontext",
         "setcontext",
         "getcontext",
@@ -29,7 +29,7 @@ _SWITCH_STACKS = frozenset(
         "__longjmp_chk",
         "__start_context",
         "ffi_call_unix64",
-    ]
+    }
 )
 _RETURN_TWICE = frozenset(
     {"setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "vfork", "__vfork", "clone", "clone3", "__clone"}

@@ -11,19 +11,14 @@ from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.unwinding import FrameDescription, describe_stubs
+from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE, TO_BODY_BY_CALL
 from ftrace.x86_64.unwind import HOOKED_TO
 from kprobes import patching
 from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.relocate import displacement
-from kprobes.x86_64.return_stub import (
-    DROP_RETURN,
-    DROP_RETURN_KEEPING,
-    ROOM_MADE,
-    keeping_return_stub,
-    return_stub,
-)
+from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
 from sandbox import memory
 
 if TYPE_CHECKING:
@@ -57,8 +52,7 @@ class _Room:
         name = f"{self.text.name}-returns"
         piece = memory.allocate_text((self.text.base, self.text.end), _PIECE, name)
         address = runtime().image.address
-        exit_keeping = kprobe_runtime().image.address("kprobe_exit_keeping_all")
-        words = (address("ftrace_exit_complete"), address("ftrace_entry_slow"), exit_keeping)
+        words = tuple(map(address, ("ftrace_exit_complete", "ftrace_entry_slow", "ftrace_exit_keeping_all")))
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end
@@ -102,7 +96,7 @@ def give_return_stub(place: Aggregate) -> None:
     keeping = not place.scratch_is_free
     piece, where, pointers = take_stub(place.text, keeping)
     if keeping:
-        code = keeping_return_stub(where, place.address, pointers + _EXIT_KEEPING)
+        code = keeping_stub(where, place.address, pointers + _EXIT_KEEPING)
     else:
         code = return_stub(runtime().template, where, place.address, pointers)
     patching.write(piece, where, code)

@@ -49,6 +49,9 @@ KEEP_ENTRY_REGS = (
 GET_ALL = pop(_ALL) + "\n    add $$8, %rsp"
 """Every register from its image, up to the ip word. Flags are lost."""
 
+GET_REGISTERS = "\n".join(f"    mov {8 * at}(%rsp), %{register}" for at, register in enumerate(reversed(_ALL)))
+"""The same, leaving flags and stack as they are."""
+
 _ARGUMENT_FIELDS = frozenset({"di", "si", "dx", "cx", "ax", "r8", "r9"})
 ARGUMENTS = Fields(_ARGUMENT_FIELDS | {"ip"}, _ARGUMENT_FIELDS)
 """What of a pt_regs a handler may read and write that is given the image of arguments."""

@@ -24,6 +24,7 @@ from ftrace.x86_64.blocks import with_blocks
 from ftrace.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
 from ftrace.x86_64.foreign_call import CALL_FOREIGN, moved_vectors
 from ftrace.x86_64.guard import GUARD, frame_rules
+from ftrace.x86_64.keeping_stub import EXIT_KEEPING
 from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
 from ftrace.x86_64.several_trampolines import ITEM_DATA, NOTHING, SEVERAL, WALK
 
@@ -176,6 +177,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         SEVERAL,
         NOTHING,
         ENTRY_COMPLETE,
+        EXIT_KEEPING,
         CALL_FOREIGN,
         LOST,
         EMPTY,

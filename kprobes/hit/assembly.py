@@ -8,7 +8,7 @@ from ftrace.hit.records import Probe
 from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.hit.running import IN_STUB, NO_PREEMPTION, NOT_INSIDE
-from kprobes.x86_64 import detour, keeping_exit, lone_handlers, optimized_detour
+from kprobes.x86_64 import detour, lone_handlers, optimized_detour
 from kprobes.x86_64.guarded_access import GUARDED_ACCESS
 from sandbox.tasks import IN_NO_LIST, Task
 from sandbox.x86_64.vectors import SaveArea
@@ -17,16 +17,13 @@ from sandbox.x86_64.vectors import SaveArea
 def text(task_offset: int, area: SaveArea) -> str:
     """All of it, for tasks at `task_offset` from %fs and vectors that are saved as `area` says."""
     constants = _constants(task_offset, area)
-    return (
-        "".join(room.assembly(constants) for room in (detour, optimized_detour, keeping_exit, lone_handlers))
-        + GUARDED_ACCESS
-    )
+    return "".join(room.assembly(constants) for room in (detour, optimized_detour, lone_handlers)) + GUARDED_ACCESS
 
 
 def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     return {
         **common(task_offset, area),
-        "REGS_FLAGS": pt_regs.offset("flags"), "REGS_ORIG": pt_regs.offset("orig_ax"), "REGS_BX": pt_regs.offset("bx"),
+        "REGS_ORIG": pt_regs.offset("orig_ax"),
         "ADDRESS": Record.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
         "LIST": Task.offset("list"), "IN_NO_LIST": IN_NO_LIST,
         "FAST": FAST, "FAST_UNLOCKED": FAST & ~FTRACE_NORMAL,

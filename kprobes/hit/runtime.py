@@ -29,7 +29,7 @@ FUNCTIONS = (
 )
 """What Python, the signals' dispatcher, the assembly and ftrace call."""
 
-LINKED = ("task_get", "in_signal_handler", "drop_dead", "pool_take", "pool_give", "on_one_stack", "dispatch_exit")
+LINKED = ("task_get", "in_signal_handler", "drop_dead", "pool_take", "pool_give", "on_one_stack")
 """What of the tracing runtime the image calls."""
 
 

@@ -27,6 +27,7 @@ from string import Template
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.x86_64.callframes import with_call_frames
+from ftrace.x86_64.keeping_stub import RESTORE_FLAGS
 from kprobes.x86_64 import interrupted
 from kprobes.x86_64.copy_frames import step, steps_of
 from kprobes.x86_64.instruction import INT3
@@ -172,17 +173,7 @@ $get
     .size $name, .-$name
 """
 
-RESTORE_FLAGS = """    mov %ecx, %eax
-    and $~0x8d5, %eax
-    cmp $0x202, %eax
-    jne 9f
-    mov %cl, %ah
-    shr $11, %ecx
-    and $1, %ecx
-    mov %cl, %al
-    add $0x7f, %al
-    sahf"""
-"""Set the flags that ecx holds; if there are others than the six arithmetic ones, go to 9. Uses eax and ecx."""
+_RESTORE_FLAGS = Template(RESTORE_FLAGS).substitute()
 
 # A direction flag that is clear, as between functions: the six arithmetic flags are all there is.
 _FEW = {
@@ -190,7 +181,7 @@ _FEW = {
     "save_flags": "    lahf\n    seto %al",
     "flags_word": "    movzbl %al, %ecx\n    movzbl %ah, %edx\n    shl $11, %ecx\n    lea 0x200(%rcx,%rdx), %rcx",
     "way_on": "",
-    "restore_flags": RESTORE_FLAGS,
+    "restore_flags": _RESTORE_FLAGS,
 }
 
 # In a function that sets the direction flag: all flags are kept, and handlers find it clear.
@@ -219,7 +210,7 @@ _KEPT = {
     "save_flags": "    pushfq\n    popq 144(%rsp)",
     "flags_word": "    cld\n    mov 144(%rsp), %rcx",
     "way_on": f"    test %eax, %eax\n    jne 7f\n    {_STEP_OVER}168(%rsp)\n7:",
-    "restore_flags": RESTORE_FLAGS,
+    "restore_flags": _RESTORE_FLAGS,
 }
 
 
