@@ -15,6 +15,7 @@ from ftrace.hit import (
     faults,
     guarded_read,
     lists,
+    parking,
     pools,
     quiesce,
     recursion,
@@ -27,6 +28,7 @@ from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
+from ftrace.spare_stubs import SpareStubs
 from ftrace.x86_64 import stubs
 from sandbox import atfork, contexts, memory, signals, tasks
 from sandbox.blocked_signals import threads_blocking_signal
@@ -51,6 +53,8 @@ FUNCTIONS = (
     dispatch.dispatch_slow,
     dispatch.dispatch_exit,
     dispatch.ftrace_cancel,
+    dispatch.hit_reserve,
+    parking.return_point_for,
     several.several_one,
     several.several_cancel,
     pools.pool_take,
@@ -121,6 +125,7 @@ class Runtime:
         atfork.install(self.image, memory.fork_words())
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
+        self.spares = SpareStubs(self)
         self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         self.forked_from = 0
@@ -136,10 +141,10 @@ class Runtime:
     def shadow_ips(self) -> list[int]:
         """The entry addresses of all hooked calls that have not returned, over all threads."""
         records = (
-            node.stub - stubs.RETURN_POINT
+            node.record if self.spares.holds(node.stub) else node.stub - stubs.RETURN_POINT
             for task in self.tasks()
             for node in _nodes(task)
-            if node.stub > rethook.EMPTY
+            if node.stub > parking.EMPTY
         )
         return [ctypes.c_uint64.from_address(record).value for record in records]
 

@@ -66,7 +66,7 @@ class Node(Structure):
     """A hooked call on the shadow stack."""
 
     parent: u64  # what the return slot held: where the stub returns to
-    frame: u64  # address of the return slot, less 1 for a tail call
+    frame: u64  # address of the return slot, less 1 for a tail call; ftrace.hit.parking.PARKED is added
     stub: u64  # the return point of its stub
     probes: u64  # the ftrace ProbeList the call came in with, which it pins
     armed: u64  # bit i: the i-th probe of the list wants its exit; not kept for a list of one
@@ -139,7 +139,7 @@ class Task(Structure):
         u32  # the low half of the ProbeList's address that it is in, or IN_NO_LIST; 0: cannot be told. Cleared with rec
     )
     top: ptr[Node]  # the newest node
-    limit: u64  # a node at this address or above does not fit
+    limit: u64  # a node at this address or above does not fit; 0 while nodes are parked: only the complete way makes one then
     bottom: ptr[Node]  # a sentinel that is no call
     data_top: u64  # entry data that does not fit a node is stacked here
     data_limit: u64
@@ -177,6 +177,7 @@ class Task(Structure):
     entered: u32  # what `rec` was before the kprobe hit that began last
     kprobe_rec: u32  # ... before the one that `kprobe` is
     trap_mask: u64  # the signals that were blocked before that, if it is 1
+    nodes_end: u64  # `limit`, also while nodes are parked
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
 
 
@@ -239,7 +240,8 @@ def task_reset(task: ptr[Task]) -> void:
     task.bottom.frame = 0xFFFF_FFFF_FFFF_FFFE
     task.bottom.stub = 0
     task.top = task.bottom
-    task.limit = cast(u64, addressof(base[DATA_STACK - NODE]))
+    task.nodes_end = cast(u64, addressof(base[DATA_STACK - NODE]))
+    task.limit = task.nodes_end
     task.data_top = cast(u64, addressof(base[DATA_STACK]))
     task.data_limit = cast(u64, addressof(base[STRIDE]))
     task.context = 0

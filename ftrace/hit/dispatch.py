@@ -7,6 +7,7 @@ They hold the order of FP-29, FP-31 and FP-37 for fprobes and of FT-42..44 for b
 from __future__ import annotations
 
 from ftrace.hit.asynchronous import in_signal_handler
+from ftrace.hit.parking import return_point_for
 from ftrace.hit.pools import count_hit, pool_give, pool_take
 from ftrace.hit.records import (
     ASSIST,
@@ -121,6 +122,7 @@ class Hit(Structure):
     node: ptr[Node]  # reserved for this call, or null
     armed: u64
     interrupted: bool_
+    return_point: u64  # of the stub that the call returns into, once there is a node
     item: ptr[Item]  # whose callback is running
     bit: u64  # what it sets in `armed` if it wants to be told of the return
 
@@ -149,20 +151,33 @@ def passes_filter(task: ptr[Task], probe: ptr[Probe]) -> bool_:
 
 
 @native
+def hit_reserve(hit: ptr[Hit]) -> bool_:
+    """A place on the shadow stack for this call, unless it has one."""
+    if hit.node != null:
+        return True
+    own = cast(u64, hit.stub) + RETURN_POINT
+    hit.return_point = return_point_for(hit.task, hit.frame, own)
+    if hit.return_point == 0:
+        return False
+    hit.node = node_reserve(hit.task, hit.probes)
+    if hit.node == null:
+        return False
+    hit.node.parent = hit.parent
+    hit.node.frame = hit.frame
+    hit.node.record = cast(u64, hit.stub)
+    return True
+
+
+@native
 def take_node(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> bool_:
     """A return node for this probe and a place on the shadow stack for this call, or a counted miss."""
     line = counters(hit.task, item.counters)
     if item.probe.flags & STOPPED != 0:
         line.missed_nodes += 1
         return False
-    if hit.node == null:
-        hit.node = node_reserve(hit.task, hit.probes)
-        if hit.node == null:
-            line.missed_depth += 1
-            return False
-        hit.node.parent = hit.parent
-        hit.node.frame = hit.frame
-        hit.node.record = cast(u64, hit.stub)
+    if not hit_reserve(hit):
+        line.missed_depth += 1
+        return False
     if not pool_take(hit.task, item.probe, hit.interrupted):
         line.missed_nodes += 1
         return False
@@ -286,9 +301,9 @@ def settle(hit: ptr[Hit], return_point: u64) -> u32:
             node_release(task, hit.node)
         return REDIRECTED if moved else DECLINED
     node = hit.node
-    node_fill(task, node, hit.frame, word_at(hit.frame)[0], return_point, hit.armed)
-    if moved or hit.stub.after_prologue != 0:
-        word_at(hit.frame)[0] = return_point + EXIT_FROM_STUB
+    node_fill(task, node, hit.frame, word_at(hit.frame)[0], hit.return_point, hit.armed)
+    if moved or hit.stub.after_prologue != 0 or hit.return_point != return_point:
+        word_at(hit.frame)[0] = hit.return_point + EXIT_FROM_STUB
         return REDIRECTED if moved else DECLINED
     return HOOKED
 
@@ -307,6 +322,7 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     hit.frame = regs.sp
     hit.parent = word_at(hit.frame)[0]
     hit.node = null
+    hit.return_point = 0
     hit.armed = 0
     hit.interrupted = outer & (CREDIT | SWITCH) != 0
     if outer == 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ftrace.hit.rethook import EMPTY, below, entry_ip, node_abandon
+from ftrace.hit.parking import EMPTY
+from ftrace.hit.rethook import below, entry_ip, node_abandon
 from sandbox.native import (
     Structure,
     addressof,

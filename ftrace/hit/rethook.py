@@ -8,6 +8,7 @@ place, which is dropped when it comes to be on top.
 
 from __future__ import annotations
 
+from ftrace.hit.parking import EMPTY, is_parked, is_spare, look_for_parked, park, slot_of, spare_stubs
 from ftrace.hit.pools import gather_credits, pool_give
 from ftrace.hit.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.stacks import on_one_stack, readable
@@ -40,9 +41,6 @@ EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
 TAIL_CALL, NOT_NORMAL = 1, 2
 """Taken off Node.frame: the node below has the same frame; the call was not made in normal context. Neither its return nor a
 call from its frame is for the fast trampolines then."""
-EMPTY = 1
-"""Node.stub of a place on the shadow stack that is no call any more. Above the top there is none: one that has just been
-reserved must not look so."""
 FAR = 65536
 """How many bytes of stack arguments a `ret imm16` may drop."""
 
@@ -72,6 +70,8 @@ def word_at(address: u64) -> ptr[u64]:
 @native(inline=True)
 def entry_ip(node: ptr[Node]) -> u64:
     """The address of the site that this call came in through: the word that its StubRecord begins with."""
+    if is_spare(node.stub):
+        return word_at(node.record)[0]
     return word_at(node.stub - RETURN_POINT)[0]
 
 
@@ -133,6 +133,8 @@ def node_release(task: ptr[Task], node: ptr[Node]) -> void:
     node.frame = 0xFFFF_FFFF_FFFF_FFFF
     signal_fence()
     pop_empty(task)
+    if task.limit == 0:
+        look_for_parked(task)
 
 
 @native
@@ -189,10 +191,26 @@ def is_dead(node: ptr[Node], frame: u64) -> bool_:
 @native
 def drop_dead(task: ptr[Task], frame: u64) -> void:
     """For a hit that is in no other one: nothing is being reserved or released now."""
+    if spare_stubs != 0:
+        park_dead(task, frame)
+        return
     while task.top != task.bottom and is_dead(task.top, frame):
         node_abandon(task, task.top)
     if task.top == task.bottom:
         task.data_top = cast(u64, addressof(cast(ptr[u8], task)[DATA_STACK]))
+
+
+@native
+def park_dead(task: ptr[Task], frame: u64) -> void:
+    """Likewise, where what looks dead may be on a stack that is put aside. Below a live node there are live and parked ones."""
+    pop_empty(task)
+    node = task.top
+    while node != task.bottom:
+        if node.stub > EMPTY and not is_parked(node):
+            if not is_dead(node, frame):
+                return
+            park(task, node)
+        node = below(node)
 
 
 @native
@@ -226,7 +244,7 @@ def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
         top = task.top
         node = above(top)
         data = room_for_data(task, node, size)
-        if cast(u64, node) > task.limit or data == 0:
+        if cast(u64, node) > task.nodes_end or data == 0:
             return null
         if size > INLINE_DATA:
             task.data_top = data + (cast(u64, size) + 15 & ~15)
@@ -259,12 +277,12 @@ def matching_node(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
     """The newest node of this stub at exactly this frame, else (`ret imm16`) at one a little below it, else null."""
     node = task.top
     while node != task.bottom:
-        if frame_of(node) == frame and node.stub == stub:
+        if node.stub == stub and slot_of(node) == frame:
             return node
         node = below(node)
     node = task.top
     while node != task.bottom:
-        if node.stub == stub and frame_of(node) < frame and frame - frame_of(node) < FAR:
+        if node.stub == stub and slot_of(node) < frame and frame - slot_of(node) < FAR:
             return node
         node = below(node)
     return null
@@ -281,8 +299,16 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
         return null
     node = task.top
     while node != found:
-        if cast(u64, node) <= cast(u64, task.top) and node.stub != EMPTY and is_dead(node, frame):
-            node_abandon(task, node)  # and with it the empty places below
+        if (
+            cast(u64, node) <= cast(u64, task.top)
+            and node.stub > EMPTY
+            and not is_parked(node)
+            and is_dead(node, frame)
+        ):
+            if spare_stubs != 0:
+                park(task, node)
+            else:
+                node_abandon(task, node)  # and with it the empty places below
         node = below(node)
     return found
 
@@ -300,7 +326,8 @@ def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
     while node != task.bottom:
         if (
             node.stub > EMPTY
-            and frame_of(node) == frame
+            and slot_of(node) == frame
+            and (not is_parked(node) or word_at(frame)[0] == node.stub + EXIT_FROM_STUB)
             and (node.frame & TAIL_CALL == 0 or real_caller(node) == node.parent)
         ):
             return cast(u64, node)

@@ -58,6 +58,8 @@ from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
 HOOKED_FROM, HOOKED_TO = 59, 104
 _TAIL_CALL = 1
 """In Node.frame: there is an older node of the same frame (ftrace.hit.rethook)."""
+_SLOT = 0x7FFF_FFFF_FFFF_FFF8
+"""What of Node.frame + 7 is the address of the slot: without the low bits, and without ftrace.hit.parking.PARKED."""
 
 
 def _is_hooked(hooked_to: int) -> bytes:
@@ -94,7 +96,7 @@ def return_address_place(
     this_stub = register(RIP) + const1s(-STUB_SIZE) + op(AND, PLUS_UCONST, RETURN_POINT)
     # [slot, stub, task, node] -> is it the one?
     frame = op(DUP) + field(fields["FRAME"])
-    matches = frame + op(PLUS_UCONST, 7) + const1s(-8) + op(AND) + pick(4) + op(EQ)
+    matches = frame + op(PLUS_UCONST, 7) + const8u(_SLOT) + op(AND) + pick(4) + op(EQ)
     matches += pick(1) + field(fields["STUB"]) + pick(4) + op(EQ, AND)
     older = const1u(node_size) + op(MINUS)
     return joined(

@@ -48,6 +48,8 @@ from sandbox.native import (
 )
 from sandbox.tasks import NODE, Node, Task, current
 
+hit_reserve = extern("hit_reserve", fn[bool_, ptr[Hit]])
+return_point_for = extern("return_point_for", fn[u64, ptr[Task], u64, u64])
 drop_dead = extern("drop_dead", fn[void, ptr[Task], u64])
 pool_take = extern("pool_take", fn[bool_, ptr[Task], ptr[Probe], bool_])
 pool_give = extern("pool_give", fn[void, ptr[Task], ptr[Probe]])
@@ -65,6 +67,7 @@ class Hook(Structure):
     record: ptr[Record]
     hit: ptr[Hit]
     node: ptr[Node]
+    returns_by_slot: bool_  # not by the stub that a jump goes on in
 
 
 # -- instances ----------------------------------------------------------------------------------------------------
@@ -162,10 +165,8 @@ def entry_cancels(task: ptr[Task], rp: ptr[Kretprobe], instance: ptr[Instance], 
 @native
 def hook_in_stub(task: ptr[Task], instance: ptr[Instance], hit: ptr[Hit]) -> bool_:
     """The return goes through the stub of the ftrace location anyway, or will now."""
-    if hit.node == null:
-        hit.node = node_reserve(task, hit.probes)
-        if hit.node == null:
-            return False
+    if not hit_reserve(hit):
+        return False
     word = word_at(node_data(hit.node, hit.probes) + cast(u64, hit.item.data))
     instance.ret_addr = hit.parent
     if hit.armed != 0:
@@ -187,11 +188,16 @@ def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], fram
     if hook.node == null:
         if task.entered == 0:  # else the newest node may be one that is not filled yet
             drop_dead(task, frame)
+        return_point = return_point_for(task, frame, record.return_stub)
+        if return_point == 0:
+            return False
         hook.node = node_reserve(task, probes)
         if hook.node == null:
             return False
-        node_fill(task, hook.node, frame, slot[0], record.return_stub, 1)
-        slot[0] = record.return_stub + EXIT_FROM_STUB
+        hook.node.record = cast(u64, addressof(record.address))
+        node_fill(task, hook.node, frame, slot[0], return_point, 1)
+        slot[0] = return_point + EXIT_FROM_STUB
+        hook.returns_by_slot = return_point != record.return_stub
     word = word_at(node_data(hook.node, probes))
     instance.next = word[0]
     word[0] = cast(u64, instance)
@@ -228,7 +234,7 @@ def kretprobe_in_list(task: ptr[Task], instance: ptr[Instance]) -> void:
     would hold (KP-82). It has one nevertheless if a signal's handler has left newer ones on top.
     """
     place = cast(u64, instance) - cast(u64, task.bottom)
-    if place & (NODE - 1) == 0 and cast(u64, instance) < task.limit:
+    if place & (NODE - 1) == 0 and cast(u64, instance) < task.nodes_end:
         return
     node = task.top
     instance.frame = frame_of(node)

@@ -26,7 +26,7 @@ def hit_without_task(record: ptr[Record]) -> ptr[Task]:
 def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
     """What the detour calls: all enabled children's pre_handlers, newest first, whatever they return.
 
-    1 if the return of this call has been hooked.
+    1 if the return of this call has been hooked, and it is to go on in the return stub of the place.
     """
     hooked: u64 = 0
     task = current()
@@ -45,7 +45,7 @@ def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
         hook.record = record
         start(task, cast(u64, record), cast(u64, addressof(hook)))
         run_all_pres(task, children, regs, addressof(hook))
-        hooked = cast(u64, hook.node != null)
+        hooked = cast(u64, hook.node != null and not hook.returns_by_slot)
         finish(task)
     leave(task, before)
     return hooked

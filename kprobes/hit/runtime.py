@@ -29,7 +29,16 @@ FUNCTIONS = (
 )
 """What Python, the signals' dispatcher, the assembly and ftrace call."""
 
-LINKED = ("task_get", "in_signal_handler", "drop_dead", "pool_take", "pool_give", "on_one_stack")
+LINKED = (
+    "task_get",
+    "in_signal_handler",
+    "drop_dead",
+    "pool_take",
+    "pool_give",
+    "on_one_stack",
+    "hit_reserve",
+    "return_point_for",
+)
 """What of the tracing runtime the image calls."""
 
 

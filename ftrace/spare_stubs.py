@@ -1,0 +1,68 @@
+"""The spare stubs for calls whose stack greenlets put aside (ftrace.hit.parking): made when greenlet is imported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING
+
+from ftrace.hit.parking import SPARES
+from ftrace.unwinding import FrameDescription, describe_stubs
+from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
+from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
+from sandbox import memory
+
+if TYPE_CHECKING:
+    from ftrace.runtime import Runtime
+
+_COPIES_STACKS = "greenlet"
+"""The package that puts stacks aside; gevent and eventlet import it."""
+
+
+class SpareStubs:
+    """Those of a runtime, in a piece of memory that begins with the address that every stub has to know."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._text: memory.TextMapping | None = None
+        self._frames: FrameDescription | None = None
+        if _COPIES_STACKS in sys.modules:
+            self.make()
+        else:
+            sys.meta_path.insert(0, _Watcher(self.make))
+
+    def make(self) -> None:
+        """From now on calls that look dead are taken for calls of other greenlets."""
+        if self._text is not None:
+            return
+        image, size = self._runtime.image, (SPARES + 1) * STUB_SIZE
+        near = image.address("dispatch_exit")
+        text = memory.allocate_text((near, near), size, "spare-stubs")
+        first = text.base + STUB_SIZE
+        stubs = [keeping_stub(first + number * STUB_SIZE, 0, text.base) for number in range(SPARES)]
+        exit_ = image.address("ftrace_exit_keeping_all").to_bytes(8, "little")
+        text.write(text.base, exit_.ljust(STUB_SIZE, b"\xcc") + b"".join(stubs))
+        self._frames = describe_stubs(
+            self._runtime.slab, "spare", first, SPARES * STUB_SIZE, after_prologue=False, hooked_to=ROOM_MADE
+        )
+        self._text = text
+        self._runtime.own_code.append(text.__contains__)
+        image.variable("spare_stubs").value = first + RETURN_POINT
+
+    def holds(self, address: int) -> bool:
+        """Whether `address` is in one of them."""
+        return self._text is not None and address in self._text
+
+
+class _Watcher:
+    """A finder that finds nothing, and calls `notice` before greenlet is imported."""
+
+    def __init__(self, notice: Callable[[], None]) -> None:
+        self._notice = notice
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Always None: the next finder is asked."""
+        if name == _COPIES_STACKS:
+            self._notice()  # and it stays: who leaves the list while it is gone through has the next finder skipped
+        return None
