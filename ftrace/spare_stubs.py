@@ -8,13 +8,12 @@ from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING
 
 from ftrace.hit.parking import SPARES
-from ftrace.unwinding import FrameDescription, describe_stubs
-from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
 from sandbox import memory
 
 if TYPE_CHECKING:
     from ftrace.runtime import Runtime
+    from ftrace.unwinding import FrameDescription
 
 _COPIES_STACKS = "greenlet"
 """The package that puts stacks aside; gevent and eventlet import it."""
@@ -34,6 +33,9 @@ class SpareStubs:
 
     def make(self) -> None:
         """From now on calls that look dead are taken for calls of other greenlets."""
+        from ftrace.unwinding import describe_stubs
+        from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
+
         if self._text is not None:
             return
         image, size = self._runtime.image, (SPARES + 1) * STUB_SIZE
