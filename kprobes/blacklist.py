@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kprobes.functions import return_refusal
 from kprobes.patching import kprobe_mutex
 from sandbox.module import Module, ModuleState, is_loaded, modules
-from sandbox.process_text import symbol_at, symbol_named
+from sandbox.process_text import no_function, symbol_at, symbol_named
 from sandbox.symbols import Symbol, symbol_table
 
 NOKPROBE = "nokprobe"
@@ -118,7 +118,7 @@ def kretprobe_blacklist(symbol: Symbol) -> str:
         return f"{symbol.name} returns twice"
     if module is not None and not module.scratch_kept:
         return ""  # LLVM has made it from IR
-    return return_refusal(symbol.address, symbol.end)
+    return no_function(symbol) or return_refusal(symbol.address, symbol.end)
 
 
 def _hit_path() -> None:

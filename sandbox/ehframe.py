@@ -10,12 +10,13 @@ import functools
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import NamedTuple
+
+from sandbox.dwarf_reader import WIDTHS, Reader
+from sandbox.x86_64 import entry_frame
 
 _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
-_WIDTHS = {0x02: "<h", 0x03: "<i", 0x04: "<q", 0x0A: "<h", 0x0B: "<i", 0x0C: "<q"}
-"""Format of a number, by the low half of its encoding: udata2..8 and sdata2..8."""
-_ULEB128, _PC_RELATIVE, _INDIRECT = 0x01, 0x10, 0x80
 
 
 class FunctionTable:
@@ -37,6 +38,18 @@ class FunctionTable:
         for start, entry in zip(self._starts, self._entries, strict=True):
             yield start, start + _range_of(entry)
 
+    @property
+    def starts(self) -> frozenset[int]:
+        """Where the stretches of code begin."""
+        return frozenset(self._starts)
+
+    def stretch(self, address: int) -> Stretch | None:
+        """What the table says of the code around `address`; None if nothing."""
+        bounds = self.bounds(address)
+        if bounds is None:
+            return None
+        return _stretch(self._entries[bisect_right(self._starts, address) - 1], *bounds)
+
     def bounds(self, address: int) -> tuple[int, int] | None:
         """The first address of the function that `address` lies in, and the first behind it; None if in none."""
         index = bisect_right(self._starts, address) - 1
@@ -47,58 +60,52 @@ class FunctionTable:
         return (start, end) if address < end else None
 
 
-class Reader:
-    """Reads numbers as they are written in unwind tables. `position`: the address of the next one."""
+class Stretch(NamedTuple):
+    """A stretch of code [start, end) that an FDE describes: a function, or something else.
 
-    def __init__(self, position: int) -> None:
-        self.position = position
+    `is_signal_frame`: what the kernel puts there as a return address, nobody calls. `is_as_called`: at its start the stack is as
+    a call leaves it.
+    """
 
-    def byte(self) -> int:
-        """An unsigned byte."""
-        self.position += 1
-        return int(ctypes.c_uint8.from_address(self.position - 1).value)
-
-    def uleb(self) -> int:
-        """A LEB128 number, read as an unsigned one."""
-        value = shift = 0
-        while True:
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if not byte & 0x80:
-                return value
-
-    def text(self) -> bytes:
-        """Up to a zero byte, which is passed."""
-        found = ctypes.string_at(self.position)
-        self.position += len(found) + 1
-        return found
-
-    def value(self, encoding: int) -> int:
-        """A number encoded as DW_EH_PE says; a pointer that is null stays so. Raises ValueError for what nobody writes."""
-        here, form = self.position, encoding & 0x0F
-        if form == _ULEB128:
-            found = self.uleb()
-        else:
-            layout = _WIDTHS.get(form, "<Q" if not form else "")
-            if not layout:
-                raise ValueError(f"a pointer encoded as {encoding:#x} in an unwind table")
-            size = struct.calcsize(layout)
-            (found,) = struct.unpack(layout, ctypes.string_at(here, size))
-            self.position += size
-        if found and encoding & 0x70 == _PC_RELATIVE:
-            found += here
-        return int(ctypes.c_uint64.from_address(found).value) if found and encoding & _INDIRECT else int(found)
+    start: int
+    end: int
+    is_signal_frame: bool
+    is_as_called: bool
 
 
 def _range_of(fde: int) -> int:
     """How many bytes an FDE covers; 0 if it is encoded in a way that no compiler of ours uses."""
     back = ctypes.c_uint32.from_address(fde + 4).value
-    width = _WIDTHS.get(encodings(fde + 4 - back).get("R", 0) & 0x0F)
+    width = WIDTHS.get(encodings(fde + 4 - back).get("R", 0) & 0x0F)
     if width is None:
         return 0
     size = struct.calcsize(width)
     return int.from_bytes(ctypes.string_at(fde + 8 + size, size), "little")
+
+
+def _stretch(fde: int, start: int, end: int) -> Stretch:
+    cie = fde + 4 - ctypes.c_uint32.from_address(fde + 4).value
+    length = ctypes.c_uint32.from_address(cie).value
+    found = _augmentation(ctypes.string_at(cie + 8, max(length - 4, 0)))
+    own = Reader(fde + 8 + 2 * struct.calcsize(WIDTHS.get(found.encodings.get("R", 0) & 0x0F, "<Q")))
+    if found.is_sized:
+        size = own.uleb()
+        own.position += size
+    end_of_own = fde + 4 + ctypes.c_uint32.from_address(fde).value
+    as_called = entry_frame.is_as_called(Reader(cie + 8 + found.size), cie + 4 + length, own, end_of_own)
+    return Stretch(start, end, found.is_signal_frame, as_called)
+
+
+class _Augmentation(NamedTuple):
+    """What stands in a CIE before its instructions; `size`: up to those, in bytes from its version on.
+
+    `is_sized`: the FDEs have augmentation data, too.
+    """
+
+    encodings: dict[str, int]
+    is_sized: bool
+    is_signal_frame: bool
+    size: int
 
 
 def encodings(cie: int) -> dict[str, int]:
@@ -107,14 +114,15 @@ def encodings(cie: int) -> dict[str, int]:
     address of language-specific data.
     """
     length = ctypes.c_uint32.from_address(cie).value
-    return _encodings(ctypes.string_at(cie + 8, max(length - 4, 0)))
+    return _augmentation(ctypes.string_at(cie + 8, max(length - 4, 0))).encodings
 
 
 @functools.lru_cache(maxsize=256)
-def _encodings(contents: bytes) -> dict[str, int]:
+def _augmentation(contents: bytes) -> _Augmentation:
     """The same by what stands behind the CIE's head: there are few kinds, and each is read for very many functions."""
     memory = ctypes.create_string_buffer(contents)
-    reader = Reader(ctypes.addressof(memory))
+    begin = ctypes.addressof(memory)
+    reader = Reader(begin)
     version = reader.byte()
     augmentation = reader.text().decode("latin-1")
     for _ in range(2 if version == 1 else 3):  # alignments, and the return address register
@@ -122,12 +130,13 @@ def _encodings(contents: bytes) -> dict[str, int]:
     if version == 1:
         reader.byte()
     if not augmentation.startswith("z"):
-        return {}
-    reader.uleb()
+        return _Augmentation({}, False, False, reader.position - begin)
+    size = reader.uleb()
+    end = reader.position + size - begin
     found = {}
     for letter in augmentation[1:]:
         if letter in "RLP":
             found[letter] = reader.byte()
         if letter == "P":
             reader.value(found[letter] & 0x0F)
-    return found
+    return _Augmentation(found, True, "S" in augmentation, end)

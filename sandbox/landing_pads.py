@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from sandbox.ehframe import Reader, encodings
+from sandbox.dwarf_reader import Reader
+from sandbox.ehframe import encodings
 from sandbox.unwinder import unwinder
 
 _OMITTED = 0xFF

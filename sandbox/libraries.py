@@ -8,8 +8,10 @@ from pathlib import Path
 
 from sandbox import elf
 from sandbox.cached import cached_property
+from sandbox.described_code import Kind, is_cold, linkage_tables, pointed_to
 from sandbox.ehframe import FunctionTable
 from sandbox.symbols import Location, Symbol, locate, sorted_symbols
+from sandbox.x86_64.references import signal_return
 
 _PT_LOAD, _PF_X = 1, 1
 _PT_GNU_EH_FRAME = 0x6474E550
@@ -66,22 +68,67 @@ class Library:
 
         Raises OSError if the file cannot be read, say because no descriptor is free; the next one who asks may have luck.
         """
-        try:
-            return read_symbols(self.path.read_bytes(), self.base, self.name)
-        except (FileNotFoundError, NotADirectoryError, elf.ElfError):
-            return ()
+        file = self._file()
+        return _symbols(file, self.base, self.name) if file else ()
 
     @cached_property
     def _functions(self) -> FunctionTable | None:
         return FunctionTable(self.unwind_table) if self.unwind_table else None
 
+    @cached_property
+    def _linkage_tables(self) -> tuple[tuple[int, int], ...]:
+        file = self._file()
+        return linkage_tables(file, self.base) if file else ()
+
+    @cached_property
+    def _shown(self) -> frozenset[int]:
+        """Where functions begin, as far as symbols, calls and pointers show it."""
+        starts = self._functions.starts if self._functions else frozenset()
+        named = {symbol.address for symbol in self.symbols if not is_cold(symbol.name)}
+        file = self._file()
+        return (starts & named) | (pointed_to(file, self.base, starts) if file else set())
+
+    def _file(self) -> elf.ElfFile | None:
+        """None if no ELF file is there (the vDSO has none). Raises OSError if it cannot be read."""
+        try:
+            return elf.ElfFile(self.path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError, elf.ElfError):
+            return None
+
     def function_bounds(self, address: int) -> tuple[int, int] | None:
-        """Start and end of the function that `address` lies in, by the unwind tables; None if they do not say."""
-        return self._functions.bounds(address) if self._functions else None
+        """Start and end of the stretch of code, mostly a function, that unwind tables describe around `address`; None if none.
+
+        What is described as a signal frame begins behind `address` if that is not the first byte of an instruction.
+        """
+        stretch = self._functions.stretch(address) if self._functions else None
+        if stretch is None:
+            return None
+        code = ctypes.string_at(stretch.start, stretch.end - stretch.start) if stretch.is_signal_frame else b""
+        return stretch.start + signal_return(code), stretch.end
+
+    def described_code(self) -> list[tuple[int, int]]:
+        """Start and end of all stretches of code that unwind tables describe, ascending; empty if it has none."""
+        return list(self._functions or ())
 
     def functions(self) -> list[tuple[int, int]]:
-        """Start and end of every function, by the unwind tables, ascending; empty if it has none."""
-        return list(self._functions or ())
+        """Those of `described_code` that can be shown to be functions. Raises OSError if the library's file cannot be read."""
+        return [span for span in self.described_code() if self.kind_at(span[0]) is Kind.FUNCTION]
+
+    def kind_at(self, address: int) -> Kind:
+        """What the code is that unwind tables describe around `address`; a function if they do not.
+
+        Raises OSError if the library's file cannot be read.
+        """
+        stretch = self._functions.stretch(address) if self._functions else None
+        if stretch is None:
+            return Kind.FUNCTION
+        if stretch.is_signal_frame:
+            return Kind.SIGNAL_FRAME
+        if any(start <= stretch.start < end for start, end in self._linkage_tables):
+            return Kind.PLT
+        if not stretch.is_as_called:
+            return Kind.COLD
+        return Kind.FUNCTION if stretch.start in self._shown else Kind.UNKNOWN
 
     def locate(self, address: int) -> Location | None:
         """The symbol that `address` lies in."""
@@ -136,7 +183,10 @@ def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
 
     `base` is its load address. Raises elf.ElfError if `data` is not an ELF file.
     """
-    file = elf.ElfFile(data)
+    return _symbols(elf.ElfFile(data), base, module)
+
+
+def _symbols(file: elf.ElfFile, base: int, module: str) -> tuple[Symbol, ...]:
     tables = file.sections_of_type(elf.SHT_SYMTAB) or file.sections_of_type(elf.SHT_DYNSYM)
     if not tables:
         return ()

@@ -11,6 +11,7 @@ import errno
 import os
 
 from sandbox import children, memory
+from sandbox.described_code import Kind, is_cold
 from sandbox.libraries import Library, libraries, library_at
 from sandbox.memory import TextMapping
 from sandbox.module import Module, modules
@@ -85,7 +86,8 @@ def symbol_at(address: int) -> Symbol | None:
     """The function that `address` lies in.
 
     Where a library's symbols are stripped its unwind tables say where functions begin; one without a name is called
-    `library+0xoffset`.
+    `library+0xoffset`. What cannot be shown to be a function has a suffix that says what it is: `.plt`, `.signal-frame`,
+    `.cold`, or `.part` for a part of a function or a function that is only jumped to.
     """
     location = symbol_table.locate(address)
     if location is not None:
@@ -101,7 +103,22 @@ def symbol_at(address: int) -> Symbol | None:
         return None
     if bounds[0] in _chosen:
         return _chosen[bounds[0]]
-    return Symbol(f"{library.name}+{bounds[0] - library.base:#x}", bounds[0], bounds[1] - bounds[0], library.name)
+    name = f"{library.name}+{bounds[0] - library.base:#x}{library.kind_at(address).suffix}"
+    return Symbol(name, bounds[0], bounds[1] - bounds[0], library.name)
+
+
+def no_function(symbol: Symbol) -> str:
+    """Why what begins at `symbol` is no function, so that its returns cannot be probed; '' if nothing is known against it.
+
+    Raises OSError if the library's file cannot be read.
+    """
+    if is_cold(symbol.name):
+        return Kind.COLD.reason
+    library = _library_of(symbol.address) if module_at(symbol.address) is None else None
+    bounds = library.function_bounds(symbol.address) if library else None
+    if library is None or bounds is None or bounds[0] != symbol.address:
+        return ""
+    return library.kind_at(symbol.address).reason
 
 
 _kept_libraries: dict[tuple[str, int], Library] = {}

@@ -3,7 +3,7 @@
     python -m kprobes.jump.coverage libz.so.1 libm.so.6 libsqlite3.so.0 demo program.c
     python -m kprobes.jump.coverage --at-once right libz.so.1
 
-The instructions are those of all functions that a library's unwind tables name, or of all functions of a program. *Probeable*
+The instructions are those of all code that a library's unwind tables describe, or of all functions of a program. *Probeable*
 are those that a kprobe can be on, but for the ftrace locations, where it is a callback of the stub. *Alone*: a jump to a
 detour was found, in this process, if no other jump was there. *Kernel*: the kernel's rules, applied to each alone, would
 allow a jump. *At once*: kprobes are registered on every probeable instruction, and optimised together as `Extent.DENSE`, from
@@ -72,7 +72,7 @@ def functions_of(target: str) -> list[tuple[int, int]]:
     if Path(target).suffix in (*C_SUFFIXES, *IR_SUFFIXES):
         return functions_of_program(sandbox.load(Path(target)))
     ctypes.CDLL(target)
-    return [(start, end) for start, end in library_called(target).functions() if start < end]
+    return [(start, end) for start, end in library_called(target).described_code() if start < end]
 
 
 def functions_of_program(program: Module) -> list[tuple[int, int]]:

@@ -43,7 +43,7 @@ def library_spans(name: str, path: str) -> list[Span]:
     from sandbox import process_text
 
     ctypes.CDLL(path)
-    return [(start, end) for start, end in process_text.library_called(name).functions() if start < end]
+    return [(start, end) for start, end in process_text.library_called(name).described_code() if start < end]
 
 
 def demo() -> Work:
