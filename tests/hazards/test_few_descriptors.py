@@ -112,7 +112,10 @@ def forked_with_few(module, probe):
             os._exit(status)
     while not flags[0] and os.waitpid(child, os.WNOHANG) == (0, 0):
         time.sleep(0.001)
-    change_probes()
+    thread = threading.Thread(target=change_probes, daemon=True)  # no lock is still this thread's own
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
     flags[1] = 1
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
