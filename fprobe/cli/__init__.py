@@ -1,73 +1,26 @@
-"""The command line: `fprobe VERB ...`. Each verb lives in the module of its name, and is imported when it is used.
+"""The command line: `fprobe VERB ...`.
 
 Exit codes: 0 done; 1 the program or the probe failed; 2 the command line or the input is wrong; 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
 
-import importlib
+import sys
 
-import click
-
-_VERBS = {
-    "trace": "Show every call: arguments, results, nesting, durations.",
-    "stat": "Count and time the calls of each function.",
-    "list": "List the functions that can be probed.",
-    "disasm": "Show the bytes at a function's entry, before and while probed.",
-    "explain": "Say whether a function can be probed, and if not why.",
-    "doctor": "Say what this machine allows.",
-    "completion": "Print the script that completes verbs and function names.",
-}
+from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
 
 
-class _Verbs(click.Group):
-    """A group that knows its commands by name alone until one is asked for: `--help` imports none of them."""
+def main(prog_name: str | None = None) -> None:
+    """Run the command that `sys.argv` asks for, and exit. Ctrl-C is handled before anything else is imported."""
+    ctrl_c.install()
+    try:
+        from fprobe.cli.verbs import verbs
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
-            return None
-        command = getattr(importlib.import_module(f"fprobe.cli.{cmd_name}"), f"{cmd_name}_command")
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_VERBS.items()))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _VERBS and not args[0].startswith("-"):
-            ctx.fail(f"no verb {args[0]!r}; there are: {', '.join(_VERBS)}")
-        return super().resolve_command(ctx, args)
-
-
-_EPILOG = """\b
-Examples:
-  fprobe trace 'vfs_*' --exclude vfs_fsync
-  fprobe trace 'func*' --program prog.ll --call main 10
-  fprobe stat '*' --program prog.c --call main --json
-  fprobe list 'vfs_*'
-  fprobe disasm vfs_read --stub
-  fprobe explain vfs_read
-  fprobe doctor
-
-Without --program, the verbs work on the built-in demo: a small file system in the shape of a kernel's.
-"""
-
-
-def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        click.echo(f"fprobe {version('fprobe')}")
-        ctx.exit()
-
-
-@click.group(cls=_Verbs, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
-def main() -> None:
-    """Function probes for user space: attach to running machine code by name or glob."""
+        verbs(prog_name=prog_name)
+    except SystemExit:
+        ctrl_c.hold()
+        if ctrl_c.pressed:
+            if not ctrl_c.reported:
+                print("fprobe: interrupted", file=sys.stderr)
+            sys.exit(INTERRUPTED)
+        raise

@@ -19,9 +19,9 @@ def completion_command(shell: str) -> None:
     """Print the script by which SHELL completes verbs, options, and names of functions of the program or the demo."""
     from click.shell_completion import get_completion_class
 
-    from fprobe.cli import main
+    from fprobe.cli.verbs import verbs
 
     found = get_completion_class(shell)
     if found is None:
         raise Failure(f"no completion for {shell}")
-    click.echo(found(main, {}, "fprobe", "_FPROBE_COMPLETE").source())
+    click.echo(found(verbs, {}, "fprobe", "_FPROBE_COMPLETE").source())

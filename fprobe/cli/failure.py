@@ -11,8 +11,8 @@ import click
 if TYPE_CHECKING:
     from sandbox.faults import SandboxFault
 
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
-"""Exit codes: the program or probe failed; the command line or the input is wrong; Ctrl-C."""
+FAILED, BAD_INPUT = 1, 2
+"""Exit codes: the program or probe failed; the command line or the input is wrong."""
 
 
 class Failure(click.ClickException):

@@ -45,14 +45,16 @@ def load(text: str) -> NativeHandlers:
 def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandlers) -> None:
     """Run the program with the handlers attached, and print the maps. Raises Failure if the program failed."""
     from fprobe.cli import report
+    from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.probing import MAX_PENDING, attached
-    from fprobe.cli.running import CtrlC
     from fprobe.cli.running import run as run_program
 
     options = {"entry": handlers.entry, "exit": handlers.exit, "nr_maxactive": MAX_PENDING}
     _check(handlers)
-    with console.alone(), CtrlC() as ctrl_c, attached(match, **options) as probe:
-        outcome = run_program(call, ctrl_c)
+    ctrl_c.hold()
+    ctrl_c.check()
+    with console.alone(), attached(match, **options) as probe:
+        outcome = run_program(call)
         probe.disable()
         show(console, handlers.maps)
         report.summarise(console, call, outcome, match, probe)

@@ -18,6 +18,7 @@ from fprobe.cli import candidates
 from fprobe.cli.console import Console, wants_color
 from fprobe.cli.ending import end_process
 from fprobe.cli.failure import FAILED, Failure, of_system
+from fprobe.cli.interrupting import Interrupted
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -137,6 +138,9 @@ def output_options(command: _Command) -> _Command:
         console = Console(as_json, wants_color(color), verbose - quiet)
         try:
             return command(*positional, console=console, **options)
+        except Interrupted:
+            _end_interrupted(console)
+            raise
         except Failure as failure:
             console.failure(failure.as_object())
             raise
@@ -147,6 +151,13 @@ def output_options(command: _Command) -> _Command:
             end_process(FAILED)
 
     return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
+
+
+def _end_interrupted(console: Console) -> None:
+    if isinstance(click.get_current_context().command, CallingCommand):
+        from fprobe.cli.report import summarise_nothing
+
+        summarise_nothing(console)
 
 
 def call_words() -> list[str] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fprobe.cli import failure, summary
 from fprobe.cli.console import Console
 from fprobe.cli.ending import end_process
+from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
@@ -27,6 +28,7 @@ def summarise(
     as_objects: bool = True,
 ) -> None:
     """Print the result and the summary; with --json, an object for each if `as_objects`."""
+    ctrl_c.reported = True
     console.line(outcome_line(call, outcome))
     for line in summary_lines(match, probe, remarks, everything=console.verbosity > 0):
         console.note(line)
@@ -35,6 +37,16 @@ def summarise(
             console.object({"type": "result", "call": str(call), "result": outcome.result})
         console.object({"type": "summary", **summary_object(outcome, match, probe)})
     console.flush()
+
+
+def summarise_nothing(console: Console) -> None:
+    """The summary of a run that Ctrl-C ended before the program was called."""
+    counts = {"hits": 0, "missed": 0, "missed_by_cause": {}, "handler_errors": 0, "interrupted": True}
+    console.line("interrupted before the program was called")
+    console.note("0 hits, 0 misses")
+    console.object({"type": "summary", "matched": 0, "attached": 0, "skipped": 0, **counts})
+    console.flush()
+    ctrl_c.reported = True
 
 
 def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
@@ -83,6 +95,6 @@ def conclude(outcome: Outcome) -> None:
     if outcome.exited is not None:
         end_process(failure.FAILED if outcome.exited else 0)
     if outcome.interrupted:
-        end_process(failure.INTERRUPTED)
+        end_process(INTERRUPTED)
     if outcome.error is not None:
         raise failure.of_call(outcome.error)

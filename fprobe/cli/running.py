@@ -6,15 +6,14 @@ Native code cannot be interrupted: after Ctrl-C it goes on, and so the process h
 from __future__ import annotations
 
 import ctypes
-import signal
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from fprobe.cli.exiting import told_of_exit
+from fprobe.cli.interrupting import ctrl_c
 
 STACK_SIZE = 1 << 26
 """Bytes of stack of the program's thread."""
@@ -37,29 +36,13 @@ class Outcome:
         return self.error is None and not self.interrupted and self.exited is None
 
 
-class CtrlC:
-    """While this is entered, Ctrl-C sets `pressed` and does nothing else, so that a summary always follows."""
-
-    def __init__(self) -> None:
-        self.pressed = False
-        self._before: Any = None
-
-    def __enter__(self) -> CtrlC:
-        self._before = signal.signal(signal.SIGINT, self._press)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _press(self, _number: int, _frame: FrameType | None) -> None:
-        self.pressed = True
-
-
-def run(call: Callable[[], Any], ctrl_c: CtrlC, poll: Callable[[], bool] = lambda: False) -> Outcome:
-    """Make `call` in a thread of its own, and wait until it returns or ends, or Ctrl-C is pressed.
+def run(call: Callable[[], Any], poll: Callable[[], bool] = lambda: False) -> Outcome:
+    """Make `call` in a thread of its own, and wait until it returns or ends, or Ctrl-C is pressed, which the caller holds.
 
     Meanwhile `poll` is called here, every 50 ms, or at once again if it returned True.
     """
+    if ctrl_c.pressed:
+        return Outcome(interrupted=True)
     outcome = Outcome()
     done = threading.Event()
 

@@ -65,17 +65,20 @@ def stat_command(
     """
     from fprobe.actions import Stat
     from fprobe.cli import matching, program, report
+    from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.probing import MAX_PENDING, attached
-    from fprobe.cli.running import CtrlC, run
+    from fprobe.cli.running import run
     from fprobe.cli.summary import count
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns, exclude, target.notrace)
     stat = Stat()
-    with console.alone(), CtrlC() as ctrl_c, attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
+    ctrl_c.hold()
+    ctrl_c.check()
+    with console.alone(), attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
         console.note(f"# counting {count(len(match.sites), 'function')} of [{module.name}], calling {call}")
-        outcome = run(call, ctrl_c)
+        outcome = run(call)
         probe.disable()
         rows = ordered(rows_of(match, stat), sort)
         for line in table(rows, console):

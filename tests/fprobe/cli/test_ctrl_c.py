@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
+import sys
 import threading
 import time
+from random import Random
 
 import pytest
-from command import COMMAND, environment
+from command import COMMAND, HAS_COMPILER, environment
 
 INTERRUPTED = 130
 
@@ -74,6 +77,55 @@ def test_stat_json(programs):
     found = json.loads(interrupted(programs, "stat", "*", "-p", "endless.ll", "--json", when=4))
     assert found["result"] is None
     assert {row["name"]: row["hits"] > 0 for row in found["functions"]} == {"tick": True, "main": True}
+
+
+SELF_INTERRUPTED = """
+import os, signal, sys, threading, time
+from fprobe.cli import ctrl_c, main
+ctrl_c.install()
+delay, sys.argv = float(sys.argv[1]), ["fprobe", *sys.argv[2:]]
+threading.Thread(target=lambda: (time.sleep(delay), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+main()
+"""
+RUNS = {
+    "trace": ("trace", "*", "-p", "endless.ll"),
+    "trace of IR that is compiled": ("trace", "*", "-p", "endless.ll", "--opt", "2"),
+    "stat of the demo": ("stat", "*"),
+    "stat": ("stat", "*", "-p", "endless.ll", "--json"),
+    "trace to objects": ("trace", "*", "-p", "endless.ll", "--json", "--limit", "5"),
+}
+if HAS_COMPILER:
+    RUNS["stat of C"] = ("stat", "*", "-p", "prog.c", "--call", "fib", "40")
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_at_any_moment(programs, kind, tmp_path):
+    """From before the first import to the end: the exit code is 130, and there is a summary."""
+    random = Random(kind)
+    for number in range(12):
+        delay = random.choice([0.02, 0.2, 1.0]) * random.random()
+        fresh = {"FPROBE_CACHE_DIR": str(tmp_path / str(number))} if "compiled" in kind else {}
+        done = subprocess.run(
+            [sys.executable, "-c", SELF_INTERRUPTED, str(delay), *RUNS[kind]],
+            cwd=programs, env=environment(**fresh), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        over = kind == "stat of the demo" and done.returncode == 0  # it had ended before
+        assert over or done.returncode == INTERRUPTED, (delay, done.returncode, done.stderr)
+        assert "Traceback" not in done.stderr + done.stdout, (delay, done.stderr)
+        if done.stdout or "called" in done.stderr:
+            assert has_summary(done.stdout, "--json" in RUNS[kind]), (delay, done.stdout[-500:], done.stderr)
+        else:
+            assert done.stderr in ("fprobe: interrupted\n", ""), (delay, done.stderr)  # the latter: outside of main()
+
+
+def has_summary(out, as_json):
+    if not as_json:
+        return bool(re.search(r"\d hits?, \d+ misse?s?", out))
+    try:
+        return "functions" in json.loads(out) or json.loads(out)["interrupted"]
+    except ValueError:
+        last = json.loads(out.splitlines()[-1])
+        return last["type"] == "summary" and last["interrupted"]
 
 
 def test_a_reader_that_goes_away_ends_it(programs):
