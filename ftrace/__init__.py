@@ -1,1 +1,5 @@
 """Patching the stubs at the heads of functions while the code runs."""
+
+from __future__ import annotations
+
+import sandbox  # noqa: F401  # before ctypes: it refuses sub-interpreters

@@ -93,10 +93,6 @@ def _check_interpreter() -> None:
     """Raise RuntimeError where Python handlers cannot be called from native code."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise RuntimeError("Python handlers need an interpreter with a GIL; use native handlers here")
-    api = ctypes.pythonapi
-    api.PyInterpreterState_Get.restype = api.PyInterpreterState_Main.restype = ctypes.c_void_p
-    if api.PyInterpreterState_Get() != api.PyInterpreterState_Main():
-        raise RuntimeError("Python handlers cannot be called in a sub-interpreter; use native handlers here")
 
 
 def _note_blocked_signals() -> None:

@@ -38,6 +38,7 @@ from sandbox.native_image import NativeImage
 from sandbox.once import once
 from sandbox.thread_key import ThreadKey
 from sandbox.thread_stack import main_stack
+from sandbox.x86_64 import changed_code
 from sandbox.x86_64.vectors import SaveArea, save_area
 
 FUNCTIONS = (
@@ -100,11 +101,18 @@ FUNCTIONS = (
 FORCE, FORCED = "FPROBE_FORCE", "breakpoints"
 """Environment variable: what to do though something quicker would do, separated by commas."""
 
+_TRANSLATED = (
+    "this process runs under a translator of code (valgrind, qemu-user, ...) that does not notice when code changes: "
+    "nothing can be probed"
+)
+
 
 class Runtime:
     """The linked hit path and what it needs of the process."""
 
     def __init__(self) -> None:
+        if not changed_code.is_noticed():
+            raise RuntimeError(_TRANSLATED)
         self.key = ThreadKey()
         self.image = NativeImage.of(_unit(self.key.offset))
         self.own_code: list[Callable[[int], bool]] = [self.image.__contains__]

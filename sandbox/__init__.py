@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 
+from sandbox import interpreters
 from sandbox.lazy import exports
+
+interpreters.check()
 
 IMPORTED = time.time_ns()
 """When this package was first imported, in nanoseconds since 1970: modules that define something were loaded later."""

@@ -30,6 +30,8 @@ _FLAGS = (
 # switch that off, but __attribute__((optimize("O2"))) on again, unless the command line says something.
 _CONVENTION = "-fno-ipa-ra"
 _ASKS_FOR_IPA_RA = re.compile(r"\boptimize\b[^;{}\n]*\"[^\"\n]*(?<!no-)ipa-ra\b")
+_LINKED, _LIBRARIES = ("-l", "-Wl,"), (".a", ".o", ".so")
+"""What flags for the linker begin and end with: it looks in libraries for what the files before them need."""
 
 
 def load_c(
@@ -69,7 +71,10 @@ def compile_c(path: Path, output: Path, flavour: Flavour, cflags: Sequence[str])
     entry = () if flavour is Flavour.NONE else (f"-fpatchable-function-entry={STUB_SIZE}",)
     language = "C" if path.suffix == ".c" else "C++"
     compiler = find_compiler(language, path)
-    command = [*compiler, *_FLAGS, *entry, *cflags, *_convention(tuple(compiler)), "-o", str(output), str(path)]
+    libraries = [word for word in cflags if word.startswith(_LINKED) or word.endswith(_LIBRARIES)]
+    others = [word for word in cflags if word not in libraries]
+    convention = _convention(tuple(compiler))
+    command = [*compiler, *_FLAGS, *entry, *others, *convention, "-o", str(output), str(path), *libraries]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:

@@ -59,12 +59,14 @@ _address_of = operator.itemgetter(1)
 def locate(symbols: Sequence[Symbol], address: int) -> Location | None:
     """The symbol that `address` lies in, of `symbols` by ascending address; None if in none.
 
-    A symbol without a size covers only its own address. Of several at one address the last one with a size wins.
+    A symbol without a size covers only its own address. Of several at one address the last one with a size wins, but a
+    compiler's alias (`rec.localalias`) only over other such.
     """
     end = bisect_right(symbols, address, key=_address_of)
-    for symbol in reversed(symbols[max(end - _ENCLOSING, 0) : end]):
-        if symbol.address <= address < symbol.address + symbol.size:
-            return Location(symbol, address - symbol.address)
+    around = [s for s in symbols[max(end - _ENCLOSING, 0) : end] if s.address <= address < s.address + s.size]
+    if around:
+        symbol = max(around, key=lambda s: (s.address, "." not in s.name, around.index(s)))
+        return Location(symbol, address - symbol.address)
     if end and symbols[end - 1].address == address:
         return Location(symbols[end - 1], 0)
     return None

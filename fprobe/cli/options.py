@@ -32,7 +32,7 @@ class Target:
     path: str | None
     cflags: tuple[str, ...]
     opt: int
-    flavour: str
+    flavour: str | None
     notrace: tuple[str, ...]
 
 
@@ -103,9 +103,7 @@ def program_options(command: _Command) -> _Command:
     @click.option(
         "--flavour",
         type=click.Choice(["fentry", "mcount", "patchable", "none"]),
-        default="fentry",
-        show_default=True,
-        help="Which stubs IR is compiled with.",
+        help="Which stubs to compile with; default: fentry, for C and C++ patchable.",
     )
     @click.option("--notrace", metavar="FUNC", multiple=True, help="Compile this function without a stub; repeatable.")
     @functools.wraps(command)
@@ -114,14 +112,21 @@ def program_options(command: _Command) -> _Command:
         program: str | None,
         cflags: tuple[str, ...],
         opt: int,
-        flavour: str,
+        flavour: str | None,
         notrace: tuple[str, ...],
         **options: Any,
     ) -> Any:
-        words = tuple(word for flags in cflags for word in shlex.split(flags))
-        return command(*positional, target=Target(program, words, opt, flavour, notrace), **options)
+        return command(*positional, target=Target(program, _flags(cflags), opt, flavour, notrace), **options)
 
     return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
+
+
+def _flags(given: Sequence[str]) -> tuple[str, ...]:
+    """The words of every --cflags, as a shell would divide them."""
+    try:
+        return tuple(word for flags in given for word in shlex.split(flags))
+    except ValueError as error:
+        raise click.BadParameter(f"{' '.join(given)}: {error}", param_hint="--cflags") from None
 
 
 def output_options(command: _Command) -> _Command:

@@ -21,24 +21,33 @@ DEMO_CALL = ("demo_main", "10")
 
 
 def load(target: Target) -> Module:
-    """Compile and load the program. Raises Failure if it cannot be."""
+    """Compile and load the program. Raises Failure if it cannot be, or not as the options say."""
+    with input_errors():
+        _check_flavour(target)
+        module = _load(target)
+        unknown = [name for name in target.notrace if name not in module]
+        if unknown:
+            raise LookupError(f"--notrace {unknown[0]!r} is no function of [{module.name}]")
+        return module
+
+
+def _load(target: Target) -> Module:
     import sandbox
 
-    with input_errors():
-        if target.path is not None:
-            path = Path(target.path)
-            options = {"flavour": target.flavour, "opt": target.opt, "notrace": target.notrace}
-            return sandbox.load(path, cflags=target.cflags, **options)  # type: ignore[arg-type]  # options are of several types
-        import sandbox.demo
+    options: dict[str, Any] = {"flavour": target.flavour or "fentry", "opt": target.opt, "notrace": target.notrace}
+    if target.path is not None:
+        return sandbox.load(Path(target.path), cflags=target.cflags, **options)
+    import sandbox.demo
 
-        return sandbox.load(
-            sandbox.demo.source(),
-            name=sandbox.demo.NAME,
-            flavour=target.flavour,
-            opt=target.opt,
-            notrace=target.notrace,
-            cflags=target.cflags,
-        )
+    return sandbox.load(sandbox.demo.source(), name=sandbox.demo.NAME, cflags=target.cflags, **options)
+
+
+def _check_flavour(target: Target) -> None:
+    from sandbox.loading import C_SUFFIXES
+
+    is_c = target.path is not None and Path(target.path).suffix in C_SUFFIXES
+    if is_c and target.flavour not in (None, "patchable", "none"):
+        raise ValueError(f"--flavour {target.flavour}: C and C++ are compiled with patchable stubs, or with none")
 
 
 @dataclass(frozen=True)

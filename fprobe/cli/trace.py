@@ -64,7 +64,7 @@ def trace_command(
     from fprobe.cli import native as natively
     from fprobe.cli.recording import Recorder
 
-    handlers = natively.load(native) if native else None
+    handlers = natively.load(native) if native is not None else None
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns, exclude, target.notrace)

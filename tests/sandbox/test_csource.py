@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -299,3 +300,18 @@ def test_another_count_of_nops_is_refused(source):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "nosuch.c")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_libraries_come_after_the_source_that_needs_them(tmp_path):
+    """A linker that drops libraries that nothing has needed yet looks at them in order."""
+    (tmp_path / "mine.c").write_text("long mine(long x) { return x + 1; }")
+    subprocess.run(["cc", "-fPIC", "-c", "mine.c"], cwd=tmp_path, check=True)
+    subprocess.run(["ar", "rc", "libmine.a", "mine.o"], cwd=tmp_path, check=True)
+    path = tmp_path / "uses.c"
+    path.write_text("long mine(long); long use(long x) { return mine(x) * 2; }")
+    module = load(path, name="uses", cflags=[f"-L{tmp_path}", "-lmine", "-O2"])
+    try:
+        assert module["use"](4) == 10
+    finally:
+        module.unload()

@@ -76,6 +76,15 @@ def test_locating_is_what_looking_at_every_symbol_gives(stretches, address):
     assert (found.symbol if found else None) == expected
 
 
+@pytest.mark.parametrize("names", [("rec", "rec.localalias"), ("rec.localalias", "rec")])
+def test_a_compilers_alias_is_not_what_a_function_is_called(names):
+    table = SymbolTable()
+    table.add("m", [Symbol(name, 1 << 20, 16, "m") for name in names])
+    assert table.describe((1 << 20) + 4) == "rec+0x4/0x10 [m]"
+    table.add("inner", [Symbol("rec.part", (1 << 20) + 8, 4, "inner")])
+    assert table.describe((1 << 20) + 9) == "rec.part+0x1/0x4 [inner]"
+
+
 def test_readers_see_whole_modules_while_others_come_and_go():
     table = SymbolTable()
     table.add("fixed", [Symbol("f", 1 << 20, 16, "fixed")])

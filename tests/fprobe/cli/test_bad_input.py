@@ -38,6 +38,10 @@ CASES = {
     "no verb of that name": (["tarce"], 2, "no verb 'tarce'"),
     "no such option": (["trace", "*", "--bogus"], 2, "--bogus"),
     "not a colour": (["trace", "*", "--color", "blue"], 2, "'blue'"),
+    "cflags that end in quotes": (["list", "-p", "prog.c", "--cflags", '"'], 2, "No closing quotation"),
+    "nothing as native": (["trace", "vfs_*", "--native", ""], 2, "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not ''"),
+    "notrace of nothing": (["list", "--notrace", "nosuch"], 2, "--notrace 'nosuch' is no function of [demo]"),
+    "flavour for C": (["list", "-p", "prog.c", "--flavour", "mcount"], 2, "--flavour mcount: C and C++ are compiled with"),
     "probing is off": (["trace", "vfs_*"], 1, "probing is switched off by FPROBE_OFF"),
 }  # fmt: skip
 

@@ -1,0 +1,24 @@
+"""Whether changed code is executed as it is now: translators of code (valgrind, qemu-user) may go on with what they made."""
+
+from __future__ import annotations
+
+import ctypes
+
+from sandbox import memory
+
+_NEAR = (1 << 32, 1 << 32)
+
+
+def is_noticed() -> bool:
+    """Change a function that has been called, and call it again."""
+    text = memory.allocate_text(_NEAR, memory.PAGE, "fprobe-changed")
+    try:
+        function = ctypes.CFUNCTYPE(ctypes.c_int)(text.base)
+        results = []
+        for number in (1, 2):
+            text.write(text.base, b"\xb8" + number.to_bytes(4, "little") + b"\xc3")  # mov $number, %eax; ret
+            memory.sync_cores()
+            results.append(function())
+        return results == [1, 2]
+    finally:
+        text.unmap()

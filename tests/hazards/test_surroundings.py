@@ -1,0 +1,68 @@
+"""Surroundings in which nothing can be probed: refused in one sentence, before anything is changed."""
+
+from __future__ import annotations
+
+import pytest
+from isolation import isolated
+
+import fprobe
+import sandbox
+from sandbox.x86_64 import changed_code
+
+PROGRAM = "define i64 @leaf(i64 %x) { %r = add i64 %x, 1  ret i64 %r }"
+IN_SUB_INTERPRETER = """
+import importlib, sys
+sys.path[:] = {path!r}
+import fprobe, kprobes
+for attempt in (
+    lambda: importlib.import_module("sandbox"),
+    lambda: importlib.import_module("sandbox.native"),
+    lambda: fprobe.attach,
+    lambda: kprobes.attach,
+):
+    try:
+        attempt()
+    except RuntimeError as error:
+        assert str(error) == "fprobe works in the main interpreter only, not in sub-interpreters", error
+    else:
+        raise AssertionError("not refused")
+assert "ctypes" not in sys.modules
+"""
+
+
+def probe_something() -> None:
+    module = sandbox.load(PROGRAM)
+    seen: list[int] = []
+    with fprobe.attach("leaf", entry=lambda *given: seen.append(given[3].di)) as probe:
+        assert module["leaf"](4) == 5
+    assert (probe.hits, seen) == (1, [4])
+
+
+@isolated
+@pytest.mark.parametrize("is_first", [True, False])
+def test_sub_interpreters_are_refused_and_the_main_one_works_on(is_first):
+    import sys
+
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    if not is_first:
+        probe_something()
+    source = IN_SUB_INTERPRETER.format(path=sys.path)
+    other = interpreters.create()
+    failed = interpreters.run_string(other, source)
+    assert not failed, failed
+    interpreters.destroy(other)
+    probe_something()
+
+
+@isolated
+def test_a_translator_of_code_is_refused():
+    """Valgrind goes on with what it has translated; here somebody else answers for it."""
+    assert changed_code.is_noticed()
+    changed_code.is_noticed = lambda: False
+    with pytest.raises(
+        RuntimeError, match=r"under a translator of code \(valgrind, qemu-user, ...\) that does not notice"
+    ):
+        probe_something()
