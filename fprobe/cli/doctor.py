@@ -158,7 +158,10 @@ def _perf_map() -> Answer:
 def _ptrace() -> Answer:
     tracer = _status_field("TracerPid")
     if tracer not in ("", "0"):
-        return WARNING, f"process {tracer} is tracing this one: it sees our breakpoints first"
+        return (
+            WARNING,
+            f"process {tracer} is tracing this one; under gdb a breakpoint probe ends the process (docs/kprobes.md)",
+        )
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     value = scope.read_text().strip() if scope.exists() else "0"
     return OK, {"0": "debuggers may attach", "1": "only a parent may debug (yama 1)"}.get(
