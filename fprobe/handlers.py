@@ -9,6 +9,7 @@ from typing import Any
 
 from ftrace.handlers import NO_HANDLER, Resolved, foreign_address
 from ftrace.hit.records import FOREIGN
+from sandbox.integers import integer
 from sandbox.native import NativeFunction
 
 EntryHandler = Callable[..., Any]
@@ -39,6 +40,7 @@ def data_size_of(given: int, *handlers: Any) -> int:
 
     Raises ValueError if `given` is too little for them.
     """
+    given = integer("entry_data_size", given)
     wanted = max((getattr(handler, "data_size", 0) for handler in handlers), default=0)
     if 0 < given < wanted:
         raise ValueError(f"entry_data_size is {given}, and the handlers' entry data takes {wanted} bytes")

@@ -33,12 +33,12 @@ from ftrace.probe import Counts, NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
 from ftrace.tracer import tracer
 from sandbox import fork
+from sandbox.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
 from sandbox.tasks import DATA_STACK, STRIDE
 
 FPROBE_FL_DISABLED = 1
 FPROBE_FL_KPROBE_SHARED = 2
 
-_INT_MAX = (1 << 31) - 1
 ENTRY_DATA_MAX = STRIDE - DATA_STACK
 """Bytes of entry data that one call may have: all that there is of a thread's."""
 
@@ -99,7 +99,7 @@ class fprobe:
     @flags.setter
     def flags(self, value: int) -> None:
         with _flags_lock:
-            self._flags = value
+            self._flags = integer("flags", value, 0, U32_MAX)
             if self.registered:
                 _tell_disabled(self)
 
@@ -134,6 +134,9 @@ class fprobe:
 
 def _build(fp: fprobe, pool: int) -> NativeProbe:
     """The native half of `fp` as it stands: handlers, flags, sizes are fixed here (FP-52)."""
+    thread, max_hits = integer("thread", fp.thread, 0, INT_MAX), integer("max_hits", fp.max_hits, 0, S64_MAX)
+    data_size = _data_size(fp)
+    integer("flags", fp._flags, 0, U32_MAX)
     of_python = _python_resolver(fp)
     entry = resolve(fp.entry_handler, False, of_python)
     exit_ = resolve(fp.exit_handler, True, of_python)
@@ -145,12 +148,12 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     kind |= entry_kind(entry.registers) | exit_kind(exit_.registers)
     flags = 0 if plain and not kind & (KPROBE_SHARED | ASSIST) else COMPLETE
     flags |= DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
-    flags |= FILTERED if fp.thread or fp.max_hits else 0
+    flags |= FILTERED if thread or max_hits else 0
     return NativeProbe(
         tracer().table.lines, fp._handlers,
         kind=kind, flags=flags, entry=entry.address, exit=exit_.address, entry_cookie=entry.cookie, exit_cookie=exit_.cookie,
-        data_size=_data_size(fp), pool_unclaimed=pool, nr_nodes=pool,
-        thread=fp.thread, max_hits=fp.max_hits, hits_left=fp.max_hits,
+        data_size=data_size, pool_unclaimed=pool, nr_nodes=pool,
+        thread=thread, max_hits=max_hits, hits_left=max_hits,
         action=fp.action,
     )  # fmt: skip
 
@@ -191,10 +194,10 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
 
     Raises OSError(EINVAL) if an address belongs to no function that can be traced; nothing is registered then.
     """
-    count = len(addrs) if num is None and addrs is not None else num
-    if fp is None or addrs is None or count is None or not 0 < count <= len(addrs):
+    if fp is None or not addrs:
         raise OSError(errno.EINVAL, "register_fprobe_ips needs an fprobe and at least one address")
-    chosen = list(addrs[:count])
+    count = len(addrs) if num is None else integer("num", num, 1, len(addrs))
+    chosen = [integer("an address", ip, 0, U64_MAX) for ip in addrs[:count]]
 
     def install() -> int:
         ftrace.ftrace_set_filter_ips(fp.ops, chosen, reset=True)
@@ -208,9 +211,9 @@ def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | N
 
     Raises OSError: ENOENT if a name is unknown, has no function that can be traced, or occurs twice.
     """
-    count = len(syms) if num is None and syms is not None else num
-    if fp is None or syms is None or count is None or not 0 < count <= len(syms):
+    if fp is None or not syms:
         raise OSError(errno.EINVAL, "register_fprobe_syms needs an fprobe and at least one name")
+    count = len(syms) if num is None else integer("num", num, 1, len(syms))
     syms[:count] = sorted(syms[:count])
     addresses = _addresses_of(syms[:count])
     register_fprobe_ips(fp, addresses)
@@ -288,21 +291,18 @@ def _install(fp: fprobe, count: int) -> None:
 
 def _pool_size(fp: fprobe, count: int) -> int:
     """How many calls may be pending (FP-26); 0 without an exit handler."""
+    size = integer("nr_maxactive", fp.nr_maxactive)
     if fp.exit_handler is None:
         return 0
-    size = fp.nr_maxactive or count * num_possible_cpus() * 2
-    if not 0 < size <= _INT_MAX:
-        raise OSError(errno.EINVAL, f"a pool of {size} return nodes is not possible")
-    return size
+    if not size:
+        return min(count * num_possible_cpus() * 2, INT_MAX)
+    return integer("nr_maxactive", size, 1, INT_MAX)
 
 
 def _data_size(fp: fprobe) -> int:
     """Bytes of entry data of each call; none without an exit handler (FP-7)."""
-    if fp.exit_handler is None:
-        return 0
-    if not 0 <= fp.entry_data_size <= ENTRY_DATA_MAX:
-        raise OSError(errno.ENOMEM, f"{fp.entry_data_size} bytes of entry data are not possible, {ENTRY_DATA_MAX} are")
-    return fp.entry_data_size
+    size = integer("entry_data_size", fp.entry_data_size)
+    return integer("entry_data_size", size, 0, ENTRY_DATA_MAX, errno.ENOMEM) if fp.exit_handler is not None else 0
 
 
 def unregister_fprobe(fp: fprobe | None) -> None:

@@ -19,6 +19,7 @@ from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
 from ftrace.x86_64.direct import DIRECT_CALL
 from ftrace.x86_64.stubs import SITE_SIZE
+from sandbox.integers import code_address
 from sandbox.native import Structure, Unit, cast, extern, fn, i32, load, native, ptr, struct, u64, void
 from sandbox.native_image import NativeImage
 
@@ -54,11 +55,11 @@ def register_ftrace_direct(ops: ftrace_ops, address: int) -> None:
 
     That finds the stack as after a call at the site: the address behind the site on top, then the function's return
     address. It has to keep every register that may hold an argument, vector registers among them; its `ret` goes on in
-    the function. Raises OSError: EINVAL if `address` is 0, or the ops has a func, is registered, or has no filter; EBUSY
-    if one of the functions has a direct function already or an ops that modifies ip; ENODEV if ftrace is dead.
+    the function. Raises OSError: EINVAL if there is no code at `address`, or the ops has a func, is registered, or has
+    no filter; EBUSY if one of the functions has a direct function already or an ops that modifies ip; ENODEV if ftrace
+    is dead.
     """
-    if not address:
-        raise OSError(errno.EINVAL, "there is no direct function at address 0")
+    address = code_address("address", address)
     tracing = tracer()
     with tracing.settling_later(), tracing.table.lock:
         _register(ops, address)
@@ -121,11 +122,10 @@ def unregister_ftrace_direct(ops: ftrace_ops, address: int, free_filters: bool =
 def modify_ftrace_direct(ops: ftrace_ops, address: int) -> None:
     """Call another function from now on, at all of the ops' sites, without a moment in which none is called.
 
-    Raises OSError(EINVAL) if the ops is not registered with a direct function, or `address` is 0.
+    Raises OSError(EINVAL) if the ops is not registered with a direct function, or there is no code at `address`.
     """
     with tracer().table.lock:
         _check(ops)
-        if not address:
-            raise OSError(errno.EINVAL, "there is no direct function at address 0")
+        address = code_address("address", address)
         ops.private_direct.target = address  # one aligned store
         ops.direct_call = address

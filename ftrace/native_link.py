@@ -39,14 +39,15 @@ class HandlerCode:
 
     def verified_object(self) -> bytes:
         """The object. Raises TypeError if the handler does what one may not, NativeError if it is not in the language."""
-        return self._kept("verified", self._verified)
+        return self.kept("verified", self._verified)
 
     def registers(self, position: int) -> Fields | None:
         """The fields that it uses of the pt_regs that its parameter number `position` points to; None: perhaps all."""
-        found = json.loads(self._kept("registers", lambda: self._used(position)))
+        found = json.loads(self.kept("registers", lambda: self._used(position)))
         return found and Fields(*map(frozenset, found))
 
-    def _kept(self, what: str, make: Callable[[], bytes]) -> bytes:
+    def kept(self, what: str, make: Callable[[], bytes]) -> bytes:
+        """What `make()` finds out about the handler, from the cache if `what` was found out before."""
         store, key = default_cache(), cache_key(what, self._fingerprint)
         made = store.get(key)
         if made is None:

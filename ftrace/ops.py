@@ -28,6 +28,7 @@ from ftrace.probe import NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
 from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
+from sandbox.integers import U64_MAX, code_address, integer
 
 _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 
@@ -123,15 +124,22 @@ def register_ftrace_function(ops: ftrace_ops) -> None:
     tracing = tracer()
     with tracing.settling_later(), tracing.table.lock:
         tracing.check_alive()
-        if ops.func is None:
-            raise OSError(errno.EINVAL, "this ftrace_ops has no func")
+        _check_func(ops.func)
+        integer("flags", ops.flags, 0, U64_MAX)
         register_ops(ops, _native_half(ops))
+
+
+def _check_func(func: Any) -> None:
+    if func is None or func == 0:
+        raise OSError(errno.EINVAL, f"this ftrace_ops has no func ({func!r}); give a callable or a function's address")
+    if not isinstance(func, int) and not callable(func):
+        raise TypeError(f"func is {func!r}; it must be a callable or a function's address")
 
 
 def _native_half(ops: ftrace_ops) -> NativeProbe:
     kind = CALLBACK | HAS_ENTRY | (ASSIST if ops.flags & (FTRACE_OPS_FL_RECURSION | FTRACE_OPS_FL_RCU) else 0)
     if isinstance(ops.func, int):
-        entry, cookie, keep, kind = ops.func, 0, ops.func, kind | FOREIGN
+        entry, cookie, keep, kind = code_address("func", ops.func), 0, ops.func, kind | FOREIGN
     else:
         entry, cookie, keep = python_handler(_in_order(ops.func), ops, ops.errors.report)
         kind |= FOREIGN | PYTHON
@@ -256,6 +264,7 @@ def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = Fa
 
 
 def _location(tracing: Tracer, ip: int) -> Location:
+    ip = integer("ip", ip, 0, U64_MAX)
     location = tracing.table.location(ip)
     if location is None:
         raise OSError(errno.EINVAL, f"{ip:#x} is in no function that can be traced")

@@ -42,6 +42,11 @@ class CounterLines:
         self._free: list[int] = []
         self._used = 0
 
+    @property
+    def in_use(self) -> int:
+        """How many are taken."""
+        return self._used - len(self._free)
+
     def take(self) -> int:
         """The offset in a Task of a line that is zero in all tasks. Raises OSError(ENOSPC) if there is none left."""
         if self._free:
@@ -80,7 +85,8 @@ class NativeProbe:
         self.address = (ctypes.addressof(self._memory) + 63) & -64
         live_probes.add(self)
         self.native: Any = Probe.ctypes.from_address(self.address)
-        self.native.__init__(counters=lines.take(), **values)
+        self.native.__init__(**values)
+        self.native.counters = lines.take()
         self.native.entry_cookie = self.native.entry_cookie or self.address
         self.native.exit_cookie = self.native.exit_cookie or self.address
 

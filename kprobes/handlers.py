@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ftrace import native_link
 from ftrace.handlers import foreign_address
 from ftrace.python_handler import python_handler
+from kprobes.instance_data import DataUse, data_use
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import Fields, HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
@@ -44,6 +46,8 @@ class Code(NamedTuple):
     """The fields of its `regs` that a native one uses; None: perhaps all."""
     name: str = ""
     """For reports of crashes."""
+    data: DataUse = DataUse()
+    """Of a kretprobe's instance, by a native one."""
 
 
 _codes: native_link.Once[Code] = native_link.Once()
@@ -104,7 +108,13 @@ def _compiled(handler: NativeFunction, role: Role) -> Code:
     _check(handler, role)
     code = native_link.HandlerCode(handler, role.name)
     image = native_link.link(f"{role.name}:{handler.name}", code.verified_object())
-    return Code(image.address(handler.name), keep=image, registers=code.registers(REGS), name=handler.name)
+    return Code(
+        image.address(handler.name),
+        keep=image,
+        registers=code.registers(REGS),
+        name=handler.name,
+        data=DataUse(*json.loads(code.kept("instance data", lambda: json.dumps(data_use(handler)).encode()))),
+    )
 
 
 def _check(handler: NativeFunction, role: Role) -> None:

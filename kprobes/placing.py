@@ -14,6 +14,7 @@ from kprobes.aggregate import Aggregate
 from kprobes.functions import function_around
 from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import decode
+from sandbox.integers import INT_MAX, U64_MAX, integer
 from sandbox.module import ModuleState
 from sandbox.process_text import module_at, symbol_at, symbol_named, text_at
 
@@ -53,10 +54,8 @@ def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
     if bool(addr) == bool(symbol_name):
         given = "both addr and symbol_name are" if addr else "neither addr nor symbol_name is"
         raise OSError(errno.EINVAL, f"{given} given; a kprobe needs one of them")
-    base = addr or 0
-    if symbol_name:
-        base = _address_of(symbol_name)
-    wanted = base + offset
+    base = _address_of(symbol_name) if symbol_name else integer("addr", addr, 0, U64_MAX)
+    wanted = base + integer("offset", offset, -INT_MAX, INT_MAX, errno.ENOENT)
     symbol = symbol_at(wanted)
     if symbol is None:
         raise OSError(errno.ENOENT, f"{wanted:#x} is in no function")

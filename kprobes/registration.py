@@ -20,6 +20,7 @@ from kprobes.probe import (
     kprobe,
 )
 from kprobes.return_stubs import give_return_stub
+from sandbox.integers import INT_MAX, U32_MAX, integer
 from sandbox.module import register_module_notifier
 
 _registered: dict[kprobe, None] = {}
@@ -50,6 +51,7 @@ def register_kprobe(p: kprobe) -> None:
 
 def put_on(p: kprobe) -> None:
     """`register_kprobe`, within `patching()`; `watch_modules` comes before that."""
+    integer("flags", p.flags, 0, U32_MAX)
     place = placing.locate(p.addr, p.symbol_name, p.offset)
     p.addr = place.address
     if p.registered:
@@ -96,9 +98,7 @@ def _join(p: kprobe, place: Aggregate) -> None:
 
 def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Register the first `num`, or all: on the first error those before it are unregistered, and it is raised (KP-58)."""
-    count = len(ps) if num is None else num
-    if count <= 0:
-        raise OSError(errno.EINVAL, f"{count} kprobes cannot be registered")
+    count = integer("num", len(ps) if num is None else num, 1, INT_MAX)
     watch_modules()
     done: list[kprobe] = []
     try:

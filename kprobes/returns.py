@@ -31,6 +31,7 @@ from kprobes.hit.runtime import kprobe_runtime
 from kprobes.lone import FastReturn
 from kprobes.patching import kprobe_mutex, patching
 from kprobes.probe import kprobe
+from sandbox.integers import INT_MAX, integer
 from sandbox.once import once
 
 KRETPROBE_MAX_DATA_SIZE = 4096
@@ -128,24 +129,24 @@ class kretprobe:
 
     def _allocate(self) -> None:
         """Instances and handlers. Raises OSError(ENOMEM) for more instances than can be."""
-        if self.maxactive > _MOST:
-            raise OSError(errno.ENOMEM, f"{self.maxactive} instances of a kretprobe are not possible")
+        integer("maxactive", self.maxactive, 1, _MOST, errno.ENOMEM)
+        self.errors = HandlerErrors()
+        report = self.errors.report
+        entry = handlers.resolve(self.entry_handler, ENTRY, self, report, _with_instance)
+        leave = handlers.resolve(self.handler, RETURN, self, report, _with_instance)
         native = self._native = Kretprobe.ctypes()
-        native.stride = Instance.offset("data") + (self.data_size + 63 & -64)
+        native.data_size = self._room(entry, leave)
+        native.stride = Instance.offset("data") + (native.data_size + 63 & -64)
         buffer = ctypes.create_string_buffer(native.stride * self.maxactive + 64)
         native.instances = ctypes.addressof(buffer) + 63 & -64
         for index in range(self.maxactive):
             instance = Instance.ctypes.from_address(native.instances + index * native.stride)
             instance.rp, instance.next_free = ctypes.addressof(native), index
-        native.free, native.data_size = self.maxactive, self.data_size
+        native.free = self.maxactive
         self._instances = buffer
-        self._resolve()
+        self._use(entry, leave)
 
-    def _resolve(self) -> None:
-        self.errors = HandlerErrors()
-        report = self.errors.report
-        entry = handlers.resolve(self.entry_handler, ENTRY, self, report, _with_instance)
-        leave = handlers.resolve(self.handler, RETURN, self, report, _with_instance)
+    def _use(self, entry: Code, leave: Code) -> None:
         native = self._native
         native.entry, native.handler, native.entry_cookie, native.cookie = (
             entry.address, leave.address, entry.cookie, leave.cookie,
@@ -160,12 +161,20 @@ class kretprobe:
         self.kp.make_return_probe(ctypes.addressof(native), foreign, entry.python or leave.python)
         self.kp.prepare_fast = self._prepare_fast
 
+    def _room(self, *codes: Code) -> int:
+        """Bytes of data that an instance has. What native handlers read beyond `data_size` is 0."""
+        for code in codes:
+            if code.data.changed > self.data_size:
+                why = f"{code.name} writes {code.data.changed} bytes of ri.data, and data_size is {self.data_size}"
+                raise OSError(errno.EINVAL, f"{why}; give a data_size of at least {code.data.changed}")
+        return max(self.data_size, *(code.data.used for code in codes))
+
     def _prepare_fast(self, on_ftrace: bool) -> None:
         """What lets its calls go the fast way, if its handlers are fit for that."""
         kp, native = self.kp, self._native
         assert kp.addr
         kp.lone = kp.fast_return = None
-        values = lone.kretprobe_values(self.entry_handler, self.handler, self.data_size, self.maxactive, on_ftrace)
+        values = lone.kretprobe_values(self.entry_handler, self.handler, native.data_size, self.maxactive, on_ftrace)
         if values is not None and on_ftrace:
             keep = (native, self._codes, kp.native)
             kp.lone = lone.ops_of_kretprobe(values, kp.addr, ctypes.addressof(native), keep)
@@ -227,17 +236,15 @@ def _check(rp: kretprobe) -> None:
     reason = blacklist.kretprobe_blacklist(place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"the returns of {place} cannot be probed: {reason}")
-    if not 0 <= rp.data_size <= KRETPROBE_MAX_DATA_SIZE:
-        raise OSError(errno.E2BIG, f"{rp.data_size} bytes of data are not possible, {KRETPROBE_MAX_DATA_SIZE} are")
+    integer("data_size", rp.data_size, 0, KRETPROBE_MAX_DATA_SIZE, errno.E2BIG)
+    integer("maxactive", rp.maxactive)
     if rp.registered:
         raise OSError(errno.EINVAL, f"this kretprobe is registered already, at {place.address:#x}")
 
 
 def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
     """Register the first `num`, or all; on the first error those before it are unregistered, and it is raised (KP-58)."""
-    count = len(rps) if num is None else num
-    if count <= 0:
-        raise OSError(errno.EINVAL, f"{count} kretprobes cannot be registered")
+    count = integer("num", len(rps) if num is None else num, 1, INT_MAX)
     done: list[kretprobe] = []
     try:
         for rp in rps[:count]:
