@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -151,6 +152,7 @@ def _native_half(ops: ftrace_ops) -> NativeProbe:
 def _in_order(func: Callable[..., Any]) -> Callable[..., None]:
     """From what a handler is called with to what a callback takes."""
 
+    @functools.wraps(func)
     def callback(ops: ftrace_ops, ip: int, parent_ip: int, fregs: Any, _data: None) -> None:
         func(ip, parent_ip, ops, fregs)
 

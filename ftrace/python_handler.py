@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ftrace.hit.dispatch import pt_regs
+from ftrace.lending import Lending
 from ftrace.runtime import runtime
 from sandbox import fork
 from sandbox.native import Unit
@@ -110,19 +111,28 @@ class PythonHandler(NamedTuple):
 
 
 def python_handler(
-    handler: Callable[..., Any], this: Any, report: Callable[..., Any], data_size: int = 0, is_exit: bool = False
+    handler: Callable[..., Any],
+    this: Any,
+    report: Callable[..., Any],
+    data_size: int = 0,
+    is_exit: bool = False,
+    place: Callable[[int], int] = int,
 ) -> PythonHandler:
     """A handler that calls handler(this, entry_ip, ret_ip, regs, entry_data).
 
     `regs` is a pt_regs whose fields can be read and written; `entry_data` a writable memoryview of `data_size` bytes, or
-    None. Both are valid only during the call. `report(handler, exception, traceback)` is told of exceptions. Raises
-    RuntimeError where Python handlers cannot be called.
+    None. Both are valid only during the call (ftrace.lending); `place(entry_ip)` is the address at which the probe is, for
+    the error of a later use. `report(handler, exception, traceback)` is told of exceptions. Raises RuntimeError where Python
+    handlers cannot be called.
     """
     from ftrace.hit import python_call
 
     _note_blocked_signals()
-    objects = (handler, this, pt_regs.ctypes.from_address, report, None, KeyboardInterrupt)
     record: Any = python_call.PythonHandler.ctypes()
-    record.handler, record.fp, record.registers, record.report, record.none, record.interrupt = map(id, objects)
+    lending = Lending(handler, this, place, record)
+    objects = (handler, this, pt_regs.ctypes, lending.expire, report, None, KeyboardInterrupt)
+    names = ("handler", "fp", "registers", "expire", "report", "none", "interrupt")
+    for name, refers_to in zip(names, objects, strict=True):
+        setattr(record, name, id(refers_to))
     record.data_size, record.is_exit = data_size, is_exit
     return PythonHandler(_image().address("python_call"), ctypes.addressof(record), (record, objects))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -68,10 +69,16 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
     if address is not None:
         return Code(address, True, keep=handler, name=f"in C at {address:#x}")
     if callable(handler):
-        made = python_handler(adapt(handler), this, _reporting(report, handler), is_exit=role.is_exit)
+        adapted = functools.update_wrapper(adapt(handler), handler)
+        made = python_handler(adapted, this, _reporting(report, handler), 0, role.is_exit, lambda _ip: _place(this))
         name = getattr(handler, "__name__", type(handler).__name__)
         return Code(made.address, True, True, made.cookie, made.keep, name=name)
     raise TypeError(f"not a {role.name}: {handler!r}; give a callable, a C function pointer or a native function")
+
+
+def _place(this: Any) -> int:
+    """The address of a kprobe or kretprobe."""
+    return getattr(this, "kp", this).addr or 0
 
 
 def keeps_registers(handler: Any) -> bool:

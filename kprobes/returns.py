@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ftrace.cpus import num_possible_cpus
+from ftrace.lending import kept_too_long
 from ftrace.python_handler import HandlerErrors
 from ftrace.tracer import tracer
 from kprobes import blacklist, crash_words, handlers, lone, placing
@@ -37,39 +38,70 @@ from sandbox.once import once
 KRETPROBE_MAX_DATA_SIZE = 4096
 _INDEX = 0xFFFF_FFFF
 _MOST = 1 << 20
+_OFFSETS = {field: Instance.offset(field) for field in ("ret_addr", "frame", "task", "data")}
 
 
 class kretprobe_instance:
     """A call that a kretprobe waits for, while a handler looks at it.
 
-    `rp`: the kretprobe; `ret_addr`: what the return slot held; `task`: native id of the thread; `data`: a writable
-    memoryview of `data_size` bytes that entry and return of the call share, or None.
+    `rp`: the kretprobe. Everything else raises ValueError once the handler has returned.
     """
 
-    __slots__ = ("_native", "data", "rp")
+    __slots__ = ("_address", "_copy", "_handler", "_memory", "_view", "rp")
 
-    def __init__(self, rp: kretprobe, address: int) -> None:
+    def __init__(self, rp: kretprobe, address: int, handler: Any) -> None:
         self.rp = rp
-        self._native: Any = Instance.ctypes.from_address(address)
-        self.data: memoryview | None = None
-        if rp.data_size:
-            where = address + Instance.offset("data")
-            self.data = memoryview((ctypes.c_char * rp.data_size).from_address(where)).cast("B")
+        self._address = address
+        self._handler = handler
+        self._view: memoryview | None = None
+
+    @property
+    def data(self) -> memoryview | None:
+        """A writable view of the `data_size` bytes that entry and return of the call share; None if that is 0."""
+        address = self._field("data")
+        if self._view is None and self.rp._data is not None:
+            self._memory = self.rp._data.from_address(address)
+            self._copy = bytearray(self._memory)
+            self._view = memoryview(self._copy)
+        return self._view
 
     @property
     def ret_addr(self) -> int:
         """Where the call returns to; for all but the oldest hook of a frame the trampoline's address (KP-82)."""
-        return int(self._native.ret_addr)
+        return self._word("ret_addr")
 
     @property
     def task(self) -> int:
         """Native id of the thread that makes the call."""
-        return int(self._native.task)
+        return self._word("task")
 
     @property
     def frame(self) -> int:
         """Address of the return slot."""
-        return int(self._native.frame)
+        return self._word("frame")
+
+    def _word(self, field: str) -> int:
+        return ctypes.c_uint64.from_address(self._field(field)).value
+
+    def _field(self, field: str) -> int:
+        if not self._address:
+            handler, probe = (
+                getattr(self._handler, "__qualname__", repr(self._handler)),
+                f"kretprobe at {self.rp.kp.addr:#x}",
+            )
+            raise kept_too_long("ri", handler, probe, f"{field} = ri.{field}")
+        return self._address + _OFFSETS[field]
+
+    def _expire(self) -> None:
+        """The handler has returned: its changes of the data are the call's, and the instance is out of its reach."""
+        if self._view is not None:
+            if len(self._copy) == len(self._memory):
+                self._memory.raw = self._copy
+            del self._memory
+            with contextlib.suppress(BufferError):  # an array has been made of it
+                self._view.release()
+        self._address = 0
+        self._view = None
 
 
 def get_kretprobe(ri: kretprobe_instance) -> kretprobe:
@@ -113,6 +145,8 @@ class kretprobe:
         """What Python handlers have raised."""
         self._native: Any = Kretprobe.ctypes()
         self._instances: Any = None
+        self._data: Any = None
+        """The ctypes type of an instance's data; None if it has none."""
         self._codes: tuple[Code, ...] = ()
 
     @property
@@ -136,6 +170,7 @@ class kretprobe:
         leave = handlers.resolve(self.handler, RETURN, self, report, _with_instance)
         native = self._native = Kretprobe.ctypes()
         native.data_size = self._room(entry, leave)
+        self._data = ctypes.c_char * self.data_size if self.data_size else None
         native.stride = Instance.offset("data") + (native.data_size + 63 & -64)
         buffer = ctypes.create_string_buffer(native.stride * self.maxactive + 64)
         native.instances = ctypes.addressof(buffer) + 63 & -64
@@ -187,7 +222,11 @@ class kretprobe:
 
 def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
     def called(rp: kretprobe, address: int, _ret_ip: int, regs: Any, _data: None) -> Any:
-        return handler(kretprobe_instance(rp, address), regs)
+        ri = kretprobe_instance(rp, address, handler)
+        try:
+            return handler(ri, regs)
+        finally:
+            ri._expire()
 
     return called
 

@@ -1,5 +1,8 @@
 """From native code into a Python handler: the GIL, the arguments, the pending exception, the result.
 
+A handler gets copies of its registers and of its entry data, which are written back when it has returned: what it keeps of
+them refers to memory of their own.
+
 With ftrace.hit.thread_states the one place of the native side that knows CPython. Symbols are the interpreter's own; Python
 3.10 and all since have them.
 """
@@ -13,6 +16,8 @@ from sandbox.native import (
     Structure,
     addressof,
     array,
+    bool_,
+    cast,
     extern,
     fn,
     global_var,
@@ -25,13 +30,16 @@ from sandbox.native import (
     store,
     struct,
     u8,
+    u32,
     u64,
     void,
     zeroed,
 )
 
 Object: TypeAlias = ptr[u8]
-_PyBUF_WRITE = 0x200
+_PyBUF_WRITABLE = 1
+_REGISTERS = 21
+"""Words of a pt_regs."""
 
 gil_release = extern("PyGILState_Release", fn[void, i32])
 error_fetch = extern("PyErr_Fetch", fn[void, ptr[Object], ptr[Object], ptr[Object]])
@@ -42,7 +50,13 @@ error_clear = extern("PyErr_Clear", fn[void])
 set_interrupt = extern("PyErr_SetInterrupt", fn[void])
 int_from = extern("PyLong_FromUnsignedLongLong", fn[Object, u64])
 int_as = extern("PyLong_AsLong", fn[i64, Object])
-memory_view = extern("PyMemoryView_FromMemory", fn[Object, u64, i64, i32])
+bytes_copy = extern("PyByteArray_FromStringAndSize", fn[Object, u64, i64])
+bytes_memory = extern("PyByteArray_AsString", fn[ptr[u8], Object])
+bytes_size = extern("PyByteArray_Size", fn[i64, Object])
+memory_view = extern("PyMemoryView_FromObject", fn[Object, Object])
+get_buffer = extern("PyObject_GetBuffer", fn[i32, Object, ptr[u64], i32])
+release_buffer = extern("PyBuffer_Release", fn[void, ptr[u64]])
+copy_bytes = extern("memmove", fn[ptr[u8], ptr[u8], ptr[u8], u64])
 vectorcall = extern("PyObject_VectorcallDict", fn[Object, Object, ptr[Object], u64, Object])
 incref = extern("Py_IncRef", fn[void, Object])
 decref = extern("Py_DecRef", fn[void, Object])
@@ -54,7 +68,11 @@ class PythonHandler(Structure):
 
     handler: Object
     fp: Object
-    registers: Object  # callable: address -> pt_regs
+    registers: Object  # callable: () -> pt_regs with memory of its own
+    expire: Object  # callable: (pt_regs, entry data, ip), when one of them was kept
+    spare: Object  # a pt_regs that calls use one after the other, and where its memory is
+    spare_memory: ptr[u64]
+    spare_taken: u64
     report: Object  # callable: (handler, exception)
     none: Object
     interrupt: Object  # KeyboardInterrupt
@@ -67,46 +85,135 @@ switched_off = global_var(u64, 0, name="python_switched_off")
 ENDING, FORKED = 1, 2
 
 
+@struct
+class Lent(Structure):
+    """What a handler gets for one call."""
+
+    registers: Object
+    memory: ptr[u64]  # of the registers
+    owned: u64  # references to the registers that are not the handler's
+    view: Object  # of the entry data, or None
+    bytes: Object  # what that shows; null: there is no data
+
+
+@native(inline=True)
+def references(object: Object) -> u32:
+    """The low half of ob_refcnt, which is all of it, or for what is immortal a large number."""
+    return cast(ptr[u32], object)[0]
+
+
+@native(inline=True)
+def copy_words(to: ptr[u64], source: ptr[u64]) -> void:
+    for index in range(_REGISTERS):
+        to[index] = source[index]
+
+
 @native
-def call_one(function: Object, argument: Object) -> Object:
-    """function(argument), giving up the reference to the argument."""
-    if argument == null:
+def memory_of(object: Object) -> ptr[u64]:
+    """Where the memory of a ctypes object is, or null with an exception set."""
+    buffer: array[u64, 16] = zeroed  # a Py_buffer; the address comes first
+    if get_buffer(object, addressof(buffer[0]), _PyBUF_WRITABLE) != 0:
         return null
-    stack: array[Object, 1] = zeroed
-    stack[0] = argument
-    result = vectorcall(function, addressof(stack[0]), 1, null)
-    decref(argument)
-    return result
+    memory = cast(ptr[u64], buffer[0])
+    release_buffer(addressof(buffer[0]))
+    return memory
 
 
 @native
-def data_object(this: ptr[PythonHandler], data: u64) -> Object:
+def lend_registers(this: ptr[PythonHandler], lent: ptr[Lent], regs: u64) -> bool_:
+    """The spare, or if another call has that a new one. False: with an exception set."""
+    if this.spare_taken == 0:
+        this.spare_taken = 1
+        incref(this.spare)
+        lent.registers = this.spare
+        lent.memory = this.spare_memory
+        lent.owned = 2
+    else:
+        none: array[Object, 1] = zeroed
+        lent.registers = vectorcall(this.registers, addressof(none[0]), 0, null)
+        if lent.registers == null:
+            return False
+        lent.memory = memory_of(lent.registers)
+        lent.owned = 1
+        if lent.memory == null:
+            return False
+    copy_words(lent.memory, cast(ptr[u64], regs))
+    return True
+
+
+@native
+def lend_data(this: ptr[PythonHandler], lent: ptr[Lent], data: u64) -> bool_:
     if data == 0:
         incref(this.none)
-        return this.none
-    return memory_view(data, this.data_size, _PyBUF_WRITE)
+        lent.view = this.none
+        return True
+    lent.bytes = bytes_copy(data, this.data_size)
+    if lent.bytes != null:
+        lent.view = memory_view(lent.bytes)
+    return lent.view != null
 
 
 @native
-def release_arguments(arguments: ptr[Object]) -> void:
-    for index in range(1, 5):
-        if arguments[index] != null:
-            decref(arguments[index])
+def write_back(this: ptr[PythonHandler], lent: ptr[Lent], regs: u64, data: u64) -> void:
+    copy_words(cast(ptr[u64], regs), lent.memory)
+    if lent.bytes != null and bytes_size(lent.bytes) == this.data_size:
+        copy_bytes(cast(ptr[u8], data), bytes_memory(lent.bytes), cast(u64, this.data_size))
+
+
+@native(noinline=True)
+def expire(this: ptr[PythonHandler], lent: ptr[Lent], ip: u64) -> void:
+    """The handler has kept something: it must not be used any more. An exception that is pending stays so."""
+    pending: array[Object, 3] = zeroed
+    error_fetch(addressof(pending[0]), addressof(pending[1]), addressof(pending[2]))
+    arguments: array[Object, 3] = zeroed
+    arguments[0] = lent.registers
+    arguments[1] = lent.view
+    arguments[2] = int_from(ip)
+    if arguments[2] != null:
+        result = vectorcall(this.expire, addressof(arguments[0]), 3, null)
+        if result != null:
+            decref(result)
+        decref(arguments[2])
+    error_clear()
+    error_restore(pending[0], pending[1], pending[2])
+
+
+@native
+def take_back(this: ptr[PythonHandler], lent: ptr[Lent], ip: u64) -> void:
+    is_kept = cast(u64, references(lent.registers)) > lent.owned
+    if is_kept or (lent.bytes != null and references(lent.view) > 1):
+        expire(this, lent, ip)
+    if lent.owned == 2 and not is_kept:
+        this.spare_taken = 0
+
+
+@native
+def drop(object: Object) -> void:
+    if object != null:
+        decref(object)
 
 
 @native
 def call_handler(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data: u64) -> Object:
     """handler(fp, entry_ip, ret_ip, regs, entry_data), or null with an exception set."""
+    lent: Lent = zeroed
     arguments: array[Object, 5] = zeroed
     arguments[0] = this.fp
     arguments[1] = int_from(ip)
     arguments[2] = int_from(ret_ip)
-    arguments[3] = call_one(this.registers, int_from(regs))
-    arguments[4] = data_object(this, data)
     result: Object = null
-    if arguments[1] != null and arguments[2] != null and arguments[3] != null and arguments[4] != null:
-        result = vectorcall(this.handler, addressof(arguments[0]), 5, null)
-    release_arguments(addressof(arguments[0]))
+    if lend_registers(this, addressof(lent), regs):
+        if lend_data(this, addressof(lent), data) and arguments[1] != null and arguments[2] != null:
+            arguments[3] = lent.registers
+            arguments[4] = lent.view
+            result = vectorcall(this.handler, addressof(arguments[0]), 5, null)
+            write_back(this, addressof(lent), regs, data)
+        take_back(this, addressof(lent), ip)
+    drop(arguments[1])
+    drop(arguments[2])
+    drop(lent.registers)
+    drop(lent.view)
+    drop(lent.bytes)
     return result
 
 

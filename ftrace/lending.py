@@ -1,0 +1,73 @@
+"""What a Python handler is lent for one call, its registers and entry data, and what becomes of them if it keeps them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from ftrace.hit.dispatch import pt_regs
+from sandbox.process_text import symbol_at
+
+
+def kept_too_long(what: str, handler: str, probe: str, instead: str) -> ValueError:
+    """The exception for a use of `what` after the handler has returned that it was given to."""
+    return ValueError(
+        f"{what} of the {probe} is used after its handler {handler} has returned; copy what you need inside the handler: "
+        f"{instead}"
+    )
+
+
+class ExpiredRegisters(ctypes.Structure):
+    """A pt_regs whose handler has returned: every field raises ValueError."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._error(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise self._error(name)
+
+    def _error(self, name: str) -> ValueError:
+        handler, probe = self.__dict__["expired"]
+        return kept_too_long("regs", handler, probe(), f"{name} = regs.{name}")
+
+
+class Lending:
+    """What one handler is lent. `place(ip)`: the address that its probe is at, by the one it was called with.
+
+    `record` is the ftrace.hit.python_call.PythonHandler, which refers to the registers that calls use one after the other.
+    """
+
+    def __init__(self, handler: Any, probe: Any, place: Callable[[int], int], record: Any) -> None:
+        self._handler = getattr(handler, "__qualname__", repr(handler))
+        self._kind = type(probe).__name__
+        self._place = place
+        self._record = record
+        self._spare: Any = None
+        self._renew()
+
+    def _renew(self) -> None:
+        self._spare = pt_regs.ctypes()
+        self._record.spare, self._record.spare_memory = id(self._spare), ctypes.addressof(self._spare)
+        self._record.spare_taken = 0
+
+    def expire(self, regs: Any, data: memoryview | None, ip: int) -> None:
+        """The handler has returned and something still refers to its registers or entry data: their memory is their own,
+        and what was in it has been written back, but a later use would be in vain.
+        """
+        address = self._place(ip)
+        regs.__dict__["expired"] = self._handler, lambda: f"{self._kind} at {_name(address)}"
+        regs.__class__ = ExpiredRegisters
+        if data is not None:
+            with contextlib.suppress(BufferError):  # an array has been made of it
+                data.release()
+        if regs is self._spare:
+            self._renew()
+
+
+def _name(address: int) -> str:
+    symbol = symbol_at(address)
+    return symbol.name if symbol is not None else hex(address)
