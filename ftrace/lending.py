@@ -19,20 +19,21 @@ def kept_too_long(what: str, handler: str, probe: str, instead: str) -> ValueErr
     )
 
 
-class ExpiredRegisters(ctypes.Structure):
+class ExpiredRegisters(pt_regs.ctypes):  # type: ignore[misc]
     """A pt_regs whose handler has returned: every field raises ValueError."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)
-        raise self._error(name)
+            return super().__getattribute__(name)
+        raise _used_late(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise self._error(name)
+        raise _used_late(self, name)
 
-    def _error(self, name: str) -> ValueError:
-        handler, probe = self.__dict__["expired"]
-        return kept_too_long("regs", handler, probe(), f"{name} = regs.{name}")
+
+def _used_late(regs: ExpiredRegisters, name: str) -> ValueError:
+    handler, probe = regs.__dict__["expired"]
+    return kept_too_long("regs", handler, probe(), f"{name} = regs.{name}")
 
 
 class Lending:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.hit.lists import Member
 from ftrace.hit.records import (
+    ARMED_IN_NODE,
     CALLBACK,
     COMPLETE,
     ENTRY_ARGUMENTS,
@@ -45,7 +46,7 @@ class ListRecord:
 
     def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...], after_prologue: bool) -> None:
         if len(probes) > MAX_PROBES_PER_SITE:
-            raise OSError(errno.ENOSPC, f"more than {MAX_PROBES_PER_SITE} probes on one function")
+            raise OSError(errno.ENOSPC, f"a function has {MAX_PROBES_PER_SITE} probes already, the maximum")
         if after_prologue and any(probe.native.kind & HAS_EXIT for probe in probes) and shadow_stacks.in_use():
             raise OSError(errno.EOPNOTSUPP, _NOT_UNDER_SHADOW_STACKS)
         self.probes = probes
@@ -73,7 +74,7 @@ class ListRecord:
         if not self.after_prologue and data_size <= _FAST_DATA:
             if _is_fast(self.probes):
                 return _entry_of_one(self.probes[0], data_size), _exit_of_one(self.probes[0], data_size)
-            if len(self.probes) > 1 and all(map(_is_native, self.probes)):
+            if 1 < len(self.probes) <= ARMED_IN_NODE and all(map(_is_native, self.probes)):
                 return "ftrace_entry_several", "ftrace_exit_several"
         return "ftrace_entry_complete", "ftrace_exit_from_list"
 

@@ -118,7 +118,7 @@ class Runtime:
         self.own_code: list[Callable[[int], bool]] = [self.image.__contains__]
         """Each says whether an address is in code of ours, which stack traces leave out; other kinds of probes add theirs."""
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
-        self.slab = memory.reserve(tasks.CAPACITY * tasks.STRIDE)
+        self.slab = memory.reserve(2 * tasks.CAPACITY * tasks.STRIDE)
         self.image.variable("tasks_slab").value = self.slab
         self.image.variable("task_offset").value = self.key.offset
         self.image.variable("task_key").value = self.key.number

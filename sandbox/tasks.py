@@ -37,7 +37,7 @@ CAPACITY = 2048
 """Threads that can be inside probed code at the same time; one more counts misses with the cause `task`."""
 STRIDE = 1 << 22
 """Bytes of address space per task."""
-COUNTER_LINES = 2048
+COUNTER_LINES = STRIDE // 64
 """Probes that can be registered at the same time."""
 
 FREE, CLAIMED = 0, 1
@@ -66,7 +66,7 @@ class Node(Structure):
     """A hooked call on the shadow stack."""
 
     parent: u64  # what the return slot held: where the stub returns to
-    frame: u64  # address of the return slot, less 1 for a tail call; ftrace.hit.parking.PARKED is added
+    frame: u64  # address of the return slot, less marks (ftrace.hit.rethook); ftrace.hit.parking.PARKED is added
     stub: u64  # the return point of its stub
     probes: u64  # the ftrace ProbeList the call came in with, which it pins
     armed: u64  # bit i: the i-th probe of the list wants its exit; not kept for a list of one
@@ -190,8 +190,9 @@ HIT_WITH_CREDIT = 1 - CREDIT_UNIT
 """What a hit that takes a credit adds to a tally."""
 
 HEADER = 4096 + 512
-COUNTERS = HEADER
-VARIABLES = HEADER + COUNTER_LINES * 64
+COUNTERS = CAPACITY * STRIDE
+"""Offset of the first line of a task from its record: the lines lie behind all records, as far apart as those."""
+VARIABLES = HEADER
 """Where the per-task variables of native functions are."""
 VARIABLE_ROOM = 1024
 NODES = VARIABLES + VARIABLE_ROOM
@@ -219,8 +220,8 @@ def task_at(index: u64) -> ptr[Task]:
 
 
 @native(inline=True)
-def counters(task: ptr[Task], offset: u32) -> ptr[Counters]:
-    return cast(ptr[Counters], addressof(cast(ptr[u8], task)[cast(u64, offset)]))
+def counters(task: ptr[Task], offset: u64) -> ptr[Counters]:
+    return cast(ptr[Counters], addressof(cast(ptr[u8], task)[offset]))
 
 
 @native

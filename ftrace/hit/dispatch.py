@@ -10,6 +10,7 @@ from ftrace.hit.asynchronous import in_signal_handler
 from ftrace.hit.parking import return_point_for
 from ftrace.hit.pools import count_hit, pool_give, pool_take
 from ftrace.hit.records import (
+    ARMED_IN_NODE,
     ASSIST,
     CALLBACK,
     DISABLED,
@@ -32,16 +33,21 @@ from ftrace.hit.records import (
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, LIST, SWITCH, trylock, unlock
 from ftrace.hit.rethook import (
     EXIT_FROM_STUB,
+    arm,
+    disarm,
     drop_above,
     drop_dead,
     entry_ip,
     find_return,
     frame_of,
     is_armed,
+    is_deferred,
+    newest_call,
     node_data,
     node_fill,
     node_release,
     node_reserve,
+    node_return,
     probes_of,
     real_caller,
     word_at,
@@ -120,11 +126,11 @@ class Hit(Structure):
     frame: u64  # address of the return slot, whatever a handler makes of regs.sp
     parent: u64
     node: ptr[Node]  # reserved for this call, or null
-    armed: u64
+    armed: u64  # how many probes wait for the return
     interrupted: bool_
     return_point: u64  # of the stub that the call returns into, once there is a node
     item: ptr[Item]  # whose callback is running
-    bit: u64  # what it sets in `armed` if it wants to be told of the return
+    index: u64  # which of the list it is: what it arms in the node if it wants to be told of the return
 
 
 @native
@@ -169,7 +175,7 @@ def hit_reserve(hit: ptr[Hit]) -> bool_:
 
 
 @native
-def take_node(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> bool_:
+def take_node(hit: ptr[Hit], item: ptr[Item], index: u64) -> bool_:
     """A return node for this probe and a place on the shadow stack for this call, or a counted miss."""
     line = counters(hit.task, item.counters)
     if item.probe.flags & STOPPED != 0:
@@ -181,18 +187,18 @@ def take_node(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> bool_:
     if not pool_take(hit.task, item.probe, hit.interrupted):
         line.missed_nodes += 1
         return False
-    hit.node.armed |= bit_in_node
+    arm(hit.node, index)
     return True
 
 
 @native
-def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
+def run_entry(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
     """FP-29 from step 3 on: node, entry handler, hook or cancel. A shortage skips only the exit (CHOICE)."""
     probe = item.probe
     taken = False
     data: u64 = 0
     if probe.kind & HAS_EXIT != 0:
-        taken = take_node(hit, item, bit_in_node)
+        taken = take_node(hit, item, index)
         if probe.flags & STOPPED != 0:
             return
         if taken and item.data_size != 0:
@@ -206,14 +212,14 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     if not taken:
         return
     if result != 0:
-        hit.node.armed &= ~bit_in_node
+        disarm(hit.node, index)
         pool_give(hit.task, probe)
     else:
-        hit.armed |= bit_in_node
+        hit.armed += 1
 
 
 @native
-def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
+def run_shared(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
     """FPROBE_FL_KPROBE_SHARED: not while a kprobe is running, and no kprobe while it runs (FP-31, FP-35)."""
     task = hit.task
     if task.kprobe != 0:
@@ -221,7 +227,7 @@ def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         return
     count_hit(task, item.probe)
     task.kprobe = SHARED_BUSY
-    run_entry(hit, item, bit_in_node)
+    run_entry(hit, item, index)
     task.kprobe = 0
 
 
@@ -229,7 +235,7 @@ def run_shared(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
 def run_callback(hit: ptr[Hit], probe: ptr[Probe]) -> void:
     """A bare ftrace_ops: func(ip, parent_ip, ops, fregs), with no lock of its own (FT-42).
 
-    The native callback of one with HAS_EXIT gets the Hit too, and may take a node for it and set its bit.
+    The native callback of one with HAS_EXIT gets the Hit too, and may take a node for it and arm itself there.
     """
     regs = hit.regs
     regs.cs = USER_CS if hit.probes.wants_regs != 0 else 0
@@ -243,7 +249,7 @@ def run_callback(hit: ptr[Hit], probe: ptr[Probe]) -> void:
 
 
 @native
-def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
+def run_probe(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
     task = hit.task
     probe = item.probe
     line = counters(task, item.counters)
@@ -257,7 +263,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
     if probe.kind & CALLBACK != 0:
         count_hit(task, probe)
         hit.item = item
-        hit.bit = bit_in_node
+        hit.index = index
         run_callback(hit, probe)
         return
     unlocked = probe.kind & UNLOCKED != 0
@@ -267,10 +273,10 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], bit_in_node: u64) -> void:
         return
     if probe.flags & FILTERED == 0 or passes_filter(task, probe):
         if probe.kind & KPROBE_SHARED != 0:
-            run_shared(hit, item, bit_in_node)
+            run_shared(hit, item, index)
         else:
             count_hit(task, probe)
-            run_entry(hit, item, bit_in_node)
+            run_entry(hit, item, index)
     unlock(task, bit)
 
 
@@ -280,13 +286,13 @@ def run_list(hit: ptr[Hit]) -> void:
     task = hit.task
     probes = hit.probes
     if probes.count == 1 and probes.items[0].probe.kind & ASSIST == 0:
-        run_probe(hit, addressof(probes.items[0]), 1)
+        run_probe(hit, addressof(probes.items[0]), 0)
         return
     bit = trylock(task, LIST)
     if bit == 0:
         return
     for index in range(probes.count):
-        run_probe(hit, addressof(probes.items[index]), cast(u64, 1) << cast(u64, index))
+        run_probe(hit, addressof(probes.items[index]), cast(u64, index))
     unlock(task, bit)
 
 
@@ -301,7 +307,9 @@ def settle(hit: ptr[Hit], return_point: u64) -> u32:
             node_release(task, hit.node)
         return REDIRECTED if moved else DECLINED
     node = hit.node
-    node_fill(task, node, hit.frame, word_at(hit.frame)[0], hit.return_point, hit.armed)
+    node_fill(task, node, hit.frame, word_at(hit.frame)[0], hit.return_point)
+    if hit.probes.count > ARMED_IN_NODE:
+        node.armed = 3 if hit.armed > 1 else 1  # as many bits as tell one from several
     if moved or hit.stub.after_prologue != 0 or hit.return_point != return_point:
         word_at(hit.frame)[0] = hit.return_point + EXIT_FROM_STUB
         return REDIRECTED if moved else DECLINED
@@ -386,7 +394,7 @@ def count_without_task(probes: ptr[ProbeList]) -> void:
 
 @native
 def run_return_callback(node: ptr[Node], item: ptr[Item], regs: u64, caller: u64) -> void:
-    """The exit half of a callback, with no lock of its own. Without `regs` it only gives back what it has taken."""
+    """The exit half of a callback, with no lock of its own: its handlers. It gives back later (rethook.give_back)."""
     data = node_data(node, probes_of(node)) + cast(u64, item.data)
     item.probe.exit(item.probe.exit_cookie, entry_ip(node), caller, regs, data)
 
@@ -415,7 +423,7 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
 
 @native
 def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
-    """The armed probes' exit handlers, most recently hooked first, then their return nodes (RH-11)."""
+    """The armed probes' exit handlers, most recently hooked first (RH-11)."""
     probes = probes_of(node)
     caller = regs.ip
     index: u32 = probes.count
@@ -423,11 +431,6 @@ def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
         index -= 1
         if is_armed(node, index):
             run_exit(task, node, addressof(probes.items[index]), regs, caller)
-    index = probes.count
-    while index > 0:
-        index -= 1
-        if is_armed(node, index) and probes.items[index].probe.kind & CALLBACK == 0:
-            pool_give(task, probes.items[index].probe)
 
 
 @native(noinline=True)
@@ -439,8 +442,8 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     signal_fence()
     task.list = 0
-    node = task.top
-    if frame_of(node) != frame or node.stub != stub:
+    node = newest_call(task)
+    if frame_of(node) != frame or node.stub != stub or is_deferred(node):
         node = find_return(task, frame, stub)
         if node == null:
             lost_return(stub, frame)
@@ -452,7 +455,7 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     parent = node.parent
     word_at(frame)[0] = parent  # for unwinders, which will not find the node any more
     signal_fence()
-    node_release(task, node)
+    node_return(task, node)
     signal_fence()
     task.list = outer_list
     task.rec = outer

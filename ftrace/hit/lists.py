@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit.records import CALLBACK, WANTS_REGS, Item, Probe, ProbeList
+from ftrace.hit.records import ARMED_IN_NODE, CALLBACK, WANTS_REGS, Item, Probe, ProbeList
 from sandbox.native import (
     Structure,
     addressof,
@@ -43,7 +43,7 @@ def fill_item(item: ptr[Item], probe: ptr[Probe], index: u64) -> void:
     if item.entry == 0:
         item.entry = cast(u64, ftrace_nothing)
     item.exit = cast(u64, probe.exit)
-    item.bit = cast(u64, 1) << index if item.exit != 0 else 0
+    item.bit = cast(u64, 1) << index if item.exit != 0 and index < ARMED_IN_NODE else 0
     item.takes = cast(u64, HIT_WITH_CREDIT) if item.exit != 0 else 1
 
 
@@ -61,9 +61,13 @@ def fill_list(probes: ptr[ProbeList], members: ptr[Member], count: u64) -> void:
         if item.data_size != 0:
             item.in_node = cast(u32, offsetof(Node, "inline_data") + end)
         end += cast(u64, item.data_size) + 7 & ~7
-        probes.last = cast(u16, index * sizeof(Item))
         if probe.kind & WANTS_REGS != 0 or probe.kind & CALLBACK == 0:
             probes.wants_regs = 1
     probes.count = cast(u32, count)
+    if count > ARMED_IN_NODE:
+        probes.armed_at = cast(u32, end)
+        end += (count + 63 >> 6) * 8
+    elif count != 0:
+        probes.last = cast(u16, (count - 1) * sizeof(Item))
     probes.data_size = cast(u32, end)
     probes.data_words = cast(u32, end >> 3)

@@ -187,7 +187,7 @@ def sum_counters(offset: u64, totals: ptr[Counters]) -> void:
     """Add up the line at `offset` of every task ever claimed; credits stay out."""
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
-        line = counters(task_at(index), cast(u32, offset))
+        line = counters(task_at(index), offset)
         totals.tally += line.tally & HITS_MASK
         totals.missed_recursion += line.missed_recursion
         totals.missed_nodes += line.missed_nodes
@@ -201,7 +201,7 @@ def clear_counters(offset: u64) -> void:
     """Zero that line everywhere. No call refers to its probe any more."""
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
-        line = counters(task_at(index), cast(u32, offset))
+        line = counters(task_at(index), offset)
         line.tally = 0
         line.missed_recursion = 0
         line.missed_nodes = 0

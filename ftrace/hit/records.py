@@ -32,7 +32,9 @@ EXIT_REGS = 4096  # ... that looks at others
 KPROBE = 8192  # of one kprobe or kretprobe, which is alone on the function
 UNLOCKED = 16384  # ... and not on an ftrace location: its entries take no recursion lock
 
-MAX_PROBES_PER_SITE = 64
+MAX_PROBES_PER_SITE = 1024
+ARMED_IN_NODE = 64
+"""Lists of more probes than that have a bit for each behind their entry data, in place of Node.armed."""
 
 Handler: TypeAlias = fn[i32, u64, u64, u64, u64, u64]
 """entry(fp, entry_ip, ret_ip, regs, entry_data); an exit handler's result is ignored."""
@@ -48,7 +50,7 @@ class Probe(Structure):
     exit: Handler
     entry_cookie: u64  # what the handlers get as `fp`
     exit_cookie: u64
-    counters: u32  # offset of this probe's Counters in a Task
+    counters: u64  # offset of this probe's Counters from a Task
     data_size: u32
     pool_unclaimed: i64  # nodes that no task has taken as credit yet
     pool_shared: i64  # free nodes, once POOL_SHARED
@@ -67,11 +69,11 @@ class Item(Structure):
     probe: ptr[Probe]
     entry: u64
     exit: u64
-    counters: u32
+    counters: u64
     data: u32  # offset of its entry data in the node's data area
     data_size: u32
     in_node: u32  # offset of its entry data in a node; 0 if it has none, or there is too much for a node
-    bit: u64  # its bit in Node.armed; 0 if it has no exit handler
+    bit: u64  # its bit in Node.armed, if that is where the list has it; 0 if it has no exit handler
     takes: u64  # what a plain hit adds to the tally: 1, less a credit if it has an exit handler
 
 
@@ -85,8 +87,9 @@ class ProbeList(Structure):
     data_size: u32  # all entry data together, bytes
     data_words: u32  # what the fast path has to clear, in words of 8
     wants_regs: u16  # somebody asked for all registers
-    last: u16  # offset of the last item from the first
-    items: array[Item, 65]
+    last: u16  # offset of the last item from the first, if there are no more than ARMED_IN_NODE
+    armed_at: u32  # where in the entry data the bits are, if there are more
+    items: array[Item, 1025]
 
 
 @struct

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ftrace.hit.parking import EMPTY, is_parked, is_spare, look_for_parked, park, slot_of, spare_stubs
 from ftrace.hit.pools import gather_credits, pool_give
-from ftrace.hit.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
+from ftrace.hit.records import ARMED_IN_NODE, CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.stacks import on_one_stack, readable
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
@@ -38,9 +38,10 @@ INLINE_DATA = 64
 """Entry data up to this many bytes lies in the node itself."""
 EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
 """What the return slot holds, less what a node calls its stub."""
-TAIL_CALL, NOT_NORMAL = 1, 2
-"""Taken off Node.frame: the node below has the same frame; the call was not made in normal context. Neither its return nor a
-call from its frame is for the fast trampolines then."""
+TAIL_CALL, NOT_NORMAL, DEFERRED = 1, 2, 4
+"""Taken off Node.frame: the node below has the same frame; the call was not made in normal context; it has returned, into the
+stub of an older node of its frame, and waits for the handlers of that before its return nodes go back. Neither its return nor
+a call from its frame is for the fast trampolines then."""
 FAR = 65536
 """How many bytes of stack arguments a `ret imm16` may drop."""
 
@@ -63,6 +64,11 @@ def frame_of(node: ptr[Node]) -> u64:
 
 
 @native(inline=True)
+def is_deferred(node: ptr[Node]) -> bool_:
+    return 0 - node.frame & DEFERRED != 0
+
+
+@native(inline=True)
 def word_at(address: u64) -> ptr[u64]:
     return cast(ptr[u64], address)
 
@@ -76,15 +82,6 @@ def entry_ip(node: ptr[Node]) -> u64:
 
 
 @native(inline=True)
-def is_armed(node: ptr[Node], index: u32) -> bool_:
-    """Whether the probe at `index` of the node's list has given a return node for this call.
-
-    The fast trampolines do not keep `armed`; a node that has no stub yet is being filled by the complete way.
-    """
-    return (probes_of(node).count == 1 and node.stub != 0) or node.armed >> cast(u64, index) & 1 != 0
-
-
-@native(inline=True)
 def node_data(node: ptr[Node], probes: ptr[ProbeList]) -> u64:
     """Address of the entry data of a call that came in with this list."""
     if probes.data_size > INLINE_DATA:
@@ -95,6 +92,37 @@ def node_data(node: ptr[Node], probes: ptr[ProbeList]) -> u64:
 @native(inline=True)
 def probes_of(node: ptr[Node]) -> ptr[ProbeList]:
     return cast(ptr[ProbeList], node.probes)
+
+
+@native(inline=True)
+def armed_word(node: ptr[Node], index: u64) -> ptr[u64]:
+    """The word that has, at index % 64, the bit of the probe at `index` of the node's list."""
+    probes = probes_of(node)
+    if probes.count <= ARMED_IN_NODE:
+        return addressof(node.armed)
+    return word_at(node_data(node, probes) + cast(u64, probes.armed_at) + (index >> 6) * 8)
+
+
+@native(inline=True)
+def arm(node: ptr[Node], index: u64) -> void:
+    """The probe at `index` of the node's list has given a return node for this call."""
+    armed_word(node, index)[0] |= cast(u64, 1) << (index & 63)
+
+
+@native(inline=True)
+def disarm(node: ptr[Node], index: u64) -> void:
+    armed_word(node, index)[0] &= ~(cast(u64, 1) << (index & 63))
+
+
+@native(inline=True)
+def is_armed(node: ptr[Node], index: u32) -> bool_:
+    """Whether the probe at `index` of the node's list has given a return node for this call.
+
+    The fast trampolines do not keep `armed`; a node that has no stub yet is being filled by the complete way.
+    """
+    if probes_of(node).count == 1 and node.stub != 0:
+        return True
+    return armed_word(node, cast(u64, index))[0] >> cast(u64, index & 63) & 1 != 0
 
 
 @native(inline=True)
@@ -139,7 +167,7 @@ def node_release(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def give_back(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
-    """What an armed probe has taken for a call that will not be seen to return.
+    """What an armed probe has taken for a call, when its handlers have run or never will.
 
     A callback gets the task in place of the caller: it is not `current()` once the thread is about to end, nor after a fork.
     """
@@ -152,14 +180,21 @@ def give_back(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
 
 
 @native
-def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
-    """Take off a node whose call never returned, and give its return nodes back (RH-24, RH-26)."""
+def node_recycle(task: ptr[Task], node: ptr[Node]) -> void:
+    """Take a node off and give its return nodes back."""
     probes = probes_of(node)
     for index in range(probes.count):
         if is_armed(node, index):
             give_back(task, node, addressof(probes.items[index]))
-    task.abandoned += 1
     node_release(task, node)
+
+
+@native
+def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
+    """The same for one whose call never returned (RH-24, RH-26)."""
+    if not is_deferred(node):
+        task.abandoned += 1
+    node_recycle(task, node)
 
 
 @native
@@ -226,6 +261,49 @@ def real_caller(node: ptr[Node]) -> u64:
 
 
 @native
+def outer_of_frame(node: ptr[Node]) -> ptr[Node]:
+    """The older node of the same frame (a tail call's) into whose stub this one's call returns, or null."""
+    older = below(node)
+    while frame_of(older) == frame_of(node):
+        if older.stub + EXIT_FROM_STUB == node.parent:
+            return older
+        older = below(older)
+    return null
+
+
+@native
+def newest_call(task: ptr[Task]) -> ptr[Node]:
+    """The newest node that is not deferred, if those on top are of one frame; `defer` keeps where it is."""
+    node = task.top
+    return cast(ptr[Node], node.reserved) if is_deferred(node) else node
+
+
+@native
+def defer(task: ptr[Task], node: ptr[Node]) -> void:
+    """A call's handlers have run, and those of an older node of its frame come next: its return nodes go back with that."""
+    node.reserved = cast(u64, below(node))
+    if node == newest_call(task):
+        task.top.reserved = node.reserved
+    signal_fence()
+    node.frame -= DEFERRED
+
+
+@native
+def node_return(task: ptr[Task], node: ptr[Node]) -> void:
+    """The handlers of a call have run. The nodes of its frame are given back together, after the last of them (RH-11)."""
+    if outer_of_frame(node) != null:
+        defer(task, node)
+        return
+    newer = task.top
+    while newer != node:
+        following = below(newer)
+        if is_deferred(newer) and frame_of(newer) == frame_of(node):
+            node_recycle(task, newer)
+        newer = following
+    node_recycle(task, node)
+
+
+@native
 def room_for_data(task: ptr[Task], node: ptr[Node], size: u32) -> u64:
     """Where the entry data of a new node are to be, or 0 if there is no room."""
     if size <= INLINE_DATA:
@@ -262,10 +340,9 @@ def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
 
 
 @native
-def node_fill(task: ptr[Task], node: ptr[Node], frame: u64, parent: u64, stub: u64, armed: u64) -> void:
+def node_fill(task: ptr[Task], node: ptr[Node], frame: u64, parent: u64, stub: u64) -> void:
     node.parent = parent
     node.stub = stub
-    node.armed = armed
     marks: u64 = TAIL_CALL if frame_of(below(node)) == frame else 0
     if task.context != 0:
         marks += NOT_NORMAL
@@ -277,12 +354,13 @@ def matching_node(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
     """The newest node of this stub at exactly this frame, else (`ret imm16`) at one a little below it, else null."""
     node = task.top
     while node != task.bottom:
-        if node.stub == stub and slot_of(node) == frame:
+        if node.stub == stub and slot_of(node) == frame and not is_deferred(node):
             return node
         node = below(node)
     node = task.top
     while node != task.bottom:
-        if node.stub == stub and slot_of(node) < frame and frame - slot_of(node) < FAR:
+        is_near = slot_of(node) < frame and frame - slot_of(node) < FAR
+        if node.stub == stub and is_near and not is_deferred(node):
             return node
         node = below(node)
     return null
@@ -299,13 +377,10 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
         return null
     node = task.top
     while node != found:
-        if (
-            cast(u64, node) <= cast(u64, task.top)
-            and node.stub > EMPTY
-            and not is_parked(node)
-            and is_dead(node, frame)
-        ):
-            if spare_stubs != 0:
+        is_waiting = is_deferred(node) and slot_of(node) == slot_of(found)
+        is_call = cast(u64, node) <= cast(u64, task.top) and node.stub > EMPTY and not is_parked(node)
+        if is_call and not is_waiting and is_dead(node, frame):
+            if spare_stubs != 0 and not is_deferred(node):
                 park(task, node)
             else:
                 node_abandon(task, node)  # and with it the empty places below

@@ -12,7 +12,7 @@ from ftrace.hit.records import Item, StubRecord
 from ftrace.hit.recursion import FAST, INSIDE, LIST_NORMAL
 from ftrace.hit.rethook import probes_of
 from ftrace.x86_64.stubs import RETURN_POINT
-from sandbox.native import addressof, cast, native, ptr, signal_fence, void, zeroed
+from sandbox.native import addressof, cast, native, ptr, signal_fence, sizeof, u64, void, zeroed
 from sandbox.tasks import Node, Task
 
 SEVERAL = FAST | LIST_NORMAL
@@ -32,7 +32,8 @@ def several_one(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_
     hit.node = node
     task.rec = INSIDE | LIST_NORMAL
     signal_fence()
-    run_probe(addressof(hit), item, item.bit)
+    first = cast(u64, addressof(hit.probes.items[0]))
+    run_probe(addressof(hit), item, (cast(u64, item) - first) // sizeof(Item))
     signal_fence()
     task.rec = SEVERAL
 

@@ -26,7 +26,7 @@ $name:
     cmpl $$0, $CONTEXT(%r11)
     jne ftrace_entry_complete
 $save
-    mov $ITEM_COUNTERS(%r10), %edi
+    mov $ITEM_COUNTERS(%r10), %rdi
     mov $back(%rsp), %rsi
     mov $slot(%rsp), %rdx
     incq $TALLY(%r11,%rdi)
@@ -69,7 +69,7 @@ $save
     mov $ITEM_PROBE(%r10), %rdi
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     jne 8f
-    mov $ITEM_COUNTERS(%r10), %edx
+    mov $ITEM_COUNTERS(%r10), %rdx
     mov $$$HIT_WITH_CREDIT, %r8
     add %r8, $TALLY(%r11,%rdx)
     js 7f
@@ -212,7 +212,7 @@ $regs
     mov %fs:$TASK, %r11
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     jne 6f
-    mov $ITEM_COUNTERS(%r10), %esi
+    mov $ITEM_COUNTERS(%r10), %rsi
     mov $$$CREDIT_UNIT, %r8
     add %r8, $TALLY(%r11,%rsi)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)

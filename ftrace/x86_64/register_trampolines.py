@@ -26,7 +26,7 @@ $regs_image
     mov $ITEM_PROBE(%r10), %rax
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rax)
     jne both_regs_complete
-    mov $ITEM_COUNTERS(%r10), %edx
+    mov $ITEM_COUNTERS(%r10), %rdx
     mov $$$HIT_WITH_CREDIT, %r8
     add %r8, $TALLY(%r11,%rdx)
     js both_regs_no_credit
@@ -110,7 +110,7 @@ ftrace_entry_regs:
     cmpl $$0, $CONTEXT(%r11)
     jne ftrace_entry_complete
 $regs_image
-    mov $ITEM_COUNTERS(%r10), %edi
+    mov $ITEM_COUNTERS(%r10), %rdi
     mov 176(%rsp), %rsi
     mov 184(%rsp), %rdx
     incq $TALLY(%r11,%rdi)
@@ -171,7 +171,7 @@ $push_image
     mov $ITEM_PROBE(%r10), %rsi
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rsi)
     jne 9f
-    mov $ITEM_COUNTERS(%r10), %edx
+    mov $ITEM_COUNTERS(%r10), %rdx
     mov $$$CREDIT_UNIT, %rax
     add %rax, $TALLY(%r11,%rdx)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rsi)

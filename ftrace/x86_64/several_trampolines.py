@@ -46,7 +46,7 @@ $keep_arguments
 1:
 $entry_sp_ip
     mov $ITEM_PROBE(%r10), %rdi
-2:  mov $ITEM_COUNTERS(%r10), %eax
+2:  mov $ITEM_COUNTERS(%r10), %rax
     mov %fs:$TASK, %r11
     cmpl $$0, $PROBE_FLAGS(%rdi)
     jne 6f
@@ -149,7 +149,7 @@ $item_data
     je 3b
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     jne 6f
-    mov $ITEM_COUNTERS(%r10), %eax
+    mov $ITEM_COUNTERS(%r10), %rax
     add %r8, $TALLY(%r11,%rax)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     je 3b

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ftrace.hit.dispatch import Hit, pt_regs
 from ftrace.hit.records import Probe, ProbeList
 from ftrace.hit.recursion import CREDIT, SWITCH
-from ftrace.hit.rethook import EXIT_FROM_STUB, frame_of, node_data, node_fill, node_reserve, word_at
+from ftrace.hit.rethook import EXIT_FROM_STUB, arm, frame_of, node_data, node_fill, node_reserve, word_at
 from ftrace.x86_64.stubs import EXIT_POINT
 from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.records import (
@@ -173,7 +173,8 @@ def hook_in_stub(task: ptr[Task], instance: ptr[Instance], hit: ptr[Hit]) -> boo
         instance.ret_addr = cast(u64, hit.stub) + EXIT_POINT
     instance.next = word[0]
     word[0] = cast(u64, instance)
-    hit.armed |= hit.bit
+    arm(hit.node, hit.index)
+    hit.armed += 1
     return True
 
 
@@ -195,7 +196,8 @@ def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], fram
         if hook.node == null:
             return False
         hook.node.record = cast(u64, addressof(record.address))
-        node_fill(task, hook.node, frame, slot[0], return_point, 1)
+        node_fill(task, hook.node, frame, slot[0], return_point)
+        arm(hook.node, 0)
         slot[0] = return_point + EXIT_FROM_STUB
         hook.returns_by_slot = return_point != record.return_stub
     word = word_at(node_data(hook.node, probes))
@@ -268,17 +270,18 @@ def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> 
 
 @native
 def kprobe_return_handler(ops: u64, ip: u64, caller: u64, regs: ptr[pt_regs], data: u64) -> i32:
-    """A call with kretprobes returns; without `regs` it never will, and its instances are free again: `caller` is its task."""
-    task = current() if regs != null else cast(ptr[Task], caller)
-    first = cast(ptr[Instance], word_at(data)[0])
-    word_at(data)[0] = 0
+    """A call with kretprobes returns. Later, or if it never returns, without `regs`: its instances are free again, and `caller`
+    is its task.
+    """
+    instance = cast(ptr[Instance], word_at(data)[0])
     if regs != null:
-        instance = first
         while instance != null:
-            run_return(task, instance, regs)
+            run_return(current(), instance, regs)
             instance = cast(ptr[Instance], instance.next)
-    while first != null:
-        following = cast(ptr[Instance], first.next)
-        give_instance(task, first)
-        first = following
+        return 0
+    word_at(data)[0] = 0
+    while instance != null:
+        following = cast(ptr[Instance], instance.next)
+        give_instance(cast(ptr[Task], caller), instance)
+        instance = following
     return 0

@@ -32,13 +32,16 @@ def test_fp1_the_fields_and_what_they_are_at_first():
 
 def test_fp3_what_handlers_are_called_with(program):
     seen = []
-    note = lambda *given: seen.append(given) and None  # noqa: E731
+
+    def note(fp, entry_ip, ret_ip, regs, data):
+        seen.append((fp, entry_ip, ret_ip, type(regs), isinstance(data, memoryview) and not data.readonly))
+
     with fprobe.attach("leaf", entry=note, exit=note, entry_data_size=8) as probe:
         program["leaf"](1)
     assert len(seen) == 2
-    for fp, entry_ip, ret_ip, regs, data in seen:
+    for fp, entry_ip, ret_ip, kind, writable in seen:
         assert fp is probe.fp and entry_ip == site_of(program, "leaf") and isinstance(ret_ip, int)
-        assert type(regs) is pt_regs.ctypes and isinstance(data, memoryview) and not data.readonly
+        assert kind is pt_regs.ctypes and writable
 
 
 @pytest.mark.parametrize("assisted", [False, True])

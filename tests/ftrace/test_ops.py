@@ -192,18 +192,18 @@ def test_ft39_unregister_what_is_not_registered(program, ops):
     fails(errno.EBUSY, ftrace.unregister_ftrace_function, ops)
 
 
-def test_sixty_four_probes_on_a_function_and_no_more(program):
+def test_1024_probes_on_a_function_and_no_more(program):
     import fprobe
 
     seen = []
     probes = []
-    for number in range(64):
+    for number in range(MAX_PROBES_PER_SITE):
         probes.append(fprobe.attach("leaf", entry=lambda *hit, number=number: seen.append(number)).attach())
     with pytest.raises(OSError) as caught:
         fprobe.attach("l*", entry=print).attach()
     assert caught.value.errno == errno.ENOSPC
     assert not is_patched(program, "loop")  # undone everywhere
     program["leaf"](1)
-    assert seen == list(range(63, -1, -1))
+    assert MAX_PROBES_PER_SITE == 1024 and seen == list(range(1023, -1, -1))
     for probe in probes:
         probe.detach()

@@ -1,7 +1,8 @@
 """Where we do otherwise than the kernel on purpose: what of both logs is not compared.
 
 - Without a return node our entry handler runs all the same; those lines are dropped.
-- Entry data is zero at entry; a word that nobody has stored in the same call becomes `*`.
+- Entry data is zero at entry, that of kretprobes too, where the kernel shows what an earlier call has left; a word that nobody
+  has stored in the same call becomes `*`, also of a kretprobe with an entry handler only.
 - A filter that only removes functions is refused; of an fprobe that the kernel registered so, nothing is compared.
 """
 
