@@ -104,7 +104,7 @@ class LocationTable:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.lists = ListCache(runtime)
-        self.lines = CounterLines(runtime.image)
+        self.lines = CounterLines(runtime.image, runtime.counters)
         self.blocks: list[SiteBlock] = []
         self.lock = threading.RLock()
         """ftrace_lock: held while operations are registered or the table changes."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.hit.records import Probe
 from sandbox import tasks
+from sandbox.counters import Line
 
 if TYPE_CHECKING:
+    from ftrace.counter_file import CounterFile
     from sandbox.native_image import NativeImage
 
 
@@ -31,14 +33,12 @@ class Counts(NamedTuple):
         return sum(self) - self.hits
 
 
-_CAUSES = tuple(name for name in Counts._fields if name not in ("hits", "missed_task"))
-
-
 class CounterLines:
     """Which of the counter lines are taken. A line is reused when no call refers to its probe any more."""
 
-    def __init__(self, image: NativeImage) -> None:
+    def __init__(self, image: NativeImage, file: CounterFile) -> None:
         self.image = image
+        self._file = file
         self._free: list[int] = []
         self._used = 0
 
@@ -58,14 +58,29 @@ class CounterLines:
 
     def give(self, offset: int) -> None:
         """Zero the line everywhere and make it available."""
-        self.image.call("clear_counters", offset)
+        if self._file.readable:
+            for row in range(self._rows):
+                self._file.clear(row, _number(offset))
+        else:
+            self.image.call("clear_counters", offset)
         self._free.append(offset)
 
-    def total(self, offset: int) -> Any:
-        """The lines at `offset` of all tasks ever claimed, added up."""
+    def total(self, offset: int) -> Line:
+        """The lines at `offset` of all tasks ever claimed, added up. Nothing is allocated for those that have none."""
+        if self._file.readable:
+            lines = (self._file.line(row, _number(offset)) for row in range(self._rows))
+            return Line(*map(sum, zip(Line(), *lines, strict=True)))
         total = tasks.Counters.ctypes()
         self.image.call("sum_counters", offset, ctypes.addressof(total))
-        return total
+        return Line(total.tally, *(getattr(total, cause) for cause in Line._fields[1:]))
+
+    @property
+    def _rows(self) -> int:
+        return int(self.image.variable("tasks_claimed_high").value)
+
+
+def _number(offset: int) -> int:
+    return (offset - tasks.COUNTERS) // tasks.Counters.size
 
 
 live_probes: weakref.WeakSet[NativeProbe] = weakref.WeakSet()
@@ -93,8 +108,7 @@ class NativeProbe:
     def counts(self) -> Counts:
         """The sum over all threads, at this moment."""
         total = self._lines.total(self.native.counters)
-        causes = {cause: getattr(total, cause) for cause in _CAUSES}
-        return Counts(hits=total.tally, missed_task=self.native.missed_task, **causes)
+        return Counts(*total, missed_task=self.native.missed_task)
 
     def change_flags(self, on: int = 0, off: int = 0) -> None:
         """Set and clear flags, atomically. The lists have to be told (`ListCache.flags_changed`)."""

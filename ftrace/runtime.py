@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Sequence
 
 from ftrace import text_poke
+from ftrace.counter_file import CounterFile
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
     actions,
     asynchronous,
+    counter_rows,
     dispatch,
     faults,
     guarded_read,
@@ -30,7 +32,7 @@ from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
 from ftrace.spare_stubs import SpareStubs
 from ftrace.x86_64 import stubs
-from sandbox import atfork, contexts, memory, signals, tasks
+from sandbox import atfork, contexts, fork, memory, signals, tasks
 from sandbox.blocked_signals import threads_blocking_signal
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
@@ -64,6 +66,8 @@ FUNCTIONS = (
     pools.probe_set_flags,
     pools.sum_counters,
     pools.clear_counters,
+    counter_rows.row_number,
+    counter_rows.move_row,
     lists.fill_list,
     text_poke.choose,
     text_poke.distinct_lists,
@@ -119,6 +123,8 @@ class Runtime:
         """Each says whether an address is in code of ours, which stack traces leave out; other kinds of probes add theirs."""
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = memory.reserve(2 * tasks.CAPACITY * tasks.STRIDE)
+        self.counters = CounterFile(self.image, self.slab + tasks.COUNTERS)
+        fork.closely_around(self.counters)
         self.image.variable("tasks_slab").value = self.slab
         self.image.variable("task_offset").value = self.key.offset
         self.image.variable("task_key").value = self.key.number

@@ -302,6 +302,19 @@ def close(descriptor: int) -> None:
     _libc.close(descriptor)
 
 
+def map_shared(fd: int, offset: int, size: int, address: int | None = None) -> int:
+    """Address of a shared view of a part of a file: at `address`, in place of what is there, or anywhere far from all code."""
+    flags = _MAP_SHARED | _MAP_NORESERVE | (_MAP_FIXED if address is not None else 0)
+    where = _far_hint(size) if address is None else address
+    result = _libc.mmap(where, size, _PROT_READ | _PROT_WRITE, flags, fd, offset)
+    return _check(result, f"mmap of {size} bytes at {where:#x}")
+
+
+def map_private(address: int, size: int) -> None:
+    """Zeroed private memory in place of what is at `address`."""
+    _mmap(address, size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED)
+
+
 def set_writable(address: int, size: int, allowed: bool) -> None:
     """Open or close (a part of) what `map_closed` returned."""
     _mprotect(address, size, _PROT_READ | _PROT_WRITE if allowed else _PROT_NONE)

@@ -1,9 +1,10 @@
 """Per-thread state, found in one load.
 
 A *task* is a record for a thread that has run a probed function. Records lie in one preallocated slab, `STRIDE` bytes
-apart: the `Task` header, one `Counters` line per registered probe, and the shadow stack. A thread finds its record
-through a `pthread` key whose place relative to %fs is discovered at start-up: a new thread reads 0 there and claims a
-record on its first hit, and the key's destructor gives it back. Nothing is allocated on the way.
+apart: the `Task` header and the shadow stack. Behind all of them lie, as far apart, the rows of `Counters`, one line for each
+registered probe (ftrace.counter_file). A thread finds its record through a `pthread` key whose place relative to %fs is
+discovered at start-up: a new thread reads 0 there and claims a record on its first hit, and the key's destructor gives it back.
+Nothing is allocated on the way.
 """
 
 from __future__ import annotations
@@ -178,6 +179,7 @@ class Task(Structure):
     kprobe_rec: u32  # ... before the one that `kprobe` is
     trap_mask: u64  # the signals that were blocked before that, if it is 1
     nodes_end: u64  # `limit`, also while nodes are parked
+    credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
 
 

@@ -30,13 +30,14 @@ from sandbox.native import (
     signal_fence,
     single_add,
     single_sub,
+    sizeof,
     syscall,
     u32,
     u64,
     void,
     volatile_load,
 )
-from sandbox.tasks import CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
+from sandbox.tasks import COUNTERS, CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
 
 _SYS_SCHED_YIELD = 24
 
@@ -83,7 +84,10 @@ def gather_credits(probe: ptr[Probe]) -> i64:
     total: i64 = atomic_exchange(addressof(probe.pool_unclaimed), 0, "acq_rel")
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
-        total += empty_credits(counters(task_at(index), probe.counters))
+        task = task_at(index)
+        page = probe.counters - COUNTERS >> 12
+        if task.credit_pages[page >> 6] >> (page & 63) & 1 != 0:
+            total += empty_credits(counters(task, probe.counters))
     return total
 
 
@@ -130,6 +134,13 @@ def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
 
 
 @native
+def note_credits(task: ptr[Task], probe: ptr[Probe]) -> void:
+    """A node that a task takes for the first time becomes its credit: those who gather credits look at that page of lines."""
+    page = probe.counters - COUNTERS >> 12
+    atomic_or(addressof(task.credit_pages[page >> 6]), cast(u64, 1) << (page & 63), "relaxed")
+
+
+@native
 def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
     """One node for this call.
 
@@ -140,6 +151,7 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
         return True
     if taken == 0:
         if take_one(addressof(probe.pool_unclaimed)):
+            note_credits(task, probe)
             return True
         if interrupted:
             return False
@@ -201,13 +213,10 @@ def clear_counters(offset: u64) -> void:
     """Zero that line everywhere. No call refers to its probe any more."""
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
-        line = counters(task_at(index), offset)
-        line.tally = 0
-        line.missed_recursion = 0
-        line.missed_nodes = 0
-        line.missed_busy = 0
-        line.missed_depth = 0
-        line.missed_context = 0
+        words = cast(ptr[u64], counters(task_at(index), offset))
+        for word in range(sizeof(Counters) >> 3):
+            if words[word] != 0:
+                words[word] = 0
 
 
 @native
