@@ -54,7 +54,8 @@ class CounterLines:
         if self._used == tasks.COUNTER_LINES:
             raise OSError(errno.ENOSPC, f"more than {tasks.COUNTER_LINES} probes are registered")
         self._used += 1
-        return tasks.COUNTERS + (self._used - 1) * tasks.Counters.size
+        number = (self._used - 1 + tasks.FIRST_LINE) % tasks.COUNTER_LINES
+        return tasks.COUNTERS + number * tasks.Counters.size
 
     def give(self, offset: int) -> None:
         """Zero the line everywhere and make it available."""

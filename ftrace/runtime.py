@@ -122,7 +122,7 @@ class Runtime:
         self.own_code: list[Callable[[int], bool]] = [self.image.__contains__]
         """Each says whether an address is in code of ours, which stack traces leave out; other kinds of probes add theirs."""
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
-        self.slab = memory.reserve(2 * tasks.CAPACITY * tasks.STRIDE)
+        self.slab = memory.reserve(tasks.COUNTERS + tasks.CAPACITY * tasks.STRIDE)
         self.counters = CounterFile(self.image, self.slab + tasks.COUNTERS)
         fork.closely_around(self.counters)
         self.image.variable("tasks_slab").value = self.slab
