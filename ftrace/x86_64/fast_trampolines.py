@@ -101,7 +101,7 @@ $restore
     cmp %rdx, $FRAME(%r8)
     jne 4f
     mov $PROBES(%r8), %rsi
-    mov $ITEM_COUNTERS(%rsi), %esi
+    mov $ITEM_COUNTERS(%rsi), %rsi
     mov $$$CREDIT_UNIT, %rdx
     add %rdx, $TALLY(%r11,%rsi)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
