@@ -187,9 +187,11 @@ class KprobeLines(ProbeLineType):
     def define(self, words: list[str]) -> None:
         """Define a kprobe event. Raises NotThisType, OSError."""
         letter = words[0][0]
-        if letter not in "pr" or len(words) < 2 or _is_of_uprobe(words[1]):
+        if letter not in "pr" or len(words) < 2:
             raise NotThisType
         maxactive = maxactive_of(words[0]) if letter == "r" else _no_maxactive(words[0])
+        if _is_of_uprobe(words[1]):
+            raise NotThisType
         where = parse_place(words[1])
         is_return = letter == "r" or where.says_return
         scope = _scope(where, is_return)

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from ftrace.events.registry import event_mutex
+from ftrace.events.registry import event_mutex, event_registry
 
 _LINE_LIMIT = 4095
 """Characters of a line without a newline; with it they may be as many."""
@@ -87,7 +87,10 @@ def dynamic_events(line_type: LineType | None = None) -> list[DynamicEvent]:
 
 
 def on_removal(reset: Callable[[], None]) -> None:
-    """Have `reset` called after every deletion: ids are used again, so that buffers must not keep old records."""
+    """Have `reset` called when an event that has been enabled was deleted: it empties the buffers.
+
+    Ids are used again, so that an old record would be taken for one of the next event.
+    """
     _reset_hooks.append(reset)
 
 
@@ -173,6 +176,8 @@ def release_all(line_type: LineType | None = None) -> None:
 
 
 def _reset() -> None:
+    if not event_registry.take_left_records():
+        return
     for reset in _reset_hooks:
         reset()
 

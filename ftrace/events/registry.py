@@ -12,8 +12,9 @@ from sandbox import fork
 FIRST_DYNAMIC_ID = 20
 """The lower ids are those of the kernel's built-in records."""
 
-event_mutex = fork.renew(threading.RLock())
-"""Held while events are created, removed, enabled or disabled."""
+event_mutex = threading.RLock()
+"""Held while events are created, removed, enabled or disabled; before the locks of what produces them."""
+fork.hold(event_mutex, level=-1)
 
 
 class TraceEvent:
@@ -30,6 +31,7 @@ class TraceEvent:
         self.id = 0
         """Set while the event is registered."""
         self.enabled = False
+        self.ever_enabled = False
         self.removed = False
         """Whether it has been unregistered: files of it that are still open answer ENODEV."""
         self.references = 0
@@ -50,6 +52,7 @@ class TraceEvent:
             if on != self.enabled:
                 self.arm() if on else self.disarm()
                 self.enabled = on
+                self.ever_enabled = self.ever_enabled or on
 
     def arm(self) -> None:
         """Have the event produced. Raises OSError, having undone what was done."""
@@ -63,6 +66,7 @@ class EventRegistry:
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, str], TraceEvent] = {}
+        self._left_records = False
 
     def add(self, event: TraceEvent) -> None:
         """Register `event` under the lowest free id. Raises OSError(EEXIST) if its group has one of that name."""
@@ -80,6 +84,12 @@ class EventRegistry:
         with event_mutex:
             del self._events[event.group, event.name]
             event.removed = True
+            self._left_records = self._left_records or event.ever_enabled
+
+    def take_left_records(self) -> bool:
+        """Whether an event that has been enabled was removed since this was last asked: buffers may have records of it."""
+        left, self._left_records = self._left_records, False
+        return left
 
     def find(self, group: str, name: str) -> TraceEvent | None:
         """The event `group`/`name`."""

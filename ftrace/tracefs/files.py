@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 from ftrace import listing, tracing_on
-from ftrace.events import dynevent, synthetic
+from ftrace.events import dynevent, eprobe, synthetic
 from ftrace.events.error_log import error_log
 from ftrace.events.registry import event_registry
 from ftrace.filters.filter_file import FilterFile, read_filter
@@ -58,6 +58,7 @@ def _available_events() -> str:
 def add_ftrace_files() -> None:
     """Put ftrace's files into the tree, once."""
     synthetic.register_synthetic_events()
+    eprobe.register_eprobe_events()
     files: dict[str, Node] = {
         "README": TextFile(lambda: README),
         "available_events": TextFile(_available_events),

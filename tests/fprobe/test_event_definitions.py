@@ -1,0 +1,278 @@
+"""Probe events on a program: where they can be, several probes of one event, enabling, modules that come and go."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+import sandbox
+from fprobe.tracefs import tracefs
+from ftrace.events import dynevent
+from ftrace.events.handlers import Handlers, set_handler_maker
+from ftrace.events.registry import event_registry
+from tests.isolation import isolated
+
+IR = """
+define i32 @add(i32 %first, i32 %second) { %sum = add i32 %first, %second ret i32 %sum }
+define i64 @twice(i64 %value) { %sum = add i64 %value, %value ret i64 %sum }
+define void @nothing() { ret void }
+define void @untold(i32 %0) { ret void }
+"""
+
+
+@pytest.fixture
+def program():
+    module = sandbox.load(IR, name="prog")
+    yield module
+    for event in event_registry.events():
+        event.set_enabled(False)
+    dynevent.release_all()
+    tracefs.write("error_log", "")
+    if module.state is not sandbox.module.ModuleState.GONE:
+        module.unload()
+
+
+def define(line, file="dynamic_events"):
+    tracefs.write(file, line + "\n", append=True)
+
+
+def number(line, file="dynamic_events"):
+    with pytest.raises(OSError) as raised:
+        define(line, file)
+    return raised.value.errno
+
+
+def listed():
+    return tracefs.read("dynamic_events").splitlines()
+
+
+def hits():
+    return {line.split()[0]: int(line.split()[1]) for line in tracefs.read("kprobe_profile").splitlines()}
+
+
+def test_pe1_1_pe1_11_each_type_of_line_and_its_file(program):
+    for line in ("p:a add", "r:b add $retval", "f:c add", "f:d add $retval", "t:e sched_switch", "s:g int x"):
+        define(line)
+    assert listed() == [
+        "p:kprobes/a add", "r10:kprobes/b add arg1=$retval", "f:fprobes/c add", "f:fprobes/d add%return arg1=$retval",
+        "t:tracepoints/e sched_switch", "s:synthetic/g\tint x",
+    ]  # fmt: skip
+    assert tracefs.read("kprobe_events").splitlines() == listed()[:2]
+    assert tracefs.read("events/enable") == "0\n"
+    tracefs.write("kprobe_events", "")
+    assert listed() == [
+        "f:fprobes/c add", "f:fprobes/d add%return arg1=$retval", "t:tracepoints/e sched_switch", "s:synthetic/g\tint x",
+    ]  # fmt: skip
+    for line in ("f:x add", "s:x int a", "t:x y", "p", "x add", "p /bin/true:0x10", "!p:x"):
+        assert number(line, "kprobe_events") == errno.EINVAL
+    assert number("e:x kprobes.a") == errno.EOPNOTSUPP
+    assert "event_probe: error: " in tracefs.read("error_log")
+
+
+def test_pe2_2_pe3_4_pe7_3_what_is_ignored_and_generated(program):
+    for line in ("pfoo:ev add", "r3foo:", "f twice", "f tw*e", "f twice%return", "p add+0x5"):
+        if line.endswith(":"):
+            assert number("r3foo:ev add") == errno.EINVAL
+            continue
+        define(line)
+    define("rfoo:rv add")
+    define("ffoo:fv add")
+    define("p:prog/ prog:add")
+    assert listed() == [
+        "p:kprobes/ev add", "f:fprobes/twice__entry twice", "f:fprobes/tw_e__entry tw*e", "f:fprobes/twice__exit twice%return",
+        "p:kprobes/p_add_5 add+5", "r10:kprobes/rv add", "f:fprobes/fv add", "p:prog/p_prog_add_0 prog:add",
+    ]  # fmt: skip
+
+
+def test_pe7_1_pe7_4_a_listing_defines_the_same_again(program):
+    for line in ("p:a add first b=%si:s32", "r5:b add $retval first", "f:c add $arg*", "f7:d add%return x=$arg2"):
+        define(line)
+    before = tracefs.read("dynamic_events")
+    assert "r5:kprobes/b add arg1=$retval first=first\n" in before and "f7:fprobes/d add%return x=$arg2\n" in before
+    tracefs.write("dynamic_events", before)
+    assert tracefs.read("dynamic_events") == before
+
+
+def test_pe4_12_a_program_in_ir_gives_its_parameters_names_and_types(program):
+    define("p:a add $arg*")
+    define("r:b twice $retval value")
+    assert "field:s32 first;\toffset:16;\tsize:4;\tsigned:1;" in tracefs.read("events/kprobes/a/format")
+    assert "field:s64 arg1;\toffset:24;\tsize:8;\tsigned:1;" in tracefs.read("events/kprobes/b/format")
+    assert number("r:c nothing $retval") == errno.ENOENT
+    assert number("p:c nothing $arg*") == errno.EINVAL
+    assert number("p:c untold x") == errno.ENOENT
+    define("p:d untold $arg1")
+    assert listed()[-1] == "p:kprobes/d untold arg1=$arg1"
+
+
+def test_pe4_5_pe4_7_arguments_at_an_address_are_registers_and_memory(program):
+    address = program.symbol("add").address
+    define(f"p:a {address:#x} %di")
+    assert listed() == [f"p:kprobes/a 0x{address:016x} arg1=%di"]
+    for argument in ("$arg1", "first", "$retval"):
+        assert number(f"r:b {address:#x} {argument}") == errno.EINVAL
+    assert number(f"r:b {address + 5:#x}") == errno.EINVAL
+    define("p:far 12345")  # in no symbol: accepted, and never hit
+    tracefs.write("events/kprobes/enable", "1")
+    program["add"](1, 2)
+    assert hits() == {"a": 1, "far": 0}
+
+
+def test_pe5_1_names_that_several_functions_bear(program):
+    other = sandbox.load("define void @add() { ret void }", name="other")
+    assert number("p:a add") == errno.EINVAL
+    assert "The symbol is not unique" in tracefs.read("error_log")
+    define("p:a other:add")
+    tracefs.write("dynamic_events", "")
+    other.unload()
+
+
+def test_pe6_1_to_pe6_4_several_probes_of_one_event(program):
+    define("p:ev add x=%di")
+    define("p:ev twice x=%di")
+    assert number("p:ev add x=%di") == errno.EEXIST
+    assert number("p:ev nothing y=%di") == errno.EEXIST
+    assert number("r:ev nothing x=%di") == errno.EEXIST
+    assert number("f:kprobes/ev nothing") == errno.EEXIST
+    assert number("p:ev nothing+3 x=%di") == errno.EILSEQ  # the event keeps its probes
+    assert len(listed()) == 2
+    tracefs.write("events/kprobes/ev/enable", "1")
+    define("p:ev nothing x=%di")
+    for name, arguments in (("add", (1, 2)), ("twice", (1,)), ("nothing", ())):
+        program[name](*arguments)
+    profile = tracefs.read("kprobe_profile")
+    assert profile == f"  {'ev':<44} {1:15} {0:15}\n" * 3
+    define("-:ev twice")
+    define("-:ev add x=%di")
+    assert number("-:ev nothing") == errno.EBUSY
+    assert number("-:ev nothing x=%si") == errno.ENOENT
+    tracefs.write("events/kprobes/ev/enable", "0")
+    define("-:ev nothing")
+    assert listed() == [] and "kprobes" not in tracefs.listdir("events")
+
+
+def test_te1_3_te1_4_te1_7_enable(program):
+    define("p:ev add")
+    path = "events/kprobes/ev/enable"
+    for text in ("2", "x", "", " 1", "1 ", "0x1", "-1"):
+        with pytest.raises(OSError) as raised:
+            tracefs.write(path, text + "\n")
+        assert raised.value.errno == errno.EINVAL
+    for text, state in (("01", "1"), ("1", "1"), ("+0\n", "0")):
+        tracefs.write(path, text)
+        assert tracefs.read(path) == f"{state}\n"
+    tracefs.write(path, "1")
+    with pytest.raises(OSError) as raised:
+        tracefs.write("kprobe_events", "")
+    assert raised.value.errno == errno.EBUSY and listed()
+    tracefs.write(path, "0")
+    with tracefs.open(path) as kept:
+        define("-:ev")
+        with pytest.raises(OSError) as raised:
+            kept.read()
+    assert raised.value.errno == errno.ENODEV
+    with pytest.raises(FileNotFoundError):
+        tracefs.read(path)
+
+
+def test_pe5_1_a_probe_waits_for_its_module(program):
+    define("p:early later:early")
+    define("r:back later:early")
+    assert listed() == ["p:kprobes/early later:early", "r:kprobes/back later:early"]
+    tracefs.write("events/kprobes/enable", "1")
+    for turn in (1, 2):
+        later = sandbox.load("define i32 @early(i32 %x) { ret i32 %x }", name="later")
+        later["early"](3)
+        assert hits()["early"] == 1, turn
+        assert listed()[1] == "r10:kprobes/back later:early"
+        later.unload()
+        assert len(listed()) == 2
+
+
+def test_pe5_5_an_event_on_every_function_that_matches(program):
+    define("f:all *n*")
+    event = event_registry.find("fprobes", "all")
+    event.set_enabled(True)
+    program["nothing"]()
+    program["untold"](1)
+    program["add"](1, 2)
+    assert event.probes[0].hits == 2
+    for place in ("add+5", "prog:add", "none_*"):
+        assert number(f"f:no {place}") == errno.EINVAL
+    assert tracefs.read("error_log").count("trace_fprobe: error: Failed to register probe event") == 3
+
+
+def test_a_recorder_makes_the_handlers(program):
+    seen = []
+
+    def make(probe):
+        def hit(*arguments):
+            regs = arguments[-1] if probe.kind != "f" else arguments[3]
+            seen.append((probe.name, [field.argument.fetch.source for field in probe.layout.arguments], regs.di))
+            return 0
+
+        return Handlers(hit, lambda: len(seen))
+
+    set_handler_maker(make)
+    try:
+        for line in ("p:a add first", "f:b add first", "r:c add $retval"):
+            define(line)
+        for group in ("kprobes", "fprobes"):
+            tracefs.write(f"events/{group}/enable", "1")
+        program["add"](7, 2)
+    finally:
+        set_handler_maker(None)
+    assert sorted(name for name, _, _ in seen) == ["a", "b", "c"]
+    assert all(first == 7 for name, _, first in seen if name != "c")
+
+
+def test_pe8_4_error_log_is_cleared_by_truncation_alone(program):
+    assert number("p:a nosuch") == errno.EINVAL
+    log = tracefs.read("error_log")
+    tracefs.write("error_log", "anything", append=True)
+    assert tracefs.read("error_log") == log
+    tracefs.write("error_log", "")
+    assert tracefs.read("error_log") == ""
+
+
+def test_te5_2_set_event(program):
+    for line in ("p:g/a add", "p:g/b twice", "p:h/a add"):
+        define(line)
+    tracefs.write("set_event", "g:a h:*")
+    assert tracefs.read("set_event") == "h:a\ng:a\n"
+    tracefs.write("set_event", "!g:a", append=True)
+    assert tracefs.read("set_event") == "h:a\n"
+    tracefs.write("set_event", "a\n")
+    assert tracefs.read("set_event") == "h:a\ng:a\n"
+    for token in ("g*", "g:?", "g/a", "g.a", "g:a:b", "nosuch"):
+        with pytest.raises(OSError) as raised:
+            tracefs.write("set_event", token, append=True)
+        assert raised.value.errno == errno.EINVAL
+    assert tracefs.read("available_events").startswith("h:a\ng:b\ng:a\n")
+
+
+@isolated
+def test_definitions_and_deletions_while_the_function_runs():
+    import threading
+
+    module = sandbox.load(IR, name="prog")
+    stop = threading.Event()
+
+    def call():
+        while not stop.is_set():
+            assert module["add"](2, 3) == 5
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        define("p:a add first")
+        define("r:b add $retval first")
+        define("f:c add%return first $retval")
+        tracefs.write("events/enable", "1")
+        tracefs.write("events/enable", "0")
+        tracefs.write("dynamic_events", "")
+    stop.set()
+    for thread in threads:
+        thread.join()
