@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandbox import signatures
-from sandbox.dwarf import DwarfInterface
+from sandbox.dwarf import DwarfInterface, is_cxx
 from sandbox.module import find_module
 from sandbox.process_text import symbol_named
 
@@ -85,9 +85,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Struct(BtfType):
-    """A structure or union."""
+    """A structure or union of `size` bytes; 0 if it may be passed by reference (C++), or its size is not known."""
 
     members: tuple[Member, ...]
+    size: int = 0
 
     def find(self, name: str) -> Member | None:
         """The member called `name`, also one of an anonymous member; its offset counts from this structure's start."""
@@ -100,8 +101,13 @@ class Struct(BtfType):
 
 
 @dataclass(frozen=True)
+class Float(BtfType):
+    """A number in a floating-point register: float or double."""
+
+
+@dataclass(frozen=True)
 class Other(BtfType):
-    """A type that has no number: floating point, a vector, a function."""
+    """A type that has no number: a complex number, a vector, a function."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +139,12 @@ def _prototype_in(module: Module, name: str) -> Prototype | None:
     signature = interface.signature(name)
     if signature is None or not all(parameter.name for parameter in signature.parameters):
         return None
-    parameters = tuple((parameter.name, _of_signature(parameter.type)) for parameter in signature.parameters)
-    return Prototype(parameters, _of_signature(signature.returns))
+    return Prototype(tuple(map(_of_parameter, signature.parameters)), _of_signature(signature.returns))
+
+
+def _of_parameter(parameter: signatures.Parameter) -> tuple[str, BtfType]:
+    """One with `byval` is no pointer in a register: its target is passed."""
+    return parameter.name, Other() if parameter.copied else _of_signature(parameter.type)
 
 
 def _of_signature(kind: signatures.Type) -> BtfType:
@@ -143,13 +153,15 @@ def _of_signature(kind: signatures.Type) -> BtfType:
         return Int(-kind.bits // 8 * -8, kind.signed is not False)
     if isinstance(kind, signatures.Pointer):
         return Pointer(Void)
+    if isinstance(kind, signatures.Floating) and kind.kind in ("float", "double"):
+        return Float()
     return Void() if isinstance(kind, signatures.Void) else Other()
 
 
 # -- DWARF --------------------------------------------------------------------------------------------------------
 
 _SIGNED = frozenset({0x05, 0x06})
-_FLOATING = frozenset({0x03, 0x04})
+_COMPLEX, _FLOATING = 0x03, 0x04
 _POINTERS = frozenset({"DW_TAG_pointer_type", "DW_TAG_reference_type", "DW_TAG_rvalue_reference_type"})
 _MODIFIERS = frozenset(
     f"DW_TAG_{name}" for name in ("typedef", "const_type", "volatile_type", "restrict_type", "atomic_type")
@@ -204,15 +216,17 @@ def _type(die: DIE) -> BtfType:
     if tag in _POINTERS:
         return Pointer(lambda: _type_of(die))
     if tag in _STRUCTURES:
-        return Struct(tuple(_members(die)))
+        return Struct(tuple(_members(die)), 0 if is_cxx(die) else bits // 8)
     if tag == "DW_TAG_array_type":
         return Array(_type_of(die))
     if tag == "DW_TAG_enumeration_type":
         return Enum(bits, True)
     encoding = _number(die, "DW_AT_encoding")
-    if tag == "DW_TAG_base_type" and encoding not in _FLOATING:
-        return Int(bits, encoding in _SIGNED)
-    return Other()
+    if tag != "DW_TAG_base_type" or encoding == _COMPLEX:
+        return Other()
+    if encoding == _FLOATING:
+        return Float() if bits <= 64 else Other()
+    return Int(bits, encoding in _SIGNED)
 
 
 def _members(structure: DIE) -> Iterator[Member]:

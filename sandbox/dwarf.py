@@ -247,7 +247,7 @@ def _spelled(die: DIE | None) -> str:
     if die.tag in ("DW_TAG_restrict_type", "DW_TAG_array_type"):
         return _spelled(_target(die)) + ("[]" if die.tag == "DW_TAG_array_type" else "")
     name = _text(_find(die, "DW_AT_name")) or "{...}"
-    keyword = "" if _is_cxx(die) else _KEYWORDS.get(str(die.tag), "")
+    keyword = "" if is_cxx(die) else _KEYWORDS.get(str(die.tag), "")
     return f"{keyword} {name}".strip()
 
 
@@ -269,6 +269,7 @@ def _pointer_to(target: DIE | None, mark: str) -> str:
     return f"{spelled}{mark}" if spelled[-1] in "*&" else f"{spelled} {mark}"
 
 
-def _is_cxx(die: DIE) -> bool:
+def is_cxx(die: DIE) -> bool:
+    """Whether what `die` describes is of a program in C++."""
     language = die.cu.get_top_DIE().attributes.get("DW_AT_language")
     return language is not None and language.value in _PLUS_PLUS

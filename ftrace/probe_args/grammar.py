@@ -30,6 +30,7 @@ from ftrace.probe_args.fetch import (
 from ftrace.probe_args.scope import Scope
 from ftrace.x86_64.register_names import REGISTER_NAMES
 from sandbox.btf import Void
+from sandbox.x86_64.integer_arguments import integer_argument
 
 _LAST_STEP = 14
 """The index of the last step that a fetch may have; `@SYMBOL` takes two steps before its read."""
@@ -224,5 +225,8 @@ class FetchParser:
         names = [parameter for parameter, _ in prototype.parameters]
         if name not in names:
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
-        index = names.index(name)
-        return self._parameter_source(index), fields.Typed(prototype.parameters[index][1])
+        parameter = names.index(name)
+        index = integer_argument(prototype, parameter)
+        if index is None:
+            raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
+        return self._parameter_source(index), fields.Typed(prototype.parameters[parameter][1])

@@ -1,0 +1,46 @@
+"""Which of a function's parameters are its integer arguments, by the calling convention of System V.
+
+The first six integers and pointers are in registers, those after them on the stack; floating-point numbers are counted
+apart, and structures are on the stack if they are large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sandbox.btf import BtfType, Enum, Float, Int, Pointer, Prototype, Struct
+
+_REGISTERS = 6
+_FLOAT_REGISTERS = 8
+_LARGE = 16
+"""Bytes of the largest structure that may be passed in registers."""
+
+
+def integer_argument(prototype: Prototype, parameter: int) -> int | None:
+    """The number, from 0, of the integer argument that parameter number `parameter` is.
+
+    None if the parameter is no integer or pointer, or what comes before it leaves open where it is.
+    """
+    kinds = [kind for _, kind in prototype.parameters[: parameter + 1]]
+    if not _is_integer(kinds.pop()):
+        return None
+    index = int(_is_large(prototype.returns))  # the address of the room for the result
+    for kind in kinds:
+        if _is_integer(kind):
+            index += 1
+        elif not isinstance(kind, Float) and not _is_large(kind):
+            return None
+    return index if index < _REGISTERS or _stack_has_only_integers(kinds) else None
+
+
+def _is_integer(kind: BtfType) -> bool:
+    return isinstance(kind, Pointer) or (isinstance(kind, (Int, Enum)) and kind.bits <= 64)
+
+
+def _is_large(kind: BtfType) -> bool:
+    return isinstance(kind, Struct) and kind.size > _LARGE
+
+
+def _stack_has_only_integers(kinds: Sequence[BtfType]) -> bool:
+    floats = sum(isinstance(kind, Float) for kind in kinds)
+    return floats <= _FLOAT_REGISTERS and not any(map(_is_large, kinds))
