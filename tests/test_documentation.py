@@ -12,6 +12,7 @@ from isolation import run_source
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PRINTED = {
+    "events": [r"(?s)^p:kprobes/reads vfs_read count=%dx:u64$.*^  reads +[1-9]\d* +0$"],
     "fprobe": [r"^vfs_open\+0x0/.* = 0x[^0]*[\s\S]* hits, 0 misses$", r"^15\.0$"],
     "kprobes": ["kmalloc returns 0x", "0x44 44", r"^\d+ \[", r"\[FTRACE\]"],
     "optimization": ["^True None$"],
