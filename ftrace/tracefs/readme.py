@@ -6,8 +6,8 @@ README = """\
 tracing in this process: a short guide
 
 # Definitions of probe events
-  kprobe_events\t\t- kprobes and kretprobes
-  dynamic_events\t- every type of event
+  kprobe_events\t\t- kprobes and kretprobes; Create/append/delete/list them
+  dynamic_events\t- every type of event; Create/append/delete/list them
   synthetic_events\t- events that triggers generate
 
   accepts: event-definitions (one definition per line)
@@ -18,15 +18,16 @@ tracing in this process: a short guide
            s:[synthetic/]<event> <field> [<field>]
            -:[<group>/][<event>]
     place: [<module>:]<symbol>[+<offset>]|<memaddr>
-           <symbol>[+<offset>]%return
+    place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
+           (kernel return probes support: <symbol>[+<offset>]%return)
      args: <name>=fetcharg[:type]
- fetcharg: (%<register>|$<efield>), @<address>, @<symbol>[+|-<offset>],
-           $stack<index>, $stack, $retval, $comm, $arg<N>,
-           +|-[u]<offset>(<fetcharg>), \\imm-value, \\"imm-string"
+ fetcharg: %<register>, @<address>, @<symbol>[+|-<offset>], $comm,
+           $stack<index>, $stack, $retval, $arg<N>, <argname>,
+           +|-[u]<offset>(<fetcharg>), \\imm-value, \\"imm-string",
            <argname>[->field[->field|.field...]]
      type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol,
            b<bit-width>@<bit-offset>/<container-size>, ustring,
-           symstr, %pd/%pD, <type>[<array-size>]
+           symstr, %pd/%pD, <type>\\[<array-size>\\]
     field: <stype> <name>;
     stype: u8/u16/u32/u64, s8/s16/s32/s64, pid_t,
            [unsigned] char/int/long
@@ -40,7 +41,8 @@ tracing in this process: a short guide
 
 # Control
   set_event\t\t- write group:event to enable it, !group:event to disable it
-  set_ftrace_filter\t- functions to trace: names, globs, :mod:, commands
+  set_ftrace_filter\t- functions to trace
+     accepts: func_full_name or glob-matching-pattern, :mod:, commands
   set_ftrace_notrace\t- functions not to trace
   tracing_on\t\t- 0 stops recording, 1 resumes it
 

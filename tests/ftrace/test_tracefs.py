@@ -8,6 +8,7 @@ import os
 import pytest
 
 from ftrace.tracefs.nodes import Directory, TextFile
+from ftrace.tracefs.readme import README
 from ftrace.tracefs.tree import Tracefs
 
 
@@ -103,3 +104,39 @@ def test_te10_1_nothing_can_be_made_or_removed(tree):
     assert number(tree.open, "nosuch/new", create) == errno.ENOENT
     assert number(tree.mkdir, "new") == number(tree.rmdir, "dir") == errno.EPERM
     assert number(tree.mkdir, "dir") == errno.EEXIST and number(tree.rmdir, "new") == errno.ENOENT
+
+
+README_TOKENS = """\
+kprobe_events
+Create/append/
+r[maxactive]
+p[:[<group>/][<event>]] <place> [<args>]
+place: [<module>:]<symbol>
+place (kretprobe): [<module>:]<symbol>[+<offset>]%return
+kernel return probes support:
+<symbol>[+<offset>]%return
+f[:[<group>/][<event>]] <func-name>[%return] [<args>]
+t[:[<group>/][<event>]] <tracepoint> [<args>]
+s:[synthetic/]
+$arg<N>
+imm-value
+imm-string
+x8/16/32/64
+<type>\\[<array-size>\\]
+symstr
+%pd/%pD
+<argname>[->field[->field|.field...]]
+""".splitlines()
+
+
+@pytest.mark.parametrize("token", README_TOKENS)
+def test_te4_14_the_self_tests_find_what_there_is_in_readme(token):
+    assert token in README
+
+
+def test_te4_14_what_the_self_tests_look_for_after_fetcharg():
+    lines = README.splitlines()
+    start = next(index for index, line in enumerate(lines) if "fetcharg:" in line)
+    assert "$comm" in "".join(lines[start : start + 2])
+    assert "ustring" in "".join(lines[start : start + 11]) and "[u]<offset>" in "".join(lines[start : start + 11])
+    assert any("accepts:" in line and "glob-matching-pattern" in line for line in lines)
