@@ -18,7 +18,7 @@ from functools import cache
 from ftrace.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
 from ftrace.events.handlers import Handlers
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
-from ftrace.events.registry import event_mutex
+from ftrace.events.registry import events_locked
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument
 from ftrace.probe_args.scope import Scope
@@ -156,11 +156,12 @@ class KprobeEventProbe(Probe):
 
     def module_came(self) -> None:
         """Register it anew, since its module has been loaded. It goes on waiting if that fails."""
+        self.unregister()
         with contextlib.suppress(OSError):
-            self.unregister()
             self._put()
-            if self.event.enabled:
-                self.arm()
+            with events_locked():
+                if self.event.enabled:
+                    self.arm()
 
     # -- counts ---------------------------------------------------------------------------------------------------
 
@@ -241,10 +242,9 @@ def kprobe_profile() -> str:
 def _module_event(event: ModuleState, module: Module) -> None:
     if event is not ModuleState.COMING:
         return
-    with event_mutex:
-        for probe in dynamic_events(kprobe_lines):
-            if isinstance(probe, KprobeEventProbe) and probe.where.module == module.name:
-                probe.module_came()
+    for probe in dynamic_events(kprobe_lines):
+        if isinstance(probe, KprobeEventProbe) and probe.where.module == module.name:
+            probe.module_came()
 
 
 @cache

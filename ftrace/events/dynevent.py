@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from ftrace.events.registry import event_mutex, event_registry
+from ftrace.events.registry import event_registry, events_locked
 
 _LINE_LIMIT = 4095
 """Characters of a line without a newline; with it they may be as many."""
@@ -106,13 +106,12 @@ def create_dyn_event(line: str) -> None:
         return
     if not argv_split(line):
         return
-    with event_mutex:
-        for line_type in _types:
-            try:
-                line_type.create(line)
-                return
-            except NotThisType:
-                continue
+    for line_type in _types:
+        try:
+            line_type.create(line)
+            return
+        except NotThisType:
+            continue
     raise OSError(errno.EINVAL, f"{line!r} defines no event: it begins with none of the letters of a probe")
 
 
@@ -121,11 +120,10 @@ def create_of_type(line: str, line_type: LineType) -> None:
     if line.startswith("-"):
         dyn_event_release(line, line_type)
         return
-    with event_mutex:
-        try:
-            line_type.create(line)
-        except NotThisType:
-            raise OSError(errno.EINVAL, f"{line!r} defines no event of this file") from None
+    try:
+        line_type.create(line)
+    except NotThisType:
+        raise OSError(errno.EINVAL, f"{line!r} defines no event of this file") from None
 
 
 def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
@@ -135,7 +133,7 @@ def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
     """
     words = argv_split(line)
     group, event = _deletion(words[0])
-    with event_mutex:
+    with events_locked():
         found = False
         try:
             for candidate in dynamic_events(line_type):
@@ -163,7 +161,7 @@ def _deletion(word: str) -> tuple[str | None, str]:
 
 def release_all(line_type: LineType | None = None) -> None:
     """Delete every event of a type, or of all. Raises OSError(EBUSY) if one is in use, and deletes none then."""
-    with event_mutex:
+    with events_locked():
         events = dynamic_events(line_type)
         for event in events:
             if event.is_busy:

@@ -14,7 +14,7 @@ from ftrace.events.dynevent import DynamicEvent, LineType, argv_split
 from ftrace.events.error_log import error_log
 from ftrace.events.handlers import Handlers, make_handlers
 from ftrace.events.names import parse_event_name, sanitized
-from ftrace.events.registry import TraceEvent, event_registry
+from ftrace.events.registry import TraceEvent, after_unlocking, event_registry, events_locked
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import parse_arguments
 from ftrace.probe_args.errors import ErrorCode, ProbeError, error
@@ -140,8 +140,8 @@ class Probe(DynamicEvent):
         elif self.event.enabled:
             self.disarm()
         self.event.probes.remove(self)
-        self.unregister()
         dynevent.dyn_event_remove(self)
+        after_unlocking(self.unregister)
 
 
 class ProbeEvent(TraceEvent):
@@ -246,30 +246,53 @@ def arguments_of(words: list[str], scope: Scope) -> list[Argument]:
 
 
 def add_probe(probe: Probe) -> None:
-    """Register a probe, as an event of its own or with the probes of the event that has its name. Raises OSError."""
-    found = event_registry.find(probe.group, probe.name)
-    if isinstance(found, ProbeEvent) and found.line_type is probe.line_type:
-        _append(probe, found)
-    else:
-        _add_event(probe)
-    dynevent.dyn_event_add(probe)
+    """Register a probe, as an event of its own or with the probes of the event that has its name. Raises OSError.
 
-
-def _add_event(probe: Probe) -> None:
-    event = ProbeEvent(probe)
-    try:
-        event_registry.add(event)
-    except OSError as taken:
-        raise error(ErrorCode.EVENT_EXIST, number=taken.errno or errno.EEXIST) from None
-    probe.event = event
+    Its name is taken first, and it is registered without the lock: handlers that are waited for meanwhile may want it.
+    """
+    with events_locked():
+        _take_place(probe)
+        dynevent.dyn_event_add(probe)
     try:
         _register(probe)
+        with events_locked():
+            if probe not in probe.event.probes:
+                after_unlocking(probe.unregister)  # deleted meanwhile
+            elif probe.event.enabled:
+                probe.arm()
     except OSError:
-        event_registry.remove(event)
+        with events_locked():
+            _take_back(probe)
         raise
 
 
-def _append(probe: Probe, event: ProbeEvent) -> None:
+def _take_place(probe: Probe) -> None:
+    """Make it an event, or the last probe of the event that has its name. Raises ProbeError."""
+    event = event_registry.find(probe.group, probe.name)
+    if isinstance(event, ProbeEvent) and event.line_type is probe.line_type:
+        _check_siblings(probe, event)
+        event.probes.append(probe)
+    else:
+        event = ProbeEvent(probe)
+        try:
+            event_registry.add(event)
+        except OSError as taken:
+            raise error(ErrorCode.EVENT_EXIST, number=taken.errno or errno.EEXIST) from None
+    probe.event = event
+
+
+def _take_back(probe: Probe) -> None:
+    event = probe.event
+    if probe in event.probes:
+        dynevent.dyn_event_remove(probe)
+        event.probes.remove(probe)
+        if not event.probes:
+            event_registry.remove(event)
+    after_unlocking(probe.unregister)
+
+
+def _check_siblings(probe: Probe, event: ProbeEvent) -> None:
+    """Whether it can be one of the event's probes. Raises ProbeError."""
     first = event.probes[0]
     if (probe.kind, probe.is_return) != (first.kind, first.is_return):
         raise error(ErrorCode.DIFF_PROBE_TYPE, number=errno.EEXIST)
@@ -278,15 +301,6 @@ def _append(probe: Probe, event: ProbeEvent) -> None:
         raise error(ErrorCode.DIFF_ARG_TYPE, 0, differing + _PLACE + 1, errno.EEXIST)
     if any(probe.is_same(other) for other in event.probes):
         raise error(ErrorCode.SAME_PROBE, number=errno.EEXIST)
-    probe.event = event
-    _register(probe)
-    if event.enabled:
-        try:
-            probe.arm()
-        except OSError:
-            probe.unregister()
-            raise
-    event.probes.append(probe)
 
 
 def _first_difference(one: Sequence[Argument], other: Sequence[Argument]) -> int | None:

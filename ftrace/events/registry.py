@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ftrace.probe_args.layout import Field, format_text
+from ftrace.tracer import tracer
 from sandbox import fork
 
 FIRST_DYNAMIC_ID = 20
@@ -15,6 +17,46 @@ FIRST_DYNAMIC_ID = 20
 event_mutex = threading.RLock()
 """Held while events are created, removed, enabled or disabled; before the locks of what produces them."""
 fork.hold(event_mutex, level=-1)
+
+
+class _Later(threading.local):
+    """What a thread has put off until it has released the mutex."""
+
+    depth = 0
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+
+_later = _Later()
+
+
+@contextlib.contextmanager
+def events_locked() -> Iterator[None]:
+    """Hold event_mutex. Handlers may want it too: they are waited for when it has been released."""
+    with tracer().settling_later(), _putting_off(), event_mutex:
+        yield
+
+
+@contextlib.contextmanager
+def _putting_off() -> Iterator[None]:
+    _later.depth += 1
+    try:
+        yield
+    finally:
+        _later.depth -= 1
+        if not _later.depth:
+            due, _later.due = _later.due, []
+            for call in due:
+                call()
+
+
+def after_unlocking(call: Callable[[], None]) -> None:
+    """Call what waits for handlers: at once, or, within `events_locked`, when the mutex has been released."""
+    if _later.depth:
+        _later.due.append(call)
+    else:
+        call()
 
 
 class TraceEvent:
@@ -48,7 +90,7 @@ class TraceEvent:
 
     def set_enabled(self, on: bool) -> None:
         """Start or stop recording it. Raises OSError if what produces it cannot be armed; it stays as it was then."""
-        with event_mutex:
+        with events_locked():
             if on != self.enabled:
                 self.arm() if on else self.disarm()
                 self.enabled = on
@@ -70,7 +112,7 @@ class EventRegistry:
 
     def add(self, event: TraceEvent) -> None:
         """Register `event` under the lowest free id. Raises OSError(EEXIST) if its group has one of that name."""
-        with event_mutex:
+        with events_locked():
             key = (event.group, event.name)
             if key in self._events:
                 raise OSError(errno.EEXIST, f"there is an event {event.group}/{event.name} already")
@@ -81,7 +123,7 @@ class EventRegistry:
 
     def remove(self, event: TraceEvent) -> None:
         """Unregister it."""
-        with event_mutex:
+        with events_locked():
             del self._events[event.group, event.name]
             event.removed = True
             self._left_records = self._left_records or event.ever_enabled

@@ -16,7 +16,7 @@ from functools import cache
 from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split
 from ftrace.events.error_log import error_log
-from ftrace.events.registry import TraceEvent, event_mutex, event_registry
+from ftrace.events.registry import TraceEvent, event_registry, events_locked
 from ftrace.probe_args.layout import COMMON_SIZE, Field
 from ftrace.probe_args.types import is_good_name
 
@@ -138,7 +138,7 @@ def define(name: str, fields: str, line: str) -> None:
         raise _refused("No fields or invalid fields", line)
     if len(parsed) > _MAX_FIELDS:
         raise _refused("Too many fields", line)
-    with event_mutex:
+    with events_locked():
         made = SyntheticEvent(name, parsed)
         event_registry.add(made.event)
         dynevent.dyn_event_add(made)
