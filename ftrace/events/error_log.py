@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ftrace.probe_args.errors import ProbeError
 from sandbox import fork
@@ -14,15 +15,31 @@ _LIMIT = 8
 _INDENT = " " * len("  Command: ")
 
 
+class _Quiet(threading.local):
+    on = False
+
+
 class ErrorLog:
     """The errors of one trace instance, the oldest first; the ninth replaces the first."""
 
     def __init__(self) -> None:
         self._entries: deque[str] = deque(maxlen=_LIMIT)
         self._lock = fork.renew(threading.Lock())
+        self._quiet = _Quiet()
+
+    @contextlib.contextmanager
+    def muted(self) -> Iterator[None]:
+        """Add nothing that this thread reports: for what is tried again."""
+        self._quiet.on = True
+        try:
+            yield
+        finally:
+            self._quiet.on = False
 
     def add(self, subsystem: str, message: str, command: str, position: int) -> None:
         """Append an entry, with a caret under character `position` of the command."""
+        if self._quiet.on:
+            return
         stamp = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         when = f"{stamp // 1_000_000:5}.{stamp % 1_000_000:06}"
         caret = f"{_INDENT}{' ' * position}^"

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ftrace.probe_args.layout import ArgumentField
+from ftrace.probe_args.layout import ArgumentField, RecordLayout
 from ftrace.probe_args.types import FetchType
 
 Symbolize = Callable[[int], str]
 """symbolize(address): `symbol+0xoffset/0xsize`, with ` [module]`; the bare address in hexadecimal if it is in none."""
+
+
+def record_text(layout: RecordLayout, record: bytes, symbolize: Symbolize, name_of: Symbolize) -> str:
+    """`(SYMBOL+OFFSET/SIZE) ARGUMENTS` of a record that begins with the common fields; of a return `(CALLER <- FUNCTION)`.
+
+    `name_of` gives a function's name alone.
+    """
+    first, *last = (int.from_bytes(record[at.offset : at.offset + at.size], "little") for at in layout.addresses)
+    where = f"{symbolize(last[0])} <- {name_of(first)}" if last else symbolize(first)
+    return f"({where})" + "".join(field_text(field, record, symbolize) for field in layout.arguments)
 
 
 def field_text(field: ArgumentField, record: bytes, symbolize: Symbolize) -> str:

@@ -28,7 +28,7 @@ from ftrace.probe_args.fetch import (
 from ftrace.probe_args.layout import format_text, print_fmt, record_layout
 from ftrace.probe_args.scope import Scope
 from ftrace.probe_args.types import Bitfield
-from ftrace.probe_args.values import field_text
+from ftrace.probe_args.values import field_text, record_text
 from sandbox.btf import Array, Int, Member, Pointer, Prototype, Struct, Void
 
 S32, U32, U64, CHAR = Int(32, True), Int(32, False), Int(64, False), Int(8, True)
@@ -254,6 +254,18 @@ def test_te2_2_te2_5_format_of_a_return_event():
 def test_pe4_16_pe4_22_pe4_23_text_of_a_value(kind, data, text):
     layout = record_layout([only(f"v=+0(%di):{kind}")], is_return=False)
     assert field_text(layout.arguments[0], b"\0" * 16 + data, lambda address: f"<{address}>") == f" v={text}"
+
+
+def test_te3_6_text_of_a_record():
+    def word(value):
+        return value.to_bytes(8, "little")
+
+    entry = record_layout(parse_arguments(["fd", "%si:u8"], scope()), is_return=False)
+    record = b"\0" * 8 + word(16) + b"\xff" * 4 + b"\7"
+    assert record_text(entry, record, lambda at: f"f+{at:#x}/0x20", str) == "(f+0x10/0x20) fd=-1 arg2=7"
+    leave = record_layout([], is_return=True)
+    record = b"\0" * 8 + word(1) + word(2)
+    assert record_text(leave, record, lambda at: f"caller+{at}", lambda at: f"f{at}") == "(caller+2 <- f1)"
 
 
 def test_pe3_1_pe3_3_group_and_event():
