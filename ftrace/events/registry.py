@@ -109,12 +109,18 @@ class EventRegistry:
     def __init__(self) -> None:
         self._events: dict[tuple[str, str], TraceEvent] = {}
         self._left_records = False
+        self._reserved: dict[tuple[str, str], TraceEvent] = {}
+        """Built-in events, which are in no list."""
+
+    def reserve(self, event: TraceEvent) -> None:
+        """Keep the name of a built-in event."""
+        self._reserved[event.group, event.name] = event
 
     def add(self, event: TraceEvent) -> None:
         """Register `event` under the lowest free id. Raises OSError(EEXIST) if its group has one of that name."""
         with events_locked():
             key = (event.group, event.name)
-            if key in self._events:
+            if key in self._events or key in self._reserved:
                 raise OSError(errno.EEXIST, f"there is an event {event.group}/{event.name} already")
             taken = {other.id for other in self._events.values()}
             event.id = next(number for number in range(FIRST_DYNAMIC_ID, 1 << 16) if number not in taken)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
+from functools import partial
 
+from ftrace.events.builtin import BUILTIN_EVENTS, GROUP, PRINT
 from ftrace.events.registry import TraceEvent, enable_state, event_registry, set_all_enabled
 from ftrace.tracefs.nodes import Directory, Node, TextFile
 from ftrace.tracefs.numbers import written_switch
@@ -50,6 +52,21 @@ def _event_directory(event: TraceEvent) -> Directory:
     return Directory(files)
 
 
+def _builtin_directory() -> Directory:
+    """`events/ftrace`: no enable and no filter, and a trigger only for what is written to trace_marker."""
+    directories: dict[str, Node] = {}
+    for event in BUILTIN_EVENTS:
+        files: dict[str, Node] = {
+            "format": TextFile(event.format),
+            "hist": TextFile(lambda: ""),
+            "id": TextFile(partial("{}\n".format, event.id)),
+        }
+        if event is PRINT:
+            files["trigger"] = TextFile(lambda: _TRIGGERS, _no_trigger)
+        directories[event.name] = Directory(files)
+    return Directory(directories)
+
+
 def _no_filter(text: str) -> None:
     if text.strip() != "0":
         raise OSError(errno.EINVAL, "event filters cannot be set yet; 0 clears")
@@ -80,8 +97,13 @@ def _enable_of(events: Callable[[], list[TraceEvent]]) -> TextFile:
 def events_directory() -> Directory:
     """`events`: made from the registry whenever it is looked at."""
 
+    builtin = _builtin_directory()
+
     def entries() -> Mapping[str, Node]:
-        top: dict[str, Node] = {"enable": _enable_of(event_registry.events)}
-        return top | {group: _group_directory(group) for group in event_registry.groups()}
+        top: dict[str, Node] = {"enable": _enable_of(event_registry.events), GROUP: builtin}
+        groups = {group: _group_directory(group) for group in event_registry.groups()}
+        if GROUP in groups:
+            return top | groups | {GROUP: Directory({**builtin.entries, **groups[GROUP].entries})}
+        return top | groups
 
     return Directory(entries)

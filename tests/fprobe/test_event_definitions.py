@@ -236,6 +236,24 @@ def test_pe8_4_error_log_is_cleared_by_truncation_alone(program):
     assert tracefs.read("error_log") == ""
 
 
+def test_te1_1_te2_7_built_in_events(program):
+    assert tracefs.listdir("events/ftrace") == ["function", "print", "raw_data"]
+    assert tracefs.listdir("events/ftrace/function") == ["format", "hist", "id"]
+    assert tracefs.listdir("events/ftrace/print") == ["format", "hist", "id", "trigger"]
+    assert [tracefs.read(f"events/ftrace/{name}/id") for name in ("function", "print", "raw_data")] == [
+        "1\n",
+        "5\n",
+        "18\n",
+    ]
+    text = tracefs.read("events/ftrace/print/format")
+    assert "\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n" in text
+    assert text.endswith('print fmt: "%ps: %s", (void *)REC->ip, REC->buf\n')
+    assert "ftrace" not in tracefs.read("available_events")
+    assert number("p:ftrace/function add") == errno.EEXIST
+    define("p:ftrace/mine add")
+    assert {"function", "mine"} <= set(tracefs.listdir("events/ftrace"))
+
+
 def test_te5_2_set_event(program):
     for line in ("p:g/a add", "p:g/b twice", "p:h/a add"):
         define(line)
