@@ -8,8 +8,7 @@ As kernel/trace/trace_events_synth.c. They are defined, listed and deleted; trig
 from __future__ import annotations
 
 import errno
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +16,7 @@ from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split
 from ftrace.events.error_log import error_log
 from ftrace.events.registry import TraceEvent, event_registry, events_locked
+from ftrace.kstrtox import kstrtouint
 from ftrace.probe_args.layout import COMMON_SIZE, Field
 from ftrace.probe_args.types import is_good_name
 
@@ -24,34 +24,70 @@ GROUP = "synthetic"
 _SUBSYSTEM = "synthetic_events"
 _MAX_FIELDS = 64
 _MAX_TEXT = 256
-"""Bytes of the longest text of a field."""
-_SIZES = {
-    "s64": 8, "u64": 8, "s32": 4, "u32": 4, "s16": 2, "u16": 2, "s8": 1, "u8": 1, "char": 1, "unsigned char": 1,
-    "int": 4, "unsigned int": 4, "long": 8, "unsigned long": 8, "pid_t": 4, "gfp_t": 4, "bool": 1,
+"""Bytes that text of a fixed length takes in a record, whatever its length."""
+_WORD = 8
+_NUMBERS = {
+    "s64": (8, "%lld"), "u64": (8, "%llu"), "s32": (4, "%d"), "u32": (4, "%u"), "s16": (2, "%d"), "u16": (2, "%u"),
+    "s8": (1, "%d"), "u8": (1, "%u"), "char": (1, "%d"), "unsigned char": (1, "%u"), "int": (4, "%d"),
+    "unsigned int": (4, "%u"), "long": (8, "%ld"), "unsigned long": (8, "%lu"), "bool": (1, "%d"), "pid_t": (4, "%d"),
+    "gfp_t": (4, "%x"),
 }  # fmt: skip
-_UNSIGNED = ("u", "gfp_t", "bool")
-_ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[(\d*)\]")
+"""Size and conversion of each type of number."""
+
+_ILLEGAL_NAME = "Illegal name"
+_INVALID_COMMAND = "Command must be of the form: <name> field[;field] ..."
+_INVALID_DYNAMIC = "Command must be of the form: s or -:[synthetic/]<name> field[;field] ..."
+_EXISTS = "Event already exists"
+_TOO_MANY = "Too many fields"
+_INCOMPLETE_TYPE = "Incomplete type"
+_INVALID_TYPE = "Invalid type"
+_INVALID_FIELD = "Invalid field"
+_INVALID_ARRAY = "Invalid array specification"
 
 
 @dataclass(frozen=True)
 class SyntheticField:
-    """A field: its type as it is listed, and its name."""
+    """A field: its type as it is listed, and its name. `length`: of text, None for other types, 0 for any length."""
 
     type: str
     name: str
+    length: int | None = None
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it is a stack trace."""
+        return "long[" in self.type
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether it is text of any length."""
-        return self.type == "char[]"
+        """Whether the record has a word that says where it is."""
+        return self.length == 0 or self.is_stack
 
     @property
     def size(self) -> int:
-        """Bytes in a record."""
-        base, bracket, count = self.type.partition("[")
-        if not bracket:
-            return 8 if _SIZES[base] < 8 else _SIZES[base]
-        return int(count.rstrip("]")) if count != "]" else 8
+        """Bytes, as `format` shows them."""
+        if self.is_dynamic:
+            return _WORD
+        return self.length or _NUMBERS[self.type][0]
+
+    @property
+    def room(self) -> int:
+        """Bytes from its start to the next field's."""
+        return _MAX_TEXT if self.length else _WORD
+
+    @property
+    def printf(self) -> str:
+        """The conversion in `print fmt`."""
+        if self.is_stack:
+            return "%s"
+        return "%.*s" if self.length is not None else _NUMBERS[self.type][1]
+
+    @property
+    def value(self) -> str:
+        """The argument of that."""
+        if self.is_stack:
+            return f"__get_stacktrace({self.name})"
+        return f"__get_str({self.name})" if self.is_dynamic else f"REC->{self.name}"
 
     def __str__(self) -> str:
         return f"{self.type} {self.name}"
@@ -94,19 +130,28 @@ class SyntheticEvent(DynamicEvent):
 def _layout(fields: Sequence[SyntheticField]) -> list[Field]:
     offset, made = COMMON_SIZE, []
     for field in fields:
-        kind = "__data_loc char[]" if field.is_dynamic else field.type
-        signed = not field.type.startswith(_UNSIGNED)
+        kind = f"__data_loc {field.type}" if field.is_dynamic else field.type
+        signed = not field.type.startswith("u") and field.type != "gfp_t"
         made.append(Field(kind, field.name, offset, field.size, signed))
-        offset += field.size
+        offset += field.room
     return made
 
 
 def _print_fmt(fields: Sequence[SyntheticField]) -> str:
-    formats, values = [], []
-    for field in fields:
-        formats.append(f"{field.name}=" + ("%.*s" if field.is_dynamic else "%s" if "[" in field.type else "%lld"))
-        values.append(f"__get_str({field.name})" if field.is_dynamic else f"REC->{field.name}")
-    return ", ".join([f'"{", ".join(formats)}"', *values])
+    formats = ", ".join(f"{field.name}={field.printf}" for field in fields)
+    return ", ".join([f'"{formats}"', *(field.value for field in fields)])
+
+
+class _Command:
+    """A definition, for the errors in it: a caret is under the first occurrence of the text at fault."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def refused(self, message: str, culprit: str = "", number: int = errno.EINVAL) -> OSError:
+        """The error, which error_log has got."""
+        error_log.add(_SUBSYSTEM, message, self.text, max(self.text.find(culprit), 0))
+        return OSError(number, f"{self.text!r}: {message}")
 
 
 class SyntheticLines(LineType):
@@ -114,65 +159,96 @@ class SyntheticLines(LineType):
 
     def create(self, line: str) -> None:
         """Define the event of `s:[synthetic/]NAME FIELDS`. Raises NotThisType, OSError."""
+        line = line.lstrip(" \t")
         if not argv_split(line):
             return
         if not line.startswith("s:"):
             raise NotThisType
-        name, _, fields = line[2:].strip().partition(" ")
+        command = _Command(line)
+        words = argv_split(line)
+        name = words[0][2:]
+        if len(words) < 2:
+            raise command.refused(_INVALID_COMMAND)
         group, slash, bare = name.partition("/")
         if slash and group != GROUP:
-            raise _refused("Dynamic synthetic event command, invalid", line)
-        define(bare if slash else name, fields, line)
+            raise command.refused(_INVALID_DYNAMIC)
+        _define(command, bare if slash else name, line[len(words[0]) :])
 
 
 synthetic_lines = SyntheticLines()
 """The type of lines that dynamic_events hands to this module."""
 
 
-def define(name: str, fields: str, line: str) -> None:
-    """Define a synthetic event. Raises OSError: EINVAL, with an entry in error_log; EEXIST."""
-    if not is_good_name(name):
-        raise _refused("Bad synthetic event name", line)
-    parsed = [_field(text.strip(), line) for text in fields.split(";") if text.strip()]
-    if not parsed:
-        raise _refused("No fields or invalid fields", line)
-    if len(parsed) > _MAX_FIELDS:
-        raise _refused("Too many fields", line)
-    with events_locked():
-        made = SyntheticEvent(name, parsed)
-        event_registry.add(made.event)
-        dynevent.dyn_event_add(made)
-
-
-def _field(text: str, line: str) -> SyntheticField:
-    kind, _, name = " ".join(argv_split(text)).rpartition(" ")
-    array = _ARRAY.fullmatch(name)
-    if array:
-        name, kind = array[1], f"{kind}[{array[2]}]"
-    if not is_good_name(name):
-        raise _refused("Bad field name" if name else "Invalid field", line)
-    base, bracket, count = kind.partition("[")
-    number = count.rstrip("]")
-    if base not in _SIZES or (bracket and base != "char") or (number and not 0 < int(number) <= _MAX_TEXT):
-        raise _refused("Invalid type", line)
-    return SyntheticField(kind, name)
-
-
-def _refused(message: str, line: str) -> OSError:
-    error_log.add(_SUBSYSTEM, message, line, 0)
-    return OSError(errno.EINVAL, f"{line!r}: {message}")
-
-
 def run_line(line: str) -> None:
     """Run a line of synthetic_events: `NAME FIELDS`, or `!NAME` to delete. Raises OSError."""
+    line = line.lstrip(" \t")
     words = argv_split(line)
     if not words:
         return
     if words[0].startswith("!"):
         dynevent.dyn_event_release(f"-:{GROUP}/{words[0][1:]}", synthetic_lines)
         return
-    name, _, fields = line.strip().partition(" ")
-    define(name, fields, line)
+    _define(_Command(line), words[0], line[len(words[0]) :])
+
+
+def _define(command: _Command, name: str, text: str) -> None:
+    """Define a synthetic event. Raises OSError: EINVAL, EEXIST, with an entry in error_log."""
+    if not name or len(argv_split(text.partition(";")[0])) < 2:
+        raise command.refused(_INVALID_COMMAND)
+    if not is_good_name(name):
+        raise command.refused(_ILLEGAL_NAME, name)
+    if event_registry.find(GROUP, name) is not None:
+        raise command.refused(_EXISTS, name, errno.EEXIST)
+    fields = [field for part in text.split(";") for field in _fields(command, argv_split(part))]
+    if len(fields) > _MAX_FIELDS:
+        raise command.refused(_TOO_MANY)
+    with events_locked():
+        made = SyntheticEvent(name, fields)
+        event_registry.add(made.event)
+        dynevent.dyn_event_add(made)
+
+
+def _fields(command: _Command, words: Sequence[str]) -> Iterator[SyntheticField]:
+    """The fields between two semicolons: of old several may be there."""
+    while words:
+        prefix = ""
+        if words[0] == "unsigned":
+            if len(words) < 3:
+                raise command.refused(_INCOMPLETE_TYPE, words[0])
+            prefix, words = "unsigned ", words[1:]
+        if len(words) < 2:
+            raise command.refused(_INVALID_FIELD, words[0])
+        yield _field(command, prefix, words[0], words[1])
+        words = words[2:]
+
+
+def _field(command: _Command, prefix: str, kind: str, written: str) -> SyntheticField:
+    name, bracket, count = written.partition("[")
+    if not is_good_name(name):
+        raise command.refused(_ILLEGAL_NAME, written)
+    whole = f"{prefix}{kind}{bracket}{count}"
+    if whole in _NUMBERS:
+        return SyntheticField(whole, name)
+    if whole.endswith("long[]"):
+        return SyntheticField(whole, name)
+    if "char[" not in whole:
+        raise command.refused(_INVALID_TYPE, kind)
+    length = _text_length(whole.partition("char[")[2])
+    if length is None:
+        raise command.refused(_INVALID_ARRAY, written)
+    return SyntheticField(whole, name, length)
+
+
+def _text_length(rest: str) -> int | None:
+    """The number before `]`, 0 if there is none; None if it is wrong."""
+    number, closed, after = rest.partition("]")
+    if not closed or after or len(number) > 3:
+        return None
+    try:
+        length = kstrtouint(number) if number else 0
+    except OSError:
+        return None
+    return length if length <= _MAX_TEXT else None
 
 
 def show() -> str:

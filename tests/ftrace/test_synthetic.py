@@ -1,0 +1,98 @@
+"""Synthetic events: definition, listing, format, deletion, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from ftrace.events import dynevent, synthetic
+from ftrace.events.error_log import error_log
+from ftrace.events.registry import event_registry
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    monkeypatch.setattr(dynevent, "_types", [synthetic.synthetic_lines])
+    error_log.clear()
+    yield
+    dynevent.release_all(synthetic.synthetic_lines)
+    error_log.clear()
+
+
+def number(call, line):
+    with pytest.raises(OSError) as raised:
+        call(line)
+    return raised.value.errno
+
+
+def test_definition_listing_and_format():
+    synthetic.run_line("lat u64 d; int fd")
+    dynevent.create_dyn_event("s:synthetic/text char c[]; char fixed[16]; unsigned  int n; long[] stack;")
+    dynevent.create_dyn_event("s:old u64 a pid_t b")
+    assert synthetic.show() == (
+        "lat\tu64 d; int fd\ntext\tchar[] c; char[16] fixed; unsigned int n; long[] stack\nold\tu64 a; pid_t b\n"
+    )
+    assert dynevent.show().startswith("s:synthetic/lat\tu64 d; int fd\n")
+    assert (
+        event_registry.find("synthetic", "lat")
+        .format()
+        .endswith(
+            "\tfield:u64 d;\toffset:8;\tsize:8;\tsigned:0;\n\tfield:int fd;\toffset:16;\tsize:4;\tsigned:1;\n\n"
+            'print fmt: "d=%llu, fd=%d", REC->d, REC->fd\n'
+        )
+    )
+    text = event_registry.find("synthetic", "text")
+    assert [(field.type, field.offset, field.size, field.signed) for field in text.fields] == [
+        ("__data_loc char[]", 8, 8, True), ("char[16]", 16, 16, True), ("unsigned int", 272, 4, False),
+        ("__data_loc long[]", 280, 8, True),
+    ]  # fmt: skip
+    assert text.print_fmt == (
+        '"c=%.*s, fixed=%.*s, n=%u, stack=%s", __get_str(c), REC->fixed, REC->n, __get_stacktrace(stack)'
+    )
+
+
+def test_deletion():
+    for line in ("a int x", "b int x", "c int x", "d int x"):
+        synthetic.run_line(line)
+    synthetic.run_line("!a")
+    synthetic.run_line("!b int x")
+    dynevent.create_dyn_event("-:synthetic/c")
+    dynevent.create_dyn_event("!s:d int x")
+    assert synthetic.show() == ""
+    assert number(synthetic.run_line, "!a") == errno.ENOENT
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        ("^ev", "Command must be of the form: <name> field[;field] ..."),
+        ("^ev int", "Command must be of the form: <name> field[;field] ..."),
+        ("^e-v int x", "Illegal name"),
+        ("ev int ^x-y", "Illegal name"),
+        ("ev ^u99 x", "Invalid type"),
+        ("ev int ^x[]", "Invalid type"),
+        ("ev char ^x[257]", "Invalid array specification"),
+        ("ev char ^x[a]", "Invalid array specification"),
+        ("ev int x; ^char", "Invalid field"),
+        ("ev int x; ^unsigned int", "Incomplete type"),
+        ("^taken int y", "Event already exists"),
+    ],
+)
+def test_what_is_refused_and_where_the_caret_is(command, message):
+    synthetic.run_line("taken int x")
+    line = command.replace("^", "")
+    wrong = number(synthetic.run_line, line)
+    assert wrong == (errno.EEXIST if "taken" in line else errno.EINVAL)
+    first, second, caret = error_log.read().splitlines()
+    assert first.endswith(f"] synthetic_events: error: {message}") and second == f"  Command: {line}"
+    expected = command.index("^") if message != "Invalid type" or "[" not in line else line.index("int")
+    assert caret == " " * (11 + expected) + "^"
+
+
+def test_lines_of_dynamic_events():
+    assert number(dynevent.create_dyn_event, "s:other/ev int x") == errno.EINVAL
+    assert "Command must be of the form: s or -:[synthetic/]<name>" in error_log.read()
+    assert number(dynevent.create_dyn_event, "s ev int x") == errno.EINVAL
+    assert number(dynevent.create_dyn_event, "s:ev " + "int x;" * 65) == errno.EINVAL
+    assert "Too many fields" in error_log.read()
