@@ -16,7 +16,7 @@ from ftrace.events.handlers import Handlers, make_handlers
 from ftrace.events.names import parse_event_name, sanitized
 from ftrace.events.registry import TraceEvent, after_unlocking, event_registry, events_locked
 from ftrace.kstrtox import kstrtoll, kstrtouint
-from ftrace.probe_args.arguments import parse_arguments
+from ftrace.probe_args.arguments import MAX_ARGUMENTS, parse_arguments
 from ftrace.probe_args.errors import ErrorCode, ProbeError, error
 from ftrace.probe_args.expansion import dentry_layout, expand, expand_dentries
 from ftrace.probe_args.fetch import Argument, SymbolAddress
@@ -236,13 +236,27 @@ def maxactive_of(word: str) -> int:
 def arguments_of(words: list[str], scope: Scope) -> list[Argument]:
     """The arguments of a definition. `:%pd` is replaced in `words`, as error_log shows it. Raises OSError."""
     given = words[_PLACE + 1 :]
-    expanded = expand(given, scope)
-    if len(expanded) > 128:
+    try:
+        expanded = expand(given, scope)
+    except ProbeError as wrong:
+        raise _with_the_next(wrong, given, scope) from None
+    if len(expanded) > MAX_ARGUMENTS:
         raise ProbeError(errno.E2BIG)
     final = expand_dentries(expanded, dentry_layout)
     if expanded == given:
         words[_PLACE + 1 :] = final
     return parse_arguments(final, scope)
+
+
+def _with_the_next(wrong: ProbeError, words: Sequence[str], scope: Scope) -> ProbeError:
+    """The kernel goes on after a `$arg*` of an unknown prototype, and fails at the first word that it cannot parse."""
+    if all(finding.code is not ErrorCode.NOSUP_BTFARG for finding in wrong.findings):
+        return wrong
+    try:
+        parse_arguments(words, scope)
+    except ProbeError as following:
+        return ProbeError(following.number, *wrong.findings, *following.findings)
+    return wrong
 
 
 def add_probe(probe: Probe) -> None:

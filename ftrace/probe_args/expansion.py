@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ftrace.kstrtox import simple_strtoul
 from ftrace.probe_args.arguments import FIRST_ARGUMENT
-from ftrace.probe_args.errors import ErrorCode, Finding, ProbeError, error
+from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.scope import Scope
 
 _MAX_PARAMETERS = 128
@@ -38,13 +38,8 @@ def expand(words: Sequence[str], scope: Scope) -> list[str]:
     prototype = scope.prototype
     if prototype is None or not prototype.parameters:
         if star is not None:
-            at = FIRST_ARGUMENT + max(index for index, word in enumerate(words) if word.startswith("$arg"))
-            # The kernel goes on after the first error, and fails at the word itself.
-            raise ProbeError(
-                errno.EINVAL,
-                Finding(ErrorCode.NOSUP_BTFARG, 0, at),
-                Finding(ErrorCode.BAD_VAR, 0, FIRST_ARGUMENT + star),
-            )
+            last = max(index for index, word in enumerate(words) if word.startswith("$arg"))
+            raise error(ErrorCode.NOSUP_BTFARG, 0, FIRST_ARGUMENT + last)
         return list(words)
     return _replaced(words, star, [name for name, _ in prototype.parameters])
 

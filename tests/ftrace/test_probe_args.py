@@ -187,7 +187,7 @@ def test_pe4_12_words_that_stand_for_parameters():
     assert expand(["$arg1", "%di"], unknown) == ["$arg1", "%di"]
     with pytest.raises(ProbeError) as raised:
         expand(["$arg*"], unknown)
-    assert [finding.code for finding in raised.value.findings] == [ErrorCode.NOSUP_BTFARG, ErrorCode.BAD_VAR]
+    assert raised.value.findings == (Finding(ErrorCode.NOSUP_BTFARG, 0, 2),)
     many = Prototype(tuple((f"{'p' * 20}{index}", S32) for index in range(7)), Void())
     with pytest.raises(ProbeError) as raised:
         expand(["$arg*"], scope(find_prototype=lambda: many))

@@ -253,3 +253,14 @@ def test_pe8_7_arguments_that_are_rejected(machine, argument):
     with pytest.raises(OSError):
         machine.tracefs.write("kprobe_events", f"p:ev vfs_read {argument}")
     assert machine.tracefs.read("kprobe_events") == ""
+
+
+@pytest.mark.parametrize("words, carets", [("^$arg*", (11, 11)), ("%zz $arg*", (15, 11)), ("$arg1 $arg*", (17, 17))])
+def test_pe4_12_all_parameters_of_a_function_that_has_none_log_two_errors(machine, words, carets):
+    """The kernel logs the first, goes on, and fails at the first argument that it cannot parse."""
+    machine.tracefs.write("error_log", "")
+    with pytest.raises(OSError):
+        machine.tracefs.write("kprobe_events", f"p schedule {words.replace('^', '')}", append=True)
+    lines = machine.tracefs.read("error_log").splitlines()
+    assert "BTF is not available or not supported" in lines[0] and len(lines) == 6
+    assert tuple(len(line) - len("  Command: ^") for line in lines[2::3]) == carets
