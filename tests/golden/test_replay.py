@@ -25,6 +25,7 @@ WHOLE = [
     "evt-01-enable",
     "multi-03-multiline",
     "multi-04-dynamic-events",
+    "sff-01-globs",
     "type-10-bad-types",
 ]
 
