@@ -99,6 +99,9 @@ FUNCTIONS = (
     consuming.take_oldest,
     consuming.consume,
     consuming.read_clock,
+    consuming.drain,
+    consuming.reap,
+    consuming.swap,
 )
 
 

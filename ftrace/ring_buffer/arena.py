@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 from typing import Any
 
 from ftrace.ring_buffer import backing, clock
 from ftrace.ring_buffer.clock_state import SCALED
-from ftrace.ring_buffer.layout import RINGS, SLOT_SIZE, capacity, geometry
+from ftrace.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry
 from ftrace.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
 from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
 from ftrace.runtime import runtime
@@ -47,6 +48,10 @@ class Rings:
         """Of its native half."""
         return ctypes.addressof(self.native)
 
+    def slots(self) -> list[int]:
+        """The slots that have been written to."""
+        return list(self.view.slots(self.arena.slots_in_use))
+
     def slot_address(self, slot: int) -> int:
         """Where a slot is."""
         return int(self.native.slots) + slot * SLOT_SIZE
@@ -54,7 +59,7 @@ class Rings:
     def release(self) -> None:
         """Give its pages back and empty its slots. No thread records to it any more."""
         image = runtime().image
-        for slot in list(self.view.slots(self.arena.slots_in_use)):
+        for slot in self.slots():
             page = self.view.slot_word(slot, "head") & PAGE_MASK
             while True:
                 after = self.view.meta_word(page, "next")
@@ -100,7 +105,7 @@ class Arena:
         """A new handle, as a ctypes structure: nothing is recorded through it yet. Raises OSError(ENOMEM)."""
         with self.lock:
             if not self._free_handles:
-                raise MemoryError(f"{_HANDLES // RingBuffer.size} ring buffers exist; close one first")
+                raise OSError(errno.ENOMEM, f"{_HANDLES // RingBuffer.size} buffers exist; close one first")
             return RingBuffer.ctypes.from_address(self._free_handles.pop(0))
 
     def give_handle(self, handle: Any) -> None:
@@ -109,13 +114,18 @@ class Arena:
             handle.ring = 0
             self._free_handles.append(ctypes.addressof(handle))
 
-    def ring(self, name: str, is_live: bool, of: clock.Clock, order: int, max_pages: int, overwrite: bool) -> Rings:
-        """A new, empty ring. Raises MemoryError if there are too many."""
+    @property
+    def pool_kb(self) -> int:
+        """The size of the pool of pages, in KiB."""
+        return self.file.geometry.pages * PAGE_SIZE >> 10
+
+    def ring(self, name: str, of: clock.Clock, order: int, max_pages: int, overwrite: bool) -> Rings:
+        """A new, empty ring. Raises OSError(ENOMEM) if there are too many."""
         with self.lock:
             self.collect()
             if not self._free_rings:
-                raise MemoryError(f"{RINGS} rings exist; close a buffer or free a snapshot first")
-            entry = RingEntry(self._free_rings.pop(0), order, is_live, of.name, name)
+                raise OSError(errno.ENOMEM, f"{RINGS} rings exist; close a buffer or free a snapshot first")
+            entry = RingEntry(self._free_rings.pop(0), order, of.name, name)
             self.file.write_entry(entry)
             return Rings(self, entry, of, max_pages, overwrite)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ftrace.ring_buffer import clock as clocks
-from ftrace.ring_buffer import layout, pages, reader
+from ftrace.ring_buffer import layout, reader
 from ftrace.ring_buffer.arena import Rings, arena
-from ftrace.ring_buffer.reader import Reader, Record
+from ftrace.ring_buffer.reader import Reader, Record, Stats
 from ftrace.runtime import runtime
 from sandbox import fork
 
@@ -19,25 +19,13 @@ DEFAULT_SUBBUF_KB = 4
 MAX_SUBBUF_KB = 512
 
 
-class Stats(NamedTuple):
-    """What per_cpu/cpuN/stats says of a slot. Times are in units of the clock."""
-
-    entries: int
-    overrun: int
-    commit_overrun: int
-    bytes: int
-    oldest: int
-    now: int
-    dropped: int
-    read: int
-
-
 class Buffer:
-    """A ring buffer: a slot for each thread that records.
+    """A ring buffer with a slot for each thread that records.
 
-    `size_kb`: the most that a thread's pages may hold, in KiB; `subbuf_kb`: of one sub-buffer, 1 to 512, rounded up to a power
-    of two of at least 4; `overwrite`: whether a full slot loses its oldest events, or new ones; `clock`: of trace_clock.
-    Raises ValueError for an argument out of range, MemoryError if there are too many buffers.
+    `size_kb`: what a slot may hold, in KiB, rounded up to whole sub-buffers, at least 2; `subbuf_kb`: of a sub-buffer, 1 to 512
+    KiB, rounded up to a power of two of at least 4; `overwrite`: whether a full slot loses its oldest events, else new ones;
+    `clock`: a name of trace_clock.
+    Raises ValueError for a value out of range, OSError(ENOMEM) for a size above the pool's or if there are too many buffers.
     """
 
     def __init__(
@@ -50,32 +38,100 @@ class Buffer:
         clock: str = "local",
     ) -> None:
         self.name = name
-        self._size_kb = _in_range("size_kb", size_kb, 1, layout.geometry(0).pages + (1 << 42))
-        self._order = layout.subbuf_order(_in_range("subbuf_kb", subbuf_kb, 1, MAX_SUBBUF_KB))
+        self._arena = arena()
+        self._order = _order(subbuf_kb)
+        self._subbufs = self._count(size_kb)
         self._clock = clocks.find(clock)
         self._overwrite = overwrite
         self._lock = fork.renew(threading.RLock())
-        self._arena = arena()
         self._handle = self._arena.handle()
-        self._live = self._ring(is_live=True)
-        self._reader = Reader(self._live)
-        self._handle.ring = self._live.address
+        self._rings: dict[int, Rings] = {}
+        self._is_on = True
+        self._install(self._ring())
         self._arena.take_part_in_forks(self)
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.name or 'top level'}: {self.size_kb} KiB a slot, clock {self.clock}>"
 
     @property
     def address(self) -> int:
-        """Of the handle: what a handler gives to `writer.reserve`."""
+        """Of the native handle, a `RingBuffer`: what a handler gives to `writer.reserve`."""
         return ctypes.addressof(self._handle)
 
-    def _ring(self, is_live: bool) -> Rings:
-        count = layout.subbufs(self._size_kb, self._order)
-        return self._arena.ring(self.name, is_live, self._clock, self._order, count, self._overwrite)
+    # settings
 
-    def after_fork(self) -> None:
-        """In the child: an empty ring in the child's own memory file."""
-        self._live = self._ring(is_live=True)
-        self._reader = Reader(self._live)
-        self._handle.ring = self._live.address
+    @property
+    def tracing_on(self) -> bool:
+        """Whether events are recorded; if not they are not counted either."""
+        return self._is_on
+
+    @tracing_on.setter
+    def tracing_on(self, on: bool) -> None:
+        with self._lock:
+            self._is_on = on
+            self._handle.ring = self._handle.live if on else 0
+
+    @property
+    def size_kb(self) -> int:
+        """KiB of events that a slot may hold, rounded down."""
+        return self._subbufs * layout.capacity(self._order) // 1024
+
+    @size_kb.setter
+    def size_kb(self, size: int) -> None:
+        with self._lock:
+            self._subbufs = self._count(size)
+            for ring in self._rings.values():
+                ring.native.max_pages = self._subbufs
+                for slot in ring.slots():
+                    ring.view.set_slot_word(slot, "max_pages", 0)
+                Reader(ring).trim(self._subbufs)
+
+    def set_slot_size_kb(self, slot: int, size: int) -> None:
+        """The size of one slot, until the size of all is set."""
+        with self._lock:
+            count = self._count(size)
+            self._live.view.set_slot_word(slot, "max_pages", count)
+            Reader(self._live).trim(count, slot)
+
+    def slot_size_kb(self, slot: int) -> int:
+        """KiB of events that one slot may hold, rounded down."""
+        count = self._live.view.slot_word(slot, "max_pages") or self._subbufs
+        return count * layout.capacity(self._order) // 1024
+
+    @property
+    def subbuf_kb(self) -> int:
+        """KiB of a sub-buffer. Setting it empties the buffer."""
+        return 4 << self._order
+
+    @subbuf_kb.setter
+    def subbuf_kb(self, size: int) -> None:
+        with self._lock:
+            kilobytes, self._order = self.size_kb, _order(size)
+            self._subbufs = self._count(kilobytes)
+            self._renew()
+
+    @property
+    def overwrite(self) -> bool:
+        """Whether a full slot loses its oldest events; else it loses new ones."""
+        return self._overwrite
+
+    @overwrite.setter
+    def overwrite(self, overwrite: bool) -> None:
+        with self._lock:
+            self._overwrite = overwrite
+            for ring in self._rings.values():
+                ring.native.overwrite = int(overwrite)
+
+    @property
+    def clock(self) -> str:
+        """The clock's name. Setting it empties the buffer."""
+        return self._clock.name
+
+    @clock.setter
+    def clock(self, name: str) -> None:
+        with self._lock:
+            self._clock = clocks.find(name)
+            self._renew()
 
     @property
     def now(self) -> int:
@@ -83,30 +139,123 @@ class Buffer:
         address = ctypes.addressof(self._live.clock_state)
         return runtime().image.call("ring_clock_now", address) & (1 << 64) - 1
 
-    def records(self) -> Iterator[Record]:
-        """What the buffer holds, merged by time, as the file trace shows it. Nothing is consumed."""
-        return reader.records(self._live)
+    # reading
 
-    def consume(self) -> Iterator[Record]:
-        """What the buffer holds, merged by time, as trace_pipe reads it: what was iterated over is gone."""
-        return iter(self._reader)
+    def slots(self) -> list[int]:
+        """The slots that have been written to."""
+        return self._live.slots()
 
-    def raw_pages(self) -> Iterator[tuple[int, bytes]]:
-        """Consume whole sub-buffers: slot and bytes, as per_cpu/cpuN/trace_pipe_raw gives them."""
-        for slot_reader in self._reader.slots():
-            while (taken := slot_reader.take()) is not None:
-                page, lost = taken
-                yield slot_reader.slot, pages.marked(pages.without_first(page.data, page.skip), lost)
+    def records(self, slot: int | None = None) -> Iterator[Record]:
+        """What the buffer (or one slot) holds, merged by time, as the file trace shows it. Nothing is consumed."""
+        return reader.records(self._live, slot)
+
+    def consume(self, slot: int | None = None) -> Iterator[Record]:
+        """What the buffer (or one slot) holds, merged by time, as trace_pipe reads it: what was iterated over is gone."""
+        return Reader(self._live).consume(slot)
+
+    def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Consume sub-buffers: slot and bytes, as per_cpu/cpuN/trace_pipe_raw gives them; lost events are marked in them."""
+        return Reader(self._live).raw_pages(slot)
+
+    def stats(self, slot: int) -> Stats:
+        """What per_cpu/cpuN/stats says."""
+        return reader.stats(self._live, slot, self.now)
+
+    # emptying, snapshots
+
+    def clear(self) -> None:
+        """Empty the buffer, and put its counters to 0."""
+        with self._lock:
+            old = self._live
+            self._install(self._ring())
+            self._retire(old)
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether there is a spare ring for snapshots."""
+        return bool(self._handle.spare)
+
+    def allocate_snapshot(self) -> None:
+        """Make the spare ring, if there is none. Raises OSError(ENOMEM) if there are too many rings."""
+        with self._lock:
+            if not self._handle.spare:
+                self._handle.spare = self._ring().address
+
+    def snapshot(self) -> None:
+        """Exchange the live ring and the spare one, which is made if there is none: the snapshot has what the buffer had."""
+        with self._lock:
+            self.allocate_snapshot()
+            runtime().image.call("ring_swap", self.address)
+
+    def snapshot_records(self, slot: int | None = None) -> Iterator[Record]:
+        """What the snapshot holds, merged by time. Nothing is consumed."""
+        spare = self._rings.get(self._handle.spare or 0)
+        return reader.records(spare, slot) if spare else iter(())
+
+    def clear_snapshot(self) -> None:
+        """Empty the snapshot, if there is one."""
+        with self._lock:
+            if self._handle.spare:
+                old, self._handle.spare = self._rings[self._handle.spare], self._ring().address
+                self._retire(old)
+
+    def free_snapshot(self) -> None:
+        """Empty the snapshot and give its memory back."""
+        with self._lock:
+            if self._handle.spare:
+                old, self._handle.spare = self._rings[self._handle.spare], 0
+                self._retire(old)
 
     def close(self) -> None:
         """Give everything back. No probe records to the buffer any more."""
         with self._lock:
             self._arena.forget(self)
+            self._handle.ring = 0
+            for ring in list(self._rings.values()):
+                self._retire(ring)
             self._arena.give_handle(self._handle)
-            self._arena.retire(self._live)
+
+    def after_fork(self) -> None:
+        """In the child: an empty ring in the child's own memory file, and no snapshot."""
+        self._rings.clear()
+        self._handle.spare = 0
+        self._handle.swapping = 0
+        self._install(self._ring())
+
+    # rings
+
+    @property
+    def _live(self) -> Rings:
+        return self._rings[self._handle.live]
+
+    def _ring(self) -> Rings:
+        ring = self._arena.ring(self.name, self._clock, self._order, self._subbufs, self._overwrite)
+        self._rings[ring.address] = ring
+        return ring
+
+    def _install(self, ring: Rings) -> None:
+        self._handle.live = ring.address
+        self._handle.ring = ring.address if self._is_on else 0
+
+    def _retire(self, ring: Rings) -> None:
+        del self._rings[ring.address]
+        self._arena.retire(ring)
+
+    def _renew(self) -> None:
+        self.clear_snapshot()
+        self.clear()
+
+    def _count(self, kilobytes: int) -> int:
+        """Sub-buffers of a slot of that size. Raises ValueError for less than 1 KiB, OSError(ENOMEM) for more than the pool."""
+        pool = self._arena.pool_kb
+        if kilobytes < 1:
+            raise ValueError(f"size_kb is {kilobytes}; it must be between 1 and {pool}")
+        if kilobytes > pool:
+            raise OSError(errno.ENOMEM, f"size_kb is {kilobytes}; the pool of all buffers has {pool}")
+        return layout.subbufs(kilobytes, self._order)
 
 
-def _in_range(name: str, value: int, least: int, most: int) -> int:
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}; it must be between {least} and {most}")
-    return value
+def _order(subbuf_kb: int) -> int:
+    if not 1 <= subbuf_kb <= MAX_SUBBUF_KB:
+        raise ValueError(f"subbuf_kb is {subbuf_kb}; it must be between 1 and {MAX_SUBBUF_KB}")
+    return layout.subbuf_order(subbuf_kb)

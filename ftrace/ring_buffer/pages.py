@@ -106,6 +106,22 @@ def count(data: bytes | memoryview) -> int:
     return sum(1 for _ in decode(data))
 
 
+def size_of_rest(page: Page) -> int:
+    """Bytes of a sub-buffer from the first event that was not consumed."""
+    used: int = HEADER + (_HEAD.unpack_from(page.data)[1] & COMMIT_MASK)
+    return used - _start_of(page.data, page.skip)
+
+
+def _start_of(data: bytes, number: int) -> int:
+    """Where an event begins, its time stamp of its own included; the end if there are not so many."""
+    at = HEADER
+    for index, event in enumerate(decode(data)):
+        if index == number:
+            return at
+        at = event.offset + event.size
+    return at
+
+
 def marked(data: bytes, lost: int) -> bytes:
     """A sub-buffer whose commit word says that `lost` events are missing before it, and how many if there is room."""
     if not lost:

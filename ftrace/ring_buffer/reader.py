@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import heapq
 from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.arena import Rings
+from ftrace.ring_buffer.layout import PAGE_SIZE
 from ftrace.ring_buffer.pages import Common, Event, Page
 from ftrace.ring_buffer.records import CONSUMED_MASK, PAGE_BITS, PAGE_MASK
 from ftrace.runtime import runtime
+from sandbox.tasks import FREE
 
 _BY_TIME = attrgetter("stamp", "slot")
+_TRIES = 1000
+_BATCH = 64
+"""Sub-buffers that are drained in one go."""
 
 
 class Record(NamedTuple):
@@ -34,16 +41,35 @@ class Record(NamedTuple):
         return pages.common(self.data)
 
 
+class Stats(NamedTuple):
+    """What per_cpu/cpuN/stats says of a slot; times are in units of the clock."""
+
+    entries: int
+    """Events that can be read."""
+    overrun: int
+    """Events that were overwritten before anybody consumed them."""
+    commit_overrun: int
+    """Events lost because a record in progress lay in the sub-buffer that was to be overwritten."""
+    bytes: int
+    """Taken by the events that can be read, time stamps and padding included."""
+    oldest: int
+    """Time of the oldest of them; 0 if there is none."""
+    now: int
+    dropped: int
+    """Events lost because there was no room, or because they interrupted a page switch or an endless row of others."""
+    read: int
+    """Events that were consumed."""
+
+
 def record_of(page: Page, event: Event, slot: int, lost: int = 0) -> Record:
     """A record of an event in a copied sub-buffer."""
     return Record(event.stamp, slot, lost, page.data[event.offset : event.offset + event.size])
 
 
-def records(ring: Rings, slots: list[int] | None = None) -> Iterator[Record]:
-    """What a ring holds, of all slots or some, merged by time. Nothing is consumed."""
-    view = ring.view
-    chosen = list(view.slots(ring.arena.slots_in_use)) if slots is None else slots
-    return heapq.merge(*(_of_slot(slot, view.pages(slot)) for slot in chosen), key=_BY_TIME)
+def records(ring: Rings, slot: int | None = None) -> Iterator[Record]:
+    """What a ring, or one of its slots, holds, merged by time. Nothing is consumed."""
+    chosen = ring.slots() if slot is None else [slot]
+    return heapq.merge(*(_of_slot(each, ring.view.pages(each)) for each in chosen), key=_BY_TIME)
 
 
 def _of_slot(slot: int, copies: list[Page]) -> Iterator[Record]:
@@ -67,14 +93,20 @@ class SlotReader:
 
     def peek(self) -> Record | None:
         """The oldest event that was not consumed; None if there is none."""
-        for _ in range(2):
-            if self._page is not None and self._head == self._view.slot_word(self.slot, "head"):
+        for _ in range(_TRIES):
+            if self._page is None or self._head != self._view.slot_word(self.slot, "head"):
+                self._load()
+            if self._page is None and not self._view.slot_word(self.slot, "sequence"):
+                return None
+            if self._page is not None and self._consumed() < len(self._events):
                 done = self._consumed()
-                if done < len(self._events):
-                    return record_of(self._page, self._events[done], self.slot, self._lost(self._page, done))
-                if self._is_complete() and len(self._events) == pages.count(self._page.data):
-                    self._next_page()
+                return record_of(self._page, self._events[done], self.slot, self._lost(self._page, done))
+            complete = self._is_complete()  # if it is, no more come after this
             self._load()
+            if self._page is not None and self._consumed() == len(self._events):
+                if not complete:
+                    return None
+                runtime().image.call("ring_take_oldest", self._ring.address, self._address, self._head)
         return None
 
     def pop(self, record: Record) -> bool:
@@ -84,7 +116,7 @@ class SlotReader:
         if not runtime().image.call("ring_consume", self._address, self._head, after) & 1:
             return False
         self._head = after
-        self._told(self._page, self._consumed())
+        self._told(self._page, self._consumed(), 1)
         return True
 
     def take(self) -> tuple[Page, int] | None:
@@ -109,9 +141,27 @@ class SlotReader:
                 taken = image.call("ring_consume", self._address, head, after) & 1
             if taken:
                 lost = self._lost(page, page.skip)
-                self._told(page, held)
+                self._told(page, held, held - page.skip)
                 if held > page.skip:
                     return page, lost
+
+    def trim(self, count: int) -> None:
+        """Give up the oldest sub-buffers while there are more than `count`."""
+        while self._view.slot_word(self.slot, "pages") > count and self._is_complete():
+            head = self._view.slot_word(self.slot, "head")
+            first, after = (self._view.meta_word(page, "first") for page in self._oldest_two(head))
+            if runtime().image.call("ring_take_oldest", self._ring.address, self._address, head) & 1:
+                given_up = after - first - (head >> PAGE_BITS & CONSUMED_MASK)
+                self._view.set_slot_word(self.slot, "trimmed", self._view.slot_word(self.slot, "trimmed") + given_up)
+
+    def _oldest_two(self, head: int) -> tuple[int, int]:
+        page = head & PAGE_MASK
+        return page, self._view.meta_word(page, "next") - 1
+
+    @property
+    def owner(self) -> int:
+        """The id of the thread that the slot is of."""
+        return self._view.slot_word(self.slot, "owner") & 0xFFFF_FFFF
 
     @property
     def _address(self) -> int:
@@ -133,45 +183,86 @@ class SlotReader:
             self._page = self._view.copy(self._head & PAGE_MASK, self._consumed())
             self._events = list(pages.decode(self._page.data)) if self._page else []
 
-    def _next_page(self) -> None:
-        runtime().image.call("ring_take_oldest", self._ring.address, self._address, self._head)
-        self._page = None
-
     def _lost(self, page: Page, done: int) -> int:
         """Events lost since the last one that was consumed."""
         overwritten = page.first + done - self._view.slot_word(self.slot, "read")
         return overwritten + page.lost - self._view.slot_word(self.slot, "reported")
 
-    def _told(self, page: Page, done: int) -> None:
+    def _told(self, page: Page, done: int, consumed: int) -> None:
+        self._view.set_slot_word(self.slot, "consumed", self._view.slot_word(self.slot, "consumed") + consumed)
         self._view.set_slot_word(self.slot, "read", page.first + done)
         self._view.set_slot_word(self.slot, "reported", page.lost)
 
 
 class Reader:
-    """Consumes a ring's events, merged by time."""
+    """Consumes a ring's events."""
 
     def __init__(self, ring: Rings) -> None:
         self._ring = ring
         self._slots: dict[int, SlotReader] = {}
 
-    def __iter__(self) -> Iterator[Record]:
-        """The events that are there now; it ends where there is none. What is not iterated over is not consumed."""
+    def consume(self, slot: int | None = None) -> Iterator[Record]:
+        """The events that are there now, merged by time. What is not iterated over is not consumed."""
         while True:
-            oldest = min(self._peeked(), key=lambda pair: _BY_TIME(pair[0]), default=None)
+            readers = self._readers(slot)
+            found = ((record, each) for each in readers if (record := each.peek()) is not None)
+            oldest = min(found, key=lambda pair: _BY_TIME(pair[0]), default=None)
             if oldest is None:
+                self.reap()
                 return
-            record, reader = oldest
-            if reader.pop(record):
+            record, owner = oldest
+            if owner.pop(record):
                 yield record
 
-    def _peeked(self) -> Iterator[tuple[Record, SlotReader]]:
-        for reader in self.slots():
-            record = reader.peek()
-            if record is not None:
-                yield record, reader
+    def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Slot and bytes of sub-buffers with all the events that are there now, which are consumed; lost ones are marked."""
+        room = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
+        for each in self._readers(slot):
+            yield from ((each.slot, page) for page in self._drained(each, room))
+            while (taken := each.take()) is not None:
+                page, lost = taken
+                yield each.slot, pages.marked(pages.without_first(page.data, page.skip), lost)
+                yield from ((each.slot, page) for page in self._drained(each, room))
+        self.reap()
 
-    def slots(self) -> list[SlotReader]:
-        """A reader for each slot that has been written to."""
-        for slot in self._ring.view.slots(self._ring.arena.slots_in_use):
-            self._slots.setdefault(slot, SlotReader(self._ring, slot))
-        return list(self._slots.values())
+    def trim(self, count: int, slot: int | None = None) -> None:
+        """Give up the oldest sub-buffers of slots that have more than `count`."""
+        for each in self._readers(slot):
+            each.trim(count)
+
+    def reap(self) -> None:
+        """Give back the last page of threads that have ended, where all their events were consumed."""
+        tasks, image = runtime().tasks(), runtime().image
+        for each in self._readers(None):
+            if tasks[each.slot].state == FREE and each.peek() is None:
+                image.call("ring_reap", self._ring.address, self._ring.slot_address(each.slot), each.owner)
+
+    def _readers(self, slot: int | None) -> list[SlotReader]:
+        chosen = self._ring.slots() if slot is None else [slot]
+        return [self._slots.setdefault(each, SlotReader(self._ring, each)) for each in chosen]
+
+    def _drained(self, each: SlotReader, room: Any) -> Iterator[bytes]:
+        """Complete sub-buffers that nothing was consumed of."""
+        size = PAGE_SIZE << self._ring.entry.order
+        where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(room), _BATCH
+        while count := runtime().image.call_and_wait("ring_drain", *where):
+            view = memoryview(room)
+            yield from (bytes(view[index * size : (index + 1) * size]) for index in range(count))
+
+
+def stats(ring: Rings, slot: int, now: int) -> Stats:
+    """What per_cpu/cpuN/stats says of a slot."""
+    copies = ring.view.pages(slot)
+    events = [event for page in copies for event in page.events]
+    word = partial(ring.view.slot_word, slot)
+    dropped = sum(map(word, ("dropped", "nested", "retried", "abandoned", "too_long")))
+    return Stats(
+        entries=len(events),
+        overrun=word("overrun") + word("trimmed"),
+        commit_overrun=word("commit_overrun"),
+        bytes=sum(pages.size_of_rest(page) for page in copies),
+        oldest=events[0].stamp if events else 0,
+        now=now,
+        dropped=dropped,
+        read=word("consumed"),
+    )

@@ -52,7 +52,9 @@ class Slot(Structure):
     too_long: u64  # ... because no sub-buffer can hold them
     read: u64  # reader: number of the next event to be consumed
     reported: u64  # reader: losses that were reported
-    reserved: array[u64, 11]
+    consumed: u64  # reader: events that were consumed
+    trimmed: u64  # reader: events that were given up because the slot was made smaller
+    reserved: array[u64, 9]
 
 
 @struct
@@ -100,9 +102,12 @@ class Ring(Structure):
 
 @struct
 class RingBuffer(Structure):
-    """The handle that handlers are given. It is exchanged by one store: to take a snapshot, to clear, to stop recording."""
+    """The handle that handlers are given. `ring` is exchanged by one store: to take a snapshot, to clear, to stop recording."""
 
-    ring: ptr[Ring]  # null: nothing is recorded
+    ring: ptr[Ring]  # `live`, or null: nothing is recorded
+    live: ptr[Ring]
+    spare: ptr[Ring]  # the snapshot's, or null
+    swapping: u64  # 1 while a thread exchanges them
 
 
 @struct

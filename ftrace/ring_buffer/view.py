@@ -22,7 +22,7 @@ from ftrace.ring_buffer.layout import (
 from ftrace.ring_buffer.pages import Page
 from ftrace.ring_buffer.records import CONSUMED_MASK, PAGE_BITS, PAGE_MASK, PageMeta, Slot
 
-_ENTRY = struct.Struct("<QQQ32s64s")
+_ENTRY = struct.Struct("<QQ32s64s")
 _FILE = struct.Struct("<QQQ")
 _TRIES = 64
 
@@ -32,8 +32,6 @@ class RingEntry(NamedTuple):
 
     number: int
     order: int
-    is_live: bool
-    """Whether it is what the buffer records to; else it is a snapshot."""
     clock: str
     name: str
     """Of the instance; empty for the top-level buffer."""
@@ -63,15 +61,15 @@ class MemoryFile:
         found = []
         for number in range(RINGS):
             at = self.geometry.directory + number * DIRECTORY_ENTRY
-            in_use, order, is_live, clock, name = _ENTRY.unpack_from(self.bytes, at)
+            in_use, order, clock, name = _ENTRY.unpack_from(self.bytes, at)
             if in_use:
                 texts = (text.rstrip(b"\0").decode() for text in (clock, name))
-                found.append(RingEntry(number, order, bool(is_live), *texts))
+                found.append(RingEntry(number, order, *texts))
         return found
 
     def write_entry(self, ring: RingEntry) -> None:
         """Enter a ring in the directory."""
-        values = (1, ring.order, int(ring.is_live), ring.clock.encode(), ring.name.encode()[:64])
+        values = (1, ring.order, ring.clock.encode(), ring.name.encode()[:64])
         _ENTRY.pack_into(self.bytes, self.geometry.directory + ring.number * DIRECTORY_ENTRY, *values)
 
     def erase_entry(self, number: int) -> None:
