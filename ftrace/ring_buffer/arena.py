@@ -61,12 +61,14 @@ class Rings:
         image = runtime().image
         for slot in self.slots():
             page = self.view.slot_word(slot, "head") & PAGE_MASK
-            while True:
+            while self.view.slot_word(slot, "sequence"):
                 after = self.view.meta_word(page, "next")
                 image.call("ring_give_page", self.address, page)
                 if not after:
                     break
                 page = after - 1
+            if spare := self.view.slot_word(slot, "spare"):
+                image.call("ring_give_page", self.address, spare - 1)
             ctypes.memset(self.slot_address(slot), 0, SLOT_SIZE)
         self.arena.file.erase_entry(self.entry.number)
 

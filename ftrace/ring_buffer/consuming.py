@@ -135,6 +135,9 @@ def reap(ring: ptr[Ring], slot: ptr[Slot], owner: u64) -> bool_:
         slot.sequence = 0
         slot.commit_sequence = 0
         slot.pages = 0
+        if slot.spare != 0:
+            give_page(ring, slot.spare - 1)
+            slot.spare = 0
         slot.head = 0
         slot.read = 0
         slot.reported = losses(slot)

@@ -69,10 +69,11 @@ def record_of(page: Page, event: Event, slot: int, lost: int = 0) -> Record:
 def records(ring: Rings, slot: int | None = None) -> Iterator[Record]:
     """What a ring, or one of its slots, holds, merged by time. Nothing is consumed."""
     chosen = ring.slots() if slot is None else [slot]
-    return heapq.merge(*(_of_slot(each, ring.view.pages(each)) for each in chosen), key=_BY_TIME)
+    return heapq.merge(*(of_slot(each, ring.view.pages(each)) for each in chosen), key=_BY_TIME)
 
 
-def _of_slot(slot: int, copies: list[Page]) -> Iterator[Record]:
+def of_slot(slot: int, copies: list[Page]) -> Iterator[Record]:
+    """The records in copies of a slot's sub-buffers, oldest first."""
     expected, dropped = None, 0
     for page in copies:
         lost = 0 if expected is None else page.first - expected + page.lost - dropped
@@ -232,8 +233,9 @@ class Reader:
 
     def reap(self) -> None:
         """Give back the last page of threads that have ended, where all their events were consumed."""
+        readers = self._readers(None)
         tasks, image = runtime().tasks(), runtime().image
-        for each in self._readers(None):
+        for each in readers:
             if tasks[each.slot].state == FREE and each.peek() is None:
                 image.call("ring_reap", self._ring.address, self._ring.slot_address(each.slot), each.owner)
 

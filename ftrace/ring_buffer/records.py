@@ -42,7 +42,7 @@ class Slot(Structure):
     head: u64
     pages: u64  # sub-buffers that it has
     max_pages: u64  # 0: as the ring says
-    taking: u64  # page that is not in the list yet, plus 1
+    spare: u64  # page to be written next, plus 1; 0: it has to be found first
     overrun: u64  # events that were overwritten before anybody consumed them
     commit_overrun: u64  # events lost because an unfinished record lay in the oldest sub-buffer
     dropped: u64  # ... because there was no room

@@ -42,6 +42,7 @@ from sandbox.native import (
     ptr,
     signal_fence,
     single_add,
+    single_cas,
     store,
     u32,
     u64,
@@ -125,10 +126,8 @@ def recover(ring: ptr[Ring], slot: ptr[Slot]) -> void:
     written = meta_at(ring, slot.current).first
     if tail >> SEQUENCE_SHIFT == slot.sequence & SEQUENCE_MASK:
         written += tail >> OFFSET_BITS & ENTRY_MASK
-    if slot.taking != 0 and slot.taking - 1 != slot.current and meta_at(ring, slot.current).next != slot.taking:
-        give_page(ring, slot.taking - 1)
-        atomic_sub(addressof(slot.pages), 1, "relaxed")
-    slot.taking = 0
+    if slot.spare == slot.current + 1 or slot.spare == meta_at(ring, slot.current).next:
+        slot.spare = 0  # it was being linked
     free_after(ring, slot, last)
     page = page_at(ring, last)
     entries = events_in(page, page.commit)
@@ -169,15 +168,29 @@ def find_page(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
     if load(addressof(slot.pages), "relaxed") < limit:
         page = take_page(ring)
         if page != 0:
-            slot.taking = page
             atomic_add(addressof(slot.pages), 1, "relaxed")
             return page
     if ring.overwrite == 0 or slot.sequence == 0:
         single_add(addressof(slot.dropped), 1)
         return 0
-    page = steal_oldest(ring, slot)
-    slot.taking = page
-    return page
+    return steal_oldest(ring, slot)
+
+
+@native
+def find_spare(ring: ptr[Ring], slot: ptr[Slot]) -> bool_:
+    """Have a sub-buffer at hand. Its memory is touched here: during a switch, in which nested events are lost, a fault lasts."""
+    if volatile_load(addressof(slot.spare)) != 0:
+        return True
+    page = find_page(ring, slot)
+    if page == 0:
+        return False
+    store(addressof(meta_at(ring, page - 1).sequence), 0, "release")
+    volatile_store(addressof(page_at(ring, page - 1).commit), 0)
+    meta_at(ring, page - 1).order = ring.order
+    if not single_cas(addressof(slot.spare), 0, page):  # a nested record has found one
+        give_page(ring, page - 1)
+        atomic_sub(addressof(slot.pages), 1, "relaxed")
+    return True
 
 
 @native
@@ -194,7 +207,6 @@ def prepare(ring: ptr[Ring], slot: ptr[Slot], page: u64, stamp: u64, first: u64)
     meta.end = NOTHING
     meta.ring = cast(u32, ring.number)
     meta.slot = cast(u32, (cast(u64, slot) - ring.slots) // SLOT_SIZE)
-    meta.order = ring.order
     store(addressof(meta.sequence), slot.sequence + 1, "release")
 
 
@@ -226,27 +238,26 @@ def advance_commit(ring: ptr[Ring], slot: ptr[Slot]) -> void:
 @native
 def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_) -> bool_:
     """Go on to another sub-buffer, unless there is room now. False: there is none; counted."""
+    if not find_spare(ring, slot):
+        volatile_store(addressof(slot.last_stamp), 0)
+        return False
     volatile_store(addressof(slot.switching), 1)
     signal_fence()
     tail = volatile_load(addressof(slot.tail))
     if (tail & OFFSET_MASK) + needed <= ring.capacity:
         volatile_store(addressof(slot.switching), 0)
         return True
-    link_to = find_page(ring, slot)
-    if link_to == 0:
-        volatile_store(addressof(slot.last_stamp), 0)
-        volatile_store(addressof(slot.switching), 0)
-        return False
+    page = slot.spare - 1
     first: u64 = 0
     if slot.sequence != 0:
         first = meta_at(ring, slot.current).first + (tail >> OFFSET_BITS & ENTRY_MASK)
     stamp = max(clock_now(ring.clock), slot.last_stamp)
-    prepare(ring, slot, link_to - 1, stamp, first)
-    link(ring, slot, link_to - 1, tail)
+    prepare(ring, slot, page, stamp, first)
+    link(ring, slot, page, tail)
     volatile_store(addressof(slot.last_stamp), stamp)
     signal_fence()
     volatile_store(addressof(slot.tail), slot.sequence << SEQUENCE_SHIFT)
-    slot.taking = 0
+    volatile_store(addressof(slot.spare), 0)
     volatile_store(addressof(slot.switching), 0)
     if not nested:
         advance_commit(ring, slot)

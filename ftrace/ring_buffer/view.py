@@ -88,7 +88,7 @@ class RingView:
 
     def slots(self, limit: int = SLOTS) -> Iterator[int]:
         """The slots below `limit` that have been written to."""
-        return (slot for slot in range(limit) if self.slot_word(slot, "sequence"))
+        return (slot for slot in range(limit) if self.slot_word(slot, "owner"))
 
     def slot_word(self, slot: int, field: str) -> int:
         """A 64-bit field of a slot."""

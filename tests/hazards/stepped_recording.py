@@ -1,0 +1,163 @@
+"""What is stepped through: a function whose calls are recorded; the signal's handler records calls of its own.
+
+Run as a program: `stepped_recording.py MANNER ROUNDS`. It prints the ranges of code to be interrupted, waits for a line, then
+calls. In manner `full` every stepped record finds its page full; in `jump` (and `jump, full`) the handler leaves what it interrupted by siglongjmp.
+"""
+
+# ruff: noqa: E402, E501  (it is run as a program; C is as wide as it is)
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [
+    str(Path(__file__).parent),
+    str(Path(__file__).parent.parent),
+    str(Path(__file__).parent.parent / "ftrace"),
+]
+
+from recorder import FIRST, Recorder, numbers
+
+DRIVER = r"""
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+typedef unsigned long u64;
+static long (*work)(u64, u64);
+static int (*handler)(void *, u64, u64, void *, void *);
+static void *probe;
+static u64 first_argument, second_argument;
+static volatile u64 *tail;
+static volatile u64 handled, filled, jumped;
+static long pid, tid, jumps;
+static sigjmp_buf back;
+static void tell(int s) { long r; asm volatile("syscall" : "=a"(r) : "0"(SYS_tgkill), "D"(pid), "S"(tid), "d"(s) : "rcx", "r11", "memory"); }
+static void call(u64 x) {
+    u64 regs[32];
+    if (!handler) { work(x, x * 0x9E3779B97F4A7C15ul); return; }
+    regs[first_argument] = x;
+    regs[second_argument] = x * 0x9E3779B97F4A7C15ul;
+    handler(probe, 0, 0, regs, 0);
+}
+static void on_signal(int s) {
+    call((1ul << 32) + ++handled);
+    if (jumps) { jumped++; siglongjmp(back, 1); }
+    tell(SIGUSR2);
+}
+__attribute__((noipa)) static void deeper(void) { volatile char room[64]; room[0] = 1; call((2ul << 32) + ++filled); room[1] = 2; }
+static void fill(void) { while ((*tail & 0xfffff) + 36 <= 4080) call((2ul << 32) + ++filled); }
+void drive(u64 rounds, u64 full) {
+    for (volatile u64 i = 1; i <= rounds; i++) {
+        call((2ul << 32) + ++filled);
+        if (full) fill();
+        if (!sigsetjmp(back, 1)) { tell(SIGUSR2); call(i); } else tell(SIGUSR2);
+        tell(SIGURG);
+        deeper();
+    }
+}
+void prepare(void *f, volatile u64 *where, long with_jumps) {
+    work = f; tail = where; jumps = with_jumps; pid = getpid(); tid = syscall(SYS_gettid);
+    struct sigaction ignore = { .sa_handler = SIG_IGN }, sa = { .sa_handler = on_signal, .sa_flags = SA_NODEFER };
+    sigaction(SIGUSR1, &sa, 0); sigaction(SIGUSR2, &ignore, 0); sigaction(SIGURG, &ignore, 0);
+}
+void directly(void *f, void *p, u64 first, u64 second) { handler = f; probe = p; first_argument = first; second_argument = second; }
+u64 told(u64 which) { return which == 0 ? handled : which == 1 ? filled : jumped; }
+"""
+
+
+def _spans(recorder: Any) -> list[tuple[int, int]]:
+    """The handler, and what the runtime does of a record."""
+    from recording_native import record_pair
+
+    from fprobe.native_handler import compiled
+    from ftrace.runtime import runtime
+
+    image = runtime().image
+    names = ("ring_reserve", "ring_publish")
+    inner = [symbol for symbol in image.symbols if symbol.name in names or symbol.name in _slow_functions()]
+    return [compiled(record_pair, False).keep.text, *((symbol.address, symbol.end) for symbol in inner)]
+
+
+def _direct(recorder: Any) -> tuple[int, int, int, int]:
+    """The handler, a probe for it, and the words of pt_regs that the arguments are in."""
+    from recording_native import record_pair
+
+    from fprobe.native_handler import compiled
+    from ftrace.hit.dispatch import pt_regs
+    from ftrace.hit.records import Probe
+
+    recorder.probe = Probe.ctypes(action=recorder.buffer.address)
+    entry = compiled(record_pair, False).keep.address("record_pair")
+    return entry, ctypes.addressof(recorder.probe), pt_regs.offset("di") // 8, pt_regs.offset("si") // 8
+
+
+def _slow_functions() -> set[str]:
+    from ftrace.ring_buffer import clock_state, pool, switching, writer
+    from sandbox.native import NativeFunction
+
+    modules = (clock_state, pool, switching, writer)
+    return {v.name for module in modules for v in vars(module).values() if isinstance(v, NativeFunction)}
+
+
+def check(recorder: Any, rounds: int, told: Any, jumped: int) -> list[str]:
+    """What is wrong with the records, of which none may be torn, repeated or lost uncounted."""
+    held = list(recorder.buffer.records())
+    found, stats = numbers(held), recorder.buffer.stats(0)
+    hits, missed = recorder.attachment.hits, recorder.attachment.counts.missed
+    if jumped:
+        hits = rounds + sum(told)
+    complaints = []
+    counted = len(found) + stats.overrun + stats.dropped + stats.commit_overrun
+    if not hits - jumped <= counted <= hits:
+        complaints.append(f"{len(found)} records of {hits} hits: {stats}")
+    if [record.stamp for record in held] != sorted(record.stamp for record in held):
+        complaints.append("time goes back")
+    for kind, written in enumerate((rounds, *told)):
+        row = [number for of, number in found if of == kind]
+        if row != sorted(set(row)) or (row and row[-1] > written):
+            complaints.append(f"kind {kind}: {row}")
+    if hits + missed != rounds + sum(told):
+        complaints.append(f"{hits} hits and {missed} misses of {rounds} + {told}")
+    if not jumped and stats.dropped * 4 > hits:
+        complaints.append(f"too many are lost: {stats}")
+    view = recorder.buffer._live.view
+    if view.slot_word(0, "writer") or view.slot_word(0, "switching") >> 32:
+        complaints.append("a record is still in progress")
+    if jumped and not view.slot_word(0, "abandoned"):
+        complaints.append("no record was abandoned")
+    consumed = numbers(recorder.buffer.consume())
+    if consumed != found:
+        complaints.append("the consuming reader finds others")
+    return complaints
+
+
+def main(manner: str, rounds: int) -> int:
+    """Record, say where, call, check; the exit status."""
+    from programs import load_c
+
+    from ftrace.ring_buffer.records import Slot
+
+    recorder = Recorder(size_kb=32 << 10)
+    driver = load_c(DRIVER)
+    tail = recorder.buffer._live.slot_address(0) + Slot.offset("tail")
+    driver["prepare"](recorder.module["work"], tail, int("jump" in manner))
+    if "jump" in manner:  # a hit that is left by siglongjmp keeps its recursion lock: the handler is called without one
+        driver["directly"](*_direct(recorder))
+    print(json.dumps(_spans(recorder)), flush=True)
+    sys.stdin.readline()
+    driver["drive"](rounds, int("full" in manner))
+    handled, filled, jumped = (driver["told"](which) for which in range(3))
+    complaints = check(recorder, rounds, (handled, filled), jumped)
+    print(json.dumps({"handled": handled, "complaints": complaints}), flush=True)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    assert FIRST == 1 << 32
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
