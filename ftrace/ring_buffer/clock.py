@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ftrace.ring_buffer.clock_state import COUNTER, SCALED, SHIFT, SYSTEM, TSC, ClockState
+from ftrace.ring_buffer.clock_state import AHEAD, COUNTER, MAX_MULT, SCALED, SHIFT, SYSTEM, TSC, ClockState
 from sandbox.memory import is_denied
 
 SECOND = 1_000_000_000
@@ -16,8 +16,6 @@ _USER_HZ = 100
 _SAMPLES = 64
 _CALIBRATION = 0.005
 _PR_GET_TSC, _PR_TSC_ENABLE = 25, 1
-_AHEAD = 1 << 20
-"""Ticks by which a segment begins before the moment that it is made: another core's counter may be a little behind."""
 
 
 class Clock(NamedTuple):
@@ -100,38 +98,25 @@ def sample(system: int) -> Fit:
     return best[1]
 
 
-def multiplier(first: Fit, second: Fit) -> int:
-    """Nanoseconds per tick times 2^32, between two samples."""
-    return ((second.nanoseconds - first.nanoseconds) << SHIFT) // max(second.ticks - first.ticks, 1)
-
-
 @cache
-def _start(system: int) -> Fit:
-    """The first sample of a clock in this process."""
-    fit = sample(system)
-    time.sleep(_CALIBRATION)
-    return fit
-
-
 def start(clock: Clock) -> Any:
-    """The native half of a clock, running: a ctypes structure of ClockState."""
+    """The native half of a clock, which all buffers share: a ctypes structure of ClockState."""
     state = ClockState.ctypes()
     state.kind, state.clock_id, state.divisor = clock.kind, clock.system, clock.divisor
-    if clock.kind != SCALED:
-        return state
-    if not tsc_is_usable():
+    if clock.kind in (SCALED, TSC) and not (tsc_is_usable() and _calibrate(state)):
         state.kind = SYSTEM
-        return state
-    first = _start(clock.system)
-    now = sample(clock.system)
-    mult = multiplier(first, now)
-    set_segment(state, now, mult)
-    state.fitted, state.interval = now.ticks, (SECOND << SHIFT) // mult
     return state
 
 
-def set_segment(state: Any, at: Fit, mult: int) -> None:
-    """Let the clock go on from a sample at a rate. The segment in use stays whole."""
-    segment = state.segments[(state.sequence + 1) & 1]
-    segment.ticks, segment.base, segment.mult = at.ticks - _AHEAD, at.nanoseconds - (_AHEAD * mult >> SHIFT), mult
-    state.sequence += 1
+def _calibrate(state: Any) -> bool:
+    """Begin the first segment. False: the counter is slower than a tick a nanosecond."""
+    first = sample(state.clock_id)
+    time.sleep(_CALIBRATION)
+    second = sample(state.clock_id)
+    mult = ((second.nanoseconds - first.nanoseconds) << SHIFT) // (second.ticks - first.ticks)
+    segment = state.segments[state.sequence & 1]
+    segment.ticks, segment.base = second.ticks - AHEAD, second.nanoseconds - (AHEAD * mult >> SHIFT)
+    segment.mult = mult
+    state.anchor_ticks, state.anchor_time = first.ticks, first.nanoseconds
+    state.fitted, state.interval = second.ticks, (second.ticks - first.ticks) * 2
+    return mult <= MAX_MULT

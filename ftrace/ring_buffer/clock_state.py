@@ -7,15 +7,20 @@ from sandbox.native import (
     addressof,
     array,
     atomic_add,
+    atomic_cas,
     cast,
     i64,
+    leading_zeros,
     likely,
+    load,
     native,
     ptr,
     rdtsc,
+    store,
     struct,
     syscall,
     u64,
+    void,
     volatile_load,
     zeroed,
 )
@@ -24,6 +29,13 @@ SCALED, SYSTEM, COUNTER, TSC = 0, 1, 2, 3
 """Kinds: the time-stamp counter in other units; clock_gettime; the number of stamps taken; the time-stamp counter itself."""
 
 SHIFT = 32
+MAX_MULT = (1 << SHIFT) - 1
+AHEAD = 1 << 20
+"""Ticks by which a segment begins before the moment that it is made: another core's counter may be a little behind."""
+LONGEST = 1 << 34
+"""Ticks between two fits at most: some seconds."""
+JUMP = 10_000_000
+"""Nanoseconds by which the system's clock is ahead when it has not been slewed but has jumped, as after a suspend."""
 _SYS_CLOCK_GETTIME = 228
 _SECOND = 1_000_000_000
 _RETRIES = 8
@@ -51,9 +63,11 @@ class ClockState(Structure):
     clock_id: u64  # SYSTEM
     divisor: u64  # SYSTEM: nanoseconds in a unit
     counter: u64
-    fitted: u64  # ticks when a segment was last begun
-    fitting: u64  # 1: a thread is at it
-    interval: u64  # ticks between fits
+    fitted: u64  # ticks when the segment in use was begun
+    fitting: u64  # ticks when a thread began to make another; 0: none does
+    interval: u64  # ticks until the next fit
+    anchor_ticks: u64  # an earlier moment, from which on the rate is measured
+    anchor_time: u64
     segments: array[Segment, 2]
 
 
@@ -77,11 +91,88 @@ def scaled_now(clock: ptr[ClockState]) -> u64:
 
 
 @native
+def rate(time: u64, ticks: u64) -> u64:
+    """time * 2^32 / ticks, from as many digits as fit."""
+    excess = 32 - min(leading_zeros(time), 32)
+    return (time >> excess << SHIFT) // max(ticks >> excess, 1)
+
+
+@native
+def steered(mult: u64, error: i64, ticks: u64) -> u64:
+    """A rate at which an error, of the system's clock less ours, is made up for in so many ticks; at most 0.1 % from `mult`."""
+    most = cast(i64, mult >> 10)
+    size = cast(u64, error if error >= 0 else -error)
+    change = cast(i64, min(rate(size, ticks), cast(u64, most)))
+    return cast(u64, cast(i64, mult) + (change if error >= 0 else -change))
+
+
+@native
 def system_now(clock_id: u64) -> u64:
     """clock_gettime in nanoseconds, by a system call, which may be made anywhere."""
     time: array[u64, 2] = zeroed
     syscall(_SYS_CLOCK_GETTIME, cast(i64, clock_id), cast(i64, addressof(time[0])), 0, 0, 0, 0)
     return time[0] * _SECOND + time[1]
+
+
+@native
+def read_both(clock: ptr[ClockState], ticks: ptr[u64]) -> u64:
+    """The system's clock, and what the counter was meanwhile: the closest of several readings."""
+    best: u64 = 0xFFFF_FFFF_FFFF_FFFF
+    time: u64 = 0
+    for _sample in range(4):
+        before = rdtsc()
+        now = system_now(clock.clock_id)
+        took = rdtsc() - before
+        if took < best:
+            best = took
+            time = now
+            ticks[0] = before + took // 2
+    return time
+
+
+@native
+def begin_segment(clock: ptr[ClockState], ticks: u64, time: u64, mult: u64) -> void:
+    """Let the clock go on from `time` at another rate. The segment in use stays whole until the next is."""
+    segment = addressof(clock.segments[clock.sequence + 1 & 1])
+    segment.ticks = ticks - AHEAD
+    segment.base = time - scale(AHEAD, mult)
+    segment.mult = mult
+    store(addressof(clock.sequence), clock.sequence + 1, "release")
+
+
+@native
+def refit(clock: ptr[ClockState]) -> void:
+    """Fit the clock to the system's again, without a jump unless that one has jumped ahead."""
+    place: array[u64, 1] = zeroed
+    time = read_both(clock, addressof(place[0]))
+    ticks = place[0]
+    segment = addressof(clock.segments[clock.sequence & 1])
+    ours = segment.base + scale(ticks - segment.ticks, segment.mult)
+    error = cast(i64, time - ours)
+    clock.interval = min(clock.interval * 2, LONGEST)
+    measured = rate(time - clock.anchor_time, ticks - clock.anchor_ticks)
+    if error > JUMP:
+        begin_segment(clock, ticks, time, segment.mult)
+    else:
+        begin_segment(clock, ticks, ours, min(steered(measured, error, clock.interval), MAX_MULT))
+    if error > JUMP or ticks - clock.anchor_ticks > 4 * LONGEST:
+        clock.anchor_ticks = ticks
+        clock.anchor_time = time
+    clock.fitted = ticks
+
+
+@native
+def keep_fitted(clock: ptr[ClockState]) -> void:
+    """Fit a scaled clock again if it is time to. One thread does; one that was left by siglongjmp is not waited for."""
+    if clock.kind != SCALED or rdtsc() - clock.fitted < clock.interval:
+        return
+    before = load(addressof(clock.fitting), "relaxed")
+    now = rdtsc()
+    if before != 0 and now - before < LONGEST:
+        return
+    if atomic_cas(addressof(clock.fitting), before, now, "acq_rel"):
+        refit(clock)
+        store(addressof(clock.fitting), 0, "release")
 
 
 @native

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.ring_buffer.clock_state import ClockState, clock_now
+from ftrace.ring_buffer.clock_state import ClockState, clock_now, keep_fitted
 from ftrace.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED, PAGE_SIZE
 from ftrace.ring_buffer.pool import give_page
 from ftrace.ring_buffer.records import (
@@ -166,4 +166,6 @@ def swap(buffer: ptr[RingBuffer]) -> bool_:
 
 @native(name="ring_clock_now")
 def read_clock(clock: ptr[ClockState]) -> u64:
+    """The time, by a clock that is fitted again if it is time to."""
+    keep_fitted(clock)
     return clock_now(clock)

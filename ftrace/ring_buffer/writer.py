@@ -12,7 +12,7 @@ outermost. The order of stores is what keeps a reader in another process right w
 
 from __future__ import annotations
 
-from ftrace.ring_buffer.clock_state import clock_now, scaled_now
+from ftrace.ring_buffer.clock_state import clock_now, keep_fitted, scaled_now
 from ftrace.ring_buffer.layout import DELTA_BITS, SMALL_DATA, TIME_EXTEND, TIME_STAMP, event_size
 from ftrace.ring_buffer.records import (
     ENTRY,
@@ -219,6 +219,7 @@ def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
         begin(mark, slot)
         if outer != 0:
             recover(mark.ring, slot)
+    keep_fitted(mark.ring.clock)
     if slot.owner == task.tid or adopt(slot, task):
         event = try_reserve(mark, type_id, length, False)
         if event != null:

@@ -1,0 +1,103 @@
+"""trace_clock (TE-4.8): what events are stamped by, and how the time-stamp counter is kept to the system's clocks."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+
+from isolation import isolated
+
+from ftrace.ring_buffer import clock_state
+
+NAMES = ["local", "global", "counter", "uptime", "perf", "mono", "mono_raw", "boot", "tai", "x86-tsc"]
+FOLLOWED = {
+    "local": time.CLOCK_MONOTONIC,
+    "global": time.CLOCK_MONOTONIC,
+    "perf": time.CLOCK_MONOTONIC,
+    "mono": time.CLOCK_MONOTONIC,
+    "mono_raw": time.CLOCK_MONOTONIC_RAW,
+    "boot": time.CLOCK_BOOTTIME,
+    "tai": 11,
+}
+PAUSE = 0.15
+"""Seconds: more than a delta of 27 bits can say."""
+CLOSE = 5_000_000
+"""Nanoseconds: far less than between two clocks."""
+
+
+def check_stamps(name: str) -> None:
+    """A clock follows the system's, and its stamps go up over page switches and pauses."""
+    from recording_native import program, recorded
+
+    from ftrace.ring_buffer.buffer import Buffer
+
+    buffer, module = Buffer(clock=name), program()
+    before = time.clock_gettime_ns(FOLLOWED.get(name, time.CLOCK_MONOTONIC))
+    with recorded(buffer):
+        for _ in range(2):
+            for number in range(300):
+                module["work"](number, number)
+            time.sleep(PAUSE)
+    module.unload()
+    after = time.clock_gettime_ns(FOLLOWED.get(name, time.CLOCK_MONOTONIC))
+    stamps = [record.stamp for record in buffer.records()]
+    assert len(stamps) == 600
+    assert all(a <= b for a, b in itertools.pairwise(stamps))
+    assert buffer.now >= stamps[-1]
+    if name in FOLLOWED:
+        assert before - CLOSE < stamps[0] <= stamps[-1] < after + CLOSE
+        assert stamps[300] - stamps[299] > PAUSE * 0.9e9
+    elif name == "counter":
+        assert {b - a for a, b in itertools.pairwise(stamps)} <= set(range(1, 10))
+    elif name == "uptime":
+        assert before // 10_000_000 - 1 <= stamps[0] <= stamps[-1] <= after // 10_000_000 + 1
+    else:
+        assert stamps[-1] - stamps[0] > 100_000_000
+
+
+@isolated(timeout=60)
+def test_every_clock_stamps_events_in_its_units() -> None:
+    for name in NAMES:
+        check_stamps(name)
+
+
+@isolated(FPROBE_DENY="tsc")
+def test_without_a_usable_counter_the_systems_clocks_are_read() -> None:
+    from ftrace.ring_buffer import clock
+
+    for name in ("local", "tai"):
+        check_stamps(name)
+        assert clock.start(clock.find(name)).kind == clock_state.SYSTEM
+
+
+def test_the_names_are_those_of_trace_clock() -> None:
+    from ftrace.ring_buffer.clock import CLOCKS
+
+    assert [clock.name for clock in CLOCKS] == NAMES
+    assert {clock.name for clock in CLOCKS if not clock.in_ns} == {"counter", "uptime", "x86-tsc"}
+
+
+def test_scaling_is_exact_beyond_64_bits() -> None:
+    numbers = random.Random(1)
+    for _ in range(1000):
+        ticks, mult = numbers.getrandbits(numbers.randint(1, 63)), numbers.getrandbits(32)
+        assert clock_state.scale(ticks, mult) == (ticks * mult >> 32) % (1 << 64)
+
+
+def test_a_rate_has_32_good_bits() -> None:
+    numbers = random.Random(2)
+    for _ in range(1000):
+        ticks = numbers.randint(1 << 20, 1 << 40)
+        passed = ticks * 10 // numbers.randint(11, 60)
+        assert abs(clock_state.rate(passed, ticks) * ticks / (passed << 32) - 1) < 1e-5
+    assert clock_state.rate(1 << 35, 1 << 37) == 1 << 30
+
+
+def test_steering_makes_up_for_an_error_and_does_not_overshoot() -> None:
+    mult, ticks = 1 << 31, 1 << 32
+    for error in (0, 1000, -1000, 1_000_000, -1_000_000):
+        gained = (clock_state.steered(mult, error, ticks) - mult) * ticks >> 32
+        assert abs(gained - error) <= 1
+    assert clock_state.steered(mult, -(1 << 40), ticks) == mult - (mult >> 10)
+    assert clock_state.steered(mult, 1 << 40, ticks) == mult + (mult >> 10)
