@@ -78,13 +78,19 @@ def scale(ticks: u64, mult: u64) -> u64:
 
 
 @native(inline=True)
+def scaled_by(clock: ptr[ClockState], sequence: u64) -> u64:
+    """The time by the segment of that sequence. To be used if the clock's sequence is still the same afterwards."""
+    segment = addressof(clock.segments[sequence & 1])
+    return segment.base + scale(rdtsc() - segment.ticks, segment.mult)
+
+
+@native
 def scaled_now(clock: ptr[ClockState]) -> u64:
     """The time by the segment in use; of one that is replaced meanwhile, by the next."""
     stamp: u64 = 0
     for _attempt in range(_RETRIES):
         sequence = volatile_load(addressof(clock.sequence))
-        segment = addressof(clock.segments[sequence & 1])
-        stamp = segment.base + scale(rdtsc() - segment.ticks, segment.mult)
+        stamp = scaled_by(clock, sequence)
         if likely(volatile_load(addressof(clock.sequence)) == sequence):
             return stamp
     return stamp

@@ -12,7 +12,7 @@ outermost. The order of stores is what keeps a reader in another process right w
 
 from __future__ import annotations
 
-from ftrace.ring_buffer.clock_state import clock_now, keep_fitted, scaled_now
+from ftrace.ring_buffer.clock_state import clock_now, keep_fitted, scaled_by
 from ftrace.ring_buffer.layout import DELTA_BITS, SMALL_DATA, TIME_EXTEND, TIME_STAMP, event_size
 from ftrace.ring_buffer.records import (
     ENTRY,
@@ -103,9 +103,15 @@ def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64)
         tail = volatile_load(addressof(slot.tail))
         page = page_at(ring, volatile_load(addressof(slot.current)))
         before = volatile_load(addressof(slot.last_stamp))
-        stamp = scaled_now(ring.clock)
+        clock = ring.clock
+        segment = volatile_load(addressof(clock.sequence))
+        stamp = scaled_by(clock, segment)
         offset = tail & OFFSET_MASK
-        if likely(stamp - before < 1 << DELTA_BITS and offset + size <= ring.capacity):
+        if likely(
+            stamp - before < 1 << DELTA_BITS
+            and offset + size <= ring.capacity
+            and volatile_load(addressof(clock.sequence)) == segment
+        ):
             volatile_store(addressof(slot.last_stamp), stamp)
             if likely(single_cas(addressof(slot.tail), tail, tail + size + ENTRY)):
                 mark.page = page
