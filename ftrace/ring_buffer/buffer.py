@@ -6,10 +6,12 @@ import ctypes
 import errno
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from ftrace.ring_buffer import clock as clocks
 from ftrace.ring_buffer import layout, reader
 from ftrace.ring_buffer.arena import Rings, arena
+from ftrace.ring_buffer.arrays import Block, blocks
 from ftrace.ring_buffer.reader import Reader, Record, Stats
 from ftrace.runtime import runtime
 from sandbox import fork
@@ -152,6 +154,15 @@ class Buffer:
     def consume(self, slot: int | None = None) -> Iterator[Record]:
         """What the buffer (or one slot) holds, merged by time, as trace_pipe reads it: what was iterated over is gone."""
         return Reader(self._live).consume(slot)
+
+    def arrays(self, type_id: int, dtype: Any, slot: int | None = None) -> Iterator[Block]:
+        """The events of one type as numpy arrays, which are views of copied sub-buffers. Nothing is consumed.
+
+        `dtype` describes an event from its common fields on. Raises ModuleNotFoundError without numpy.
+        """
+        for each in self.slots() if slot is None else [slot]:
+            for page in self._live.view.pages(each):
+                yield from blocks(page, each, type_id, dtype)
 
     def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Consume sub-buffers: slot and bytes, as per_cpu/cpuN/trace_pipe_raw gives them; lost events are marked in them."""
