@@ -28,8 +28,10 @@ def blocks(page: Page, slot: int, type_id: int, dtype: Any) -> Iterator[Block]:
     `dtype` describes an event from its common fields on. Raises ModuleNotFoundError without numpy, ValueError for a dtype that
     is longer than an event.
     """
-    import numpy
-
+    try:
+        import numpy
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("arrays of events need numpy: pip install fprobe[arrays]") from None
     layout = numpy.dtype(dtype)
     plain = _uniform(page, type_id, layout)
     if plain is not None:

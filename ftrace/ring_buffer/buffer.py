@@ -168,6 +168,13 @@ class Buffer:
         """Consume sub-buffers: slot and bytes, as per_cpu/cpuN/trace_pipe_raw gives them; lost events are marked in them."""
         return Reader(self._live).raw_pages(slot)
 
+    def drain(self, descriptor: int, slot: int | None = None) -> int:
+        """Write the complete sub-buffers of all slots, or one, to a file, and consume them; how many bytes were written.
+
+        Lost events are marked as in `raw_pages`. Raises OSError; what was consumed but not written is lost.
+        """
+        return Reader(self._live).drain(descriptor, slot)
+
     def stats(self, slot: int) -> Stats:
         """What per_cpu/cpuN/stats says."""
         return reader.stats(self._live, slot, self.now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import heapq
+import os
 from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter
@@ -225,6 +226,22 @@ class Reader:
                 yield each.slot, pages.marked(pages.without_first(page.data, page.skip), lost)
                 yield from ((each.slot, page) for page in self._drained(each, room))
         self.reap()
+
+    def drain(self, descriptor: int, slot: int | None = None) -> int:
+        """Write the complete sub-buffers of all slots, or one, to a file, and consume them; how many bytes were written.
+
+        What is in a sub-buffer that is still being written stays. Raises OSError; what was consumed but not written is lost.
+        """
+        size, written = PAGE_SIZE << self._ring.entry.order, 0
+        room = ctypes.create_string_buffer(_BATCH * size)
+        for each in self._readers(slot):
+            where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(room), _BATCH
+            while count := runtime().image.call_and_wait("ring_drain", *where):
+                left = memoryview(room)[: count * size]
+                while left:
+                    left = left[os.write(descriptor, left) :]
+                written += count * size
+        return written
 
     def trim(self, count: int, slot: int | None = None) -> None:
         """Give up the oldest sub-buffers of slots that have more than `count`."""

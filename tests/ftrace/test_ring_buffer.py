@@ -251,3 +251,24 @@ def test_values_out_of_range_are_named() -> None:
         buffers = [Buffer() for _ in range(100)]
         assert len(buffers) == 0
     assert buffer.size_kb == 1410
+
+
+@isolated
+def test_draining_writes_complete_pages_and_leaves_the_one_in_use() -> None:
+    import tempfile
+
+    from ftrace.ring_buffer.buffer import Buffer
+
+    buffer = Buffer(size_kb=64)
+    called(buffer, range(3000))
+    held = seconds(buffer.records())
+    with tempfile.TemporaryFile() as file:
+        written = buffer.drain(file.fileno())
+        file.seek(0)
+        data = file.read()
+    assert written == len(data) > 0
+    decoded = [decode(data[at : at + 4096]) for at in range(0, written, 4096)]
+    drained = [fields(event)[6] for page in decoded for _, event in page.events]
+    assert drained + seconds(buffer.consume()) == held
+    assert [page.lost for page in decoded] == [3000 - len(held)] + [None] * (len(decoded) - 1)
+    assert buffer.stats(0).read == len(held)
