@@ -102,6 +102,9 @@ FUNCTIONS = (
     consuming.drain,
     consuming.reap,
     consuming.swap,
+    consuming.set_live,
+    consuming.set_spare,
+    writer.write,
 )
 
 

@@ -71,7 +71,7 @@ class Buffer:
     def tracing_on(self, on: bool) -> None:
         with self._lock:
             self._is_on = on
-            self._handle.ring = self._handle.live if on else 0
+            self._until_done("ring_set_live", 0, int(on))
 
     @property
     def size_kb(self) -> int:
@@ -141,6 +141,21 @@ class Buffer:
         address = ctypes.addressof(self._live.clock_state)
         return runtime().image.call("ring_clock_now", address) & (1 << 64) - 1
 
+    # recording from Python
+
+    def write(self, type_id: int, data: bytes) -> bool:
+        """Record an event of the calling thread: `data` are its fields after the common ones, padded with zeros to 4 bytes.
+
+        False if it is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or for a type above 65535.
+        """
+        longest = layout.capacity(self._order) - 2 * layout.COMMON
+        if len(data) > longest:
+            raise ValueError(f"the event has {len(data)} bytes; {longest} fit a sub-buffer of {self.subbuf_kb} KiB")
+        if not 0 <= type_id <= 0xFFFF:
+            raise ValueError(f"type_id is {type_id}; it must be between 0 and 65535")
+        room = ctypes.create_string_buffer(data, len(data) or 1)
+        return bool(runtime().image.call("ring_write", self.address, type_id, ctypes.addressof(room), len(data)) & 1)
+
     # reading
 
     def slots(self) -> list[int]:
@@ -184,9 +199,8 @@ class Buffer:
     def clear(self) -> None:
         """Empty the buffer, and put its counters to 0."""
         with self._lock:
-            old = self._live
             self._install(self._ring())
-            self._retire(old)
+            self._retire_unused()
 
     @property
     def has_snapshot(self) -> bool:
@@ -197,7 +211,7 @@ class Buffer:
         """Make the spare ring, if there is none. Raises OSError(ENOMEM) if there are too many rings."""
         with self._lock:
             if not self._handle.spare:
-                self._handle.spare = self._ring().address
+                self._until_done("ring_set_spare", self._ring().address)
 
     def snapshot(self) -> None:
         """Exchange the live ring and the spare one, which is made if there is none: the snapshot has what the buffer had."""
@@ -214,15 +228,13 @@ class Buffer:
         """Empty the snapshot, if there is one."""
         with self._lock:
             if self._handle.spare:
-                old, self._handle.spare = self._rings[self._handle.spare], self._ring().address
-                self._retire(old)
+                self._replace_spare(self._ring().address)
 
     def free_snapshot(self) -> None:
         """Empty the snapshot and give its memory back."""
         with self._lock:
             if self._handle.spare:
-                old, self._handle.spare = self._rings[self._handle.spare], 0
-                self._retire(old)
+                self._replace_spare(0)
 
     def close(self) -> None:
         """Give everything back. No probe records to the buffer any more."""
@@ -252,8 +264,21 @@ class Buffer:
         return ring
 
     def _install(self, ring: Rings) -> None:
-        self._handle.live = ring.address
-        self._handle.ring = ring.address if self._is_on else 0
+        self._until_done("ring_set_live", ring.address, int(self._is_on))
+
+    def _replace_spare(self, address: int) -> None:
+        """A thread may take a snapshot meanwhile: what is retired is what is neither the live ring nor the spare one then."""
+        self._until_done("ring_set_spare", address)
+        self._retire_unused()
+
+    def _retire_unused(self) -> None:
+        for address in set(self._rings) - {self._handle.live, self._handle.spare}:
+            self._retire(self._rings[address])
+
+    def _until_done(self, function: str, *arguments: int) -> None:
+        """Call a native function that fails while another thread takes a snapshot."""
+        while not runtime().image.call(function, self.address, *arguments) & 1:
+            pass
 
     def _retire(self, ring: Rings) -> None:
         del self._rings[ring.address]

@@ -146,6 +146,28 @@ def reap(ring: ptr[Ring], slot: ptr[Slot], owner: u64) -> bool_:
     return is_last
 
 
+@native(name="ring_set_live")
+def set_live(buffer: ptr[RingBuffer], ring: ptr[Ring], on: bool_) -> bool_:
+    """Let records go to `ring`, if that is not null, and let them be made or not. False: another thread exchanges rings."""
+    if not atomic_cas(addressof(buffer.swapping), 0, 1, "acq_rel"):
+        return False
+    if ring != null:
+        buffer.live = ring
+    store(addressof(buffer.ring), buffer.live if on else null, "release")
+    store(addressof(buffer.swapping), 0, "release")
+    return True
+
+
+@native(name="ring_set_spare")
+def set_spare(buffer: ptr[RingBuffer], ring: ptr[Ring]) -> bool_:
+    """Let `ring`, or none if it is null, be the spare one. False: another thread exchanges rings."""
+    if not atomic_cas(addressof(buffer.swapping), 0, 1, "acq_rel"):
+        return False
+    buffer.spare = ring
+    store(addressof(buffer.swapping), 0, "release")
+    return True
+
+
 @native(name="ring_swap")
 def swap(buffer: ptr[RingBuffer]) -> bool_:
     """Take a snapshot: exchange the live ring and the spare one. A record in progress ends in the one that it began in.

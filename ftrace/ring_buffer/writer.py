@@ -13,7 +13,7 @@ outermost. The order of stores is what keeps a reader in another process right w
 from __future__ import annotations
 
 from ftrace.ring_buffer.clock_state import clock_now, keep_fitted, scaled_by
-from ftrace.ring_buffer.layout import DELTA_BITS, SMALL_DATA, TIME_EXTEND, TIME_STAMP, event_size
+from ftrace.ring_buffer.layout import COMMON, DELTA_BITS, SMALL_DATA, TIME_EXTEND, TIME_STAMP, event_size
 from ftrace.ring_buffer.records import (
     ENTRY,
     OFFSET_MASK,
@@ -49,8 +49,9 @@ from sandbox.native import (
     void,
     volatile_load,
     volatile_store,
+    zeroed,
 )
-from sandbox.tasks import current
+from sandbox.tasks import current, task_get
 
 SYMBOLS = ("ring_reserve", "ring_publish")
 """What handlers that record call in the runtime."""
@@ -133,6 +134,23 @@ def commit(mark: ptr[Mark]) -> void:
             if likely(volatile_load(addressof(slot.tail)) == tail):
                 return
         publish_slowly(mark)
+
+
+@native(name="ring_write")
+def write(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64) -> bool_:
+    """Record an event of `size` bytes beside the common fields, outside of any hit. False: it is lost, or recording is off."""
+    if task_get() == null:
+        return False
+    mark: Mark = zeroed
+    event = reserve(buffer, addressof(mark), type_id, size + COMMON)
+    if event == null:
+        return False
+    for index in range(size):
+        event[COMMON + index] = data[index]
+    for index in range(size, (size + 3) & ~3):
+        event[COMMON + index] = 0
+    commit(addressof(mark))
+    return True
 
 
 @native

@@ -272,3 +272,63 @@ def test_draining_writes_complete_pages_and_leaves_the_one_in_use() -> None:
     assert drained + seconds(buffer.consume()) == held
     assert [page.lost for page in decoded] == [3000 - len(held)] + [None] * (len(decoded) - 1)
     assert buffer.stats(0).read == len(held)
+
+
+@isolated
+def test_python_records_events_of_any_length() -> None:
+    import pytest
+
+    from ftrace.ring_buffer.buffer import Buffer
+
+    buffer = Buffer(size_kb=64)
+    lengths = [0, 1, 3, 4, 8, 100, 104, 105, 108, 109, 500, 4064]
+    for length in lengths:
+        assert buffer.write(length + 20, bytes([length % 251]) * length)
+    found = list(buffer.records())
+    assert [record.common.type for record in found] == [length + 20 for length in lengths]
+    for length, record in zip(lengths, found, strict=True):
+        assert record.data[8 : 8 + length] == bytes([length % 251]) * length
+        assert len(record.data) == max(12, (8 + length + 3) // 4 * 4)
+    raw = [event for _, page in buffer.raw_pages() for event in decode(page).events]
+    assert raw == [(record.stamp, record.data) for record in found]
+    with pytest.raises(ValueError, match="the event has 4065 bytes; 4064 fit a sub-buffer of 4 KiB"):
+        buffer.write(5, bytes(4065))
+    with pytest.raises(ValueError, match="type_id is 65536; it must be between 0 and 65535"):
+        buffer.write(65536, b"")
+    buffer.tracing_on = False
+    assert not buffer.write(5, b"")
+
+
+@isolated
+def test_snapshots_that_threads_take_while_others_record_and_clear_lose_no_ring() -> None:
+    import threading
+
+    from ftrace.ring_buffer.arena import arena
+    from ftrace.ring_buffer.buffer import Buffer
+    from ftrace.runtime import runtime
+
+    buffer, stop = Buffer(size_kb=16), threading.Event()
+    buffer.allocate_snapshot()
+
+    def swap() -> None:
+        while not stop.is_set():
+            runtime().image.call_and_wait("ring_swap", buffer.address)
+
+    def write() -> None:
+        while not stop.is_set():
+            buffer.write(20, b"12345678")
+
+    threads = [threading.Thread(target=each) for each in (swap, write)]
+    for thread in threads:
+        thread.start()
+    for number in range(100):
+        buffer.clear_snapshot() if number % 2 else buffer.clear()
+        buffer.tracing_on = bool(number % 3)
+        list(buffer.records())
+        list(buffer.snapshot_records())
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert len(arena().file.rings()) == 2
+    buffer.close()
+    assert arena().file.rings() == []
