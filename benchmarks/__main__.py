@@ -18,6 +18,7 @@ from benchmarks import (
     report,
     scale,
     situations,
+    sustained,
 )
 from benchmarks.measure import Row, measure, summarise
 from benchmarks.processes import Samples
@@ -34,6 +35,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *probes.rows(calls),
         *situations.rows(calls),
         *events.rows(calls),
+        *sustained.rows(calls),
         *compared.rows(calls),
         *breakpoints.rows(calls, functions),
         *compiling.rows(),

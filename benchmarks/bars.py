@@ -59,6 +59,13 @@ BARS = (
     _times("fprobe.x3.native", "fprobe.both.native", 3, "3x fprobe.both.native"),
     _times("fprobe.both.record", "ref.rdtsc2", 1.5, "1.5x ref.rdtsc2"),
     _times("event.record.2args", "ref.rdtsc2", 1.2, "1.2x ref.rdtsc2"),
+    Bar(
+        "events.sustained",
+        "million events a second",
+        _extra("events.sustained", "million_per_s"),
+        _just(20),
+        at_least=True,
+    ),
     _times("fprobe.both.python", "ref.ctypes2", 3, "3x ref.ctypes2"),
     *(_milliseconds(f"attach.50000{kind}", "register", 30) for kind in ("", ".entry", ".first")),
     *(_milliseconds(f"attach.50000{kind}", "unregister", 20) for kind in ("", ".entry", ".first")),
