@@ -19,7 +19,7 @@ from sandbox.native import Unit, addressof, array, cast, fn, native, rdtsc, sysc
 from sandbox.native_image import NativeImage
 
 THREADS = 2
-RATES = (40, 30, 25, 20, 15, 10, 5, 2, 1)
+RATES = (40, 35, 30, 27, 24, 21, 18, 15, 10, 5, 2, 1)
 """Million events a second, of all threads together; the first at which nothing is lost is the result."""
 SECONDS = 10
 BURST = 4000
