@@ -43,7 +43,7 @@ static void call(u64 x) {
     if (!handler) { work(x, x * 0x9E3779B97F4A7C15ul); return; }
     regs[first_argument] = x;
     regs[second_argument] = x * 0x9E3779B97F4A7C15ul;
-    handler(probe, 0, 0, regs, 0);
+    handler(probe, __builtin_ia32_rdtsc(), 0, regs, 0);
 }
 static void on_signal(int s) {
     call((1ul << 32) + ++handled);
@@ -105,12 +105,27 @@ def _slow_functions() -> set[str]:
     return {v.name for module in modules for v in vars(module).values() if isinstance(v, NativeFunction)}
 
 
-def check(recorder: Any, rounds: int, told: Any, jumped: int) -> list[str]:
+SLACK = 20_000
+"""Nanoseconds by which the clock may be steered meanwhile."""
+
+
+def late(recorder: Any, held: list[Any]) -> list[str]:
+    """Records with a later stamp than the counter had when the call after theirs began, which the record of that has as its ip."""
+    clock = recorder.buffer._live.clock_state
+    segment = clock.segments[clock.sequence & 1]
+    outer = [record for record in held if numbers([record])[0][0] == 2]
+    ticks = [int.from_bytes(record.data[8:16], "little") - segment.ticks for record in outer[1:]]
+    begun = [segment.base + (count * segment.mult >> 32) for count in ticks]
+    found = [(a.stamp, b) for a, b in zip(outer, begun, strict=False) if a.stamp > b + SLACK]
+    return [f"stamps that are too late: {found[:3]}"] if found else []
+
+
+def check(recorder: Any, rounds: int, told: Any, jumped: int, direct: bool) -> list[str]:
     """What is wrong with the records, of which none may be torn, repeated or lost uncounted."""
     held = list(recorder.buffer.records())
     found, stats = numbers(held), recorder.buffer.stats(0)
     hits, missed = recorder.attachment.hits, recorder.attachment.counts.missed
-    if jumped:
+    if jumped or direct:
         hits = rounds + sum(told)
     complaints = []
     counted = len(found) + stats.overrun + stats.dropped + stats.commit_overrun
@@ -131,6 +146,8 @@ def check(recorder: Any, rounds: int, told: Any, jumped: int) -> list[str]:
         complaints.append("a record is still in progress")
     if jumped and not view.slot_word(0, "abandoned"):
         complaints.append("no record was abandoned")
+    if direct:
+        complaints += late(recorder, held)
     consumed = numbers(recorder.buffer.consume())
     if consumed != found:
         complaints.append("the consuming reader finds others")
@@ -147,13 +164,15 @@ def main(manner: str, rounds: int) -> int:
     driver = load_c(DRIVER)
     tail = recorder.buffer._live.slot_address(0) + Slot.offset("tail")
     driver["prepare"](recorder.module["work"], tail, int("jump" in manner))
-    if "jump" in manner:  # a hit that is left by siglongjmp keeps its recursion lock: the handler is called without one
+    if (
+        "jump" in manner or "direct" in manner
+    ):  # a hit that is left by siglongjmp keeps its recursion lock: the handler is called without one
         driver["directly"](*_direct(recorder))
     print(json.dumps(_spans(recorder)), flush=True)
     sys.stdin.readline()
     driver["drive"](rounds, int("full" in manner))
     handled, filled, jumped = (driver["told"](which) for which in range(3))
-    complaints = check(recorder, rounds, (handled, filled), jumped)
+    complaints = check(recorder, rounds, (handled, filled), jumped, "direct" in manner)
     print(json.dumps({"handled": handled, "complaints": complaints}), flush=True)
     return 1 if complaints else 0
 
