@@ -1,0 +1,53 @@
+"""What can be wrong with an event filter, and how the filter file and error_log show it."""
+
+from __future__ import annotations
+
+import enum
+import errno
+
+SUBSYSTEM = "event filter parse error"
+"""What error_log shows before the message of a filter error."""
+
+
+class FilterErrorCode(enum.Enum):
+    """The kernel's codes (FILT_ERR_* in kernel/trace/trace_events_filter.c) and their texts."""
+
+    INVALID_OP = "Invalid operator"
+    TOO_MANY_OPEN = "Too many '('"
+    TOO_MANY_CLOSE = "Too few '('"
+    MISSING_QUOTE = "Missing matching quote"
+    MISSING_BRACE_OPEN = "Missing '{'"
+    MISSING_BRACE_CLOSE = "Missing '}'"
+    OPERAND_TOO_LONG = "Operand too long"
+    EXPECT_STRING = "Expecting string field"
+    EXPECT_DIGIT = "Expecting numeric field"
+    ILLEGAL_FIELD_OP = "Illegal operation for field type"
+    FIELD_NOT_FOUND = "Field not found"
+    ILLEGAL_INTVAL = "Illegal integer value"
+    BAD_SUBSYS_FILTER = "Couldn't find or set field in one of a subsystem's events"
+    TOO_MANY_PREDS = "Too many terms in predicate expression"
+    INVALID_CPULIST = "Invalid cpulist"
+    INVALID_VALUE = "Invalid value (did you forget quotes)?"
+    NO_FUNCTION = "Function not found"
+    NO_FILTER = "No filter found"
+    ERRNO = "Error"
+
+
+class FilterError(OSError):
+    """A filter was refused.
+
+    `code`: what is wrong; ERRNO if the kernel gives no reason. `position`: the caret's offset in the filter's text, not
+    limited to its length.
+    """
+
+    def __init__(self, code: FilterErrorCode, position: int = 0, number: int = errno.EINVAL) -> None:
+        super().__init__(number, code.value)
+        self.code = code
+        self.position = position
+
+    def report(self, text: str) -> str:
+        """What the filter file holds after `text` was refused, as append_filter_err() leaves it."""
+        if self.code is FilterErrorCode.ERRNO:
+            return f"{text}\nError: (0)\n"
+        width = min(self.position, len(text)) + 1
+        return f"{text}\n{'^':>{width}}\nparse_error: {self.code.value}\n"
