@@ -1,0 +1,1 @@
+"""Triggers: what an event does when it is hit, besides being recorded."""

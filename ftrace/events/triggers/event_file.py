@@ -1,0 +1,91 @@
+"""What triggers need of the event that they are on, of other events, and of the trace instance."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ftrace.events.filters.fields import EventField
+
+if TYPE_CHECKING:
+    from ftrace.events.triggers.trigger_file import EventTriggers
+
+
+class EventFile(Protocol):
+    """An event in a trace instance (struct trace_event_file)."""
+
+    @property
+    def group(self) -> str:
+        """The group of the event (its system)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fields(self) -> Sequence[EventField]:
+        """Those of its records, without the common ones."""
+
+    @property
+    def triggers(self) -> EventTriggers: ...
+
+    @property
+    def recording(self) -> int:
+        """Address of a word of 64 bits: 1 while hits are recorded, 0 while they are not (SOFT_DISABLED)."""
+
+    @abstractmethod
+    def hold(self) -> None:
+        """Keep it armed and undeletable, though it may be disabled: soft mode, once more. Raises OSError."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Undo one `hold`."""
+
+
+@dataclass(frozen=True)
+class NativeCall:
+    """A native function `void (u64 argument, void *record, u64 length)` and what it is called with first.
+
+    `keep`: what has to live as long.
+    """
+
+    address: int
+    argument: int = 0
+    keep: object = None
+
+
+class TraceInstance(Protocol):
+    """A trace instance (struct trace_array), as far as triggers act on it."""
+
+    @property
+    def tracing_on(self) -> int:
+        """Address of a word of 64 bits: 1 while records are kept, else 0."""
+
+    @property
+    def stacktrace(self) -> NativeCall:
+        """Records the stack of the thread that calls it."""
+
+    @property
+    def snapshot(self) -> NativeCall:
+        """Takes a snapshot."""
+
+    @abstractmethod
+    def arm_snapshot(self) -> None:
+        """Allocate the snapshot buffer. Raises OSError."""
+
+    @abstractmethod
+    def disarm_snapshot(self) -> None:
+        """Undo one `arm_snapshot`."""
+
+    @abstractmethod
+    def find_event(self, group: str, name: str) -> EventFile | None:
+        """The event of that name that can be enabled."""
+
+    @abstractmethod
+    def log_error(self, subsystem: str, message: str, command: str, position: int) -> None:
+        """Append to error_log, with a caret under character `position` of the command."""
+
+    @abstractmethod
+    def quiesce(self) -> None:
+        """Return when no hit can still use what was replaced before."""

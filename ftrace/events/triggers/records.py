@@ -1,0 +1,144 @@
+"""What runs when an event with triggers is hit.
+
+A recorder calls `run_triggers` once for each hit. An event none of whose triggers needs the record has it called before
+the record is made, with null for it; otherwise it is called with the filled record before that is committed, and, if the
+result is not 0, `run_post_triggers` with the result after the commit.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    atomic_cas,
+    bool_,
+    cast,
+    fn,
+    load,
+    native,
+    null,
+    ptr,
+    store,
+    struct,
+    u8,
+    u64,
+    void,
+)
+
+UNLIMITED = (1 << 64) - 1
+"""The count of a trigger that has none."""
+TRACEOFF, STACKTRACE = 1, 2
+"""Bits of triggers that act after the commit."""
+
+Condition: TypeAlias = fn[u64, ptr[u8], u64]
+"""condition(record, length): not 0 if the trigger is to act; of a compiled filter."""
+Call: TypeAlias = fn[void, u64, ptr[u8], u64]
+"""call(argument, record, length): what a trigger does that is no switch."""
+
+
+@struct
+class NativeTrigger(Structure):
+    """A trigger, as hits see it."""
+
+    condition: Condition
+    left: u64  # how often it is still to act, or UNLIMITED
+    switch: ptr[u64]  # set to `value`, only when that changes it; null: `call` is called
+    value: u64
+    call: Call
+    argument: u64
+    paused: u64
+    post: u64  # the bit of a trigger that acts after the commit, else 0
+    is_hist: u64
+
+
+@struct
+class TriggerTable(Structure):
+    """The triggers of an event, in the order in which they act. Never changed once hits can see it."""
+
+    count: u64
+    triggers: array[ptr[NativeTrigger], 1]  # as many as `count` says
+
+
+@struct
+class HistSwitch(Structure):
+    """What enable_hist and disable_hist are called with."""
+
+    table: ptr[ptr[TriggerTable]]  # where the other event has its table
+    paused: u64
+
+
+@native
+def take_one(left: ptr[u64]) -> bool_:
+    """Count down; False if nothing is left."""
+    before = load(left, "relaxed")
+    while before != UNLIMITED:
+        if before == 0:
+            return False
+        if atomic_cas(left, before, before - 1, "acq_rel"):
+            return True
+        before = load(left, "relaxed")
+    return True
+
+
+@native
+def act(trigger: ptr[NativeTrigger], record: ptr[u8], length: u64) -> void:
+    """A switch that is in its position already does not count."""
+    if trigger.switch != null and load(trigger.switch, "relaxed") == trigger.value:
+        return
+    if not take_one(addressof(trigger.left)):
+        return
+    if trigger.switch != null:
+        store(trigger.switch, trigger.value, "release")
+    else:
+        trigger.call(trigger.argument, record, length)
+
+
+@native
+def entry(table: ptr[TriggerTable], index: u64) -> ptr[NativeTrigger]:
+    return cast(ptr[ptr[NativeTrigger]], addressof(table.triggers))[index]
+
+
+@native
+def run_triggers(table: ptr[TriggerTable], record: ptr[u8], length: u64) -> u64:
+    """Have the triggers act whose condition `record` meets; null: all. Returns those that act after the commit."""
+    post: u64 = 0
+    for index in range(table.count):
+        trigger = entry(table, index)
+        if load(addressof(trigger.paused), "relaxed") != 0:
+            continue
+        if record == null:
+            act(trigger, record, length)
+        elif cast(u64, trigger.condition) == 0 or trigger.condition(record, length) != 0:
+            if trigger.post != 0:
+                post |= trigger.post
+            else:
+                act(trigger, record, length)
+    return post
+
+
+@native
+def run_post_triggers(table: ptr[TriggerTable], post: u64) -> void:
+    """Have those act that `run_triggers` returned."""
+    for index in range(table.count):
+        trigger = entry(table, index)
+        if trigger.post & post != 0 and load(addressof(trigger.paused), "relaxed") == 0:
+            act(trigger, null, 0)
+
+
+@native
+def switch_hists(argument: u64, record: ptr[u8], length: u64) -> void:
+    """Pause or continue every histogram of another event."""
+    switch = cast(ptr[HistSwitch], argument)
+    table = load(switch.table, "acquire")
+    if table == null:
+        return
+    for index in range(table.count):
+        trigger = entry(table, index)
+        if trigger.is_hist != 0:
+            store(addressof(trigger.paused), switch.paused, "relaxed")
+
+
+FUNCTIONS = (run_triggers, run_post_triggers, switch_hists)

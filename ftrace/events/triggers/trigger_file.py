@@ -1,0 +1,206 @@
+"""The `trigger` file of an event: its grammar, and the event's triggers."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ftrace.events.filters.filter_file import check_length
+from ftrace.events.filters.parser import SPACES
+from ftrace.events.triggers.event_file import EventFile, TraceInstance
+from ftrace.events.triggers.records import UNLIMITED
+from ftrace.events.triggers.trigger import (
+    Condition,
+    EnableTrigger,
+    SnapshotTrigger,
+    StacktraceTrigger,
+    TracingTrigger,
+    Trigger,
+    enable_identity,
+    trigger_image,
+)
+from ftrace.kstrtox import kstrtoull
+
+AVAILABLE = (
+    "# Available triggers:\n"
+    "# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n"
+)
+Command = Callable[["EventTriggers", str, str, bool], None]
+"""command(triggers, name, parameters, remove): carries out a trigger command. Raises OSError."""
+
+
+class EventTriggers:
+    """The triggers of one event in one instance."""
+
+    def __init__(self, event: EventFile, instance: TraceInstance) -> None:
+        self.event = event
+        self.instance = instance
+        self._triggers: list[Trigger] = []
+        """As the file shows them: the newest first, histograms at the end in the order of their creation."""
+        self._table: Any = None
+        self._table_word = ctypes.c_uint64()
+
+    @property
+    def table_address(self) -> int:
+        """Address of the word that holds the address of the event's TriggerTable; 0 in it: there are no triggers."""
+        return ctypes.addressof(self._table_word)
+
+    @property
+    def need_record(self) -> bool:
+        """Whether `run_triggers` has to be called with the record."""
+        return any(trigger.needs_record for trigger in self._triggers)
+
+    @property
+    def hists(self) -> list[Trigger]:
+        """The histograms."""
+        return [trigger for trigger in self._triggers if trigger.is_hist]
+
+    # -- the file -------------------------------------------------------------------------------------------------
+
+    def read(self) -> str:
+        """What the file reads."""
+        return "".join(f"{trigger.line()}\n" for trigger in self._triggers) or AVAILABLE
+
+    def write(self, text: str) -> None:
+        """Carry out `[!]COMMAND[:PARAMETERS][ if FILTER]`. Raises OSError; nothing is changed then."""
+        check_length(text)
+        text = text.strip(SPACES)
+        remove = text.startswith("!")
+        name, parameters = _command_and_rest(text[remove:])
+        command = COMMANDS.get(name)
+        if command is None:
+            raise OSError(errno.EINVAL, f"{name!r} is no trigger; there are {', '.join(COMMANDS)}")
+        command(self, name, parameters, remove)
+
+    def truncate(self) -> None:
+        """What opening the file with O_TRUNC does: histograms go, other triggers stay."""
+        for trigger in self.hists:
+            self.remove(trigger)
+
+    # -- the triggers ---------------------------------------------------------------------------------------------
+
+    def find(self, identity: object) -> Trigger | None:
+        """The trigger of that identity."""
+        return next((trigger for trigger in self._triggers if trigger.identity == identity), None)
+
+    def add(self, trigger: Trigger) -> None:
+        """Put a trigger on the event. Raises OSError: EEXIST if there is one of its identity."""
+        if self.find(trigger.identity) is not None:
+            raise OSError(errno.EEXIST, f"{self.event.group}/{self.event.name} has a trigger {trigger.head} already")
+        trigger.register()
+        try:
+            self.event.hold()
+        except BaseException:
+            trigger.unregister()
+            raise
+        self._triggers.insert(len(self._triggers) if trigger.is_hist else 0, trigger)
+        self._publish()
+
+    def remove(self, trigger: Trigger) -> None:
+        """Take a trigger off; no hit uses it any more when this returns."""
+        self._triggers.remove(trigger)
+        self._publish()
+        trigger.unregister()
+        self.event.release()
+
+    def remove_all(self) -> None:
+        """Take off every trigger, as when the instance goes."""
+        for trigger in [*self._triggers]:
+            self.remove(trigger)
+
+    def _publish(self) -> None:
+        """Have hits use the present list; the one before is kept until none uses it."""
+        old = self._table
+        pointers = [ctypes.addressof(trigger.native) for trigger in self._triggers]
+        self._table = (ctypes.c_uint64 * (1 + len(pointers)))(len(pointers), *pointers)
+        self._table_word.value = ctypes.addressof(self._table) if pointers else 0
+        trigger_image()
+        if old is not None:
+            self.instance.quiesce()
+
+
+def _command_and_rest(text: str) -> tuple[str, str]:
+    """A command ends at a colon or a blank."""
+    end = next((at for at, letter in enumerate(text) if letter in ": \t"), len(text))
+    return text[:end], text[end + 1 :].lstrip(SPACES)
+
+
+def separate_condition(parameters: str, required: bool) -> tuple[str, str]:
+    """Parameters and what follows them: `2 if fd == 3` -> `2`, `if fd == 3`.
+
+    What is not required begins with a digit; everything else is a condition.
+    """
+    if not required and not (parameters[:1].isascii() and parameters[:1].isdigit()):
+        return "", parameters
+    end = next((at for at, letter in enumerate(parameters) if letter in " \t"), len(parameters))
+    return parameters[:end], parameters[end + 1 :].lstrip(SPACES)
+
+
+def parse_condition(text: str, triggers: EventTriggers) -> Condition | None:
+    """The condition `if FILTER`. Raises OSError(EINVAL), for a filter with an entry in error_log."""
+    if not text:
+        return None
+    end = next((at for at, letter in enumerate(text) if letter in " \t"), len(text))
+    if text[:end] != "if" or end == len(text):
+        raise OSError(errno.EINVAL, f"{text!r}: a condition is `if FILTER`")
+    return Condition(text[end + 1 :], triggers.event, triggers.instance)
+
+
+def _count(text: str) -> int:
+    """`N[:...]`; nothing is no limit. Raises OSError(EINVAL)."""
+    digits = text.partition(":")[0]
+    return kstrtoull(digits) if digits else UNLIMITED
+
+
+def _simple(triggers: EventTriggers, name: str, parameters: str, remove: bool) -> None:
+    """traceon, traceoff, snapshot, stacktrace."""
+    count, condition = separate_condition(parameters, required=False)
+    if remove:
+        identity = "traceonoff" if name.startswith("trace") else name
+        _remove(triggers, identity)
+        return
+    made = _SIMPLE[name](triggers.instance, parse_condition(condition, triggers), _count(count))
+    triggers.add(made)
+
+
+_SIMPLE: Mapping[str, Callable[[TraceInstance, Condition | None, int], Trigger]] = {
+    "traceon": lambda *arguments: TracingTrigger(True, *arguments),
+    "traceoff": lambda *arguments: TracingTrigger(False, *arguments),
+    "snapshot": SnapshotTrigger,
+    "stacktrace": StacktraceTrigger,
+}
+
+
+def _enable(triggers: EventTriggers, name: str, parameters: str, remove: bool) -> None:
+    """enable_event, disable_event, enable_hist, disable_hist: `GROUP:EVENT[:N]`."""
+    words, condition = separate_condition(parameters, required=True)
+    target, count = _target(triggers.instance, words.split(":", 2))
+    if remove:
+        _remove(triggers, enable_identity(name, target))
+        return
+    triggers.add(EnableTrigger(name, target, parse_condition(condition, triggers), _count(count)))
+
+
+def _target(instance: TraceInstance, words: Sequence[str]) -> tuple[EventFile, str]:
+    if len(words) < 2:
+        raise OSError(errno.EINVAL, f"{':'.join(words)!r} names no event; an event is GROUP:EVENT")
+    found = instance.find_event(words[0], words[1])
+    if found is None:
+        raise OSError(errno.EINVAL, f"there is no event {words[0]}:{words[1]}")
+    return found, words[2] if len(words) > 2 else ""
+
+
+def _remove(triggers: EventTriggers, identity: object) -> None:
+    """What is not there has been removed."""
+    found = triggers.find(identity)
+    if found is not None:
+        triggers.remove(found)
+
+
+COMMANDS: dict[str, Command] = {
+    **dict.fromkeys(_SIMPLE, _simple),
+    **dict.fromkeys(("enable_event", "disable_event", "enable_hist", "disable_hist"), _enable),
+}
+"""The commands by name; `hist` adds itself (ftrace.events.hist)."""

@@ -1,0 +1,82 @@
+"""A trace instance without a buffer, for tests of triggers and histograms: it says what it was asked for."""
+
+from __future__ import annotations
+
+import ctypes
+
+from event_records import FIELDS, record
+
+from ftrace.events.triggers.event_file import NativeCall
+from ftrace.events.triggers.trigger import trigger_image
+from ftrace.events.triggers.trigger_file import EventTriggers
+
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
+
+
+class File:
+    """An event."""
+
+    def __init__(self, instance, name="t", group="kprobes", fields=FIELDS):
+        self.group, self.name, self.fields = group, name, fields
+        self.held = 0
+        self.word = ctypes.c_uint64(0)
+        self.recording = ctypes.addressof(self.word)
+        self.triggers = EventTriggers(self, instance)
+
+    def hold(self):
+        self.held += 1
+
+    def release(self):
+        self.held -= 1
+
+
+class Instance:
+    """A trace instance; `done`: what native code called, in order."""
+
+    def __init__(self):
+        self.on = ctypes.c_uint64(1)
+        self.tracing_on = ctypes.addressof(self.on)
+        self.done, self.log, self.events = [], [], {}
+        self.snapshots = self.quiesced = 0
+        self.stacktrace, self.snapshot = self._call("stacktrace"), self._call("snapshot")
+
+    def _call(self, name):
+        function = _CALL(lambda *_: self.done.append(name))
+        return NativeCall(ctypes.cast(function, ctypes.c_void_p).value, keep=function)
+
+    def event(self, name, **options):
+        return self.events.setdefault(("kprobes", name), File(self, name, **options))
+
+    def find_event(self, group, name):
+        return self.events.get((group, name))
+
+    def arm_snapshot(self):
+        self.snapshots += 1
+
+    def disarm_snapshot(self):
+        self.snapshots -= 1
+
+    def log_error(self, *entry):
+        self.log.append(entry)
+
+    def quiesce(self):
+        self.quiesced += 1
+
+
+def hit(file, data=None, **values):
+    """What a recorder does at a hit of an event: whether it was recorded is the result."""
+    data = record(**values) if data is None else data
+    instance, image = file.triggers.instance, trigger_image()
+    held = ctypes.create_string_buffer(data, len(data))
+    at, table = ctypes.addressof(held), ctypes.c_uint64.from_address(file.triggers.table_address).value
+    post = 0
+    if table and not file.triggers.need_record:
+        image.call("run_triggers", table, 0, 0)
+    recorded = bool(instance.on.value and file.word.value)
+    if table and file.triggers.need_record:
+        post = image.call("run_triggers", table, at, len(data))
+    if recorded:
+        instance.done.append(file.name)
+    if post:
+        image.call("run_post_triggers", table, post)
+    return recorded
