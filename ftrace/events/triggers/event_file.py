@@ -70,6 +70,18 @@ class TraceInstance(Protocol):
     def snapshot(self) -> NativeCall:
         """Takes a snapshot."""
 
+    @property
+    def capture_stack(self) -> NativeCall:
+        """Stores return addresses of the calling thread, innermost first: `record` is where to, `length` how many bytes."""
+
+    @abstractmethod
+    def find_synthetic(self, name: str) -> Sequence[EventField] | None:
+        """The fields of the synthetic event of that name; None if there is none."""
+
+    @abstractmethod
+    def generate(self, name: str, values: Sequence[int | bytes], timestamp: int) -> None:
+        """Record a synthetic event. `timestamp`: of the hit that generated it, in nanoseconds of CLOCK_MONOTONIC."""
+
     @abstractmethod
     def arm_snapshot(self) -> None:
         """Allocate the snapshot buffer. Raises OSError."""

@@ -83,6 +83,11 @@ class Trigger:
         """` if FILTER`, or nothing."""
         return f" if {self.condition.text}" if self.condition else ""
 
+    @property
+    def keys(self) -> str:
+        """Of a histogram: the names of its keys, as another definition may use them."""
+        return ""
+
     def register(self) -> None:
         """Called before hits can see it. Raises OSError."""
 

@@ -39,10 +39,27 @@ class Instance:
         self.done, self.log, self.events = [], [], {}
         self.snapshots = self.quiesced = 0
         self.stacktrace, self.snapshot = self._call("stacktrace"), self._call("snapshot")
+        self.stack = [0x1000, 0x2000]
+        self.capture_stack = self._capture()
+        self.synthetic, self.generated = {}, []
 
     def _call(self, name):
         function = _CALL(lambda *_: self.done.append(name))
         return NativeCall(ctypes.cast(function, ctypes.c_void_p).value, keep=function)
+
+    def _capture(self):
+        def capture(_argument, at, length):
+            for index, address in enumerate(self.stack[: length // 8]):
+                ctypes.c_uint64.from_address(at + 8 * index).value = address
+
+        function = _CALL(capture)
+        return NativeCall(ctypes.cast(function, ctypes.c_void_p).value, keep=function)
+
+    def find_synthetic(self, name):
+        return self.synthetic.get(name)
+
+    def generate(self, name, values, timestamp):
+        self.generated.append((name, *values))
 
     def event(self, name, **options):
         return self.events.setdefault(("kprobes", name), File(self, name, **options))

@@ -1,0 +1,264 @@
+"""Keys, values and variables from text: fields with modifiers, references and arithmetic."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from ftrace.events.filters.fields import EventField, Kind, find_field
+from ftrace.events.filters.predicates import DynamicText, Number, StaticText
+from ftrace.events.hist.actions import Action
+from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
+from ftrace.events.hist.fields import HistField, Role, Sort
+from ftrace.events.hist.values import (
+    STACK_DEPTH,
+    TEXT_SIZE,
+    Binary,
+    Bucket,
+    Comm,
+    Constant,
+    Cpu,
+    FieldValue,
+    Hit,
+    Log2,
+    Negative,
+    Reference,
+    Stack,
+    TextValue,
+    Timestamp,
+    Value,
+)
+from ftrace.events.triggers.event_file import EventFile
+from ftrace.kstrtox import kstrtoull
+
+_MAX_SUBEXPRESSIONS = 3
+_PLAIN = ("hex", "sym", "symXoffset", "syscall", "stacktrace", "log2", "usecs")
+_FORBIDDEN: Mapping[Role, tuple[str, ...]] = {
+    Role.KEY: (),
+    Role.VALUE: ("graph", "percent", "buckets", "log2", "sym", "sym-offset", "syscall", "stacktrace"),
+    Role.VARIABLE: ("graph", "percent", "buckets", "log2"),
+}
+_WIDTHS = (1, 2, 4, 8)
+
+
+class Variables(Protocol):
+    """The variables that the trigger being defined assigns, and those that its expressions may refer to."""
+
+    def define(self, definitions: Sequence[tuple[str, str]], actions: Sequence[Action]) -> None:
+        """Names and expressions of the trigger's own variables, and its actions."""
+
+    def is_defined(self, name: str) -> bool:
+        """Whether the trigger has made it, or another one of its event has a variable of that name."""
+
+    def defined(self, name: str, variable: HistField) -> None:
+        """A variable of the trigger has been made."""
+
+    def local(self, group: str, event: str, name: str) -> str | None:
+        """The field that a variable of the trigger being defined stands for, if it is one."""
+
+    def find(self, group: str, event: str, name: str) -> HistField | None:
+        """A variable of another trigger, as a reference."""
+
+
+class ExpressionParser:
+    """Reads the expressions of one trigger."""
+
+    def __init__(self, event: EventFile, variables: Variables, errors: HistErrors) -> None:
+        self._event = event
+        self._variables = variables
+        self._errors = errors
+        self.uses_time = False
+        self._subexpressions = 0
+        self._role = Role.VALUE
+
+    def parse(self, text: str, role: Role) -> HistField:
+        """The field that `text` describes. Raises OSError, mostly with an entry in error_log."""
+        self._subexpressions, self._role = 0, role
+        found = self._expression(text, outermost=True)
+        if found.modifier in _FORBIDDEN[role]:
+            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, text)
+        if role is Role.VALUE and found.sort is Sort.STACKTRACE:
+            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, text)
+        return found
+
+    # -- arithmetic -----------------------------------------------------------------------------------------------
+
+    def _expression(self, text: str, outermost: bool = False) -> HistField:
+        if self._subexpressions > _MAX_SUBEXPRESSIONS:
+            raise self._errors.error(HistErrorCode.TOO_MANY_SUBEXPR, text)
+        at = _root_operator(text)
+        if at is None:
+            return self._atom(text, outermost)
+        self._subexpressions += 1
+        if at == 0 and text[0] == "-":
+            return self._negative(text)
+        left, right = text[:at], text[at + 1 :]
+        if not left or not right:
+            raise silent(f"{text!r} lacks an operand")
+        return self._combined(text[at], self._operand(left), self._operand(right), right)
+
+    def _operand(self, text: str) -> HistField:
+        found = self._expression(text)
+        if found.is_text:
+            raise self._errors.error(HistErrorCode.INVALID_STR_OPERAND, text)
+        return found
+
+    def _combined(self, op: str, left: HistField, right: HistField, right_text: str) -> HistField:
+        if left.timestamp_unit != right.timestamp_unit:
+            raise self._errors.error(HistErrorCode.TIMESTAMP_MISMATCH)
+        if op == "/" and isinstance(right.value, Constant) and right.value.value == 0:
+            raise self._errors.error(HistErrorCode.DIVISION_BY_ZERO, right_text, errno.EDOM)
+        value = Binary(op, left.value, right.value)
+        if isinstance(left.value, Constant) and isinstance(right.value, Constant):
+            return _constant(value.of(Hit(b"")))
+        name = f"{left.operand()}{op}{right.operand()}"
+        refers = (*left.refers, *right.refers)
+        return replace(
+            left, name=name, value=value, sort=Sort.EXPRESSION, modifier="", buckets=0, field=None, refers=refers
+        )
+
+    def _negative(self, text: str) -> HistField:
+        """Only `-(EXPRESSION)`."""
+        if self._subexpressions > _MAX_SUBEXPRESSIONS:
+            raise self._errors.error(HistErrorCode.TOO_MANY_SUBEXPR, text)
+        inner = text[1:]
+        if "(" not in inner or ")" not in inner:
+            raise silent(f"{text!r}: a negative is written -(EXPRESSION)")
+        inner, _, rest = inner[1:].rpartition(")")
+        if rest:
+            raise self._errors.error(HistErrorCode.UNARY_MINUS_SUBEXPR, text[2:])
+        found = self._operand(inner)
+        name = f"-({found.operand()})"
+        return replace(found, name=name, value=Negative(found.value), sort=Sort.EXPRESSION, modifier="", field=None)
+
+    # -- what stands between operators ----------------------------------------------------------------------------
+
+    def _atom(self, text: str, outermost: bool) -> HistField:
+        if text[:1].isascii() and text[:1].isdigit():
+            try:
+                return _constant(kstrtoull(text))
+            except OSError:
+                raise self._errors.error(HistErrorCode.EXPECT_NUMBER, text) from None
+        group, event, name = _qualified(text)
+        if name.startswith("$") and len(name) > 1:
+            local = self._variables.local(group, event, name[1:])
+            if local is None:
+                found = self._variables.find(group, event, name[1:])
+                if found is not None:
+                    is_alias = outermost and self._role is Role.VARIABLE
+                    return replace(found, sort=Sort.ALIAS) if is_alias else found
+                self._errors.error(HistErrorCode.VAR_NOT_FOUND, name[1:])
+            name = local or name
+        return self._field(name, nested=not outermost)
+
+    def _field(self, text: str, nested: bool) -> HistField:
+        name, dot, modifier = text.partition(".")
+        plain, buckets = self._modifier(name, modifier, nested) if dot else ("", 0)
+        made = self._named(name, plain)
+        if made.sort is Sort.STACKTRACE:
+            return made
+        if plain == "stacktrace":
+            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, modifier)
+        if self._role is Role.VARIABLE and plain == "execname":
+            return replace(made, value=Comm(), sort=Sort.COMM, type="char[]", size=TEXT_SIZE, modifier=plain)
+        return replace(made, value=_modified(made.value, plain, buckets), modifier=plain, buckets=buckets)
+
+    def _modifier(self, name: str, text: str, nested: bool) -> tuple[str, int]:
+        """A modifier as it is listed, and the width of buckets."""
+        if text in _PLAIN or (text == "execname" and name == "common_pid"):
+            return text.replace("X", "-"), 0
+        if text.startswith("bucket"):
+            return "buckets", self._buckets(text[len("bucket") :])
+        is_value = nested or self._role is Role.VALUE
+        for known in ("percent", "graph"):
+            if text.startswith(known) and is_value:
+                return known, 0
+        raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, text)
+
+    def _buckets(self, rest: str) -> int:
+        rest = rest.removeprefix("s")
+        if not rest.startswith("="):
+            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, rest)
+        try:
+            width = kstrtoull(rest[1:])
+        except OSError:
+            width = 0
+        if not width:
+            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, rest[1:])
+        return width
+
+    def _named(self, name: str, modifier: str) -> HistField:
+        if name == "common_timestamp":
+            self.uses_time = True
+            divisor = 1000 if modifier == "usecs" else 1
+            unit = modifier if divisor > 1 else ""
+            return HistField(name, Timestamp(divisor), Sort.TIMESTAMP, timestamp_unit=unit)
+        if name == "common_stacktrace":
+            return _STACK
+        if name == "common_cpu":
+            return _CPU
+        if name == "hitcount":
+            return HITCOUNT
+        found = find_field(self._event.fields, name)
+        if found is not None and found[1] is Kind.CPU:
+            return _CPU
+        if found is not None and found[1] is Kind.STACKTRACE:
+            return _STACK
+        if found is None or not found[0].size:
+            raise self._errors.error(HistErrorCode.FIELD_NOT_FOUND, name)
+        return _of_record(*found)
+
+
+_STACK = HistField("common_stacktrace", Stack(), Sort.STACKTRACE, type="long[]", size=8 * STACK_DEPTH)
+_CPU = HistField("common_cpu", Cpu(), Sort.CPU, type="unsigned int", size=4)
+HITCOUNT = HistField("hitcount", Constant(1), Sort.HITCOUNT)
+
+
+def _of_record(field: EventField, kind: Kind) -> HistField:
+    if kind is Kind.STATIC_STRING:
+        text: StaticText | DynamicText = StaticText(field.offset, field.size)
+        return HistField(field.name, TextValue(text), Sort.TEXT, field.type, field.size, field=field)
+    if kind is Kind.DYNAMIC_STRING:
+        text = DynamicText(field.offset)
+        return HistField(field.name, TextValue(text), Sort.TEXT, field.type, TEXT_SIZE, field=field)
+    if field.size not in _WIDTHS:
+        raise silent(f"{field.name} has {field.size} bytes, which is no number", errno.ENOMEM)
+    value = FieldValue(Number(field.offset, field.size, field.signed))
+    return HistField(field.name, value, Sort.NUMBER, field.type, field.size, field.signed, field=field)
+
+
+def _modified(value: Value, modifier: str, buckets: int) -> Value:
+    if modifier == "log2":
+        return Log2(value)
+    return Bucket(value, buckets) if buckets else value
+
+
+def _constant(value: int) -> HistField:
+    return HistField(str(value), Constant(value), Sort.CONSTANT)
+
+
+def _qualified(text: str) -> tuple[str, str, str]:
+    """`group.event.name`; without two dots the name alone."""
+    parts = text.split(".", 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", text)
+
+
+def _root_operator(text: str) -> int | None:
+    """The offset of the operator that is applied last: the rightmost of the weakest; None if there is none."""
+    if text.rfind("-") == 0:
+        return 0
+    for operators in ("+-", "*/"):
+        at = max(text.rfind(operator) for operator in operators)
+        if at >= 0:
+            return at
+    return None
+
+
+def reference(name: str, key: object, variable: HistField) -> HistField:
+    """A reference to a variable of another trigger. `key`: what its value is found by."""
+    return replace(
+        variable, name=name, value=Reference(key), sort=Sort.REFERENCE, variable="", modifier="", buckets=0, refers=(key,),
+        field=None,
+    )  # fmt: skip

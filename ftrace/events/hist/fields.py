@@ -1,0 +1,92 @@
+"""The fields of a hist trigger: its keys, values and variables, and how the trigger file lists them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from ftrace.events.filters.fields import EventField
+from ftrace.events.hist.values import Value
+
+
+class Role(enum.Enum):
+    """What a field is for."""
+
+    KEY = "key"
+    VALUE = "value"
+    VARIABLE = "variable"
+
+
+class Sort(enum.Enum):
+    """Where a field's value comes from (HIST_FIELD_FL_*)."""
+
+    NUMBER = "a number of the record"
+    TEXT = "a text of the record"
+    HITCOUNT = "the number of hits"
+    CPU = "the current CPU"
+    TIMESTAMP = "the time"
+    STACKTRACE = "a stack trace"
+    CONSTANT = "a literal"
+    EXPRESSION = "arithmetic"
+    REFERENCE = "a variable"
+    ALIAS = "a variable under another name"
+    COMM = "the task's name"
+
+
+@dataclass(frozen=True)
+class HistField:
+    """A key, a value or a variable (struct hist_field).
+
+    `modifier`: as listed, without its argument. `type`, `size` and `signed` are compared with synthetic events' fields.
+    """
+
+    name: str
+    value: Value
+    sort: Sort
+    type: str = "u64"
+    size: int = 8
+    signed: bool = False
+    modifier: str = ""
+    buckets: int = 0
+    variable: str = ""
+    field: EventField | None = None
+    refers: tuple[object, ...] = ()
+    """The variables that it refers to."""
+    timestamp_unit: str = ""
+    """`usecs` of time in microseconds."""
+
+    def as_variable(self, name: str) -> HistField:
+        """The same, assigned to a variable."""
+        return replace(self, variable=name)
+
+    @property
+    def key_size(self) -> int:
+        """Bytes of a key, whole words."""
+        return -(-self.size // 8) * 8
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values are text."""
+        return self.sort in (Sort.TEXT, Sort.COMM)
+
+    @property
+    def sign(self) -> tuple[object, ...]:
+        """What must be equal of two fields for two triggers to be the same."""
+        field = self.field
+        shape = (field.name, field.type, field.size, field.signed) if field else None
+        return self.sort, self.modifier, shape, self.size, self.signed, self.variable
+
+    def listed(self) -> str:
+        """As hist_field_print() writes it."""
+        prefix = f"{self.variable}=" if self.variable else ""
+        if self.sort is Sort.STACKTRACE:
+            return f"{prefix}{self.name}{'.stacktrace' if self.field else ''}"
+        dollar = "$" if self.sort in (Sort.REFERENCE, Sort.ALIAS) else ""
+        modifier = f".{self.modifier}" if self.modifier and self.sort is not Sort.EXPRESSION else ""
+        buckets = f"={self.buckets}" if self.buckets else ""
+        return f"{prefix}{dollar}{self.name}{modifier}{buckets}"
+
+    def operand(self) -> str:
+        """As it is written in the name of an expression."""
+        dollar = "$" if self.sort is Sort.REFERENCE else ""
+        return f"{dollar}{self.name}" + (f".{self.modifier}" if self.modifier and not dollar else "")

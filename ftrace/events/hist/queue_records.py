@@ -1,0 +1,114 @@
+"""The queue from hits to the histograms that Python keeps: those with variables, actions, expressions or stack traces.
+
+A hit copies its record and what cannot be found out later into a slot; nothing waits. When every slot is taken, the hit
+is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from ftrace.events.filters.matching import read_comm, read_cpu
+from ftrace.events.triggers.records import Call
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    atomic_add,
+    atomic_cas,
+    cast,
+    i64,
+    load,
+    native,
+    ptr,
+    store,
+    struct,
+    syscall,
+    u8,
+    u64,
+    void,
+    zeroed,
+)
+
+SLOTS = 1024
+MAX_RECORD = 4096
+"""Bytes of a record that a slot has room for; a longer one is cut."""
+STACK_BYTES = 128
+_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC = 228, 1
+
+
+@struct
+class QueuedHit(Structure):
+    """A hit that waits to be counted."""
+
+    ready: u64  # its number, from 1 on, once all else is there
+    target: u64  # whose hit it is
+    timestamp: u64
+    cpu: u64
+    comm: array[u8, 16]
+    stack: array[u64, 16]
+    length: u64
+    record: array[u8, 4096]
+
+
+@struct
+class HitQueue(Structure):
+    """The slots, used in turn. `taken` and `done` count hits."""
+
+    taken: u64
+    done: u64
+    slots: u64
+    rseq: i64
+    capture: Call
+    capture_argument: u64
+
+
+@struct
+class QueueTarget(Structure):
+    """A histogram, as its event's hits see it. `with_stack`: whether they note their stacks."""
+
+    queue: ptr[HitQueue]
+    number: u64
+    dropped: u64
+    with_stack: u64
+
+
+@native
+def take_slot(queue: ptr[HitQueue]) -> u64:
+    """The number of a hit, from 1 on; 0 if all slots are taken."""
+    taken = load(addressof(queue.taken), "relaxed")
+    while taken - load(addressof(queue.done), "acquire") < SLOTS:
+        if atomic_cas(addressof(queue.taken), taken, taken + 1, "acq_rel"):
+            return taken + 1
+        taken = load(addressof(queue.taken), "relaxed")
+    return 0
+
+
+@native
+def monotonic() -> u64:
+    """Nanoseconds of CLOCK_MONOTONIC."""
+    time: array[u64, 2] = zeroed
+    syscall(_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, cast(u64, addressof(time)), 0, 0, 0, 0)
+    return time[0] * 1_000_000_000 + time[1]
+
+
+@native
+def queue_hit(argument: u64, record: ptr[u8], length: u64) -> void:
+    """What the trigger of such a histogram does."""
+    target = cast(ptr[QueueTarget], argument)
+    queue = target.queue
+    number = take_slot(queue)
+    if number == 0:
+        atomic_add(addressof(target.dropped), 1, "relaxed")
+        return
+    slot = addressof(cast(ptr[QueuedHit], queue.slots)[(number - 1) % SLOTS])
+    slot.target = target.number
+    slot.timestamp = monotonic()
+    slot.cpu = cast(u64, read_cpu(queue.rseq))
+    read_comm(cast(ptr[u8], addressof(slot.comm)))
+    if target.with_stack != 0 and cast(u64, queue.capture) != 0:
+        for index in range(16):
+            slot.stack[index] = 0
+        queue.capture(queue.capture_argument, cast(ptr[u8], addressof(slot.stack)), STACK_BYTES)
+    slot.length = min(length, MAX_RECORD)
+    for index in range(min(length, MAX_RECORD)):
+        slot.record[index] = record[index]
+    store(addressof(slot.ready), number, "release")

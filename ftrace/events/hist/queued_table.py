@@ -1,0 +1,185 @@
+"""Histograms that Python keeps from queued hits: those with variables, actions, expressions, times or stack traces."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ftrace.events.hist.actions import ONMATCH, ONMAX, SAVE, SNAPSHOT, Action
+from ftrace.events.hist.definition import Definition
+from ftrace.events.hist.fields import HistField, Sort
+from ftrace.events.hist.queue_records import QueueTarget
+from ftrace.events.hist.text import Contents, Entry, Snapshot
+from ftrace.events.hist.values import MASK, Hit, Value
+from ftrace.events.triggers.event_file import NativeCall
+
+Key = tuple["int | bytes", ...]
+
+
+class VariableKey(NamedTuple):
+    """A variable: the histogram that has it, and its name."""
+
+    table: QueuedHistogram
+    name: str
+
+
+@dataclass
+class _Element:
+    """An entry while it is counted (struct tracing_map_elt)."""
+
+    sums: list[int]
+    comm: str
+    variables: dict[str, int | bytes] = field(default_factory=dict)
+    tracked: dict[int, int] = field(default_factory=dict)
+    saved: dict[str, int | bytes] = field(default_factory=dict)
+
+    def frozen(self, key: Key) -> Entry:
+        return Entry(key, tuple(self.sums), self.comm, dict(self.tracked), dict(self.saved))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What an action is given: a variable of the same histogram, or something that the hit gives."""
+
+    name: str
+    variable: str = ""
+    value: Value | None = None
+
+
+@dataclass(frozen=True)
+class ResolvedAction:
+    """An action with its parameters found. `tracks`: the histogram's variable that onmax and onchange look at."""
+
+    action: Action
+    tracks: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    refers: tuple[VariableKey, ...] = ()
+
+
+class QueuedHistogram:
+    """A histogram that is brought up to date when its queue is drained."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.actions: tuple[ResolvedAction, ...] = ()
+        self.target: Any = QueueTarget.ctypes()
+        self.target.with_stack = any(
+            field.sort is Sort.STACKTRACE for field in (*definition.keys, *definition.variables)
+        )
+        self.call: NativeCall
+        self.generate: Callable[[str, Sequence[int | bytes], int], None] = lambda *_: None
+        self.take_snapshot: Callable[[], None] = lambda: None
+        self._definition = definition
+        self._elements: dict[Key, _Element] = {}
+        self._hits = 0
+        self._dropped = 0
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def refers(self) -> Mapping[VariableKey, bool]:
+        """The variables of others that it needs, and whether they are used up when they are read."""
+        found: dict[VariableKey, bool] = {}
+        for each in (*self._definition.values, *self._definition.variables):
+            for key in each.refers:
+                assert isinstance(key, VariableKey)
+                found[key] = found.get(key, False) or each.sort is Sort.EXPRESSION
+        for action in self.actions:
+            for key in action.refers:
+                found.setdefault(key, False)
+        return found
+
+    def count(self, hit: Hit) -> None:
+        """Count a hit, unless a variable that it needs is not set for its key."""
+        key = tuple(_key_part(each, hit) for each in self._definition.keys)
+        variables = self._resolved(key)
+        if variables is None:
+            return
+        hit = Hit(hit.record, hit.timestamp, hit.context, hit.stack, variables)
+        element = self._elements.get(key)
+        if element is None:
+            if len(self._elements) >= self._definition.size:
+                self._dropped += 1
+                return
+            comm = hit.context.comm.decode("utf-8", "surrogateescape")
+            element = self._elements[key] = _Element([0] * (1 + len(self._definition.values)), comm)
+        self._hits += 1
+        self._update(element, hit)
+        for index, action in enumerate(self.actions):
+            self._act(index, action, key, element, hit)
+
+    def value_of(self, key: Key, name: str, use_up: bool) -> int | bytes | None:
+        """A variable of the entry `key`; None if it is not set."""
+        element = self._elements.get(key)
+        if element is None:
+            return None
+        return element.variables.pop(name, None) if use_up else element.variables.get(name)
+
+    def contents(self) -> Contents:
+        """What has been counted."""
+        entries = [element.frozen(key) for key, element in self._elements.items()]
+        return Contents(entries, self._hits, self._dropped + self.target.dropped, self._snapshot)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._elements.clear()
+        self._hits = self._dropped = self.target.dropped = 0
+        self._snapshot = None
+
+    def _resolved(self, key: Key) -> dict[object, int | bytes] | None:
+        found: dict[object, int | bytes] = {}
+        for wanted, use_up in self.refers.items():
+            value = wanted.table.value_of(key, wanted.name, use_up)
+            if value is None:
+                return None
+            found[wanted] = value
+        return found
+
+    def _update(self, element: _Element, hit: Hit) -> None:
+        for index, value in enumerate((1, *(each.value.number(hit) for each in self._definition.values))):
+            element.sums[index] = (element.sums[index] + value) & MASK
+        for variable in self._definition.variables:
+            element.variables[variable.variable] = variable.value.of(hit)
+
+    def _act(self, index: int, resolved: ResolvedAction, key: Key, element: _Element, hit: Hit) -> None:
+        action = resolved.action
+        if action.handler != ONMATCH and not self._has_moved(index, resolved, element):
+            return
+        if action.kind is SAVE:
+            element.saved.update((each.name, _parameter(each, element, hit)) for each in resolved.parameters)
+        elif action.kind is SNAPSHOT:
+            self._note_snapshot(index, action, key, element)
+        else:
+            values = [_parameter(each, element, hit) for each in resolved.parameters]
+            self.generate(action.synthetic, values, hit.timestamp)
+
+    def _has_moved(self, index: int, resolved: ResolvedAction, element: _Element) -> bool:
+        """Whether the tracked variable is above, or differs from, what it was; that is noted."""
+        value, before = element.variables[resolved.tracks], element.tracked.get(index, 0)
+        if not isinstance(value, int):
+            return False
+        moved = value > before if resolved.action.handler == ONMAX else value != before
+        element.tracked[index] = value if moved else before
+        return moved
+
+    def _note_snapshot(self, index: int, action: Action, key: Key, element: _Element) -> None:
+        """One is taken for the most extreme value of all entries only."""
+        value, before = element.tracked[index], self._snapshot.value if self._snapshot else 0
+        if value > before if action.handler == ONMAX else value != before:
+            self._snapshot = Snapshot(action, value, element.frozen(key))
+            self.take_snapshot()
+
+
+def _key_part(field: HistField, hit: Hit) -> int | bytes:
+    return field.value.of(hit)
+
+
+def _parameter(parameter: Parameter, element: _Element, hit: Hit) -> int | bytes:
+    if parameter.value is None:
+        return element.variables[parameter.variable]
+    return parameter.value.of(hit)
+
+
+def pointer_to(target: Any) -> int:
+    """The address that a trigger's native half gets as its argument."""
+    return ctypes.addressof(target)

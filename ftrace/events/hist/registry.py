@@ -1,0 +1,163 @@
+"""The histograms of one trace instance: their variables, their names, and the queue that some of them are fed by."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from ftrace.events.filters.compiled import rseq_offset
+from ftrace.events.filters.predicates import Context
+from ftrace.events.hist.actions import ONMATCH, Action
+from ftrace.events.hist.errors import HistErrorCode, HistErrors
+from ftrace.events.hist.expressions import reference
+from ftrace.events.hist.fields import HistField
+from ftrace.events.hist.native_table import hist_image
+from ftrace.events.hist.queue_records import SLOTS, HitQueue, QueuedHit
+from ftrace.events.hist.queued_table import QueuedHistogram, VariableKey, pointer_to
+from ftrace.events.hist.values import Hit
+from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
+from sandbox import fork, memory
+
+if TYPE_CHECKING:
+    from ftrace.events.hist.trigger import HistTrigger
+
+_OPERATORS = "+-*/"
+
+
+class HistRegistry:
+    """The histograms of an instance, in the order of their creation."""
+
+    def __init__(self, instance: TraceInstance) -> None:
+        self.triggers: list[HistTrigger] = []
+        self._targets: WeakValueDictionary[int, QueuedHistogram] = WeakValueDictionary()
+        self._lock = fork.renew(threading.RLock())
+        capture = instance.capture_stack
+        size = -(-SLOTS * QueuedHit.size // memory.PAGE) * memory.PAGE
+        slots = memory.reserve(size)
+        self._queue: Any = HitQueue.ctypes(
+            slots=slots, rseq=rseq_offset(), capture=capture.address, capture_argument=capture.argument
+        )
+        self._keep = capture
+        # The queue is not released: a hit may still be in it when the instance goes.
+        self._numbers = 0
+
+    def feed(self, table: QueuedHistogram) -> None:
+        """Have a histogram count what its trigger queues."""
+        self._numbers += 1
+        self._targets[self._numbers] = table
+        table.target.queue = ctypes.addressof(self._queue)
+        table.target.number = self._numbers
+        table.call = NativeCall(hist_image().address("queue_hit"), pointer_to(table.target), table)
+
+    def drain(self) -> None:
+        """Count the hits that are queued, in the order in which they were taken."""
+        with self._lock:
+            while self._queue.done < self._queue.taken:
+                number = self._queue.done + 1
+                slot = QueuedHit.ctypes.from_address(self._queue.slots + (number - 1) % SLOTS * QueuedHit.size)
+                if slot.ready != number:
+                    return
+                table, hit = self._targets.get(slot.target), _hit(slot)
+                self._queue.done = number
+                if table is not None:
+                    table.count(hit)
+
+    def named(self, name: str) -> HistTrigger | None:
+        """The first trigger of that name."""
+        return next((each for each in self.triggers if name and each.definition.attributes.name == name), None)
+
+    def with_variable(self, name: str) -> Iterator[HistTrigger]:
+        """The triggers that have a variable of that name."""
+        for trigger in self.triggers:
+            if any(variable.variable == name for variable in trigger.definition.variables):
+                yield trigger
+
+    def is_referred_to(self, table: object) -> bool:
+        """Whether another histogram uses a variable of this one."""
+        return any(
+            key.table is table
+            for trigger in self.triggers
+            if isinstance(trigger.table, QueuedHistogram) and trigger.table is not table
+            for key in trigger.table.refers
+        )
+
+
+def _hit(slot: Any) -> Hit:
+    comm = bytes(slot.comm).partition(b"\0")[0]
+    record = bytes(slot.record[: slot.length])
+    stack = tuple(address for address in slot.stack if address)
+    return Hit(record, slot.timestamp, Context(comm, slot.cpu), stack)
+
+
+_registries: WeakKeyDictionary[TraceInstance, HistRegistry] = WeakKeyDictionary()
+
+
+def registry_of(instance: TraceInstance) -> HistRegistry:
+    """The histograms of an instance."""
+    made = _registries.get(instance)
+    if made is None:
+        made = _registries[instance] = HistRegistry(instance)
+    return made
+
+
+class VariableScope:
+    """What the names of variables mean in one definition."""
+
+    def __init__(self, event: EventFile, registry: HistRegistry, errors: HistErrors, remove: bool) -> None:
+        self._event = event
+        self._registry = registry
+        self._errors = errors
+        self._remove = remove
+        self._texts: Sequence[tuple[str, str]] = ()
+        self._matched: list[tuple[str, str]] = []
+        self._made: dict[str, HistField] = {}
+
+    def define(self, definitions: Sequence[tuple[str, str]], actions: Sequence[Action]) -> None:
+        """Names and expressions of the trigger's own variables, and its actions."""
+        self._texts = definitions
+        self._matched = [action.matched_event for action in actions if action.handler == ONMATCH]
+
+    def is_defined(self, name: str) -> bool:
+        """Whether the trigger has made it, or another one of its event has a variable of that name."""
+        others = (each for each in self._registry.with_variable(name) if each.event is self._event)
+        return not self._remove and (name in self._made or any(True for _ in others))
+
+    def defined(self, name: str, variable: HistField) -> None:
+        """A variable of the trigger has been made."""
+        self._made[name] = variable
+
+    def own(self, name: str) -> HistField | None:
+        """A variable of the trigger."""
+        return self._made.get(name)
+
+    def local(self, group: str, event: str, name: str) -> str | None:
+        """The field that a variable of the trigger being defined stands for, if it is one."""
+        if group and (group, event) != (self._event.group, self._event.name):
+            return None
+        for known, text in self._texts:
+            is_reference = text.startswith("$") and len(text) > 1
+            if known == name and not is_reference and not any(operator in text for operator in _OPERATORS):
+                return text
+        return None
+
+    def find(self, group: str, event: str, name: str) -> HistField | None:
+        """A variable of another trigger, as a reference: of an event that is matched, else of the only one that has it."""
+        candidates = list(self._registry.with_variable(name))
+        if group:
+            candidates = [each for each in candidates if (each.event.group, each.event.name) == (group, event)]
+        else:
+            matched = [each for each in candidates if (each.event.group, each.event.name) in self._matched]
+            candidates = matched or candidates
+        if len({id(each.event) for each in candidates}) > 1:
+            self._errors.error(HistErrorCode.VAR_NOT_UNIQUE, name)
+            return None
+        return _reference(candidates[0], f"{group}.{event}.{name}" if group else name, name) if candidates else None
+
+
+def _reference(trigger: HistTrigger, shown: str, name: str) -> HistField:
+    assert isinstance(trigger.table, QueuedHistogram)
+    variable = next(each for each in trigger.definition.variables if each.variable == name)
+    return reference(shown, VariableKey(trigger.table, name), variable)

@@ -1,0 +1,132 @@
+"""The actions of a definition with their parameters found, when its trigger is registered."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+from ftrace.events.filters.fields import EventField
+from ftrace.events.hist.actions import ONMATCH, SAVE, TRACE, Action
+from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
+from ftrace.events.hist.expressions import ExpressionParser
+from ftrace.events.hist.fields import HistField, Role
+from ftrace.events.hist.queued_table import Parameter, ResolvedAction, VariableKey
+from ftrace.events.hist.registry import VariableScope
+from ftrace.events.triggers.event_file import EventFile, TraceInstance
+
+
+@dataclass(frozen=True)
+class ActionResolver:
+    """Finds what the actions of one trigger refer to. Raises OSError, mostly with an entry in error_log."""
+
+    event: EventFile
+    instance: TraceInstance
+    scope: VariableScope
+    errors: HistErrors
+
+    def resolve(self, actions: tuple[Action, ...]) -> tuple[ResolvedAction, ...]:
+        """All of them."""
+        if sum(action.kind is SAVE for action in actions) > 1:
+            raise self.errors.error(HistErrorCode.TOO_MANY_SAVE_ACTIONS, None, errno.EEXIST)
+        return tuple(self._resolved(action) for action in actions)
+
+    def _resolved(self, action: Action) -> ResolvedAction:
+        tracks = "" if action.handler == ONMATCH else self._tracked(action.argument)
+        if action.kind is TRACE:
+            parameters, refers = self._synthetic(action)
+            return ResolvedAction(action, tracks, parameters, refers)
+        return ResolvedAction(action, tracks, tuple(self._saved(text) for text in action.parameters))
+
+    def _tracked(self, argument: str) -> str:
+        if not argument.startswith("$"):
+            raise self.errors.error(HistErrorCode.ONX_NOT_VAR, argument)
+        if self.scope.own(argument[1:]) is None:
+            raise self.errors.error(HistErrorCode.ONX_VAR_NOT_FOUND, argument[1:])
+        return argument[1:]
+
+    def _saved(self, text: str) -> Parameter:
+        try:
+            return Parameter(text, value=self._field(text).value)
+        except OSError:
+            self.errors.error(HistErrorCode.FIELD_VAR_PARSE_FAIL, text)
+            raise self.errors.error(HistErrorCode.FIELD_VAR_CREATE_FAIL, text) from None
+
+    def _field(self, text: str) -> HistField:
+        return ExpressionParser(self.event, self.scope, self.errors).parse(text, Role.VARIABLE)
+
+    def _synthetic(self, action: Action) -> tuple[tuple[Parameter, ...], tuple[VariableKey, ...]]:
+        fields = self.instance.find_synthetic(action.synthetic)
+        if fields is None:
+            raise self.errors.error(HistErrorCode.SYNTH_EVENT_NOT_FOUND, action.synthetic)
+        parameters: list[Parameter] = []
+        refers: list[VariableKey] = []
+        for index, text in enumerate(action.parameters):
+            found, parameter = self._parameter(action, text)
+            if index >= len(fields) or not _fits(fields[index], found):
+                raise self.errors.error(HistErrorCode.SYNTH_TYPE_MISMATCH, text.rpartition(".")[2])
+            parameters.append(parameter)
+            refers += [key for key in found.refers if parameter.value is not None and isinstance(key, VariableKey)]
+        if len(parameters) != len(fields):
+            raise self.errors.error(HistErrorCode.SYNTH_COUNT_MISMATCH, action.synthetic)
+        return tuple(parameters), tuple(refers)
+
+    def _parameter(self, action: Action, text: str) -> tuple[HistField, Parameter]:
+        parts = text.split(".", 2)
+        if len(parts) == 2:
+            raise silent(f"{text!r}: a parameter is a name or GROUP.EVENT.NAME")
+        group, event, name = parts if len(parts) == 3 else ("", "", text)
+        if name.startswith("$"):
+            return self._variable(action, group, event, name[1:])
+        is_own = not group or (group, event) == (self.event.group, self.event.name)
+        if is_own and (group or action.handler != ONMATCH or self._has_field(name)):
+            try:
+                found = self._field(name)
+            except OSError:
+                raise self.errors.error(HistErrorCode.FIELD_VAR_PARSE_FAIL, name) from None
+            return found, Parameter(name, value=found.value)
+        return self._other_field(group, event, name, action)
+
+    def _has_field(self, name: str) -> bool:
+        return any(field.name == name.partition(".")[0] for field in self.event.fields) or name.startswith("common_")
+
+    def _variable(self, action: Action, group: str, event: str, name: str) -> tuple[HistField, Parameter]:
+        own = self.scope.own(name)
+        if own is not None and (not group or (group, event) == (self.event.group, self.event.name)):
+            return own, Parameter(name, variable=name)
+        if not group and action.handler == ONMATCH:
+            group, event = action.matched_event
+        found = self.scope.find(group, event, name)
+        if found is None:
+            raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
+        return found, Parameter(name, value=found.value)
+
+    def _other_field(self, group: str, event: str, name: str, action: Action) -> tuple[HistField, Parameter]:
+        """A field of the matched event: a histogram is made there that keeps it in a variable."""
+        if not group and action.handler == ONMATCH:
+            group, event = action.matched_event
+        variable = f"synthetic_{name}"
+        found = self.scope.find(group, event, variable)
+        if found is None:
+            self._add_variable(group, event, name, variable)
+            found = self.scope.find(group, event, variable)
+        if found is None:
+            raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
+        return found, Parameter(name, value=found.value)
+
+    def _add_variable(self, group: str, event: str, name: str, variable: str) -> None:
+        other = self.instance.find_event(group, event)
+        if other is None:
+            raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
+        keys = next((trigger.keys for trigger in other.triggers.hists), None)
+        if keys is None:
+            raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
+        other.triggers.write(f"hist:keys={keys}:{variable}={name}")
+
+
+def _fits(wanted: EventField, found: HistField) -> bool:
+    """As check_synth_field(): text of any length takes any text; numbers must have the size and the sign."""
+    if found.is_text:
+        return "char[" in wanted.type and ("__data_loc" in wanted.type or wanted.size == found.size)
+    if "char[" in wanted.type:
+        return False
+    return wanted.type == found.type or (wanted.size == found.size and wanted.signed == found.signed)

@@ -1,0 +1,270 @@
+"""Histograms that hits update themselves: each thread has a table of its own, and readers add them up."""
+
+from __future__ import annotations
+
+from ftrace.events.filters.matching import read_comm, read_cpu
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    atomic_cas,
+    cast,
+    extern,
+    fn,
+    i8,
+    i16,
+    i32,
+    i64,
+    leading_zeros,
+    likely,
+    load,
+    native,
+    ptr,
+    single_add,
+    store,
+    struct,
+    u8,
+    u16,
+    u32,
+    u64,
+    unlikely,
+    void,
+    zeroed,
+)
+from sandbox.tasks import Task, current
+
+MAX_KEYS, MAX_VALUES = 3, 2
+MAX_KEY_WORDS = 48
+PROBES = 128
+"""Places that are looked at for a key."""
+HEADER = 64
+KEY_AT = 2
+"""Words of an entry before its key: a mark made of the key, 0 in a free place, and 1 when the key is complete."""
+
+task_get = extern("task_get", fn[ptr[Task]])
+
+U8, I8, U16, I16, U32, I32, WORD, TEXT, DYNAMIC_TEXT, CPU, ONE = range(11)
+"""Where a field's value comes from."""
+PLAIN, LOG2, BUCKETS = range(3)
+_GOLDEN = 0x9E37_79B9_7F4A_7C15
+
+
+@struct
+class NativeField(Structure):
+    """A key or a value: where it is in the record, and what becomes of it."""
+
+    source: u64
+    start: u64  # offset in the record
+    extent: u64  # bytes of a text's field
+    shape: u64
+    width: u64  # of buckets
+    words: u64  # of a key
+
+
+@struct
+class NativeTable(Structure):
+    """A histogram, as its event's hits see it; constant while they do."""
+
+    base: u64
+    stride: u64  # bytes from one thread's table to the next
+    mask: u64  # places less one
+    shift: u64  # 64 less the number of bits of a place
+    limit: u64  # entries that a table may have
+    entry: u64  # bytes of an entry
+    key_words: u64
+    sums: u64  # offset of the sums in an entry
+    comm: u64  # offset of the task's name, or 0
+    rseq: i64
+    keys: u64
+    values: u64
+    fields: array[NativeField, 5]  # the keys, then the values
+
+
+@struct
+class TableHeader(Structure):
+    """What is before the places of a thread's table."""
+
+    used: u64
+    hits: u64
+    dropped: u64
+    reserved: array[u64, 5]
+
+
+@native(inline=True)
+def read_number(source: u64, at: u64) -> u64:
+    """A number of the record, extended by its sign."""
+    if source == WORD:
+        return cast(ptr[u64], at)[0]
+    if source == I32:
+        return cast(u64, cast(ptr[i32], at)[0])
+    if source == U32:
+        return cast(u64, cast(ptr[u32], at)[0])
+    if source == U8:
+        return cast(u64, cast(ptr[u8], at)[0])
+    if source == I8:
+        return cast(u64, cast(ptr[i8], at)[0])
+    if source == U16:
+        return cast(u64, cast(ptr[u16], at)[0])
+    return cast(u64, cast(ptr[i16], at)[0])
+
+
+@native(noinline=True)
+def unusual_value(field: ptr[NativeField], at: u64, rseq: i64) -> u64:
+    """Of a field that is no plain number of the record."""
+    value: u64 = 1
+    if field.source == CPU:
+        value = cast(u64, read_cpu(rseq))
+    elif field.source != ONE:
+        value = read_number(field.source, at)
+    if field.shape == LOG2:
+        return 0 if value < 2 else 64 - leading_zeros(value - 1)
+    if field.shape == BUCKETS:
+        return value // field.width * field.width
+    return value
+
+
+@native(inline=True)
+def value_of(field: ptr[NativeField], record: ptr[u8], rseq: i64) -> u64:
+    at = cast(u64, addressof(record[field.start]))
+    if likely(field.shape == PLAIN and field.source <= WORD):
+        return read_number(field.source, at)
+    return unusual_value(field, at, rseq)
+
+
+@native(noinline=True)
+def copy_text(field: ptr[NativeField], record: ptr[u8], length: u64, key: ptr[u64]) -> void:
+    """A text, cut to the key's size, and zeros behind it."""
+    start: u64 = field.start
+    size: u64 = field.extent
+    if field.source == DYNAMIC_TEXT:
+        location = cast(ptr[u32], addressof(record[field.start]))[0]
+        start = cast(u64, location & 0xFFFF)
+        size = cast(u64, location >> 16)
+    room = field.words * 8
+    for index in range(field.words):
+        key[index] = 0
+    text = cast(ptr[u8], key)
+    for index in range(min(size, room - 1)):
+        if start + index >= length or record[start + index] == 0:
+            return
+        text[index] = record[start + index]
+
+
+@native(inline=True)
+def places(table: ptr[NativeTable]) -> u64:
+    """Where the running thread's table is, or 0 if it has none."""
+    task = current()
+    if unlikely(cast(u64, task) == 0):
+        task = task_get()
+        if cast(u64, task) == 0:
+            return 0
+    return table.base + cast(u64, task.index) * table.stride
+
+
+@native(inline=True)
+def mix(hash: u64, word: u64) -> u64:
+    mixed = (hash ^ word) * _GOLDEN
+    return mixed ^ (mixed >> 32)
+
+
+@native(noinline=True)
+def new_entry(table: ptr[NativeTable], header: ptr[TableHeader], entry: ptr[u64], key: ptr[u64], mark: u64) -> u64:
+    """Take a free place; 0 if there are as many entries as there may be, or a signal's handler has just taken it.
+
+    A hit in a signal's handler that comes meanwhile may make another entry of the same key; readers add them up.
+    """
+    if header.used >= table.limit or not atomic_cas(entry, 0, mark, "relaxed"):
+        return 0
+    single_add(addressof(header.used), 1)
+    for index in range(table.key_words):
+        entry[KEY_AT + index] = key[index]
+    if table.comm != 0:
+        read_comm(addressof(cast(ptr[u8], entry)[table.comm]))
+    store(addressof(entry[1]), 1, "release")
+    return cast(u64, entry)
+
+
+@native(inline=True)
+def find_entry(table: ptr[NativeTable], area: u64, key: ptr[u64], mark: u64) -> u64:
+    """The entry of a key, which is made if there is none; 0 if there is no room."""
+    header = cast(ptr[TableHeader], area)
+    place = (mark * _GOLDEN) >> table.shift
+    for _ in range(PROBES):
+        entry = cast(ptr[u64], area + HEADER + place * table.entry)
+        found = load(entry, "relaxed")
+        if found == mark:
+            same: u64 = 0
+            while same < table.key_words and entry[KEY_AT + same] == key[same]:
+                same += 1
+            if same == table.key_words:
+                return cast(u64, entry)
+        elif found == 0:
+            taken = new_entry(table, header, entry, key, mark)
+            if taken != 0 or header.used >= table.limit:
+                return taken
+        place = (place + 1) & table.mask
+    return 0
+
+
+@native(inline=True)
+def count_in(table: ptr[NativeTable], record: ptr[u8], area: u64, key: ptr[u64], mark: u64) -> void:
+    entry = find_entry(table, area, key, mark)
+    header = cast(ptr[TableHeader], area)
+    if unlikely(entry == 0):
+        single_add(addressof(header.dropped), 1)
+        return
+    sums = cast(ptr[u64], entry + table.sums)
+    single_add(addressof(header.hits), 1)
+    single_add(addressof(sums[0]), 1)
+    for index in range(min(table.values, MAX_VALUES)):
+        field = addressof(table.fields[table.keys + index])
+        single_add(addressof(sums[1 + index]), value_of(field, record, table.rseq))
+
+
+@native(inline=True)
+def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u64]) -> void:
+    """With `key` for room: as many words as all keys take."""
+    area = places(table)
+    if area == 0:
+        return
+    mark: u64 = 0
+    at: u64 = 0
+    for index in range(min(table.keys, MAX_KEYS)):
+        field = addressof(table.fields[index])
+        if field.source == TEXT or field.source == DYNAMIC_TEXT:
+            copy_text(field, record, length, addressof(key[at]))
+        else:
+            key[at] = value_of(field, record, table.rseq)
+        at += field.words
+    for word in range(min(table.key_words, MAX_KEY_WORDS)):
+        mark = mix(mark, key[word])
+    count_in(table, record, area, key, mark | 1)
+
+
+@native
+def count_texts(argument: u64, record: ptr[u8], length: u64) -> void:
+    """What the trigger of a histogram does that has texts among its keys."""
+    key: array[u64, 48] = zeroed
+    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)))
+
+
+@native
+def count_numbers(argument: u64, record: ptr[u8], length: u64) -> void:
+    """The same with keys that are numbers."""
+    key: array[u64, 4] = zeroed
+    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)))
+
+
+@native
+def count_number(argument: u64, record: ptr[u8], length: u64) -> void:
+    """The same with a single one."""
+    table = cast(ptr[NativeTable], argument)
+    area = places(table)
+    if area == 0:
+        return
+    key: array[u64, 1] = zeroed
+    key[0] = value_of(addressof(table.fields[0]), record, table.rseq)
+    count_in(table, record, area, cast(ptr[u64], addressof(key)), key[0] << 1 | 1)
+
+
+FUNCTIONS = (count_texts, count_numbers, count_number)

@@ -1,0 +1,157 @@
+"""A histogram as text: the `hist` file of an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ftrace.events.hist.actions import ONMAX, SNAPSHOT, Action
+from ftrace.events.hist.definition import Definition, SortKey, is_summed
+from ftrace.events.hist.fields import HistField, Sort
+from sandbox.symbols import Location, symbol_table
+
+_WORD = 1 << 64
+_SIGN = 1 << 63
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a histogram. `sums`: the hitcount first, then the values; `key`: words, or bytes of text or a stack.
+
+    `tracked`: for each action that tracks a value its latest one; `saved`: what save() has kept, by name.
+    """
+
+    key: tuple[int | bytes, ...]
+    sums: tuple[int, ...]
+    comm: str = ""
+    tracked: Mapping[int, int] = field(default_factory=dict)
+    saved: Mapping[str, int | bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a histogram holds at one moment."""
+
+    entries: Sequence[Entry]
+    hits: int
+    dropped: int
+    snapshot: Snapshot | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What made an action take a snapshot last."""
+
+    action: Action
+    value: int
+    entry: Entry
+
+
+def histogram_text(line: str, definition: Definition, contents: Contents) -> str:
+    """The section of one trigger. `line`: its line in the trigger file."""
+    shown = sorted_entries(definition, contents.entries)
+    entries = "".join(f"{_entry(definition, entry)}\n" for entry in shown)
+    totals = f"Totals:\n    Hits: {contents.hits}\n    Entries: {len(shown)}\n    Dropped: {contents.dropped}\n"
+    taken = _snapshot(definition, contents.snapshot) if contents.snapshot else ""
+    return f"# event histogram\n#\n# trigger info: {line}\n#\n\n{entries}{taken}\n{totals}"
+
+
+def sorted_entries(definition: Definition, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries in the order that the definition gives."""
+    ordered = list(entries)
+    for key in reversed(definition.sort):
+        ordered.sort(key=_sort_function(definition, key), reverse=key.descending)
+    return ordered
+
+
+def _sort_function(definition: Definition, key: SortKey) -> Callable[[Entry], int | bytes]:
+    sums = 1 + len(definition.values)
+    if key.index < sums:
+        return lambda entry: entry.sums[key.index]
+    place = key.index - sums
+    by = definition.keys[place]
+    if by.sort is Sort.STACKTRACE:
+        return lambda _entry: 0
+    if by.signed:
+        return lambda entry: _signed(entry.key[place])
+    return lambda entry: entry.key[place]
+
+
+def _signed(word: int | bytes) -> int:
+    assert isinstance(word, int)
+    return word - _WORD if word & _SIGN else word
+
+
+def _entry(definition: Definition, entry: Entry) -> str:
+    values = "".join(_values(definition, entry))
+    return f"{_key_text(definition, entry)}{values}{''.join(_tracked(definition, entry))}"
+
+
+def _key_text(definition: Definition, entry: Entry) -> str:
+    fields = ", ".join(_key(field, value, entry.comm) for field, value in zip(definition.keys, entry.key, strict=True))
+    is_multiline = any(field.sort is Sort.STACKTRACE for field in definition.keys)
+    return f"{{ {fields}{'' if is_multiline else ' '}}}"
+
+
+def _key(field: HistField, value: int | bytes, comm: str) -> str:
+    if isinstance(value, bytes):
+        if field.sort is Sort.STACKTRACE:
+            return f"{field.name}:\n{''.join(_frames(value))}"
+        return f"{field.name}: {value.decode('utf-8', 'surrogateescape'):<50}"
+    shown = _KEYS.get(field.modifier)
+    return f"{field.name}: {shown(field, value, comm) if shown else f'{value:10}'}"
+
+
+def _frames(stack: bytes) -> Iterator[str]:
+    for at in range(0, len(stack), 8):
+        address = int.from_bytes(stack[at : at + 8], "little")
+        if not address:
+            return
+        yield f"{'':9}{_symbol(address, with_offset=True)}\n"
+
+
+def _symbol(address: int, with_offset: bool) -> str:
+    """As the kernel's %pS and %ps print it."""
+    location: Location | None = symbol_table.locate(address)
+    if location is None:
+        return f"{address:#x}"
+    return str(location) if with_offset else location.symbol.name
+
+
+_KEYS: Mapping[str, Callable[[HistField, int, str], str]] = {
+    "hex": lambda _field, value, _comm: f"{value:x}",
+    "sym": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=False):<45}",
+    "sym-offset": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=True):<55}",
+    "execname": lambda _field, value, comm: f"{comm:<16}[{value:10}]",
+    "syscall": lambda _field, value, _comm: f"{'unknown_syscall':<30}[{value:3}]",
+    "log2": lambda _field, value, _comm: f"~ 2^{value:<2}",
+    "buckets": lambda field, value, _comm: f"~ {value}-{value + field.buckets - 1}",
+}
+
+
+def _values(definition: Definition, entry: Entry) -> Iterator[str]:
+    if not definition.attributes.no_hitcount:
+        yield f" hitcount: {entry.sums[0]:10}"
+    for value, total in zip(definition.values, entry.sums[1:], strict=True):
+        if is_summed(value):
+            yield f"  {value.name}: {total:10x}" if value.modifier == "hex" else f"  {value.name}: {total:10}"
+
+
+def _tracked(definition: Definition, entry: Entry) -> Iterator[str]:
+    for index, action in enumerate(definition.actions):
+        if index in entry.tracked and action.kind is not SNAPSHOT:
+            yield f"\n\t{'max' if action.handler == ONMAX else 'changed'}: {entry.tracked[index]:10}"
+            yield from (f"  {name}: {_saved(value)}" for name, value in entry.saved.items())
+
+
+def _saved(value: int | bytes) -> str:
+    return f"{value:10}" if isinstance(value, int) else f"{value.decode('utf-8', 'surrogateescape'):<32}"
+
+
+def _snapshot(definition: Definition, taken: Snapshot) -> str:
+    action = taken.action
+    return (
+        "\nSnapshot taken (see tracing/snapshot).  Details:\n"
+        f"\ttriggering value {{ {action.handler}({action.argument}) }}: {taken.value:10}"
+        f"\ttriggered by event with key: {_key_text(definition, taken.entry)}\n"
+    )

@@ -1,0 +1,189 @@
+"""The trigger command `hist`, and histograms as triggers."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from functools import cache
+
+from ftrace.events.filters.parser import SPACES
+from ftrace.events.hist.definition import Definition, parse_definition
+from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
+from ftrace.events.hist.native_table import NativeHistogram
+from ftrace.events.hist.queued_table import QueuedHistogram
+from ftrace.events.hist.registry import HistRegistry, VariableScope, registry_of
+from ftrace.events.hist.resolution import ActionResolver
+from ftrace.events.hist.text import histogram_text
+from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
+from ftrace.events.triggers.trigger import Condition, Trigger
+from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
+
+Histogram = NativeHistogram | QueuedHistogram
+
+
+class HistTrigger(Trigger):
+    """A histogram of an event. Triggers of one name share their table."""
+
+    is_hist = True
+    needs_record = True
+
+    def __init__(
+        self, event: EventFile, definition: Definition, condition: Condition | None, registry: HistRegistry
+    ) -> None:
+        super().__init__(condition)
+        self.event = event
+        self.definition = definition
+        self._registry = registry
+        self.table: Histogram
+        self.native.is_hist = 1
+        self.native.paused = int(definition.attributes.pause)
+
+    @property
+    def identity(self) -> object:
+        return "hist", self.definition.identity, self.condition_text
+
+    @property
+    def head(self) -> str:
+        return self.definition.listed()
+
+    @property
+    def keys(self) -> str:
+        return ",".join(key.name for key in self.definition.keys)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether hits are not counted at present."""
+        return bool(self.native.paused)
+
+    def use(self, table: Histogram, definition: Definition) -> None:
+        """Count in a table, which has the keys and values of `definition`."""
+        self.table, self.definition = table, definition
+        self._call(table.call)
+
+    def line(self) -> str:
+        """Its line in the trigger file."""
+        return f"{self.head}{self.condition_text} [{'paused' if self.is_paused else 'active'}]"
+
+    def text(self) -> str:
+        """Its section of the hist file."""
+        self._registry.drain()
+        return histogram_text(self.line(), self.definition, self.table.contents())
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        self._registry.drain()
+        self.table.clear()
+
+    def register(self) -> None:
+        self._registry.triggers.append(self)
+
+    def unregister(self) -> None:
+        self._registry.drain()
+        self._registry.triggers.remove(self)
+
+
+def read_hists(triggers: EventTriggers) -> str:
+    """What the `hist` file of an event reads: a section for each histogram."""
+    return "\n\n".join(trigger.text() for trigger in triggers.hists if isinstance(trigger, HistTrigger))
+
+
+def hist_command(triggers: EventTriggers, _name: str, parameters: str, remove: bool) -> None:
+    """`hist:PARAMETERS[ if FILTER]`. Raises OSError, mostly with an entry in error_log."""
+    if not parameters:
+        raise silent("hist needs keys=")
+    text, condition = _separate(parameters)
+    _Command(triggers, parameters, remove).run(text, condition)
+
+
+def _separate(parameters: str) -> tuple[str, str]:
+    """The parameters, which may have blanks, and what begins with `if`."""
+    at = parameters.find("if")
+    while at >= 0:
+        if at == 0 or (at >= len(parameters) - 3 and parameters[at - 1] in " \t"):
+            raise silent(f"{parameters!r}: `if` needs parameters before it and a filter after it")
+        if parameters[at - 1] in " \t" and parameters[at + 2] in " \t":
+            return parameters[: at - 1].strip(SPACES), parameters[at:].strip(SPACES)
+        at = parameters.find("if", at + 1)
+    return parameters, ""
+
+
+class _Command:
+    """One write of a hist trigger."""
+
+    def __init__(self, triggers: EventTriggers, parameters: str, remove: bool) -> None:
+        self._triggers = triggers
+        self._event: EventFile = triggers.event
+        self._instance: TraceInstance = triggers.instance
+        self._remove = remove
+        self._errors = HistErrors(self._event, self._instance, parameters)
+        self._registry = registry_of(self._instance)
+        self._scope = VariableScope(self._event, self._registry, self._errors, remove)
+
+    def run(self, text: str, condition: str) -> None:
+        definition = parse_definition(text, self._event, self._instance, self._scope, self._errors)
+        made = HistTrigger(self._event, definition, parse_condition(condition, self._triggers), self._registry)
+        existing = self._triggers.find(made.identity)
+        assert existing is None or isinstance(existing, HistTrigger)
+        if self._remove:
+            self._take_off(existing)
+        elif existing is not None and definition.attributes.updates_only:
+            self._change(existing, definition)
+        else:
+            self._put_on(made, existing)
+
+    def _take_off(self, existing: HistTrigger | None) -> None:
+        if existing is None:
+            return
+        if self._registry.is_referred_to(existing.table):
+            raise OSError(errno.EBUSY, f"another histogram uses a variable of {existing.head}")
+        self._triggers.remove(existing)
+
+    def _change(self, existing: HistTrigger, definition: Definition) -> None:
+        attributes = definition.attributes
+        if attributes.pause or attributes.cont:
+            existing.native.paused = int(attributes.pause)
+        else:
+            existing.clear()
+
+    def _put_on(self, made: HistTrigger, existing: HistTrigger | None) -> None:
+        attributes = made.definition.attributes
+        named = self._registry.named(attributes.name)
+        if named is not None and named.definition.identity != made.definition.identity:
+            raise self._errors.error(HistErrorCode.NAMED_MISMATCH, f"name={attributes.name}")
+        if existing is not None:
+            raise self._errors.error(HistErrorCode.TRIGGER_EEXIST, None, errno.EEXIST)
+        if attributes.cont or attributes.clear:
+            raise self._errors.error(HistErrorCode.TRIGGER_ENOENT_CLEAR, None, errno.ENOENT)
+        if named is not None:
+            made.use(named.table, named.definition)
+        else:
+            made.use(self._table(made.definition), made.definition)
+        self._triggers.add(made)
+
+    def _table(self, definition: Definition) -> Histogram:
+        if NativeHistogram.supports(definition):
+            return NativeHistogram(definition)
+        table = QueuedHistogram(definition)
+        resolver = ActionResolver(self._event, self._instance, self._scope, self._errors)
+        table.actions = resolver.resolve(definition.actions)
+        table.generate = self._instance.generate
+        table.take_snapshot = _Caller(self._instance.snapshot)
+        self._registry.feed(table)
+        return table
+
+
+class _Caller:
+    """A native call that Python makes."""
+
+    def __init__(self, call: NativeCall) -> None:
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
+        self._function, self._call = prototype(call.address), call
+
+    def __call__(self) -> None:
+        self._function(self._call.argument, 0, 0)
+
+
+@cache
+def register_hist_command() -> None:
+    """Have trigger files take `hist`."""
+    COMMANDS["hist"] = hist_command

@@ -1,0 +1,168 @@
+"""What histograms compute from a hit: fields, constants, variables of other hits, and arithmetic on them."""
+
+from __future__ import annotations
+
+import operator
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ftrace.events.filters.predicates import Context, DynamicText, Number, StaticText
+
+MASK = (1 << 64) - 1
+STACK_DEPTH = 16
+"""Frames of a stack trace that is a key."""
+TEXT_SIZE = 256
+"""Bytes of a text that is a key, with its final 0."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A hit of an event, as histograms see it. `timestamp`: in the units of the trace clock."""
+
+    record: bytes
+    timestamp: int = 0
+    context: Context = field(default_factory=Context)
+    stack: tuple[int, ...] = ()
+    variables: Mapping[object, int | bytes] = field(default_factory=dict)
+    """By reference: the values of variables, of the entry with the same key."""
+
+
+class Value:
+    """Something that a hit gives; a number is an unsigned word of 64 bits."""
+
+    @abstractmethod
+    def of(self, hit: Hit) -> int | bytes:
+        """The value for a hit."""
+
+    def number(self, hit: Hit) -> int:
+        """The value, which is a number."""
+        value = self.of(hit)
+        return value if isinstance(value, int) else 0
+
+
+@dataclass(frozen=True)
+class FieldValue(Value):
+    """A number of the record, extended by its sign."""
+
+    where: Number
+
+    def of(self, hit: Hit) -> int:
+        return self.where.read(hit.record) & MASK
+
+
+@dataclass(frozen=True)
+class TextValue(Value):
+    """A text of the record, cut to what a key of its field's size has room for."""
+
+    where: StaticText | DynamicText
+
+    def of(self, hit: Hit) -> bytes:
+        room = -(-self.where.size // 8) * 8 if isinstance(self.where, StaticText) else TEXT_SIZE
+        return (self.where.read(hit.record, hit.context) or b"")[: room - 1]
+
+
+@dataclass(frozen=True)
+class Constant(Value):
+    """A number that no hit changes."""
+
+    value: int
+
+    def of(self, hit: Hit) -> int:
+        return self.value
+
+
+class Cpu(Value):
+    """The CPU that the thread runs on."""
+
+    def of(self, hit: Hit) -> int:
+        return hit.context.cpu
+
+
+@dataclass(frozen=True)
+class Timestamp(Value):
+    """The time of the hit. `divisor`: 1000 for microseconds."""
+
+    divisor: int
+
+    def of(self, hit: Hit) -> int:
+        return hit.timestamp // self.divisor
+
+
+class Stack(Value):
+    """The stack of the thread, innermost frame first."""
+
+    def of(self, hit: Hit) -> bytes:
+        return b"".join(address.to_bytes(8, "little") for address in hit.stack[:STACK_DEPTH])
+
+
+class Comm(Value):
+    """The name of the task, for a variable that holds `common_pid.execname`."""
+
+    def of(self, hit: Hit) -> bytes:
+        return hit.context.comm
+
+
+@dataclass(frozen=True)
+class Log2(Value):
+    """The least n with 2^n at or above a number."""
+
+    operand: Value
+
+    def of(self, hit: Hit) -> int:
+        return max(self.operand.number(hit) - 1, 0).bit_length()
+
+
+@dataclass(frozen=True)
+class Bucket(Value):
+    """The start of the range of `width` that a number lies in."""
+
+    operand: Value
+    width: int
+
+    def of(self, hit: Hit) -> int:
+        return self.operand.number(hit) // self.width * self.width
+
+
+@dataclass(frozen=True)
+class Reference(Value):
+    """A variable. `key`: what `Hit.variables` has it under."""
+
+    key: object
+
+    def of(self, hit: Hit) -> int | bytes:
+        return hit.variables[self.key]
+
+
+def _divide(dividend: int, divisor: int) -> int:
+    return dividend // divisor if divisor else MASK
+
+
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divide,
+}
+
+
+@dataclass(frozen=True)
+class Binary(Value):
+    """Arithmetic on unsigned words, which wraps. A division by zero gives the largest word."""
+
+    op: str
+    left: Value
+    right: Value
+
+    def of(self, hit: Hit) -> int:
+        return _OPERATIONS[self.op](self.left.number(hit), self.right.number(hit)) & MASK
+
+
+@dataclass(frozen=True)
+class Negative(Value):
+    """The negative of a number."""
+
+    operand: Value
+
+    def of(self, hit: Hit) -> int:
+        return -self.operand.number(hit) & MASK
