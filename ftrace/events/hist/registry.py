@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -17,6 +19,7 @@ from ftrace.events.hist.fields import HistField
 from ftrace.events.hist.native_table import hist_image
 from ftrace.events.hist.queue_records import SLOTS, HitQueue, QueuedHit
 from ftrace.events.hist.queued_table import QueuedHistogram, VariableKey, pointer_to
+from ftrace.events.hist.text import Contents
 from ftrace.events.hist.values import Hit
 from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
 from sandbox import fork, memory
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from ftrace.events.hist.trigger import HistTrigger
 
 _OPERATORS = "+-*/"
+_PAUSE = 0.02
+"""Seconds between two looks at the queue while nobody reads."""
 
 
 class HistRegistry:
@@ -43,6 +48,7 @@ class HistRegistry:
         self._keep = capture
         # The queue is not released: a hit may still be in it when the instance goes.
         self._numbers = 0
+        self._thread: threading.Thread | None = None
 
     def feed(self, table: QueuedHistogram) -> None:
         """Have a histogram count what its trigger queues."""
@@ -51,6 +57,27 @@ class HistRegistry:
         table.target.queue = ctypes.addressof(self._queue)
         table.target.number = self._numbers
         table.call = NativeCall(hist_image().address("queue_hit"), pointer_to(table.target), table)
+        if self._thread is None or not self._thread.is_alive():
+            arguments = (weakref.ref(self),)
+            self._thread = threading.Thread(target=_keep_draining, args=arguments, name="hist-queue", daemon=True)
+            self._thread.start()
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether there are histograms that count queued hits."""
+        return bool(self._targets)
+
+    def contents(self, trigger: HistTrigger) -> Contents:
+        """What a histogram has counted, with what is queued."""
+        with self._lock:
+            self.drain()
+            return trigger.table.contents()
+
+    def clear(self, trigger: HistTrigger) -> None:
+        """Forget what a histogram has counted, and what is queued for it."""
+        with self._lock:
+            self.drain()
+            trigger.table.clear()
 
     def drain(self) -> None:
         """Count the hits that are queued, in the order in which they were taken."""
@@ -90,6 +117,14 @@ def _hit(slot: Any) -> Hit:
     record = bytes(slot.record[: slot.length])
     stack = tuple(address for address in slot.stack if address)
     return Hit(record, slot.timestamp, Context(comm, slot.cpu), stack)
+
+
+def _keep_draining(owner: weakref.ref[HistRegistry]) -> None:
+    """Until the instance, or the last histogram that is fed, is gone."""
+    while (registry := owner()) is not None and registry.is_fed:
+        registry.drain()
+        del registry
+        time.sleep(_PAUSE)
 
 
 _registries: WeakKeyDictionary[TraceInstance, HistRegistry] = WeakKeyDictionary()

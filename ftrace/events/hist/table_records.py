@@ -133,7 +133,7 @@ def value_of(field: ptr[NativeField], record: ptr[u8], rseq: i64) -> u64:
 
 @native(noinline=True)
 def copy_text(field: ptr[NativeField], record: ptr[u8], length: u64, key: ptr[u64]) -> void:
-    """A text, cut to the key's size, and zeros behind it."""
+    """A text, cut to the key's size; the key is zero so far."""
     start: u64 = field.start
     size: u64 = field.extent
     if field.source == DYNAMIC_TEXT:
@@ -141,8 +141,6 @@ def copy_text(field: ptr[NativeField], record: ptr[u8], length: u64, key: ptr[u6
         start = cast(u64, location & 0xFFFF)
         size = cast(u64, location >> 16)
     room = field.words * 8
-    for index in range(field.words):
-        key[index] = 0
     text = cast(ptr[u8], key)
     for index in range(min(size, room - 1)):
         if start + index >= length or record[start + index] == 0:
@@ -237,7 +235,8 @@ def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u
             key[at] = value_of(field, record, table.rseq)
         at += field.words
     for word in range(min(table.key_words, MAX_KEY_WORDS)):
-        mark = mix(mark, key[word])
+        if key[word] != 0:  # most of a text's words are 0
+            mark = mix(mark + word, key[word])
     count_in(table, record, area, key, mark | 1)
 
 

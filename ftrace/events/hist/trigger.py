@@ -66,13 +66,11 @@ class HistTrigger(Trigger):
 
     def text(self) -> str:
         """Its section of the hist file."""
-        self._registry.drain()
-        return histogram_text(self.line(), self.definition, self.table.contents())
+        return histogram_text(self.line(), self.definition, self._registry.contents(self))
 
     def clear(self) -> None:
         """Forget what was counted."""
-        self._registry.drain()
-        self.table.clear()
+        self._registry.clear(self)
 
     def register(self) -> None:
         self._registry.triggers.append(self)

@@ -17,6 +17,7 @@ from sandbox.native import (
     bool_,
     cast,
     fn,
+    likely,
     load,
     native,
     null,
@@ -83,7 +84,7 @@ def take_one(left: ptr[u64]) -> bool_:
     return True
 
 
-@native
+@native(noinline=True)
 def act(trigger: ptr[NativeTrigger], record: ptr[u8], length: u64) -> void:
     """A switch that is in its position already does not count."""
     if trigger.switch != null and load(trigger.switch, "relaxed") == trigger.value:
@@ -96,7 +97,7 @@ def act(trigger: ptr[NativeTrigger], record: ptr[u8], length: u64) -> void:
         trigger.call(trigger.argument, record, length)
 
 
-@native
+@native(inline=True)
 def entry(table: ptr[TriggerTable], index: u64) -> ptr[NativeTrigger]:
     return cast(ptr[ptr[NativeTrigger]], addressof(table.triggers))[index]
 
@@ -112,7 +113,9 @@ def run_triggers(table: ptr[TriggerTable], record: ptr[u8], length: u64) -> u64:
         if record == null:
             act(trigger, record, length)
         elif cast(u64, trigger.condition) == 0 or trigger.condition(record, length) != 0:
-            if trigger.post != 0:
+            if likely(trigger.is_hist != 0):
+                trigger.call(trigger.argument, record, length)
+            elif trigger.post != 0:
                 post |= trigger.post
             else:
                 act(trigger, record, length)

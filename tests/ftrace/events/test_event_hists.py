@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import threading
+import time
 
 import pytest
 from event_files import Instance, hit
@@ -11,9 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrace.events.filters.fields import PlainField
+from ftrace.events.hist import table_records
 from ftrace.events.hist.native_table import NativeHistogram
+from ftrace.events.hist.queue_records import queue_hit
+from ftrace.events.hist.table_records import HEADER, TableHeader
 from ftrace.events.hist.trigger import read_hists, register_hist_command
+from ftrace.events.triggers import records
 from ftrace.events.triggers.trigger_file import AVAILABLE
+from sandbox.native import Unit
+from sandbox.native.compile import compile_unit
+from sandbox.native.verify import verify_object
 
 register_hist_command()
 
@@ -510,6 +519,38 @@ def test_hits_beyond_the_queue_are_dropped_and_counted(event):
         hit(event, fd=1)
     hits_, entries, dropped = shown(event)[1]
     assert (hits_ + dropped, entries) == (1030, 1)
+
+
+def test_the_queue_is_emptied_though_nobody_reads(instance, event):
+    event.triggers.write("hist:keys=fd:x=bl:onchange($x).snapshot()")
+    hit(event, bl=3)
+    deadline = time.monotonic() + 20
+    while not instance.done and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert instance.done == ["snapshot"]
+
+
+def test_an_entry_that_a_signal_left_half_made_is_passed_over(event):
+    """A signal's handler that hits while the thread makes an entry sees its mark without its key."""
+    event.triggers.write("hist:keys=fd")
+    hit(event, fd=1)
+    table = event.triggers.hists[0].table
+    area = next(area for area in table._areas() if TableHeader.ctypes.from_address(area).used)
+    mark = 3 << 1 | 1
+    place = (mark * 0x9E37_79B9_7F4A_7C15 & (1 << 64) - 1) >> table._table.shift
+    ctypes.c_uint64.from_address(area + HEADER + place * table._table.entry).value = mark
+    hit(event, fd=3)
+    hit(event, fd=3)
+    assert sorted(shown(event)[0]) == [
+        "{ fd:          1 } hitcount:          1",
+        "{ fd:          3 } hitcount:          2",
+    ]
+
+
+def test_what_hits_run_touches_no_vector_registers_and_calls_only_what_it_may():
+    functions = (*table_records.FUNCTIONS, queue_hit, *records.FUNCTIONS)
+    made = compile_unit(Unit("verified", functions, bounded=False))
+    assert verify_object(made, {"task_get"}) == []
 
 
 @settings(max_examples=200, deadline=None)
