@@ -160,8 +160,9 @@ class FilterCode:
         if isinstance(text, DynamicText):
             yield from self._dynamic_text(text)
         elif isinstance(text, StaticText):
+            rest = f"call i64 @llvm.usub.sat.i64(i64 %length, i64 {text.offset})"
             yield self._value(f"getelementptr i8, ptr %record, i64 {text.offset}")
-            yield self._value(f"or i64 {text.size}, 0")
+            yield self._value(f"or i64 {text.size}, 0" if text.size else rest)
         else:
             yield self._value("getelementptr i8, ptr %comm, i64 0")
             yield self._value(f"call i64 @{self._uses(matching.read_comm)}(ptr %comm)")

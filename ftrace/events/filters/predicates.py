@@ -120,14 +120,16 @@ class FunctionTest(Predicate):
 
 @dataclass(frozen=True)
 class StaticText:
-    """Text of up to `size` bytes in the record."""
+    """Text of up to `size` bytes in the record; 0: of all that is left of it, as in ftrace:print."""
 
     offset: int
     size: int
 
     def read(self, record: bytes, context: Context) -> bytes | None:
         """The text, to its first 0."""
-        return record[self.offset : self.offset + self.size].partition(b"\0")[0]
+        end = self.offset + self.size if self.size else len(record)
+        whole = record[self.offset : end]
+        return whole.partition(b"\0")[0] if whole else None
 
 
 @dataclass(frozen=True)

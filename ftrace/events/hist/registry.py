@@ -46,7 +46,8 @@ class HistRegistry:
             slots=slots, rseq=rseq_offset(), capture=capture.address, capture_argument=capture.argument
         )
         self._keep = capture
-        # The queue is not released: a hit may still be in it when the instance goes.
+        # Triggers keep the registry, so that no hit uses the queue when this runs.
+        weakref.finalize(self, memory.release, slots, size).atexit = False
         self._numbers = 0
         self._thread: threading.Thread | None = None
 

@@ -32,7 +32,7 @@ Command = Callable[["EventTriggers", str, str, bool], None]
 
 
 class EventTriggers:
-    """The triggers of one event in one instance."""
+    """The triggers of one event in one instance. Callers serialise what they do with events."""
 
     def __init__(self, event: EventFile, instance: TraceInstance) -> None:
         self.event = event

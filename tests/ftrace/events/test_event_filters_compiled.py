@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrace.events.filters.compiled import FilterCode, compile_filter
+from ftrace.events.filters.errors import FilterError
+from ftrace.events.filters.fields import PlainField
 from ftrace.events.filters.parser import parse_filter
 from ftrace.events.filters.predicates import Context
 from ftrace.native_link import ALLOWED
@@ -191,3 +193,39 @@ def test_compiled_comparisons_have_the_sign_of_the_field(name, op):
     for value in (-(1 << 63), -128, -2, -1, 0, 1, 2, 127, 128, 1 << 31, 1 << 63):
         data = record(**{name: value})
         assert compiled.passes(data) == filter_.passes(data)
+
+
+@pytest.mark.parametrize(("text", "passed"), [('buf == "stop"', True), ('buf == "sto"', False), ('buf ~ "*op"', True)])
+def test_text_without_a_size_reaches_to_the_end_of_the_record(text, passed):
+    """What trace_marker writes: a filter of ftrace:print looks at the text as it was written."""
+    filter_ = parse_filter(text, [PlainField("char[]", "buf", 16, 0)])
+    for data in (bytes(16) + b"stop", bytes(16) + b"stop\0"):
+        assert compile_filter(filter_).passes(data) == filter_.passes(data) == passed
+    assert not compile_filter(filter_).passes(bytes(16))
+
+
+FUZZED = st.text("()!&|=<>~ 3x\"'fdnamecpuCPUS{}-,.0", max_size=30)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(FUZZED, st.text(max_size=20)))
+def test_any_text_is_a_filter_or_an_error_within_a_caret_of_it(text):
+    try:
+        filter_ = parse_filter(text, FIELDS)
+    except FilterError as error:
+        assert 0 <= error.position <= len(text) + 2
+        assert error.report(text).startswith(text)
+    else:
+        assert filter_.passes(record()) in (True, False)
+        assert parse_filter(filter_.text, FIELDS) == filter_
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(900)
+@settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(filters, st.lists(records(), min_size=3, max_size=6))
+def test_many_compiled_filters_agree_with_python(text, candidates):
+    filter_ = parse_filter(text, FIELDS, functions)
+    compiled = compile_filter(filter_)
+    for candidate in candidates:
+        assert compiled.passes(candidate) == filter_.passes(candidate), (text, candidate)

@@ -541,6 +541,8 @@ def test_an_entry_that_a_signal_left_half_made_is_passed_over(event):
     ctypes.c_uint64.from_address(area + HEADER + place * table._table.entry).value = mark
     hit(event, fd=3)
     hit(event, fd=3)
+    after = area + HEADER + (place + 1) * table._table.entry
+    assert ctypes.c_uint64.from_address(after).value == mark
     assert sorted(shown(event)[0]) == [
         "{ fd:          1 } hitcount:          1",
         "{ fd:          3 } hitcount:          2",

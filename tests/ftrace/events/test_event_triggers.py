@@ -7,6 +7,8 @@ import errno
 
 import pytest
 from event_files import Instance, hit
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ftrace.events.triggers.trigger_file import AVAILABLE
 
@@ -220,3 +222,38 @@ def test_every_trigger_of_an_event_goes_with_it(instance, event):
         event.triggers.write(text)
     event.triggers.remove_all()
     assert (event.held, other.held, instance.snapshots) == (0, 0, 0)
+
+
+WORDS = (
+    "traceon",
+    "traceoff",
+    "snapshot",
+    "enable_event",
+    "!",
+    ":",
+    " ",
+    "kprobes",
+    "t",
+    "2",
+    "if",
+    "fd == 3",
+    "x",
+    "-",
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=9).map("".join))
+def test_any_text_is_accepted_or_refused_with_an_errno(text):
+    instance = Instance()
+    event = instance.event("t")
+    try:
+        event.triggers.write(text)
+    except OSError as error:
+        assert error.errno
+    else:
+        lines = event.triggers.read()
+        for line in lines.splitlines() if lines != AVAILABLE else ():
+            event.triggers.write(f"!{line.replace(':unlimited', '').replace('count=', '')}")
+    assert event.triggers.read() == AVAILABLE
+    assert event.held == 0
