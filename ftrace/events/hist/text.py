@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
 
 from ftrace.events.hist.actions import ONMAX, SNAPSHOT, Action
 from ftrace.events.hist.definition import Definition, SortKey, is_summed
 from ftrace.events.hist.fields import HistField, Sort
+from ftrace.events.hist.order import heap_sort
 from sandbox.symbols import Location, symbol_table
 
 _WORD = 1 << 64
@@ -58,10 +61,35 @@ def histogram_text(line: str, definition: Definition, contents: Contents) -> str
 
 def sorted_entries(definition: Definition, entries: Sequence[Entry]) -> list[Entry]:
     """The entries in the order that the definition gives."""
-    ordered = list(entries)
-    for key in reversed(definition.sort):
-        ordered.sort(key=_sort_function(definition, key), reverse=key.descending)
+    # Keys differ, so that any sort gives this order.
+    ordered = sorted(entries, key=lambda entry: _key_bytes(definition, entry))
+    first, *others = definition.sort
+    ordered = _sorted_by(definition, first, ordered)
+    for key in others:
+        primary = _sort_function(definition, first)
+        runs = (list(run) for _, run in groupby(ordered, primary))
+        ordered = [entry for run in runs for entry in _sorted_by(definition, key, run)]
     return ordered
+
+
+def _sorted_by(definition: Definition, key: SortKey, entries: Sequence[Entry]) -> list[Entry]:
+    value = _sort_function(definition, key)
+    sign = -1 if key.descending else 1
+    pairs = [(value(entry), entry) for entry in entries]
+    return [entry for _, entry in heap_sort(pairs, lambda one, other: sign * _compared(one[0], other[0]))]
+
+
+def _compared(one: Any, other: Any) -> int:
+    return int(one > other) - int(one < other)
+
+
+def _key_bytes(definition: Definition, entry: Entry) -> bytes:
+    """The key as it lies in the kernel's table."""
+    parts = zip(definition.keys, entry.key, strict=True)
+    return b"".join(
+        part.ljust(field.key_size, b"\0") if isinstance(part, bytes) else part.to_bytes(8, "little")
+        for field, part in parts
+    )
 
 
 def _sort_function(definition: Definition, key: SortKey) -> Callable[[Entry], int | bytes]:

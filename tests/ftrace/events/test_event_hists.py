@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ftrace.events.filters.fields import PlainField
 from ftrace.events.hist import table_records
 from ftrace.events.hist.native_table import NativeHistogram
+from ftrace.events.hist.order import heap_sort
 from ftrace.events.hist.queue_records import queue_hit
 from ftrace.events.hist.table_records import HEADER, TableHeader
 from ftrace.events.hist.trigger import read_hists, register_hist_command
@@ -315,6 +316,18 @@ def test_signed_keys_are_sorted_by_their_sign_and_texts_by_their_bytes(event):
         hit(event, fd=fd, name=name)
     keys = [(line[6:].split(",")[0].strip(), line.partition("name: ")[2][0]) for line in shown(event)[0]]
     assert keys == [("1", "a"), ("1", "b"), ("0", "a"), ("18446744073709551615", "a")]
+
+
+def test_entries_with_equal_values_come_in_the_kernels_order(event):
+    event.triggers.write("hist:keys=fd:vals=bl")
+    for fd in (3, 4):
+        hit(event, fd=fd)
+    assert [line.split()[2] for line in shown(event)[0]] == ["4", "3"]
+
+
+@given(st.lists(st.integers(0, 5), max_size=40))
+def test_the_kernels_sort_sorts(numbers):
+    assert heap_sort(numbers, lambda one, other: one - other) == sorted(numbers)
 
 
 @pytest.mark.parametrize("extra", ["", ":x=fd"])
