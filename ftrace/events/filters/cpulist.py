@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-_REGION = re.compile(r"(?:(all)|(\d+|N)(?:-(\d+|N))?)(?::(\d+)/(\d+))?")
+_REGION = re.compile(r"(?:(all)|([0-9]+|N)(?:-([0-9]+|N))?)(?::([0-9]+)/([0-9]+))?")
 _POSSIBLE = Path("/sys/devices/system/cpu/possible")
 
 

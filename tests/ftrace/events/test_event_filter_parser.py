@@ -194,7 +194,7 @@ def test_a_list_of_cpus_becomes_a_mask(text, mask):
     assert parse_cpulist(text, 8) == mask
 
 
-@pytest.mark.parametrize("text", ["8", "3-1", "a", "1-", "-1", "0-7:3/2", "0-7:1/0", "0-8"])
+@pytest.mark.parametrize("text", ["8", "3-1", "a", "\u0663", "1-", "-1", "0-7:3/2", "0-7:1/0", "0-8"])
 def test_a_malformed_list_of_cpus_is_a_value_error(text):
     with pytest.raises(ValueError, match="CPUs"):
         parse_cpulist(text, 8)
