@@ -15,8 +15,8 @@ from benchmarks import program
 from benchmarks.measure import Row, Sample
 from fprobe.handlers import Resolved
 from ftrace.hit.dispatch import pt_regs
-from sandbox.codegen import ProgramError
-from sandbox.csource import find_compiler
+from sandbox.compile.codegen import ProgramError
+from sandbox.loading.csource import find_compiler
 from sandbox.native import array, cast, global_var, i32, native, ptr, u32, u64
 
 _SLOTS = 256

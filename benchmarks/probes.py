@@ -16,7 +16,7 @@ from benchmarks import handlers, program
 from benchmarks.measure import Row, Sample
 from fprobe.actions import Record, ticks_per_ns
 from fprobe.attachment import Attachment
-from sandbox.module import Module
+from sandbox.loading.module import Module
 
 FIB_N = 22
 _LAYOUTS = 20

@@ -11,9 +11,9 @@ from functools import cache
 import sandbox
 from benchmarks import program
 from benchmarks.measure import Row, Sample
-from sandbox.memory import sync_cores
-from sandbox.module import Module
-from sandbox.signals import SIGTRAP
+from sandbox.loading.module import Module
+from sandbox.memory.mappings import sync_cores
+from sandbox.threads.signals import SIGTRAP
 
 _ASSEMBLY = """
 # call + inc: all that a counter at the entry needs.

@@ -14,7 +14,7 @@ from benchmarks.handlers import nothing
 from benchmarks.measure import Row, Sample
 from fprobe.attachment import Attachment
 from sandbox.generate import FlatProgram, generate_flat
-from sandbox.module import Module
+from sandbox.loading.module import Module
 
 _JUMP, _NOP = 0xE9, 0x0F
 _EVICTED = 1 << 26

@@ -14,7 +14,7 @@ from benchmarks.measure import Row, Sample
 from benchmarks.probes import at_once, both_native, sample_loop
 from fprobe.attachment import Attachment
 from ftrace.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
-from sandbox import contexts
+from sandbox.threads import contexts
 
 _THREADS = 1000
 _STACK = 1 << 16

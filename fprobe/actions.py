@@ -20,8 +20,9 @@ from ftrace.hit import actions as native
 from ftrace.hit.actions import CELL_SIZE, HEADER_SIZE, RECORD_SIZE
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
-from sandbox import memory, tasks
+from sandbox.memory import mappings
 from sandbox.native.handler import Fields
+from sandbox.threads import tasks
 
 if TYPE_CHECKING:
     from fprobe.registration import fprobe
@@ -81,8 +82,8 @@ class _Memory:
     def __init__(self, stride: int) -> None:
         size = stride * tasks.CAPACITY
         self.native: Any = native.ActionState.ctypes()
-        self.native.base, self.native.stride = memory.reserve(size), stride
-        weakref.finalize(self, memory.release, self.native.base, size).atexit = False
+        self.native.base, self.native.stride = mappings.reserve(size), stride
+        weakref.finalize(self, mappings.release, self.native.base, size).atexit = False
 
     def areas(self) -> Iterator[tuple[int, Any]]:
         """Address of the area and record of every task ever claimed."""
@@ -117,7 +118,7 @@ class _Areas(Action):
 
     def _reserve(self, names: tuple[str, str], header: int, count: int, size: int, bits: int) -> None:
         """Memory, and the handlers with these names, which keep it."""
-        self._memory = _Memory((header + count * size + memory.PAGE - 1) & -memory.PAGE)
+        self._memory = _Memory((header + count * size + mappings.PAGE - 1) & -mappings.PAGE)
         self._memory.native.mask, self._memory.native.shift = count - 1, 64 - bits
         self.entry, self.exit = (_handler(name, self._memory) for name in names)
 

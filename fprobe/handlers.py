@@ -9,8 +9,8 @@ from typing import Any
 
 from ftrace.handlers import NO_HANDLER, Resolved, foreign_address
 from ftrace.hit.records import FOREIGN
-from sandbox.integers import integer
 from sandbox.native import NativeFunction
+from sandbox.process.integers import integer
 
 EntryHandler = Callable[..., Any]
 ExitHandler = Callable[..., Any]

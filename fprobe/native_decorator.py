@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from sandbox.cache import default_cache
-from sandbox.cache import key as cache_key
+from sandbox.compile.cache import default_cache
+from sandbox.compile.cache import key as cache_key
 from sandbox.native.fingerprint import fingerprint
 from sandbox.native.function import Options, check_now, enclosing_names, plain_function
 from sandbox.native.handler import HandlerFunction

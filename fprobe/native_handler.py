@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from ftrace import native_link
 from ftrace.handlers import Resolved
+from sandbox.loading.native_image import NativeImage
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
-from sandbox.native_image import NativeImage
 
 PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 REGS = 3

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
     from fprobe.recorder import Recorder
-    from sandbox.module import Module
+    from sandbox.loading.module import Module
 
 FLAVOURS = ("fentry", "patchable", "mcount")
 _ALL = "all"

@@ -12,7 +12,7 @@ from ftrace.registers import regs_get_kernel_argument, regs_return_value
 from ftrace.stacktrace import is_rethook_trampoline
 from ftrace.tracer import tracer
 from ftrace.tracing_on import tracing_is_on
-from sandbox.signatures import Integer, Pointer, Signature, Type
+from sandbox.abi.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"
 _MARKS = {ENTRY: "> ", EXIT: "< "}

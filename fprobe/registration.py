@@ -32,9 +32,9 @@ from ftrace.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_
 from ftrace.probe import Counts, NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
 from ftrace.tracer import tracer
-from sandbox import fork
-from sandbox.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
-from sandbox.tasks import DATA_STACK, STRIDE
+from sandbox.process import fork
+from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
+from sandbox.threads.tasks import DATA_STACK, STRIDE
 
 FPROBE_FL_DISABLED = 1
 FPROBE_FL_KPROBE_SHARED = 2

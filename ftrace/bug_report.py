@@ -10,7 +10,7 @@ from ftrace.dyn_ftrace import Record, callback_name
 from ftrace.locations import Location
 from ftrace.sites import SiteMismatch
 from ftrace.x86_64.stubs import SITE_SIZE
-from sandbox.symbols import symbol_table
+from sandbox.symbols.table import symbol_table
 
 INITIALISING = "Initializing ftrace call sites"
 TO_NOP = "Setting ftrace call site to NOP"

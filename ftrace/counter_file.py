@@ -7,11 +7,12 @@ import ctypes
 import os
 from typing import TYPE_CHECKING
 
-from sandbox import counters, memory, tasks
-from sandbox.counters import Line
+from sandbox.memory import mappings
+from sandbox.threads import counters, tasks
+from sandbox.threads.counters import Line
 
 if TYPE_CHECKING:
-    from sandbox.native_image import NativeImage
+    from sandbox.loading.native_image import NativeImage
 
 _NO_ROW = (1 << 64) - 1
 _SIZE = tasks.CAPACITY * tasks.STRIDE
@@ -35,11 +36,11 @@ class CounterFile:
         self._row = _NO_ROW
         with contextlib.suppress(OSError):  # RLIMIT_FSIZE, no descriptor
             self.fd = self._made()
-            memory.map_shared(self.fd, counters.ROWS_AT, _SIZE, start)
+            mappings.map_shared(self.fd, counters.ROWS_AT, _SIZE, start)
         self._identity = self._identify()
 
     def _made(self) -> int:
-        fd = memory.sparse_backing("fprobe-counters", self.header.size)
+        fd = mappings.sparse_backing("fprobe-counters", self.header.size)
         os.pwrite(fd, counters.packed(self.header), 0)
         return fd
 
@@ -72,7 +73,7 @@ class CounterFile:
         if self._row == _NO_ROW:
             return
         try:
-            self._move(memory.reserve(tasks.STRIDE), to_file=False)
+            self._move(mappings.reserve(tasks.STRIDE), to_file=False)
         except OSError:  # both sides go on in the same row, until the child has its own
             self._row = _NO_ROW
 
@@ -101,7 +102,7 @@ class CounterFile:
         os.close(new)
         self._identity = self._identify()
         for start, end in self._others():
-            memory.map_shared(self.fd, counters.ROWS_AT + start, end - start, self._start + start)
+            mappings.map_shared(self.fd, counters.ROWS_AT + start, end - start, self._start + start)
         if self._row != _NO_ROW:
             self._into_file()
 
@@ -113,7 +114,7 @@ class CounterFile:
         return [part for part in ((0, own), (own + tasks.STRIDE, _SIZE)) if part[0] < part[1]]
 
     def _into_file(self) -> None:
-        self._move(memory.map_shared(self.fd, self._position(), tasks.STRIDE), to_file=True)
+        self._move(mappings.map_shared(self.fd, self._position(), tasks.STRIDE), to_file=True)
 
     def _into_private_memory(self, old: int | None) -> None:
         """There can be no other file. `old`: the one before; None: only its mapping is left."""
@@ -126,7 +127,7 @@ class CounterFile:
                     start, min(end, self._image.variable("tasks_claimed_high").value * tasks.STRIDE), tasks.STRIDE
                 )
                 kept = [(row, ctypes.string_at(self._start + row, tasks.STRIDE)) for row in rows]
-            memory.map_private(self._start + start, end - start)
+            mappings.map_private(self._start + start, end - start)
             for first, data in kept:
                 ctypes.memmove(self._start + first, data, len(data))
         if old is not None:

@@ -19,9 +19,9 @@ from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
 from ftrace.x86_64.direct import DIRECT_CALL
 from ftrace.x86_64.stubs import SITE_SIZE
-from sandbox.integers import code_address
+from sandbox.loading.native_image import NativeImage
 from sandbox.native import Structure, Unit, cast, extern, fn, i32, load, native, ptr, struct, u64, void
-from sandbox.native_image import NativeImage
+from sandbox.process.integers import code_address
 
 direct_call_point = extern("ftrace_direct_call", fn[void])
 

@@ -12,8 +12,8 @@ from ftrace.locations import Location, Selection
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
-from sandbox.module import is_loaded
-from sandbox.symbols import symbol_table
+from sandbox.loading.module import is_loaded
+from sandbox.symbols.table import symbol_table
 
 ENABLED, REGS, REGS_EN, TRAMP, TRAMP_EN, IPMODIFY = (1 << bit for bit in range(31, 25, -1))
 DIRECT, DIRECT_EN, TOUCHED, MODIFIED = 1 << 24, 1 << 23, 1 << 20, 1 << 19

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 
 from ftrace.hit.faults import RANGES, Range
 from ftrace.unwinding import FrameDescription, describe_entrances
-from sandbox import faults, fork, memory, source_lines
-from sandbox.native_image import NativeImage
-from sandbox.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, SignalRoom
-from sandbox.symbols import symbol_table
-from sandbox.tasks import Fault
+from sandbox.loading.native_image import NativeImage
+from sandbox.memory import mappings
+from sandbox.process import fork
+from sandbox.symbols import source_lines
+from sandbox.symbols.table import symbol_table
+from sandbox.threads import faults
+from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, SignalRoom
+from sandbox.threads.tasks import Fault
 
 _SIGNALS = (SIGSEGV, SIGBUS, SIGFPE, SIGILL)
 _REGISTERS = [
@@ -29,7 +32,7 @@ class FaultGuard:
         self._tasks = tasks
         self._entries: dict[int, int] = {}
         self._ranges: dict[object, list[tuple[int, int]]] = {}
-        self._free: Iterator[tuple[memory.TextMapping, int]] = iter(())
+        self._free: Iterator[tuple[mappings.TextMapping, int]] = iter(())
         self._described: list[FrameDescription] = []
         self._count = image.variable("fault_count")
         self._seen = 0
@@ -59,7 +62,7 @@ class FaultGuard:
         if found is not None:
             return found
         # In this order: who has text open for writing may link a handler, and `cover` that.
-        with memory.text_mutex, self._lock:
+        with mappings.text_mutex, self._lock:
             if address not in self._entries:
                 self._entries[address] = self._emit(address)
             return self._entries[address]
@@ -72,13 +75,13 @@ class FaultGuard:
         page.write(where, code)
         return where
 
-    def _room(self, near: int) -> tuple[memory.TextMapping, int]:
+    def _room(self, near: int) -> tuple[mappings.TextMapping, int]:
         """For one entrance. Taken in one step, so that the handler of a signal in between takes another."""
         found = next(self._free, None)
         while found is None:
-            page = memory.allocate_text((near, near), memory.PAGE, "fprobe-guards")
-            self._described.append(describe_entrances("guards", page.base, memory.PAGE))
-            self._free = iter([(page, at) for at in range(page.base, page.base + memory.PAGE, 32)])
+            page = mappings.allocate_text((near, near), mappings.PAGE, "fprobe-guards")
+            self._described.append(describe_entrances("guards", page.base, mappings.PAGE))
+            self._free = iter([(page, at) for at in range(page.base, page.base + mappings.PAGE, 32)])
             found = next(self._free, None)
         return found
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrace.hit.dispatch import pt_regs
-from sandbox.process_text import symbol_at
+from sandbox.symbols.process_text import symbol_at
 
 
 def kept_too_long(what: str, handler: str, probe: str, instead: str) -> ValueError:

@@ -16,8 +16,8 @@ from ftrace.probe import CounterLines
 from ftrace.runtime import Runtime
 from ftrace.sites import SiteBlock
 from ftrace.x86_64.stubs import SITE_SIZE
-from sandbox.module import Module
-from sandbox.symbols import Symbol
+from sandbox.loading.module import Module
+from sandbox.symbols.table import Symbol
 
 
 class Location(NamedTuple):

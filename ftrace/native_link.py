@@ -14,15 +14,15 @@ from ftrace import floats
 from ftrace.hit import guarded_read
 from ftrace.ring_buffer import writer
 from ftrace.runtime import runtime
-from sandbox import elf
-from sandbox.cache import default_cache
-from sandbox.cache import key as cache_key
+from sandbox.compile.cache import default_cache
+from sandbox.compile.cache import key as cache_key
+from sandbox.elf import tables
+from sandbox.loading.native_image import Linked, NativeImage
 from sandbox.native import NativeFunction, Unit, containers
 from sandbox.native.compile import compile_unit
 from sandbox.native.fingerprint import fingerprint
 from sandbox.native.handler import Fields
 from sandbox.native.verify import verify_object
-from sandbox.native_image import Linked, NativeImage
 
 Made = TypeVar("Made")
 ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS + writer.SYMBOLS)
@@ -148,7 +148,7 @@ def _give_state(image: NativeImage, container: containers.Container) -> None:
 
 
 def _symbols(object_code: bytes) -> list[str]:
-    file = elf.ElfFile(object_code)
-    table = file.sections_of_type(elf.SHT_SYMTAB)[0]
+    file = tables.ElfFile(object_code)
+    table = file.sections_of_type(tables.SHT_SYMTAB)[0]
     names = file.strings(table)
-    return [elf.string_at(names, symbol.name_offset) for symbol in file.symbols(table)]
+    return [tables.string_at(names, symbol.name_offset) for symbol in file.symbols(table)]

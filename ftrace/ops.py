@@ -29,7 +29,7 @@ from ftrace.probe import NativeProbe
 from ftrace.python_handler import HandlerErrors, python_handler
 from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
-from sandbox.integers import U64_MAX, code_address, integer
+from sandbox.process.integers import U64_MAX, code_address, integer
 
 _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 

@@ -8,12 +8,12 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.hit.records import Probe
-from sandbox import tasks
-from sandbox.counters import Line
+from sandbox.threads import tasks
+from sandbox.threads.counters import Line
 
 if TYPE_CHECKING:
     from ftrace.counter_file import CounterFile
-    from sandbox.native_image import NativeImage
+    from sandbox.loading.native_image import NativeImage
 
 
 class Counts(NamedTuple):

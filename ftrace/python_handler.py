@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from ftrace.hit.dispatch import pt_regs
 from ftrace.lending import Lending
 from ftrace.runtime import runtime
-from sandbox import fork
+from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
-from sandbox.native_image import NativeImage
+from sandbox.process import fork
 
 log = logging.getLogger("fprobe")
 

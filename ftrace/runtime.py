@@ -32,14 +32,16 @@ from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
 from ftrace.spare_stubs import SpareStubs
 from ftrace.x86_64 import stubs
-from sandbox import atfork, contexts, fork, memory, signals, tasks
-from sandbox.blocked_signals import threads_blocking_signal
+from sandbox.loading.native_image import NativeImage
+from sandbox.memory import mappings
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
-from sandbox.native_image import NativeImage
-from sandbox.once import once
-from sandbox.thread_key import ThreadKey
-from sandbox.thread_stack import main_stack
+from sandbox.process import atfork, fork
+from sandbox.process.once import once
+from sandbox.threads import contexts, signals, tasks
+from sandbox.threads.blocked_signals import threads_blocking_signal
+from sandbox.threads.thread_key import ThreadKey
+from sandbox.threads.thread_stack import main_stack
 from sandbox.x86_64 import changed_code
 from sandbox.x86_64.vectors import SaveArea, save_area
 
@@ -128,21 +130,21 @@ class Runtime:
         self.own_code: list[Callable[[int], bool]] = [self.image.__contains__]
         """Each says whether an address is in code of ours, which stack traces leave out; other kinds of probes add theirs."""
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
-        self.slab = memory.reserve(tasks.COUNTERS + tasks.CAPACITY * tasks.STRIDE)
+        self.slab = mappings.reserve(tasks.COUNTERS + tasks.CAPACITY * tasks.STRIDE)
         self.counters = CounterFile(self.image, self.slab + tasks.COUNTERS)
         fork.closely_around(self.counters)
         self.image.variable("tasks_slab").value = self.slab
         self.image.variable("task_offset").value = self.key.offset
         self.image.variable("task_key").value = self.key.number
         self._tell_stacks()
-        self.image.variable("barrier_page").value = memory.barrier_page()
+        self.image.variable("barrier_page").value = mappings.barrier_page()
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS):
             self.signals.add_consumer(number, self.image.address("read_fault"))
         self.faults = FaultGuard(self.image, self.signals, self.tasks)
-        atfork.install(self.image, memory.fork_words())
+        atfork.install(self.image, mappings.fork_words())
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
         self.spares = SpareStubs(self)
@@ -150,11 +152,11 @@ class Runtime:
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         self.forked_from = 0
         """In the child of a fork, what the native id of its thread was in the parent; 0 if no probe had ever been hit there."""
-        memory.sync_cores()
+        mappings.sync_cores()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def tasks(self) -> list[ctypes.Structure]:
-        """The records ever claimed, as ctypes structures of `sandbox.tasks.Task`."""
+        """The records ever claimed, as ctypes structures of `sandbox.threads.tasks.Task`."""
         claimed = self.image.variable("tasks_claimed_high").value
         return [tasks.Task.ctypes.from_address(self.slab + index * tasks.STRIDE) for index in range(claimed)]
 

@@ -19,16 +19,16 @@ from ftrace.text_poke import Block, Move
 from ftrace.trapping import refuse_blocked_traps
 from ftrace.unwinding import describe_stubs
 from ftrace.x86_64 import stubs
-from sandbox import memory
-from sandbox.cached import cached_property
-from sandbox.perfmap import perf_map
+from sandbox.memory import mappings
+from sandbox.process.cached import cached_property
+from sandbox.symbols.perfmap import perf_map
 
 if TYPE_CHECKING:
     from ftrace.filters.glob import Pattern
     from ftrace.lists import ListCache, ListRecord
     from ftrace.runtime import Runtime
-    from sandbox.module import Module
-    from sandbox.symbols import Symbol
+    from sandbox.loading.module import Module
+    from sandbox.symbols.table import Symbol
 
 log = logging.getLogger("ftrace")
 
@@ -81,7 +81,7 @@ class SiteBlock:
         self._text = _text_of(module)
         self._off = False
         self._slots: ctypes.Array[ctypes.c_uint64] | None = None
-        self._stub_text: memory.TextMapping | None = None
+        self._stub_text: mappings.TextMapping | None = None
 
     def __len__(self) -> int:
         return len(self.addresses)
@@ -112,7 +112,7 @@ class SiteBlock:
         return (1 << len(self)) - 1
 
     @property
-    def stub_text(self) -> memory.TextMapping | None:
+    def stub_text(self) -> mappings.TextMapping | None:
         """Where the stubs are, into which hooked calls return; None until something is patched for the first time."""
         return self._stub_text
 
@@ -126,7 +126,7 @@ class SiteBlock:
         Holds the text mutex. Raises SiteMismatch, having changed nothing, if a site holds something else than it
         should. The caller has to quiesce before it frees anything.
         """
-        with memory.text_mutex:
+        with mappings.text_mutex:
             self.check(mask)
             if self._relist(change):
                 self._write_stubs()
@@ -134,7 +134,7 @@ class SiteBlock:
 
     def check(self, mask: int) -> None:
         """Raise what `apply` would raise before it changes anything."""
-        with memory.text_mutex:
+        with mappings.text_mutex:
             if self._slots is None:
                 self._prepare()
             self._choose(mask)
@@ -142,7 +142,7 @@ class SiteBlock:
 
     def switch(self, on: bool) -> None:
         """Make every site a NOP, or patch those again that run something."""
-        with memory.text_mutex:
+        with mappings.text_mutex:
             self._off = not on
             if self._slots is not None:
                 self._native.off = self._off
@@ -155,9 +155,9 @@ class SiteBlock:
         """Memory for the slots and room for all stubs, within reach of the text."""
         count = len(self)
         near = (self._text.base, self._text.end)
-        where = self._stub_text = memory.allocate_text(near, count * stubs.STUB_SIZE, f"{self.module.name}-stubs")
+        where = self._stub_text = mappings.allocate_text(near, count * stubs.STUB_SIZE, f"{self.module.name}-stubs")
         reach = (min(near[0], where.base), max(near[1], where.end))
-        self._pointers = memory.reserve(16 + count * 8, reach)
+        self._pointers = mappings.reserve(16 + count * 8, reach)
         pointers = (ctypes.c_uint64 * 2).from_address(self._pointers)
         pointers[0] = self._runtime.image.address("ftrace_exit_complete")
         pointers[1] = self._runtime.image.address("ftrace_entry_slow")
@@ -247,7 +247,7 @@ class SiteBlock:
             if self._call("poke_words", delta, forced):
                 self._poke_with_breakpoints(delta, forced)
             else:
-                memory.sync_cores()
+                mappings.sync_cores()
         self._rewrite_copied_pages()
 
     def _rewrite_copied_pages(self) -> None:
@@ -257,8 +257,8 @@ class SiteBlock:
             if index == last:
                 raise self._mismatch(index, written=True)
             last = index
-            memory.write_through_kernel(self.addresses[index], self.expected(index))
-            memory.sync_cores()
+            mappings.write_through_kernel(self.addresses[index], self.expected(index))
+            mappings.sync_cores()
 
     def _poke_with_breakpoints(self, delta: int, forced: int) -> None:
         poking = self._runtime.image.variable("text_poking")
@@ -266,7 +266,7 @@ class SiteBlock:
         try:
             for step in range(3):
                 self._call("poke_step", delta, step, forced)
-                memory.sync_cores()
+                mappings.sync_cores()
         finally:
             poking.value = 0
 
@@ -275,11 +275,11 @@ class SiteBlock:
         if self._stub_text is not None:
             self._frames.withdraw()
             self._stub_text.unmap()
-            memory.release(self._pointers, 16 + len(self) * 8)
+            mappings.release(self._pointers, 16 + len(self) * 8)
             self._stub_text = self._slots = None
 
 
-def _text_of(module: Module) -> memory.TextMapping:
+def _text_of(module: Module) -> mappings.TextMapping:
     """The mapping with the module's sites."""
     first, last = module.sites[0], module.sites[-1]
     for text in module.texts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.hit.parking import SPARES
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
-from sandbox import memory
+from sandbox.memory import mappings
 
 if TYPE_CHECKING:
     from ftrace.runtime import Runtime
@@ -24,7 +24,7 @@ class SpareStubs:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._text: memory.TextMapping | None = None
+        self._text: mappings.TextMapping | None = None
         self._frames: FrameDescription | None = None
         if _COPIES_STACKS in sys.modules:
             self.make()
@@ -40,7 +40,7 @@ class SpareStubs:
             return
         image, size = self._runtime.image, (SPARES + 1) * STUB_SIZE
         near = image.address("dispatch_exit")
-        text = memory.allocate_text((near, near), size, "spare-stubs")
+        text = mappings.allocate_text((near, near), size, "spare-stubs")
         first = text.base + STUB_SIZE
         stubs = [keeping_stub(first + number * STUB_SIZE, 0, text.base) for number in range(SPARES)]
         exit_ = image.address("ftrace_exit_keeping_all").to_bytes(8, "little")

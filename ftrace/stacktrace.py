@@ -10,8 +10,8 @@ from ftrace.hit.rethook import EXIT_FROM_STUB
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import RETURN_POINT, SLOW_RETURN, STUB_SIZE
-from sandbox.symbols import symbol_table
-from sandbox.tasks import Node
+from sandbox.symbols.table import symbol_table
+from sandbox.threads.tasks import Node
 
 DEPTH = 64
 _DEEPEST = 4096

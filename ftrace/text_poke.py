@@ -47,7 +47,7 @@ from sandbox.native import (
     volatile_load,
     volatile_store,
 )
-from sandbox.signals import ucontext
+from sandbox.threads.signals import ucontext
 
 INT3 = 0xCC
 _NOP5 = 0x0000_0044_1F0F

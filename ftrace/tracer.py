@@ -21,9 +21,9 @@ from ftrace.hit.records import STOPPED
 from ftrace.locations import Location, LocationTable, Selection
 from ftrace.runtime import Runtime, runtime
 from ftrace.sites import Change, SiteBlock, SiteMismatch
-from sandbox import fork
-from sandbox.module import Module, ModuleState, register_module_notifier
-from sandbox.once import once
+from sandbox.loading.module import Module, ModuleState, register_module_notifier
+from sandbox.process import fork
+from sandbox.process.once import once
 
 if TYPE_CHECKING:
     from ftrace.lists import ListRecord

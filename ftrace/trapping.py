@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox import signals
-from sandbox.blocked_signals import threads_blocking
+from sandbox.threads import signals
+from sandbox.threads.blocked_signals import threads_blocking
 
 if TYPE_CHECKING:
     from ftrace.runtime import Runtime

@@ -6,9 +6,10 @@ import ctypes
 from typing import Any
 
 from ftrace.x86_64 import frames, unwind
-from sandbox import gdbjit, tasks
-from sandbox.debugimage import CodeSymbol, debug_image
-from sandbox.unwinder import unwinder
+from sandbox.elf.debugimage import CodeSymbol, debug_image
+from sandbox.elf.unwinder import unwinder
+from sandbox.symbols import gdbjit
+from sandbox.threads import tasks
 
 
 def _registrars() -> tuple[Any, Any]:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from kprobes.lone import FastReturn, LoneOps
     from kprobes.x86_64.emulation import Emulation
     from kprobes.x86_64.instruction import Instruction
-    from sandbox.memory import TextMapping
-    from sandbox.module import Module
-    from sandbox.symbols import Symbol
+    from sandbox.loading.module import Module
+    from sandbox.memory.mappings import TextMapping
+    from sandbox.symbols.table import Symbol
 
 preemptible = False
 """As a kernel with CONFIG_PREEMPTION: nothing is boosted (KP-29). Looked at when an address is first probed."""

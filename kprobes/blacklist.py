@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from kprobes.functions import return_refusal
 from kprobes.patching import kprobe_mutex
-from sandbox.module import Module, ModuleState, is_loaded, modules
-from sandbox.process_text import no_function, symbol_at, symbol_named
-from sandbox.symbols import Symbol, symbol_table
+from sandbox.loading.module import Module, ModuleState, is_loaded, modules
+from sandbox.symbols.process_text import no_function, symbol_at, symbol_named
+from sandbox.symbols.table import Symbol, symbol_table
 
 NOKPROBE = "nokprobe"
 """The LLVM attribute of a function that must not be probed."""

@@ -10,7 +10,7 @@ from typing import Any
 from ftrace.hit.dispatch import SHARED_BUSY
 from ftrace.tracer import tracer
 from kprobes.hit.runtime import kprobe_runtime
-from sandbox import contexts
+from sandbox.threads import contexts
 
 
 def _task() -> Any:

@@ -8,12 +8,12 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from kprobes.hit.attribution import ACCESSED, END, IN, OF_KPROBE, OF_KRETPROBE, OFFSET, OPENING, WORDS
-from sandbox.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV
+from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV
 
 if TYPE_CHECKING:
     from kprobes.handlers import Code
-    from sandbox.native_image import NativeImage
-    from sandbox.symbols import Symbol
+    from sandbox.loading.native_image import NativeImage
+    from sandbox.symbols.table import Symbol
 
 _WORDS = {
     OPENING: "kprobes: ", IN: " in the ", OF_KPROBE: " of the kprobe at ", OF_KRETPROBE: " of the kretprobe at ",

@@ -8,9 +8,9 @@ from ftrace.events.probe_event import split_symbol_offset
 from ftrace.kstrtox import kstrtoull
 from ftrace.probe_args.errors import ErrorCode, error
 from kprobes import placing
-from sandbox.module import is_loaded
-from sandbox.process_text import library_called
-from sandbox.symbols import symbol_table
+from sandbox.loading.module import is_loaded
+from sandbox.symbols.process_text import library_called
+from sandbox.symbols.table import symbol_table
 
 _MAX_OFFSET = (1 << 32) - 1
 _PLACE = 1

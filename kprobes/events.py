@@ -36,8 +36,8 @@ from kprobes.registration import (
     watch_modules,
 )
 from kprobes.returns import kretprobe, register_kretprobe, unregister_kretprobe
-from sandbox.btf import prototype
-from sandbox.module import Module, ModuleState, register_module_notifier
+from sandbox.abi.btf import prototype
+from sandbox.loading.module import Module, ModuleState, register_module_notifier
 
 GROUP = "kprobes"
 """The group of events that name none."""

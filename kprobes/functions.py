@@ -6,7 +6,7 @@ from kprobes.aggregate import original_text
 from kprobes.jump.safety import Function, examine
 from kprobes.x86_64.instruction import MAX_INSN_SIZE
 from kprobes.x86_64.return_slot import moves_its_return
-from sandbox.landing_pads import landing_pads
+from sandbox.elf.landing_pads import landing_pads
 
 _known: dict[tuple[int, int], Function] = {}
 _unhookable: dict[tuple[int, int], str] = {}

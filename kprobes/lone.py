@@ -27,12 +27,12 @@ from ftrace.tracer import tracer
 from kprobes import handlers
 from kprobes.hit.records import Instance
 from kprobes.hit.runtime import kprobe_runtime
-from sandbox.tasks import COUNTER_LINES
+from sandbox.threads.tasks import COUNTER_LINES
 
 MOST_DATA = 64
 """Bytes of a kretprobe's data that a node has room for."""
 MOST = COUNTER_LINES // 2
-"""Probes that may have a native half at the same time: fprobes want some too (sandbox.tasks.COUNTER_LINES)."""
+"""Probes that may have a native half at the same time: fprobes want some too (sandbox.threads.tasks.COUNTER_LINES)."""
 
 
 class LoneProbe(NativeProbe):

@@ -11,8 +11,8 @@ from kprobes.functions import forget_functions
 from kprobes.patching import patching
 from kprobes.probe import KPROBE_FLAG_GONE
 from kprobes.return_stubs import release_return_stubs
-from sandbox.module import Module, ModuleState
-from sandbox.symbols import symbol_table
+from sandbox.loading.module import Module, ModuleState
+from sandbox.symbols.table import symbol_table
 
 
 def module_event(event: ModuleState, module: Module) -> None:

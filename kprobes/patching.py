@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from ftrace.tracer import tracer
 from ftrace.trapping import refuse_blocked_traps
-from sandbox import fork, memory
+from sandbox.memory import mappings as memory
+from sandbox.process import fork
 
 if TYPE_CHECKING:
-    from sandbox.memory import TextMapping
-    from sandbox.scattered import ScatteredText
+    from sandbox.memory.mappings import TextMapping
+    from sandbox.memory.scattered import ScatteredText
 
 INT3 = b"\xcc"
 

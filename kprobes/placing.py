@@ -14,15 +14,15 @@ from kprobes.aggregate import Aggregate
 from kprobes.functions import function_around
 from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import decode
-from sandbox.integers import INT_MAX, U64_MAX, integer
-from sandbox.module import ModuleState
-from sandbox.process_text import module_at, symbol_at, symbol_named, text_at
+from sandbox.loading.module import ModuleState
+from sandbox.process.integers import INT_MAX, U64_MAX, integer
+from sandbox.symbols.process_text import module_at, symbol_at, symbol_named, text_at
 
 if TYPE_CHECKING:
     from kprobes.jump.safety import Function
-    from sandbox.memory import TextMapping
-    from sandbox.module import Module
-    from sandbox.symbols import Symbol
+    from sandbox.loading.module import Module
+    from sandbox.memory.mappings import TextMapping
+    from sandbox.symbols.table import Symbol
 
 _ENDBR64 = bytes.fromhex("f30f1efa")
 

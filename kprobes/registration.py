@@ -20,8 +20,8 @@ from kprobes.probe import (
     kprobe,
 )
 from kprobes.return_stubs import give_return_stub
-from sandbox.integers import INT_MAX, U32_MAX, integer
-from sandbox.module import register_module_notifier
+from sandbox.loading.module import register_module_notifier
+from sandbox.process.integers import INT_MAX, U32_MAX, integer
 
 _registered: dict[kprobe, None] = {}
 """The registered probes, in the order of their registration."""

@@ -19,13 +19,13 @@ from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.relocate import displacement
 from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
-from sandbox import memory
+from sandbox.memory import mappings
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
-    from sandbox.memory import TextMapping
+    from sandbox.memory.mappings import TextMapping
 
-_PIECE = 16 * memory.PAGE
+_PIECE = 16 * mappings.PAGE
 
 
 _EXIT_KEEPING = 16
@@ -50,7 +50,7 @@ class _Room:
 
     def _grow(self) -> None:
         name = f"{self.text.name}-returns"
-        piece = memory.allocate_text((self.text.base, self.text.end), _PIECE, name)
+        piece = mappings.allocate_text((self.text.base, self.text.end), _PIECE, name)
         address = runtime().image.address
         words = tuple(map(address, ("ftrace_exit_complete", "ftrace_entry_slow", "ftrace_exit_keeping_all")))
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))

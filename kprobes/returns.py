@@ -32,8 +32,8 @@ from kprobes.hit.runtime import kprobe_runtime
 from kprobes.lone import FastReturn
 from kprobes.patching import kprobe_mutex, patching
 from kprobes.probe import kprobe
-from sandbox.integers import INT_MAX, integer
-from sandbox.once import once
+from sandbox.process.integers import INT_MAX, integer
+from sandbox.process.once import once
 
 KRETPROBE_MAX_DATA_SIZE = 4096
 _INDEX = 0xFFFF_FFFF

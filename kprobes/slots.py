@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from kprobes import patching
 from kprobes.unwinding import describe_slots
 from kprobes.x86_64.detour import SLOT_SIZE
-from sandbox import memory
-from sandbox.perfmap import perf_map
-from sandbox.symbols import Symbol, symbol_table
+from sandbox.memory import mappings
+from sandbox.symbols.perfmap import perf_map
+from sandbox.symbols.table import Symbol, symbol_table
 
 if TYPE_CHECKING:
     from ftrace.unwinding import FrameDescription
-    from sandbox.memory import TextMapping
+    from sandbox.memory.mappings import TextMapping
 
-_FIRST, _MOST = memory.PAGE, 1 << 18
+_FIRST, _MOST = mappings.PAGE, 1 << 18
 """Sizes of the pieces that are allocated: each is twice the one before."""
 
 PSEUDO_SYMBOL, OWNER = "kprobe_insn_page", "__builtin__kprobes"
@@ -52,7 +52,7 @@ class SlotRoom:
         return self.pages[-1], address, self.pages[-1].base
 
     def _grow(self) -> None:
-        page = memory.allocate_text((self.text.base, self.text.end), self._size, f"{self.text.name}-slots")
+        page = mappings.allocate_text((self.text.base, self.text.end), self._size, f"{self.text.name}-slots")
         self.pages.append(page)
         self._frames.append(describe_slots(page))
         self._size = min(self._size * 2, _MOST)

@@ -12,7 +12,7 @@ from kprobes.patching import check_traps, patching
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
-    from sandbox.memory import TextMapping
+    from sandbox.memory.mappings import TextMapping
 
 log = logging.getLogger("kprobes")
 

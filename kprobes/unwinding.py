@@ -13,7 +13,7 @@ from kprobes.x86_64.copy_frames import detour_section, slot_section
 from kprobes.x86_64.detour import DETOUR, RECORD
 
 if TYPE_CHECKING:
-    from sandbox.memory import TextMapping
+    from sandbox.memory.mappings import TextMapping
 
 _UNIT = optimized_detour.DETOUR_SIZE
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from sandbox import interpreters
 from sandbox.lazy import exports
+from sandbox.process import interpreters
 
 interpreters.check()
 

@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from sandbox import cache, perfmap
+from sandbox.compile import cache
+from sandbox.symbols import perfmap
 
 
 @pytest.fixture(autouse=True, scope="session")

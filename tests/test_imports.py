@@ -113,7 +113,8 @@ def test_the_runtime_starts_from_the_cache_without_its_sources_and_without_what_
         command = [sys.executable, "-c", _START]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     heavy = {"inspect", "dataclasses", "ast", "linecache", "capstone", "elftools", "click"}
-    heavy |= {"sandbox.native.fingerprint", "sandbox.native.frontend", "ftrace.hit.assembly", "sandbox.libraries"}
+    heavy |= {"sandbox.native.fingerprint", "sandbox.native.frontend"}
+    heavy |= {"ftrace.hit.assembly", "sandbox.symbols.libraries"}
     assert heavy & set(done.stdout.split()) == heavy & _imported_by("llvmlite.binding")
 
 

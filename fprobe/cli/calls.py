@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fprobe.cli import x86_64
 from fprobe.cli.recording import Event
 from fprobe.cli.views import Images
+from sandbox.abi import convention as x86_64
 
 
 @dataclass

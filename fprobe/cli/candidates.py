@@ -57,6 +57,6 @@ def c_names(text: str) -> list[str]:
 
 def bitcode_names(data: bytes) -> list[str]:
     """The functions that bitcode defines."""
-    from sandbox.codegen import parse
+    from sandbox.compile.codegen import parse
 
     return [function.name for function in parse(data, "bitcode").functions if not function.is_declaration]

@@ -13,9 +13,9 @@ from fprobe.cli.options import Target, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import Site
-    from sandbox.disassembly import Line
-    from sandbox.module import Module
-    from sandbox.symbols import Symbol
+    from sandbox.loading.module import Module
+    from sandbox.symbols.disassembly import Line
+    from sandbox.symbols.table import Symbol
 
 _EPILOG = """\b
 Examples:
@@ -70,7 +70,7 @@ def _show_with_source(console: Console, module: Module, symbol: Symbol) -> None:
     """The whole function as loaded, under its lines. Raises Failure if nothing is known of them."""
     from fprobe.cli.failure import Failure
     from fprobe.cli.native_code import print_code
-    from sandbox import source_lines
+    from sandbox.symbols import source_lines
 
     lines = _code(module, symbol.address, symbol.end)
     if not any(source_lines.at(line.address) for line in lines):
@@ -88,8 +88,8 @@ def _literal(name: str) -> str:
 def _code(module: Module, start: int, end: int) -> list[Line]:
     import ctypes
 
-    from sandbox.disassembly import disassemble
-    from sandbox.symbols import symbol_table
+    from sandbox.symbols.disassembly import disassemble
+    from sandbox.symbols.table import symbol_table
 
     def describe(address: int) -> str | None:
         found = symbol_table.locate(address)
@@ -103,7 +103,7 @@ def _stub(site: Site) -> tuple[int, list[Line]]:
     import ctypes
 
     from ftrace.x86_64 import stubs
-    from sandbox.disassembly import disassemble
+    from sandbox.symbols.disassembly import disassemble
 
     displacement = ctypes.c_int32.from_address(site.address + 1).value
     base = site.address + stubs.SITE_SIZE + displacement - stubs.ENTRY_POINT
@@ -135,7 +135,7 @@ _TITLES = {
 
 
 def _print(console: Console, name: str, sections: dict[str, tuple[int, list[Line]]], refusal: str) -> None:
-    from sandbox.disassembly import listing
+    from sandbox.symbols.disassembly import listing
 
     for number, (section, (base, lines)) in enumerate(sections.items()):
         if number:

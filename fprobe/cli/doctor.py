@@ -86,7 +86,7 @@ def _switch() -> Answer:
 
 
 def _text() -> Answer:
-    from sandbox import memory
+    from sandbox.memory import mappings as memory
 
     text = memory.allocate_text((1 << 32, 1 << 32), memory.PAGE, "fprobe-doctor")
     try:
@@ -97,7 +97,7 @@ def _text() -> Answer:
 
 
 def _membarrier() -> Answer:
-    from sandbox import memory
+    from sandbox.memory import mappings as memory
 
     memory.sync_cores()
     return OK, "PRIVATE_EXPEDITED_SYNC_CORE"
@@ -111,7 +111,7 @@ def _vectors() -> Answer:
 
 
 def _thread_key() -> Answer:
-    from sandbox.thread_key import ThreadKey
+    from sandbox.threads.thread_key import ThreadKey
 
     return OK, f"a task is found at %fs:{ThreadKey().offset:#x}, in one load"
 
@@ -125,7 +125,7 @@ def _cxx_compiler() -> Answer:
 
 
 def _compiler(language: str, example: str) -> Answer:
-    from sandbox.csource import find_compiler
+    from sandbox.loading.csource import find_compiler
 
     try:
         return OK, " ".join(find_compiler(language, Path(example)))
@@ -134,7 +134,7 @@ def _compiler(language: str, example: str) -> Answer:
 
 
 def _cache() -> Answer:
-    from sandbox import cache
+    from sandbox.compile import cache
 
     if os.environ.get(cache.OPT_OUT):
         return WARNING, f"switched off by {cache.OPT_OUT}: everything is compiled afresh"
@@ -146,7 +146,7 @@ def _cache() -> Answer:
 
 
 def _perf_map() -> Answer:
-    from sandbox.perfmap import OPT_OUT, perf_map
+    from sandbox.symbols.perfmap import OPT_OUT, perf_map
 
     if os.environ.get(OPT_OUT):
         return WARNING, f"switched off by {OPT_OUT}: profilers will not know the programs' functions"

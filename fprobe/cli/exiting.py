@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit, fn, global_var, i32, native, struct, u64, void
-from sandbox.native_image import NativeImage
 
 
 @struct

@@ -12,8 +12,8 @@ from fprobe.cli.failure import input_errors
 from fprobe.cli.options import Target, output_options, program_options
 
 if TYPE_CHECKING:
-    from sandbox.module import Module
-    from sandbox.symbols import Symbol
+    from sandbox.loading.module import Module
+    from sandbox.symbols.table import Symbol
 
 _EPILOG = """\b
 Examples:

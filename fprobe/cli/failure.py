@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from sandbox.faults import SandboxFault
+    from sandbox.threads.faults import SandboxFault
 
 FAILED, BAD_INPUT = 1, 2
 """Exit codes: the program or probe failed; the command line or the input is wrong."""
@@ -52,7 +52,7 @@ def of_system(error: OSError) -> str:
 
 def of_call(error: BaseException) -> Failure:
     """What a call of a program's function raised. Values that do not fit are bad input; anything else is its failure."""
-    from sandbox.faults import SandboxFault
+    from sandbox.threads.faults import SandboxFault
 
     if isinstance(error, SandboxFault):
         return _of_fault(error)

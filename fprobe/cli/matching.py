@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from fprobe.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from sandbox.module import Module
-    from sandbox.symbols import Symbol
+    from sandbox.loading.module import Module
+    from sandbox.symbols.table import Symbol
 
 
 class Skipped(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from ftrace.handlers import Resolved
-    from sandbox.native_image import NativeImage
+    from sandbox.loading.native_image import NativeImage
 
 
 @dataclass(frozen=True)

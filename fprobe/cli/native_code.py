@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fprobe.cli.console import Console
 
 if TYPE_CHECKING:
-    from sandbox.disassembly import Line
-    from sandbox.source_lines import SourceLine
+    from sandbox.symbols.disassembly import Line
+    from sandbox.symbols.source_lines import SourceLine
 
 _HANDLER = re.compile(r".+\.py:\w+")
 
@@ -33,8 +33,8 @@ def show(console: Console, text: str, limit: int | None, with_source: bool) -> N
 
 def print_code(console: Console, base: int, lines: list[Line], with_source: bool) -> list[dict[str, Any]]:
     """Print instructions, those of a line of source under it; what they are in JSON."""
-    from sandbox import source_lines
-    from sandbox.disassembly import listing
+    from sandbox.symbols import source_lines
+    from sandbox.symbols.disassembly import listing
 
     places = [source_lines.at(line.address) if with_source else None for line in lines]
     before = None
@@ -50,8 +50,8 @@ def _code(image: Any, name: str) -> tuple[int, list[Line]]:
     """The address and the instructions of a function of an image."""
     import ctypes
 
-    from sandbox.disassembly import disassemble
-    from sandbox.symbols import symbol_table
+    from sandbox.symbols.disassembly import disassemble
+    from sandbox.symbols.table import symbol_table
 
     symbol = next(symbol for symbol in image.symbols if symbol.name == name)
 

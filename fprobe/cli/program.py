@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.cli.failure import input_errors
 from fprobe.cli.options import Target
-from sandbox import layout
-from sandbox.signatures import Integer, Pointer, Signature
+from sandbox.abi import layout
+from sandbox.abi.signatures import Integer, Pointer, Signature
 
 if TYPE_CHECKING:
-    from sandbox.calls import Function
-    from sandbox.module import Module
+    from sandbox.loading.calls import Function
+    from sandbox.loading.module import Module
 
 DEMO_CALL = ("demo_main", "10")
 
@@ -43,7 +43,7 @@ def _load(target: Target) -> Module:
 
 
 def _check_flavour(target: Target) -> None:
-    from sandbox.loading import C_SUFFIXES
+    from sandbox.loading.load import C_SUFFIXES
 
     is_c = target.path is not None and Path(target.path).suffix in C_SUFFIXES
     if is_c and target.flavour not in (None, "patchable", "none"):

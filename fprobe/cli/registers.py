@@ -7,9 +7,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from fprobe.cli import x86_64
 from ftrace.handlers import Resolved
 from ftrace.hit.records import FOREIGN, PYTHON
+from sandbox.abi import convention as x86_64
 
 Note = Callable[[int, int, bytes], int]
 """note(entry_ip, ret_ip, registers): takes note of a hit; what it returns is what the handler returns."""

@@ -52,7 +52,7 @@ def summarise_nothing(console: Console) -> None:
 def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
     """`main(10) = 42`, or what happened instead."""
     from fprobe.cli.values import value_text
-    from sandbox.signatures import Void
+    from sandbox.abi.signatures import Void
 
     if outcome.interrupted:
         return f"{call} interrupted"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fprobe.cli.recording import Recorder
     from fprobe.cli.running import Outcome
     from fprobe.cli.views import Views
-    from sandbox.module import Module
+    from sandbox.loading.module import Module
 
 _EPILOG = """\b
 Examples:

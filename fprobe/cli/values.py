@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from sandbox.signatures import Array, Floating, Integer, Pointer, Record, Type
+from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Type
 
 STRING_LIMIT = 64
 """Bytes of a string that are read at most."""

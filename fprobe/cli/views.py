@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fprobe.cli import values, x86_64
+from fprobe.cli import values
 from fprobe.cli.values import Memory
-from sandbox import layout
-from sandbox.signatures import Pointer, Signature, Type, Void
-from sandbox.symbols import Symbol
+from sandbox.abi import convention as x86_64
+from sandbox.abi import layout
+from sandbox.abi.signatures import Pointer, Signature, Type, Void
+from sandbox.symbols.table import Symbol
 
 Images = tuple[bytes, tuple["bytes | None", ...]]
 """The image of a call (see x86_64), and what was found at the addresses that were followed."""

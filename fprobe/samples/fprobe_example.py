@@ -16,7 +16,7 @@ from typing import Any
 
 import fprobe
 import sandbox
-from sandbox import sample_program
+from sandbox.demo import sample_program
 
 BACKTRACE_DEPTH = 16
 _INDENT = " " * 24

@@ -15,7 +15,7 @@ from functools import cache
 from ftrace.events import dynevent
 from ftrace.events.error_log import error_log
 from ftrace.events.probe_event import Probe
-from sandbox.module import Module, ModuleState, register_module_notifier
+from sandbox.loading.module import Module, ModuleState, register_module_notifier
 
 _pending: dict[str, str] = {}
 """Definitions that have failed so far, and why."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from ftrace.probe_args.errors import ProbeError
-from sandbox import fork
+from sandbox.process import fork
 
 _LIMIT = 8
 _INDENT = " " * len("  Command: ")

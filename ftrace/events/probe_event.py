@@ -22,7 +22,7 @@ from ftrace.probe_args.expansion import dentry_layout, expand, expand_dentries
 from ftrace.probe_args.fetch import Argument, SymbolAddress
 from ftrace.probe_args.layout import print_fmt, record_layout
 from ftrace.probe_args.scope import Scope
-from sandbox.symbols import symbol_table
+from sandbox.symbols.table import symbol_table
 
 MAXACTIVE_LIMIT = 4096
 _PLACE = 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ftrace.probe_args.layout import Field, format_text
 from ftrace.tracer import tracer
-from sandbox import fork
+from sandbox.process import fork
 
 FIRST_DYNAMIC_ID = 20
 """The lower ids are those of the kernel's built-in records."""

@@ -22,8 +22,8 @@ from ftrace.locations import Selection
 from ftrace.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
+from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
-from sandbox.native_image import NativeImage
 
 
 @dataclass(frozen=True)

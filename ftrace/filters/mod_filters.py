@@ -10,7 +10,7 @@ from ftrace.locations import LocationTable, Selection, clean
 from ftrace.ops import ftrace_ops, install_hash
 from ftrace.sites import SiteBlock
 from ftrace.tracer import Tracer, tracer
-from sandbox.module import is_loaded
+from sandbox.loading.module import is_loaded
 
 
 def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:

@@ -19,7 +19,7 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.tasks import current
+from sandbox.threads.tasks import current
 
 RECORD_SIZE = 32
 HEADER_SIZE = 64

@@ -27,7 +27,7 @@ from sandbox.native import (
 )
 
 if TYPE_CHECKING:
-    from sandbox.native_image import NativeImage
+    from sandbox.loading.native_image import NativeImage
 
 _FIRST_BITS = 10
 

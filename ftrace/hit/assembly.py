@@ -9,7 +9,7 @@ from ftrace.x86_64 import stubs, trampolines
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.guarded_read import GUARDED_READ
 from ftrace.x86_64.vector_reads import VECTOR_READS
-from sandbox import signals, tasks
+from sandbox.threads import signals, tasks
 from sandbox.x86_64.vectors import SaveArea
 
 

@@ -21,8 +21,8 @@ from sandbox.native import (
     volatile_load,
     zeroed,
 )
-from sandbox.signal_mask import block_signals
-from sandbox.tasks import ASYNCHRONOUS, Guard, current
+from sandbox.threads.signal_mask import block_signals
+from sandbox.threads.tasks import ASYNCHRONOUS, Guard, current
 
 normal_mask = global_var(u64, 0, name="normal_signal_mask")
 """The signals that the thread which registered a Python handler last blocks of its own choice."""

@@ -7,8 +7,8 @@ taken from the other.
 from __future__ import annotations
 
 from sandbox.native import bool_, cast, i64, native, null, ptr, syscall, u64, void
-from sandbox.signal_mask import set_signal_mask
-from sandbox.tasks import ASYNCHRONOUS, COUNTERS, STRIDE, task_get
+from sandbox.threads.signal_mask import set_signal_mask
+from sandbox.threads.tasks import ASYNCHRONOUS, COUNTERS, STRIDE, task_get
 
 _PAGE, _WORDS = 4096, 512
 _SYS_LSEEK, _SYS_MREMAP = 8, 25

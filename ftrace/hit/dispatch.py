@@ -75,7 +75,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.tasks import Node, Task, counters, current, task_get
+from sandbox.threads.tasks import Node, Task, counters, current, task_get
 
 USER_CS = 0x33
 SHARED_BUSY = 1

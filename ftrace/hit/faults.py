@@ -20,8 +20,8 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.signals import ucontext
-from sandbox.tasks import Fault, Guard, Task, current
+from sandbox.threads.signals import ucontext
+from sandbox.threads.tasks import Fault, Guard, Task, current
 
 RANGES = 512
 _CALLS = 32

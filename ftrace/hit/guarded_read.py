@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox.native import addressof, atomic_add, bool_, cast, extern, fn, global_var, i64, native, ptr, u32, u64, void
-from sandbox.signals import ucontext
+from sandbox.threads.signals import ucontext
 
 SYMBOLS = ("ftrace_probe_read", "ftrace_probe_read_str")
 """What handlers call, from ftrace.x86_64.guarded_read."""

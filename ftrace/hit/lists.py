@@ -19,7 +19,7 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.tasks import HIT_WITH_CREDIT, Node
+from sandbox.threads.tasks import HIT_WITH_CREDIT, Node
 
 ftrace_nothing = extern("ftrace_nothing", fn[void])
 """The entry handler of a probe that has none."""

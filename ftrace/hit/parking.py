@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ftrace.x86_64.stubs import STUB_SIZE
 from sandbox.native import addressof, bool_, cast, global_var, native, ptr, u8, u64, void
-from sandbox.tasks import NODE, Node, Task
+from sandbox.threads.tasks import NODE, Node, Task
 
 PARKED = 1 << 63
 """In Node.frame."""

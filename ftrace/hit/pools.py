@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
 from ftrace.hit.recursion import CREDIT, SWITCH
-from sandbox.barrier import process_barrier
 from sandbox.native import (
     addressof,
     atomic_add,
@@ -37,7 +36,8 @@ from sandbox.native import (
     void,
     volatile_load,
 )
-from sandbox.tasks import COUNTERS, CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
+from sandbox.threads.barrier import process_barrier
+from sandbox.threads.tasks import COUNTERS, CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
 
 _SYS_SCHED_YIELD = 24
 

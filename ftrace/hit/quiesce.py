@@ -10,8 +10,6 @@ thread that blocks in a probed function, outside any handler, is not marked.
 from __future__ import annotations
 
 from ftrace.hit.rethook import below
-from sandbox.barrier import process_barrier
-from sandbox.nap import nap
 from sandbox.native import (
     addressof,
     bool_,
@@ -27,7 +25,9 @@ from sandbox.native import (
     volatile_load,
     volatile_store,
 )
-from sandbox.tasks import NODES, Node, Task, claimed_high, current, task_at
+from sandbox.process.nap import nap
+from sandbox.threads.barrier import process_barrier
+from sandbox.threads.tasks import NODES, Node, Task, claimed_high, current, task_at
 
 _SYS_SCHED_YIELD = 24
 _YIELDS = 200

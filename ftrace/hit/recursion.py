@@ -8,7 +8,7 @@ loads a site's list until it has done with it: unregistering waits for it (ftrac
 from __future__ import annotations
 
 from sandbox.native import cast, i64, native, null, ptr, u32, u64, void
-from sandbox.tasks import Task, task_get
+from sandbox.threads.tasks import Task, task_get
 
 INSIDE = 1
 FTRACE = 1

@@ -30,7 +30,7 @@ from sandbox.native import (
     void,
     volatile_load,
 )
-from sandbox.tasks import CLAIMED, DATA_STACK, NODE, Node, Task, claimed_high, current, task_at, task_free
+from sandbox.threads.tasks import CLAIMED, DATA_STACK, NODE, Node, Task, claimed_high, current, task_at, task_free
 
 _SYS_GETTID = 186
 

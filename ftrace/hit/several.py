@@ -13,7 +13,7 @@ from ftrace.hit.recursion import FAST, INSIDE, LIST_NORMAL
 from ftrace.hit.rethook import probes_of
 from ftrace.x86_64.stubs import RETURN_POINT
 from sandbox.native import addressof, cast, native, ptr, signal_fence, sizeof, u64, void, zeroed
-from sandbox.tasks import Node, Task
+from sandbox.threads.tasks import Node, Task
 
 SEVERAL = FAST | LIST_NORMAL
 """What `rec` holds while the entry handlers of several probes run."""

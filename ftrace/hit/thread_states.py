@@ -9,7 +9,6 @@ States are given back under the GIL, which the forking thread has.
 
 from __future__ import annotations
 
-from sandbox.nap import nap
 from sandbox.native import (
     addressof,
     atomic_add,
@@ -27,6 +26,7 @@ from sandbox.native import (
     u64,
     void,
 )
+from sandbox.process.nap import nap
 
 PATIENCE = 40_000
 """Naps, some seconds in all: whoever has waited for that long goes on, lest those who wait for each other do so for ever."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox.native import native, u64
-from sandbox.tasks import current
+from sandbox.threads.tasks import current
 
 
 @native

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftrace.runtime import runtime
-from sandbox import memory, tasks
+from sandbox.memory import mappings
 from sandbox.native import Structure, addressof, array, atomic_add, cast, native, ptr, struct, u8, u64
 from sandbox.native.containers import PREFIX, Container, Operation
 from sandbox.native.structs import Struct, ctypes_type
 from sandbox.native.types import Int, Type
-from sandbox.tasks import current
+from sandbox.threads import tasks
+from sandbox.threads.tasks import current
 
 HEADER = 64
 MAX_AREA = 1 << 30
@@ -79,15 +80,15 @@ class Map(Container):
         super().__init__(MapState, operations, is_shared)
         self.size = size
         first = HEADER + element
-        length = -(-(first + size * element) // memory.PAGE) * memory.PAGE
+        length = -(-(first + size * element) // mappings.PAGE) * mappings.PAGE
         if length > MAX_AREA:
             raise ValueError(f"a map of {size} elements of {element} bytes takes {length} bytes, more than {MAX_AREA}")
         areas = 1 if is_shared else tasks.CAPACITY
-        base = memory.reserve(length * areas)
+        base = mappings.reserve(length * areas)
         self._length = length
         where = {"base": base, "stride": 0 if is_shared else length, "spare": HEADER, "first": first}
         self._state = MapState.ctypes(**where, count=size, element=element, **layout)
-        self._finalizer = weakref.finalize(self, memory.release, base, length * areas)
+        self._finalizer = weakref.finalize(self, mappings.release, base, length * areas)
         self._finalizer.atexit = False
 
     def __repr__(self) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 
 from ftrace.maps.areas import Total
 from ftrace.runtime import runtime
-from sandbox import fork, tasks
 from sandbox.native import Structure, addressof, cast, native, ptr, struct, u8, u64
 from sandbox.native.annotations import Namespace
 from sandbox.native.containers import Container, Operation, check_value_type
 from sandbox.native.structs import Struct
-from sandbox.tasks import current
+from sandbox.process import fork
+from sandbox.threads import tasks
+from sandbox.threads.tasks import current
 
 
 @struct

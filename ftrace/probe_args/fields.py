@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.types import DEFAULT, TYPES, Bitfield, FetchType
-from sandbox.btf import Array, BtfType, Enum, Int, Member, Pointer, Struct
+from sandbox.abi.btf import Array, BtfType, Enum, Int, Member, Pointer, Struct
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ftrace.probe_args.fetch import (
 )
 from ftrace.probe_args.scope import Scope
 from ftrace.x86_64.register_names import REGISTER_NAMES
-from sandbox.btf import Void
+from sandbox.abi.btf import Void
 from sandbox.x86_64.integer_arguments import integer_argument
 
 _LAST_STEP = 14

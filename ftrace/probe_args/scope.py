@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sandbox.btf import Prototype
+from sandbox.abi.btf import Prototype
 
 
 @dataclass

@@ -14,10 +14,11 @@ from ftrace.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geo
 from ftrace.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
 from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
 from ftrace.runtime import runtime
-from sandbox import fork, memory
-from sandbox.once import once
+from sandbox.memory import mappings
+from sandbox.process import fork
+from sandbox.process.once import once
 
-_HANDLES = memory.PAGE
+_HANDLES = mappings.PAGE
 
 
 class Rings:
@@ -79,8 +80,8 @@ class Arena:
     def __init__(self) -> None:
         self.lock = fork.renew(threading.RLock())
         """Held by whoever makes or releases rings."""
-        self.handles = memory.reserve(_HANDLES)
-        memory.wipe_on_fork(self.handles, _HANDLES)
+        self.handles = mappings.reserve(_HANDLES)
+        mappings.wipe_on_fork(self.handles, _HANDLES)
         self._free_handles = list(range(self.handles, self.handles + _HANDLES, RingBuffer.size))
         self._retired: list[Rings] = []
         self._buffers: list[Any] = []
@@ -91,8 +92,8 @@ class Arena:
         size = geometry(backing.pool_size())
         self.descriptor = backing.create(size.size, path)
         """Of the memory file: a process that has it open can read it with `RingView`."""
-        self.base, self._size = memory.map_closed(self.descriptor, size.size), size.size
-        memory.set_writable(self.base, size.size, True)
+        self.base, self._size = mappings.map_closed(self.descriptor, size.size), size.size
+        mappings.set_writable(self.base, size.size, True)
         view = memoryview((ctypes.c_char * size.size).from_address(self.base)).cast("B")
         MemoryFile.write_header(view, size, os.getpid())
         self.file = MemoryFile(view)
@@ -155,7 +156,7 @@ class Arena:
         self._buffers.remove(buffer)
 
     def _after_fork(self) -> None:
-        memory.release(self.base, self._size)
+        mappings.release(self.base, self._size)
         os.close(self.descriptor)
         path = os.environ.get(backing.PATH, "")
         self._retired.clear()

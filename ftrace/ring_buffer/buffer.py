@@ -14,7 +14,7 @@ from ftrace.ring_buffer.arena import Rings, arena
 from ftrace.ring_buffer.arrays import Block, blocks
 from ftrace.ring_buffer.reader import Reader, Record, Stats
 from ftrace.runtime import runtime
-from sandbox import fork
+from sandbox.process import fork
 
 DEFAULT_SIZE_KB = 1408
 DEFAULT_SUBBUF_KB = 4

@@ -36,7 +36,7 @@ MAGIC = 0x31_66_75_62_65_63_72_74  # "trcebuf1"
 RINGS = 64
 """Rings that can exist in a process: an instance takes two if it has a snapshot."""
 SLOTS = 2048
-"""Slots of a ring: one for each record of a thread (sandbox.tasks.CAPACITY)."""
+"""Slots of a ring: one for each record of a thread (sandbox.threads.tasks.CAPACITY)."""
 DIRECTORY_ENTRY = 256
 META_SIZE = 64
 SLOT_SIZE = 256

@@ -16,7 +16,7 @@ from ftrace.ring_buffer.layout import PAGE_SIZE
 from ftrace.ring_buffer.pages import Common, Event, Page
 from ftrace.ring_buffer.records import CONSUMED_MASK, PAGE_BITS, PAGE_MASK
 from ftrace.runtime import runtime
-from sandbox.tasks import FREE
+from sandbox.threads.tasks import FREE
 
 _BY_TIME = attrgetter("stamp", "slot")
 _TRIES = 1000

@@ -51,7 +51,7 @@ from sandbox.native import (
     volatile_store,
     zeroed,
 )
-from sandbox.tasks import Task
+from sandbox.threads.tasks import Task
 
 RETRIES = 8
 NOTHING = 0xFFFF_FFFF_FFFF_FFFF

@@ -51,7 +51,7 @@ from sandbox.native import (
     volatile_store,
     zeroed,
 )
-from sandbox.tasks import current, task_get
+from sandbox.threads.tasks import current, task_get
 
 SYMBOLS = ("ring_reserve", "ring_publish")
 """What handlers that record call in the runtime."""

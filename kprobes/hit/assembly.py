@@ -10,7 +10,7 @@ from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kre
 from kprobes.hit.running import IN_STUB, NO_PREEMPTION, NOT_INSIDE
 from kprobes.x86_64 import detour, lone_handlers, optimized_detour
 from kprobes.x86_64.guarded_access import GUARDED_ACCESS
-from sandbox.tasks import IN_NO_LIST, Task
+from sandbox.threads.tasks import IN_NO_LIST, Task
 from sandbox.x86_64.vectors import SaveArea
 
 

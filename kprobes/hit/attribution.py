@@ -26,8 +26,8 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.signals import ucontext
-from sandbox.tasks import TEXT, Task, Text, current
+from sandbox.threads.signals import ucontext
+from sandbox.threads.tasks import TEXT, Task, Text, current
 
 WORDS = 40
 _SYS_WRITE = 1

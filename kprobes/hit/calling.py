@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sandbox.contexts import NMI
 from sandbox.native import Structure, bool_, extern, fn, i32, native, ptr, struct, u32, u64, void
-from sandbox.tasks import Task
+from sandbox.threads.contexts import NMI
+from sandbox.threads.tasks import Task
 
 ON_FRAME, OFF_FRAME = 1, 2
 """Task.trap: whether handlers run on the frame of the breakpoint's signal."""

@@ -46,7 +46,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.tasks import IN_NO_LIST, Task
+from sandbox.threads.tasks import IN_NO_LIST, Task
 
 RESUME, STEP_IT = 0, 1
 """What `begin` says: regs.ip is where to go on, or that is the slot, whose trailing breakpoint ends the step."""

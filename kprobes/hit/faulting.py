@@ -38,9 +38,9 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.signal_mask import set_signal_mask
-from sandbox.signals import ucontext
-from sandbox.tasks import ASYNCHRONOUS, Task, current
+from sandbox.threads.signal_mask import set_signal_mask
+from sandbox.threads.signals import ucontext
+from sandbox.threads.tasks import ASYNCHRONOUS, Task, current
 
 no_access = extern("kprobe_no_access", fn[void])
 """Behind kprobe_load and kprobe_store: where one goes on that has faulted."""

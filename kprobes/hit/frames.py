@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit.dispatch import pt_regs
 from kprobes.hit.records import Record
 from sandbox.native import cast, extern, fn, native, ptr, u64, void
-from sandbox.signals import ucontext
+from sandbox.threads.signals import ucontext
 
 _USER_CS, _USER_SS = 0x33, 0x2B
 _BELOW = 152

@@ -12,7 +12,7 @@ from kprobes.hit.records import HIT_SSDONE, Record
 from kprobes.hit.running import IN_STUB, finish, is_running_in_stub, start
 from kprobes.hit.table import find_record
 from sandbox.native import addressof, bool_, cast, global_var, native, null, ptr, u32, u64, void, zeroed
-from sandbox.tasks import Task, current
+from sandbox.threads.tasks import Task, current
 
 killed = global_var(u64, 0, name="kprobe_ftrace_killed")
 """1 once ftrace is dead: its kprobes are too (KP-54)."""

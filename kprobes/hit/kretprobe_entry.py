@@ -46,7 +46,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.tasks import NODE, Node, Task, current
+from sandbox.threads.tasks import NODE, Node, Task, current
 
 hit_reserve = extern("hit_reserve", fn[bool_, ptr[Hit]])
 return_point_for = extern("return_point_for", fn[u64, ptr[Task], u64, u64])

@@ -8,7 +8,7 @@ from kprobes.hit.kretprobe_entry import Hook
 from kprobes.hit.records import Record
 from kprobes.hit.running import finish, is_running, start
 from sandbox.native import addressof, cast, extern, fn, native, null, ptr, u64, zeroed
-from sandbox.tasks import Task, current
+from sandbox.threads.tasks import Task, current
 
 task_get = extern("task_get", fn[ptr[Task]])
 

@@ -30,7 +30,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.tasks import Task, current
+from sandbox.threads.tasks import Task, current
 
 on_one_stack = extern("on_one_stack", fn[bool_, u64, u64])
 

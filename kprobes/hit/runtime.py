@@ -6,11 +6,11 @@ from ftrace.hit import address_table
 from ftrace.runtime import runtime
 from kprobes import crash_words
 from kprobes.hit import attribution, faulting, ftrace_handler, kretprobe_entry, optimized, running, trap
-from sandbox import signals
+from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
-from sandbox.native_image import NativeImage
-from sandbox.once import once
+from sandbox.process.once import once
+from sandbox.threads import signals
 from sandbox.x86_64.vectors import SaveArea, save_area
 
 FUNCTIONS = (

@@ -39,9 +39,9 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.signal_mask import block_signals, set_signal_mask
-from sandbox.signals import ucontext
-from sandbox.tasks import ASYNCHRONOUS, Task
+from sandbox.threads.signal_mask import block_signals, set_signal_mask
+from sandbox.threads.signals import ucontext
+from sandbox.threads.tasks import ASYNCHRONOUS, Task
 
 task_get = extern("task_get", fn[ptr[Task]])
 

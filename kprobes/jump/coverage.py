@@ -40,10 +40,10 @@ from kprobes.x86_64.classify import refusal
 from kprobes.x86_64.instruction import Instruction, decode
 from kprobes.x86_64.relocate import JMP32_SIZE
 from sandbox import demo
-from sandbox.loading import C_SUFFIXES, IR_SUFFIXES
-from sandbox.module import Module
-from sandbox.process_text import library_called
-from sandbox.symbols import symbol_table
+from sandbox.loading.load import C_SUFFIXES, IR_SUFFIXES
+from sandbox.loading.module import Module
+from sandbox.symbols.process_text import library_called
+from sandbox.symbols.table import symbol_table
 
 
 @dataclass

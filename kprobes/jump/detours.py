@@ -10,7 +10,7 @@ from kprobes import patching
 from kprobes.x86_64.optimized_detour import ENTRY
 
 if TYPE_CHECKING:
-    from sandbox.memory import TextMapping
+    from sandbox.memory.mappings import TextMapping
 
 
 class Detour(NamedTuple):

@@ -26,13 +26,13 @@ from kprobes.return_stubs import call_through, hooked_point
 from kprobes.unwinding import DetourFrames
 from kprobes.x86_64.optimized_detour import detour_code
 from kprobes.x86_64.relocate import JMP32_SIZE
-from sandbox import memory
-from sandbox.perfmap import perf_map
+from sandbox.memory import mappings as memory
+from sandbox.symbols.perfmap import perf_map
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
     from kprobes.x86_64.instruction import Instruction
-    from sandbox.memory import TextMapping
+    from sandbox.memory.mappings import TextMapping
 
 MOST_BORROWED = 4
 LONGEST = 8

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from kprobes import patching
 from kprobes.x86_64.relocate import JMP32_SIZE, jump
-from sandbox import memory
-from sandbox.memory import PAGE
-from sandbox.scattered import ScatteredText
+from sandbox.memory import mappings as memory
+from sandbox.memory.mappings import PAGE
+from sandbox.memory.scattered import ScatteredText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

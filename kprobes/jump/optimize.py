@@ -33,7 +33,7 @@ from kprobes.x86_64.relocate import JMP32_SIZE
 
 if TYPE_CHECKING:
     from kprobes.aggregate import Aggregate
-    from sandbox.memory import TextMapping
+    from sandbox.memory.mappings import TextMapping
 
 
 class Extent(enum.Enum):

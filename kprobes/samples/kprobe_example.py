@@ -14,7 +14,7 @@ from typing import Any
 
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe, unregister_kprobe
-from sandbox import sample_program
+from sandbox.demo import sample_program
 
 
 class Sample:

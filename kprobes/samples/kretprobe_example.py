@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kprobes.returns import kretprobe, kretprobe_instance, register_kretprobe, unregister_kretprobe
-from sandbox import sample_program
+from sandbox.demo import sample_program
 
 STAMP = struct.Struct("q")
 """What each call keeps: when it was entered, in ns."""

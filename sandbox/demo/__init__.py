@@ -52,7 +52,7 @@ _LLVM = ("data", "recursion", "tailcalls", "values", "vectors", "floats", "varar
 
 def source() -> str:
     """The program as LLVM IR text, without stubs: what is native and what is not, in one module."""
-    from sandbox.cache import default_cache
+    from sandbox.compile.cache import default_cache
     from sandbox.native.compile import unit_ir
 
     unit = Unit(NAME, native_functions(), bounded=False, llvm=_llvm())

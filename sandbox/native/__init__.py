@@ -62,17 +62,17 @@ if TYPE_CHECKING:
         zeroed,
     )  # fmt: skip
 else:
-    from .declarations import null, zeroed
-    from .intrinsics import TABLE as _TABLE
-    from .types import array, bool_, fn, i8, i16, i32, i64, ptr, u8, u16, u32, u64, void
+    from sandbox.native.declarations import null, zeroed
+    from sandbox.native.intrinsics import TABLE as _TABLE
+    from sandbox.native.types import array, bool_, fn, i8, i16, i32, i64, ptr, u8, u16, u32, u64, void
 
     globals().update(_TABLE)
 
-from .declarations import const, extern, global_var
-from .errors import NativeError, NativeWarning
-from .function import NativeFunction, native
-from .structs import Structure, struct
-from .unit import Unit
+from sandbox.native.declarations import const, extern, global_var
+from sandbox.native.errors import NativeError, NativeWarning
+from sandbox.native.function import NativeFunction, native
+from sandbox.native.structs import Structure, struct
+from sandbox.native.unit import Unit
 
 __all__ = [
     "NativeError", "NativeFunction", "NativeWarning", "Structure", "Unit", "addressof", "array", "atomic_add", "atomic_and",

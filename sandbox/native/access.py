@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from .checker import Checker
-from .containers import PREFIX, Container, Operation, find
-from .errors import position
-from .tree import AddressOf, Call, Cast, Dereference, Expression, GlobalPlace, IntrinsicCall, Place, nodes
-from .types import Int, Pointer, u64, void
+from sandbox.native.checker import Checker
+from sandbox.native.containers import PREFIX, Container, Operation, find
+from sandbox.native.errors import position
+from sandbox.native.tree import AddressOf, Call, Cast, Dereference, Expression, GlobalPlace, IntrinsicCall, Place, nodes
+from sandbox.native.types import Int, Pointer, u64, void
 
 ATOMIC = {"+": "atomic_add", "-": "atomic_sub", "&": "atomic_and", "|": "atomic_or", "^": "atomic_xor"}
 

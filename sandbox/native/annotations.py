@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
-from .types import Array, Function, Named, Pointer, Type, as_type, fn
+from sandbox.native.types import Array, Function, Named, Pointer, Type, as_type, fn
 
 
 class Namespace(Mapping[str, Any]):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import graph
-from .declarations import Extern, GlobalVariable
-from .function import NativeFunction
-from .lowering import definition
-from .metadata import Metadata
-from .module import GENERAL_REGISTERS_ONLY, ModuleText
-from .tree import GlobalPlace, nodes
-from .unit import Unit
+from sandbox.native import graph
+from sandbox.native.declarations import Extern, GlobalVariable
+from sandbox.native.function import NativeFunction
+from sandbox.native.lowering import definition
+from sandbox.native.metadata import Metadata
+from sandbox.native.module import GENERAL_REGISTERS_ONLY, ModuleText
+from sandbox.native.tree import GlobalPlace, nodes
+from sandbox.native.unit import Unit
 
 
 def ir(unit: Unit) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .errors import LocatedError
-from .tree import (
+from sandbox.native.errors import LocatedError
+from sandbox.native.tree import (
     Binary,
     Call,
     Cast,
@@ -20,7 +20,7 @@ from .tree import (
     While,
     nodes,
 )
-from .types import Int
+from sandbox.native.types import Int
 
 MAX_ITERATIONS = 1 << 20
 """How often the innermost statements of a function may run in one call, by what is visible."""

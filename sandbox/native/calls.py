@@ -6,14 +6,14 @@ import ast
 import builtins
 from typing import Any
 
-from . import access, messages, operators
-from .annotations import Namespace
-from .checker import Checker
-from .declarations import Extern
-from .errors import position
-from .intrinsics import Construct, Intrinsic
-from .structs import Struct
-from .tree import (
+from sandbox.native import access, messages, operators
+from sandbox.native.annotations import Namespace
+from sandbox.native.checker import Checker
+from sandbox.native.declarations import Extern
+from sandbox.native.errors import position
+from sandbox.native.intrinsics import Construct, Intrinsic
+from sandbox.native.structs import Struct
+from sandbox.native.tree import (
     BOOL,
     Call,
     Cast,
@@ -22,7 +22,7 @@ from .tree import (
     FunctionAddress,
     IntrinsicCall,
 )
-from .types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, i64, u64, void
+from sandbox.native.types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, i64, u64, void
 
 RESULTS: dict[str, Type] = {"void": void, "bool": BOOL, "u64": u64, "i64": i64}
 

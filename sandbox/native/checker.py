@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Protocol
 
-from .scope import Scope
-from .tree import Constant, Expression
-from .types import Type
+from sandbox.native.scope import Scope
+from sandbox.native.tree import Constant, Expression
+from sandbox.native.types import Type
 
 
 class Checker(Protocol):

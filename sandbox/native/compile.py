@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .known import ObjectCache, fingerprint
-from .module import TRIPLE
-from .unit import Unit
+from sandbox.native.known import ObjectCache, fingerprint
+from sandbox.native.module import TRIPLE
+from sandbox.native.unit import Unit
 
 
 def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> bytes:
@@ -37,7 +37,7 @@ def unit_ir(unit: Unit, cache: ObjectCache) -> str:
 
 
 def _ir(unit: Unit) -> str:
-    from .backend import ir  # which brings the whole compiler: not for what the cache has
+    from sandbox.native.backend import ir  # which brings the whole compiler: not for what the cache has
 
     return ir(unit)
 

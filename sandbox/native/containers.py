@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from sandbox.process_bound import ProcessBound
-
-from .annotations import Namespace
-from .declarations import GlobalVariable
-from .structs import Struct
-from .types import Int, Pointer, Type, void
+from sandbox.native.annotations import Namespace
+from sandbox.native.declarations import GlobalVariable
+from sandbox.native.structs import Struct
+from sandbox.native.types import Int, Pointer, Type, void
+from sandbox.process.process_bound import ProcessBound
 
 PREFIX = "map."
 """What the symbols of states begin with."""

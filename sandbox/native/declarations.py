@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .annotations import Namespace, resolve
-from .types import Array, Bool, Function, Int, Type, as_type
+from sandbox.native.annotations import Namespace, resolve
+from sandbox.native.types import Array, Bool, Function, Int, Type, as_type
 
 CONVENTIONS = ("c", "preserve_most", "preserve_all")
 """Calling conventions of functions."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from . import access, calls, messages, operators
-from .containers import Container
-from .declarations import Callee, Const, Extern, GlobalVariable, NullObject
-from .errors import position
-from .scope import MISSING, Scope, similar
-from .structs import Struct
-from .tree import (
+from sandbox.native import access, calls, messages, operators
+from sandbox.native.containers import Container
+from sandbox.native.declarations import Callee, Const, Extern, GlobalVariable, NullObject
+from sandbox.native.errors import position
+from sandbox.native.scope import MISSING, Scope, similar
+from sandbox.native.structs import Struct
+from sandbox.native.tree import (
     BOOL,
     AddressOf,
     Conditional,
@@ -28,7 +28,7 @@ from .tree import (
     OffsetPlace,
     Place,
 )
-from .types import LITERAL, NULL, Array, Function, Int, Pointer, Type, void
+from sandbox.native.types import LITERAL, NULL, Array, Function, Int, Pointer, Type, void
 
 MAX_DEPTH = 64
 

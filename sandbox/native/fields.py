@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from .function import NativeFunction
-from .handler import Fields
-from .tree import Assign, Call, Dereference, Expression, FieldPlace, Load, LocalPlace, TypedFunction, Update, nodes
+from sandbox.native.function import NativeFunction
+from sandbox.native.handler import Fields
+from sandbox.native.tree import (
+    Assign,
+    Call,
+    Dereference,
+    Expression,
+    FieldPlace,
+    Load,
+    LocalPlace,
+    TypedFunction,
+    Update,
+    nodes,
+)
 
 
 def fields_used(function: TypedFunction, parameter: str) -> Fields | None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .containers import Container
-from .declarations import Const, Extern, GlobalVariable
-from .function import NativeFunction
-from .structs import Struct
-from .text import traits
-from .types import Array, Function, Pointer, Type
-from .unit import Unit
+from sandbox.native.containers import Container
+from sandbox.native.declarations import Const, Extern, GlobalVariable
+from sandbox.native.function import NativeFunction
+from sandbox.native.structs import Struct
+from sandbox.native.text import traits
+from sandbox.native.types import Array, Function, Pointer, Type
+from sandbox.native.unit import Unit
 
 _WORD = re.compile(r"[^\W\d]\w*")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import LocatedError
-from .tree import (
+from sandbox.native.errors import LocatedError
+from sandbox.native.tree import (
     Assign,
     Break,
     Constant,
@@ -24,7 +24,7 @@ from .tree import (
     Zero,
     nodes,
 )
-from .types import void
+from sandbox.native.types import void
 
 Names = frozenset[str] | None
 """The locals assigned at a point; None where control cannot be."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from .annotations import Namespace
-from .errors import LocatedError, Origin, error_at, position
-from .flow import check_flow
-from .scope import Scope, assigned_names
-from .statements import Statements
-from .tree import Statement, TypedFunction
-from .types import Function
+from sandbox.native.annotations import Namespace
+from sandbox.native.errors import LocatedError, Origin, error_at, position
+from sandbox.native.flow import check_flow
+from sandbox.native.scope import Scope, assigned_names
+from sandbox.native.statements import Statements
+from sandbox.native.tree import Statement, TypedFunction
+from sandbox.native.types import Function
 
 
 def check(

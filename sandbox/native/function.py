@@ -7,20 +7,19 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from sandbox.cached import cached_property
-
-from .annotations import Namespace
-from .declarations import CONVENTIONS, Callee
-from .errors import NativeError
-from .text import SourceText
-from .types import Function, Type
+from sandbox.native.annotations import Namespace
+from sandbox.native.declarations import CONVENTIONS, Callee
+from sandbox.native.errors import NativeError
+from sandbox.native.text import SourceText
+from sandbox.native.types import Function, Type
+from sandbox.process.cached import cached_property
 
 # The front end is imported where something is checked: a process that finds its objects in the cache never needs it.
 if TYPE_CHECKING:
     import ast
 
-    from .errors import Origin
-    from .tree import TypedFunction
+    from sandbox.native.errors import Origin
+    from sandbox.native.tree import TypedFunction
 
 Python = TypeVar("Python", bound=Callable[..., Any])
 
@@ -114,14 +113,14 @@ class NativeFunction(Callee):
     @cached_property
     def signature(self) -> Function:
         """The function's type. Raises NativeError for a parameter without a type."""
-        from .signature import signature
+        from sandbox.native.signature import signature
 
         return signature(*self._source, self.namespace)
 
     @cached_property
     def typed(self) -> TypedFunction:
         """The checked body. Raises NativeError at the first thing that is not in the language."""
-        from . import frontend
+        from sandbox.native import frontend
 
         return frontend.check(*self._source, self.namespace, self.name, self.signature)
 
@@ -135,20 +134,20 @@ class NativeFunction(Callee):
 
         Raises NativeError at the first thing that is not in the language.
         """
-        from . import graph, lint
+        from sandbox.native import graph, lint
 
         graph.check([self])
         lint.warn(self.typed)
 
     @cached_property
     def _source(self) -> tuple[Origin, ast.FunctionDef]:
-        from . import source
+        from sandbox.native import source
 
         return source.find(self.__wrapped__, self.text.lines)
 
     @cached_property
     def _model(self) -> Callable[..., Any]:
-        from . import model
+        from sandbox.native import model
 
         return model.python(self.typed)
 
@@ -217,7 +216,7 @@ def check_now(function: NativeFunction) -> bool:
 
     Raises NativeError.
     """
-    from . import source
+    from sandbox.native import source
 
     try:
         function.check()

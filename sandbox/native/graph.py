@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from . import bounds
-from .errors import LocatedError, NativeError, Origin, error_at
-from .tree import Call, Cast, FunctionAddress, TypedFunction, nodes
-from .types import Int
+from sandbox.native import bounds
+from sandbox.native.errors import LocatedError, NativeError, Origin, error_at
+from sandbox.native.tree import Call, Cast, FunctionAddress, TypedFunction, nodes
+from sandbox.native.types import Int
 
 MAX_STACK = 16384
 """Bytes of variables on the deepest chain of calls."""

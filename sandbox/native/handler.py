@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sandbox.cached import cached_property
-
-from .declarations import GlobalVariable
-from .function import NativeFunction, Options
-from .types import Array, Function, Pointer, Type, i32, u8, void
+from sandbox.native.declarations import GlobalVariable
+from sandbox.native.function import NativeFunction, Options
+from sandbox.native.types import Array, Function, Pointer, Type, i32, u8, void
+from sandbox.process.cached import cached_property
 
 if TYPE_CHECKING:
-    from .tree import TypedFunction
+    from sandbox.native.tree import TypedFunction
 
 SCRATCH = 64
 """The least number of bytes that stand in for entry data that a call does not have."""
@@ -74,14 +73,14 @@ class HandlerFunction(NativeFunction):
     @cached_property
     def signature(self) -> Function:
         """The handler's type. Raises NativeError for a type that is wrong."""
-        from .signature import signature
+        from sandbox.native.signature import signature
 
         return signature(*self._source, self.namespace, self._parameters, self._assumed_result)
 
     @cached_property
     def typed(self) -> TypedFunction:
         """The checked body. Raises NativeError at the first thing that is not in the language."""
-        from . import frontend
+        from sandbox.native import frontend
 
         implicit = None if self._has_result_type else 0
         function = frontend.check(*self._source, self.namespace, self.name, self.signature, implicit)
@@ -134,7 +133,18 @@ def _returns_a_value(definition: ast.FunctionDef) -> bool:
 
 def _fallback(function: TypedFunction, scratch: GlobalVariable) -> Any:
     """`if data == null: data = the scratch memory`"""
-    from .tree import BOOL, AddressOf, Assign, Cast, Compare, GlobalPlace, If, Load, LocalPlace, NullPointer
+    from sandbox.native.tree import (
+        BOOL,
+        AddressOf,
+        Assign,
+        Cast,
+        Compare,
+        GlobalPlace,
+        If,
+        Load,
+        LocalPlace,
+        NullPointer,
+    )
 
     at, name = function.at, function.parameters[-1]
     type_ = function.locals[name]

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 import sandbox
-
-from .unit import Unit
+from sandbox.native.unit import Unit
 
 _ROOT = os.path.dirname(os.path.dirname(sandbox.__file__))  # noqa: PTH120 (hot enough)
 _OURS = tuple(f"{_ROOT}{os.sep}{name}{os.sep}" for name in ("sandbox", "ftrace", "kprobes", "fprobe"))
@@ -55,7 +54,7 @@ def _digest(parts: object) -> str:
 
 
 def _read(unit: Unit, form: int | str) -> str:
-    from . import fingerprint
+    from sandbox.native import fingerprint
 
     return fingerprint.fingerprint(unit, form)
 

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import At, NativeWarning
-from .tree import (
+from sandbox.native.errors import At, NativeWarning
+from sandbox.native.tree import (
     AddressOf,
     Assign,
     Binary,
@@ -28,7 +28,7 @@ from .tree import (
     Zero,
     nodes,
 )
-from .types import Int
+from sandbox.native.types import Int
 
 _PURE = ("likely", "unlikely", "popcount", "leading_zeros", "trailing_zeros", "byteswap")
 MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .emitter import Emitter
-from .module import register
-from .tree import Constant, Expression
-from .types import Bool, Int, Type
+from sandbox.native.emitter import Emitter
+from sandbox.native.module import register
+from sandbox.native.tree import Constant, Expression
+from sandbox.native.types import Bool, Int, Type
 
 PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import lower_arithmetic, lower_intrinsics
-from .emitter import Emitter
-from .module import CONVENTIONS, passed, register, returned
-from .tree import (
+from sandbox.native import lower_arithmetic, lower_intrinsics
+from sandbox.native.emitter import Emitter
+from sandbox.native.module import CONVENTIONS, passed, register, returned
+from sandbox.native.tree import (
     AddressOf,
     Binary,
     Call,
@@ -29,7 +29,7 @@ from .tree import (
     Place,
     Unary,
 )
-from .types import Array, Bool, Function, Int, Pointer, void
+from sandbox.native.types import Array, Bool, Function, Int, Pointer, void
 
 PREDICATES = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 HIDE_PROVENANCE = 'asm "", "=r,0,~{dirflag},~{fpsr},~{flags}"'

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .emitter import Emitter
-from .module import register
-from .tree import IntrinsicCall
-from .types import Int, Pointer, Type
+from sandbox.native.emitter import Emitter
+from sandbox.native.module import register
+from sandbox.native.tree import IntrinsicCall
+from sandbox.native.types import Int, Pointer, Type
 
 ORDERS = {"relaxed": "monotonic"}
 MEMORY_CLOBBER = "~{memory},~{dirflag},~{fpsr},~{flags}"

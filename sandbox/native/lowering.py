@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import lower_arithmetic
-from .emitter import Emitter
-from .lower_expressions import Lowering
-from .lower_intrinsics import zero_fill
-from .metadata import identifier
-from .module import CONVENTIONS, ModuleText, passed, register, returned
-from .tree import (
+from sandbox.native import lower_arithmetic
+from sandbox.native.emitter import Emitter
+from sandbox.native.lower_expressions import Lowering
+from sandbox.native.lower_intrinsics import zero_fill
+from sandbox.native.metadata import identifier
+from sandbox.native.module import CONVENTIONS, ModuleText, passed, register, returned
+from sandbox.native.tree import (
     Assign,
     Break,
     Continue,
@@ -24,7 +24,7 @@ from .tree import (
     While,
     Zero,
 )
-from .types import Bool, Int, void
+from sandbox.native.types import Bool, Int, void
 
 
 class FunctionLowering:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from .declarations import Zeroed
-from .intrinsics import Intrinsic
-from .types import LITERAL, NULL, Bool, Function, Int, Literal, Pointer, Type, i64, u64, void
+from sandbox.native.declarations import Zeroed
+from sandbox.native.intrinsics import Intrinsic
+from sandbox.native.types import LITERAL, NULL, Bool, Function, Int, Literal, Pointer, Type, i64, u64, void
 
 LONGEST_QUOTE = 30
 FOREIGN = "is not in the native language"

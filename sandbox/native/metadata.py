@@ -6,10 +6,10 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from .errors import At
+from sandbox.native.errors import At
 
 if TYPE_CHECKING:
-    from .tree import TypedFunction
+    from sandbox.native.tree import TypedFunction
 
 PLAIN = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$]*")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .declarations import Callee
-from .structs import Struct
-from .tree import (
+from sandbox.native.declarations import Callee
+from sandbox.native.structs import Struct
+from sandbox.native.tree import (
     Assign,
     Binary,
     Break,
@@ -40,7 +40,7 @@ from .tree import (
     While,
     Zero,
 )
-from .types import Array, Bool, Int, Type
+from sandbox.native.types import Array, Bool, Int, Type
 
 
 def python(function: TypedFunction) -> Callable[..., Any]:

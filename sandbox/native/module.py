@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .declarations import Extern, GlobalVariable
-from .metadata import Metadata, identifier, quoted
-from .structs import Struct
-from .types import Array, Bool, Function, Int, Type, void
+from sandbox.native.declarations import Extern, GlobalVariable
+from sandbox.native.metadata import Metadata, identifier, quoted
+from sandbox.native.structs import Struct
+from sandbox.native.types import Array, Bool, Function, Int, Type, void
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 DATA_LAYOUT = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"

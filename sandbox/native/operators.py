@@ -6,11 +6,11 @@ import ast
 import operator as op
 from typing import NamedTuple
 
-from . import messages
-from .checker import Checker
-from .errors import position
-from .tree import BOOL, Binary, Compare, Constant, Expression, Extreme, Logic, Unary
-from .types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, u64
+from sandbox.native import messages
+from sandbox.native.checker import Checker
+from sandbox.native.errors import position
+from sandbox.native.tree import BOOL, Binary, Compare, Constant, Expression, Extreme, Logic, Unary
+from sandbox.native.types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, u64
 
 ARITHMETIC: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",

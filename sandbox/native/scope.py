@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from .annotations import Namespace, resolve
-from .errors import NativeError, Origin, error_at, position
-from .source import statements
-from .types import Type
+from sandbox.native.annotations import Namespace, resolve
+from sandbox.native.errors import NativeError, Origin, error_at, position
+from sandbox.native.source import statements
+from sandbox.native.types import Type
 
 MISSING = object()
 

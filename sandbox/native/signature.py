@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from .annotations import Namespace
-from .errors import Origin
-from .scope import Scope
-from .types import Function, Type, void
+from sandbox.native.annotations import Namespace
+from sandbox.native.errors import Origin
+from sandbox.native.scope import Scope
+from sandbox.native.types import Function, Type, void
 
 
 def signature(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from . import access, messages, operators
-from .declarations import Declared, Zeroed
-from .errors import position
-from .expressions import Expressions
-from .scope import Scope
-from .tree import (
+from sandbox.native import access, messages, operators
+from sandbox.native.declarations import Declared, Zeroed
+from sandbox.native.errors import position
+from sandbox.native.expressions import Expressions
+from sandbox.native.scope import Scope
+from sandbox.native.tree import (
     Assign,
     Break,
     Call,
@@ -29,7 +29,7 @@ from .tree import (
     While,
     Zero,
 )
-from .types import LITERAL, NULL, Int, Type, u64, void
+from sandbox.native.types import LITERAL, NULL, Int, Type, u64, void
 
 
 class Statements:

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sandbox.cached import cached_property
-
-from .annotations import Namespace, resolve
-from .types import Array, Bool, Function, Int, Pointer, Type, void
+from sandbox.native.annotations import Namespace, resolve
+from sandbox.native.types import Array, Bool, Function, Int, Pointer, Type, void
+from sandbox.process.cached import cached_property
 
 
 class Struct(Type):

@@ -6,9 +6,8 @@ import os
 from types import CodeType, FunctionType
 from typing import Any
 
-from sandbox.cached import cached_property
-
-from .errors import NativeError
+from sandbox.native.errors import NativeError
+from sandbox.process.cached import cached_property
 
 
 class SourceText:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from .declarations import Callee, Extern, GlobalVariable
-from .errors import At
-from .structs import Struct
-from .types import Bool, Function, Type
+from sandbox.native.declarations import Callee, Extern, GlobalVariable
+from sandbox.native.errors import At
+from sandbox.native.structs import Struct
+from sandbox.native.types import Bool, Function, Type
 
 
 @dataclass(eq=False)

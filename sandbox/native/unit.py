@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sandbox.cached import cached_property
-
-from .function import NativeFunction
+from sandbox.native.function import NativeFunction
+from sandbox.process.cached import cached_property
 
 
 class Assembly(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from sandbox import elf
+from sandbox.elf import tables
 from sandbox.x86_64.decoding import decoded
 
 MAX_FRAME = 4096 + 256
@@ -23,24 +23,24 @@ def verify_object(data: bytes, allowed: Collection[str] = ()) -> list[str]:
     """What is wrong with the relocatable object *data*: sentences, none when it may run as a native handler.
 
     Every undefined symbol must be in *allowed*; no instruction may touch x87, MMX, SSE, AVX or mask registers; no
-    function may take more than MAX_FRAME bytes of stack at once. Raises sandbox.elf.ElfError if *data* is no object.
+    function may take more than MAX_FRAME bytes of stack at once. Raises sandbox.elf.tables.ElfError if *data* is no object.
     """
-    file = elf.ElfFile(data)
+    file = tables.ElfFile(data)
     return [*_undefined(file, frozenset(allowed)), *_instructions(file)]
 
 
-def _undefined(file: elf.ElfFile, allowed: frozenset[str]) -> Iterator[str]:
-    for table in file.sections_of_type(elf.SHT_SYMTAB):
+def _undefined(file: tables.ElfFile, allowed: frozenset[str]) -> Iterator[str]:
+    for table in file.sections_of_type(tables.SHT_SYMTAB):
         strings = file.strings(table)
         for symbol in file.symbols(table)[1:]:
-            name = elf.string_at(strings, symbol.name_offset)
-            if symbol.section == elf.SHN_UNDEF and name not in allowed and name != "_GLOBAL_OFFSET_TABLE_":
+            name = tables.string_at(strings, symbol.name_offset)
+            if symbol.section == tables.SHN_UNDEF and name not in allowed and name != "_GLOBAL_OFFSET_TABLE_":
                 yield f"it refers to {name}, which native code may not use"
 
 
-def _instructions(file: elf.ElfFile) -> Iterator[str]:
+def _instructions(file: tables.ElfFile) -> Iterator[str]:
     for index, section in enumerate(file.sections):
-        if section.type == elf.SHT_PROGBITS and section.flags & elf.SHF_EXECINSTR and section.size:
+        if section.type == tables.SHT_PROGBITS and section.flags & tables.SHF_EXECINSTR and section.size:
             yield from _section(bytes(file.contents(index)), file.section_name(index), _functions(file, index))
 
 
@@ -64,13 +64,13 @@ def _problem(mnemonic: str, operands: str) -> str:
     return ""
 
 
-def _functions(file: elf.ElfFile, section: int) -> list[tuple[int, str]]:
+def _functions(file: tables.ElfFile, section: int) -> list[tuple[int, str]]:
     found = []
-    for table in file.sections_of_type(elf.SHT_SYMTAB):
+    for table in file.sections_of_type(tables.SHT_SYMTAB):
         strings = file.strings(table)
         for symbol in file.symbols(table):
-            if symbol.section == section and symbol.info & 15 in (elf.STT_FUNC, elf.STT_NOTYPE):
-                found.append((symbol.value, elf.string_at(strings, symbol.name_offset)))
+            if symbol.section == section and symbol.info & 15 in (tables.STT_FUNC, tables.STT_NOTYPE):
+                found.append((symbol.value, tables.string_at(strings, symbol.name_offset)))
     return sorted(found)
 
 

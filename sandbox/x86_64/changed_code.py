@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ctypes
 
-from sandbox import memory
+from sandbox.memory import mappings
 
 _NEAR = (1 << 32, 1 << 32)
 
 
 def is_noticed() -> bool:
     """Change a function that has been called, and call it again."""
-    text = memory.allocate_text(_NEAR, memory.PAGE, "fprobe-changed")
+    text = mappings.allocate_text(_NEAR, mappings.PAGE, "fprobe-changed")
     try:
         function = ctypes.CFUNCTYPE(ctypes.c_int)(text.base)
         results = []
         for number in (1, 2):
             text.write(text.base, b"\xb8" + number.to_bytes(4, "little") + b"\xc3")  # mov $number, %eax; ret
-            memory.sync_cores()
+            mappings.sync_cores()
             results.append(function())
         return results == [1, 2]
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.dwarf_reader import Reader
+from sandbox.elf.dwarf_reader import Reader
 
 _RSP, _RETURN_ADDRESS = 7, 16
 _WORD = 8

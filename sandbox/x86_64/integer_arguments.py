@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sandbox.btf import BtfType, Enum, Float, Int, Pointer, Prototype, Struct
+from sandbox.abi.btf import BtfType, Enum, Float, Int, Pointer, Prototype, Struct
 
 _REGISTERS = 6
 _FLOAT_REGISTERS = 8

@@ -6,7 +6,7 @@ import ctypes
 import struct
 from typing import NamedTuple
 
-from sandbox import memory
+from sandbox.memory import mappings
 
 X87, SSE, AVX, AVX512 = 1 << 0, 1 << 1, 1 << 2, 7 << 5
 WANTED = X87 | SSE | AVX | AVX512
@@ -40,7 +40,7 @@ class _Cpu:
     """CPUID and XGETBV, from a page of code that is given back."""
 
     def __init__(self) -> None:
-        self._text = memory.allocate_text((1 << 32, 1 << 32), memory.PAGE, "fprobe-cpuid")
+        self._text = mappings.allocate_text((1 << 32, 1 << 32), mappings.PAGE, "fprobe-cpuid")
         self._text.write(self._text.base, _CPUID)
         self._text.write(self._text.base + 64, _XGETBV)
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)

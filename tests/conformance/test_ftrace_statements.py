@@ -32,7 +32,7 @@ from ftrace.ops import (
 from ftrace.ops import unregister_ftrace_function as unregister
 from ftrace.sysctl import set_ftrace_enabled
 from ftrace.tracer import tracer
-from sandbox.module import ModuleState
+from sandbox.loading.module import ModuleState
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def test_kp9_kp58_a_batch_that_was_undone_leaves_addr_and_disabled():
 
 @isolated
 def test_kp13_kp14_data_the_gate_page_and_breakpoints_of_others():
-    from sandbox.memory import write_through_kernel
+    from sandbox.memory.mappings import write_through_kernel
 
     module = load()
     data = next(symbol.address for symbol in module.data if symbol.name == "sink")

@@ -10,7 +10,7 @@ from programs import site_of
 
 import fprobe
 import sandbox
-from sandbox.contexts import preemptible
+from sandbox.threads.contexts import preemptible
 
 DIV_FACTOR = 3
 TARGETS = """

@@ -16,7 +16,7 @@ from kprobes.returns import (
     unregister_kretprobe,
     unregister_kretprobes,
 )
-from sandbox.contexts import preemptible
+from sandbox.threads.contexts import preemptible
 
 DIV_FACTOR = 3
 # Each recording function notes where it returns to when it is called for the first time, unprobed.

@@ -9,8 +9,8 @@ from isolation import isolated
 
 import fprobe
 import sandbox
-from sandbox.faults import SandboxFault
 from sandbox.native import cast, i32, native, ptr, u64, void
+from sandbox.threads.faults import SandboxFault
 
 
 @native
@@ -81,7 +81,7 @@ def test_ir_without_debug_information_has_no_lines() -> None:
 
 @isolated
 def test_lines_go_with_their_module() -> None:
-    from sandbox import source_lines
+    from sandbox.symbols import source_lines
 
     address = inner.address
     assert source_lines.at(address + 16) is not None

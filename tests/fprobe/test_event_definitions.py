@@ -29,7 +29,7 @@ def program():
         event.set_enabled(False)
     dynevent.release_all()
     tracefs.write("error_log", "")
-    if module.state is not sandbox.module.ModuleState.GONE:
+    if module.state is not sandbox.loading.module.ModuleState.GONE:
         module.unload()
 
 

@@ -11,7 +11,7 @@ import sandbox
 from ftrace.probe_args.arguments import parse_arguments
 from ftrace.probe_args.fetch import EntryArgument
 from ftrace.probe_args.scope import Scope
-from sandbox.btf import prototype
+from sandbox.abi.btf import prototype
 
 C = """
 struct big { long a, b, c; };

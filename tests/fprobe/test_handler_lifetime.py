@@ -15,9 +15,10 @@ import fprobe
 import sandbox
 from ftrace.maps.variable import PerTask
 from ftrace.runtime import runtime
-from sandbox import source_lines, tasks
 from sandbox.native import array, i32, struct, u64, void
-from sandbox.symbols import symbol_table
+from sandbox.symbols import source_lines
+from sandbox.symbols.table import symbol_table
+from sandbox.threads import tasks
 
 
 @struct

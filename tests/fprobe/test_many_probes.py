@@ -15,7 +15,7 @@ import fprobe
 import kprobes
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
-from sandbox.tasks import COUNTER_LINES
+from sandbox.threads.tasks import COUNTER_LINES
 
 needs_cc = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 

@@ -10,7 +10,7 @@ import sandbox
 from ftrace.ops import ftrace_set_filter
 from ftrace.runtime import runtime
 from sandbox.generate import generate_flat
-from sandbox.module import Module
+from sandbox.loading.module import Module
 from sandbox.native import i32, ptr, u64
 
 FUNCTIONS = 600

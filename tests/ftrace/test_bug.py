@@ -118,7 +118,7 @@ def test_ft67_ft68_ft58_a_foreign_breakpoint_is_reported_and_the_change_refused(
 @isolated
 def test_ft69_text_that_cannot_be_written_kills_ftrace():
     import fprobe
-    from sandbox import memory
+    from sandbox.memory import mappings as memory
 
     module = basic()
     write_like_a_debugger(site_of(module, "leaf"), b"\x0f")  # the page is a copy now, which the alias does not reach

@@ -96,7 +96,7 @@ def test_ft45_one_ops_may_modify_ip_on_a_function():
 def test_ft51_ft54_contexts_are_told_apart_and_do_not_block_each_other():
     from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
     from ftrace.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
-    from sandbox import contexts
+    from sandbox.threads import contexts
 
     module = _demo()
     seen = []

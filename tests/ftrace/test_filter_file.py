@@ -30,7 +30,7 @@ from ftrace.ops import (
 )
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
 from ftrace.tracer import tracer
-from sandbox.module import ModuleState
+from sandbox.loading.module import ModuleState
 
 EVERYTHING = "#### all functions enabled ####\n"
 NOTHING = "#### no functions disabled ####\n"

@@ -16,7 +16,7 @@ def nesting(context, ends, complete):
 
     import fprobe
     import sandbox
-    from sandbox import contexts
+    from sandbox.threads import contexts
 
     module = sandbox.load(IR, name="nesting")
     target = module.symbol("plain").address

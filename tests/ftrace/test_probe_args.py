@@ -29,7 +29,7 @@ from ftrace.probe_args.layout import format_text, print_fmt, record_layout
 from ftrace.probe_args.scope import Scope
 from ftrace.probe_args.types import Bitfield
 from ftrace.probe_args.values import field_text, record_text
-from sandbox.btf import Array, Int, Member, Pointer, Prototype, Struct, Void
+from sandbox.abi.btf import Array, Int, Member, Pointer, Prototype, Struct, Void
 
 S32, U32, U64, CHAR = Int(32, True), Int(32, False), Int(64, False), Int(8, True)
 

@@ -297,7 +297,7 @@ def check(manner: Manner, attachments: list[Any], notes: list[Any], rounds: int,
 def stacks_not_empty() -> list[str]:
     """Tasks with nodes, or entry data, of calls that are over."""
     from ftrace.runtime import runtime
-    from sandbox.tasks import DATA_STACK, STRIDE
+    from sandbox.threads.tasks import DATA_STACK, STRIDE
 
     native = runtime()
     tops = [

@@ -14,7 +14,7 @@ from test_tasks import THREADS, needs_cc
 
 READER = """
 import sys
-from sandbox import counters
+from sandbox.threads import counters
 header = counters.header_of(int(sys.argv[1]))
 number = int(sys.argv[2])
 print(header.pid, len(counters.used_rows(int(sys.argv[1]), header)), *counters.total(int(sys.argv[1]), header, number))
@@ -22,7 +22,7 @@ print(header.pid, len(counters.used_rows(int(sys.argv[1]), header)), *counters.t
 
 
 def number_of(probe) -> int:
-    from sandbox import tasks
+    from sandbox.threads import tasks
 
     return (probe.fp.ops.probe.native.counters - tasks.COUNTERS) // tasks.Counters.size
 
@@ -52,7 +52,7 @@ def test_another_process_reads_the_counts():
 
 @isolated
 def test_a_file_without_counters_is_refused():
-    from sandbox import counters
+    from sandbox.threads import counters
 
     with open(__file__) as other, pytest.raises(ValueError, match="not a file of counters"):  # noqa: PTH123
         counters.header_of(other.fileno())

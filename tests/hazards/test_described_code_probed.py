@@ -13,9 +13,9 @@ from isolation import isolated
 
 import fprobe
 import kprobes
-from sandbox import process_text
-from sandbox.described_code import Kind
+from sandbox.elf.described_code import Kind
 from sandbox.native import u64
+from sandbox.symbols import process_text
 
 ROUNDS = 200
 

@@ -18,11 +18,12 @@ from programs import basic
 
 import fprobe
 import kprobes
-from sandbox import memory, process_text
-from sandbox.landing_pads import landing_pads
-from sandbox.libraries import libraries
-from sandbox.memory import PAGE
-from sandbox.scattered import ScatteredText
+from sandbox.elf.landing_pads import landing_pads
+from sandbox.memory import mappings as memory
+from sandbox.memory.mappings import PAGE
+from sandbox.memory.scattered import ScatteredText
+from sandbox.symbols import process_text
+from sandbox.symbols.libraries import libraries
 
 ROUNDS = 8
 
@@ -199,7 +200,7 @@ def test_symbols_that_could_not_be_read_are_read_the_next_time():
 @isolated
 def test_the_unwinder_that_could_not_be_loaded_is_loaded_the_next_time():
     """Without it a jump would be put over the place where an exception lands."""
-    from sandbox import unwinder
+    from sandbox.elf import unwinder
 
     few = Descriptors(0)
     if not any("libgcc_s" in library.name for library in libraries()):

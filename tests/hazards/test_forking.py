@@ -18,7 +18,7 @@ from programs import basic, load_c
 import fprobe
 import kprobes
 from ftrace import python_handler
-from sandbox.csource import find_compiler
+from sandbox.loading.csource import find_compiler
 
 THREADS = r"""
 #include <pthread.h>

@@ -300,7 +300,7 @@ def test_unload_refused_by_somebody_else_leaves_the_probes_on():
 
     import fprobe
     import sandbox
-    from sandbox.module import ModuleState
+    from sandbox.loading.module import ModuleState
 
     module = basic()
     probe = fprobe.attach("leaf", entry=lambda *hit: 0).attach()
@@ -462,7 +462,7 @@ def test_fork_while_another_thread_is_filling_a_node():
 
     import fprobe
     from ftrace.runtime import runtime
-    from sandbox.tasks import NODE, Node
+    from sandbox.threads.tasks import NODE, Node
 
     module = basic()
     with fprobe.attach("leaf", exit=lambda *hit: None, nr_maxactive=1) as probe:

@@ -379,7 +379,7 @@ def test_a_trap_that_is_handled_when_its_batch_is_over_is_run_again():
     import fprobe
     from ftrace.runtime import runtime
     from ftrace.tracer import tracer
-    from sandbox.signals import ucontext
+    from sandbox.threads.signals import ucontext
 
     first, second = basic(), basic()
     with fprobe.attach([first.sites[0], second.sites[0]], action=fprobe.Count()):
@@ -403,11 +403,11 @@ def test_a_trap_that_is_handled_when_its_batch_is_over_is_run_again():
 def test_a_signals_handler_makes_a_functions_first_call_inside_anothers():
     """Each gets an entrance of its own, and neither waits for the other."""
     from ftrace.tracer import tracer
-    from sandbox import memory
+    from sandbox.memory import mappings
 
     tracer()
     module = basic()
-    write, inside = memory.TextMapping.write, []
+    write, inside = mappings.TextMapping.write, []
 
     def interrupted(self, where, data):
         if not inside:
@@ -415,7 +415,7 @@ def test_a_signals_handler_makes_a_functions_first_call_inside_anothers():
             assert module["leaf"](1) == 2
         write(self, where, data)
 
-    memory.TextMapping.write = interrupted
+    mappings.TextMapping.write = interrupted
     assert module["loop"](10) == 10
-    memory.TextMapping.write = write
+    mappings.TextMapping.write = write
     assert inside and (module["leaf"](5), module["loop"](7)) == (6, 7)

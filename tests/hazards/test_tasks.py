@@ -113,7 +113,7 @@ def test_many_threads_every_hit_is_counted():
 def test_exhausted_more_threads_than_records_are_misses_and_all_goes_on():
     """Cause `task`; the threads that have a record are not disturbed, and the records come back."""
     import fprobe
-    from sandbox import tasks
+    from sandbox.threads import tasks
 
     module = load_c(THREADS)
     more = tasks.CAPACITY + 200

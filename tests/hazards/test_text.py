@@ -17,7 +17,7 @@ def write_like_a_debugger(address: int, data: bytes) -> None:
 
 
 def writable_and_executable() -> set[tuple[int, int]]:
-    from sandbox.memory import mappings
+    from sandbox.memory.mappings import mappings
 
     return {(start, end) for start, end, permissions, _ in mappings() if "w" in permissions and "x" in permissions}
 
@@ -49,7 +49,7 @@ def test_no_mapping_is_ever_writable_and_executable():
 @isolated
 def test_the_writable_view_is_closed_outside_a_batch():
     import fprobe
-    from sandbox.memory import mappings
+    from sandbox.memory.mappings import mappings
 
     module = basic()
     with fprobe.attach("*", entry=lambda *hit: 0):

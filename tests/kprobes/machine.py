@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 
-from sandbox import memory
+from sandbox.loading.native_image import NativeImage
+from sandbox.memory import mappings
 from sandbox.native import Unit, native, u64
-from sandbox.native_image import NativeImage
 
 REGISTERS = ("ax", "cx", "dx", "bx", "sp", "bp", "si", "di", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15")
 """By their numbers in instructions."""
@@ -78,15 +78,15 @@ class Machine:
 
     def __init__(self) -> None:
         self._image = NativeImage.of(Unit("machine", (machine_nothing,), assembly=_ASSEMBLY, bounded=False))
-        self.text = memory.allocate_text((1 << 40, 1 << 40), 4 * memory.PAGE, "machine")
-        self.data = memory.reserve(memory.PAGE, (self.text.base, self.text.end))
+        self.text = mappings.allocate_text((1 << 40, 1 << 40), 4 * mappings.PAGE, "machine")
+        self.data = mappings.reserve(mappings.PAGE, (self.text.base, self.text.end))
         self.end, self.other_end = self._image.address("machine_end"), self._image.address("machine_other_end")
-        self.stack = memory.reserve(memory.PAGE)
+        self.stack = mappings.reserve(mappings.PAGE)
 
     def put(self, address: int, code: bytes) -> None:
         """Write code."""
         self.text.write(address, code)
-        memory.sync_cores()
+        mappings.sync_cores()
 
     def go_to(self, address: int, target: int) -> None:
         """Put a jump to `target`, however far, which touches nothing."""
@@ -95,9 +95,9 @@ class Machine:
     def run(self, code: int, registers: dict[str, int], flags: int, memory_bytes: bytes) -> tuple[object, ...]:
         """What the code makes of registers, flags, and of the data page and the stack, which are set up first."""
         state = (ctypes.c_uint64 * 18)()
-        ctypes.memset(self.stack, 0x5A, memory.PAGE)
+        ctypes.memset(self.stack, 0x5A, mappings.PAGE)
         ctypes.memmove(self.data, memory_bytes, len(memory_bytes))
-        sp = self.stack + memory.PAGE - 8 * STACK_WORDS
+        sp = self.stack + mappings.PAGE - 8 * STACK_WORDS
         for number, name in enumerate(REGISTERS):
             state[number] = registers.get(name, 0x1000_0000 + number)
         state[4] = sp

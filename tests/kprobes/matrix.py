@@ -278,7 +278,7 @@ class Probed:
 
 def observe(outer: Kind, inner: Kind, between: str, module: Any) -> dict[str, Any]:
     """One call of a function with the outer probe, whose handler calls one with the inner probe."""
-    from sandbox import contexts
+    from sandbox.threads import contexts
 
     hit, within = Probed(outer, module, True), Probed(inner, module, False)
     for probed in (hit, within):

@@ -177,7 +177,7 @@ def test_kp90_a_fault_in_a_handler_is_its_own():
 @isolated
 def test_a_fault_in_a_native_handler_ends_the_guarded_call_and_nothing_else():
     """Signals are not left blocked, the context is normal, and no kprobe is running afterwards."""
-    from sandbox.contexts import current_context
+    from sandbox.threads.contexts import current_context
 
     module = load(preemptible=True)
     good = ctypes.c_uint64(41)

@@ -174,7 +174,7 @@ def test_kp19_kp20_instructions_that_cannot_be_probed():
 
 @isolated
 def test_a_breakpoint_of_somebody_else_is_refused():
-    from sandbox.memory import write_through_kernel
+    from sandbox.memory.mappings import write_through_kernel
 
     module = basic()
     address = module.symbol("leaf").address + 5

@@ -21,9 +21,9 @@ from kprobes import aggregate
 from kprobes.hit.records import HIT_ACTIVE, HIT_SS, HIT_SSDONE, REENTER
 from kprobes.jump import optimize
 from kprobes.slots import PSEUDO_SYMBOL
-from sandbox import contexts
-from sandbox.contexts import current_context, preemptible
-from sandbox.symbols import symbol_table
+from sandbox.symbols.table import symbol_table
+from sandbox.threads import contexts
+from sandbox.threads.contexts import current_context, preemptible
 
 
 def task():
@@ -206,7 +206,7 @@ from programs import basic
 from kprobes import aggregate
 from kprobes.jump import optimize
 from kprobes.hit.records import REENTER
-from sandbox import contexts
+from sandbox.threads import contexts
 optimize.set_kprobes_optimization(0)
 aggregate.preemptible = True
 module = basic()
@@ -289,7 +289,7 @@ def test_kp56_enabling_while_all_are_off_takes_effect_later():
 
 @isolated
 def test_kp15_a_module_that_is_going():
-    from sandbox.module import ModuleState
+    from sandbox.loading.module import ModuleState
 
     module = basic()
     address = module.symbol("leaf").address

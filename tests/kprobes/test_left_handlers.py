@@ -13,9 +13,9 @@ import kprobes
 import sandbox
 from kprobes import aggregate
 from kprobes.jump import optimize
-from sandbox import contexts
-from sandbox.contexts import current_context, preemptible
 from sandbox.native import cast, i32, ptr, u64
+from sandbox.threads import contexts
+from sandbox.threads.contexts import current_context, preemptible
 
 PROGRAM = """
 declare i32 @__sigsetjmp(ptr, i32) returns_twice

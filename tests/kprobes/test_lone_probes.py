@@ -23,7 +23,7 @@ from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from kprobes import fast_returns, lone
 from sandbox.native import i32, u64
-from sandbox.symbols import symbol_table
+from sandbox.symbols.table import symbol_table
 
 hits = fprobe.Array(u64, 8, shared=True)
 

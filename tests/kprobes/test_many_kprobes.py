@@ -13,7 +13,7 @@ from steps import steps
 import kprobes
 import sandbox
 from sandbox.generate import generate_flat
-from sandbox.module import Module
+from sandbox.loading.module import Module
 
 FUNCTIONS = 600
 MOST_STEPS = 520

@@ -27,7 +27,7 @@ def setup(name: str = "stack"):
     """A module, the addresses of one of its functions' probeable instructions, and how to call that."""
     from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
-    from sandbox.process_text import symbol_named
+    from sandbox.symbols.process_text import symbol_named
 
     module = kprobe_targets.load()
     symbol = symbol_named(f"{module.name}:{name}")
@@ -174,7 +174,7 @@ def test_all_children_are_called():
 def test_kp4_handlers_cannot_be_preempted_behind_a_jump_either():
     """KP-42: nor can whoever says that a kprobe is running"""
     import sandbox
-    from sandbox.contexts import current_context, preemptible
+    from sandbox.threads.contexts import current_context, preemptible
 
     _, starts, call = setup()
     module = sandbox.load("define i64 @third(i64 %n) noinline { %r = udiv i64 %n, 3  ret i64 %r }", flavour="none")
@@ -471,7 +471,7 @@ def test_a_fault_in_a_detour_is_seen_where_it_was_probed():
     import sandbox
     from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
-    from sandbox.faults import SandboxFault
+    from sandbox.threads.faults import SandboxFault
 
     module = sandbox.load("define i64 @peek(ptr %p) { %r = load i64, ptr %p  ret i64 %r }", name="peeking")
     symbol = module.symbol("peek")
@@ -716,7 +716,7 @@ def test_a_module_that_goes_takes_its_jumps_along():
     """KP-95: also those that were to be taken back later; the memory is given back"""
     from kprobes.jump import worker
     from kprobes.jump.jumps import rooms
-    from sandbox import memory
+    from sandbox.memory import mappings as memory
 
     before = len(memory.mappings())
     for _ in range(3):

@@ -12,7 +12,7 @@ from kprobes.jump.landings import FAR_SIZE, Gaps, LandingRoom, _run
 from kprobes.jump.puns import jump_bytes, wider_windows, windows
 from kprobes.patching import patching
 from kprobes.x86_64.instruction import INT3, Flow, decode
-from sandbox.memory import PAGE
+from sandbox.memory.mappings import PAGE
 
 AT = 0x7F12_3456_7000
 

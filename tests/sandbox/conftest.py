@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from sandbox import cache, perfmap
+from sandbox.compile import cache
+from sandbox.symbols import perfmap
 
 
 @pytest.fixture(autouse=True, scope="session")

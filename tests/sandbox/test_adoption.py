@@ -8,12 +8,14 @@ import gc
 import llvmlite.binding as llvm
 import pytest
 
-from sandbox import adopt, elf, memory
-from sandbox.adoption import AdoptionError
-from sandbox.codegen import initialize_llvm
-from sandbox.linker import LinkError
-from sandbox.objectfile import StubError
-from sandbox.stubs import NOP5, Flavour, attributes_of
+from sandbox import adopt
+from sandbox.compile.codegen import initialize_llvm
+from sandbox.compile.objectfile import StubError
+from sandbox.compile.stubs import NOP5, Flavour, attributes_of
+from sandbox.elf import tables
+from sandbox.loading.adoption import AdoptionError
+from sandbox.loading.linker import LinkError
+from sandbox.memory import mappings as memory
 
 IR = """
 define i64 @f(i64 %a) ATTRIBUTES {
@@ -130,7 +132,7 @@ def test_symbols_that_are_not_there():
 @pytest.mark.parametrize(
     ("program", "error", "message"),
     [
-        (b"junk", elf.ElfError, "not an ELF64 little-endian file: it starts with b'junk'"),
+        (b"junk", tables.ElfError, "not an ELF64 little-endian file: it starts with b'junk'"),
         (3, AdoptionError, "cannot adopt 3: neither an MCJIT engine of llvmlite nor the bytes of an object"),
         ("text", AdoptionError, "cannot adopt 'text'"),
     ],

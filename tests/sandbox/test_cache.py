@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import cache
+from sandbox.compile import cache
 
 
 @pytest.fixture

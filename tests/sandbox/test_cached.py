@@ -8,7 +8,7 @@ import threading
 import pytest
 from isolation import isolated
 
-from sandbox.cached import cached_property
+from sandbox.process.cached import cached_property
 
 
 class Asked:

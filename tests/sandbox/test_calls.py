@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sandbox import load
-from sandbox.calls import is_direct
+from sandbox.loading.calls import is_direct
 
 IR = """
 %P = type { i32, double }
@@ -237,8 +237,8 @@ def test_an_interrupt_handler_cannot_be_called():
 
 
 def test_the_gil_is_released_in_both_kinds_of_calls(program):
-    from sandbox import thunks
-    from sandbox.layout import encode
+    from sandbox.abi.layout import encode
+    from sandbox.loading import thunks
 
     signature = program["sleep"].signature
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import load, memory, module
-from sandbox.codegen import ProgramError
-from sandbox.linker import LinkError
-from sandbox.module import ModuleState
-from sandbox.stubs import NOP5
-from sandbox.symbols import symbol_table
+from sandbox import load
+from sandbox.compile.codegen import ProgramError
+from sandbox.compile.stubs import NOP5
+from sandbox.loading import module
+from sandbox.loading.linker import LinkError
+from sandbox.loading.module import ModuleState
+from sandbox.memory import mappings as memory
+from sandbox.symbols.table import symbol_table
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 needs_cxx = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")

@@ -11,9 +11,9 @@ import pytest
 from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
 
-from sandbox import process_text
-from sandbox.csource import find_compiler
-from sandbox.described_code import Kind
+from sandbox.elf.described_code import Kind
+from sandbox.loading.csource import find_compiler
+from sandbox.symbols import process_text
 
 LIBRARIES = [
     "libz.so.1", "libbz2.so.1.0", "liblzma.so.5", "libexpat.so.1", "libm.so.6", "libsqlite3.so.0", "libcrypto.so.3",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sandbox import load, symbol_table
-from sandbox.disassembly import disassemble, listing
+from sandbox.symbols.disassembly import disassemble, listing
 
 NOP, JUMP = bytes.fromhex("0f1f440000"), bytes.fromhex("e9fb0f0000")
 

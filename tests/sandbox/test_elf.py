@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from sandbox import elf
-from sandbox.program import Options, compile_ir
-from sandbox.stubs import Flavour
+from sandbox.compile.program import Options, compile_ir
+from sandbox.compile.stubs import Flavour
+from sandbox.elf import tables as elf
 
 IR = """
 @table = internal global [2 x ptr] [ptr @f, ptr @g]

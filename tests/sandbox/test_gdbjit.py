@@ -14,11 +14,11 @@ import pytest
 from isolation import isolated
 from llvmlite.binding import ffi
 
-from sandbox import gdbjit
-from sandbox.libraries import libraries
+from sandbox.loading.native_image import NativeImage
 from sandbox.native.compile import compile_ir
 from sandbox.native.module import TRIPLE
-from sandbox.native_image import NativeImage
+from sandbox.symbols import gdbjit
+from sandbox.symbols.libraries import libraries
 
 IR = """
 define i64 @inner_crash(i64 %a) noinline !dbg !4 {

@@ -12,7 +12,7 @@ from isolation import isolated
 import fprobe
 import kprobes
 import sandbox
-from sandbox.codegen import ProgramError
+from sandbox.compile.codegen import ProgramError
 from sandbox.native import u64
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")

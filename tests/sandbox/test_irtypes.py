@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox.codegen import parse
-from sandbox.irtypes import IrInterface, declarations
-from sandbox.signatures import Array, Floating, Integer, Pointer, Record
+from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record
+from sandbox.compile.codegen import parse
+from sandbox.compile.irtypes import IrInterface, declarations
 
 
 def interface(ir: str) -> IrInterface:

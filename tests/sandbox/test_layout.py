@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox import layout
-from sandbox.codegen import parse, target_machine
-from sandbox.irtypes import IrInterface, declarations
-from sandbox.signatures import Array, Floating, Integer, Pointer, Record, Type
+from sandbox.abi import layout
+from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Type
+from sandbox.compile.codegen import parse, target_machine
+from sandbox.compile.irtypes import IrInterface, declarations
 
 TYPES = ["i1", "i8", "i16", "i24", "i32", "i48", "i64", "i65", "i128", "half", "float", "double", "x86_fp80", "ptr",
          "{ i8, i32 }", "<{ i8, i32 }>", "[3 x i16]", "{ i8, [2 x { i16, i8 }], double }", "<4 x float>", "<3 x i32>",

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import elf, memory
-from sandbox.libraries import libraries, library_at, read_symbols
+from sandbox.elf import tables
+from sandbox.memory import mappings as memory
+from sandbox.symbols.libraries import libraries, library_at, read_symbols
 
 
 def address_of(function) -> int:
@@ -51,7 +52,7 @@ def test_symbols_have_the_addresses_that_the_loader_gives(libc):
 
 
 def test_the_load_base_of_a_handle(libc):
-    assert elf.load_base(ctypes.CDLL(libc.path.name)._handle) == libc.base
+    assert tables.load_base(ctypes.CDLL(libc.path.name)._handle) == libc.base
 
 
 def test_a_library_without_a_file_has_no_symbols():

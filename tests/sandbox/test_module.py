@@ -14,13 +14,15 @@ from isolation import run_source
 from llvmlite import ir
 
 import sandbox
-from sandbox import load, memory, module
-from sandbox.codegen import ProgramError, initialize_llvm
-from sandbox.linker import LinkError
-from sandbox.module import ModuleState
-from sandbox.objectfile import StubError
-from sandbox.stubs import NOP5
-from sandbox.symbols import symbol_table
+from sandbox import load
+from sandbox.compile.codegen import ProgramError, initialize_llvm
+from sandbox.compile.objectfile import StubError
+from sandbox.compile.stubs import NOP5
+from sandbox.loading import module
+from sandbox.loading.linker import LinkError
+from sandbox.loading.module import ModuleState
+from sandbox.memory import mappings as memory
+from sandbox.symbols.table import symbol_table
 
 IR = """
 @counter = global i64 5
@@ -450,7 +452,7 @@ def test_options_that_make_no_sense():
 def test_the_second_load_comes_from_the_cache(monkeypatch):
     source = IR.replace("5", "6")
     load(source, name="cold").unload()
-    monkeypatch.setattr("sandbox.program._compile", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr("sandbox.compile.program._compile", lambda *_: pytest.fail("compiled again"))
     program = load(source, name="warm")
     assert program["twice"](10) == 40 and str(program["twice"].signature) == "i64 twice(i64 a)"
     program.unload()
@@ -461,8 +463,8 @@ def test_other_options_are_compiled_again(monkeypatch, changes):
     source = IR.replace("5", "7")
     load(source, name="cold").unload()
     compiled = []
-    original = sandbox.program._compile
-    monkeypatch.setattr("sandbox.program._compile", lambda *given: compiled.append(1) or original(*given))
+    original = sandbox.compile.program._compile
+    monkeypatch.setattr("sandbox.compile.program._compile", lambda *given: compiled.append(1) or original(*given))
     load(source, name="other", **changes).unload()
     assert compiled
 

@@ -10,8 +10,8 @@ import pytest
 
 import fprobe
 import sandbox
+from sandbox.loading.native_program import SandboxFunction
 from sandbox.native import NativeError, u64
-from sandbox.native_program import SandboxFunction
 
 
 def test_functions_run_as_machine_code_with_their_types() -> None:

@@ -6,11 +6,11 @@ import capstone
 import llvmlite.binding as llvm
 import pytest
 
-from sandbox import elf
-from sandbox.codegen import TRIPLE, initialize_llvm, parse
-from sandbox.objectfile import StubError, patchable_stub, prepare
-from sandbox.program import Options, compile_ir
-from sandbox.stubs import ENDBR64, NOP5, Flavour, attributes_of, with_stubs
+from sandbox.compile.codegen import TRIPLE, initialize_llvm, parse
+from sandbox.compile.objectfile import StubError, patchable_stub, prepare
+from sandbox.compile.program import Options, compile_ir
+from sandbox.compile.stubs import ENDBR64, NOP5, Flavour, attributes_of, with_stubs
+from sandbox.elf import tables as elf
 
 IR = """
 declare i64 @abs(i64)

@@ -7,7 +7,7 @@ import threading
 
 from isolation import isolated
 
-from sandbox.once import once
+from sandbox.process.once import once
 
 
 def test_whoever_comes_meanwhile_gets_the_same():

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sandbox.perfmap import OPT_OUT, PerfMap
+from sandbox.symbols.perfmap import OPT_OUT, PerfMap
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
 
-from sandbox import process_text
-from sandbox.libraries import libraries
+from sandbox.symbols import process_text
+from sandbox.symbols.libraries import libraries
 from tests.isolation import isolated
 
 

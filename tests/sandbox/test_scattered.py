@@ -8,9 +8,9 @@ import os
 import pytest
 from isolation import isolated
 
-from sandbox import memory
-from sandbox.memory import PAGE
-from sandbox.scattered import ScatteredText
+from sandbox.memory import mappings as memory
+from sandbox.memory.mappings import PAGE
+from sandbox.memory.scattered import ScatteredText
 
 RETURNS_SEVEN = bytes.fromhex("b807000000c3")
 FAR = 0x1234_5678_0000

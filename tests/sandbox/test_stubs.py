@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from sandbox.codegen import parse
-from sandbox.stubs import Flavour, attributes_of, unquote, with_stubs
+from sandbox.compile.codegen import parse
+from sandbox.compile.stubs import Flavour, attributes_of, unquote, with_stubs
 
 
 def marked(ir: str, flavour: Flavour = Flavour.FENTRY, notrace: tuple[str, ...] = ()) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.symbols import Symbol, SymbolTable, locate
+from sandbox.symbols.table import Symbol, SymbolTable, locate
 
 
 @pytest.fixture

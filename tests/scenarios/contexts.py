@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 
 from kprobes.busy import kprobe_busy_begin, kprobe_busy_end
-from sandbox.contexts import call_in
+from sandbox.threads.contexts import call_in
 
 Call = Callable[[int, tuple[int, int, int]], int]
 _Routine = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)

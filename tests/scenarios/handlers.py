@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.registration import disable_fprobe, enable_fprobe
 from kprobes.busy import kprobe_running
-from sandbox import contexts
+from sandbox.threads import contexts
 from tests.scenarios.contexts import CALLS
 from tests.scenarios.machine import MOST_HANDLERS, Machine, NotSupported
 

@@ -24,7 +24,7 @@ from ftrace.events.filters.predicates import (
     StaticText,
     TextTest,
 )
-from sandbox.cache import default_cache
+from sandbox.compile.cache import default_cache
 from sandbox.native import NativeFunction, Unit
 from sandbox.native.compile import compile_unit
 from sandbox.native.module import GENERAL_REGISTERS_ONLY

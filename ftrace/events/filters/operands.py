@@ -28,7 +28,7 @@ from ftrace.events.filters.predicates import (
 from ftrace.filters import glob
 from ftrace.filters.glob import Match
 from ftrace.kstrtox import kstrtoll, kstrtoull
-from sandbox.symbols import symbol_table
+from sandbox.symbols.table import symbol_table
 
 MAX_TEXT = 256
 """Bytes of a pattern, with its final 0 (MAX_FILTER_STR_VAL)."""

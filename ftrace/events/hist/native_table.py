@@ -18,9 +18,10 @@ from ftrace.events.hist.text import Contents, Entry
 from ftrace.events.hist.values import MASK, TextValue
 from ftrace.events.triggers.event_file import NativeCall
 from ftrace.runtime import runtime
-from sandbox import memory, tasks
+from sandbox.loading.native_image import NativeImage
+from sandbox.memory import mappings
 from sandbox.native import Unit
-from sandbox.native_image import NativeImage
+from sandbox.threads import tasks
 
 _NUMBERS = {
     (1, False): table_records.U8,
@@ -66,10 +67,10 @@ class NativeHistogram:
         self._has_comm = any(key.modifier == "execname" for key in definition.keys)
         self._table: Any = NativeTable.ctypes()
         self._lay_out()
-        self._length = -(-(HEADER + self._places * self._table.entry) // memory.PAGE) * memory.PAGE
+        self._length = -(-(HEADER + self._places * self._table.entry) // mappings.PAGE) * mappings.PAGE
         self._table.stride = self._length
-        self._table.base = memory.reserve(self._length * tasks.CAPACITY)
-        release = weakref.finalize(self, memory.release, self._table.base, self._length * tasks.CAPACITY)
+        self._table.base = mappings.reserve(self._length * tasks.CAPACITY)
+        release = weakref.finalize(self, mappings.release, self._table.base, self._length * tasks.CAPACITY)
         release.atexit = False
         self.call = NativeCall(hist_image().address(self._function()), ctypes.addressof(self._table), self)
 

@@ -22,7 +22,8 @@ from ftrace.events.hist.queued_table import QueuedHistogram, VariableKey, pointe
 from ftrace.events.hist.text import Contents
 from ftrace.events.hist.values import Hit
 from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
-from sandbox import fork, memory
+from sandbox.memory import mappings
+from sandbox.process import fork
 
 if TYPE_CHECKING:
     from ftrace.events.hist.trigger import HistTrigger
@@ -40,14 +41,14 @@ class HistRegistry:
         self._targets: WeakValueDictionary[int, QueuedHistogram] = WeakValueDictionary()
         self._lock = fork.renew(threading.RLock())
         capture = instance.capture_stack
-        size = -(-SLOTS * QueuedHit.size // memory.PAGE) * memory.PAGE
-        slots = memory.reserve(size)
+        size = -(-SLOTS * QueuedHit.size // mappings.PAGE) * mappings.PAGE
+        slots = mappings.reserve(size)
         self._queue: Any = HitQueue.ctypes(
             slots=slots, rseq=rseq_offset(), capture=capture.address, capture_argument=capture.argument
         )
         self._keep = capture
         # Triggers keep the registry, so that no hit uses the queue when this runs.
-        weakref.finalize(self, memory.release, slots, size).atexit = False
+        weakref.finalize(self, mappings.release, slots, size).atexit = False
         self._numbers = 0
         self._thread: threading.Thread | None = None
 

@@ -31,7 +31,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.tasks import Task, current
+from sandbox.threads.tasks import Task, current
 
 MAX_KEYS, MAX_VALUES = 3, 2
 MAX_KEY_WORDS = 48

@@ -11,7 +11,7 @@ from ftrace.events.hist.actions import ONMAX, SNAPSHOT, Action
 from ftrace.events.hist.definition import Definition, SortKey, is_summed
 from ftrace.events.hist.fields import HistField, Sort
 from ftrace.events.hist.order import heap_sort
-from sandbox.symbols import Location, symbol_table
+from sandbox.symbols.table import Location, symbol_table
 
 _WORD = 1 << 64
 _SIGN = 1 << 63

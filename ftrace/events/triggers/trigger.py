@@ -19,8 +19,8 @@ from ftrace.events.triggers.records import (
     HistSwitch,
     NativeTrigger,
 )
+from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
-from sandbox.native_image import NativeImage
 
 
 @cache

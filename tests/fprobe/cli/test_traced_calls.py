@@ -6,14 +6,15 @@ import re
 
 import pytest
 
-from fprobe.cli import values, x86_64
+from fprobe.cli import values
 from fprobe.cli.calls import Calls
 from fprobe.cli.console import Console
 from fprobe.cli.recording import Event
 from fprobe.cli.tree import Tree, duration_text
 from fprobe.cli.views import Views, view_of
-from sandbox.signatures import Integer, Parameter, Pointer, Signature
-from sandbox.symbols import Symbol
+from sandbox.abi import convention as x86_64
+from sandbox.abi.signatures import Integer, Parameter, Pointer, Signature
+from sandbox.symbols.table import Symbol
 
 SIGNATURE = Signature("f", Integer(64), (Parameter(Integer(64), "n"),))
 VIEWS = {ip: view_of(Symbol(name, ip, 16, "m"), SIGNATURE) for ip, name in ((16, "f"), (32, "g"), (48, "h"))}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fprobe.cli import x86_64
-from fprobe.cli.x86_64 import STACK, argument_places, result_place
-from sandbox.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Void
+from sandbox.abi import convention as x86_64
+from sandbox.abi.convention import STACK, argument_places, result_place
+from sandbox.abi.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Void
 
 I32, I64, PTR = Integer(32), Integer(64), Pointer()
 FLOAT, DOUBLE, EXTENDED = Floating("float"), Floating("double"), Floating("x86_fp80")

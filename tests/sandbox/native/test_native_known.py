@@ -13,16 +13,16 @@ import pytest
 from native_machine import define
 
 import sandbox
-from sandbox import tasks
 from sandbox.native import Unit, known
 from sandbox.native.fingerprint import fingerprint
 from sandbox.native.unit import Assembly
+from sandbox.threads import tasks
 
 ROOT = Path(sandbox.__file__).parent.parent
 ASK = """
 import sys, sandbox
-from sandbox import tasks
-from sandbox.cache import Cache
+from sandbox.threads import tasks
+from sandbox.compile.cache import Cache
 from sandbox.native import Unit, known
 from pathlib import Path
 

@@ -1,0 +1,202 @@
+"""How values lie in memory on x86-64: sizes, alignments, and Python values to bytes and back.
+
+LLVM and C agree on all of it. Sizes, offsets and alignments are in bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Type
+
+_FLOATING = {"half": (2, "<e"), "float": (4, "<f"), "double": (8, "<d")}
+
+
+def size_of(kind: Type) -> int:
+    """Bytes from one element of an array of `kind` to the next. Raises TypeError if the layout is not known."""
+    return _rounded(_store_size(kind), alignment_of(kind))
+
+
+def alignment_of(kind: Type) -> int:
+    """The alignment of `kind`. Raises TypeError if the layout is not known."""
+    if isinstance(kind, Integer):
+        return min(_power_of_two(_store_size(kind)), 16)
+    if isinstance(kind, Array):
+        return _power_of_two(_store_size(kind)) if kind.is_vector else alignment_of(kind.element)
+    if isinstance(kind, Record):
+        return 1 if kind.packed else max((alignment_of(field) for _, field in kind.fields), default=1)
+    return _store_size(kind)
+
+
+def _store_size(kind: Type) -> int:
+    if isinstance(kind, Integer):
+        return (kind.bits + 7) // 8
+    if isinstance(kind, Pointer):
+        return 8
+    if isinstance(kind, Floating):
+        return _FLOATING[kind.kind][0] if kind.kind in _FLOATING else _wide_floating(kind)
+    if isinstance(kind, Array):
+        return kind.count * (_lane_size(kind.element) if kind.is_vector else size_of(kind.element))
+    if isinstance(kind, Record):
+        return _record_size(kind)
+    raise TypeError(f"a value of type {kind} has no layout")
+
+
+def _wide_floating(kind: Floating) -> int:
+    if kind.kind != "x86_fp80":
+        raise TypeError(f"values of type {kind} cannot be converted")
+    return 16
+
+
+def _lane_size(kind: Type) -> int:
+    if isinstance(kind, Integer) and kind.bits % 8:
+        raise TypeError(f"vectors of {kind} cannot be converted")
+    return _store_size(kind)
+
+
+def _record_size(kind: Record) -> int:
+    if kind.is_union:
+        raise TypeError(f"union {kind} cannot be converted")
+    end = 0
+    for offset, _, field in fields_of(kind):
+        end = offset + size_of(field)
+    return end
+
+
+def fields_of(kind: Record) -> Iterator[tuple[int, str, Type]]:
+    """(offset, name, type) of each field."""
+    offset = 0
+    for name, field in kind.fields:
+        offset = offset if kind.packed else _rounded(offset, alignment_of(field))
+        yield offset, name, field
+        offset += size_of(field)
+
+
+def _rounded(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def encode(value: Any, kind: Type, where: str) -> bytes:
+    """The bytes of `value` as a `kind`, `size_of(kind)` of them.
+
+    Integers and numbers for scalars, an address for a pointer, sequences for arrays, vectors and structs (these also
+    take mappings, and bytes of the right length). Raises TypeError or OverflowError beginning with `where`.
+    """
+    size = size_of(kind)
+    if isinstance(value, (bytes, bytearray)) and isinstance(kind, (Array, Record)):
+        if len(value) != size:
+            raise TypeError(f"{where}: {len(value)} bytes given for {kind}, which has {size}")
+        return bytes(value)
+    if isinstance(kind, Array):
+        return _encode_array(value, kind, where)
+    if isinstance(kind, Record):
+        return _encode_record(value, kind, where)
+    if isinstance(kind, Floating):
+        return _encode_floating(value, kind, where)
+    bits = kind if isinstance(kind, Integer) else Integer(64, False, str(kind))
+    number = checked_integer(value, bits, where) & ((1 << bits.bits) - 1)
+    return number.to_bytes(size, "little")
+
+
+def checked_integer(value: Any, kind: Integer, where: str) -> int:
+    """`value` as an int that fits `kind`. Raises TypeError or OverflowError beginning with `where`."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{where}: expected an integer for {kind}, got {value!r}")
+    number = int(value.__index__())
+    if not kind.lowest <= number <= kind.highest:
+        raise OverflowError(f"{where}: {number} is out of range for {kind} ({kind.lowest}..{kind.highest})")
+    return number
+
+
+def checked_number(value: Any, kind: Floating, where: str) -> float:
+    """`value` as a float. Raises TypeError or OverflowError beginning with `where`."""
+    if isinstance(value, bool) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise TypeError(f"{where}: expected a number for {kind}, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise OverflowError(f"{where}: {value} is out of range for {kind}") from None
+
+
+def _encode_floating(value: Any, kind: Floating, where: str) -> bytes:
+    number = checked_number(value, kind, where)
+    if kind.kind == "x86_fp80":
+        return bytes(ctypes.c_longdouble(number))
+    try:
+        return struct.pack(_FLOATING[kind.kind][1], number)
+    except OverflowError:
+        raise OverflowError(f"{where}: {value} is out of range for {kind}") from None
+
+
+def _encode_array(value: Any, kind: Array, where: str) -> bytes:
+    items = _items(value, kind.count, kind, where)
+    parts = [encode(item, kind.element, f"{where}[{i}]") for i, item in enumerate(items)]
+    return b"".join(parts).ljust(size_of(kind), b"\0")
+
+
+def _encode_record(value: Any, kind: Record, where: str) -> bytes:
+    if isinstance(value, Mapping):
+        unknown = [key for key in value if key not in dict(kind.fields)]
+        if unknown:
+            raise TypeError(f"{where}: {kind} has no field {unknown[0]!r}")
+        value = [value.get(name, 0) for name, _ in kind.fields]
+    items = _items(value, len(kind.fields), kind, where)
+    image = bytearray(size_of(kind))
+    for item, (offset, name, field) in zip(items, fields_of(kind), strict=True):
+        encoded = encode(item, field, f"{where}.{name}")
+        image[offset : offset + len(encoded)] = encoded
+    return bytes(image)
+
+
+def _items(value: Any, count: int, kind: Type, where: str) -> Sequence[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(f"{where}: expected {count} values for {kind}, got {value!r}")
+    if len(value) != count:
+        raise TypeError(f"{where}: expected {count} values for {kind}, got {len(value)}: {value!r}")
+    return value
+
+
+def decode(data: bytes | memoryview, kind: Type) -> Any:
+    """The Python value of a `kind` at the start of `data`: int, float, or a tuple for arrays, vectors and structs.
+
+    A struct whose fields have names gives a namedtuple. An integer without a known sign is read as signed, `i1` as a
+    bool, a pointer as an address.
+    """
+    if isinstance(kind, Array):
+        step = _lane_size(kind.element) if kind.is_vector else size_of(kind.element)
+        return tuple(decode(data[i * step :], kind.element) for i in range(kind.count))
+    if isinstance(kind, Record):
+        return _row(kind)(decode(data[offset:], field) for offset, _, field in fields_of(kind))
+    if isinstance(kind, Floating):
+        return _decode_floating(data, kind)
+    bits, signed = (kind.bits, kind.signed is not False) if isinstance(kind, Integer) else (64, False)
+    number = int.from_bytes(data[: _store_size(kind)], "little") & ((1 << bits) - 1)
+    if bits == 1:
+        return bool(number)
+    return number - (1 << bits) if signed and number >> (bits - 1) else number
+
+
+@functools.cache
+def _row(kind: Record) -> Callable[[Iterable[Any]], tuple[Any, ...]]:
+    """What makes a tuple of a record's values: a namedtuple's if the fields have names."""
+    names = [name for name, _ in kind.fields]
+    if not names or names[0] == "_0":
+        return tuple
+    row = namedtuple(kind.name.rpartition(" ")[2] or "record", names, rename=True)  # type: ignore[misc]
+    return cast("Callable[[Iterable[Any]], tuple[Any, ...]]", row._make)
+
+
+def _decode_floating(data: bytes | memoryview, kind: Floating) -> float:
+    if kind.kind == "x86_fp80":
+        return ctypes.c_longdouble.from_buffer_copy(bytes(data[:16])).value
+    size, code = _FLOATING[kind.kind]
+    return float(struct.unpack(code, data[:size])[0])

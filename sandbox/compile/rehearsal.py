@@ -1,0 +1,35 @@
+"""The child's side of `apart.run`: a program is compiled, and linked once for trial."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from sandbox.compile.apart import REFUSED
+from sandbox.compile.objectfile import prepare
+from sandbox.compile.program import CompiledProgram, Options, compile_here
+from sandbox.compile.stubs import Flavour
+from sandbox.loading.linker import try_to_link
+
+
+def main() -> None:
+    """The source is read from standard input, the compiled program written to standard output."""
+    given = json.loads(sys.argv[1])
+    data = sys.stdin.buffer.read()
+    try:
+        made = _compile(data, **given)
+    except ValueError as error:
+        sys.stderr.buffer.write(str(error).encode("utf-8", "surrogateescape"))
+        sys.exit(REFUSED)
+    sys.stdout.buffer.write(made.to_bytes())
+
+
+def _compile(data: bytes, origin: str, is_text: bool, flavour: str, opt: int, notrace: list[str]) -> CompiledProgram:
+    source = data.decode("utf-8", "surrogateescape") if is_text else data
+    made = compile_here(source, origin, Options(Flavour.of(flavour), opt, notrace))
+    try:
+        obj = prepare(made.object)
+    except ValueError:
+        return made  # who loads it says what is wrong with its stubs
+    try_to_link(obj, origin)
+    return made

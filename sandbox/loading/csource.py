@@ -1,0 +1,120 @@
+"""C and C++ programs: compiled by the compiler that is there to a shared object with patchable entries."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from sandbox.compile.codegen import ProgramError
+from sandbox.compile.stubs import STUB_SIZE, Flavour
+from sandbox.loading.module import Module
+from sandbox.loading.sharedobject import open_library, silence
+from sandbox.symbols.dwarf import DwarfInterface
+
+_COMPILERS = {"C": ("CC", ("cc", "gcc", "clang")), "C++": ("CXX", ("c++", "g++", "clang++"))}
+# -Bsymbolic: else a function called like one of libc or of Python would be replaced by it.
+_FLAGS = (
+    "-g", "-O1", "-fPIC", "-shared", "-fno-inline", "-fno-optimize-sibling-calls", "-Wl,-Bsymbolic",
+)  # fmt: skip
+
+# gcc would keep values in registers that stubs use over the calls of functions which it knows not to use them. Patchable entries
+# switch that off, but __attribute__((optimize("O2"))) on again, unless the command line says something.
+_CONVENTION = "-fno-ipa-ra"
+_ASKS_FOR_IPA_RA = re.compile(r"\boptimize\b[^;{}\n]*\"[^\"\n]*(?<!no-)ipa-ra\b")
+_LINKED, _LIBRARIES = ("-l", "-Wl,"), (".a", ".o", ".so")
+"""What flags for the linker begin and end with: it looks in libraries for what the files before them need."""
+
+
+def load_c(
+    path: Path, name: str, flavour: Flavour, notrace: Collection[str] = (), cflags: Sequence[str] = ()
+) -> Module:
+    """Compile the C or C++ file at `path` and put it in place as module `name`, not yet introduced to anyone.
+
+    Raises ProgramError if there is no compiler or the file does not compile, LinkError if it needs symbols that are
+    not there, OSError if the file cannot be read.
+    """
+    path.stat()
+    with contextlib.ExitStack() as stack:
+        directory = tempfile.mkdtemp(prefix="fprobe-")
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        output = Path(directory, f"{name}.so")
+        compile_c(path, output, flavour, cflags)
+        library = silence(output.read_bytes())
+        output.write_bytes(library.data)
+        keep = stack.pop_all()
+    atexit.register(keep.close)
+
+    def discard() -> None:
+        atexit.unregister(keep.close)
+        keep.close()
+
+    try:
+        image = open_library(library, output, name, notrace, discard)
+    except Exception:
+        discard()
+        raise
+    return Module(name, image, DwarfInterface(library.data))
+
+
+def compile_c(path: Path, output: Path, flavour: Flavour, cflags: Sequence[str]) -> None:
+    """Compile `path` to the shared object `output`. Raises ProgramError with the compiler's message."""
+    _refuse_ipa_ra(path)
+    entry = () if flavour is Flavour.NONE else (f"-fpatchable-function-entry={STUB_SIZE}",)
+    language = "C" if path.suffix == ".c" else "C++"
+    compiler = find_compiler(language, path)
+    libraries = [word for word in cflags if word.startswith(_LINKED) or word.endswith(_LIBRARIES)]
+    others = [word for word in cflags if word not in libraries]
+    convention = _convention(tuple(compiler))
+    command = [*compiler, *_FLAGS, *entry, *others, *convention, "-o", str(output), str(path), *libraries]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise ProgramError(f"{path}: the {language} compiler {compiler[0]!r} cannot be run: {error.strerror}") from None
+    if done.returncode:
+        message = done.stderr.strip() or f"{compiler[0]} ended with status {done.returncode}"
+        raise ProgramError(f"{path}: does not compile:\n{message}")
+
+
+def _refuse_ipa_ra(path: Path) -> None:
+    """No option takes back what a function's own attribute asks for."""
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        if _ASKS_FOR_IPA_RA.search(line):
+            raise ProgramError(
+                f'{path}:{number}: optimize("ipa-ra") lets callers keep values in registers that stubs use: remove it'
+            )
+
+
+@functools.cache
+def _convention(compiler: tuple[str, ...]) -> tuple[str, ...]:
+    """What makes every call keep to the calling convention: gcc's option; clang has none, and no need of it."""
+    check = [*compiler, _CONVENTION, "-E", "-x", "c", os.devnull]
+    try:
+        done = subprocess.run(check, capture_output=True, check=False)
+    except OSError:
+        return ()
+    return () if done.returncode else (_CONVENTION,)
+
+
+def find_compiler(language: str, path: Path) -> list[str]:
+    """The command of the compiler for `language` ('C' or 'C++'): from $CC or $CXX, else the first one that is there.
+
+    Raises ProgramError naming what was looked for; `path` is what should be compiled.
+    """
+    variable, names = _COMPILERS[language]
+    if chosen := shlex.split(os.environ.get(variable, "")):
+        return chosen
+    for name in names:
+        if found := shutil.which(name):
+            return [found]
+    raise ProgramError(
+        f"{path}: no {language} compiler found: looked for {', '.join(names)}; set ${variable}, or install one"
+    )

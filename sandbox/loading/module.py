@@ -1,0 +1,274 @@
+"""Modules: programs that are loaded into this process, coming and going.
+
+A module is registered while it is loaded, and registered modules are never collected: only `unload()` ends one.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import re
+import threading
+from array import array
+from collections.abc import Callable
+from typing import Protocol
+
+from sandbox.abi.signatures import Signature
+from sandbox.loading.calls import Function, Gate
+from sandbox.loading.image import Image
+from sandbox.memory.mappings import TextMapping
+from sandbox.process import fork
+from sandbox.process.process_bound import ProcessBound
+from sandbox.symbols import gdbjit, source_lines
+from sandbox.symbols.perfmap import perf_map
+from sandbox.symbols.table import Symbol, symbol_table
+
+
+class ModuleState(enum.Enum):
+    """COMING: in place, and nobody can run it yet. GOING: being unloaded. GONE: its code is not there any more."""
+
+    COMING = "coming"
+    LIVE = "live"
+    GOING = "going"
+    GONE = "gone"
+
+
+class Interface(Protocol):
+    """What a source says about its functions."""
+
+    def signature(self, name: str) -> Signature | None:
+        """The signature of function `name`; None if the source does not give it."""
+
+    def functions_with(self, attribute: str) -> frozenset[str]:
+        """Names of the functions with that LLVM attribute."""
+
+    @property
+    def scratch_taken(self) -> frozenset[str]:
+        """Names of the functions at whose entry r10 or r11 may hold something."""
+
+    @property
+    def scratch_kept(self) -> bool:
+        """Whether callers may keep values in scratch registers over the calls of functions without a stub."""
+
+
+Notifier = Callable[[ModuleState, "Module"], None]
+
+# What separates names in lists, patterns and `module:symbol`, or cannot be in a file name.
+_UNFIT = re.compile(r"[\s\[\]:*?/\0]")
+_lock = fork.renew(threading.RLock())
+_modules: dict[str, Module] = {}
+_notifiers: list[Notifier] = []
+
+
+class Module(ProcessBound):
+    """A loaded program. Made by `sandbox.load` and `sandbox.adopt`."""
+
+    def __init__(self, name: str, image: Image, interface: Interface) -> None:
+        self.name = name
+        """Printed as [name]."""
+        self.functions: tuple[Symbol, ...] = image.functions
+        """By ascending address."""
+        self.data: tuple[Symbol, ...] = image.data
+        """Data symbols, by ascending address."""
+        self.sites: array[int] = image.sites
+        """Addresses of the 5-byte stubs, ascending."""
+        self.site_functions: list[Symbol] = image.site_functions
+        """The function of each site, in the same order."""
+        self.site_kind: str = image.kind.value
+        """'fentry', 'mcount', 'patchable' or 'none'."""
+        self.texts: tuple[TextMapping, ...] = image.texts
+        self.state = ModuleState.COMING
+        self._image: Image | None = image
+        self._interface = interface
+        self._by_name = {symbol.name: symbol for symbol in reversed(image.functions)}
+        self._callables: dict[str, Function] = {}
+        self._gate = Gate()
+        self._seen_by_debuggers: gdbjit.Registration | None = None
+
+    def __repr__(self) -> str:
+        return f"<Module {self.name}: {len(self.functions)} functions, {self.state.value}>"
+
+    def __getitem__(self, name: str) -> Function:
+        """The function `name`, callable. Raises LookupError naming it if it is not there or its type is not known."""
+        symbol = self.symbol(name)
+        found = self._callables.get(name)
+        if found is None:
+            signature = self._interface.signature(symbol.name)
+            if signature is None:
+                raise LookupError(f"the source of module {self.name!r} does not say what {name!r} takes and returns")
+            found = self._callables[name] = Function(signature, symbol.address, symbol.size, self._gate)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    @property
+    def interface(self) -> Interface:
+        """Signatures and attributes of the functions, as the source gives them."""
+        return self._interface
+
+    def symbol(self, name: str) -> Symbol:
+        """The symbol of function `name`. Raises LookupError naming it, and what comes near, if there is none."""
+        if self.state is ModuleState.GONE:
+            raise LookupError(f"module {self.name!r} is unloaded")
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise LookupError(f"no function {name!r} in module {self.name!r}{self._near(name)}") from None
+
+    def _near(self, name: str) -> str:
+        import difflib
+
+        near = difflib.get_close_matches(name, self._by_name, 3)
+        return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+    def functions_with(self, attribute: str) -> frozenset[str]:
+        """Names of the functions with an LLVM attribute such as `returns_twice`; empty where the source has none."""
+        return self._interface.functions_with(attribute)
+
+    @property
+    def scratch_taken(self) -> frozenset[str]:
+        """Names of the functions at whose entry r10 or r11 may hold something, by their calling convention."""
+        return self._interface.scratch_taken
+
+    @property
+    def scratch_kept(self) -> bool:
+        """Whether callers may keep values in scratch registers over the calls of functions without a stub (gcc's -fipa-ra)."""
+        return self._interface.scratch_kept
+
+    def unload(self) -> None:
+        """Take the module out of the process; nothing happens if it is out already.
+
+        Raises OSError(EBUSY), and the module stays, if it is being called from Python or if a notifier that is told
+        GOING raises that. Calls by native code that holds an address are its owner's business.
+        """
+        with _lock:
+            if self.state is ModuleState.GONE:
+                return
+            self._leave()
+            del _modules[self.name]
+            symbol_table.remove(self.name)
+            source_lines.remove(self.name)
+            self.state = ModuleState.GONE
+            image, self._image = self._image, None
+        if self._seen_by_debuggers:
+            self._seen_by_debuggers.withdraw()
+        if image is not None:
+            image.discard()
+
+    def _leave(self) -> None:
+        """Go from LIVE to GOING with everybody's consent, or raise OSError and stay."""
+        told: list[Notifier] = []
+        self.state, self._gate.closed = ModuleState.GOING, f"module {self.name!r} is unloaded"
+        try:
+            if self._gate.running:
+                names = ", ".join(sorted(set(self._gate.running)))
+                raise OSError(errno.EBUSY, f"module {self.name!r} is being called: {names}")
+            for notifier in _notifiers[::-1]:
+                notifier(ModuleState.GOING, self)
+                told.insert(0, notifier)
+        except OSError:
+            self.state, self._gate.closed = ModuleState.LIVE, ""
+            for notifier in told:
+                notifier(ModuleState.COMING, self)
+                notifier(ModuleState.LIVE, self)
+            raise
+
+    def _show(self) -> None:
+        """Let crash reports, profilers and debuggers know the code."""
+        perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.functions)
+        if self._image and self._image.debug_image:
+            source_lines.add(self.name, self._image.debug_image)
+            self._seen_by_debuggers = gdbjit.register(self._image.debug_image)
+            self._image.debug_image = None
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError if `name` cannot be a module's name, or a module of that name is loaded."""
+    if not name or _UNFIT.search(name):
+        raise ValueError(f"not a module name: {name!r}")
+    if name in _modules:
+        raise ValueError(f"a module {name!r} is already loaded: unload it, or choose another name")
+
+
+def introduce(module: Module) -> Module:
+    """Register a module that is in place: tell everyone COMING, run its constructors, tell everyone LIVE.
+
+    If a notifier raises, the module is taken out again, and everyone is told GOING. Raises ValueError, and unmaps the
+    module, if the name is taken.
+    """
+    image = module._image
+    assert image is not None
+    with _lock:
+        try:
+            check_name(module.name)
+        except ValueError:
+            image.discard()
+            raise
+        symbol_table.add(module.name, (*module.functions, *module.data))
+        _modules[module.name] = module
+        module._show()
+        try:
+            _tell(ModuleState.COMING, module)
+            image.start()
+            module.state = ModuleState.LIVE
+            _tell(ModuleState.LIVE, module)
+        except BaseException:
+            module.unload()
+            raise
+    return module
+
+
+def _tell(event: ModuleState, module: Module) -> None:
+    for notifier in list(_notifiers):
+        notifier(event, module)
+
+
+def modules() -> list[Module]:
+    """The loaded modules, in the order in which they were loaded. Takes no lock: whoever holds one of his own may ask."""
+    return list(_modules.values())
+
+
+def find_module(name: str) -> Module:
+    """The loaded module called `name`. Raises LookupError naming it."""
+    try:
+        return _modules[name]
+    except KeyError:
+        raise LookupError(f"no module {name!r} is loaded") from None
+
+
+def is_loaded(name: str) -> bool:
+    """Whether a module of that name is there at this moment. Takes no lock."""
+    return name in _modules
+
+
+def free_name(stem: str) -> str:
+    """`stem`, made fit to be a name, or `stem2`, `stem3`, ... : the first that no loaded module has."""
+    stem = _UNFIT.sub("_", stem) or "program"
+    name, number = stem, 2
+    while name in _modules:
+        name, number = f"{stem}{number}", number + 1
+    return name
+
+
+def register_module_notifier(callback: Notifier, first: bool = False) -> None:
+    """Call `callback(event, module)` with COMING (before any code of it can run), LIVE and GOING of every module.
+
+    COMING and LIVE are told in the order of registration, GOING in the reverse; with `first` it comes before those that
+    are there. It is told COMING and LIVE of the modules that are already loaded. An OSError(EBUSY) that it raises for
+    GOING stops the unload; whoever had consented before it is told COMING and LIVE again. One that is registered is not
+    registered again.
+    """
+    with _lock:
+        if callback in _notifiers:
+            return
+        for module in _modules.values():
+            callback(ModuleState.COMING, module)
+            callback(ModuleState.LIVE, module)
+        _notifiers.insert(0 if first else len(_notifiers), callback)
+
+
+def unregister_module_notifier(callback: Notifier) -> None:
+    """Stop calling `callback`. Raises ValueError if it is not registered."""
+    with _lock:
+        _notifiers.remove(callback)

@@ -1,0 +1,159 @@
+"""Native images: a compiled unit of native functions, linked into this process."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from sandbox.compile.cache import default_cache
+from sandbox.native import Unit
+from sandbox.process.cached import cached_property
+from sandbox.symbols import gdbjit, source_lines
+from sandbox.symbols.perfmap import perf_map
+from sandbox.symbols.table import Symbol, symbol_table
+
+_process = ctypes.CDLL(None)
+
+
+def _process_has(name: str) -> bool:
+    """Whether code that is linked can refer to `name`. What is not found LLVM takes to be at 0, and says nothing."""
+    from llvmlite import binding
+
+    return hasattr(_process, name) or binding.address_of_symbol(name) is not None
+
+
+class Linked:
+    """What the process has of an image, apart from the object that Python sees."""
+
+    def __init__(self, name: str, engine: Any) -> None:
+        self.name = name
+        self.engine = engine
+        self.is_published = False
+        self.seen_by_debuggers: gdbjit.Registration | None = None
+
+    def withdraw(self) -> None:
+        """Unmap the code and forget its names. Nobody may be in it, or come."""
+        if self.is_published:
+            symbol_table.remove(self.name)
+            source_lines.remove(self.name)
+        if self.seen_by_debuggers:
+            self.seen_by_debuggers.withdraw()
+        self.engine.close()
+
+
+class NativeImage:
+    """The code and variables of a native unit. Calls release the GIL."""
+
+    @classmethod
+    def of(cls, unit: Unit) -> NativeImage:
+        """Compile a unit, or take its object from the cache, and link it.
+
+        Raises LookupError if it refers to a symbol that the process does not have.
+        """
+        from sandbox.native.compile import compile_unit
+
+        return cls(unit.name, compile_unit(unit, cache=default_cache()))
+
+    def __init__(self, name: str, object_code: bytes) -> None:
+        self.name = name
+        """What its code is listed under, like a module's."""
+        self.keep: list[object] = []
+        """What its code refers to, and so has to live as long."""
+        self.object_code = object_code
+        """What it was linked from."""
+        from llvmlite import binding
+
+        from sandbox.native.compile import target_machine
+
+        machine = target_machine()
+        empty = binding.parse_assembly(f'target triple = "{machine.triple}"')
+        self._engine = binding.create_mcjit_compiler(empty, machine)
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
+        self._engine.finalize_object()
+        self.linked = Linked(name, self._engine)
+        """What `linked.withdraw()` takes out of the process."""
+        self._addresses = self._resolved()
+        self._functions: dict[str, Any] = {}
+
+    def address(self, symbol: str) -> int:
+        """Where `symbol` is. Raises LookupError if the image does not have it."""
+        try:
+            return self._addresses[symbol]
+        except KeyError:
+            raise LookupError(f"no symbol {symbol!r} in the native image") from None
+
+    def _resolved(self) -> dict[str, int]:
+        """The address of every symbol, asked for once: the JIT has a lock that a fork may find taken."""
+        from sandbox.elf import tables
+
+        file = tables.ElfFile(self.object_code)
+        table = file.sections_of_type(tables.SHT_SYMTAB)[0]
+        strings = file.strings(table)
+        found = {}
+        for entry in file.symbols(table):
+            name, binding = tables.string_at(strings, entry.name_offset), entry.info >> 4
+            if binding == tables.STB_GLOBAL and not entry.section and not _process_has(name):
+                raise LookupError(f"{self.name} refers to {name}, which this process does not have")
+            if binding and entry.section:
+                found[name] = self._engine.get_function_address(name) or self._engine.get_global_value_address(name)
+        return found
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Its functions and the labels of its assembly, by ascending address; each reaches to the next."""
+        from sandbox.elf import tables
+
+        file = tables.ElfFile(self.object_code)
+        table = file.sections_of_type(tables.SHT_SYMTAB)[0]
+        names = file.strings(table)
+        text = file.sections_named(".text")[0]
+        found = {s.value: tables.string_at(names, s.name_offset) for s in file.symbols(table) if s.section == text}
+        starts = sorted(value for value, name in found.items() if name)
+        anchor = next(value for value in starts if found[value] in self._addresses)
+        base = self.address(found[anchor]) - anchor
+        ends = [*starts[1:], file.sections[text].size]
+        return tuple(
+            Symbol(found[start], base + start, end - start, self.name) for start, end in zip(starts, ends, strict=True)
+        )
+
+    @property
+    def text(self) -> tuple[int, int]:
+        """Start and end of its code."""
+        return self.symbols[0].address, self.symbols[-1].end
+
+    def __contains__(self, address: int) -> bool:
+        return self.text[0] <= address < self.text[1]
+
+    def publish(self) -> None:
+        """Make its code known to the symbol table, to crash reports, to profilers and to debuggers."""
+        from sandbox.elf import tables
+
+        symbol_table.add(self.name, self.symbols)
+        perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.symbols)
+        text = tables.ElfFile(self.object_code).sections_named(".text")[0]
+        image = tables.placed(self.object_code, {text: self.text[0]})
+        source_lines.add(self.name, image)
+        self.linked.seen_by_debuggers = gdbjit.register(image)
+        self.linked.is_published = True
+
+    def call(self, symbol: str, *arguments: int) -> int:
+        """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number.
+
+        With the GIL, which takes long to get back: for what waits for nobody and is soon over.
+        """
+        function = self._functions.get(symbol) or self._function(symbol, ctypes.PYFUNCTYPE, len(arguments))
+        return int(function(*arguments))
+
+    def call_and_wait(self, symbol: str, *arguments: int) -> int:
+        """The same without the GIL, which those that the function waits for may need."""
+        function = self._functions.get(symbol) or self._function(symbol, ctypes.CFUNCTYPE, len(arguments))
+        return int(function(*arguments))
+
+    def _function(self, symbol: str, kind: Any, parameters: int) -> Any:
+        prototype = kind(ctypes.c_int64, *[ctypes.c_uint64] * parameters)
+        function = self._functions[symbol] = prototype(self.address(symbol))
+        return function
+
+    def variable(self, symbol: str) -> ctypes.c_uint64:
+        """A 64-bit variable of the image: its `.value` reads and writes it."""
+        return ctypes.c_uint64.from_address(self.address(symbol))

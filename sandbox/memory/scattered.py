@@ -1,0 +1,164 @@
+"""Executable pages at addresses of the caller's choice: many, far apart, on one memfd and with one writable alias.
+
+Pages of the file may be seen at several addresses, so that pages which are mostly empty share memory; which bytes of a file
+page are taken is the caller's to know. No mapping is writable and executable, and the alias is PROT_NONE outside `writable()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+
+from sandbox.memory import mappings as memory
+from sandbox.memory.mappings import PAGE
+from sandbox.memory.shared_text import changes
+
+CAPACITY = 1 << 16
+"""Pages of the file, which is sparse, at most: as many as a process may have mappings."""
+SIZE = CAPACITY * PAGE
+_AHEAD = 64
+"""How many pages more than there are to open for writing, since more are on their way."""
+
+
+class ScatteredText:
+    """Pages of text, each mapped by `place` to an address; `name` is what /proc/self/maps shows after `memfd:`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._pages: dict[int, int] = {}
+        self._used = 0
+        self._opened = 0
+        self._writers = 0
+        self._own_since = memory.forks_seen()
+        self._file = memory.sparse_backing(name, SIZE)
+        self._identity = _identity(self._file)
+        self._alias = memory.map_closed(self._file, SIZE)
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def __contains__(self, address: int) -> bool:
+        return address & -PAGE in self._pages
+
+    @property
+    def addresses(self) -> list[int]:
+        """Where pages are mapped, ascending."""
+        return sorted(self._pages)
+
+    @property
+    def file_pages(self) -> int:
+        """How many pages of memory there are behind them."""
+        return self._used
+
+    def new_page(self) -> int:
+        """The number of a fresh page of the file, zeroed. Raises OSError(ENOMEM) if there are no more."""
+        with changes.of(self):
+            return self._next_page()
+
+    def _next_page(self) -> int:
+        if self._used == CAPACITY:
+            raise OSError(errno.ENOMEM, f"{self.name} has {CAPACITY} pages already")
+        self._used += 1
+        return self._used - 1
+
+    def place(self, address: int, page: int) -> None:
+        """Let file page `page` be executable at `address`, a multiple of PAGE.
+
+        Raises FileExistsError if something is mapped there, OSError if the kernel refuses, or EBADF if somebody has closed
+        the file's descriptor.
+        """
+        with changes.of(self):
+            if _identity(self._file) != self._identity:
+                raise OSError(errno.EBADF, f"the descriptor {self._file} of {self.name} was closed by somebody else")
+            memory.map_page(self._file, page * PAGE, address)
+            self._pages[address] = page
+
+    def page_at(self, address: int) -> int | None:
+        """The number of the file page that is mapped at `address`; None if that is none of ours."""
+        return self._pages.get(address & -PAGE)
+
+    @contextlib.contextmanager
+    def writable(self) -> Iterator[None]:
+        """Open the alias for `store`. Holds `text_mutex`, and forks off. May be nested.
+
+        Raises OSError if a copy of what a fork has left shared cannot be had.
+        """
+        with changes.of(self):
+            self._writers += 1
+            try:
+                yield
+            finally:
+                self._writers -= 1
+                if not self._writers and self._opened:
+                    memory.set_writable(self._alias, self._opened * PAGE, False)
+                    self._opened = 0
+
+    def write(self, address: int, data: bytes) -> None:
+        """Store `data` at `address`; it may reach over from one of the pages into the next. Nobody executes it yet."""
+        with self.writable():
+            self.store(address, data)
+
+    def store(self, address: int, data: bytes) -> None:
+        """`write`, of somebody who is within `writable()`."""
+        if self._opened < self._used:
+            self._opened = min(self._used + _AHEAD, CAPACITY)
+            memory.set_writable(self._alias, self._opened * PAGE, True)
+        while data:
+            room = PAGE - address % PAGE
+            where = self._alias + self._pages[address & -PAGE] * PAGE + address % PAGE
+            ctypes.memmove(where, data[:room], len(data[:room]))
+            address, data = address + room, data[room:]
+
+    def unshare(self) -> None:
+        """Replace the pages by copies of this process's own, if a fork has left them to parent and child in common.
+
+        The alias stays where it is, since a writer may have been interrupted by the fork. Raises OSError, and changes nothing,
+        if there is no descriptor.
+        """
+        forks = memory.forks_seen()
+        if forks == self._own_since:
+            return
+        contents = self._contents()
+        if _identity(self._file) == self._identity:
+            memory.close(self._file)  # whose number is free for the next
+        self._file = -1
+        self._file = memory.sparse_backing(self.name, SIZE)
+        self._identity = _identity(self._file)
+        os.pwrite(self._file, contents, 0)
+        self._alias = memory.map_closed(self._file, SIZE, self._alias)
+        if self._opened:
+            memory.set_writable(self._alias, self._opened * PAGE, True)
+        for address, page in self._pages.items():
+            memory.map_page(self._file, page * PAGE, address, replace=True)
+        self._own_since = forks
+
+    def _contents(self) -> bytes:
+        if self._opened < self._used:
+            memory.set_writable(self._alias, self._used * PAGE, True)
+        try:
+            return ctypes.string_at(self._alias, self._used * PAGE)
+        finally:
+            if self._opened < self._used:
+                memory.set_writable(self._alias + self._opened * PAGE, (self._used - self._opened) * PAGE, False)
+
+    def unmap(self) -> None:
+        """Give everything back. Nothing may execute or reference the text any more."""
+        with memory.text_mutex:
+            for address in self._pages:
+                memory.release(address, PAGE)
+            self._pages.clear()
+            memory.release(self._alias, SIZE)
+            if _identity(self._file) == self._identity:
+                os.close(self._file)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    """Which file a descriptor is open on; (0, 0) if it is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return 0, 0
+    return status.st_dev, status.st_ino

@@ -1,0 +1,140 @@
+"""What libc calls around a fork, whoever makes it: no change of text is under way when the process is copied.
+
+A change in Python may need the GIL to come to its end, and the forking thread may have that: it lets go of it meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandbox.memory.shared_text import changes
+from sandbox.native import (
+    Structure,
+    addressof,
+    atomic_add,
+    atomic_exchange,
+    atomic_sub,
+    cast,
+    extern,
+    fn,
+    global_var,
+    i32,
+    load,
+    native,
+    null,
+    ptr,
+    store,
+    struct,
+    u8,
+    u32,
+    u64,
+    void,
+)
+from sandbox.process import fork
+from sandbox.process.nap import nap
+
+if TYPE_CHECKING:
+    from sandbox.loading.native_image import NativeImage
+
+PATIENCE = 200_000
+"""Naps, some ten seconds in all: whoever has waited for that long goes on, lest two that wait for each other do so for ever."""
+
+
+@struct
+class ForkWords(Structure):
+    """sandbox.memory.shared_text.ForkWords."""
+
+    forks: u64
+    under_way: u64
+    writer: u64
+
+
+words = global_var(u64, 0, name="fork_words")
+"""The address of `changes.words`."""
+
+pthread_self = extern("pthread_self", fn[u64])
+gil_check = extern("PyGILState_Check", fn[i32])
+this_thread = extern("PyGILState_GetThisThreadState", fn[ptr[u8]])
+save_thread = extern("PyEval_SaveThread", fn[ptr[u8]])
+restore_thread = extern("PyEval_RestoreThread", fn[void, ptr[u8]])
+
+
+@native(inline=True)
+def the_words() -> ptr[ForkWords]:
+    return cast(ptr[ForkWords], words)
+
+
+@native
+def wait_for_writer(own: ptr[ForkWords], me: u64) -> void:
+    for _ in range(PATIENCE):
+        writer = load(addressof(own.writer), "seq_cst")
+        if writer == 0 or writer == me:
+            return
+        nap()
+
+
+@native(export=True)
+def fork_prepare() -> void:
+    """Before a fork: no change begins any more, and the one that has ends; but for one of the forking thread's own."""
+    own = the_words()
+    me = pthread_self()
+    atomic_add(addressof(own.under_way), 1)
+    writer = load(addressof(own.writer), "seq_cst")
+    if writer == 0 or writer == me:
+        return
+    state: ptr[u8] = null
+    if this_thread() != null and gil_check() != 0:
+        state = save_thread()
+    wait_for_writer(own, me)
+    if state != null:
+        restore_thread(state)
+
+
+@native(export=True)
+def fork_in_parent() -> void:
+    atomic_sub(addressof(the_words().under_way), 1)
+
+
+@native(export=True)
+def fork_in_child() -> void:
+    """No other thread is there that could be forking, or writing."""
+    own = the_words()
+    own.under_way = 0
+    if own.writer != pthread_self():
+        own.writer = 0
+
+
+@native(export=True)
+def begin_change(thread: u64) -> u32:
+    """Let `thread` be the writer, unless a fork is under way; whether it is."""
+    own = the_words()
+    atomic_exchange(addressof(own.writer), thread)
+    if load(addressof(own.under_way), "seq_cst") == 0:
+        return 1
+    store(addressof(own.writer), 0, "release")
+    return 0
+
+
+@native(export=True)
+def begin_change_after_forks(thread: u64) -> void:
+    """The same when no fork is under way any more. Without the GIL, which a forking thread may wait for."""
+    for _ in range(PATIENCE):
+        if begin_change(thread) != 0:
+            return
+        nap()
+    store(addressof(the_words().writer), thread, "release")
+
+
+FUNCTIONS = (fork_prepare, fork_in_parent, fork_in_child, begin_change, begin_change_after_forks)
+
+
+def install(image: NativeImage, address_of_words: int) -> None:
+    """From now on forks and changes of text wait for each other, by the functions of `image`, which stays."""
+    image.variable("fork_words").value = address_of_words
+
+    def begin(thread: int) -> None:
+        if not image.call("begin_change", thread):
+            image.call_and_wait("begin_change_after_forks", thread)
+
+    fork.at_fork(*map(image.address, ("fork_prepare", "fork_in_parent", "fork_in_child")))
+    changes.begin = begin

@@ -1,0 +1,39 @@
+"""Range checks for integers that Python passes to native code, where a field has a width and no exception is raised."""
+
+from __future__ import annotations
+
+import errno
+import math
+import operator
+from typing import Any
+
+INT_MAX = (1 << 31) - 1
+U32_MAX = (1 << 32) - 1
+S64_MAX = (1 << 63) - 1
+U64_MAX = (1 << 64) - 1
+
+
+def integer(name: str, value: Any, low: float = -math.inf, high: float = math.inf, code: int = errno.EINVAL) -> int:
+    """`value` as an int. `name` is what the caller's user calls it; `low` and `high` are the bounds, both allowed.
+
+    Raises TypeError if it is not an integer (8.5, "8"), OSError with the errno `code` if it is out of bounds.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; it must be an integer") from None
+    if not low <= number <= high:
+        raise OSError(code, f"{name} is {number}; it must be between {low} and {high}")
+    return number
+
+
+def code_address(name: str, value: Any) -> int:
+    """`value` as the address of executable code in this process. Raises as `integer` does."""
+    from sandbox.memory.mappings import mappings
+
+    number = integer(name, value, 0, U64_MAX)
+    if not any(start <= number < end and "x" in permissions for start, end, permissions, _path in mappings()):
+        raise OSError(
+            errno.EINVAL, f"{name} is {number:#x}, where there is no executable code; give a function's address"
+        )
+    return number

@@ -1,0 +1,180 @@
+"""The GDB JIT interface: debuggers learn the names (and lines, where there is debug information) of loaded code.
+
+A debugger finds `__jit_debug_descriptor`, a list of ELF images in memory, and plants a breakpoint in
+`__jit_debug_register_code`, which is called whenever the list changes. LLVM's library contains both, but does not
+export them, so their addresses come from its symbol table on disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from sandbox.elf import tables as elf
+from sandbox.process import fork
+from sandbox.process.once import once
+
+_DESCRIPTOR, _REGISTER = "__jit_debug_descriptor", "__jit_debug_register_code"
+_NOACTION, _REGISTERED, _UNREGISTERED = 0, 1, 2
+OPT_OUT = "FPROBE_NO_GDB_JIT"
+"""Set this environment variable to keep loaded code from debuggers."""
+
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+_libc.free.argtypes = (ctypes.c_void_p,)
+
+
+class _Entry(ctypes.Structure):
+    pass
+
+
+_Entry._fields_ = [
+    ("next", ctypes.POINTER(_Entry)),
+    ("previous", ctypes.POINTER(_Entry)),
+    ("image", ctypes.c_void_p),
+    ("size", ctypes.c_uint64),
+]
+
+
+class _Descriptor(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint32),
+        ("action", ctypes.c_uint32),
+        ("relevant", ctypes.POINTER(_Entry)),
+        ("first", ctypes.POINTER(_Entry)),
+    ]
+
+
+class Registration:
+    """An ELF image that debuggers see until `withdraw` is called.
+
+    Its memory is not Python's: LLVM walks the list once more when the process ends, after the interpreter has.
+    """
+
+    def __init__(self, image: bytes, interface: _Interface) -> None:
+        self._memory = _libc.malloc(ctypes.sizeof(_Entry) + len(image))
+        if not self._memory:
+            raise MemoryError(f"no memory to show {len(image)} bytes to debuggers")
+        contents = self._memory + ctypes.sizeof(_Entry)
+        ctypes.memmove(contents, image, len(image))
+        self._entry = _Entry.from_address(self._memory)
+        self._entry.next = self._entry.previous = None
+        self._entry.image, self._entry.size = contents, len(image)
+        self._interface = interface
+        interface.insert(self._entry)
+
+    def withdraw(self) -> None:
+        """Tell debuggers that the code is gone."""
+        self._interface.remove(self._entry)
+        _libc.free(self._memory)
+
+
+def register(image: bytes) -> Registration | None:
+    """Show `image` to debuggers; None if that was opted out of, or LLVM's library does not have the interface."""
+    if os.environ.get(OPT_OUT):
+        return None
+    interface = _find_interface()
+    return Registration(image, interface) if interface else None
+
+
+class _Interface:
+    def __init__(self, descriptor: int, register: int) -> None:
+        self._descriptor = _Descriptor.from_address(descriptor)
+        self._notify = ctypes.CFUNCTYPE(None)(register)
+        self._lock = fork.renew(threading.RLock())
+        self._hold_during_llvms_calls()
+
+    def _hold_during_llvms_calls(self) -> None:
+        """LLVM's calls change the list as well, without the GIL. (Its own lock is not free in the child of every fork.)"""
+        from llvmlite.binding import ffi
+
+        with ffi.lib._lock:
+            self._lock.acquire()  # the end of this block releases it
+            ffi.register_lock_callback(self._lock.acquire, self._lock.release)
+
+    def insert(self, entry: _Entry) -> None:
+        with self._lock:
+            first = self._descriptor.first
+            entry.next = first
+            if first:
+                first.contents.previous = ctypes.pointer(entry)
+            self._descriptor.first = ctypes.pointer(entry)
+            self._tell(entry, _REGISTERED)
+
+    def remove(self, entry: _Entry) -> None:
+        with self._lock:
+            if entry.previous:
+                entry.previous.contents.next = entry.next
+            else:
+                self._descriptor.first = entry.next
+            if entry.next:
+                entry.next.contents.previous = entry.previous
+            self._tell(entry, _UNREGISTERED)
+
+    def _tell(self, entry: _Entry, action: int) -> None:
+        self._descriptor.relevant = ctypes.pointer(entry)
+        self._descriptor.action = action
+        self._notify()
+        self._descriptor.relevant = None
+        self._descriptor.action = _NOACTION
+
+
+_VALUES = struct.Struct("<QQ")
+
+
+@once
+def _find_interface() -> _Interface | None:
+    from llvmlite.binding import ffi
+
+    found = _found_before(Path(ffi.lib._name))
+    if not all(found):
+        return None
+    base = elf.load_base(ffi.lib._handle)
+    return _Interface(base + found[0], base + found[1])
+
+
+def _found_before(path: Path) -> tuple[int, int]:
+    """Values of the descriptor and of the hook in that version of the file; 0 where it has none. Searched for once."""
+    from sandbox.compile.cache import default_cache
+    from sandbox.compile.cache import key as cache_key
+
+    state = path.stat()
+    cache, key = default_cache(), cache_key("gdb-jit", str(path), str(state.st_size), str(state.st_mtime_ns))
+    stored = cache.get(key)
+    if stored is None:
+        values = static_symbols(path, (_DESCRIPTOR, _REGISTER))
+        stored = _VALUES.pack(values.get(_DESCRIPTOR, 0), values.get(_REGISTER, 0))
+        cache.put(key, stored)
+    descriptor, register = _VALUES.unpack(stored)
+    return descriptor, register
+
+
+def static_symbols(path: Path, names: Iterable[str]) -> dict[str, int]:
+    """Values of the symbols `names` in the full symbol table of the ELF file at `path`; those not there are left out.
+
+    Searches the tables as bytes, which takes milliseconds where reading them takes seconds. Raises OSError, ElfError.
+    """
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as view:
+        sections = elf.ElfFile(memoryview(view)).sections
+        tables = [section for section in sections if section.type == elf.SHT_SYMTAB]
+        found = {name: _value_of(view, table, sections[table.link], name) for table in tables for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _value_of(view: mmap.mmap, table: elf.Section, strings: elf.Section, name: str) -> int | None:
+    start = view.find(b"\0" + name.encode() + b"\0", strings.offset, strings.offset + strings.size)
+    if start < 0:
+        return None
+    wanted = struct.pack("<I", start + 1 - strings.offset)
+    at, end = table.offset, table.offset + table.size
+    while (at := view.find(wanted, at, end)) >= 0:
+        if (at - table.offset) % elf.SYMBOL.size == 0:
+            return int(elf.SYMBOL.unpack_from(view, at)[4])
+        at += 1
+    return None

@@ -1,0 +1,201 @@
+"""The shared libraries in this process: where they lie and what is in them."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.elf import tables as elf
+from sandbox.elf.described_code import Kind, is_cold, linkage_tables, pointed_to
+from sandbox.elf.ehframe import FunctionTable
+from sandbox.process.cached import cached_property
+from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
+from sandbox.x86_64.references import signal_return
+
+_PT_LOAD, _PF_X = 1, 1
+_PT_GNU_EH_FRAME = 0x6474E550
+
+
+class _ProgramHeader(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("offset", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("physical", ctypes.c_uint64),
+        ("file_size", ctypes.c_uint64),
+        ("memory_size", ctypes.c_uint64),
+        ("alignment", ctypes.c_uint64),
+    ]
+
+
+class _Information(ctypes.Structure):
+    _fields_ = [
+        ("base", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.POINTER(_ProgramHeader)),
+        ("count", ctypes.c_uint16),
+        ("loads", ctypes.c_ulonglong),
+        ("unloads", ctypes.c_ulonglong),
+    ]
+
+
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Information), ctypes.c_size_t, ctypes.c_void_p)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library, or the program itself (then `path` is that of /proc/self/exe).
+
+    `base` is what is added to the addresses in the file; `text` are the executable ranges (start, end); `unwind_table` is
+    the address of its .eh_frame_hdr, 0 if it has none.
+    """
+
+    name: str
+    path: Path
+    base: int
+    text: tuple[tuple[int, int], ...]
+    unwind_table: int = 0
+
+    def __contains__(self, address: object) -> bool:
+        return isinstance(address, int) and any(start <= address < end for start, end in self.text)
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Functions and variables by ascending address, from the full symbol table if the file has one, else from the
+        dynamic one. Empty if no ELF file is there (the vDSO has none).
+
+        Raises OSError if the file cannot be read, say because no descriptor is free; the next one who asks may have luck.
+        """
+        file = self._file()
+        return _symbols(file, self.base, self.name) if file else ()
+
+    @cached_property
+    def _functions(self) -> FunctionTable | None:
+        return FunctionTable(self.unwind_table) if self.unwind_table else None
+
+    @cached_property
+    def _linkage_tables(self) -> tuple[tuple[int, int], ...]:
+        file = self._file()
+        return linkage_tables(file, self.base) if file else ()
+
+    @cached_property
+    def _shown(self) -> frozenset[int]:
+        """Where functions begin, as far as symbols, calls and pointers show it."""
+        starts = self._functions.starts if self._functions else frozenset()
+        named = {symbol.address for symbol in self.symbols if not is_cold(symbol.name)}
+        file = self._file()
+        return (starts & named) | (pointed_to(file, self.base, starts) if file else set())
+
+    def _file(self) -> elf.ElfFile | None:
+        """None if no ELF file is there (the vDSO has none). Raises OSError if it cannot be read."""
+        try:
+            return elf.ElfFile(self.path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError, elf.ElfError):
+            return None
+
+    def function_bounds(self, address: int) -> tuple[int, int] | None:
+        """Start and end of the stretch of code, mostly a function, that unwind tables describe around `address`; None if none.
+
+        What is described as a signal frame begins behind `address` if that is not the first byte of an instruction.
+        """
+        stretch = self._functions.stretch(address) if self._functions else None
+        if stretch is None:
+            return None
+        code = ctypes.string_at(stretch.start, stretch.end - stretch.start) if stretch.is_signal_frame else b""
+        return stretch.start + signal_return(code), stretch.end
+
+    def described_code(self) -> list[tuple[int, int]]:
+        """Start and end of all stretches of code that unwind tables describe, ascending; empty if it has none."""
+        return list(self._functions or ())
+
+    def functions(self) -> list[tuple[int, int]]:
+        """Those of `described_code` that can be shown to be functions. Raises OSError if the library's file cannot be read."""
+        return [span for span in self.described_code() if self.kind_at(span[0]) is Kind.FUNCTION]
+
+    def kind_at(self, address: int) -> Kind:
+        """What the code is that unwind tables describe around `address`; a function if they do not.
+
+        Raises OSError if the library's file cannot be read.
+        """
+        stretch = self._functions.stretch(address) if self._functions else None
+        if stretch is None:
+            return Kind.FUNCTION
+        if stretch.is_signal_frame:
+            return Kind.SIGNAL_FRAME
+        if any(start <= stretch.start < end for start, end in self._linkage_tables):
+            return Kind.PLT
+        if not stretch.is_as_called:
+            return Kind.COLD
+        return Kind.FUNCTION if stretch.start in self._shown else Kind.UNKNOWN
+
+    def locate(self, address: int) -> Location | None:
+        """The symbol that `address` lies in."""
+        return locate(self.symbols, address)
+
+
+_dl_iterate_phdr = ctypes.CDLL(None).dl_iterate_phdr
+_known: list[tuple[tuple[int, int], list[Library]]] = []
+"""How much had been loaded and unloaded when this was the list."""
+
+
+def libraries() -> list[Library]:
+    """What the dynamic loader has loaded, in its order: first the program itself."""
+    found: list[Library] = []
+    now: list[tuple[int, int]] = []
+
+    def visit(information: ctypes._Pointer[_Information], _size: int, _data: int) -> int:
+        entry = information.contents
+        now[:] = [(entry.loads, entry.unloads)]
+        if not found and _known and _known[0][0] == now[0]:
+            return 1
+        found.append(_library(entry))
+        return 0
+
+    if not _dl_iterate_phdr(_Callback(visit), None):
+        _known[:] = [(now[0], found)]
+    return list(_known[0][1])
+
+
+def _library(information: _Information) -> Library:
+    base = information.base
+    headers = information.headers[: information.count]
+    text = tuple(
+        (base + header.address, base + header.address + header.memory_size)
+        for header in headers
+        if header.type == _PT_LOAD and header.flags & _PF_X
+    )
+    unwind_table = next((base + header.address for header in headers if header.type == _PT_GNU_EH_FRAME), 0)
+    name = (information.name or b"").decode("utf-8", "surrogateescape")
+    path = Path(name or "/proc/self/exe")
+    path = path.resolve() if not name else path
+    return Library(path.name, path, base, text, unwind_table)
+
+
+def library_at(address: int) -> Library | None:
+    """The library whose code `address` lies in; None if in none."""
+    return next((library for library in libraries() if address in library), None)
+
+
+def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
+    """The functions and variables in the symbol table of a shared library, by ascending address.
+
+    `base` is its load address. Raises elf.ElfError if `data` is not an ELF file.
+    """
+    return _symbols(elf.ElfFile(data), base, module)
+
+
+def _symbols(file: elf.ElfFile, base: int, module: str) -> tuple[Symbol, ...]:
+    tables = file.sections_of_type(elf.SHT_SYMTAB) or file.sections_of_type(elf.SHT_DYNSYM)
+    if not tables:
+        return ()
+    strings = file.strings(tables[0])
+    wanted = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
+    names = {i: file.section_name(i) for i in range(len(file.sections))}
+    found = [
+        Symbol(elf.string_at(strings, name), base + value, size, module, names[section], info & 15 == elf.STT_GNU_IFUNC)
+        for name, info, section, value, size in file.symbols(tables[0])
+        if section and section < elf.SHN_LORESERVE and info & 15 in wanted and name
+    ]
+    return sorted_symbols(found)

@@ -1,0 +1,85 @@
+"""The map file by which `perf` and other profilers name code that is in no library: /tmp/perf-PID.map.
+
+Each line is `address size name`, the numbers in hexadecimal. Lines are only ever added; of several that cover an
+address the last one counts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TextIO
+
+from sandbox.process import fork
+
+OPT_OUT = "FPROBE_NO_PERF_MAP"
+"""Set this environment variable to write no such file."""
+
+
+class PerfMap:
+    """The map of this process, opened when the first line is written. After a fork the child starts one of its own.
+
+    `directory` is where profilers look.
+    """
+
+    def __init__(self, directory: Path = Path("/tmp")) -> None:
+        self._directory = directory
+        self._lock = fork.renew(threading.Lock())
+        self._stream: TextIO | None = None
+        self._written: list[str] = []
+        self._pid = 0
+
+    @property
+    def path(self) -> Path:
+        """The file that this process writes."""
+        return self._directory / f"perf-{os.getpid()}.map"
+
+    def add(self, address: int, size: int, name: str) -> None:
+        """Name the `size` bytes of code at `address`. Silent if it cannot be written: profiles are a convenience."""
+        self.add_all([(address, size, name)])
+
+    def add_all(self, entries: Iterable[tuple[int, int, str]]) -> None:
+        """Name several stretches of code at once: (address, size in bytes, name)."""
+        if os.environ.get(OPT_OUT):
+            return
+        text = "".join(f"{address:x} {size:x} {name}\n" for address, size, name in entries)
+        with self._lock:
+            try:
+                self._write(text)
+            except OSError:
+                self._stream, self._pid = None, 0  # what was not written is when there is more
+
+    def _write(self, text: str) -> None:
+        self._written.append(text)
+        if self._stream is None or self._pid != os.getpid():
+            # A child of fork has the parent's code, but a map file of its own.
+            self._stream, self._pid = self._open(), os.getpid()
+            self._stream.writelines(self._written)
+        else:
+            self._stream.write(text)
+        self._stream.flush()
+
+    def _open(self) -> TextIO:
+        # The name can be guessed and the directory is everybody's: follow no link, append to nobody else's file.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o644)
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            os.close(descriptor)
+            raise PermissionError(f"{self.path} belongs to somebody else")
+        if status.st_mtime < _began() - 1:  # left by another process that had this number
+            os.ftruncate(descriptor, 0)
+        return os.fdopen(descriptor, "a", encoding="utf-8", errors="surrogateescape")
+
+
+def _began() -> float:
+    """When this process did, in seconds since 1970."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+perf_map = PerfMap()
+"""The map of this process."""

@@ -1,0 +1,158 @@
+"""Any code in the process, by name or address: modules and the shared libraries beside them.
+
+A library's functions are written `libz:deflate`, or `libm.so.6:sin` with its full name. Its text is put on a memfd, where
+it runs, when it is first to be patched; threads that are in it find the same bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+from sandbox.elf.described_code import Kind, is_cold
+from sandbox.loading.module import Module, modules
+from sandbox.memory import mappings
+from sandbox.memory.mappings import TextMapping
+from sandbox.process import children
+from sandbox.symbols.libraries import Library, libraries, library_at
+from sandbox.symbols.table import Symbol, symbol_table
+
+_chosen: dict[int, Symbol] = {}
+"""Indirect functions that have been resolved, by the address of what was chosen."""
+
+_patchable: dict[tuple[str, int], TextMapping] = {}
+"""The text of libraries that has been made patchable, by path and first address."""
+
+
+def module_at(address: int) -> Module | None:
+    """The module whose text `address` lies in."""
+    for module in modules():
+        for text in module.texts:
+            if address in text:
+                return module
+    return None
+
+
+def symbol_named(name: str) -> Symbol:
+    """The function or object called `name`: `symbol`, `module:symbol` or `library:symbol`.
+
+    An indirect function (IFUNC) is what it resolves to in this process. Of several that bear the name, the one at the
+    lowest address. Raises LookupError naming it, and what was looked through.
+    """
+    found = symbol_table.named(name)
+    if found:
+        return found[0]
+    owner, _, bare = name.rpartition(":")
+    if not owner:
+        raise LookupError(f"no symbol {name!r} in a loaded module; one of a library is written library:{name}")
+    library = library_called(owner)
+    symbol = next((symbol for symbol in library.symbols if symbol.name == bare), None)
+    if symbol is None:
+        raise LookupError(f"no symbol {bare!r} in {library.path}")
+    if symbol.indirect:
+        symbol = _resolved(library, symbol)
+        _chosen[symbol.address] = symbol
+    return symbol
+
+
+def library_called(name: str) -> Library:
+    """The loaded library of that name: `libz`, `libz.so.1`, or that of the file which the link leads to.
+
+    Raises LookupError if there is none.
+    """
+    for library in map(_kept, libraries()):
+        names = {library.name, library.path.resolve().name}
+        if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
+            return library
+    raise LookupError(f"no module or library {name!r} is loaded")
+
+
+def _resolved(library: Library, symbol: Symbol) -> Symbol:
+    """What the dynamic loader has chosen for an indirect function."""
+    loaded = ctypes.CDLL(str(library.path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    try:
+        address = ctypes.cast(getattr(loaded, symbol.name), ctypes.c_void_p).value or 0
+    except AttributeError:  # not exported: ask its resolver, which takes no arguments
+        address = ctypes.CFUNCTYPE(ctypes.c_void_p)(symbol.address)() or 0
+    known = library.locate(address)
+    if known is not None and known.offset == 0 and known.symbol.address != symbol.address:
+        return known.symbol._replace(name=symbol.name)
+    bounds = library.function_bounds(address)
+    size = bounds[1] - address if bounds else 0
+    return symbol._replace(address=address, size=size, indirect=False)
+
+
+def symbol_at(address: int) -> Symbol | None:
+    """The function that `address` lies in.
+
+    Where a library's symbols are stripped its unwind tables say where functions begin; one without a name is called
+    `library+0xoffset`. What cannot be shown to be a function has a suffix that says what it is: `.plt`, `.signal-frame`,
+    `.cold`, or `.part` for a part of a function or a function that is only jumped to.
+    """
+    location = symbol_table.locate(address)
+    if location is not None:
+        return location.symbol
+    library = _library_of(address)
+    if library is None:
+        return None
+    found = library.locate(address)
+    if found is not None and not found.symbol.indirect:
+        return found.symbol
+    bounds = library.function_bounds(address)
+    if bounds is None:
+        return None
+    if bounds[0] in _chosen:
+        return _chosen[bounds[0]]
+    name = f"{library.name}+{bounds[0] - library.base:#x}{library.kind_at(address).suffix}"
+    return Symbol(name, bounds[0], bounds[1] - bounds[0], library.name)
+
+
+def no_function(symbol: Symbol) -> str:
+    """Why what begins at `symbol` is no function, so that its returns cannot be probed; '' if nothing is known against it.
+
+    Raises OSError if the library's file cannot be read.
+    """
+    if is_cold(symbol.name):
+        return Kind.COLD.reason
+    library = _library_of(symbol.address) if module_at(symbol.address) is None else None
+    bounds = library.function_bounds(symbol.address) if library else None
+    if library is None or bounds is None or bounds[0] != symbol.address:
+        return ""
+    return library.kind_at(symbol.address).reason
+
+
+_kept_libraries: dict[tuple[str, int], Library] = {}
+
+
+def _kept(library: Library) -> Library:
+    """The same object whenever the library is asked for, since its tables are read once and kept in it."""
+    return _kept_libraries.setdefault((str(library.path), library.base), library)
+
+
+def _library_of(address: int) -> Library | None:
+    library = library_at(address)
+    return _kept(library) if library is not None else None
+
+
+def text_at(address: int) -> TextMapping:
+    """The mapping through which the code at `address` can be patched.
+
+    Raises OSError(EINVAL) if there is no code of a module or a library there, or none that can be written (the vDSO).
+    """
+    for module in modules():
+        for text in module.texts:
+            if address in text:
+                return text
+    library = _library_of(address)
+    if library is None:
+        raise OSError(errno.EINVAL, f"{address:#x} is not in the text of a module or a library")
+    if not library.path.exists():
+        raise OSError(errno.EINVAL, f"{address:#x} is in {library.name}, which no file stands behind")
+    with mappings.text_mutex:
+        start, end = next(span for span in library.text if span[0] <= address < span[1])
+        known = _patchable.get((str(library.path), start))
+        if known is None:
+            children.start_by_fork()
+            known = _patchable[str(library.path), start] = mappings.remap_text(start, end - start, library.name)
+        return known

@@ -1,0 +1,32 @@
+"""A barrier for all threads of the process, from native code: the slow side of an asymmetric pair.
+
+The fast side, on the hit path, is a plain store followed by a plain load. Without membarrier(2) a page that has been written
+to is made read-only, for which every core that runs a thread of the process is interrupted. Several threads may do so at
+once: a system call writes to the page, so that one which finds it read-only again gets an error instead of a fault.
+"""
+
+from __future__ import annotations
+
+from sandbox.native import global_var, native, syscall, u64, void
+
+_SYS_MPROTECT, _SYS_MEMBARRIER = 10, 324
+_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC = 228, 1
+"""What writes to the page."""
+_PRIVATE_EXPEDITED = 8
+_PAGE = 4096
+_READ, _READ_WRITE = 1, 3
+
+page = global_var(u64, 0, name="barrier_page")
+"""sandbox.memory.mappings.barrier_page()"""
+
+
+@native
+def process_barrier() -> void:
+    """Every store that another thread made before now is seen, and every load it makes after is made after."""
+    if page == 0:
+        syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
+        return
+    syscall(_SYS_MPROTECT, page, _PAGE, _READ_WRITE, 0, 0, 0)
+    while syscall(_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, page, 0, 0, 0, 0) != 0:
+        syscall(_SYS_MPROTECT, page, _PAGE, _READ_WRITE, 0, 0, 0)
+    syscall(_SYS_MPROTECT, page, _PAGE, _READ, 0, 0, 0)

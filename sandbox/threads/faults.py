@@ -1,0 +1,67 @@
+"""What happens when a program faults: the call that entered it raises SandboxFault.
+
+Nothing guards calls until a guard is installed (`ftrace` does, when its runtime starts): without one, a fault ends the
+process as it always would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from sandbox.symbols.source_lines import SourceLine
+
+
+class Guard(NamedTuple):
+    """How calls are guarded: `entry(address)` is what to call instead of a function; `check()` raises after a fault."""
+
+    entry: Callable[[int], int]
+    check: Callable[[], None]
+
+
+installed: Guard | None = None
+"""The guard that calls use."""
+
+
+class SandboxFault(RuntimeError):
+    """A program did something that the CPU or the kernel refuses. The interpreter goes on; the call is lost.
+
+    `signal`: its number; `address`: what was accessed, or 0; `ip`: where the program was, `location` the same as text;
+    `registers`: name -> value; `shadow_stack`: the hooked calls that had not returned, innermost first, as text;
+    `probe`: whether it was in a probe's handler and not in the program itself; `source`: the line of the source that
+    the program was in, None if nothing is known of it; `handler`: which handler of which kprobe it was in, as text, or "".
+    """
+
+    def __init__(
+        self,
+        number: int,
+        address: int,
+        ip: int,
+        location: str,
+        registers: dict[str, int],
+        shadow_stack: list[str],
+        probe: bool,
+        source: SourceLine | None = None,
+        handler: str = "",
+    ) -> None:
+        self.signal = number
+        self.address = address
+        self.ip = ip
+        self.location = location
+        self.registers = registers
+        self.shadow_stack = shadow_stack
+        self.probe = probe
+        self.source = source
+        self.handler = handler
+        super().__init__(self._sentence())
+
+    def _sentence(self) -> str:
+        import signal
+
+        who = f"the {self.handler}, at " if self.handler else "a probe handler at " if self.probe else ""
+        place = f"{who}{self.location}"
+        accessed = f" accessing {self.address:#x}" if self.signal in (signal.SIGSEGV, signal.SIGBUS) else ""
+        inside = f", inside {' < '.join(self.shadow_stack)}" if self.shadow_stack else ""
+        source = f" ({self.source})" if self.source else ""
+        return f"{signal.Signals(self.signal).name} in {place}{source}{accessed}{inside}"

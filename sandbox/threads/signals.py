@@ -1,0 +1,209 @@
+"""Signals: the only room that installs handlers.
+
+One native dispatcher per synchronous signal asks its consumers in order; a signal that none of them claims goes to
+whoever was there before, or takes its default course.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    bool_,
+    cast,
+    extern,
+    fn,
+    global_var,
+    i64,
+    load,
+    native,
+    ptr,
+    struct,
+    syscall,
+    u32,
+    u64,
+    void,
+    zeroed,
+)
+from sandbox.threads.tasks import ASYNCHRONOUS
+
+if TYPE_CHECKING:
+    from sandbox.loading.native_image import NativeImage
+
+SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS = 5, 11, 7, 8, 4, 31
+_ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
+"""Below these, handlers of probes run, for which an alternate stack can be too small."""
+CONSUMERS = 8
+_SYS_RT_SIGACTION = 13
+_SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 0x4, 0x0400_0000, 0x0800_0000, 0x4000_0000
+_SIG_DFL, _SIG_IGN = 0, 1
+
+
+@struct
+class ucontext(Structure):
+    """struct ucontext up to the signal mask."""
+
+    flags: u64
+    link: u64
+    stack_sp: u64
+    stack_flags: u64
+    stack_size: u64
+    r8: u64
+    r9: u64
+    r10: u64
+    r11: u64
+    r12: u64
+    r13: u64
+    r14: u64
+    r15: u64
+    di: u64
+    si: u64
+    bp: u64
+    bx: u64
+    dx: u64
+    ax: u64
+    cx: u64
+    sp: u64
+    ip: u64
+    eflags: u64
+    cs: u64
+    error: u64
+    trap_number: u64
+    old_mask: u64
+    cr2: u64
+    vectors: u64  # address of the vector registers' image
+    reserved: array[u64, 8]
+    mask: u64  # the signals that are blocked again when the handler returns
+
+
+Consumer = fn[bool_, u32, u64, ptr[ucontext]]
+"""consumer(signal, siginfo, context): whether the signal was its own."""
+
+Action = fn[void, u32, u64, ptr[ucontext]]
+
+
+@struct
+class SignalRecord(Structure):
+    """What the dispatcher knows of one signal number. `previous` has the layout of the kernel's struct sigaction."""
+
+    consumers: array[u64, 8]
+    count: u64
+    previous_handler: u64
+    previous_flags: u64
+    previous_restorer: u64
+    previous_mask: u64
+
+
+records = global_var(array[SignalRecord, 32], name="signal_records")
+restorer = extern("sandbox_restorer", fn[void])
+
+
+@native
+def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
+    """Hand a signal that is not ours to the previous handler, or let it take its default course by happening again."""
+    record = addressof(records[cast(u64, signal)])
+    if record.previous_handler > _SIG_IGN:
+        cast(Action, record.previous_handler)(signal, info, context)
+        return
+    record.previous_handler = _SIG_DFL
+    syscall(_SYS_RT_SIGACTION, cast(i64, signal), cast(i64, addressof(record.previous_handler)), 0, 8, 0, 0)
+    if signal == SIGTRAP:
+        context.ip -= 1
+
+
+@native
+def signal_dispatch(signal: u32, info: u64, context: ptr[ucontext]) -> void:
+    record = addressof(records[cast(u64, signal)])
+    for index in range(load(addressof(record.count), "acquire")):
+        if cast(Consumer, record.consumers[index])(signal, info, context):
+            return
+    pass_on(signal, info, context)
+
+
+@native
+def displaced_handlers(dispatcher: u64) -> u64:
+    """The signals with consumers whose installed handler is not `dispatcher`, as bits."""
+    displaced: u64 = 0
+    action: array[u64, 4] = zeroed
+    for signal in range(32):
+        if records[signal].count != 0:
+            syscall(_SYS_RT_SIGACTION, signal, 0, cast(i64, addressof(action[0])), 8, 0, 0)
+            if action[0] != dispatcher:
+                displaced |= cast(u64, 1) << cast(u64, signal)
+    return displaced
+
+
+class _KernelAction(ctypes.Structure):
+    """The kernel's struct sigaction."""
+
+    _fields_ = [
+        ("handler", ctypes.c_uint64), ("flags", ctypes.c_uint64), ("restorer", ctypes.c_uint64), ("mask", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+RESTORER = """
+# What the kernel returns to from a signal handler: these very bytes are how unwinders know such a frame.
+    .globl sandbox_restorer
+sandbox_restorer:
+    mov $15, %rax
+    syscall
+"""
+
+
+def _sigaction(signal: int, action: _KernelAction | None) -> _KernelAction:
+    old = _KernelAction()
+    new = ctypes.byref(action) if action is not None else None
+    if _libc.syscall(_SYS_RT_SIGACTION, signal, new, ctypes.byref(old), 8):
+        raise OSError(ctypes.get_errno(), f"sigaction for signal {signal}: {os.strerror(ctypes.get_errno())}")
+    return old
+
+
+class SignalRoom:
+    """The installed dispatchers of a native image."""
+
+    def __init__(self, image: NativeImage) -> None:
+        self._image = image
+        self._records = image.address("signal_records")
+        self._dispatcher = image.address("signal_dispatch")
+        self._restorer = image.address("sandbox_restorer")
+        self._installed: set[int] = set()
+        self._warned: set[int] = set()
+
+    def add_consumer(self, signal: int, address: int, first: bool = False) -> None:
+        """Ask the native function at `address` whether a `signal` is its own: after those added before, or `first` of all."""
+        record = SignalRecord.ctypes.from_address(self._records + signal * SignalRecord.size)
+        if record.count == CONSUMERS:
+            raise OSError(28, f"signal {signal} has {CONSUMERS} consumers already")
+        place = record.count
+        while first and place > 0:
+            record.consumers[place] = record.consumers[place - 1]
+            place -= 1
+        record.consumers[place] = address
+        record.count += 1
+        if signal not in self._installed:
+            self._install(signal, record)
+
+    def _install(self, signal: int, record: ctypes.Structure) -> None:
+        old = _sigaction(signal, None)
+        record.previous_handler, record.previous_flags = old.handler, old.flags
+        record.previous_restorer, record.previous_mask = old.restorer, old.mask
+        flags = _SA_SIGINFO | _SA_RESTORER | _SA_NODEFER | (0 if signal in _ON_INTERRUPTED_STACK else _SA_ONSTACK)
+        mask = ASYNCHRONOUS if signal == SIGTRAP else 0
+        _sigaction(signal, _KernelAction(self._dispatcher, flags, self._restorer, mask))
+        self._installed.add(signal)
+
+    def check(self) -> None:
+        """Warn, once for each signal, if somebody has put a handler of their own over ours."""
+        displaced = self._image.call("displaced_handlers", self._dispatcher)
+        for signal in sorted(self._installed - self._warned) if displaced else ():
+            if displaced >> signal & 1:
+                self._warned.add(signal)
+                warnings.warn(f"another handler for signal {signal} was installed over fprobe's", RuntimeWarning, 3)

@@ -1,0 +1,331 @@
+"""Per-thread state, found in one load.
+
+A *task* is a record for a thread that has run a probed function. Records lie in one preallocated slab, `STRIDE` bytes
+apart: the `Task` header and the shadow stack. Behind all of them lie, as far apart, the rows of `Counters`, one line for each
+registered probe (ftrace.counter_file). A thread finds its record through a `pthread` key whose place relative to %fs is
+discovered at start-up: a new thread reads 0 there and claims a record on its first hit, and the key's destructor gives it back.
+Nothing is allocated on the way.
+"""
+
+from __future__ import annotations
+
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    atomic_cas,
+    cast,
+    extern,
+    fn,
+    global_var,
+    i32,
+    load,
+    native,
+    null,
+    ptr,
+    read_fs,
+    store,
+    struct,
+    syscall,
+    u8,
+    u32,
+    u64,
+    void,
+)
+from sandbox.threads.signal_mask import set_signal_mask
+
+CAPACITY = 2048
+"""Threads that can be inside probed code at the same time; one more counts misses with the cause `task`."""
+STRIDE = 1 << 22
+"""Bytes of address space per task."""
+COUNTER_LINES = STRIDE // 64
+"""Probes that can be registered at the same time."""
+
+FREE, CLAIMED = 0, 1
+
+
+_SYS_GETTID = 186
+ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10)
+"""Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked: bit n - 1 stands for signal n."""
+
+
+@struct
+class Counters(Structure):
+    """What one task has counted for one probe; a cache line, written by its thread only."""
+
+    tally: u64  # low 48 bits: hits; high 16, signed: return nodes that this task may take without asking
+    missed_recursion: u64
+    missed_nodes: u64
+    missed_busy: u64
+    missed_depth: u64
+    missed_context: u64
+    reserved: array[u64, 2]
+
+
+@struct
+class Node(Structure):
+    """A hooked call on the shadow stack."""
+
+    parent: u64  # what the return slot held: where the stub returns to
+    frame: u64  # address of the return slot, less marks (ftrace.hit.rethook); ftrace.hit.parking.PARKED is added
+    stub: u64  # the return point of its stub
+    probes: u64  # the ftrace ProbeList the call came in with, which it pins
+    armed: u64  # bit i: the i-th probe of the list wants its exit; not kept for a list of one
+    data: u64  # address of the entry data, if it is not inline_data
+    record: u64  # its stub's StubRecord; kept by the complete way only
+    reserved: u64
+    inline_data: array[u64, 8]
+
+
+@struct
+class Guard(Structure):
+    """A guarded call: what to go on with if it faults."""
+
+    target: u64
+    parent: u64  # the return address
+    sp: u64  # address of the return slot
+    top: u64  # the newest node at the time
+    rec: u64
+    bx: u64
+    bp: u64
+    r12: u64
+    r13: u64
+    r14: u64
+    r15: u64
+
+
+GUARDS = 32
+
+
+TEXT = 256
+
+
+@struct
+class Text(Structure):
+    """What is written down in a crash; behind `length` letters there is a 0."""
+
+    length: u64
+    letters: array[u8, 256]
+
+
+@struct
+class Fault(Structure):
+    """The last fault of a guarded call in this thread."""
+
+    pending: u64
+    signal: u64
+    address: u64
+    in_probe: u64
+    registers: array[u64, 18]  # as in a ucontext: r8..r15, di, si, bp, bx, dx, ax, cx, sp, ip, flags
+    calls: array[u64, 32]  # entry addresses of the hooked calls that had not returned, innermost first
+    depth: u64
+    handler: Text  # whose handler it was in, as far as the kprobes know
+
+
+@struct
+class ContextCall(Structure):
+    """A call that is to be made in an interrupt-like context (sandbox.threads.contexts)."""
+
+    address: u64
+    arguments: array[u64, 8]
+    result: u64
+
+
+@struct
+class Task(Structure):
+    """A thread's record."""
+
+    rec: u32  # recursion bits (ftrace.hit.recursion); 0 exactly when the thread is in no tracing code
+    list: (
+        u32  # the low half of the ProbeList's address that it is in, or IN_NO_LIST; 0: cannot be told. Cleared with rec
+    )
+    top: ptr[Node]  # the newest node
+    limit: u64  # a node at this address or above does not fit; 0 while nodes are parked: only the complete way makes one then
+    bottom: ptr[Node]  # a sentinel that is no call
+    data_top: u64  # entry data that does not fit a node is stacked here
+    data_limit: u64
+    kprobe: u64  # kprobe_running(): the kprobe being handled, or 0
+    tid: u32
+    state: u32
+    errno: ptr[i32]
+    preempt: u32
+    index: u32
+    context: u32  # 0 normal, 1 softirq, 2 irq, 3 nmi
+    call: ptr[ContextCall]
+    abandoned: u64  # nodes whose call never returned
+    guard: ptr[Guard]  # where the next guarded call is noted
+    guard_end: ptr[Guard]
+    fault: Fault
+    guards: array[Guard, 32]
+    serial: u64  # hits through the complete path that began outside any other
+    nested: u64  # hits that began inside another one
+    waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
+    kprobe_status: u32  # kprobes.hit.records: what stage `kprobe` is in
+    outer_status: u32
+    outer_kprobe: u64  # `kprobe`, its status and `stepping`, while the instruction of one that was missed is stepped
+    outer_stepping: u64
+    stepping: u64  # the record whose instruction this thread executes in a slot, or 0
+    step_mask: u64  # the signals that were blocked before that
+    kprobe_child: u64  # whose handler is running (kprobes.hit.records.Child), or 0
+    kprobe_frame: (
+        u64  # where the stack was when handlers of `kprobe` were called (kprobes.hit.running); 0: none are, or unknown
+    )
+    fault_trap: u64  # number of the trap that fault handlers are asked about
+    fault_passed: u64  # the record whose next fault is delivered, since they have been asked
+    fault_ip: u64  # where a handler has faulted whose fault_handler runs off the signal's frame
+    trap: u32  # 1: a handler runs on the frame of a breakpoint's signal; 2: off it; 0: neither
+    trap_level: u32  # `context` before that
+    entered: u32  # what `rec` was before the kprobe hit that began last
+    kprobe_rec: u32  # ... before the one that `kprobe` is
+    trap_mask: u64  # the signals that were blocked before that, if it is 1
+    nodes_end: u64  # `limit`, also while nodes are parked
+    credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
+    vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
+
+
+IN_NO_LIST = 1
+"""Task.list in the hit of a kprobe that lies in no other hit."""
+
+HITS_MASK = (1 << 48) - 1
+CREDIT_UNIT = 1 << 48
+HIT_WITH_CREDIT = 1 - CREDIT_UNIT
+"""What a hit that takes a credit adds to a tally."""
+
+HEADER = 4096 + 512
+COUNTERS = CAPACITY * STRIDE + 5 * 4096
+"""Offset of the first line of a task from its record: the lines lie behind all records, as far apart as those.
+
+A few pages more than a power of two: way predictors hash the bits from 12 to 27 of an address, and of lines with one hash each
+access to one evicts the other (measured: 25 ns a hit).
+"""
+FIRST_LINE = 8
+"""Lines are handed out from this on: where the hot fields of a record are in a page, others would delay each other's loads."""
+VARIABLES = HEADER
+"""Where the per-task variables of native functions are."""
+VARIABLE_ROOM = 1024
+NODES = VARIABLES + VARIABLE_ROOM
+DATA_STACK = STRIDE - (1 << 18)
+NODE = 128
+
+slab = global_var(u64, 0, name="tasks_slab")
+task_offset = global_var(u64, 0, name="task_offset")
+claimed_high = global_var(u64, 0, name="tasks_claimed_high")  # one past the highest record ever claimed
+
+errno_location = extern("__errno_location", fn[ptr[i32]])
+pthread_setspecific = extern("pthread_setspecific", fn[i32, u32, u64])
+task_key = global_var(u64, 0, name="task_key")
+
+
+@native(inline=True)
+def current() -> ptr[Task]:
+    """The running thread's task, or null if it has none yet."""
+    return cast(ptr[Task], read_fs(task_offset))
+
+
+@native(inline=True)
+def task_at(index: u64) -> ptr[Task]:
+    return cast(ptr[Task], addressof(cast(ptr[u8], slab)[index * STRIDE]))
+
+
+@native(inline=True)
+def counters(task: ptr[Task], offset: u64) -> ptr[Counters]:
+    return cast(ptr[Counters], addressof(cast(ptr[u8], task)[offset]))
+
+
+@native
+def clear_variables(task: ptr[Task]) -> void:
+    """A thread finds its variables zero, whoever had the record before."""
+    words = cast(ptr[u64], addressof(cast(ptr[u8], task)[VARIABLES]))
+    for index in range(VARIABLE_ROOM // 8):
+        if words[index] != 0:
+            words[index] = 0
+
+
+@native
+def task_reset(task: ptr[Task]) -> void:
+    """Empty the shadow stack; counters and credits stay with the record, whoever owns it."""
+    base = cast(ptr[u8], task)
+    task.bottom = cast(ptr[Node], addressof(base[NODES]))
+    task.bottom.frame = 0xFFFF_FFFF_FFFF_FFFE
+    task.bottom.stub = 0
+    task.top = task.bottom
+    task.nodes_end = cast(u64, addressof(base[DATA_STACK - NODE]))
+    task.limit = task.nodes_end
+    task.data_top = cast(u64, addressof(base[DATA_STACK]))
+    task.data_limit = cast(u64, addressof(base[STRIDE]))
+    task.context = 0
+    task.call = null
+    task.kprobe = 0
+    task.preempt = 0
+    task.waiting = 0
+    task.vectors = 0
+    task.kprobe_status = 0
+    task.stepping = 0
+    task.kprobe_child = 0
+    task.kprobe_frame = 0
+    task.fault_passed = 0
+    task.trap = 0
+    task.guard = addressof(task.guards[0])
+    task.guard_end = addressof(task.guards[GUARDS - 1])
+    task.fault.pending = 0
+    task.fault.handler.length = 0
+    clear_variables(task)
+    task.list = 0
+    task.rec = 0
+
+
+@native
+def task_search(start: u64) -> ptr[Task]:
+    """Take the first free record at or behind `start`."""
+    index: u64 = start
+    while index < CAPACITY:
+        task = task_at(index)
+        if load(addressof(task.state), "relaxed") == FREE and atomic_cas(
+            addressof(task.state), FREE, CLAIMED, "acq_rel"
+        ):
+            task.index = cast(u32, index)
+            return task
+        index += 1
+    return null
+
+
+@native
+def raise_high(index: u64) -> void:
+    high = load(addressof(claimed_high), "relaxed")
+    while index >= high and not atomic_cas(addressof(claimed_high), high, index + 1, "acq_rel"):
+        high = load(addressof(claimed_high), "relaxed")
+
+
+@native(noinline=True)
+def task_claim() -> ptr[Task]:
+    """A record for this thread, or null if there is none left. Signals are held off meanwhile."""
+    task = task_search(0)
+    if task == null:
+        return null
+    task_reset(task)
+    task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
+    task.errno = errno_location()
+    raise_high(cast(u64, task.index))
+    pthread_setspecific(cast(u32, task_key), cast(u64, task))
+    return task
+
+
+@native(noinline=True)
+def task_get() -> ptr[Task]:
+    """The running thread's task, claimed now if need be; null if the slab is full."""
+    task = current()
+    if task != null:
+        return task
+    old = set_signal_mask(ASYNCHRONOUS)
+    task = current()
+    if task == null:
+        task = task_claim()
+    set_signal_mask(old)
+    return task
+
+
+@native
+def task_free(task: ptr[Task]) -> void:
+    task_reset(task)
+    task.tid = 0
+    store(addressof(task.state), FREE, "release")

@@ -1,0 +1,83 @@
+"""A word per thread that costs one load: a pthread key whose place relative to %fs is discovered and verified.
+
+glibc keeps the values of a process's first 32 keys inside its thread descriptor, which %fs points to. A new thread
+finds 0 there, also when it inherits the memory of a dead one, and the key's destructor runs when a thread ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+from sandbox.memory import mappings
+from sandbox.threads.thread_stack import find_field
+
+_DESCRIPTOR_SIZE = 0x900
+_MAGIC = 0x5EED_F00D_0000_0000
+
+_libc = ctypes.CDLL(None)
+_libc.pthread_setspecific.argtypes = (ctypes.c_uint, ctypes.c_void_p)
+
+# mov %fs:0,%rax ; ret
+_READ_FS = bytes.fromhex("64488b042500000000c3")
+# mov $target,%rax ; jmp *%rax
+_DESTRUCTOR_AT = 16
+
+
+class ThreadKey:
+    """A pthread key.
+
+    `offset`: where each thread has its value, in bytes from %fs; `number`: the key, for pthread_setspecific; `stack_field`:
+    where each thread but the first has the start and the size of its stack, or 0.
+    Raises OSError if this C library keeps thread-specific values elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._code = mappings.allocate_text((1 << 32, 1 << 32), mappings.PAGE, "fprobe-thread-key")
+        self._code.write(self._code.base, _READ_FS)
+        self._code.write(self._code.base + _DESTRUCTOR_AT, b"\xc3")
+        self._thread_pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(self._code.base)
+        self.number = self._create()
+        self.offset = self._discover()
+        self.stack_field = 0
+        self._verify()
+
+    def set_destructor(self, address: int) -> None:
+        """Have the native function at `address` called with a thread's value (if not 0) when the thread ends."""
+        code = b"\x48\xb8" + address.to_bytes(8, "little") + b"\xff\xe0"
+        self._code.write(self._code.base + _DESTRUCTOR_AT, code)
+
+    def _create(self) -> int:
+        key = ctypes.c_uint()
+        destructor = ctypes.c_void_p(self._code.base + _DESTRUCTOR_AT)
+        if error := _libc.pthread_key_create(ctypes.byref(key), destructor):
+            raise OSError(error, "no pthread key is left")
+        return key.value
+
+    def _read(self, offset: int) -> int:
+        return ctypes.c_uint64.from_address(self._thread_pointer() + offset).value
+
+    def _discover(self) -> int:
+        _libc.pthread_setspecific(self.number, _MAGIC)
+        found = [offset for offset in range(0, _DESCRIPTOR_SIZE, 8) if self._read(offset) == _MAGIC]
+        _libc.pthread_setspecific(self.number, 0)
+        if len(found) != 1 or self._read(found[0]):
+            raise OSError(38, "this C library does not keep thread-specific values in the thread descriptor")
+        return found[0]
+
+    def _verify(self) -> None:
+        """A second thread must find nothing there first, then its own value."""
+        seen: list[int] = []
+
+        def look() -> None:
+            seen.append(self._read(self.offset))
+            _libc.pthread_setspecific(self.number, _MAGIC + 1)
+            seen.append(self._read(self.offset))
+            _libc.pthread_setspecific(self.number, 0)
+            self.stack_field = find_field(self._read, _DESCRIPTOR_SIZE)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        if seen != [0, _MAGIC + 1]:
+            raise OSError(38, f"thread-specific values at %fs:{self.offset:#x} are not each thread's own")
