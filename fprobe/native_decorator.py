@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from sandbox.compile.cache import default_cache
 from sandbox.compile.cache import key as cache_key
-from sandbox.native.fingerprint import fingerprint
+from sandbox.native.back.fingerprint import fingerprint
 from sandbox.native.function import Options, check_now, enclosing_names, plain_function
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.unit import Unit

@@ -19,10 +19,10 @@ from sandbox.compile.cache import key as cache_key
 from sandbox.elf import tables
 from sandbox.loading.native_image import Linked, NativeImage
 from sandbox.native import NativeFunction, Unit, containers
-from sandbox.native.compile import compile_unit
-from sandbox.native.fingerprint import fingerprint
+from sandbox.native.back.compile import compile_unit
+from sandbox.native.back.fingerprint import fingerprint
+from sandbox.native.back.verify import verify_object
 from sandbox.native.handler import Fields
-from sandbox.native.verify import verify_object
 
 Made = TypeVar("Made")
 ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS + writer.SYMBOLS)
@@ -63,7 +63,7 @@ class HandlerCode:
         return code
 
     def _used(self, position: int) -> bytes:
-        from sandbox.native.fields import fields_used
+        from sandbox.native.front.fields import fields_used
 
         function = self._handler.typed
         used = fields_used(function, function.parameters[position])

@@ -113,7 +113,7 @@ def test_the_runtime_starts_from_the_cache_without_its_sources_and_without_what_
         command = [sys.executable, "-c", _START]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     heavy = {"inspect", "dataclasses", "ast", "linecache", "capstone", "elftools", "click"}
-    heavy |= {"sandbox.native.fingerprint", "sandbox.native.frontend"}
+    heavy |= {"sandbox.native.back.fingerprint", "sandbox.native.front.frontend"}
     heavy |= {"ftrace.hit.assembly", "sandbox.symbols.libraries"}
     assert heavy & set(done.stdout.split()) == heavy & _imported_by("llvmlite.binding")
 
@@ -144,5 +144,5 @@ def test_a_handler_from_the_cache_is_not_checked_again(tmp_path):
     file.write_text(_HANDLER)
     for _ in range(2):
         done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, check=True)
-    heavy = {"sandbox.native.frontend", "sandbox.native.tree", "sandbox.native.backend"}
+    heavy = {"sandbox.native.front.frontend", "sandbox.native.tree", "sandbox.native.back.backend"}
     assert heavy & set(done.stdout.split()) == set()

@@ -144,7 +144,7 @@ def _shown_errors(path: str) -> Iterator[None]:
 @contextmanager
 def _compile_errors() -> Iterator[None]:
     """Errors of the compiler as a Failure, with the source line and a caret."""
-    from sandbox.native.errors import render
+    from sandbox.native.front.errors import render
 
     try:
         yield

@@ -14,7 +14,7 @@ from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.native import Structure, addressof, array, atomic_add, cast, native, ptr, struct, u8, u64
 from sandbox.native.containers import PREFIX, Container, Operation
-from sandbox.native.structs import Struct, ctypes_type
+from sandbox.native.front.structs import Struct, ctypes_type
 from sandbox.native.types import Int, Type
 from sandbox.threads import tasks
 from sandbox.threads.tasks import current

@@ -13,9 +13,9 @@ from typing import Any
 from ftrace.maps.areas import Total
 from ftrace.runtime import runtime
 from sandbox.native import Structure, addressof, cast, native, ptr, struct, u8, u64
-from sandbox.native.annotations import Namespace
 from sandbox.native.containers import Container, Operation, check_value_type
-from sandbox.native.structs import Struct
+from sandbox.native.front.annotations import Namespace
+from sandbox.native.front.structs import Struct
 from sandbox.process import fork
 from sandbox.threads import tasks
 from sandbox.threads.tasks import current

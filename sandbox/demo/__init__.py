@@ -53,7 +53,7 @@ _LLVM = ("data", "recursion", "tailcalls", "values", "vectors", "floats", "varar
 def source() -> str:
     """The program as LLVM IR text, without stubs: what is native and what is not, in one module."""
     from sandbox.compile.cache import default_cache
-    from sandbox.native.compile import unit_ir
+    from sandbox.native.back.compile import unit_ir
 
     unit = Unit(NAME, native_functions(), bounded=False, llvm=_llvm())
     return unit_ir(unit, default_cache())
@@ -61,7 +61,7 @@ def source() -> str:
 
 def names() -> list[str]:
     """The functions of the program, found without compiling anything."""
-    from sandbox.native.module import functions_in
+    from sandbox.native.back.module import functions_in
 
     return [*(function.name for function in native_functions()), *functions_in(_llvm())]
 

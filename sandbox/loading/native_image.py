@@ -50,7 +50,7 @@ class NativeImage:
 
         Raises LookupError if it refers to a symbol that the process does not have.
         """
-        from sandbox.native.compile import compile_unit
+        from sandbox.native.back.compile import compile_unit
 
         return cls(unit.name, compile_unit(unit, cache=default_cache()))
 
@@ -63,7 +63,7 @@ class NativeImage:
         """What it was linked from."""
         from llvmlite import binding
 
-        from sandbox.native.compile import target_machine
+        from sandbox.native.back.compile import target_machine
 
         machine = target_machine()
         empty = binding.parse_assembly(f'target triple = "{machine.triple}"')

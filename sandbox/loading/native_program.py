@@ -89,7 +89,7 @@ class Program:
 
     def _load(self) -> Module:
         from sandbox.loading.load import load_native
-        from sandbox.native.backend import ir
+        from sandbox.native.back.backend import ir
 
         _refuse_maps(list(self.functions.values()))
         unit = Unit(self.name, list(self.functions.values()), bounded=False)
@@ -98,8 +98,8 @@ class Program:
 
 def _refuse_maps(functions: list[SandboxFunction]) -> None:
     """Raises TypeError for a function that uses a map: its memory is found through the task, which handlers have."""
-    from sandbox.native import graph
     from sandbox.native.containers import PREFIX
+    from sandbox.native.front import graph
     from sandbox.native.tree import GlobalPlace, nodes
 
     for function in graph.order(functions):

@@ -62,16 +62,16 @@ if TYPE_CHECKING:
         zeroed,
     )  # fmt: skip
 else:
-    from sandbox.native.declarations import null, zeroed
+    from sandbox.native.front.declarations import null, zeroed
     from sandbox.native.intrinsics import TABLE as _TABLE
     from sandbox.native.types import array, bool_, fn, i8, i16, i32, i64, ptr, u8, u16, u32, u64, void
 
     globals().update(_TABLE)
 
-from sandbox.native.declarations import const, extern, global_var
-from sandbox.native.errors import NativeError, NativeWarning
+from sandbox.native.front.declarations import const, extern, global_var
+from sandbox.native.front.errors import NativeError, NativeWarning
+from sandbox.native.front.structs import Structure, struct
 from sandbox.native.function import NativeFunction, native
-from sandbox.native.structs import Structure, struct
 from sandbox.native.unit import Unit
 
 __all__ = [

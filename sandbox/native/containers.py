@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from sandbox.native.annotations import Namespace
-from sandbox.native.declarations import GlobalVariable
-from sandbox.native.structs import Struct
+from sandbox.native.front.annotations import Namespace
+from sandbox.native.front.declarations import GlobalVariable
+from sandbox.native.front.structs import Struct
 from sandbox.native.types import Int, Pointer, Type, void
 from sandbox.process.process_bound import ProcessBound
 

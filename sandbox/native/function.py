@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from sandbox.native.annotations import Namespace
-from sandbox.native.declarations import CONVENTIONS, Callee
-from sandbox.native.errors import NativeError
-from sandbox.native.text import SourceText
+from sandbox.native.front.annotations import Namespace
+from sandbox.native.front.declarations import CONVENTIONS, Callee
+from sandbox.native.front.errors import NativeError
+from sandbox.native.front.text import SourceText
 from sandbox.native.types import Function, Type
 from sandbox.process.cached import cached_property
 
@@ -18,7 +18,7 @@ from sandbox.process.cached import cached_property
 if TYPE_CHECKING:
     import ast
 
-    from sandbox.native.errors import Origin
+    from sandbox.native.front.errors import Origin
     from sandbox.native.tree import TypedFunction
 
 Python = TypeVar("Python", bound=Callable[..., Any])
@@ -113,14 +113,14 @@ class NativeFunction(Callee):
     @cached_property
     def signature(self) -> Function:
         """The function's type. Raises NativeError for a parameter without a type."""
-        from sandbox.native.signature import signature
+        from sandbox.native.front.signature import signature
 
         return signature(*self._source, self.namespace)
 
     @cached_property
     def typed(self) -> TypedFunction:
         """The checked body. Raises NativeError at the first thing that is not in the language."""
-        from sandbox.native import frontend
+        from sandbox.native.front import frontend
 
         return frontend.check(*self._source, self.namespace, self.name, self.signature)
 
@@ -134,14 +134,14 @@ class NativeFunction(Callee):
 
         Raises NativeError at the first thing that is not in the language.
         """
-        from sandbox.native import graph, lint
+        from sandbox.native.front import graph, lint
 
         graph.check([self])
         lint.warn(self.typed)
 
     @cached_property
     def _source(self) -> tuple[Origin, ast.FunctionDef]:
-        from sandbox.native import source
+        from sandbox.native.front import source
 
         return source.find(self.__wrapped__, self.text.lines)
 
@@ -216,7 +216,7 @@ def check_now(function: NativeFunction) -> bool:
 
     Raises NativeError.
     """
-    from sandbox.native import source
+    from sandbox.native.front import source
 
     try:
         function.check()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sandbox.native.declarations import GlobalVariable
+from sandbox.native.front.declarations import GlobalVariable
 from sandbox.native.function import NativeFunction, Options
 from sandbox.native.types import Array, Function, Pointer, Type, i32, u8, void
 from sandbox.process.cached import cached_property
@@ -73,14 +73,14 @@ class HandlerFunction(NativeFunction):
     @cached_property
     def signature(self) -> Function:
         """The handler's type. Raises NativeError for a type that is wrong."""
-        from sandbox.native.signature import signature
+        from sandbox.native.front.signature import signature
 
         return signature(*self._source, self.namespace, self._parameters, self._assumed_result)
 
     @cached_property
     def typed(self) -> TypedFunction:
         """The checked body. Raises NativeError at the first thing that is not in the language."""
-        from sandbox.native import frontend
+        from sandbox.native.front import frontend
 
         implicit = None if self._has_result_type else 0
         function = frontend.check(*self._source, self.namespace, self.name, self.signature, implicit)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sandbox.native.declarations import Callee
-from sandbox.native.structs import Struct
+from sandbox.native.front.declarations import Callee
+from sandbox.native.front.structs import Struct
 from sandbox.native.tree import (
     Assign,
     Binary,

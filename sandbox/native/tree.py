@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from sandbox.native.declarations import Callee, Extern, GlobalVariable
-from sandbox.native.errors import At
-from sandbox.native.structs import Struct
+from sandbox.native.front.declarations import Callee, Extern, GlobalVariable
+from sandbox.native.front.errors import At
+from sandbox.native.front.structs import Struct
 from sandbox.native.types import Bool, Function, Type
 
 

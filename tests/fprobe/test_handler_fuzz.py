@@ -11,8 +11,8 @@ import pytest
 
 from ftrace.native_link import ALLOWED
 from sandbox.native import NativeError, Unit, i32, void
-from sandbox.native.compile import compile_unit
-from sandbox.native.verify import verify_object
+from sandbox.native.back.compile import compile_unit
+from sandbox.native.back.verify import verify_object
 
 HEAD = """from __future__ import annotations
 import fprobe

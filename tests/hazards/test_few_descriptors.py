@@ -216,7 +216,7 @@ def test_a_key_of_compiled_code_is_not_made_of_a_source_that_could_not_be_read()
     import linecache
 
     from sandbox.native import Unit
-    from sandbox.native.fingerprint import fingerprint
+    from sandbox.native.back.fingerprint import fingerprint
 
     file = Path(tempfile.mkdtemp()) / "natively.py"
     file.write_text("from sandbox.native import i64, native\n@native\ndef one() -> i64:\n    return 1\n")

@@ -14,7 +14,7 @@ import pytest
 
 from sandbox import demo, load
 from sandbox.demo import structures, syscall
-from sandbox.native import lint
+from sandbox.native.front import lint
 
 MASK = (1 << 64) - 1
 ROUNDS = (0, 1, 2, 7, 8, 64, 500)
@@ -201,7 +201,7 @@ def test_from_the_cache_neither_the_front_end_nor_llvm_is_needed(tmp_path):
     ]
     (first, *_), (second, *modules) = (run.stdout.split() for run in runs)
     assert first == second == str(len(demo.source()))
-    assert not {"llvmlite", "sandbox.native.frontend", "sandbox.native.tree"} & set(modules)
+    assert not {"llvmlite", "sandbox.native.front.frontend", "sandbox.native.tree"} & set(modules)
 
 
 def test_its_native_functions_give_no_warnings():

@@ -15,8 +15,8 @@ from isolation import isolated
 from llvmlite.binding import ffi
 
 from sandbox.loading.native_image import NativeImage
-from sandbox.native.compile import compile_ir
-from sandbox.native.module import TRIPLE
+from sandbox.native.back.compile import compile_ir
+from sandbox.native.back.module import TRIPLE
 from sandbox.symbols import gdbjit
 from sandbox.symbols.libraries import libraries
 

@@ -26,8 +26,8 @@ from ftrace.events.filters.predicates import (
 )
 from sandbox.compile.cache import default_cache
 from sandbox.native import NativeFunction, Unit
-from sandbox.native.compile import compile_unit
-from sandbox.native.module import GENERAL_REGISTERS_ONLY
+from sandbox.native.back.compile import compile_unit
+from sandbox.native.back.module import GENERAL_REGISTERS_ONLY
 
 SYMBOL = "event_filter"
 _CONDITIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}

@@ -18,8 +18,8 @@ from ftrace.events.filters.parser import parse_filter
 from ftrace.events.filters.predicates import Context
 from ftrace.native_link import ALLOWED
 from sandbox.native import Unit
-from sandbox.native.compile import compile_unit
-from sandbox.native.verify import verify_object
+from sandbox.native.back.compile import compile_unit
+from sandbox.native.back.verify import verify_object
 
 NUMBERS = [
     field for field in FIELDS if field.size in (1, 2, 4, 8) and "char" not in field.type and field.name != "names"

@@ -22,8 +22,8 @@ from ftrace.events.hist.trigger import read_hists, register_hist_command
 from ftrace.events.triggers import records
 from ftrace.events.triggers.trigger_file import AVAILABLE
 from sandbox.native import Unit
-from sandbox.native.compile import compile_unit
-from sandbox.native.verify import verify_object
+from sandbox.native.back.compile import compile_unit
+from sandbox.native.back.verify import verify_object
 
 register_hist_command()
 

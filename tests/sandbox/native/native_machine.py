@@ -19,8 +19,8 @@ from llvmlite import binding
 
 import sandbox.native
 from sandbox.native import NativeFunction, Unit
-from sandbox.native.compile import compile_unit, target_machine
-from sandbox.native.structs import ctypes_type
+from sandbox.native.back.compile import compile_unit, target_machine
+from sandbox.native.front.structs import ctypes_type
 
 TIME_LIMIT = 60.0
 _numbers = count()

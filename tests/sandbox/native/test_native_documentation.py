@@ -10,7 +10,7 @@ from typing import Any
 
 from native_machine import isolated, load_functions
 
-from sandbox.native.verify import verify_object
+from sandbox.native.back.verify import verify_object
 
 TEXT = Path(__file__).parents[3].joinpath("docs", "native.md").read_text()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import native_fields
 import pytest
 
-from sandbox.native.fields import fields_used
+from sandbox.native.front.fields import fields_used
 
 FOUND = {
     "nothing": ("", ""),

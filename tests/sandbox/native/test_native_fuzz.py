@@ -17,10 +17,10 @@ from native_rejected import cases, prelude
 
 import sandbox.native
 from sandbox.native import NativeError, NativeFunction, Unit
-from sandbox.native.backend import ir
-from sandbox.native.compile import compile_ir
+from sandbox.native.back.backend import ir
+from sandbox.native.back.compile import compile_ir
+from sandbox.native.back.verify import verify_object
 from sandbox.native.types import Bool
-from sandbox.native.verify import verify_object
 
 SECONDS_PER_PROGRAM = 5
 DECLARING = [

@@ -13,8 +13,9 @@ import pytest
 from native_machine import define
 
 import sandbox
-from sandbox.native import Unit, known
-from sandbox.native.fingerprint import fingerprint
+from sandbox.native import Unit
+from sandbox.native.back import known
+from sandbox.native.back.fingerprint import fingerprint
 from sandbox.native.unit import Assembly
 from sandbox.threads import tasks
 
@@ -23,7 +24,8 @@ ASK = """
 import sys, sandbox
 from sandbox.threads import tasks
 from sandbox.compile.cache import Cache
-from sandbox.native import Unit, known
+from sandbox.native import Unit
+from sandbox.native.back import known
 from pathlib import Path
 
 sandbox.IMPORTED += int(sys.argv[2])
@@ -31,7 +33,7 @@ function = tasks.task_get
 if sys.argv[3:]:
     from sandbox_of_mine import function
 key = known.fingerprint(Unit("own", [function]), 2, Cache(Path(sys.argv[1])))
-print(key, "sandbox.native.fingerprint" in sys.modules)
+print(key, "sandbox.native.back.fingerprint" in sys.modules)
 """
 LATER = 10 * 10**9
 

@@ -25,7 +25,7 @@ def test_a_type_checker_sees_the_same_names() -> None:
 
 
 def test_importing_loads_neither_llvm_nor_the_front_end() -> None:
-    code = "import sys, sandbox.native, sandbox.native.fingerprint; print(*sys.modules)"
+    code = "import sys, sandbox.native, sandbox.native.back.fingerprint; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
-    heavy = {"llvmlite", "capstone", "elftools", "sandbox.native.frontend", "sandbox.native.tree"}
+    heavy = {"llvmlite", "capstone", "elftools", "sandbox.native.front.frontend", "sandbox.native.tree"}
     assert heavy & set(loaded.stdout.split()) == set()

@@ -17,10 +17,10 @@ from native_machine import define
 from native_programs import ALL, PROGRAM, unit
 
 from sandbox.native import Unit, extern, fn, u64
-from sandbox.native.backend import ir
-from sandbox.native.compile import compile_unit, target_machine
-from sandbox.native.module import DATA_LAYOUT
-from sandbox.native.structs import Struct
+from sandbox.native.back.backend import ir
+from sandbox.native.back.compile import compile_unit, target_machine
+from sandbox.native.back.module import DATA_LAYOUT
+from sandbox.native.front.structs import Struct
 
 
 def test_the_data_layout_is_llvms() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.native import NativeError, source
+from sandbox.native import NativeError
+from sandbox.native.front import source
 
 FILE = '''@decorate(
 1,

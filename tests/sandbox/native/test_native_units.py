@@ -12,11 +12,11 @@ from native_machine import define, isolated, load_functions
 
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import NativeError, Unit, array, u8
-from sandbox.native.backend import ir
-from sandbox.native.compile import compile_unit
-from sandbox.native.fingerprint import fingerprint
+from sandbox.native.back.backend import ir
+from sandbox.native.back.compile import compile_unit
+from sandbox.native.back.fingerprint import fingerprint
+from sandbox.native.back.verify import verify_object
 from sandbox.native.unit import Assembly
-from sandbox.native.verify import verify_object
 
 LINKED = """
 doubled = extern("asm_double", fn[u64, u64])

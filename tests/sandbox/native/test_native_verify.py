@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from native_programs import ALL, unit
 
-from sandbox.native.compile import compile_ir, compile_unit
-from sandbox.native.module import TRIPLE
-from sandbox.native.verify import verify_object
+from sandbox.native.back.compile import compile_ir, compile_unit
+from sandbox.native.back.module import TRIPLE
+from sandbox.native.back.verify import verify_object
 
 
 @pytest.mark.parametrize("opt", [0, 1, 2, 3])

@@ -13,8 +13,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from sandbox.native import NativeFunction, Unit
-from sandbox.native.compile import compile_unit
-from sandbox.native.verify import verify_object
+from sandbox.native.back.compile import compile_unit
+from sandbox.native.back.verify import verify_object
 
 HANDLERS = [value for value in vars(native_handlers).values() if isinstance(value, NativeFunction)]
 FLAGS = ["-O2", "-fPIC", "-fvisibility=hidden", "-mgeneral-regs-only", "-fcf-protection=none"]

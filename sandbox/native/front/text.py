@@ -6,7 +6,7 @@ import os
 from types import CodeType, FunctionType
 from typing import Any
 
-from sandbox.native.errors import NativeError
+from sandbox.native.front.errors import NativeError
 from sandbox.process.cached import cached_property
 
 

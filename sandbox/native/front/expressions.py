@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from sandbox.native import access, calls, messages, operators
 from sandbox.native.containers import Container
-from sandbox.native.declarations import Callee, Const, Extern, GlobalVariable, NullObject
-from sandbox.native.errors import position
-from sandbox.native.scope import MISSING, Scope, similar
-from sandbox.native.structs import Struct
+from sandbox.native.front import access, calls, messages, operators
+from sandbox.native.front.declarations import Callee, Const, Extern, GlobalVariable, NullObject
+from sandbox.native.front.errors import position
+from sandbox.native.front.scope import MISSING, Scope, similar
+from sandbox.native.front.structs import Struct
 from sandbox.native.tree import (
     BOOL,
     AddressOf,

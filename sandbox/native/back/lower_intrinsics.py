@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sandbox.native.emitter import Emitter
-from sandbox.native.module import register
+from sandbox.native.back.emitter import Emitter
+from sandbox.native.back.module import register
 from sandbox.native.tree import IntrinsicCall
 from sandbox.native.types import Int, Pointer, Type
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sandbox.native import lower_arithmetic
-from sandbox.native.emitter import Emitter
-from sandbox.native.lower_expressions import Lowering
-from sandbox.native.lower_intrinsics import zero_fill
-from sandbox.native.metadata import identifier
-from sandbox.native.module import CONVENTIONS, ModuleText, passed, register, returned
+from sandbox.native.back import lower_arithmetic
+from sandbox.native.back.emitter import Emitter
+from sandbox.native.back.lower_expressions import Lowering
+from sandbox.native.back.lower_intrinsics import zero_fill
+from sandbox.native.back.metadata import identifier
+from sandbox.native.back.module import CONVENTIONS, ModuleText, passed, register, returned
 from sandbox.native.tree import (
     Assign,
     Break,

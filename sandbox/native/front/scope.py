@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from sandbox.native.annotations import Namespace, resolve
-from sandbox.native.errors import NativeError, Origin, error_at, position
-from sandbox.native.source import statements
+from sandbox.native.front.annotations import Namespace, resolve
+from sandbox.native.front.errors import NativeError, Origin, error_at, position
+from sandbox.native.front.source import statements
 from sandbox.native.types import Type
 
 MISSING = object()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sandbox.native.emitter import Emitter
-from sandbox.native.module import register
+from sandbox.native.back.emitter import Emitter
+from sandbox.native.back.module import register
 from sandbox.native.tree import Constant, Expression
 from sandbox.native.types import Bool, Int, Type
 

@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import Any
 
 from sandbox.native.containers import Container
-from sandbox.native.declarations import Const, Extern, GlobalVariable
+from sandbox.native.front.declarations import Const, Extern, GlobalVariable
+from sandbox.native.front.structs import Struct
+from sandbox.native.front.text import traits
 from sandbox.native.function import NativeFunction
-from sandbox.native.structs import Struct
-from sandbox.native.text import traits
 from sandbox.native.types import Array, Function, Pointer, Type
 from sandbox.native.unit import Unit
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from sandbox.native import access, messages, operators
-from sandbox.native.declarations import Declared, Zeroed
-from sandbox.native.errors import position
-from sandbox.native.expressions import Expressions
-from sandbox.native.scope import Scope
+from sandbox.native.front import access, messages, operators
+from sandbox.native.front.declarations import Declared, Zeroed
+from sandbox.native.front.errors import position
+from sandbox.native.front.expressions import Expressions
+from sandbox.native.front.scope import Scope
 from sandbox.native.tree import (
     Assign,
     Break,

@@ -10,8 +10,8 @@ from itertools import islice
 from types import CodeType, FunctionType
 from typing import TypeGuard
 
-from sandbox.native.errors import NativeError, Origin
-from sandbox.native.text import changed, traits
+from sandbox.native.front.errors import NativeError, Origin
+from sandbox.native.front.text import changed, traits
 
 MAX_ENDS = 200
 """How many lines are looked at as the end of a function."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.native.known import ObjectCache, fingerprint
-from sandbox.native.module import TRIPLE
+from sandbox.native.back.known import ObjectCache, fingerprint
+from sandbox.native.back.module import TRIPLE
 from sandbox.native.unit import Unit
 
 
@@ -37,7 +37,7 @@ def unit_ir(unit: Unit, cache: ObjectCache) -> str:
 
 
 def _ir(unit: Unit) -> str:
-    from sandbox.native.backend import ir  # which brings the whole compiler: not for what the cache has
+    from sandbox.native.back.backend import ir  # which brings the whole compiler: not for what the cache has
 
     return ir(unit)
 

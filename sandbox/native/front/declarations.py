@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from sandbox.native.annotations import Namespace, resolve
+from sandbox.native.front.annotations import Namespace, resolve
 from sandbox.native.types import Array, Bool, Function, Int, Type, as_type
 
 CONVENTIONS = ("c", "preserve_most", "preserve_all")

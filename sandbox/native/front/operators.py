@@ -6,9 +6,9 @@ import ast
 import operator as op
 from typing import NamedTuple
 
-from sandbox.native import messages
-from sandbox.native.checker import Checker
-from sandbox.native.errors import position
+from sandbox.native.front import messages
+from sandbox.native.front.checker import Checker
+from sandbox.native.front.errors import position
 from sandbox.native.tree import BOOL, Binary, Compare, Constant, Expression, Extreme, Logic, Unary
 from sandbox.native.types import LITERAL, NULL, Bool, Function, Int, Pointer, Type, u64
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sandbox.native.annotations import Namespace, resolve
+from sandbox.native.front.annotations import Namespace, resolve
 from sandbox.native.types import Array, Bool, Function, Int, Pointer, Type, void
 from sandbox.process.cached import cached_property
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from sandbox.native.annotations import Namespace
-from sandbox.native.errors import LocatedError, Origin, error_at, position
-from sandbox.native.flow import check_flow
-from sandbox.native.scope import Scope, assigned_names
-from sandbox.native.statements import Statements
+from sandbox.native.front.annotations import Namespace
+from sandbox.native.front.errors import LocatedError, Origin, error_at, position
+from sandbox.native.front.flow import check_flow
+from sandbox.native.front.scope import Scope, assigned_names
+from sandbox.native.front.statements import Statements
 from sandbox.native.tree import Statement, TypedFunction
 from sandbox.native.types import Function
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sandbox.native.errors import LocatedError
+from sandbox.native.front.errors import LocatedError
 from sandbox.native.tree import (
     Assign,
     Break,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from sandbox.native import bounds
-from sandbox.native.errors import LocatedError, NativeError, Origin, error_at
+from sandbox.native.front import bounds
+from sandbox.native.front.errors import LocatedError, NativeError, Origin, error_at
 from sandbox.native.tree import Call, Cast, FunctionAddress, TypedFunction, nodes
 from sandbox.native.types import Int
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Protocol
 
-from sandbox.native.scope import Scope
+from sandbox.native.front.scope import Scope
 from sandbox.native.tree import Constant, Expression
 from sandbox.native.types import Type
 

@@ -6,13 +6,13 @@ import ast
 import builtins
 from typing import Any
 
-from sandbox.native import access, messages, operators
-from sandbox.native.annotations import Namespace
-from sandbox.native.checker import Checker
-from sandbox.native.declarations import Extern
-from sandbox.native.errors import position
+from sandbox.native.front import access, messages, operators
+from sandbox.native.front.annotations import Namespace
+from sandbox.native.front.checker import Checker
+from sandbox.native.front.declarations import Extern
+from sandbox.native.front.errors import position
+from sandbox.native.front.structs import Struct
 from sandbox.native.intrinsics import Construct, Intrinsic
-from sandbox.native.structs import Struct
 from sandbox.native.tree import (
     BOOL,
     Call,

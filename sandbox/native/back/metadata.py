@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from sandbox.native.errors import At
+from sandbox.native.front.errors import At
 
 if TYPE_CHECKING:
     from sandbox.native.tree import TypedFunction

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sandbox.native import lower_arithmetic, lower_intrinsics
-from sandbox.native.emitter import Emitter
-from sandbox.native.module import CONVENTIONS, passed, register, returned
+from sandbox.native.back import lower_arithmetic, lower_intrinsics
+from sandbox.native.back.emitter import Emitter
+from sandbox.native.back.module import CONVENTIONS, passed, register, returned
 from sandbox.native.tree import (
     AddressOf,
     Binary,

@@ -5,9 +5,9 @@ Names that the compiler makes have a dot in them, which no name of the source ha
 
 from __future__ import annotations
 
-from sandbox.native.errors import At
-from sandbox.native.metadata import identifier
-from sandbox.native.module import ModuleText
+from sandbox.native.back.metadata import identifier
+from sandbox.native.back.module import ModuleText
+from sandbox.native.front.errors import At
 
 ENTRY = "entry.0"
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from sandbox.native.errors import At, NativeWarning
+from sandbox.native.front.errors import At, NativeWarning
 from sandbox.native.tree import (
     AddressOf,
     Assign,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sandbox.native.declarations import Extern, GlobalVariable
-from sandbox.native.metadata import Metadata, identifier, quoted
-from sandbox.native.structs import Struct
+from sandbox.native.back.metadata import Metadata, identifier, quoted
+from sandbox.native.front.declarations import Extern, GlobalVariable
+from sandbox.native.front.structs import Struct
 from sandbox.native.types import Array, Bool, Function, Int, Type, void
 
 TRIPLE = "x86_64-unknown-linux-gnu"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sandbox.native import graph
-from sandbox.native.declarations import Extern, GlobalVariable
+from sandbox.native.back.lowering import definition
+from sandbox.native.back.metadata import Metadata
+from sandbox.native.back.module import GENERAL_REGISTERS_ONLY, ModuleText
+from sandbox.native.front import graph
+from sandbox.native.front.declarations import Extern, GlobalVariable
 from sandbox.native.function import NativeFunction
-from sandbox.native.lowering import definition
-from sandbox.native.metadata import Metadata
-from sandbox.native.module import GENERAL_REGISTERS_ONLY, ModuleText
 from sandbox.native.tree import GlobalPlace, nodes
 from sandbox.native.unit import Unit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from sandbox.native.declarations import Zeroed
+from sandbox.native.front.declarations import Zeroed
 from sandbox.native.intrinsics import Intrinsic
 from sandbox.native.types import LITERAL, NULL, Bool, Function, Int, Literal, Pointer, Type, i64, u64, void
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from sandbox.native.annotations import Namespace
-from sandbox.native.errors import Origin
-from sandbox.native.scope import Scope
+from sandbox.native.front.annotations import Namespace
+from sandbox.native.front.errors import Origin
+from sandbox.native.front.scope import Scope
 from sandbox.native.types import Function, Type, void
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from sandbox.native.checker import Checker
 from sandbox.native.containers import PREFIX, Container, Operation, find
-from sandbox.native.errors import position
+from sandbox.native.front.checker import Checker
+from sandbox.native.front.errors import position
 from sandbox.native.tree import AddressOf, Call, Cast, Dereference, Expression, GlobalPlace, IntrinsicCall, Place, nodes
 from sandbox.native.types import Int, Pointer, u64, void
 

@@ -54,7 +54,7 @@ def _digest(parts: object) -> str:
 
 
 def _read(unit: Unit, form: int | str) -> str:
-    from sandbox.native import fingerprint
+    from sandbox.native.back import fingerprint
 
     return fingerprint.fingerprint(unit, form)
 
