@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ftrace.handlers import Resolved
+from ftrace.handlers.kinds import Resolved
 from ftrace.hit import actions as native
 from ftrace.hit.actions import CELL_SIZE, HEADER_SIZE, RECORD_SIZE
 from ftrace.runtime import runtime

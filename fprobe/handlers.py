@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.handlers import NO_HANDLER, Resolved, foreign_address
+from ftrace.handlers.kinds import NO_HANDLER, Resolved, foreign_address
 from ftrace.hit.records import FOREIGN
 from sandbox.native import NativeFunction
 from sandbox.process.integers import integer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ftrace import native_link
-from ftrace.handlers import Resolved
+from ftrace.handlers import native_link
+from ftrace.handlers.kinds import Resolved
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import HandlerFunction

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
-from ftrace.registers import regs_get_kernel_argument, regs_return_value
-from ftrace.stacktrace import is_rethook_trampoline
+from ftrace.files.tracing_on import tracing_is_on
+from ftrace.handlers.registers import regs_get_kernel_argument, regs_return_value
 from ftrace.tracer import tracer
-from ftrace.tracing_on import tracing_is_on
+from ftrace.unwind.stacktrace import is_rethook_trampoline
 from sandbox.abi.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"

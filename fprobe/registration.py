@@ -12,7 +12,8 @@ from typing import Any
 from fprobe.handlers import resolve
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
-from ftrace.handlers import Resolved, entry_kind, exit_kind
+from ftrace.handlers.kinds import Resolved, entry_kind, exit_kind
+from ftrace.handlers.python_handler import HandlerErrors, python_handler
 from ftrace.hit.records import (
     ASSIST,
     COMPLETE,
@@ -26,11 +27,10 @@ from ftrace.hit.records import (
     PYTHON,
     STOPPED,
 )
-from ftrace.locations import Selection
 from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import Counts, NativeProbe
-from ftrace.python_handler import HandlerErrors, python_handler
+from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from sandbox.process import fork
 from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer

@@ -7,7 +7,7 @@ change refused. One that is found afterwards means that text cannot be written r
 from __future__ import annotations
 
 from ftrace.bug_report import TO_CALL, bug_report
-from ftrace.locations import Location
+from ftrace.sites.locations import Location
 from ftrace.tracer import log, tracer
 
 

@@ -7,8 +7,8 @@ import errno
 from collections.abc import Sequence
 
 from ftrace.dyn_ftrace import Record, callback_name
-from ftrace.locations import Location
-from ftrace.sites import SiteMismatch
+from ftrace.sites.block import SiteMismatch
+from ftrace.sites.locations import Location
 from ftrace.x86_64.stubs import SITE_SIZE
 from sandbox.symbols.table import symbol_table
 

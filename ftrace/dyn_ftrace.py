@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from ftrace.filters.hashes import OpsHash
 from ftrace.hit.records import CALLBACK, KPROBE, KPROBE_SHARED, PYTHON, ProbeList
-from ftrace.locations import Location, Selection
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
+from ftrace.sites.locations import Location, Selection
 from sandbox.loading.module import is_loaded
 from sandbox.symbols.table import symbol_table
 

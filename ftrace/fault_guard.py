@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ftrace.hit.faults import RANGES, Range
-from ftrace.unwinding import FrameDescription, describe_entrances
+from ftrace.unwind.unwinding import FrameDescription, describe_entrances
 from sandbox.loading.native_image import NativeImage
 from sandbox.memory import mappings
 from sandbox.process import fork

@@ -11,8 +11,8 @@ from typing import Any
 from ftrace.dyn_ftrace import Operation
 from ftrace.filters.glob import parse
 from ftrace.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
+from ftrace.handlers.python_handler import HandlerErrors, python_handler
 from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
-from ftrace.locations import Location, Selection, clean
 from ftrace.ops_flags import (
     FTRACE_OPS_FL_DELETED,
     FTRACE_OPS_FL_DIRECT,
@@ -26,8 +26,8 @@ from ftrace.ops_flags import (
     FTRACE_OPS_FL_STUB,
 )
 from ftrace.probe import NativeProbe
-from ftrace.python_handler import HandlerErrors, python_handler
-from ftrace.sites import SiteBlock
+from ftrace.sites.block import SiteBlock
+from ftrace.sites.locations import Location, Selection, clean
 from ftrace.tracer import Tracer, tracer
 from sandbox.process.integers import U64_MAX, code_address, integer
 

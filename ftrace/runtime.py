@@ -6,7 +6,6 @@ import ctypes
 import os
 from collections.abc import Callable, Sequence
 
-from ftrace import text_poke
 from ftrace.counter_file import CounterFile
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
@@ -30,7 +29,8 @@ from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
-from ftrace.spare_stubs import SpareStubs
+from ftrace.sites import text_poke
+from ftrace.sites.spare_stubs import SpareStubs
 from ftrace.x86_64 import stubs
 from sandbox.loading.native_image import NativeImage
 from sandbox.memory import mappings

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from ftrace.bug_report import mismatch_report
 from ftrace.dyn_ftrace import Operation, Record
 from ftrace.hit.records import STOPPED
-from ftrace.locations import Location, LocationTable, Selection
 from ftrace.runtime import Runtime, runtime
-from ftrace.sites import Change, SiteBlock, SiteMismatch
+from ftrace.sites.block import Change, SiteBlock, SiteMismatch
+from ftrace.sites.locations import Location, LocationTable, Selection
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.process.once import once
 
 if TYPE_CHECKING:
-    from ftrace.lists import ListRecord
     from ftrace.probe import NativeProbe
+    from ftrace.sites.lists import ListRecord
 
 log = logging.getLogger("ftrace")
 

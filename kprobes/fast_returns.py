@@ -21,7 +21,7 @@ from kprobes.x86_64.return_stub import return_stub
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from ftrace.lists import ListRecord
+    from ftrace.sites.lists import ListRecord
     from kprobes.aggregate import Aggregate
     from kprobes.jump.detours import Detour
     from kprobes.lone import FastReturn

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ftrace import native_link
-from ftrace.handlers import foreign_address
-from ftrace.python_handler import python_handler
+from ftrace.handlers import native_link
+from ftrace.handlers.kinds import foreign_address
+from ftrace.handlers.python_handler import python_handler
 from kprobes.instance_data import DataUse, data_use
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import Fields, HandlerFunction

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrace import ops as ftrace
-from ftrace.handlers import entry_kind, exit_kind
+from ftrace.handlers.kinds import entry_kind, exit_kind
 from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, POOL_SHARED, STOPPED, UNLOCKED
-from ftrace.lists import ListRecord
 from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
+from ftrace.sites.lists import ListRecord
 from ftrace.tracer import tracer
 from kprobes import handlers
 from kprobes.hit.records import Instance

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.tracer import tracer
-from ftrace.trapping import refuse_blocked_traps
 from sandbox.memory import mappings as memory
 from sandbox.process import fork
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrace.python_handler import HandlerErrors
+from ftrace.handlers.python_handler import HandlerErrors
 from kprobes import crash_words, handlers, lone
 from kprobes.handlers import FAULT, POST, PRE, Code
 from kprobes.hit.records import (

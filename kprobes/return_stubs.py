@@ -6,11 +6,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_EXIT
-from ftrace.lists import ListRecord
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
+from ftrace.sites.lists import ListRecord
 from ftrace.tracer import tracer
-from ftrace.unwinding import FrameDescription, describe_stubs
+from ftrace.unwind.unwinding import FrameDescription, describe_stubs
 from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE, TO_BODY_BY_CALL
 from ftrace.x86_64.unwind import HOOKED_TO

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ftrace.cpus import num_possible_cpus
-from ftrace.lending import kept_too_long
-from ftrace.python_handler import HandlerErrors
+from ftrace.handlers.lending import kept_too_long
+from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.tracer import tracer
 from kprobes import blacklist, crash_words, handlers, lone, placing
 from kprobes import registration as probes

@@ -16,7 +16,7 @@ from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table
 
 if TYPE_CHECKING:
-    from ftrace.unwinding import FrameDescription
+    from ftrace.unwind.unwinding import FrameDescription
     from sandbox.memory.mappings import TextMapping
 
 _FIRST, _MOST = mappings.PAGE, 1 << 18

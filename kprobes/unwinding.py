@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ftrace.unwinding import FrameDescription
+from ftrace.unwind.unwinding import FrameDescription
 from kprobes.hit.records import Record
 from kprobes.x86_64 import optimized_detour
 from kprobes.x86_64.copy_frames import detour_section, slot_section

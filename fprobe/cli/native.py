@@ -17,7 +17,7 @@ from fprobe.cli.failure import Failure
 if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
-    from ftrace.handlers import Resolved
+    from ftrace.handlers.kinds import Resolved
     from sandbox.loading.native_image import NativeImage
 
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.handlers import Resolved
+from ftrace.handlers.kinds import Resolved
 from ftrace.hit.records import FOREIGN, PYTHON
 from sandbox.abi import convention as x86_64
 

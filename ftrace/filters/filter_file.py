@@ -19,8 +19,8 @@ from ftrace.filters.commands import probe_command
 from ftrace.filters.function_probes import probe_lines
 from ftrace.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
 from ftrace.filters.mod_filters import edited_by_request
-from ftrace.locations import Selection
 from ftrace.ops import edited, ftrace_ops, install_hash
+from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 
 TOKEN_LIMIT = 669

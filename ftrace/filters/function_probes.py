@@ -18,9 +18,9 @@ from ftrace.filters.hashes import FILTER
 from ftrace.hit.address_table import AddressTable
 from ftrace.hit.function_probes import FUNCTIONS, FunctionProbe
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
-from ftrace.locations import Selection
 from ftrace.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
 from ftrace.probe import NativeProbe
+from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit

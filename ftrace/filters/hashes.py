@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.locations import Selection, clean
+from ftrace.sites.locations import Selection, clean
 
 if TYPE_CHECKING:
-    from ftrace.sites import SiteBlock
+    from ftrace.sites.block import SiteBlock
 
 FILTER, NOTRACE = "filter_hash", "notrace_hash"
 """Which of the two hashes of an OpsHash is meant."""

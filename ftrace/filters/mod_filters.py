@@ -6,9 +6,9 @@ import errno
 
 from ftrace.filters.glob import Match, Pattern, parse
 from ftrace.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash
-from ftrace.locations import LocationTable, Selection, clean
 from ftrace.ops import ftrace_ops, install_hash
-from ftrace.sites import SiteBlock
+from ftrace.sites.block import SiteBlock
+from ftrace.sites.locations import LocationTable, Selection, clean
 from ftrace.tracer import Tracer, tracer
 from sandbox.loading.module import is_loaded
 

@@ -26,7 +26,7 @@ HEADER_SIZE = 64
 CELL_SIZE = 32
 
 tracing_switch = global_var(u64, 1, name="tracing_on")
-"""Whether records are kept: 0 or 1 (ftrace.tracing_on)."""
+"""Whether records are kept: 0 or 1 (ftrace.files.tracing_on)."""
 
 
 @struct

@@ -1,4 +1,4 @@
-"""A probe list as it is laid out for the trampolines: ftrace.lists says what is in it and which trampolines it takes."""
+"""A probe list as it is laid out for the trampolines: ftrace.sites.lists says what is in it and which trampolines it takes."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 CPython gives a thread that it does not know a thread state, and puts that into the list of them all: under a lock, but not
 under the GIL. A child forked at that moment finds the lock taken, and up to Python 3.11 waits for it before `os.fork` has
 returned there; or it finds the list half changed. So whoever is about to get a state is counted; `os.fork` waits until
-there is none, and holds off those that come (`ftrace.python_handler`). A thread that has a state passes by all that.
+there is none, and holds off those that come (`ftrace.handlers.python_handler`). A thread that has a state passes by all that.
 States are given back under the GIL, which the forking thread has.
 """
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from functools import cache
 
-from ftrace import listing, tracing_on
 from ftrace.events import dynevent, eprobe, synthetic
 from ftrace.events.error_log import error_log
 from ftrace.events.registry import event_registry
+from ftrace.files import listing, tracing_on
 from ftrace.filters.filter_file import FilterFile, read_filter
 from ftrace.tracefs.event_files import events_directory
 from ftrace.tracefs.nodes import Handle, Node, TextFile, TextHandle

@@ -22,7 +22,7 @@ KEEP_ALL = """    # every component, in an area on the stack, 64-byte aligned; i
     lea 161(%rsp), %r10
     mov %r10, $VECTORS(%r11)
 """
-"""Vector and x87 state goes to the stack, and Task.vectors tells where (ftrace.floats). Uses rax, rdx, r10 and r11."""
+"""Vector and x87 state goes to the stack, and Task.vectors tells where (ftrace.handlers.floats). Uses rax, rdx, r10 and r11."""
 
 GET_ALL = """
     mov %eax, %ebx
@@ -42,7 +42,7 @@ CALL_FOREIGN = (
 # entry or return of a function that follows the C convention. Of the vector state only what arguments and results can be
 # in is live there: the first eight vector registers, kept here; and, where a long double is returned, the x87 stack, which
 # takes the complete way. XGETBV says whether the x87 unit is in use. Task.vectors tells where they are kept meanwhile
-# (ftrace.floats), and what it said before is kept above them.
+# (ftrace.handlers.floats), and what it said before is kept above them.
 #   rbx = handler, then its result; r12 = ip, r13 = ret_ip; rbp = frame
     .globl ftrace_call_foreign
     .p2align 4

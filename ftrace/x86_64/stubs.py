@@ -1,7 +1,7 @@
 """The stub of a site: what a patched function head jumps to. Bytes in, bytes out.
 
 A stub belongs to one site for as long as its module lives. It is 128 bytes, aligned to 64, and position-independent
-but for the words and displacements that `emit_stubs` (ftrace.text_poke) writes into each copy:
+but for the words and displacements that `emit_stubs` (ftrace.sites.text_poke) writes into each copy:
 
     register roles   r11 = task, r10 = the site's probe list; both are free at a stub of ours and nowhere else
 

@@ -124,8 +124,8 @@ $unsaved
 _CALL_FOREIGN = (
     """
 # i32 kprobe_call_foreign(function, a, b, c, d, e): call C code in the middle of a function. All vector and x87 state is live,
-# and kept; the called code finds an empty x87 stack. Task.vectors tells where they are meanwhile (ftrace.floats), and what
-# it said before is kept above them.
+# and kept; the called code finds an empty x87 stack. Task.vectors tells where they are meanwhile (ftrace.handlers.floats), and
+# what it said before is kept above them.
 #   rbx = the function, then its result; rbp = frame; the area is 64-byte aligned
     .globl kprobe_call_foreign
     .type kprobe_call_foreign,@function

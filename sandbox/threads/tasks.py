@@ -180,7 +180,9 @@ class Task(Structure):
     trap_mask: u64  # the signals that were blocked before that, if it is 1
     nodes_end: u64  # `limit`, also while nodes are parked
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
-    vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.floats); 0: nowhere
+    vectors: (
+        u64  # where the vector registers are kept while a Python or C handler runs (ftrace.handlers.floats); 0: nowhere
+    )
 
 
 IN_NO_LIST = 1

@@ -19,8 +19,9 @@ import sandbox
 from ftrace import ops as ftrace
 from ftrace import ops_flags
 from ftrace.dyn_ftrace import MODIFIED, TOUCHED
+from ftrace.files.listing import enabled_functions, touched_functions
+from ftrace.files.sysctl import set_ftrace_enabled
 from ftrace.filters.lookup import ftrace_location, ftrace_location_range, ftrace_lookup_symbols, ftrace_text_reserved
-from ftrace.listing import enabled_functions, touched_functions
 from ftrace.ops import (
     ftrace_free_filter,
     ftrace_get_regs,
@@ -30,7 +31,6 @@ from ftrace.ops import (
     register_ftrace_function,
 )
 from ftrace.ops import unregister_ftrace_function as unregister
-from ftrace.sysctl import set_ftrace_enabled
 from ftrace.tracer import tracer
 from sandbox.loading.module import ModuleState
 

@@ -9,7 +9,7 @@ from isolation import isolated
 
 import fprobe
 import sandbox
-from ftrace.floats import (
+from ftrace.handlers.floats import (
     float_argument,
     float_return_value,
     regs_get_xmm,

@@ -8,8 +8,7 @@ import pytest
 from programs import basic, site_of
 
 import fprobe
-from ftrace.hit.dispatch import pt_regs
-from ftrace.registers import (
+from ftrace.handlers.registers import (
     instruction_pointer,
     instruction_pointer_set,
     kernel_stack_pointer,
@@ -18,6 +17,7 @@ from ftrace.registers import (
     regs_return_value,
     regs_set_return_value,
 )
+from ftrace.hit.dispatch import pt_regs
 from sandbox.native import u64
 
 values = fprobe.Array(u64, 16)

@@ -142,11 +142,11 @@ def test_ft69_ftrace_bug_kills():
 def test_ft70_fp46_after_ftrace_kill():
     import fprobe
     from fprobe.registration import register_fprobe, unregister_fprobe
+    from ftrace.files.listing import available_filter_functions, enabled_functions, touched_functions
+    from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
     from ftrace.filters.filter_file import FilterFile, read_filter
-    from ftrace.listing import available_filter_functions, enabled_functions, touched_functions
     from ftrace.ops import ftrace_ops, ftrace_set_filter, ftrace_set_filter_ip, register_ftrace_function
     from ftrace.ops import unregister_ftrace_function as unregister
-    from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
 
     module = basic()
     entered, left, seen = [], [], []
@@ -186,7 +186,7 @@ def test_ft70_fp46_after_ftrace_kill():
 @isolated
 def test_ft58_of_several_modules_none_is_written_if_one_has_a_foreign_byte():
     import fprobe
-    from ftrace.sites import SiteBlock
+    from ftrace.sites.block import SiteBlock
 
     first, second = basic(), basic()
     write_like_a_debugger(site_of(second, "other"), b"\xcc")

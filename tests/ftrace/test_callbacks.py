@@ -125,9 +125,9 @@ def test_ft80_ftrace_enabled_0_makes_every_site_a_nop_and_1_patches_again():
     import errno
 
     import fprobe
+    from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
     from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
     from ftrace.ops_flags import FTRACE_OPS_FL_PERMANENT
-    from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
 
     module = _demo()
     site = module.symbol("vfs_open").address

@@ -10,7 +10,7 @@ from programs import basic, site_of
 
 import sandbox
 from ftrace.filters.glob import parse
-from ftrace.locations import Selection
+from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 
 

@@ -9,7 +9,7 @@ import pytest
 from isolation import isolated
 
 import fprobe
-from ftrace.registers import regs_get_kernel_argument, regs_return_value
+from ftrace.handlers.registers import regs_get_kernel_argument, regs_return_value
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from sandbox.native import cast, null, ptr, u64

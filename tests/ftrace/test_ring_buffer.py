@@ -95,7 +95,7 @@ def test_what_was_consumed_is_gone_and_what_was_not_stays() -> None:
 
 
 def test_the_handler_is_plain_machine_code_that_calls_only_the_slow_path() -> None:
-    from ftrace.native_link import HandlerCode
+    from ftrace.handlers.native_link import HandlerCode
     from sandbox.native.back.verify import verify_object
 
     assert verify_object(HandlerCode(record_pair, "entry").verified_object(), {"ring_reserve", "ring_publish"}) == []

@@ -17,7 +17,7 @@ from programs import basic, load_c
 
 import fprobe
 import kprobes
-from ftrace import python_handler
+from ftrace.handlers import python_handler
 from sandbox.loading.csource import find_compiler
 
 THREADS = r"""

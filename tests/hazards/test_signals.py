@@ -311,7 +311,7 @@ def test_forced_breakpoints_the_protocol_by_hand():
 
     import fprobe
     from ftrace.runtime import runtime
-    from ftrace.sites import SiteBlock
+    from ftrace.sites.block import SiteBlock
 
     native = runtime()
     native.force_breakpoints = 1

@@ -27,7 +27,7 @@ def test_no_mapping_is_ever_writable_and_executable():
     import ctypes
 
     import fprobe
-    from ftrace.sites import SiteBlock
+    from ftrace.sites.block import SiteBlock
 
     module = basic()
     ctypes.CFUNCTYPE(None)(lambda: None)

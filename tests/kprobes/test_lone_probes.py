@@ -17,8 +17,8 @@ from programs import basic, site_of
 import fprobe
 import kprobes
 import sandbox
+from ftrace.files.listing import enabled_functions
 from ftrace.hit.records import KPROBE, ProbeList
-from ftrace.listing import enabled_functions
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from kprobes import fast_returns, lone

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from ftrace.cpus import num_possible_cpus, set_num_possible_cpus
-from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
+from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
 from ftrace.tracer import tracer
 from kprobes import aggregate
 from kprobes.blacklist import kprobe_add_ksym_blacklist

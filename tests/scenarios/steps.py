@@ -7,8 +7,8 @@ from typing import Any
 
 from fprobe import registration
 from ftrace import ops as ftrace
+from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
-from ftrace.sysctl import ftrace_enabled, set_ftrace_enabled
 from ftrace.tracer import tracer
 from tests.scenarios import kprobes
 from tests.scenarios.machine import Machine, NotSupported, attempt

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import cache, singledispatchmethod
 from weakref import WeakValueDictionary
 
-from ftrace import native_link
 from ftrace.events.filters import matching
 from ftrace.events.filters.parser import Filter, Step
 from ftrace.events.filters.predicates import (
@@ -24,6 +23,7 @@ from ftrace.events.filters.predicates import (
     StaticText,
     TextTest,
 )
+from ftrace.handlers import native_link
 from sandbox.compile.cache import default_cache
 from sandbox.native import NativeFunction, Unit
 from sandbox.native.back.compile import compile_unit

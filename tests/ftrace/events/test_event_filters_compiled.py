@@ -16,7 +16,7 @@ from ftrace.events.filters.errors import FilterError
 from ftrace.events.filters.fields import PlainField
 from ftrace.events.filters.parser import parse_filter
 from ftrace.events.filters.predicates import Context
-from ftrace.native_link import ALLOWED
+from ftrace.handlers.native_link import ALLOWED
 from sandbox.native import Unit
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.verify import verify_object

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ftrace.locations import Location, Selection
+from ftrace.sites.locations import Location, Selection
 from ftrace.tracer import tracer
 
 

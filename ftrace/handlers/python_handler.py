@@ -13,8 +13,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ftrace.handlers.lending import Lending
 from ftrace.hit.dispatch import pt_regs
-from ftrace.lending import Lending
 from ftrace.runtime import runtime
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
@@ -121,7 +121,8 @@ def python_handler(
     """A handler that calls handler(this, entry_ip, ret_ip, regs, entry_data).
 
     `regs` is a pt_regs whose fields can be read and written; `entry_data` a writable memoryview of `data_size` bytes, or
-    None. Both are valid only during the call (ftrace.lending); `place(entry_ip)` is the address at which the probe is, for
+    None. Both are valid only during the call (ftrace.handlers.lending).
+    `place(entry_ip)` is the address at which the probe is, for
     the error of a later use. `report(handler, exception, traceback)` is told of exceptions. Raises RuntimeError where Python
     handlers cannot be called.
     """

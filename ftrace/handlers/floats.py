@@ -10,8 +10,8 @@ import ctypes
 import struct
 from typing import Any
 
+from ftrace.handlers.registers import in_python
 from ftrace.hit.dispatch import pt_regs
-from ftrace.registers import in_python
 from ftrace.runtime import runtime
 from ftrace.x86_64.vector_reads import LIVE_VECTORS
 from sandbox.native import extern, fn, native, ptr, u64, void

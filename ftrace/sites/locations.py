@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ftrace.filters.glob import Match, Pattern, index_of
-from ftrace.lists import ListCache
 from ftrace.probe import CounterLines
 from ftrace.runtime import Runtime
-from ftrace.sites import SiteBlock
+from ftrace.sites.block import SiteBlock
+from ftrace.sites.lists import ListCache
 from ftrace.x86_64.stubs import SITE_SIZE
 from sandbox.loading.module import Module
 from sandbox.symbols.table import Symbol

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from ftrace.filters.glob import Match
 from ftrace.filters.masks import mask_of
-from ftrace.text_poke import Block, Move
-from ftrace.trapping import refuse_blocked_traps
-from ftrace.unwinding import describe_stubs
+from ftrace.sites.text_poke import Block, Move
+from ftrace.sites.trapping import refuse_blocked_traps
+from ftrace.unwind.unwinding import describe_stubs
 from ftrace.x86_64 import stubs
 from sandbox.memory import mappings
 from sandbox.process.cached import cached_property
@@ -25,8 +25,8 @@ from sandbox.symbols.perfmap import perf_map
 
 if TYPE_CHECKING:
     from ftrace.filters.glob import Pattern
-    from ftrace.lists import ListCache, ListRecord
     from ftrace.runtime import Runtime
+    from ftrace.sites.lists import ListCache, ListRecord
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
 
@@ -191,7 +191,7 @@ class SiteBlock:
         self._native_address = ctypes.addressof(self._native)
 
     def _call(self, function: str, *arguments: int) -> int:
-        """Call a function of ftrace.text_poke on this block."""
+        """Call a function of ftrace.sites.text_poke on this block."""
         return self._runtime.image.call(function, self._native_address, *arguments)
 
     # -- the steps of a change ----------------------------------------------------------------------------------

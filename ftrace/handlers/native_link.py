@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from ftrace import floats
+from ftrace.handlers import floats
 from ftrace.hit import guarded_read
 from ftrace.ring_buffer import writer
 from ftrace.runtime import runtime

@@ -13,7 +13,7 @@ from sandbox.memory import mappings
 
 if TYPE_CHECKING:
     from ftrace.runtime import Runtime
-    from ftrace.unwinding import FrameDescription
+    from ftrace.unwind.unwinding import FrameDescription
 
 _COPIES_STACKS = "greenlet"
 """The package that puts stacks aside; gevent and eventlet import it."""
@@ -33,7 +33,7 @@ class SpareStubs:
 
     def make(self) -> None:
         """From now on calls that look dead are taken for calls of other greenlets."""
-        from ftrace.unwinding import describe_stubs
+        from ftrace.unwind.unwinding import describe_stubs
         from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 
         if self._text is not None:
