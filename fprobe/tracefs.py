@@ -14,7 +14,7 @@ import os
 from fprobe.events import register_fprobe_events
 from ftrace.events.boot import setup_boot_events
 from ftrace.tracefs.tree import tracefs
-from kprobes.events import register_kprobe_events
+from kprobes.events.lines import register_kprobe_events
 
 register_kprobe_events()
 register_fprobe_events()

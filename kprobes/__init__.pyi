@@ -3,7 +3,6 @@ from kprobes.attachment import Attachment as Attachment
 from kprobes.attachment import ReturnAttachment as ReturnAttachment
 from kprobes.attachment import attach as attach
 from kprobes.attachment import attach_return as attach_return
-from kprobes.blacklist import kprobe_add_ksym_blacklist as kprobe_add_ksym_blacklist
 from kprobes.busy import kprobe_busy_begin as kprobe_busy_begin
 from kprobes.busy import kprobe_busy_end as kprobe_busy_end
 from kprobes.busy import kprobe_running as kprobe_running
@@ -16,6 +15,9 @@ from kprobes.listing import kprobes_list as kprobes_list
 from kprobes.listing import read_kprobes_enabled as read_kprobes_enabled
 from kprobes.listing import write_kprobes_enabled as write_kprobes_enabled
 from kprobes.native_decorator import native as native
+from kprobes.place.blacklist import kprobe_add_ksym_blacklist as kprobe_add_ksym_blacklist
+from kprobes.place.switch import kprobes_enabled as kprobes_enabled
+from kprobes.place.switch import set_kprobes_enabled as set_kprobes_enabled
 from kprobes.probe import KPROBE_FLAG_DISABLED as KPROBE_FLAG_DISABLED
 from kprobes.probe import KPROBE_FLAG_FTRACE as KPROBE_FLAG_FTRACE
 from kprobes.probe import KPROBE_FLAG_GONE as KPROBE_FLAG_GONE
@@ -38,5 +40,3 @@ from kprobes.returns import register_kretprobe as register_kretprobe
 from kprobes.returns import register_kretprobes as register_kretprobes
 from kprobes.returns import unregister_kretprobe as unregister_kretprobe
 from kprobes.returns import unregister_kretprobes as unregister_kretprobes
-from kprobes.switch import kprobes_enabled as kprobes_enabled
-from kprobes.switch import set_kprobes_enabled as set_kprobes_enabled

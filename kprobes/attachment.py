@@ -7,7 +7,7 @@ from typing import Any
 
 from ftrace.attaching import Attaching
 from kprobes import registration, returns
-from kprobes.patching import patching
+from kprobes.breakpoint.patching import patching
 from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobe
 from kprobes.returns import kretprobe, unregister_kretprobe

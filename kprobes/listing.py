@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from kprobes import blacklist, switch
-from kprobes.aggregate import Aggregate
+from kprobes.place import blacklist, switch
+from kprobes.place.aggregate import Aggregate
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import registered_probes
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ftrace.handlers.python_handler import HandlerErrors
-from kprobes import crash_words, handlers, lone
+from kprobes import crash_words, handlers
+from kprobes.fast import lone
+from kprobes.fast.lone import FastReturn, LoneOps
 from kprobes.handlers import FAULT, POST, PRE, Code
 from kprobes.hit.records import (
     FAULT_FOREIGN,
@@ -22,10 +24,9 @@ from kprobes.hit.records import (
     Child,
     Kretprobe,
 )
-from kprobes.lone import FastReturn, LoneOps
 
 if TYPE_CHECKING:
-    from kprobes.aggregate import Aggregate
+    from kprobes.place.aggregate import Aggregate
 
 KPROBE_FLAG_GONE = 1
 KPROBE_FLAG_DISABLED = 2

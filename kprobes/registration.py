@@ -7,11 +7,14 @@ import importlib
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from kprobes import crash_words, fast_returns, placing, python_unsafe, switch
-from kprobes.aggregate import Aggregate, aggregates, settle
+from kprobes import crash_words
+from kprobes.breakpoint.patching import kprobe_mutex, patching
+from kprobes.fast import fast_returns
+from kprobes.fast.return_stubs import give_return_stub
 from kprobes.hit.records import Child
-from kprobes.modules import module_event
-from kprobes.patching import kprobe_mutex, patching
+from kprobes.place import placing, python_unsafe, switch
+from kprobes.place.aggregate import Aggregate, aggregates, settle
+from kprobes.place.modules import module_event
 from kprobes.probe import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_FTRACE,
@@ -19,7 +22,6 @@ from kprobes.probe import (
     KPROBE_FLAG_ON_FUNC_ENTRY,
     kprobe,
 )
-from kprobes.return_stubs import give_return_stub
 from sandbox.loading.module import register_module_notifier
 from sandbox.process.integers import INT_MAX, U32_MAX, integer
 

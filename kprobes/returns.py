@@ -15,9 +15,11 @@ from ftrace.cpus import num_possible_cpus
 from ftrace.handlers.lending import kept_too_long
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.tracer import tracer
-from kprobes import blacklist, crash_words, handlers, lone, placing
+from kprobes import crash_words, handlers
 from kprobes import registration as probes
-from kprobes.aggregate import settle
+from kprobes.breakpoint.patching import kprobe_mutex, patching
+from kprobes.fast import lone
+from kprobes.fast.lone import FastReturn
 from kprobes.handlers import ENTRY, RETURN, Code
 from kprobes.hit.records import (
     PRE_FOREIGN,
@@ -29,8 +31,8 @@ from kprobes.hit.records import (
     Kretprobe,
 )
 from kprobes.hit.runtime import kprobe_runtime
-from kprobes.lone import FastReturn
-from kprobes.patching import kprobe_mutex, patching
+from kprobes.place import blacklist, placing
+from kprobes.place.aggregate import settle
 from kprobes.probe import kprobe
 from sandbox.process.integers import INT_MAX, integer
 from sandbox.process.once import once

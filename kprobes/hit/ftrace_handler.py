@@ -1,4 +1,4 @@
-"""A hit of kprobes on an ftrace location: the callback of the ftrace_ops that they share (KP-52, kprobes.ftrace_site)."""
+"""A hit of kprobes on an ftrace location: the callback of the ftrace_ops that they share (KP-52, kprobes.fast.ftrace_site)."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ NO_REGISTER = 0xFFFF_FFFF
 
 @struct
 class Operand(Structure):
-    """Where a word of memory is that an emulated instruction reads (kprobes.x86_64.operand)."""
+    """Where a word of memory is that an emulated instruction reads (sandbox.x86_64.operand)."""
 
     base: u32  # which word of pt_regs
     index: u32  # likewise
@@ -162,7 +162,7 @@ class Instance(Structure):
     """A call that a kretprobe waits for: struct kretprobe_instance. The address of one is the `ri` of handlers.
 
     It is laid out like a node of the shadow stack, which is the instance of a call that came in through a fast return stub
-    (kprobes.fast_returns): then only ret_addr, frame, rp, task and data mean anything.
+    (kprobes.fast.fast_returns): then only ret_addr, frame, rp, task and data mean anything.
     """
 
     ret_addr: u64  # where the call returns to; for all but the oldest hook of its frame the trampoline (KP-82)

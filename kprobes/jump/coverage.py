@@ -25,25 +25,25 @@ from pathlib import Path
 
 import sandbox
 from ftrace.filters.lookup import ftrace_location
-from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
-from kprobes.functions import function_at
+from kprobes.breakpoint.patching import patching
 from kprobes.jump import optimize
 from kprobes.jump.jumps import MOST_BORROWED, rooms
 from kprobes.jump.landings import Gaps
-from kprobes.jump.puns import Window, borrowed, wider_windows, windows
 from kprobes.jump.safety import Function, absorbable, kernel_refusal, own_refusal
-from kprobes.patching import patching
+from kprobes.place.aggregate import original_text
+from kprobes.place.functions import function_at
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
 from kprobes.x86_64.classify import refusal
-from kprobes.x86_64.instruction import Instruction, decode
-from kprobes.x86_64.relocate import JMP32_SIZE
 from sandbox import demo
 from sandbox.loading.load import C_SUFFIXES, IR_SUFFIXES
 from sandbox.loading.module import Module
 from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import symbol_table
+from sandbox.x86_64.instruction import Instruction, decode
+from sandbox.x86_64.puns import Window, borrowed, wider_windows, windows
+from sandbox.x86_64.relocate import JMP32_SIZE
 
 
 @dataclass

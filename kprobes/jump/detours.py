@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kprobes import patching
+from kprobes.breakpoint import patching
 from kprobes.x86_64.optimized_detour import ENTRY
 
 if TYPE_CHECKING:

@@ -13,26 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
-from kprobes import fast_returns, patching
-from kprobes.aggregate import aggregates
-from kprobes.functions import function_at
+from kprobes.breakpoint import patching
+from kprobes.breakpoint.unwinding import DetourFrames
+from kprobes.fast import fast_returns
+from kprobes.fast.return_stubs import call_through, hooked_point
 from kprobes.hit.records import ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.jump.detours import Detour
 from kprobes.jump.landings import MOST_PAGES, LandingRoom
-from kprobes.jump.puns import Window, borrowed, jump_bytes, wider_windows, windows
 from kprobes.jump.safety import Function, Refusal, absorbable, own_refusal
-from kprobes.return_stubs import call_through, hooked_point
-from kprobes.unwinding import DetourFrames
+from kprobes.place.aggregate import aggregates
+from kprobes.place.functions import function_at
 from kprobes.x86_64.optimized_detour import detour_code
-from kprobes.x86_64.relocate import JMP32_SIZE
 from sandbox.memory import mappings as memory
 from sandbox.symbols.perfmap import perf_map
+from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
+from sandbox.x86_64.relocate import JMP32_SIZE
 
 if TYPE_CHECKING:
-    from kprobes.aggregate import Aggregate
-    from kprobes.x86_64.instruction import Instruction
+    from kprobes.place.aggregate import Aggregate
     from sandbox.memory.mappings import TextMapping
+    from sandbox.x86_64.instruction import Instruction
 
 MOST_BORROWED = 4
 LONGEST = 8

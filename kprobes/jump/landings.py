@@ -9,16 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
-from kprobes import patching
-from kprobes.x86_64.relocate import JMP32_SIZE, jump
+from kprobes.breakpoint import patching
 from sandbox.memory import mappings as memory
 from sandbox.memory.mappings import PAGE
 from sandbox.memory.scattered import ScatteredText
+from sandbox.x86_64.relocate import JMP32_SIZE, jump
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kprobes.jump.puns import Window
+    from sandbox.x86_64.puns import Window
 
 FAR_SIZE = 14
 _FAR_JUMP = bytes.fromhex("ff2500000000")

@@ -12,9 +12,7 @@ import errno
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kprobes import patching, switch
-from kprobes.aggregate import aggregates, between
-from kprobes.functions import function_at
+from kprobes.breakpoint import patching
 from kprobes.jump.jumps import (
     LONGEST,
     Jump,
@@ -29,10 +27,13 @@ from kprobes.jump.jumps import (
 )
 from kprobes.jump.safety import Refusal, kernel_refusal
 from kprobes.jump.worker import Worker
-from kprobes.x86_64.relocate import JMP32_SIZE
+from kprobes.place import switch
+from kprobes.place.aggregate import aggregates, between
+from kprobes.place.functions import function_at
+from sandbox.x86_64.relocate import JMP32_SIZE
 
 if TYPE_CHECKING:
-    from kprobes.aggregate import Aggregate
+    from kprobes.place.aggregate import Aggregate
     from sandbox.memory.mappings import TextMapping
 
 
@@ -65,15 +66,15 @@ class JumpOptimizer:
         """Whether jumps may borrow from each other."""
         return self.extent is Extent.DENSE
 
-    # -- what kprobes.switch asks -------------------------------------------------------------------------------
+    # -- what kprobes.place.switch asks -------------------------------------------------------------------------------
 
     def arming(self, place: Aggregate) -> bool:
-        """See kprobes.switch.Optimizer."""
+        """See kprobes.place.switch.Optimizer."""
         self._disturb(place)
         return self._leaving.pop(place.address, None) is not None
 
     def try_to_optimize(self, place: Aggregate) -> None:
-        """See kprobes.switch.Optimizer."""
+        """See kprobes.place.switch.Optimizer."""
         if place.optimized and not self._take_back_outdated(place):
             self._jumps[place.address].choose_routine()
             return
@@ -104,7 +105,7 @@ class JumpOptimizer:
         return True
 
     def disarming(self, place: Aggregate, immediate: bool) -> bool:
-        """See kprobes.switch.Optimizer."""
+        """See kprobes.place.switch.Optimizer."""
         if place.covered and not immediate:
             self._leaving[place.address] = place
             self._worker.kick()
@@ -114,7 +115,7 @@ class JumpOptimizer:
         return False
 
     def take_back(self, places: Iterable[Aggregate]) -> None:
-        """See kprobes.switch.Optimizer."""
+        """See kprobes.place.switch.Optimizer."""
         leaving = [place for place in dict.fromkeys(places) if place.address in self._leaving]
         with contextlib.suppress(OSError):
             self._take_back(leaving)
@@ -122,7 +123,7 @@ class JumpOptimizer:
             self._worker.cancel()
 
     def unoptimize(self, place: Aggregate) -> None:
-        """See kprobes.switch.Optimizer."""
+        """See kprobes.place.switch.Optimizer."""
         others = [other for other in self._restore([place] if place.covered else []) if other is not place]
         self._queued.pop(place.address, None)
         self._leaving.pop(place.address, None)
@@ -131,7 +132,7 @@ class JumpOptimizer:
         self._requeue(others)
 
     def forget(self, place: Aggregate) -> None:
-        """See kprobes.switch.Optimizer. A jump that was to be taken back later is taken back now."""
+        """See kprobes.place.switch.Optimizer. A jump that was to be taken back later is taken back now."""
         if place.covered:
             self.unoptimize(place)
             place.write_original()
@@ -144,7 +145,7 @@ class JumpOptimizer:
         _clear(place)
 
     def release(self, text: TextMapping) -> None:
-        """See kprobes.switch.Optimizer."""
+        """See kprobes.place.switch.Optimizer."""
         close_room(text)
 
     # -- the rules ----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Whether a probe may become a jump, and which rule says no (KP-60, KP-61).
 
 A jump of ours takes the place of one instruction and of nothing else: either it is as long as the jump, or the jump is punned
-(kprobes.jump.puns). No thread can stand inside of it, whatever it was doing before; no jump, landing pad or jump table can lead
+(sandbox.x86_64.puns). No thread can stand inside of it, whatever it was doing before; no jump, landing pad or jump table can lead
 into it unless it leads into the middle of an instruction. So the kernel's rules about the rest of the function are not
 needed; `kernel_refusal` is what they would say.
 """
@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobes.x86_64.classify import can_boost, refusal
-from kprobes.x86_64.instruction import MAX_INSN_SIZE, Flow, decode
-from kprobes.x86_64.relocate import JMP32_SIZE, refuse_to_move
 from sandbox.x86_64.decoding import decoder
+from sandbox.x86_64.instruction import MAX_INSN_SIZE, Flow, decode
+from sandbox.x86_64.relocate import JMP32_SIZE, refuse_to_move
 
 if TYPE_CHECKING:
-    from kprobes.x86_64.instruction import Instruction
+    from sandbox.x86_64.instruction import Instruction
 
 
 class Refusal(NamedTuple):

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Protocol
 
-from kprobes import switch
+from kprobes.place import switch
 
 log = logging.getLogger("kprobes")
 

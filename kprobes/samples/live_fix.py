@@ -14,7 +14,7 @@ from typing import Any
 import sandbox
 from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
 from kprobes.registration import enable_kprobe, register_kprobe, unregister_kprobe
-from kprobes.x86_64.instruction import decode
+from sandbox.x86_64.instruction import decode
 
 PROGRAM = """
 define i64 @average(i64 %total, i64 %count) noinline optnone {

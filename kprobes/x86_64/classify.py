@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kprobes.x86_64.emulation import emulation_of
-from kprobes.x86_64.instruction import (
+from sandbox.x86_64.instruction import (
     ADDRESS_SIZE,
     CS_OVERRIDE,
     MAX_INSN_SIZE,
@@ -23,7 +23,7 @@ from kprobes.x86_64.instruction import (
 
 if TYPE_CHECKING:
     from kprobes.x86_64.emulation import Emulation
-    from kprobes.x86_64.instruction import Instruction
+    from sandbox.x86_64.instruction import Instruction
 
 BOOST_LIMIT = 10
 """The longest instruction that leaves room for a jump back in its slot, in bytes (KP-29)."""

@@ -42,10 +42,10 @@ from ftrace.x86_64.frames import (
     rule,
     section,
 )
-from kprobes.x86_64.instruction import Flow
+from sandbox.x86_64.instruction import Flow
 
 if TYPE_CHECKING:
-    from kprobes.x86_64.instruction import Instruction
+    from sandbox.x86_64.instruction import Instruction
 
 _UNIT = 64
 """Slots have so many bytes, and detours a multiple of that."""

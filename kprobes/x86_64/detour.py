@@ -27,7 +27,7 @@ from kprobes.x86_64.slot import slot_bytes, trapping_bytes
 
 if TYPE_CHECKING:
     from kprobes.x86_64.emulation import Emulation
-    from kprobes.x86_64.instruction import Instruction
+    from sandbox.x86_64.instruction import Instruction
 
 SLOT_SIZE = 64
 BOOSTED, DETOUR, RECORD = 16, 32, 56

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ftrace.hit.dispatch import pt_regs
 from kprobes.hit.records import NO_REGISTER, Emulated, Operand
 from kprobes.x86_64.emulation import LOOP_ALWAYS, LOOP_EQUAL, POPF_FLAGS, Operation
-from kprobes.x86_64.operand import Segment
 from sandbox.native import addressof, array, bool_, cast, extern, fn, native, ptr, u32, u64, zeroed
+from sandbox.x86_64.operand import Segment
 
 load_word = extern("kprobe_load", fn[u64, u64, u64, u64])
 store_word = extern("kprobe_store", fn[u64, u64, u64])

@@ -9,12 +9,12 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kprobes.x86_64.instruction import ADDRESS_SIZE, OPERAND_SIZE, Flow
-from kprobes.x86_64.operand import memory_operand
+from sandbox.x86_64.instruction import ADDRESS_SIZE, OPERAND_SIZE, Flow
+from sandbox.x86_64.operand import memory_operand
 
 if TYPE_CHECKING:
-    from kprobes.x86_64.instruction import Instruction
-    from kprobes.x86_64.operand import MemoryOperand
+    from sandbox.x86_64.instruction import Instruction
+    from sandbox.x86_64.operand import MemoryOperand
 
 
 class Operation(enum.IntEnum):

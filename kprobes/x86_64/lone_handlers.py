@@ -5,7 +5,7 @@ Called as any native handler of a probe list (ftrace.x86_64.trampolines), under 
     rdi = Probe, whose `action` is the Child or Kretprobe   rsi = ip   rdx = the parent   rcx = pt_regs (the *_regs ones only)
     r8 = data of the return node, or 0 if there is none     returns eax = 0 to go on, else to cancel the return
 
-The kretprobe_unlocked ones are for those that are on no ftrace location (kprobes.fast_returns).
+The kretprobe_unlocked ones are for those that are on no ftrace location (kprobes.fast.fast_returns).
 
 Every register but r11 and, at an entry, rax is kept, and so do the user's handlers (preserve_most), which are called with
 rdi = the Child or the instance and rsi = pt_regs. An instance lies in front of its data: it is the node, or, on a function

@@ -30,12 +30,12 @@ from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.keeping_stub import RESTORE_FLAGS
 from kprobes.x86_64 import interrupted
 from kprobes.x86_64.copy_frames import step, steps_of
-from kprobes.x86_64.instruction import INT3
 from kprobes.x86_64.interrupted import REGISTERS
-from kprobes.x86_64.relocate import expand, jump
+from sandbox.x86_64.instruction import INT3
+from sandbox.x86_64.relocate import expand, jump
 
 if TYPE_CHECKING:
-    from kprobes.x86_64.instruction import Instruction
+    from sandbox.x86_64.instruction import Instruction
 
 DETOUR_SIZE = 64
 RECORD, ENTRY, _CALL, COPY = 8, 16, 21, 27

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kprobes.x86_64.instruction import INT3, Flow
-from kprobes.x86_64.relocate import call_from_anywhere, expand, jump, relocate
+from sandbox.x86_64.instruction import INT3, Flow
+from sandbox.x86_64.relocate import call_from_anywhere, expand, jump, relocate
 
 if TYPE_CHECKING:
     from kprobes.x86_64.emulation import Emulation
-    from kprobes.x86_64.instruction import Instruction
+    from sandbox.x86_64.instruction import Instruction
 
 SLOT_SIZE = 16
 """In bytes; every slot fits."""

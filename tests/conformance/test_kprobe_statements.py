@@ -19,7 +19,7 @@ from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
 from kprobes.hit import records
 from kprobes.jump import optimize
-from kprobes.x86_64.instruction import MAX_INSN_SIZE
+from sandbox.x86_64.instruction import MAX_INSN_SIZE
 
 
 def load():

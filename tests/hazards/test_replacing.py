@@ -417,7 +417,7 @@ def test_fork_while_another_thread_loads_a_module():
     assert status == 0
 
 
-@pytest.mark.parametrize("first", ["kprobes.patching", "ftrace.tracer"])
+@pytest.mark.parametrize("first", ["kprobes.breakpoint.patching", "ftrace.tracer"])
 @isolated
 def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
     """The locks that a fork holds are taken in the order in which they are taken elsewhere, whichever was there first."""
@@ -431,7 +431,7 @@ def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
 
     basic()
     lock = tracer().table.lock
-    from kprobes.patching import kprobe_mutex
+    from kprobes.breakpoint.patching import kprobe_mutex
 
     entered, got = threading.Event(), []
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import fprobe
 import kprobes
-from kprobes import aggregate
-from kprobes.aggregate import original_text
+from kprobes.breakpoint.patching import patching
 from kprobes.jump.optimize import Extent, set_extent, why_not
-from kprobes.patching import patching
+from kprobes.place import aggregate
+from kprobes.place.aggregate import original_text
 from sandbox.native import u64
 
 MODES = ("int3", "boosted", "optimized", "optimized-plain")

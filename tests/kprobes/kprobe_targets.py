@@ -9,8 +9,8 @@ import itertools
 from typing import Any
 
 import sandbox
-from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
+from kprobes.place.aggregate import original_text
 
 FUNCTIONS = {
     "flags_kept": "cmp %rsi, %rdi; nop; jb 1f; mov $2, %eax; ret; 1: sbb %rax, %rax; ret",

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from kprobes.aggregate import original_text
-from kprobes.x86_64.instruction import Instruction, decode
+from kprobes.place.aggregate import original_text
 from sandbox.symbols.process_text import symbol_named
+from sandbox.x86_64.instruction import Instruction, decode
 
 TEXT = bytes(range(1, 200)) + b"\0"
 _U64, _INT, _DOUBLE, _BYTES = ctypes.c_uint64, ctypes.c_int, ctypes.c_double, ctypes.c_char_p

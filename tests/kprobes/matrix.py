@@ -221,7 +221,7 @@ class Probed:
         import matrix_handlers as native
 
         import kprobes
-        from kprobes.aggregate import aggregates
+        from kprobes.place.aggregate import aggregates
 
         if self.kind.place == "int3":  # KP-48
             prevents = kprobes.attach(self.name, post=native.nothing, disabled=True)

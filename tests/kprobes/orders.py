@@ -18,8 +18,8 @@ import fprobe
 import kprobes
 from kprobes.jump import worker
 from kprobes.jump.jumps import Jump
-from kprobes.jump.puns import Window
 from sandbox.native import u64
+from sandbox.x86_64.puns import Window
 
 OPTIMISE = "optimise"
 CALLS = 2

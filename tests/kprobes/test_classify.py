@@ -8,8 +8,8 @@ import pytest
 
 from kprobes.x86_64.classify import Kind, classify
 from kprobes.x86_64.emulation import LOOP_ALWAYS, LOOP_EQUAL, LOOP_NOT_EQUAL, Emulation, Operation
-from kprobes.x86_64.instruction import decode
-from kprobes.x86_64.operand import MemoryOperand
+from sandbox.x86_64.instruction import decode
+from sandbox.x86_64.operand import MemoryOperand
 
 AT = 0x40_0000
 

@@ -20,8 +20,8 @@ from forked import forked
 from isolation import isolated
 from workloads import Work
 
-from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
+from kprobes.place.aggregate import original_text
 
 ACCEPTED = ("leaves no room in its slot", "is a trap of its own")
 """Why an instruction of compiled code may be refused."""

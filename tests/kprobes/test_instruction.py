@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from kprobes.x86_64.instruction import Encoding, Flow, _decoder, decode
-from kprobes.x86_64.operand import MemoryOperand, Segment, memory_operand
+from sandbox.x86_64.instruction import Encoding, Flow, _decoder, decode
+from sandbox.x86_64.operand import MemoryOperand, Segment, memory_operand
 
 AT = 0x40_0000
 

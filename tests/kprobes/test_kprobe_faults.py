@@ -11,9 +11,9 @@ from isolation import TESTS, isolated, run_source
 import fprobe
 import kprobes
 import sandbox
-from kprobes import aggregate
 from kprobes.boundaries import boundaries
 from kprobes.jump import optimize
+from kprobes.place import aggregate
 from sandbox.native import cast, i32, ptr, u64
 
 PROGRAM = """

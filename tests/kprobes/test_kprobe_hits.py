@@ -16,8 +16,8 @@ from programs import basic
 
 import fprobe
 import kprobes
-from kprobes import aggregate
 from kprobes.jump import optimize
+from kprobes.place import aggregate
 from sandbox.native import u64
 
 seen = fprobe.Array(u64, 4, shared=True)

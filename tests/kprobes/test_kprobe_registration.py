@@ -16,8 +16,8 @@ from programs import BASIC, basic, site_of
 import kprobes
 import sandbox
 from kprobes import KPROBE_FLAG_DISABLED, KPROBE_FLAG_FTRACE, KPROBE_FLAG_GONE, KPROBE_FLAG_ON_FUNC_ENTRY
-from kprobes.blacklist import kprobe_add_area_blacklist, kprobe_add_ksym_blacklist, within_kprobe_blacklist
 from kprobes.jump import optimize
+from kprobes.place.blacklist import kprobe_add_area_blacklist, kprobe_add_ksym_blacklist, within_kprobe_blacklist
 
 ENDBR = """
 module asm ".text"

@@ -17,10 +17,10 @@ import kprobes
 from ftrace import ops as ftrace
 from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
-from kprobes import aggregate
+from kprobes.breakpoint.slots import PSEUDO_SYMBOL
 from kprobes.hit.records import HIT_ACTIVE, HIT_SS, HIT_SSDONE, REENTER
 from kprobes.jump import optimize
-from kprobes.slots import PSEUDO_SYMBOL
+from kprobes.place import aggregate
 from sandbox.symbols.table import symbol_table
 from sandbox.threads import contexts
 from sandbox.threads.contexts import current_context, preemptible
@@ -203,7 +203,7 @@ def test_kp44_a_hit_while_a_missed_one_is_stepped_ends_the_process():
 import sandbox, kprobes, sys
 sys.path[:0] = [TESTS]
 from programs import basic
-from kprobes import aggregate
+from kprobes.place import aggregate
 from kprobes.jump import optimize
 from kprobes.hit.records import REENTER
 from sandbox.threads import contexts
@@ -225,7 +225,7 @@ with kprobes.attach("other+5", pre=pre):
 @isolated
 def test_kp50_kp51_kp53_the_two_ops_of_ftrace_locations():
     """A post_handler needs ip to itself; one that comes later takes the place over to the other ops, and back."""
-    from kprobes import ftrace_site
+    from kprobes.fast import ftrace_site
 
     module = basic()
     taken = ftrace_ops(lambda *_: None, flags=FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_SAVE_REGS)

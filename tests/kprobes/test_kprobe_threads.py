@@ -19,7 +19,7 @@ import kprobes
 @isolated
 def test_a_batch_that_has_text_open_goes_on_to_an_ftrace_location_while_an_fprobe_is_registered():
     """ftrace's lock before that of the text."""
-    from kprobes.patching import patching
+    from kprobes.breakpoint.patching import patching
 
     module = basic()
     half_way, begun = threading.Event(), threading.Event()
@@ -219,7 +219,7 @@ def test_kp81_instances_that_the_forking_thread_is_using_are_not_free_in_the_chi
 def test_a_function_is_called_for_the_first_time_while_a_handler_is_linked():
     """Both want the text and the fault guard; who registers has the text already."""
     from ftrace.runtime import runtime
-    from kprobes.patching import patching
+    from kprobes.breakpoint.patching import patching
 
     module = basic()
     probe = kprobes.kprobe(symbol_name="leaf", offset=5, pre_handler=lambda p, regs: 0)

@@ -11,7 +11,7 @@ from programs import basic
 
 import fprobe
 import kprobes
-from kprobes import fast_returns
+from kprobes.fast import fast_returns
 from sandbox.native import i32, u64
 
 counted = fprobe.Array(u64, 4, shared=True)

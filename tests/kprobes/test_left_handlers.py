@@ -11,8 +11,8 @@ from isolation import isolated
 import fprobe
 import kprobes
 import sandbox
-from kprobes import aggregate
 from kprobes.jump import optimize
+from kprobes.place import aggregate
 from sandbox.native import cast, i32, ptr, u64
 from sandbox.threads import contexts
 from sandbox.threads.contexts import current_context, preemptible

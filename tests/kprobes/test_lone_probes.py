@@ -21,7 +21,7 @@ from ftrace.files.listing import enabled_functions
 from ftrace.hit.records import KPROBE, ProbeList
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
-from kprobes import fast_returns, lone
+from kprobes.fast import fast_returns, lone
 from sandbox.native import i32, u64
 from sandbox.symbols.table import symbol_table
 

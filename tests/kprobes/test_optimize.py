@@ -25,8 +25,8 @@ def first_bytes(address: int, size: int) -> bytes:
 
 def setup(name: str = "stack"):
     """A module, the addresses of one of its functions' probeable instructions, and how to call that."""
-    from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
+    from kprobes.place.aggregate import original_text
     from sandbox.symbols.process_text import symbol_named
 
     module = kprobe_targets.load()
@@ -469,8 +469,8 @@ def test_jumps_come_and_go_under_threads():
 def test_a_fault_in_a_detour_is_seen_where_it_was_probed():
     """Section P: KP-87 for optimised copies"""
     import sandbox
-    from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
+    from kprobes.place.aggregate import original_text
     from sandbox.threads.faults import SandboxFault
 
     module = sandbox.load("define i64 @peek(ptr %p) { %r = load i64, ptr %p  ret i64 %r }", name="peeking")

@@ -21,10 +21,10 @@ SECONDS = 20
 def test_jumps_of_a_whole_program(extent, seed):
     """KP-60..73"""
     import kprobes
-    from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
     from kprobes.jump.coverage import functions_of_program
     from kprobes.jump.optimize import Extent, set_extent
+    from kprobes.place.aggregate import original_text
     from sandbox import demo, load
 
     @kprobes.native

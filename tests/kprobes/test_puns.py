@@ -8,11 +8,11 @@ import random
 import pytest
 from isolation import isolated
 
+from kprobes.breakpoint.patching import patching
 from kprobes.jump.landings import FAR_SIZE, Gaps, LandingRoom, _run
-from kprobes.jump.puns import jump_bytes, wider_windows, windows
-from kprobes.patching import patching
-from kprobes.x86_64.instruction import INT3, Flow, decode
 from sandbox.memory.mappings import PAGE
+from sandbox.x86_64.instruction import INT3, Flow, decode
+from sandbox.x86_64.puns import jump_bytes, wider_windows, windows
 
 AT = 0x7F12_3456_7000
 

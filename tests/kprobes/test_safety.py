@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kprobes.jump.safety import absorbable, examine, kernel_refusal, own_refusal
-from kprobes.x86_64.instruction import decode
+from sandbox.x86_64.instruction import decode
 
 AT = 0x40_0000
 

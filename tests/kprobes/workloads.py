@@ -30,8 +30,8 @@ def module_spans(program: Any) -> list[Span]:
 
 
 def _is_known(start: int, end: int) -> bool:
-    from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
+    from kprobes.place.aggregate import original_text
 
     try:
         return bool(boundaries(original_text, start, end))

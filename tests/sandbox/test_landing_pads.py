@@ -33,9 +33,9 @@ define i64 @throws_nothing(i64 %x) { ret i64 %x }
 @isolated
 def test_of_compiled_code():
     import sandbox
-    from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
-    from kprobes.functions import function_at
+    from kprobes.place.aggregate import original_text
+    from kprobes.place.functions import function_at
     from sandbox.elf.landing_pads import landing_pads
 
     ctypes.CDLL("libgcc_s.so.1", ctypes.RTLD_GLOBAL)
@@ -53,9 +53,9 @@ def test_of_compiled_code():
 
 @isolated(timeout=60)
 def test_of_a_library_they_are_instructions_of_their_functions():
-    from kprobes.aggregate import original_text
     from kprobes.boundaries import boundaries
     from kprobes.jump.coverage import functions_of
+    from kprobes.place.aggregate import original_text
     from sandbox.elf.landing_pads import landing_pads
 
     try:

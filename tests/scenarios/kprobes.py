@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import kprobes.place.switch as switch
 import kprobes.registration as api
 import kprobes.returns as returns
-import kprobes.switch as switch
 from ftrace.hit.dispatch import pt_regs
 from kprobes.hit.records import Instance
 from kprobes.jump import optimize, worker

@@ -9,8 +9,8 @@ from functools import cache
 from ftrace.cpus import num_possible_cpus, set_num_possible_cpus
 from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
 from ftrace.tracer import tracer
-from kprobes import aggregate
-from kprobes.blacklist import kprobe_add_ksym_blacklist
+from kprobes.place import aggregate
+from kprobes.place.blacklist import kprobe_add_ksym_blacklist
 from tests.scenarios import kprobes, steps
 from tests.scenarios.contexts import CALLS
 from tests.scenarios.log import Line

@@ -25,13 +25,13 @@ from stress_program import CALLS, NAMES
 from stress_watch import Watched
 
 import kprobes
-from kprobes import aggregate
-from kprobes.aggregate import original_text
 from kprobes.boundaries import boundaries
 from kprobes.hit.records import Child, Instance, Kretprobe
 from kprobes.jump.optimize import Extent, set_extent
+from kprobes.place import aggregate
+from kprobes.place.aggregate import original_text
 from kprobes.x86_64.classify import refusal
-from kprobes.x86_64.instruction import decode
+from sandbox.x86_64.instruction import decode
 
 LIVE_AT_MOST = 10
 RETURNS_TWICE = "around"

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import ENTRY_POINT, SLOT, jump
-from kprobes import patching
+from kprobes.breakpoint import patching
 from kprobes.x86_64.return_stub import return_stub
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from ftrace.sites.lists import ListRecord
-    from kprobes.aggregate import Aggregate
+    from kprobes.fast.lone import FastReturn
     from kprobes.jump.detours import Detour
-    from kprobes.lone import FastReturn
+    from kprobes.place.aggregate import Aggregate
 
 _LIST = SLOT + 8
 """Offset in a stub of the word with its list's address."""
@@ -34,7 +34,7 @@ class Stub:
     """The stub of one detour."""
 
     def __init__(self, place: Aggregate, detour: Detour) -> None:
-        from kprobes.return_stubs import take_stub
+        from kprobes.fast.return_stubs import take_stub
 
         self.detour = detour
         self.head = ctypes.string_at(detour.entry, len(jump(0, 0)))

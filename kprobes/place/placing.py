@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import NOP5
-from kprobes import blacklist
-from kprobes.aggregate import Aggregate
-from kprobes.functions import function_around
+from kprobes.place import blacklist
+from kprobes.place.aggregate import Aggregate
+from kprobes.place.functions import function_around
 from kprobes.x86_64.classify import refusal
-from kprobes.x86_64.instruction import decode
 from sandbox.loading.module import ModuleState
 from sandbox.process.integers import INT_MAX, U64_MAX, integer
 from sandbox.symbols.process_text import module_at, symbol_at, symbol_named, text_at
+from sandbox.x86_64.instruction import decode
 
 if TYPE_CHECKING:
     from kprobes.jump.safety import Function

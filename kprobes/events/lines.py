@@ -25,8 +25,8 @@ from ftrace.probe_args.scope import Scope
 from ftrace.tracefs.files import add_ftrace_files, definitions_file
 from ftrace.tracefs.nodes import TextFile
 from ftrace.tracefs.tree import tracefs
-from kprobes.event_hits import count_hit, count_return, hits_of
-from kprobes.event_place import EventPlace, module_is_there, parse_place
+from kprobes.events.hits import count_hit, count_return, hits_of
+from kprobes.events.place import EventPlace, module_is_there, parse_place
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import (
     disable_kprobe,

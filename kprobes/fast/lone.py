@@ -1,8 +1,8 @@
 """Kprobes and kretprobes that are alone on a function: on an ftrace location an ftrace_ops of their own, on the fast
-trampolines; at a jump (kprobes.fast_returns) the list of a kretprobe, on the same.
+trampolines; at a jump (kprobes.fast.fast_returns) the list of a kretprobe, on the same.
 
 A probe with native handlers gets a native half (ftrace.probe) when it is registered, and is armed by it for as long as it has
-the place to itself; with others it goes the general way (kprobes.ftrace_site). The instances of a kretprobe are nodes of the
+the place to itself; with others it goes the general way (kprobes.fast.ftrace_site). The instances of a kretprobe are nodes of the
 shadow stack then. One pool counts those and its own, so that there are never more than `maxactive`, whichever way calls in
 flight have come.
 """

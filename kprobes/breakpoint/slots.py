@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kprobes import patching
-from kprobes.unwinding import describe_slots
+from kprobes.breakpoint import patching
+from kprobes.breakpoint.unwinding import describe_slots
 from kprobes.x86_64.detour import SLOT_SIZE
 from sandbox.memory import mappings
 from sandbox.symbols.perfmap import perf_map

@@ -6,10 +6,10 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kprobes.x86_64.instruction import ADDRESS_SIZE
+from sandbox.x86_64.instruction import ADDRESS_SIZE
 
 if TYPE_CHECKING:
-    from kprobes.x86_64.instruction import Instruction
+    from sandbox.x86_64.instruction import Instruction
 
 _FS_OVERRIDE, _GS_OVERRIDE = 0x64, 0x65
 _REX_B, _REX_X = 1, 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 
 from ftrace.runtime import runtime
-from kprobes import blacklist, fast_returns, switch
-from kprobes.aggregate import Aggregate, between, release_text, settle
-from kprobes.functions import forget_functions
-from kprobes.patching import patching
+from kprobes.breakpoint.patching import patching
+from kprobes.fast import fast_returns
+from kprobes.fast.return_stubs import release_return_stubs
+from kprobes.place import blacklist, switch
+from kprobes.place.aggregate import Aggregate, between, release_text, settle
+from kprobes.place.functions import forget_functions
 from kprobes.probe import KPROBE_FLAG_GONE
-from kprobes.return_stubs import release_return_stubs
 from sandbox.loading.module import Module, ModuleState
 from sandbox.symbols.table import symbol_table
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
-from kprobes.functions import return_refusal
-from kprobes.patching import kprobe_mutex
+from kprobes.breakpoint.patching import kprobe_mutex
+from kprobes.place.functions import return_refusal
 from sandbox.loading.module import Module, ModuleState, is_loaded, modules
 from sandbox.symbols.process_text import no_function, symbol_at, symbol_named
 from sandbox.symbols.table import Symbol, symbol_table

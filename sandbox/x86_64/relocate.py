@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kprobes.x86_64.instruction import ADDRESS_SIZE, DIRECT, OPERAND_SIZE, Flow
+from sandbox.x86_64.instruction import ADDRESS_SIZE, DIRECT, OPERAND_SIZE, Flow
 
 if TYPE_CHECKING:
-    from kprobes.x86_64.instruction import Instruction
+    from sandbox.x86_64.instruction import Instruction
 
 JMP32, JMP32_SIZE = 0xE9, 5
 _CALL32 = 0xE8

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import NOP5, SITE_SIZE
-from kprobes import patching
+from kprobes.breakpoint import patching
+from kprobes.breakpoint.slots import SlotRoom
 from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
-from kprobes.slots import SlotRoom
 from kprobes.x86_64.classify import Kind, classify
 from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
 from kprobes.x86_64.emulate import register_word
-from kprobes.x86_64.instruction import Flow
+from sandbox.x86_64.instruction import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kprobes.fast.lone import FastReturn, LoneOps
     from kprobes.handlers import Code
     from kprobes.jump.detours import Detour
-    from kprobes.lone import FastReturn, LoneOps
     from kprobes.x86_64.emulation import Emulation
-    from kprobes.x86_64.instruction import Instruction
     from sandbox.loading.module import Module
     from sandbox.memory.mappings import TextMapping
     from sandbox.symbols.table import Symbol
+    from sandbox.x86_64.instruction import Instruction
 
 preemptible = False
 """As a kernel with CONFIG_PREEMPTION: nothing is boosted (KP-29). Looked at when an address is first probed."""
@@ -85,7 +85,7 @@ class Aggregate:
         self.covered = b""
         """The original bytes under the jump that kprobes.jump.optimize has written here, in place of the breakpoint."""
         self.detours: list[Detour] = []
-        """Those of its jump, for kprobes.fast_returns."""
+        """Those of its jump, for kprobes.fast.fast_returns."""
         self.on_ftrace = False
         self.slot_page: TextMapping | None = None
         self._memory = ctypes.create_string_buffer(Record.size + 64)

@@ -14,15 +14,15 @@ from ftrace.unwind.unwinding import FrameDescription, describe_stubs
 from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE, TO_BODY_BY_CALL
 from ftrace.x86_64.unwind import HOOKED_TO
-from kprobes import patching
+from kprobes.breakpoint import patching
 from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
-from kprobes.x86_64.relocate import displacement
 from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
 from sandbox.memory import mappings
+from sandbox.x86_64.relocate import displacement
 
 if TYPE_CHECKING:
-    from kprobes.aggregate import Aggregate
+    from kprobes.place.aggregate import Aggregate
     from sandbox.memory.mappings import TextMapping
 
 _PIECE = 16 * mappings.PAGE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ftrace.events.probe_event import split_symbol_offset
 from ftrace.kstrtox import kstrtoull
 from ftrace.probe_args.errors import ErrorCode, error
-from kprobes import placing
+from kprobes.place import placing
 from sandbox.loading.module import is_loaded
 from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import symbol_table

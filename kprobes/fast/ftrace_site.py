@@ -1,7 +1,7 @@
 """kprobes on an ftrace location: no breakpoint, but the function's stub (KP-50..54).
 
 Two ftrace_ops are shared by all of them; the one with IPMODIFY serves the places where a probe has a post_handler. A probe
-that is alone, and whose handlers are native, has an ftrace_ops of its own (kprobes.lone).
+that is alone, and whose handlers are native, has an ftrace_ops of its own (kprobes.fast.lone).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 
 if TYPE_CHECKING:
-    from kprobes.aggregate import Aggregate
-    from kprobes.lone import LoneOps
+    from kprobes.fast.lone import LoneOps
+    from kprobes.place.aggregate import Aggregate
 
 
 class SharedProbe(NativeProbe):

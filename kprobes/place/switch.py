@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from kprobes import fast_returns, ftrace_site
-from kprobes.aggregate import aggregates
-from kprobes.patching import check_traps, patching
+from kprobes.breakpoint.patching import check_traps, patching
+from kprobes.fast import fast_returns, ftrace_site
+from kprobes.place.aggregate import aggregates
 
 if TYPE_CHECKING:
-    from kprobes.aggregate import Aggregate
+    from kprobes.place.aggregate import Aggregate
     from sandbox.memory.mappings import TextMapping
 
 log = logging.getLogger("kprobes")
