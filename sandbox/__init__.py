@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
-from sandbox.lazy import exports
 from sandbox.process import interpreters
 
 interpreters.check()
+
+from sandbox.lazy import exports  # noqa: E402 (where the check fails, none of our modules is to stay imported)
 
 IMPORTED = time.time_ns()
 """When this package was first imported, in nanoseconds since 1970: modules that define something were loaded later."""

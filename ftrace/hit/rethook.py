@@ -76,7 +76,7 @@ def word_at(address: u64) -> ptr[u64]:
 @native(inline=True)
 def entry_ip(node: ptr[Node]) -> u64:
     """The address of the site that this call came in through: the word that its StubRecord begins with."""
-    if is_spare(node.stub):
+    if node.stub <= EMPTY or is_spare(node.stub):
         return word_at(node.record)[0]
     return word_at(node.stub - RETURN_POINT)[0]
 

@@ -151,3 +151,15 @@ def test_a_file_that_is_gone_does_not_matter_to_what_was_read():
     with TemporaryDirectory() as directory:
         module, _ = loaded(directory, HEAD + HELPER + ENTRY)
     assert counted(program, module) == 1
+
+
+@isolated
+def test_a_handler_may_call_methods_of_what_its_module_imports():
+    """Python compiles such calls in another way, so that the definition has to be compiled as it does."""
+    program = sandbox.load(PROGRAM)
+    with TemporaryDirectory() as directory:
+        write(Path(directory) / "shared_maps.py", "import fprobe\nsizes = fprobe.Histogram(8)\n")
+        text = HEAD + "from shared_maps import sizes\n" + ENTRY.replace("value()", "1\n    sizes.add(1)")
+        module, _ = loaded(directory, text)
+        assert counted(program, module) == 1
+        assert sum(bucket.count for bucket in module.sizes) == 1

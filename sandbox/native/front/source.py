@@ -28,18 +28,36 @@ def find(function: FunctionType, lines: tuple[str, ...]) -> tuple[Origin, ast.Fu
     if node is None and not lines:
         message = f"the source of {function.__name__} cannot be found; native functions are compiled from it"
         raise NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
-    if node is None or traits(_code_of(node, code)) != traits(code):
+    if node is None or not _is_of(node, code, lines):
         raise changed(function, "was loaded from it")
     return _origin(code.co_filename, lines), node
 
 
-def _code_of(node: ast.FunctionDef, like: CodeType) -> CodeType:
+def _is_of(node: ast.FunctionDef, code: CodeType, lines: tuple[str, ...]) -> bool:
+    """Whether *code* was compiled from the definition *node*, in a module of these lines."""
+    wanted = traits(code)
+    return traits(_code_of(node, code, [])) == wanted or traits(_code_of(node, code, _imported(lines))) == wanted
+
+
+def _imported(lines: tuple[str, ...]) -> list[str]:
+    """The names that a module imports: Python calls methods of those in another way."""
+    try:
+        tree = ast.parse("".join(lines))
+    except SyntaxError:
+        return []
+    imports = (node for node in statements(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    names = (alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names)
+    return [name for name in names if name != "*"]
+
+
+def _code_of(node: ast.FunctionDef, like: CodeType, imported: list[str]) -> CodeType:
     """What Python makes of a definition where the names in `like.co_freevars` are variables of an enclosing function."""
     tree = ast.parse(f"def around({', '.join(like.co_freevars)}): pass")
     if like.co_freevars:
         tree.body[0].body = [node]  # type: ignore[attr-defined]  # it is the function
     else:
         tree.body = [node]
+    tree.body[:0] = ast.parse("".join(f"import {name}\n" for name in imported)).body
     compiled = compile(tree, like.co_filename, "exec", like.co_flags & _FUTURES, dont_inherit=True)
     return next(value for value in _nested(compiled) if value.co_name == node.name)
 

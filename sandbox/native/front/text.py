@@ -22,7 +22,10 @@ class SourceText:
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """With their line ends; none if there is no such file. Raises NativeError if it has changed."""
+        """With their line ends; none if there is no such file.
+
+        Raises NativeError if it has changed, OSError if it cannot be read now.
+        """
         import linecache
 
         filename = self._function.__code__.co_filename
@@ -30,6 +33,8 @@ class SourceText:
         found = tuple(linecache.getlines(filename, self._function.__globals__))
         if _state(filename) != self._state:
             raise changed(self._function, "was defined")
+        if not found and self._state is not None:
+            open(filename, "rb").close()  # noqa: PTH123 (the line cache has no lines, and no error)
         return _shared(filename, found)
 
 

@@ -94,7 +94,7 @@ def ask(copy: Path, later: int = LATER, *others: str) -> tuple[str, bool]:
 def test_an_edit_is_noticed_even_if_length_and_date_stay(copy: Path) -> None:
     first, has_read = ask(copy)
     assert has_read and ask(copy) == (first, False)
-    file = copy / "sandbox" / "tasks.py"
+    file = copy / "sandbox" / "threads" / "tasks.py"
     text, status = file.read_text(), file.stat()
     file.write_text(text.replace("CAPACITY = 2048", "CAPACITY = 4096"))
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
