@@ -173,7 +173,7 @@ def _count_forks() -> int:
     _libc.munmap(_map_twice(counter, code.ljust(PAGE, b"\0"), "fork-counter"), PAGE)
     changes.words = ForkWords.from_address(words)
     fork.at_fork(0, counter, counter)
-    fork.install()
+    fork.install(_register_membarrier_again)
     return words
 
 
@@ -455,6 +455,11 @@ def wipe_on_fork(address: int, size: int) -> None:
 def release(address: int, size: int) -> None:
     """Give back what `reserve` returned."""
     _libc.munmap(address, size)
+
+
+def _register_membarrier_again() -> None:
+    register_membarrier.cache_clear()
+    register_membarrier()
 
 
 @functools.cache

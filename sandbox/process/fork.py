@@ -10,10 +10,10 @@ import ctypes
 import errno
 import os
 from bisect import insort
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Protocol
 
-from sandbox.memory.mappings import register_membarrier
 from sandbox.memory.shared_text import changes, text_mutex
 
 _around: list[tuple[Close, ...]] = []
@@ -85,8 +85,8 @@ def _in_child() -> None:
     try:
         for what in _around.pop():
             what.after_in_child()
-        register_membarrier.cache_clear()
-        register_membarrier()
+        for step in _in_new_process:
+            step()
         _unshare_open_text()
     finally:
         _give()
@@ -132,6 +132,13 @@ def _renew_all() -> None:
             lock._at_fork_reinit()
 
 
-def install() -> None:
-    """Take part in every os.fork() from now on. Called when the first text is mapped."""
+_in_new_process: list[Callable[[], None]] = []
+
+
+def install(*in_child: Callable[[], None]) -> None:
+    """Take part in every os.fork() from now on. Called when the first text is mapped.
+
+    `in_child`: what the child does again for itself, before any text is changed there.
+    """
+    _in_new_process.extend(in_child)
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
