@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from fprobe.native_decorator import native
+from fprobe.native_decorator import event_handler
 from fprobe.registration import (
     FPROBE_FL_DISABLED,
     disable_fprobe,
@@ -23,7 +23,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.events.dynevent import NotThisType, dyn_event_register
-from ftrace.events.handlers import Handlers
+from ftrace.events.handler_source import Shape
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument
@@ -34,6 +34,9 @@ GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"
 """The groups of events that name none."""
 _PLACE = 1
 _WORD = 8
+_PARAMETERS = "fp, entry_ip, ret_ip, regs, entry_data"
+_SHAPE = Shape(_PARAMETERS, "fp.action", ("entry_ip",))
+_RETURN_SHAPE = Shape(_PARAMETERS, "fp.action", ("entry_ip", "ret_ip"), "entry_data")
 _RETVAL = re.compile(r"\$retval(?![A-Za-z0-9_])")
 _TRACEPOINT = re.compile(r"[A-Za-z0-9_]*")
 
@@ -42,6 +45,7 @@ class FprobeEventProbe(Probe):
     """What a line f defines."""
 
     kind = "f"
+    make_handler = staticmethod(event_handler)
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class FprobeEventProbe(Probe):
         maxactive: int,
     ) -> None:
         self.is_return = is_return
+        self.shape = _RETURN_SHAPE if is_return else _SHAPE
         super().__init__(fprobe_lines, *names, scope, arguments)
         self.symbol = symbol
         self.maxactive = maxactive
@@ -81,13 +86,13 @@ class FprobeEventProbe(Probe):
 
     def register(self) -> None:
         """Register it on every function that matches, disabled. Raises OSError."""
-        self.check_symbols()
-        handlers = self.handlers
+        self.resolve_symbols()
         if self.is_return:
             size = _WORD * len(self.scope.saved)
-            fp = fprobe(handlers.entry, handlers.hit, flags=FPROBE_FL_DISABLED, entry_data_size=size)
+            fp = fprobe(self.entry_handler, self.hit_handler, flags=FPROBE_FL_DISABLED, entry_data_size=size)
         else:
-            fp = fprobe(handlers.hit, flags=FPROBE_FL_DISABLED)
+            fp = fprobe(self.hit_handler, flags=FPROBE_FL_DISABLED)
+        fp.action = self.recording.address
         register_fprobe(fp, self.symbol)
         self.fp = fp
 
@@ -104,15 +109,6 @@ class FprobeEventProbe(Probe):
     def disarm(self) -> None:
         """Disable it."""
         disable_fprobe(self.fp)
-
-    def counting_handlers(self) -> Handlers:
-        """A native one that does nothing: an fprobe counts its hits itself."""
-        return Handlers(_nothing, lambda: self.fp.hits if self.fp is not None else 0)
-
-
-@native
-def _nothing(fp, entry_ip, ret_ip, regs, entry_data):  # type: ignore[no-untyped-def]
-    pass
 
 
 class TracepointProbe(Probe):
@@ -147,7 +143,7 @@ class TracepointProbe(Probe):
 
     def register(self) -> None:
         """Wait for a tracepoint that never comes. Raises OSError for an unknown `@SYMBOL`."""
-        self.check_symbols()
+        self.resolve_symbols()
 
     def unregister(self) -> None:
         """Nothing is registered."""
@@ -157,10 +153,6 @@ class TracepointProbe(Probe):
 
     def disarm(self) -> None:
         """Nothing can hit it."""
-
-    def counting_handlers(self) -> Handlers:
-        """None runs."""
-        return Handlers(None, lambda: 0)
 
 
 class FprobeLines(ProbeLineType):

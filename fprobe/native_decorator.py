@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from sandbox.compile.cache import default_cache
@@ -68,6 +69,11 @@ def native(
         return made
 
     return decorate(function) if function is not None else decorate
+
+
+def event_handler(function: FunctionType) -> HandlerFunction:
+    """A handler of an fprobe event, from generated source."""
+    return HandlerFunction(function, Options(bounded=False, cc="preserve_most"), {}, parameters())
 
 
 def _check(handler: HandlerFunction) -> None:

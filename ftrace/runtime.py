@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from ftrace.counter_file import CounterFile
+from ftrace.events import event_state
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
     actions,
@@ -107,6 +108,7 @@ FUNCTIONS = (
     consuming.set_live,
     consuming.set_spare,
     writer.write,
+    *event_state.FUNCTIONS,
 )
 
 

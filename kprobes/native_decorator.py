@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, TypeVar, overload
 
 from ftrace.hit.dispatch import pt_regs
@@ -58,6 +59,12 @@ def native(function: Callable[..., Any] | None = None, *, name: str = "", bounde
         return made
 
     return decorate(function) if function is not None else decorate
+
+
+def event_handler(function: FunctionType) -> KprobeFunction:
+    """A handler of a kprobe event, from generated source."""
+    options = Options(bounded=False, cc="preserve_most")
+    return KprobeFunction(function, options, {}, _parameters(function))
 
 
 def _parameters(target: Callable[..., Any]) -> Sequence[Type]:

@@ -87,6 +87,8 @@ class kprobe:
         self.lone: LoneOps | None = None
         """What arms it while it is alone on an ftrace location, if its handlers are of that kind."""
         self.python_unsafe = python_unsafe
+        self.action = 0
+        """Address of what its native handlers find as `p.action`; looked at when it is registered."""
         self.calls_python = False
         """Whether a handler is a Python callable."""
 
@@ -149,6 +151,7 @@ class kprobe:
         """Let the native half say what it is to say at `addr`. Raises TypeError naming what cannot be a handler."""
         child = self.native
         child.address, child.flags = self.addr, OFF if self.is_off else 0
+        child.action = self.action
         if self._return_probe:
             child.kind, child.rp = RETURN, self._return_probe
             Kretprobe.ctypes.from_address(self._return_probe).child = self.native_address

@@ -143,6 +143,8 @@ class kretprobe:
         self.entry_handler = entry_handler
         self.maxactive = maxactive
         self.data_size = data_size
+        self.action = 0
+        """Address of what its native handlers find as `ri.rp.action`; looked at when it is registered."""
         self.errors = HandlerErrors()
         """What Python handlers have raised."""
         self._native: Any = Kretprobe.ctypes()
@@ -172,6 +174,7 @@ class kretprobe:
         leave = handlers.resolve(self.handler, RETURN, self, report, _with_instance)
         native = self._native = Kretprobe.ctypes()
         native.data_size = self._room(entry, leave)
+        native.action = self.action
         self._data = ctypes.c_char * self.data_size if self.data_size else None
         native.stride = Instance.offset("data") + (native.data_size + 63 & -64)
         buffer = ctypes.create_string_buffer(native.stride * self.maxactive + 64)

@@ -1,46 +1,53 @@
-"""The handlers that run when a probe event is hit: where a recorder plugs in.
+"""Handlers from generated source: a text in, a native function out.
 
-A recorder is one function, given to `set_handler_maker`. For a probe it makes the handlers that fetch the arguments of
-`probe.layout` and write a record; `ftrace.probe_args.layout.RecordLayout` says which field is where, and each
-`ArgumentField.argument` what is fetched for it. Without a recorder hits are counted and not recorded.
+Probes whose source is the same share one function; what is compiled from it is cached on disk by its text.
 """
 
 from __future__ import annotations
 
+import hashlib
+import linecache
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import Any
+from weakref import WeakValueDictionary
 
-if TYPE_CHECKING:
-    from ftrace.events.probe_event import Probe
+from ftrace.events import event_state
+from ftrace.ring_buffer.records import Mark
+from sandbox import native
+from sandbox.native.handler import HandlerFunction
 
+Make = Callable[[FunctionType], HandlerFunction]
+"""make(function): the handler of a kind of probe."""
 
-@dataclass(frozen=True)
-class Handlers:
-    """What a probe is registered with.
-
-    `hit`: runs at each hit, a return probe's at the return. `entry`: of a return probe, at entry; it saves the parameters
-    `probe.scope.saved`, a word of 8 bytes for each, in the call's data. Each is what the probe's API takes: (p, regs) of a
-    kprobe, (ri, regs) of a kretprobe, (fp, entry_ip, ret_ip, regs, entry_data) of an fprobe; native, C or Python.
-    `hits` gives the number of hits so far.
-    """
-
-    hit: Any
-    hits: Callable[[], int]
-    entry: Any = None
-
-
-HandlerMaker = Callable[["Probe"], Handlers]
-
-_maker: HandlerMaker | None = None
-
-
-def set_handler_maker(maker: HandlerMaker | None) -> None:
-    """Have `maker` called for every probe that is defined from now on; None: hits are only counted."""
-    global _maker
-    _maker = maker
+_NAMES: dict[str, Any] = {
+    name: getattr(native, name)
+    for name in ("addressof", "cast", "i64", "null", "probe_read", "ptr", "u8", "u16", "u32", "u64", "volatile_load", "zeroed")
+}  # fmt: skip
+_NAMES |= {
+    name: getattr(event_state, name)
+    for name in (
+        "EventState", "begin_record", "claim", "copy_words", "count_hit", "end_record", "fetch_comm", "fetch_symbol",
+        "fetch_text", "give_back", "is_judged", "put_text", "scratch_of",
+    )
+}  # fmt: skip
+_NAMES |= {"Mark": Mark}
+_made: WeakValueDictionary[tuple[str, Make], HandlerFunction] = WeakValueDictionary()
 
 
-def make_handlers(probe: Probe) -> Handlers:
-    """The handlers of a probe, made before it is registered."""
-    return _maker(probe) if _maker is not None else probe.counting_handlers()
+def native_handler(source: str, make: Make) -> HandlerFunction:
+    """The function that `source` defines, as a handler."""
+    found = _made.get((source, make))
+    if found is None:
+        found = _made[source, make] = make(_function(source))
+    return found
+
+
+def _function(source: str) -> FunctionType:
+    filename = f"<event {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+    lines = source.splitlines(keepends=True)
+    linecache.cache[filename] = (len(source), None, lines, filename)
+    names = dict(_NAMES)
+    known = set(names)
+    exec(compile(source, filename, "exec"), names)
+    return next(value for name, value in names.items() if name not in known and isinstance(value, FunctionType))

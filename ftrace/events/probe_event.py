@@ -12,9 +12,13 @@ from collections.abc import Callable, Sequence
 from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, argv_split
 from ftrace.events.error_log import error_log
-from ftrace.events.handlers import Handlers, make_handlers
+from ftrace.events.event_file import EventFile
+from ftrace.events.handler_source import Shape, constants_of, entry_source, hit_source
+from ftrace.events.handlers import Make, native_handler
 from ftrace.events.names import parse_event_name, sanitized
+from ftrace.events.recording import Recording
 from ftrace.events.registry import TraceEvent, after_unlocking, event_registry, events_locked
+from ftrace.events.trace_array import global_trace
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import MAX_ARGUMENTS, parse_arguments
 from ftrace.probe_args.errors import ErrorCode, ProbeError, error
@@ -22,6 +26,8 @@ from ftrace.probe_args.expansion import dentry_layout, expand, expand_dentries
 from ftrace.probe_args.fetch import Argument, SymbolAddress
 from ftrace.probe_args.layout import print_fmt, record_layout
 from ftrace.probe_args.scope import Scope
+from sandbox.native.handler import HandlerFunction
+from sandbox.process.cached import cached_property
 from sandbox.symbols.table import symbol_table
 
 MAXACTIVE_LIMIT = 4096
@@ -47,7 +53,6 @@ class Probe(DynamicEvent):
         self.arguments = tuple(arguments)
         self.layout = record_layout(arguments, self.is_return)
         self.event: ProbeEvent
-        self._handlers: Handlers | None = None
 
     # -- what a subclass knows ------------------------------------------------------------------------------------
 
@@ -87,23 +92,34 @@ class Probe(DynamicEvent):
     def disarm(self) -> None:
         """Have it called no more."""
 
-    @abstractmethod
-    def counting_handlers(self) -> Handlers:
-        """Handlers that count hits and record nothing."""
+    shape: Shape
+    """How its handlers are called."""
+    make_handler: Make
+    """What makes native functions handlers of its kind of probe."""
 
     # -- common ---------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def recording(self) -> Recording:
+        """What its handlers record with."""
+        return Recording()
+
     @property
-    def handlers(self) -> Handlers:
-        """Its handlers, made when they are first needed."""
-        if self._handlers is None:
-            self._handlers = make_handlers(self)
-        return self._handlers
+    def hit_handler(self) -> HandlerFunction:
+        """What records a hit, of a return probe at the return."""
+        return native_handler(hit_source(self.layout, self.shape), type(self).make_handler)
+
+    @property
+    def entry_handler(self) -> HandlerFunction | None:
+        """Of a return probe: what saves parameters at entry, if there are any to save."""
+        if not self.scope.saved:
+            return None
+        return native_handler(entry_source(self.scope.saved, self.shape), type(self).make_handler)
 
     @property
     def hits(self) -> int:
         """How often its handler has run."""
-        return self._handlers.hits() if self._handlers is not None else 0
+        return self.recording.hits
 
     @property
     def is_busy(self) -> bool:
@@ -120,11 +136,9 @@ class Probe(DynamicEvent):
         shown = [self.place, *map(str, self.arguments)]
         return list(words) == shown[: len(words)]
 
-    def check_symbols(self) -> None:
-        """Raise OSError if an `@SYMBOL` is unknown (ENOENT), or its offset no number (EINVAL)."""
-        for argument in self.arguments:
-            if isinstance(argument.fetch.source, SymbolAddress):
-                address_of(argument.fetch.source)
+    def resolve_symbols(self) -> None:
+        """Find the addresses of each `@SYMBOL`. Raises OSError: ENOENT if it is unknown, EINVAL if its offset is no number."""
+        self.recording.resolve([address_of(source) for source in constants_of(self.layout)])
 
     def is_same(self, other: Probe) -> bool:
         """Whether both record the same at the same place."""
@@ -141,7 +155,11 @@ class Probe(DynamicEvent):
             self.disarm()
         self.event.probes.remove(self)
         dynevent.dyn_event_remove(self)
-        after_unlocking(self.unregister)
+        after_unlocking(self._leave)
+
+    def _leave(self) -> None:
+        self.unregister()
+        self.recording.close()
 
 
 class ProbeEvent(TraceEvent):
@@ -151,13 +169,21 @@ class ProbeEvent(TraceEvent):
         super().__init__(first.group, first.name, first.layout.fields, print_fmt(first.layout))
         self.line_type = first.line_type
         self.probes = [first]
+        self.file = EventFile(self, global_trace())
+        """The event in the top level's trace array."""
+
+    def arm_probe(self, probe: Probe) -> None:
+        """Have hits of this probe recorded. Raises OSError."""
+        probe.recording.record_to(self.id, [self.file.target])
+        probe.arm()
 
     def arm(self) -> None:
         """Arm every probe."""
+        self.file.is_recorded = True
         armed: list[Probe] = []
         try:
             for probe in self.probes:
-                probe.arm()
+                self.arm_probe(probe)
                 armed.append(probe)
         except OSError:
             for probe in armed:
@@ -166,6 +192,7 @@ class ProbeEvent(TraceEvent):
 
     def disarm(self) -> None:
         """Disarm every probe."""
+        self.file.is_recorded = False
         for probe in self.probes:
             probe.disarm()
 
@@ -273,7 +300,7 @@ def add_probe(probe: Probe) -> None:
             if probe not in probe.event.probes:
                 after_unlocking(probe.unregister)  # deleted meanwhile
             elif probe.event.enabled:
-                probe.arm()
+                probe.event.arm_probe(probe)
     except OSError:
         with events_locked():
             _take_back(probe)
@@ -328,7 +355,7 @@ def _first_difference(one: Sequence[Argument], other: Sequence[Argument]) -> int
 def _register(probe: Probe) -> None:
     """Register it. Raises ProbeError with what error_log shows for the errno."""
     try:
-        probe.check_symbols()
+        probe.resolve_symbols()
         probe.register()
     except OSError as failed:
         codes = {errno.EILSEQ: ErrorCode.BAD_INSN_BNDRY, errno.ENOENT: ErrorCode.BAD_PROBE_ADDR}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ftrace.files.tracing_on import tracing_is_on, tracing_off, tracing_on
+from ftrace.files.tracing_on import switch_address, tracing_is_on, tracing_off, tracing_on
 from ftrace.ring_buffer.buffer import Buffer
 from sandbox.process.cached import cached_property
 
@@ -22,6 +22,11 @@ class TraceArray:
     def buffer(self) -> Buffer:
         """What events record into, made when it is first asked for."""
         return Buffer(self.name)
+
+    @property
+    def switch(self) -> int:
+        """Address of a word of 64 bits: 1 while events are recorded, else 0."""
+        return switch_address()
 
     @property
     def tracing_on(self) -> bool:

@@ -14,6 +14,11 @@ def _switch() -> ctypes.c_uint64:
     return runtime().image.variable("tracing_on")
 
 
+def switch_address() -> int:
+    """Where native code finds the switch."""
+    return ctypes.addressof(_switch())
+
+
 def tracing_on() -> None:
     """Keep records from now on."""
     _switch().value = 1

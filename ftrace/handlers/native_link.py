@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from ftrace.events import event_state
 from ftrace.handlers import floats
 from ftrace.hit import guarded_read
 from ftrace.ring_buffer import writer
@@ -25,7 +26,7 @@ from sandbox.native.back.verify import verify_object
 from sandbox.native.handler import Fields
 
 Made = TypeVar("Made")
-ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS + writer.SYMBOLS)
+ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS + writer.SYMBOLS + event_state.SYMBOLS)
 """What the code of users may call without defining it."""
 
 

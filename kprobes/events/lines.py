@@ -10,13 +10,12 @@ As kernel/trace/trace_kprobe.c of Linux 6.12.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 from collections.abc import Sequence
 from functools import cache
 
 from ftrace.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
-from ftrace.events.handlers import Handlers
+from ftrace.events.handler_source import Shape
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
 from ftrace.events.registry import events_locked
 from ftrace.probe_args.errors import ErrorCode, error
@@ -25,8 +24,8 @@ from ftrace.probe_args.scope import Scope
 from ftrace.tracefs.files import add_ftrace_files, definitions_file
 from ftrace.tracefs.nodes import TextFile
 from ftrace.tracefs.tree import tracefs
-from kprobes.events.hits import count_hit, count_return, hits_of
 from kprobes.events.place import EventPlace, module_is_there, parse_place
+from kprobes.native_decorator import event_handler
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import (
     disable_kprobe,
@@ -42,10 +41,14 @@ from sandbox.loading.module import Module, ModuleState, register_module_notifier
 GROUP = "kprobes"
 """The group of events that name none."""
 _WORD = 8
+_SHAPE = Shape("p, regs", "p.action", ("p.address",))
+_RETURN_SHAPE = Shape("ri, regs", "ri.rp.action", ("ri.rp.child.address", "ri.ret_addr"), "addressof(ri.data[0])")
 
 
 class KprobeEventProbe(Probe):
     """What a line p or r defines."""
+
+    make_handler = staticmethod(event_handler)
 
     def __init__(
         self,
@@ -59,12 +62,12 @@ class KprobeEventProbe(Probe):
     ) -> None:
         self.is_return = is_return
         self.kind = "r" if is_return else "p"
+        self.shape = _RETURN_SHAPE if is_return else _SHAPE
         super().__init__(kprobe_lines, *names, scope, arguments)
         self.where = where
         self.maxactive = maxactive
         self.probe: kprobe | kretprobe | None = None
         """What is registered; None while the module is not there."""
-        self._hits_before = 0
 
     @property
     def place(self) -> str:
@@ -98,7 +101,7 @@ class KprobeEventProbe(Probe):
     def register(self) -> None:
         """Register it, disabled. What is not there yet is waited for. Raises OSError."""
         try:
-            self.check_symbols()
+            self.resolve_symbols()
             self._put()
         except OSError as failed:
             if failed.errno != errno.ENOENT or not self._may_come:
@@ -117,21 +120,21 @@ class KprobeEventProbe(Probe):
         kp.symbol_name, kp.offset = where.symbol, where.offset
         kp.addr = None if where.symbol else where.address
         kp.flags = KPROBE_FLAG_DISABLED
+        made.action = self.recording.address
         if isinstance(made, kretprobe):
             register_kretprobe(made)
             self.maxactive = made.maxactive
         else:
             register_kprobe(made)
         self.probe = made
-        self._hits_before = hits_of(self._native_half)
 
     def _plain_probe(self) -> kprobe:
-        return kprobe(pre_handler=self.handlers.hit)
+        return kprobe(pre_handler=self.hit_handler)
 
     def _return_probe(self) -> kretprobe:
         return kretprobe(
-            handler=self.handlers.hit,
-            entry_handler=self.handlers.entry,
+            handler=self.hit_handler,
+            entry_handler=self.entry_handler,
             maxactive=self.maxactive,
             data_size=_WORD * len(self.scope.saved),
         )
@@ -158,26 +161,11 @@ class KprobeEventProbe(Probe):
         """Register it anew, since its module has been loaded. It goes on waiting if that fails."""
         self.unregister()
         with contextlib.suppress(OSError):
+            self.resolve_symbols()
             self._put()
             with events_locked():
                 if self.event.enabled:
-                    self.arm()
-
-    # -- counts ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _native_half(self) -> int:
-        if isinstance(self.probe, kretprobe):
-            return ctypes.addressof(self.probe._native)
-        return self.probe.native_address if self.probe is not None else 0
-
-    def counting_handlers(self) -> Handlers:
-        """Native ones, the same for all probes."""
-
-        def hits() -> int:
-            return hits_of(self._native_half) - self._hits_before if self.probe is not None else 0
-
-        return Handlers(count_return if self.is_return else count_hit, hits)
+                    self.event.arm_probe(self)
 
 
 class KprobeLines(ProbeLineType):

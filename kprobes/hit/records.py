@@ -71,6 +71,7 @@ class Child(Structure):
     pre_text: u64
     post_text: u64
     fault_text: u64
+    action: u64  # its owner's: what its handlers find there is theirs
 
 
 @struct
@@ -155,6 +156,7 @@ class Kretprobe(Structure):
     kind: u32
     entry_text: u64  # as Child.pre_text
     handler_text: u64
+    action: u64  # as Child.action
 
 
 @struct

@@ -60,6 +60,7 @@ class TriggerTable(Structure):
     """The triggers of an event, in the order in which they act. Never changed once hits can see it."""
 
     count: u64
+    needs_record: u64  # not 0: one of them looks at the record, or acts after it
     triggers: array[ptr[NativeTrigger], 1]  # as many as `count` says
 
 

@@ -114,7 +114,7 @@ class EventTriggers:
         """Have hits use the present list; the one before is kept until none uses it."""
         old = self._table
         pointers = [ctypes.addressof(trigger.native) for trigger in self._triggers]
-        self._table = (ctypes.c_uint64 * (1 + len(pointers)))(len(pointers), *pointers)
+        self._table = (ctypes.c_uint64 * (2 + len(pointers)))(len(pointers), self.need_record, *pointers)
         self._table_word.value = ctypes.addressof(self._table) if pointers else 0
         trigger_image()
         if old is not None:

@@ -1,0 +1,245 @@
+"""What the handlers of an event find through the `action` of their probe, and what they do with it.
+
+The handlers themselves are generated from the event's definition (ftrace.events.handler_source).
+"""
+
+from __future__ import annotations
+
+from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
+from ftrace.ring_buffer.records import Mark, RingBuffer
+from ftrace.ring_buffer.writer import commit, reserve
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    bool_,
+    cast,
+    extern,
+    fn,
+    i64,
+    likely,
+    native,
+    null,
+    ptr,
+    signal_fence,
+    struct,
+    syscall,
+    u8,
+    u32,
+    u64,
+    void,
+    volatile_load,
+    volatile_store,
+    zeroed,
+)
+from sandbox.threads.tasks import current
+
+MAX_TARGETS = 16
+"""Trace arrays that may record one event: the top level's and those of instances."""
+MAX_CONSTANTS = 128
+SCRATCH = 1 << 16
+"""Bytes of scratch room of a task: for the event that it records, and those that this one interrupted."""
+ROOM = SCRATCH - 8
+MAX_TEXT = 4096
+"""Bytes of a string, with its NUL."""
+SYMBOLS = ("event_record_judged",)
+"""What the handlers call in the runtime."""
+_PRCTL, _PR_GET_NAME = 157, 16
+_DECIMAL = 10
+
+
+@struct
+class Target(Structure):
+    """An event in one trace array, as its handlers see it."""
+
+    buffer: ptr[RingBuffer]
+    tracing_on: ptr[u64]
+    recording: u64  # 0: only its triggers run (soft-disabled)
+    filter: Condition
+    triggers: ptr[ptr[TriggerTable]]
+
+
+@struct
+class EventState(Structure):
+    """What one probe of an event records with."""
+
+    type_id: u64
+    hits: u64  # address of the first task's hit counter
+    hits_stride: u64
+    scratch: u64  # address of the first task's Scratch
+    count: u64  # of targets
+    targets: array[ptr[Target], 16]
+    constants: array[u64, 128]  # addresses of symbols that arguments name
+
+
+@struct
+class Scratch(Structure):
+    """A task's room for the text of strings, and for records that are judged."""
+
+    used: u64
+    text: array[u8, 65528]
+
+
+@native(inline=True)
+def count_hit(state: ptr[EventState]) -> void:
+    """One hit more of this thread's."""
+    counter = cast(ptr[u64], state.hits + cast(u64, current().index) * state.hits_stride)
+    counter[0] += 1
+
+
+@native(inline=True)
+def scratch_of(state: ptr[EventState]) -> ptr[Scratch]:
+    return cast(ptr[Scratch], state.scratch + cast(u64, current().index) * SCRATCH)
+
+
+copy_text = extern("ftrace_probe_read_str", fn[i64, u64, u64, u64])
+
+
+@native(inline=True)
+def claim(scratch: ptr[Scratch], size: u64) -> u64:
+    """The end of `size` bytes of scratch room from `used` on, or of what there is. A record in a signal begins there."""
+    end = min(scratch.used + size, ROOM)
+    volatile_store(addressof(scratch.used), end)
+    signal_fence()
+    return end
+
+
+@native(inline=True)
+def give_back(scratch: ptr[Scratch], start: u64) -> void:
+    """The record that claimed from `start` on is made."""
+    signal_fence()
+    volatile_store(addressof(scratch.used), start)
+
+
+# -- text ---------------------------------------------------------------------------------------------------------
+
+
+@native(noinline=True)
+def fetch_text(scratch: ptr[Scratch], at: u64, end: u64, address: u64) -> u64:
+    """Copy the text at `address` to offset `at` of the scratch room. Its length with the NUL; 0 if it cannot be read."""
+    if at + 8 > end:
+        return 0
+    size = copy_text(cast(u64, addressof(scratch.text[at])), address, min(end - at, MAX_TEXT))
+    return cast(u64, size) if size > 0 else 0
+
+
+@native(noinline=True, bounded=False)
+def fetch_comm(scratch: ptr[Scratch], at: u64, end: u64) -> u64:
+    """The running thread's name, likewise."""
+    if at + 16 > end:
+        return 0
+    to = addressof(scratch.text[at])
+    syscall(_PRCTL, _PR_GET_NAME, cast(u64, to), 0, 0, 0, 0)
+    length: u64 = 0
+    while length < 15 and to[length] != 0:
+        length += 1
+    to[length] = 0
+    return length + 1
+
+
+@native(noinline=True, bounded=False)
+def fetch_symbol(scratch: ptr[Scratch], at: u64, end: u64, value: u64) -> u64:
+    """An address as hexadecimal text, likewise."""
+    if at + 24 > end:
+        return 0
+    to = addressof(scratch.text[at])
+    digits: u64 = 1
+    while digits < 16 and value >> (digits * 4) != 0:
+        digits += 1
+    to[0] = 48
+    to[1] = 120
+    for index in range(digits):
+        digit = value >> ((digits - 1 - index) * 4) & 15
+        to[2 + index] = cast(u8, digit + 48 if digit < _DECIMAL else digit + 87)
+    to[2 + digits] = 0
+    return digits + 3
+
+
+@native(inline=True)
+def put_text(scratch: ptr[Scratch], at: u64, end: u64, word: u64) -> void:
+    """Eight bytes of a constant text."""
+    if at + 8 <= end:
+        cast(ptr[u64], addressof(scratch.text[at]))[0] = word
+
+
+@native(inline=True, bounded=False)
+def copy_words(to: ptr[u8], source: ptr[u8], size: u64) -> void:
+    """Copy `size` bytes, rounded up to a multiple of four."""
+    wide = cast(ptr[u64], to)
+    words = cast(ptr[u64], source)
+    count = (size + 3) // 8
+    for index in range(count):
+        wide[index] = words[index]
+    if (size + 3) // 4 * 4 > count * 8:
+        cast(ptr[u32], addressof(to[count * 8]))[0] = cast(ptr[u32], addressof(source[count * 8]))[0]
+
+
+@native(inline=True)
+def is_judged(target: ptr[Target]) -> bool_:
+    """Whether there is a filter, or a trigger: then the record is made in scratch room first."""
+    condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
+    table = volatile_load(cast(ptr[u64], target.triggers))
+    return (condition | table) != 0 or volatile_load(addressof(target.recording)) == 0
+
+
+# -- the record ---------------------------------------------------------------------------------------------------
+
+judge = extern("event_record_judged", fn[void, ptr[Target], u64, ptr[u8], u64], cc="preserve_most")
+
+
+@native(inline=True)
+def begin_record(state: ptr[EventState], target: ptr[Target], judged: bool_, mark: ptr[Mark], size: u64) -> ptr[u8]:
+    """Where the fields go: into the ring buffer or, to be judged, into scratch room. null: nothing is recorded."""
+    if likely(not judged):
+        if volatile_load(target.tracing_on) == 0:
+            return null
+        return reserve(target.buffer, mark, state.type_id, size)
+    scratch = scratch_of(state)
+    start = scratch.used
+    if claim(scratch, size + 8) < start + size + 8:
+        give_back(scratch, start)
+        return null
+    return addressof(scratch.text[start])
+
+
+@native(inline=True)
+def end_record(
+    state: ptr[EventState], target: ptr[Target], judged: bool_, mark: ptr[Mark], entry: ptr[u8], size: u64
+) -> void:
+    """The fields are there."""
+    if likely(not judged):
+        commit(mark)
+    else:
+        judge(target, state.type_id, entry, size)
+        scratch = scratch_of(state)
+        give_back(scratch, cast(u64, entry) - cast(u64, addressof(scratch.text[0])))
+
+
+@native(cc="preserve_most", noinline=True, name="event_record_judged")
+def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64) -> void:
+    """Run the triggers, and record what the filter passes: trace_event_buffer_commit()."""
+    cast(ptr[u64], record)[0] = type_id | cast(u64, current().tid) << 32
+    table = volatile_load(target.triggers)
+    post: u64 = 0
+    if table != null:
+        seen: ptr[u8] = record if table.needs_record != 0 else null
+        post = run_triggers(table, seen, size)
+    if volatile_load(addressof(target.recording)) != 0 and volatile_load(target.tracing_on) != 0:
+        record_filtered(target, type_id, record, size)
+    if post != 0:
+        run_post_triggers(table, post)
+
+
+@native
+def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64) -> void:
+    condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
+    if condition != 0 and cast(Condition, condition)(record, size) == 0:
+        return
+    mark: Mark = zeroed
+    entry = reserve(target.buffer, addressof(mark), type_id, size)
+    if entry != null:
+        copy_words(addressof(entry[8]), addressof(record[8]), size - 8)
+        commit(addressof(mark))
+
+
+FUNCTIONS = (record_judged,)

@@ -1,0 +1,274 @@
+"""The handlers of an event as source of the native language: a definition in, text out.
+
+A handler fetches the arguments into variables, and text into the thread's scratch room; then, for each buffer that wants
+the event, it reserves a record, stores, commits. Nothing in the text depends on the process or on the event's number, so
+that events of the same shape share one compiled handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ftrace.probe_args.fetch import (
+    Argument,
+    Comm,
+    Dereference,
+    EntryArgument,
+    Immediate,
+    ImmediateString,
+    Register,
+    ReturnValue,
+    SavedArgument,
+    Source,
+    StackPointer,
+    StackWord,
+    Store,
+    SymbolAddress,
+)
+from ftrace.probe_args.layout import ArgumentField, RecordLayout
+
+IN_REGISTERS = ("di", "si", "dx", "cx", "r8", "r9")
+"""The registers that hold a function's first arguments, as fields of pt_regs."""
+_MASK = (1 << 64) - 1
+_TEXT_CLAIM = 4104
+"""Bytes of scratch room that a string is given: the longest text, and what a store of whole words may write more."""
+_WHOLE = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a kind of probe calls its handlers.
+
+    `parameters`: as a definition lists them; `state`: an expression for the address of the EventState; `addresses`: one for
+    each address field of the record; `saved`: one for the address of the words saved at entry; `result`: what is returned.
+    """
+
+    parameters: str
+    state: str
+    addresses: tuple[str, ...]
+    saved: str = "0"
+    result: str = ""
+
+
+def hit_source(layout: RecordLayout, shape: Shape, name: str = "record") -> str:
+    """The handler that records."""
+    return _definition(name, shape, _Writer(layout, shape).lines())
+
+
+def entry_source(parameters: Sequence[int], shape: Shape, name: str = "save") -> str:
+    """The entry handler of a return probe, which saves these parameters, counted from 0."""
+    lines = [f"words = cast(ptr[u64], {shape.saved})"]
+    for slot, index in enumerate(parameters):
+        lines += _entry_argument(index, f"v{slot}")
+        lines.append(f"words[{slot}] = v{slot}")
+    return _definition(name, shape, lines)
+
+
+def constants_of(layout: RecordLayout) -> list[SymbolAddress]:
+    """The symbols whose addresses the handler finds in its state, in order."""
+    sources = (field.argument.fetch.source for field in layout.arguments)
+    return list(dict.fromkeys(source for source in sources if isinstance(source, SymbolAddress)))
+
+
+def _definition(name: str, shape: Shape, lines: Iterable[str]) -> str:
+    body = "".join(f"    {line}\n" for line in [*lines, *([shape.result] if shape.result else [])])
+    return f"def {name}({shape.parameters}):\n{body}"
+
+
+class _Writer:
+    """Writes the body of one handler."""
+
+    def __init__(self, layout: RecordLayout, shape: Shape) -> None:
+        self._layout, self._shape = layout, shape
+        self._constants = constants_of(layout)
+        self._texts = sum(field.argument.type.is_string * max(field.argument.count, 1) for field in layout.arguments)
+
+    def lines(self) -> Iterator[str]:
+        yield f"state = cast(ptr[EventState], {self._shape.state})"
+        yield "count_hit(state)"
+        if any(isinstance(field.argument.fetch.source, SavedArgument) for field in self._layout.arguments):
+            yield f"words = cast(ptr[u64], {self._shape.saved})"
+        yield f"size: u64 = {self._layout.size}"
+        if self._texts:
+            yield "scratch = scratch_of(state)"
+            yield "start = scratch.used"
+            yield f"end = claim(scratch, {self._texts * _TEXT_CLAIM})"
+            yield "at = start"
+        for index, field in enumerate(self._layout.arguments):
+            yield from self._fetch(index, field)
+        yield "for number in range(state.count):"
+        yield from ("    " + line for line in self._record())
+        if self._texts:
+            yield "give_back(scratch, start)"
+
+    # -- the record -----------------------------------------------------------------------------------------------
+
+    def _record(self) -> Iterator[str]:
+        yield "target = state.targets[number]"
+        yield "judged = is_judged(target)"
+        yield "mark: Mark = zeroed"
+        yield "entry = begin_record(state, target, judged, addressof(mark), size)"
+        yield "if entry != null:"
+        for field, value in zip(self._layout.addresses, self._shape.addresses, strict=True):
+            yield "    " + _store(field.offset, 8, value)
+        for index, field in enumerate(self._layout.arguments):
+            yield from ("    " + line for line in self._put(index, field))
+        if self._texts:
+            rest = f"size - {self._layout.size}"
+            yield f"    copy_words(addressof(entry[{self._layout.size}]), addressof(scratch.text[start]), {rest})"
+        yield "    end_record(state, target, judged, addressof(mark), entry, size)"
+
+    def _put(self, index: int, field: ArgumentField) -> Iterator[str]:
+        argument, width = field.argument, field.argument.type.size
+        if argument.store is Store.MEMORY and argument.count:
+            yield from self._put_elements(index, field)
+            return
+        for element in range(max(argument.count, 1)):
+            variable = f"v{index}_{element}" if argument.type.is_string else f"v{index}"
+            yield _store(field.offset + element * width, width, variable)
+
+    def _put_elements(self, index: int, field: ArgumentField) -> Iterator[str]:
+        """An array is read straight into the record: all of it or, where it cannot be read, zeros."""
+        argument = field.argument
+        place = f"addressof(entry[{field.offset}])"
+        yield f"if ok{index} <= 0 or probe_read({place}, a{index}, {field.size}) < 0:"
+        for offset in range(0, field.size, argument.type.size):
+            yield "    " + _store(field.offset + offset, argument.type.size, "0")
+        if argument.bits is not None:
+            for offset in range(field.offset, field.offset + field.size, argument.type.size):
+                whole = f"cast(ptr[{_WHOLE[argument.type.size]}], addressof(entry[{offset}]))[0]"
+                yield _store(offset, argument.type.size, _bits(f"cast(u64, {whole})", argument))
+
+    # -- fetching -------------------------------------------------------------------------------------------------
+
+    def _fetch(self, index: int, field: ArgumentField) -> Iterator[str]:
+        argument = field.argument
+        if argument.type.is_string:
+            yield from self._fetch_texts(index, argument)
+            return
+        variable = f"v{index}"
+        if argument.store is not Store.MEMORY:
+            yield from self._source(argument.fetch.source, variable)
+        else:
+            yield from self._address(index, argument)
+            if argument.count:
+                return
+            yield f"{variable}: u64 = 0"
+            yield f"if ok{index} > 0:"
+            yield f"    if probe_read(addressof({variable}), a{index}, {argument.type.size}) < 0:"
+            yield f"        {variable} = 0"
+        if argument.bits is not None:
+            yield f"{variable} = {_bits(variable, argument)}"
+
+    def _fetch_texts(self, index: int, argument: Argument) -> Iterator[str]:
+        if argument.store is Store.STRING_POINTERS:
+            yield from self._address(index, argument)
+            for element in range(argument.count):
+                yield f"p{index}: u64 = 0" if element == 0 else f"p{index} = 0"
+                yield f"n{index}_{element}: u64 = 0"
+                place = f"a{index} + {element * 8}"
+                yield f"if ok{index} > 0 and probe_read(addressof(p{index}), {place}, 8) > 0:"
+                yield f"    n{index}_{element} = fetch_text(scratch, at, end, p{index})"
+                yield from self._placed(f"{index}_{element}")
+            return
+        yield from self._fetch_text(index, argument)
+        yield from self._placed(f"{index}_0")
+
+    def _fetch_text(self, index: int, argument: Argument) -> Iterator[str]:
+        """The length of the text, with its NUL, in nI_0."""
+        source, length = argument.fetch.source, f"n{index}_0"
+        if argument.store is Store.COMM or isinstance(source, Comm):
+            yield f"{length} = fetch_comm(scratch, at, end)"
+        elif isinstance(source, ImmediateString):
+            text = source.text.encode("latin-1") + b"\0"
+            for offset in range(0, len(text), 8):
+                word = int.from_bytes(text[offset : offset + 8], "little")
+                yield f"put_text(scratch, at + {offset}, end, {word})"
+            yield f"{length}: u64 = {len(text)}"
+        elif argument.store is Store.SYMBOL_TEXT:
+            yield from self._value(index, argument)
+            yield f"{length} = fetch_symbol(scratch, at, end, s{index})"
+        elif argument.store is Store.STRING_AT_VALUE:
+            yield from self._source(source, f"s{index}")
+            yield f"{length} = fetch_text(scratch, at, end, s{index})"
+        else:
+            yield from self._address(index, argument)
+            yield f"{length}: u64 = 0"
+            yield f"if ok{index} > 0:"
+            yield f"    {length} = fetch_text(scratch, at, end, a{index})"
+
+    def _placed(self, name: str) -> Iterator[str]:
+        """The word that says where the text is; the next text comes after it."""
+        yield f"v{name}: u64 = n{name} << 16 | size"
+        yield f"size += n{name}"
+        yield f"at += n{name}"
+
+    def _address(self, index: int, argument: Argument) -> Iterator[str]:
+        """aI: the address that the last dereference reads; okI: positive unless one before it failed."""
+        yield from self._source(argument.fetch.source, f"a{index}")
+        yield f"ok{index}: i64 = 1"
+        *before, last = argument.fetch.dereferences or (Dereference(0),)
+        yield from self._follow(index, before)
+        if last.offset:
+            yield f"a{index} += {last.offset & _MASK}"
+
+    def _follow(self, index: int, steps: Sequence[Dereference]) -> Iterator[str]:
+        for step in steps:
+            place = f"a{index} + {step.offset & _MASK}" if step.offset else f"a{index}"
+            yield f"if ok{index} > 0:"
+            yield f"    ok{index} = probe_read(addressof(a{index}), {place}, 8)"
+
+    def _value(self, index: int, argument: Argument) -> Iterator[str]:
+        """sI: the value after all dereferences, 0 if one failed."""
+        yield from self._source(argument.fetch.source, f"a{index}")
+        yield f"ok{index}: i64 = 1"
+        yield from self._follow(index, argument.fetch.dereferences)
+        yield f"s{index}: u64 = a{index} if ok{index} > 0 else 0"
+
+    def _source(self, source: Source, variable: str) -> Iterator[str]:
+        match source:
+            case Register(name):
+                yield f"{variable} = regs.{name}"
+            case StackPointer():
+                yield f"{variable} = regs.sp"
+            case ReturnValue():
+                yield f"{variable} = regs.ax"
+            case StackWord(index):
+                yield from _stack_word(index, variable)
+            case EntryArgument(index):
+                yield from _entry_argument(index, variable)
+            case SavedArgument(_, slot):
+                yield f"{variable} = words[{slot}]"
+            case Immediate(value):
+                yield f"{variable}: u64 = {value}"
+            case SymbolAddress():
+                yield f"{variable} = state.constants[{self._constants.index(source)}]"
+            case _:
+                raise TypeError(f"{source} is no word")
+
+
+def _entry_argument(index: int, variable: str) -> Iterator[str]:
+    """As regs_get_kernel_argument(): what does not fit the registers lies above the return address."""
+    if index < len(IN_REGISTERS):
+        yield f"{variable} = regs.{IN_REGISTERS[index]}"
+    else:
+        yield from _stack_word(index - len(IN_REGISTERS) + 1, variable)
+
+
+def _stack_word(index: int, variable: str) -> Iterator[str]:
+    yield f"{variable}: u64 = 0"
+    yield f"if probe_read(addressof({variable}), regs.sp + {index * 8}, 8) < 0:"
+    yield f"    {variable} = 0"
+
+
+def _bits(value: str, argument: Argument) -> str:
+    assert argument.bits is not None
+    return f"{value} >> {argument.bits.offset} & {(1 << argument.bits.width) - 1}"
+
+
+def _store(offset: int, width: int, value: str) -> str:
+    """The low `width` bytes of a value, at an offset of the record."""
+    kind = _WHOLE[width]
+    stored = value if width == 8 or value.isdigit() else f"cast({kind}, {value})"
+    return f"cast(ptr[{kind}], addressof(entry[{offset}]))[0] = {stored}"

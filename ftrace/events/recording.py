@@ -1,0 +1,103 @@
+"""The native state of probe events: hit counters and scratch room of all tasks, and each probe's EventState."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from ftrace.events.event_state import MAX_TARGETS, SCRATCH, EventState
+from ftrace.runtime import runtime
+from sandbox.memory import mappings
+from sandbox.process import fork
+from sandbox.threads import tasks
+
+MAX_PROBES = 1 << 15
+
+
+class Rooms:
+    """The memory of all events: hit counters and scratch room for each task; nothing is charged before it is touched."""
+
+    def __init__(self) -> None:
+        self.scratch = mappings.reserve(SCRATCH * tasks.CAPACITY)
+        self.stride = MAX_PROBES * 8
+        self.hits = mappings.reserve(self.stride * tasks.CAPACITY)
+        self._lock = fork.renew(threading.Lock())
+        self._free: list[int] = []
+        self._next = 0
+
+    def take(self) -> int:
+        """The row of a hit counter, 0 in all tasks. Raises MemoryError if there are too many probes of events."""
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            if self._next == MAX_PROBES:
+                raise MemoryError(f"there are {MAX_PROBES} probes of events already; delete some")
+            self._next += 1
+            return self._next - 1
+
+    def give(self, row: int) -> None:
+        """No handler counts in this row any more."""
+        for counter in self._counters(row):
+            counter.value = 0
+        with self._lock:
+            self._free.append(row)
+
+    def count(self, row: int) -> int:
+        """The hits that all tasks have counted."""
+        return sum(counter.value for counter in self._counters(row))
+
+    def _counters(self, row: int) -> list[Any]:
+        used = int(runtime().image.variable("tasks_claimed_high").value)
+        return [ctypes.c_uint64.from_address(self.hits + index * self.stride + row * 8) for index in range(used)]
+
+
+@cache
+def rooms() -> Rooms:
+    """The process's."""
+    return Rooms()
+
+
+class Recording:
+    """One probe's EventState, which stays where it is for as long as the probe exists."""
+
+    def __init__(self) -> None:
+        self._rooms = rooms()
+        self._row: int | None = self._rooms.take()
+        self.native: Any = EventState.ctypes()
+        self.native.hits = self._rooms.hits + (self._row or 0) * 8
+        self.native.hits_stride = self._rooms.stride
+        self.native.scratch = self._rooms.scratch
+
+    def resolve(self, constants: Sequence[int]) -> None:
+        """Give the addresses of the symbols that arguments name, in order."""
+        for index, value in enumerate(constants):
+            self.native.constants[index] = value
+
+    @property
+    def address(self) -> int:
+        """What the handlers' probe has as its `action`."""
+        return ctypes.addressof(self.native)
+
+    @property
+    def hits(self) -> int:
+        """How often the handler has run."""
+        return self._rooms.count(self._row) if self._row is not None else 0
+
+    def record_to(self, type_id: int, targets: Sequence[int]) -> None:
+        """Record events of this id into the Targets at these addresses from now on."""
+        if len(targets) > MAX_TARGETS:
+            raise ValueError(f"{len(targets)} trace arrays for one event; at most {MAX_TARGETS} can record it")
+        self.native.count = 0
+        self.native.type_id = type_id
+        for index, target in enumerate(targets):
+            self.native.targets[index] = target
+        self.native.count = len(targets)
+
+    def close(self) -> None:
+        """The probe is gone, and no hit of it is in progress. Closing again does nothing."""
+        row, self._row = self._row, None
+        if row is not None:
+            self._rooms.give(row)
