@@ -35,7 +35,7 @@ def _value_text(kind: FetchType, data: bytes, record: bytes, symbolize: Symboliz
         return _string_text(int.from_bytes(data, "little"), record)
     value = int.from_bytes(data, "little", signed=kind.name.startswith("s") and kind.signed)
     if kind.name == "char":
-        return f"'{chr(value)}'"
+        return f"'{_characters(data)}'"
     if kind.name == "symbol":
         return symbolize(value)
     return f"{value:#x}" if kind.name.startswith("x") else str(value)
@@ -47,4 +47,9 @@ def _string_text(word: int, record: bytes) -> str:
     if not length:
         return "(fault)"
     text = record[offset : offset + length].partition(b"\0")[0]
-    return f'"{text.decode("latin-1")}"'
+    return f'"{_characters(text)}"'
+
+
+def _characters(data: bytes) -> str:
+    """Bytes as files of tracefs have them: what is no UTF-8 stays as it is."""
+    return data.decode("utf-8", "surrogateescape")

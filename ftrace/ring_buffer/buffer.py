@@ -12,7 +12,7 @@ from ftrace.ring_buffer import clock as clocks
 from ftrace.ring_buffer import layout, reader
 from ftrace.ring_buffer.arena import Rings, arena
 from ftrace.ring_buffer.arrays import Block, blocks
-from ftrace.ring_buffer.reader import Reader, Record, Stats
+from ftrace.ring_buffer.reader import Reader, Record, SlotReader, Stats
 from ftrace.runtime import runtime
 from sandbox.process import fork
 
@@ -143,14 +143,20 @@ class Buffer:
 
     # recording from Python
 
+    @property
+    def longest(self) -> int:
+        """Bytes of fields after the common ones that fit a sub-buffer."""
+        return layout.capacity(self._order) - 2 * layout.COMMON
+
     def write(self, type_id: int, data: bytes) -> bool:
         """Record an event of the calling thread: `data` are its fields after the common ones, padded with zeros to 4 bytes.
 
         False if it is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or for a type above 65535.
         """
-        longest = layout.capacity(self._order) - 2 * layout.COMMON
-        if len(data) > longest:
-            raise ValueError(f"the event has {len(data)} bytes; {longest} fit a sub-buffer of {self.subbuf_kb} KiB")
+        if len(data) > self.longest:
+            raise ValueError(
+                f"the event has {len(data)} bytes; {self.longest} fit a sub-buffer of {self.subbuf_kb} KiB"
+            )
         if not 0 <= type_id <= 0xFFFF:
             raise ValueError(f"type_id is {type_id}; it must be between 0 and 65535")
         room = ctypes.create_string_buffer(data, len(data) or 1)
@@ -183,6 +189,10 @@ class Buffer:
         """Consume sub-buffers: slot and bytes, as per_cpu/cpuN/trace_pipe_raw gives them; lost events are marked in them."""
         return Reader(self._live).raw_pages(slot)
 
+    def take_page(self, slot: int) -> bytes | None:
+        """Consume one sub-buffer of a slot, as `raw_pages` gives them; None if there is nothing."""
+        return SlotReader(self._live, slot).take_raw()
+
     def drain(self, descriptor: int, slot: int | None = None) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; how many bytes were written.
 
@@ -194,6 +204,10 @@ class Buffer:
         """What per_cpu/cpuN/stats says."""
         return reader.stats(self._live, slot, self.now)
 
+    def overrun(self, slot: int | None = None) -> int:
+        """Events that were overwritten before anybody consumed them, in all slots or one."""
+        return reader.overrun(self._live, slot)
+
     # emptying, snapshots
 
     def clear(self) -> None:
@@ -201,6 +215,10 @@ class Buffer:
         with self._lock:
             self._install(self._ring())
             self._retire_unused()
+
+    def clear_slot(self, slot: int) -> None:
+        """Consume everything in one slot."""
+        _consume_all(self._live, slot)
 
     @property
     def has_snapshot(self) -> bool:
@@ -224,11 +242,19 @@ class Buffer:
         spare = self._rings.get(self._handle.spare or 0)
         return reader.records(spare, slot) if spare else iter(())
 
-    def clear_snapshot(self) -> None:
-        """Empty the snapshot, if there is one."""
+    def snapshot_overrun(self, slot: int | None = None) -> int:
+        """Events of the snapshot that were overwritten before it was taken."""
+        spare = self._rings.get(self._handle.spare or 0)
+        return reader.overrun(spare, slot) if spare else 0
+
+    def clear_snapshot(self, slot: int | None = None) -> None:
+        """Empty the snapshot, or one slot of it, if there is one."""
         with self._lock:
-            if self._handle.spare:
+            spare = self._rings.get(self._handle.spare or 0)
+            if spare and slot is None:
                 self._replace_spare(self._ring().address)
+            elif spare and slot is not None:
+                _consume_all(spare, slot)
 
     def free_snapshot(self) -> None:
         """Empty the snapshot and give its memory back."""
@@ -302,3 +328,8 @@ def _order(subbuf_kb: int) -> int:
     if not 1 <= subbuf_kb <= MAX_SUBBUF_KB:
         raise ValueError(f"subbuf_kb is {subbuf_kb}; it must be between 1 and {MAX_SUBBUF_KB}")
     return layout.subbuf_order(subbuf_kb)
+
+
+def _consume_all(ring: Rings, slot: int) -> None:
+    while SlotReader(ring, slot).take() is not None:
+        pass

@@ -147,6 +147,14 @@ class SlotReader:
                 if held > page.skip:
                     return page, lost
 
+    def take_raw(self) -> bytes | None:
+        """The same as trace_pipe_raw gives it: a sub-buffer without what was consumed before, and with a mark of losses."""
+        taken = self.take()
+        if taken is None:
+            return None
+        page, lost = taken
+        return pages.marked(pages.without_first(page.data, page.skip), lost)
+
     def trim(self, count: int) -> None:
         """Give up the oldest sub-buffers while there are more than `count`."""
         while self._view.slot_word(self.slot, "pages") > count and self._is_complete():
@@ -221,9 +229,8 @@ class Reader:
         room = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
         for each in self._readers(slot):
             yield from ((each.slot, page) for page in self._drained(each, room))
-            while (taken := each.take()) is not None:
-                page, lost = taken
-                yield each.slot, pages.marked(pages.without_first(page.data, page.skip), lost)
+            while (page := each.take_raw()) is not None:
+                yield each.slot, page
                 yield from ((each.slot, page) for page in self._drained(each, room))
         self.reap()
 
@@ -277,7 +284,7 @@ def stats(ring: Rings, slot: int, now: int) -> Stats:
     dropped = sum(map(word, ("dropped", "nested", "retried", "abandoned", "too_long")))
     return Stats(
         entries=len(events),
-        overrun=word("overrun") + word("trimmed"),
+        overrun=overrun(ring, slot),
         commit_overrun=word("commit_overrun"),
         bytes=sum(pages.size_of_rest(page) for page in copies),
         oldest=events[0].stamp if events else 0,
@@ -285,3 +292,9 @@ def stats(ring: Rings, slot: int, now: int) -> Stats:
         dropped=dropped,
         read=word("consumed"),
     )
+
+
+def overrun(ring: Rings, slot: int | None = None) -> int:
+    """Events of a ring, or of one of its slots, that were overwritten before anybody consumed them."""
+    chosen = ring.slots() if slot is None else [slot]
+    return sum(ring.view.slot_word(each, field) for each in chosen for field in ("overrun", "trimmed"))

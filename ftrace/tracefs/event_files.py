@@ -8,6 +8,8 @@ from functools import partial
 
 from ftrace.events.builtin import BUILTIN_EVENTS, GROUP, PRINT
 from ftrace.events.registry import TraceEvent, enable_state, event_registry, set_all_enabled
+from ftrace.events.trace_array import global_trace
+from ftrace.tracefs.buffer_files import header_event, header_page
 from ftrace.tracefs.nodes import Directory, Node, TextFile
 from ftrace.tracefs.numbers import written_switch
 
@@ -100,7 +102,12 @@ def events_directory() -> Directory:
     builtin = _builtin_directory()
 
     def entries() -> Mapping[str, Node]:
-        top: dict[str, Node] = {"enable": _enable_of(event_registry.events), GROUP: builtin}
+        top: dict[str, Node] = {
+            "enable": _enable_of(event_registry.events),
+            "header_event": TextFile(header_event),
+            "header_page": TextFile(lambda: header_page(global_trace())),
+            GROUP: builtin,
+        }
         groups = {group: _group_directory(group) for group in event_registry.groups()}
         if GROUP in groups:
             return top | groups | {GROUP: Directory({**builtin.entries, **groups[GROUP].entries})}

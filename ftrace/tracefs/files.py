@@ -9,12 +9,15 @@ from functools import cache
 from ftrace.events import dynevent, eprobe, synthetic
 from ftrace.events.error_log import error_log
 from ftrace.events.registry import event_registry
-from ftrace.files import listing, tracing_on
+from ftrace.events.trace_array import global_trace
+from ftrace.files import listing
 from ftrace.filters.filter_file import FilterFile, read_filter
+from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.tracefs.event_files import events_directory
 from ftrace.tracefs.nodes import Handle, Node, TextFile, TextHandle
 from ftrace.tracefs.readme import README
 from ftrace.tracefs.set_event import SetEventFile
+from ftrace.tracefs.trace_files import trace_array_files
 from ftrace.tracefs.tree import tracefs
 
 
@@ -68,12 +71,14 @@ def add_ftrace_files() -> None:
         "enabled_functions": TextFile(listing.enabled_functions),
         "error_log": TextFile(error_log.read, _ignored, error_log.clear),
         "events": events_directory(),
+        "printk_formats": TextFile(lambda: ""),
+        "saved_cmdlines": TextFile(saved_cmdlines.read),
         "set_event": SetEventFile(),
         "set_ftrace_filter": _SetFilterFile(notrace=False),
         "set_ftrace_notrace": _SetFilterFile(notrace=True),
         "synthetic_events": definitions_file(synthetic.show, synthetic.run_line, synthetic.synthetic_lines),
         "touched_functions": TextFile(listing.touched_functions),
-        "tracing_on": TextFile(tracing_on.read_tracing_on, tracing_on.write_tracing_on),
+        **trace_array_files(global_trace()),
     }
     for name, node in files.items():
         tracefs.add(name, node)

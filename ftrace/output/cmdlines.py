@@ -1,0 +1,57 @@
+"""saved_cmdlines: the names of the threads that records are of.
+
+A thread's name is read while its records are, and kept: a thread that has ended since is still shown by it.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+UNKNOWN = "<...>"
+_CAPACITY = 4096
+
+
+class SavedCmdlines:
+    """Names by thread id."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+
+    def find(self, tid: int) -> str:
+        """The name of a thread, `<...>` for one that was never seen."""
+        if tid == 0:
+            return "<idle>"
+        name = _comm(tid)
+        if name is not None:
+            self.save(tid, name)
+        return self._names.get(tid, UNKNOWN)
+
+    def save(self, tid: int, name: str) -> None:
+        """Keep the name of a thread; of too many the one that was kept first is forgotten."""
+        names = self._names
+        if tid not in names and len(names) >= _CAPACITY:
+            del names[next(iter(names))]
+        names[tid] = name
+
+    def save_current(self) -> None:
+        """Keep the calling thread's name, as tracing_record_cmdline() does."""
+        tid = threading.get_native_id()
+        name = _comm(tid)
+        if name is not None:
+            self.save(tid, name)
+
+    def read(self) -> str:
+        """The file saved_cmdlines: `TID NAME` for each line."""
+        return "".join(f"{tid} {name}\n" for tid, name in sorted(self._names.items()))
+
+
+def _comm(tid: int) -> str | None:
+    try:
+        return Path(f"/proc/self/task/{tid}/comm").read_text("utf-8", "surrogateescape").removesuffix("\n")
+    except OSError:
+        return None
+
+
+saved_cmdlines = SavedCmdlines()
+"""Those of this process."""

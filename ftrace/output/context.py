@@ -1,0 +1,46 @@
+"""What stands in front of an event: who recorded it, where and when. trace_print_context() of kernel/trace/trace_output.c."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from ftrace.output.cmdlines import saved_cmdlines
+from ftrace.output.options import TraceOptions
+from ftrace.ring_buffer.reader import Record
+
+_FLAGS = "....."
+"""Interrupts, rescheduling, contexts and preemption are the kernel's: no thread here has them."""
+_BINARY = struct.Struct("<IIQ")
+
+
+def timestamp(stamp: int, in_ns: bool, width: int = 5) -> str:
+    """Seconds and microseconds, rounded; of a clock that does not count nanoseconds the plain number."""
+    if not in_ns:
+        return f"{stamp:12}"
+    seconds, microseconds = divmod((stamp + 500) // 1000, 1_000_000)
+    return f"{seconds:{width}}.{microseconds:06}"
+
+
+def context(record: Record, options: TraceOptions, in_ns: bool) -> str:
+    """`COMM-PID [CPU] FLAGS TIME: `."""
+    tid = record.common.pid
+    tgid = f"({os.getpid():7}) " if options["record-tgid"] else ""
+    flags = _FLAGS if options["irq-info"] else ""
+    when = timestamp(record.stamp, in_ns)
+    return f"{saved_cmdlines.find(tid):>16}-{tid:<7} {tgid}[{record.slot:03}] {flags} {when}: "
+
+
+def raw_context(record: Record) -> str:
+    """That of the option raw."""
+    return f"{record.common.pid} {record.slot} {record.stamp} "
+
+
+def hex_context(record: Record) -> str:
+    """That of the option hex."""
+    return f"{record.common.pid & 0xFFFF_FFFF:08x} {record.slot:08x} {record.stamp:016x} "
+
+
+def binary_context(record: Record) -> bytes:
+    """That of the option bin."""
+    return _BINARY.pack(record.common.pid & 0xFFFF_FFFF, record.slot, record.stamp)

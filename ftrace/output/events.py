@@ -1,0 +1,134 @@
+"""The text of an event, by its type: as trace, and as the options raw, hex and fields have it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ftrace.events.builtin import BUILTIN_EVENTS, FUNCTION, PRINT, RAW_DATA
+from ftrace.events.probe_event import ProbeEvent
+from ftrace.events.registry import TraceEvent, event_registry
+from ftrace.output.options import TraceOptions
+from ftrace.output.symbols import ip_sym, with_offset
+from ftrace.probe_args.layout import Field
+from ftrace.probe_args.values import field_text
+
+TRACING_MARK_WRITE = "tracing_mark_write"
+_TWO_WORDS = struct.Struct("<QQ")
+_NUMBER = struct.Struct("<I")
+_OWN = 8
+"""Where an event's own fields begin."""
+
+Printer = Callable[[TraceEvent, bytes, TraceOptions], str]
+
+
+def text_of(data: bytes) -> str:
+    """Text up to its NUL."""
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def events_by_id() -> dict[int, TraceEvent]:
+    """The events that records can be of."""
+    return {event.id: event for event in (*BUILTIN_EVENTS, *event_registry.events())}
+
+
+# -- as trace ---------------------------------------------------------------------------------------------------------
+
+
+def _probe(event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    assert isinstance(event, ProbeEvent)
+    layout = event.probes[0].layout
+    first, *last = (_word(data, field) for field in layout.addresses)
+    where = ip_sym(last[0] if last else first, options, offset=True)
+    if last:
+        where += f" <- {ip_sym(first, options, offset=False)}"
+    return f"{event.name}: ({where})" + "".join(field_text(each, data, with_offset) for each in layout.arguments) + "\n"
+
+
+def _function(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
+    called = f" <-{ip_sym(parent, options)}" if options["print-parent"] else ""
+    return f"{ip_sym(ip, options)}{called}\n"
+
+
+def _print(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    ip = int.from_bytes(data[_OWN : _OWN + 8], "little")
+    return f"{ip_sym(ip, options) if ip else TRACING_MARK_WRITE}: {text_of(data[_OWN + 8 :])}"
+
+
+def _raw_data(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    number = _NUMBER.unpack_from(data, _OWN)[0]
+    return f"# {number:x} buf:" + "".join(f" {byte:02x}" for byte in data[_OWN + 4 :]) + "\n"
+
+
+# -- as raw and hex ---------------------------------------------------------------------------------------------------
+
+
+def _type(event: TraceEvent, _data: bytes, _options: TraceOptions) -> str:
+    return f"type: {event.id}\n"
+
+
+def _addresses(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
+    return f"{ip:x} {parent:x}\n"
+
+
+def _addresses_in_hex(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
+    return f"{ip:016x} {parent:016x} \n"
+
+
+def _print_raw(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    return f"# {int.from_bytes(data[_OWN : _OWN + 8], 'little'):x} {text_of(data[_OWN + 8 :])}"
+
+
+# -- as fields --------------------------------------------------------------------------------------------------------
+
+
+def _fields(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    return f"{event.name}:" + "".join(f" {field.name}={_value(field, data)}" for field in event.fields) + "\n"
+
+
+def _value(field: Field, data: bytes) -> str:
+    raw = data[field.offset : field.offset + field.size]
+    if field.type.startswith("__data_loc"):
+        word = int.from_bytes(raw[:4], "little")
+        return text_of(data[word & 0xFFFF :][: word >> 16])
+    if field.size not in (1, 2, 4, 8):
+        return "<INVALID-SIZE>"
+    number = int.from_bytes(raw, "little")
+    if field.size == 1:
+        return f"'{chr(number)}'({number})" if 0x20 <= number < 0x7F else f"({number})"
+    return f"{number:#x} ({int.from_bytes(raw, 'little', signed=True)})"
+
+
+def _unknown(event: TraceEvent, _data: bytes, _options: TraceOptions) -> str:
+    return f"UNKNOWN TYPE {event.id}\n"
+
+
+class Printers(NamedTuple):
+    """How an event of one kind is shown: struct trace_event_functions."""
+
+    trace: Printer
+    raw: Printer = _type
+    hex: Printer = _type
+    fields: Printer = _unknown
+
+
+_BUILTIN = {
+    FUNCTION.id: Printers(_function, _addresses, _addresses_in_hex),
+    PRINT.id: Printers(_print, _print_raw),
+    RAW_DATA.id: Printers(_raw_data, _raw_data),
+}
+_PROBE = Printers(_probe, fields=_fields)
+_OTHER = Printers(_fields, fields=_fields)
+
+
+def printers(event: TraceEvent) -> Printers:
+    """Those of an event's type."""
+    return _BUILTIN.get(event.id) or (_PROBE if isinstance(event, ProbeEvent) else _OTHER)
+
+
+def _word(data: bytes, field: Field) -> int:
+    return int.from_bytes(data[field.offset : field.offset + field.size], "little")

@@ -1,0 +1,37 @@
+"""The lines above the records of the file trace: print_func_help_header() and its like in kernel/trace/trace.c."""
+
+from __future__ import annotations
+
+from ftrace.output.options import TraceOptions
+
+_FLAGS = (
+    "                                _-----=> irqs-off/BH-disabled",
+    "                               / _----=> need-resched",
+    "                              | / _---=> hardirq/softirq",
+    "                              || / _--=> preempt-depth",
+    "                              ||| / _-=> migrate-disable",
+    "                              |||| /     delay",
+)
+_TGID_WIDTH = 10
+
+
+def trace_header(tracer: str, options: TraceOptions, entries: int, written: int, cpus: int) -> str:
+    """What stands above the records: `entries` there are, `written` there were, of threads on `cpus` slots."""
+    lines = [f" tracer: {tracer}", ""]
+    if options["context-info"] and not options["verbose"]:
+        lines += [f" entries-in-buffer/entries-written: {entries}/{written}   #P:{cpus}", ""]
+        lines += _columns(options["irq-info"], options["record-tgid"])
+    return "".join(f"#{line}\n" for line in lines)
+
+
+def _columns(flags: bool, tgid: bool) -> list[str]:
+    names = "           TASK-PID  " + ("     TGID " if tgid else "") + "   CPU#  "
+    rules = "              | |    " + ("       |  " if tgid else "") + "     |   "
+    if not flags:
+        return [f"{names}   TIMESTAMP  FUNCTION", f"{rules}      |         |"]
+    shift = " " * (_TGID_WIDTH if tgid else 0)
+    return [
+        *(shift + line for line in _FLAGS),
+        f"{names}|||||  TIMESTAMP  FUNCTION",
+        f"{rules}|||||     |         |",
+    ]

@@ -1,0 +1,50 @@
+"""trace_marker and trace_marker_raw: records that programs write as text and as bytes."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+from ftrace.events.builtin import PRINT, RAW_DATA
+from ftrace.events.trace_array import TraceArray
+from ftrace.output.cmdlines import saved_cmdlines
+
+_IP = bytes(8)
+"""The address in a print record: none, which is shown as `tracing_mark_write`."""
+_END = b"\n\0"
+_ID = struct.Struct("<I")
+_HEAD = 12
+_LEAST = 13
+"""Bytes that a raw record has room for at least, as tracing_mark_raw_write() takes."""
+
+
+def write_marker(array: TraceArray, data: bytes) -> int:
+    """Record text, cut to what fits a sub-buffer; how many bytes were taken. Raises OSError: EINVAL, EBADF."""
+    _check(array)
+    taken = data[: array.buffer.longest - len(_IP) - len(_END)]
+    end = b"\0" if taken.endswith(b"\n") else _END
+    saved_cmdlines.save_current()
+    array.buffer.write(PRINT.id, _IP + taken + end)
+    return len(taken)
+
+
+def write_raw_marker(array: TraceArray, data: bytes) -> int:
+    """Record a 32-bit id and bytes. Raises OSError: EINVAL (no id, or more than fits a sub-buffer), EBADF."""
+    _check(array)
+    if len(data) < _ID.size:
+        raise OSError(errno.EINVAL, f"{len(data)} bytes were written; a raw marker begins with an id of {_ID.size}")
+    size = -(-(_HEAD + max(len(data), _LEAST)) // 4) * 4 - _HEAD + _ID.size
+    if size > array.buffer.longest:
+        raise OSError(
+            errno.EINVAL, f"{len(data)} bytes were written; {array.buffer.longest - _ID.size} fit a sub-buffer"
+        )
+    saved_cmdlines.save_current()
+    array.buffer.write(RAW_DATA.id, data.ljust(size, b"\0"))
+    return len(data)
+
+
+def _check(array: TraceArray) -> None:
+    if not array.options["markers"]:
+        raise OSError(errno.EINVAL, "the option markers is off")
+    if not array.tracing_on:
+        raise OSError(errno.EBADF, "tracing_on is 0")

@@ -1,0 +1,111 @@
+"""trace_pipe and trace_pipe_raw: what is read is consumed. Readers wait while there is nothing, or fail with EAGAIN."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from abc import abstractmethod
+
+from ftrace.events.trace_array import TraceArray
+from ftrace.output.trace import line_format
+from ftrace.tracefs.nodes import ENCODING, Handle, Node
+
+_POLL = 0.01
+"""Seconds between two looks at an empty buffer: writers wake nobody."""
+
+
+class _Stream(Handle):
+    """An open pipe. What a read has consumed and not returned is left for the next."""
+
+    def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
+        self._array, self._slot = array, slot
+        self._waits = not flags & os.O_NONBLOCK
+        self._pending = b""
+        self._has_read = False
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes, all that there is now if negative; b"" at the end.
+
+        Waits while there is nothing. The end: recording is off, and something was read before. Raises OSError(EAGAIN) if
+        it was opened with O_NONBLOCK.
+        """
+        while not self._fill(size):
+            if not self._waits:
+                raise OSError(errno.EAGAIN, "nothing was recorded since the last read")
+            if self._has_read and not self._array.tracing_on:
+                return b""
+            time.sleep(_POLL)
+        self._has_read = True
+        end = len(self._pending) if size < 0 else size
+        taken, self._pending = self._pending[:end], self._pending[end:]
+        return taken
+
+    @abstractmethod
+    def _fill(self, size: int) -> bool:
+        """Consume until `size` bytes are pending, or everything if negative; whether any are."""
+
+
+class PipeHandle(_Stream):
+    """trace_pipe, open: lines without a header."""
+
+    _closed = False
+
+    def _fill(self, size: int) -> bool:
+        shown = line_format(self._array)
+        parts, held = [self._pending], len(self._pending)
+        if size < 0 or held < size:
+            for record in self._array.buffer.consume(self._slot):
+                parts.append(shown.line(record).encode(ENCODING, "surrogateescape"))
+                held += len(parts[-1])
+                if 0 <= size <= held:
+                    break
+        self._pending = b"".join(parts)
+        return bool(self._pending)
+
+    def close(self) -> None:
+        """Let others open it."""
+        if not self._closed:
+            self._closed = True
+            self._array.pipes.release(self._slot)
+
+
+class RawPipeHandle(_Stream):
+    """trace_pipe_raw, open: whole sub-buffers of one slot, in which lost events are marked."""
+
+    def _fill(self, size: int) -> bool:
+        assert self._slot is not None
+        while size < 0 or len(self._pending) < size:
+            page = self._array.buffer.take_page(self._slot)
+            if page is None:
+                break
+            self._pending += page
+        return bool(self._pending)
+
+
+class PipeFile(Node):
+    """trace_pipe of a trace array, or of one of its slots. One at a time may have a slot's records."""
+
+    mode = 0o440
+
+    def __init__(self, array: TraceArray, slot: int | None = None) -> None:
+        self._array, self._slot = array, slot
+
+    def open(self, flags: int) -> Handle:
+        """Open it. Raises OSError(EBUSY) if it, or one that has the same records, is open."""
+        if not self._array.pipes.claim(self._slot):
+            raise OSError(errno.EBUSY, "another reader has these records: close its trace_pipe first")
+        return PipeHandle(self._array, self._slot, flags)
+
+
+class RawPipeFile(Node):
+    """trace_pipe_raw of a slot."""
+
+    mode = 0o440
+
+    def __init__(self, array: TraceArray, slot: int) -> None:
+        self._array, self._slot = array, slot
+
+    def open(self, flags: int) -> Handle:
+        """Open it."""
+        return RawPipeHandle(self._array, self._slot, flags)

@@ -1,0 +1,144 @@
+"""The files about a trace array's buffer: sizes, clock, statistics."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from ftrace.events.registry import event_registry
+from ftrace.events.trace_array import TraceArray
+from ftrace.output.context import timestamp
+from ftrace.output.trace import slots_in_use
+from ftrace.ring_buffer import clock
+from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
+from ftrace.ring_buffer.layout import DATA_TYPE_MAX, DELTA_BITS, HEADER, PADDING, TIME_EXTEND, TIME_STAMP
+from ftrace.tracefs.nodes import Node, TextFile
+from ftrace.tracefs.numbers import written_number
+
+BOOT_KB = 7
+"""What a slot of the kernel's has before the first use: two sub-buffers."""
+_MAX_PERCENT = 100
+
+
+def settings(array: TraceArray) -> dict[str, Node]:
+    """The files by name."""
+    return {
+        "buffer_percent": TextFile(lambda: f"{array.buffer_percent}\n", lambda text: _set_percent(array, text)),
+        "buffer_size_kb": TextFile(lambda: _sizes(array), _checked(lambda size: _set_size(array, size))),
+        "buffer_subbuf_size_kb": TextFile(
+            lambda: f"{array.buffer.subbuf_kb}\n", _checked(lambda size: setattr(array.buffer, "subbuf_kb", size))
+        ),
+        "buffer_total_size_kb": TextFile(lambda: _total(array)),
+        "timestamp_mode": TextFile(lambda: "[delta] absolute\n"),
+        "trace_clock": TextFile(lambda: _clocks(array), lambda text: _set_clock(array, text)),
+    }
+
+
+def _checked(set_size: Callable[[int], None]) -> Callable[[str], None]:
+    """What is written is a number of KiB; one out of range is EINVAL."""
+
+    def write(text: str) -> None:
+        size = written_number(text)
+        try:
+            set_size(size)
+        except ValueError as wrong:
+            raise OSError(errno.EINVAL, str(wrong)) from None
+
+    return write
+
+
+def _set_size(array: TraceArray, size: int) -> None:
+    array.buffer.size_kb = size
+    array.is_expanded = True
+
+
+def slot_size_file(array: TraceArray, slot: int) -> TextFile:
+    """per_cpu/cpuN/buffer_size_kb."""
+
+    def write(size: int) -> None:
+        array.buffer.set_slot_size_kb(slot, size)
+        array.is_expanded = True
+
+    return TextFile(lambda: _shown(array, array.buffer.slot_size_kb(slot), 1), _checked(write))
+
+
+def _sizes(array: TraceArray) -> str:
+    sizes = {array.buffer.slot_size_kb(slot) for slot in range(slots_in_use())}
+    return "X\n" if len(sizes) > 1 else _shown(array, sizes.pop(), 1)
+
+
+def _total(array: TraceArray) -> str:
+    slots = range(slots_in_use())
+    return _shown(array, sum(map(array.buffer.slot_size_kb, slots)), len(slots))
+
+
+def _shown(array: TraceArray, size: int, slots: int) -> str:
+    """A size; before the first use the little that the kernel has until then, and what it would expand to."""
+    array.is_expanded = array.is_expanded or any(event.ever_enabled for event in event_registry.events())
+    if array.is_expanded:
+        return f"{size}\n"
+    return f"{BOOT_KB * slots} (expanded: {DEFAULT_SIZE_KB * slots})\n"
+
+
+def _set_percent(array: TraceArray, text: str) -> None:
+    percent = written_number(text)
+    if percent > _MAX_PERCENT:
+        raise OSError(errno.EINVAL, f"buffer_percent is {percent}; it must be between 0 and {_MAX_PERCENT}")
+    array.buffer_percent = percent
+
+
+def _clocks(array: TraceArray) -> str:
+    now = array.buffer.clock
+    return " ".join(f"[{each.name}]" if each.name == now else each.name for each in clock.CLOCKS) + "\n"
+
+
+def _set_clock(array: TraceArray, text: str) -> None:
+    try:
+        array.buffer.clock = text.strip()
+    except ValueError as wrong:
+        raise OSError(errno.EINVAL, str(wrong)) from None
+
+
+def stats_text(array: TraceArray, slot: int) -> str:
+    """per_cpu/cpuN/stats: tracing_stats_read() of kernel/trace/trace.c."""
+    stats = array.buffer.stats(slot)
+    in_ns = clock.find(array.buffer.clock).in_ns
+    oldest, now = (timestamp(stamp, True) if in_ns else str(stamp) for stamp in (stats.oldest, stats.now))
+    return (
+        f"entries: {stats.entries}\n"
+        f"overrun: {stats.overrun}\n"
+        f"commit overrun: {stats.commit_overrun}\n"
+        f"bytes: {stats.bytes}\n"
+        f"oldest event ts: {oldest}\n"
+        f"now ts: {now}\n"
+        f"dropped events: {stats.dropped}\n"
+        f"read events: {stats.read}\n"
+    )
+
+
+def header_page(array: TraceArray) -> str:
+    """events/header_page: the head of a sub-buffer. ring_buffer_print_page_header() of kernel/trace/ring_buffer.c."""
+    fields = (
+        ("u64 timestamp", 0, 8, 0),
+        ("local_t commit", 8, 8, 1),
+        ("int overwrite", 8, 1, 1),
+        ("char data", HEADER, array.buffer.subbuf_kb * 1024 - HEADER, 0),
+    )
+    return "".join(
+        f"\tfield: {field};\toffset:{at};\tsize:{size};\tsigned:{sign};\n" for field, at, size, sign in fields
+    )
+
+
+def header_event() -> str:
+    """events/header_event: the head of an event. ring_buffer_print_entry_header() of kernel/trace/ring_buffer.c."""
+    return (
+        "# compressed entry header\n"
+        "\ttype_len    :    5 bits\n"
+        f"\ttime_delta  :   {DELTA_BITS} bits\n"
+        "\tarray       :   32 bits\n"
+        "\n"
+        f"\tpadding     : type == {PADDING}\n"
+        f"\ttime_extend : type == {TIME_EXTEND}\n"
+        f"\ttime_stamp : type == {TIME_STAMP}\n"
+        f"\tdata max type_len  == {DATA_TYPE_MAX}\n"
+    )

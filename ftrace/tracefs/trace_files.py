@@ -1,0 +1,135 @@
+"""The files of a trace array: those of the top level, and of each directory under instances/."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+
+from ftrace.events.trace_array import TraceArray
+from ftrace.files.tracing_on import read_tracing_on, write_tracing_on
+from ftrace.output.markers import write_marker, write_raw_marker
+from ftrace.output.pipe import PipeFile, RawPipeFile
+from ftrace.output.trace import slots_in_use, snapshot_text, trace_text
+from ftrace.tracefs import buffer_files
+from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle
+from ftrace.tracefs.numbers import written_number, written_switch
+
+_TRACERS = ("nop",)
+
+
+def trace_array_files(array: TraceArray) -> dict[str, Node]:
+    """Its files by name."""
+    return {
+        "available_tracers": TextFile(lambda: " ".join(_TRACERS) + "\n"),
+        "current_tracer": TextFile(lambda: f"{array.current_tracer}\n", lambda text: _set_tracer(array, text)),
+        "options": Directory({name: _option_file(array, name) for name in array.options}),
+        "per_cpu": Directory(lambda: {f"cpu{slot}": _slot_directory(array, slot) for slot in range(slots_in_use())}),
+        "snapshot": TextFile(lambda: snapshot_text(array), lambda text: _write_snapshot(array, text)),
+        "trace": TraceFile(array),
+        "trace_marker": MarkerFile(array, write_marker),
+        "trace_marker_raw": MarkerFile(array, write_raw_marker),
+        "trace_options": TextFile(array.options.read, array.options.write),
+        "trace_pipe": PipeFile(array),
+        "tracing_on": TextFile(read_tracing_on, write_tracing_on),
+        **buffer_files.settings(array),
+    }
+
+
+def _slot_directory(array: TraceArray, slot: int) -> Directory:
+    files: Mapping[str, Node] = {
+        "buffer_size_kb": buffer_files.slot_size_file(array, slot),
+        "snapshot": TextFile(lambda: snapshot_text(array, slot), lambda text: _write_slot_snapshot(array, slot, text)),
+        "stats": TextFile(lambda: buffer_files.stats_text(array, slot)),
+        "trace": TraceFile(array, slot),
+        "trace_pipe": PipeFile(array, slot),
+        "trace_pipe_raw": RawPipeFile(array, slot),
+    }
+    return Directory(files)
+
+
+class TraceFile(Node):
+    """trace, of a trace array or of one of its slots. O_TRUNC empties the buffer; what is written means nothing."""
+
+    def __init__(self, array: TraceArray, slot: int | None = None) -> None:
+        self._array, self._slot = array, slot
+
+    def open(self, flags: int) -> Handle:
+        """Open it."""
+        writes = flags & os.O_ACCMODE != os.O_RDONLY
+        if writes and flags & os.O_TRUNC:
+            self._clear()
+        return _TraceHandle(self._array, self._slot, pauses=flags & os.O_ACCMODE != os.O_WRONLY)
+
+    def _clear(self) -> None:
+        if self._slot is None:
+            self._array.buffer.clear()
+        else:
+            self._array.buffer.clear_slot(self._slot)
+
+
+def _ignored(_text: str) -> None:
+    """What is written to trace means nothing; opening it with O_TRUNC has emptied the buffer."""
+
+
+class _TraceHandle(TextHandle):
+    """trace, open. With the option pause-on-trace nothing is recorded while it is open for reading."""
+
+    def __init__(self, array: TraceArray, slot: int | None, *, pauses: bool) -> None:
+        super().__init__(lambda: trace_text(array, slot), _ignored)
+        self._array = array
+        self._paused = pauses and array.options["pause-on-trace"] and array.buffer.tracing_on
+        if self._paused:
+            array.buffer.tracing_on = False
+
+    def close(self) -> None:
+        """Go on recording."""
+        if self._paused:
+            self._paused, self._array.buffer.tracing_on = False, True
+
+
+class MarkerFile(Node):
+    """trace_marker and trace_marker_raw: each write is a record."""
+
+    mode = 0o220
+
+    def __init__(self, array: TraceArray, write: Callable[[TraceArray, bytes], int]) -> None:
+        self._array, self._write = array, write
+
+    def open(self, flags: int) -> Handle:
+        """Open it."""
+        return _MarkerHandle(self._array, self._write)
+
+
+class _MarkerHandle(Handle):
+    def __init__(self, array: TraceArray, write: Callable[[TraceArray, bytes], int]) -> None:
+        self._array, self._write = array, write
+
+    def write(self, data: bytes) -> int:
+        """Record it; how many bytes fitted. Raises OSError: EINVAL, EBADF."""
+        return self._write(self._array, data)
+
+
+def _set_tracer(array: TraceArray, text: str) -> None:
+    name = text.strip()
+    if name not in _TRACERS:
+        raise OSError(errno.EINVAL, f"the tracer is {name!r}; available_tracers lists those that there are")
+    if array.pipes:
+        raise OSError(errno.EBUSY, "the tracer cannot be changed while trace_pipe is open")
+    array.current_tracer = name
+
+
+def _option_file(array: TraceArray, name: str) -> TextFile:
+    return TextFile(lambda: f"{int(array.options[name])}\n", lambda text: array.options.set(name, written_switch(text)))
+
+
+def _write_snapshot(array: TraceArray, text: str) -> None:
+    command = written_number(text)
+    buffer = array.buffer
+    (buffer.free_snapshot, buffer.snapshot, buffer.clear_snapshot)[min(command, 2)]()
+
+
+def _write_slot_snapshot(array: TraceArray, slot: int, text: str) -> None:
+    if written_number(text) < 2:
+        raise OSError(errno.EINVAL, "a snapshot is of all slots: use the snapshot file of the top level")
+    array.buffer.clear_snapshot(slot)
