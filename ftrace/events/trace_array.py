@@ -56,6 +56,11 @@ class TraceArray:
         if name == "overwrite":
             self.buffer.overwrite = on
 
+    def empty(self) -> None:
+        """Empty the buffer and the snapshot."""
+        self.buffer.clear_snapshot()
+        self.buffer.clear()
+
     @property
     def switch(self) -> int:
         """Address of a word of 64 bits: 1 while events are recorded, else 0."""

@@ -62,6 +62,7 @@ def add_ftrace_files() -> None:
     """Put ftrace's files into the tree, once."""
     synthetic.register_synthetic_events()
     eprobe.register_eprobe_events()
+    dynevent.on_removal(global_trace().empty)
     files: dict[str, Node] = {
         "README": TextFile(lambda: README),
         "available_events": TextFile(_available_events),

@@ -113,9 +113,12 @@ class Files:
         return self.tree.open(self.inside(path), flags)
 
     def read(self, path: str) -> bytes:
-        """All of a file. Raises OSError."""
-        with self.open(path, os.O_RDONLY) as handle:
-            return handle.read()
+        """All of a file, of a stream what is there now. Raises OSError."""
+        with self.open(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
+            try:
+                return handle.read()
+            except BlockingIOError:
+                return b""
 
     def expand(self, word: str) -> list[str]:
         """The paths that a word with `*`, `?` or `[` matches, sorted; the word itself if none does."""

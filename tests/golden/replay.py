@@ -53,13 +53,15 @@ class Replayer:
 
     def _cat(self, got: Step, path: str) -> None:
         try:
-            handle = self.files.open(path, os.O_RDONLY)
+            handle = self.files.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as failed:
             got.failures.append(f"open: {_name(failed)}")
             return
         with handle:
             try:
                 _show(got, handle.read(), marked=True)
+            except BlockingIOError:
+                return
             except OSError as failed:
                 got.failures.append(_name(failed))
 
