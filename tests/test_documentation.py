@@ -42,7 +42,7 @@ def test_every_example_is_run(name):
 
 
 PACKAGES = "sandbox|ftrace|kprobes|fprobe|tests|examples"
-NAMING = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(DOCS / path.name for path in sorted(DOCS.glob("*.md")))]
+NAMING = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 
 
 def resolves(name):
@@ -71,3 +71,37 @@ def test_files_and_names_in_backquotes_are_there(document):
     names = {text.partition("(")[0] for text in quoted if re.match(rf"(?:{PACKAGES})(?:\.\w+)+(?:\(|$)", text)}
     assert [path for path in sorted(files) if not (ROOT / path).exists()] == []
     assert [name for name in sorted(names) if not resolves(name)] == []
+
+
+@pytest.mark.parametrize("document", NAMING, ids=lambda path: path.name)
+def test_every_path_is_there(document):
+    """In code blocks and plain text too; a last `*` stands for any name. Links are relative to the document."""
+    text = document.read_text()
+    paths = set(re.findall(rf"(?<![\w/.:-])(?:(?:{PACKAGES}|docs|benchmarks)/[\w./*-]*[\w/*])", text))
+    prose = re.sub(r"^```.*?^```|`[^`\n]+`", "", text, flags=re.MULTILINE | re.DOTALL)
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in link}
+    assert [path for path in sorted(paths) if not list(ROOT.glob(path))] == []
+    assert [link for link in sorted(links) if link and not (document.parent / link).exists()] == []
+
+
+def drawn_tree():
+    """The directories of the tree in docs/architecture.md: two spaces of indentation for each level."""
+    block = re.search(r"^## The tree$.*?^```\w*\n(.*?)^```", (DOCS / "architecture.md").read_text(), re.M | re.S)
+    parents: list[str] = []
+    for line in block[1].splitlines():
+        indent, name = re.match(r"( *)(\w+)/ +\S", line).groups()
+        parents[len(indent) // 2 :] = [name]
+        yield "/".join(parents)
+
+
+def test_the_tree_has_a_line_for_each_package():
+    sources = (path for package in PACKAGES.split("|")[:4] for path in (ROOT / package).rglob("*.py"))
+    packages = {str(path.parent.relative_to(ROOT)) for path in sources}
+    assert sorted(drawn_tree()) == sorted(packages)
+
+
+def test_modules_named_in_walks_are_there():
+    """The code blocks of docs/architecture.md name modules without backquotes."""
+    blocks = "\n".join(re.findall(r"^```text\n(.*?)^```", (DOCS / "architecture.md").read_text(), re.M | re.S))
+    names = set(re.findall(r"(?<![\w/.])(?:sandbox|ftrace|kprobes|fprobe)\.\w+(?:\.\w+)*", blocks))
+    assert names and [name for name in sorted(names) if not resolves(name)] == []
