@@ -105,3 +105,21 @@ def test_modules_named_in_walks_are_there():
     blocks = "\n".join(re.findall(r"^```text\n(.*?)^```", (DOCS / "architecture.md").read_text(), re.M | re.S))
     names = set(re.findall(r"(?<![\w/.])(?:sandbox|ftrace|kprobes|fprobe)\.\w+(?:\.\w+)*", blocks))
     assert names and [name for name in sorted(names) if not resolves(name)] == []
+
+
+def test_every_environment_variable_is_explained():
+    """Each FPROBE_* that the sources or the tests read is in CONTRIBUTING.md, and no other."""
+    named = re.compile(r"\bFPROBE_(?!FL_)[A-Z]+(?:_[A-Z]+)*\b")
+    sources = [path for room in (*PACKAGES.split("|")[:4], "tests/stress") for path in (ROOT / room).rglob("*.py")]
+    used = {name for path in sources for name in named.findall(path.read_text())}
+    assert used - {"FPROBE_COMPLETE"} == set(named.findall((ROOT / "CONTRIBUTING.md").read_text()))
+
+
+def test_the_workflow_runs_the_masks_of_the_makefile():
+    """Each line of `make masks` has a job: its environment or its command, and the same directories."""
+    makefile = (ROOT / "Makefile").read_text()
+    workflow = (ROOT / ".github/workflows/test.yml").read_text()
+    directories = re.search(r"^MASKED := \$\(BIN\)/(pytest .*)$", makefile, re.MULTILINE)[1]
+    masks = re.findall(r"^\t(.+) \$\(MASKED\)$", makefile, re.MULTILINE)
+    assert masks and [mask for mask in masks if f": {mask}\n" not in workflow] == []
+    assert f".venv/bin/{directories}\n" in workflow
