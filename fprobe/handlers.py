@@ -8,18 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrace.handlers.kinds import NO_HANDLER, Resolved, foreign_address
+from ftrace.handlers.parameters import check_parameters
 from ftrace.hit.records import FOREIGN
 from sandbox.native import NativeFunction
 from sandbox.process.integers import integer
 
-EntryHandler = Callable[..., Any]
-ExitHandler = Callable[..., Any]
+PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 
 
 def resolve(handler: Any, is_exit: bool, of_python: Callable[[Any, bool], Resolved]) -> Resolved:
     """The code of `handler`; `of_python` does it for a Python callable.
 
-    Raises TypeError naming what cannot be a handler.
+    Raises TypeError naming what cannot be a handler, or has the wrong number of parameters.
     """
     if handler is None:
         return NO_HANDLER
@@ -31,6 +31,7 @@ def resolve(handler: Any, is_exit: bool, of_python: Callable[[Any, bool], Resolv
     if address is not None:
         return Resolved(address, FOREIGN, keep=handler)
     if callable(handler):
+        check_parameters(handler, "exit handler" if is_exit else "entry handler", PARAMETERS)
         return of_python(handler, is_exit)
     raise TypeError(f"not a handler: {handler!r}; give a callable, a C function pointer or a native function")
 

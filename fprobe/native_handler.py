@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fprobe.handlers import PARAMETERS
 from ftrace.handlers import native_link
 from ftrace.handlers.kinds import Resolved
 from sandbox.loading.native_image import NativeImage
@@ -12,7 +13,6 @@ from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
 
-PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 REGS = 3
 
 _code: native_link.Once[Resolved] = native_link.Once()

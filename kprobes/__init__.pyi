@@ -7,6 +7,7 @@ from kprobes.busy import kprobe_busy_begin as kprobe_busy_begin
 from kprobes.busy import kprobe_busy_end as kprobe_busy_end
 from kprobes.busy import kprobe_running as kprobe_running
 from kprobes.busy import kprobes_abandoned as kprobes_abandoned
+from kprobes.counting import Count as Count
 from kprobes.jump.optimize import kprobes_optimization as kprobes_optimization
 from kprobes.jump.optimize import set_kprobes_optimization as set_kprobes_optimization
 from kprobes.jump.optimize import wait_for_kprobe_optimizer as wait_for_kprobe_optimizer

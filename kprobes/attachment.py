@@ -2,129 +2,260 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+import errno
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ftrace.attaching import Attaching
+from ftrace.handlers.python_handler import HandlerErrors
 from kprobes import registration, returns
 from kprobes.breakpoint.patching import patching
+from kprobes.counting import Count, PythonCount, is_python
 from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
-from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobe
-from kprobes.returns import kretprobe, unregister_kretprobe
+from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
+from kprobes.returns import kretprobe, unregister_kretprobes
+from kprobes.targets import Target, Where, has_glob, places
 
-_PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
+_REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
+"""What the place is at fault for, not the process: a glob passes over it."""
 
-Target = str | int
-"""`symbol`, `symbol+0x10`, `module:symbol`, `libz:deflate+8`; or an address."""
-
-
-def place_of(target: Target) -> dict[str, Any]:
-    """What a target says, as arguments of `kprobe`. Raises ValueError for an empty one."""
-    if isinstance(target, int):
-        return {"addr": target}
-    match = _PLACE.match(target)
-    if match is None:
-        raise ValueError(f"{target!r} names no place: write a symbol, or symbol+offset")
-    return {"symbol_name": match["symbol"], "offset": int(match["offset"] or "0", 0)}
+This = TypeVar("This", bound="_Probes")
 
 
-class Attachment(Attaching):
-    """A kprobe and where it is to be."""
+class Skipped(NamedTuple):
+    """A function that a glob matches and that cannot be probed; `reason` is the sentence of the refusal."""
 
-    def __init__(self, target: Target, p: kprobe) -> None:
+    name: str
+    reason: str
+
+
+class _Probes(Attaching):
+    """A probe at each place of a target. `target`: as given; `skipped`: what its globs match that cannot be probed."""
+
+    _prepare: ClassVar[Callable[[], None]]
+    """What comes before the locks of a registration."""
+    _put_on: ClassVar[Callable[[Any], None]]
+    _unregister: ClassVar[Callable[[list[Any]], None]]
+
+    def __init__(self, target: Target, make: Callable[[Where], Any], count: Count | PythonCount | None) -> None:
         self.target = target
-        self.p = p
-        self._declared = (p.addr, p.flags)
+        self.skipped: list[Skipped] = []
+        self._make = make
+        self._count = count
+        self._before = 0
+        self._wheres = [] if has_glob(target) else places(target)
+        self._probes = [make(where) for where in self._wheres]
+
+    @property
+    def hits(self) -> int:
+        """How often a handler was called since the last `attach`: before the instruction, or where a function returns.
+
+        Raises ValueError for handlers in native code or C, which nobody counts.
+        """
+        if self._count is None:
+            raise ValueError(
+                "hits of native and C handlers are not counted: count in the handler, or give action=Count()"
+            )
+        return self._count.hits - self._before
+
+    @property
+    def nmissed(self) -> int:
+        """Hits that called nobody: a kprobe was being handled already or, for returns, no instance was free."""
+        return sum(probe.nmissed for probe in self._probes)
+
+    @property
+    def errors(self) -> HandlerErrors:
+        """What Python handlers have raised, at all places: `errors.first`, `errors.count`."""
+        if len(self._probes) == 1:
+            return self._probes[0].errors  # type: ignore[no-any-return]
+        total = HandlerErrors()
+        for probe in self._probes:
+            total.count += probe.errors.count
+            total.first = total.first or probe.errors.first
+        return total
+
+    def attach(self: This) -> This:
+        """Attach now, at all places or, if that fails, at none. What a glob matches and cannot be probed is in `skipped`.
+
+        Raises OSError as the registration does, EINVAL if nothing that a glob matches can be probed; LookupError for a
+        glob that matches nothing.
+        """
+        type(self)._prepare()
+        done: list[Any] = []
+        try:
+            with patching():
+                if not any(probe.registered for probe in self._probes):
+                    self._renew()
+                for where, probe in zip(self._wheres, self._probes, strict=True):
+                    self._attach_one(where, probe, done)
+        except BaseException:
+            type(self)._unregister(done)
+            raise
+        self._probes = done
+        return self
+
+    def _renew(self) -> None:
+        """The probes as they were declared: a glob is looked up again; a registration has left addresses and flags."""
+        self._before = self._count.hits if self._count else 0
+        self.skipped = []
+        if has_glob(self.target):
+            self._wheres = places(self.target)
+        self._probes = [self._make(where) for where in self._wheres]
+
+    def _attach_one(self, where: Where, probe: Any, done: list[Any]) -> None:
+        try:
+            type(self)._put_on(probe)
+        except OSError as error:
+            if not where.chosen or error.errno not in _REFUSED:
+                raise
+            self.skipped.append(Skipped(str(where), error.strerror or str(error)))
+            self._fail_if_none()
+        else:
+            done.append(probe)
+
+    def _fail_if_none(self) -> None:
+        if len(self.skipped) == len(self._wheres):
+            first = self.skipped[0]
+            why = f"none of {len(self.skipped)} functions that {self.target!r} matches can be probed; {first.name}"
+            raise OSError(errno.EINVAL, f"{why}: {first.reason}")
+
+    def detach(self) -> None:
+        """Detach; when this returns no handler runs any more. Does nothing if it is not attached.
+
+        Calls whose return is waited for return without the handler.
+        """
+        registered = [probe for probe in self._probes if probe.registered]
+        if registered:
+            type(self)._unregister(registered)
+
+
+class Attachment(_Probes):
+    """Kprobes and where they are to be."""
+
+    _prepare = registration.watch_modules
+    _put_on = registration.put_on
+    _unregister = unregister_kprobes
+
+    @property
+    def probes(self) -> list[kprobe]:
+        """The kprobes, one for each place; for a glob, those of the last `attach`."""
+        return list(self._probes)
+
+    @property
+    def p(self) -> kprobe:
+        """The kprobe, of several the first. Raises IndexError before a glob is attached."""
+        return self._probes[0]  # type: ignore[no-any-return]
 
     @property
     def address(self) -> int | None:
-        """Where it is."""
+        """Where it is; of several, the first."""
         return self.p.addr
-
-    @property
-    def nmissed(self) -> int:
-        """Hits that called nobody, since a kprobe was being handled already."""
-        return self.p.nmissed
-
-    def attach(self) -> Attachment:
-        """Attach now. Raises OSError as `register_kprobe` does."""
-        registration.watch_modules()
-        with patching():
-            if not self.p.registered:
-                self.p.addr, self.p.flags = self._declared
-            registration.put_on(self.p)
-        return self
-
-    def detach(self) -> None:
-        """Detach; when this returns no handler runs any more. Does nothing if it is not attached."""
-        if self.p.registered:
-            unregister_kprobe(self.p)
 
     def disable(self) -> None:
         """Stop calling the handlers for now."""
-        disable_kprobe(self.p)
+        for p in self._probes:
+            disable_kprobe(p)
 
     def enable(self) -> None:
         """Call the handlers again."""
-        enable_kprobe(self.p)
+        for p in self._probes:
+            enable_kprobe(p)
 
 
-class ReturnAttachment(Attaching):
-    """A kretprobe and the function whose returns it is on."""
+class ReturnAttachment(_Probes):
+    """Kretprobes and the functions whose returns they are on."""
 
-    def __init__(self, target: Target, rp: kretprobe) -> None:
-        self.target = target
-        self.rp = rp
-        self._declared = (rp.kp.addr, rp.kp.flags)
+    _prepare = returns.make_ready
+    _put_on = returns.put_on
+    _unregister = unregister_kretprobes
 
     @property
-    def nmissed(self) -> int:
-        """Calls for which no instance was free."""
-        return self.rp.nmissed
+    def probes(self) -> list[kretprobe]:
+        """The kretprobes, one for each function; for a glob, those of the last `attach`."""
+        return list(self._probes)
 
-    def attach(self) -> ReturnAttachment:
-        """Attach now. Raises OSError as `register_kretprobe` does."""
-        returns.make_ready()
-        with patching():
-            if not self.rp.registered:
-                self.rp.kp.addr, self.rp.kp.flags = self._declared
-            returns.put_on(self.rp)
-        return self
-
-    def detach(self) -> None:
-        """Detach; calls under way return without the handler. Does nothing if it is not attached."""
-        if self.rp.registered:
-            unregister_kretprobe(self.rp)
+    @property
+    def rp(self) -> kretprobe:
+        """The kretprobe, of several the first. Raises IndexError before a glob is attached."""
+        return self._probes[0]  # type: ignore[no-any-return]
 
 
 def attach(
-    target: Target, *, pre: Any = None, post: Any = None, fault: Any = None, disabled: bool = False
+    target: Target,
+    *,
+    pre: Any = None,
+    post: Any = None,
+    fault: Any = None,
+    action: Count | None = None,
+    disabled: bool = False,
+    python_unsafe: bool = False,
 ) -> Attachment:
-    """Handlers before and after an instruction.
+    """Handlers before and after an instruction, or at several places.
 
         with kprobes.attach("vfs_read+0x10", pre=lambda p, regs: print(regs.ax)) as probe:
             module["demo_main"](10)
+        print(probe.hits)
 
-    `target`: `symbol`, `symbol+offset`, `module:symbol`, `libz:deflate`, or an address. `pre(p, regs)`: what it returns is
-    0 or None to go on, anything else to go on at regs.ip instead of executing the instruction. `post(p, regs, flags)`.
-    Attaching raises OSError as `register_kprobe` does.
+    `target`: `symbol`, `symbol+offset`, `module:symbol`, `libz:deflate`, a glob (`vfs_*`, `libz:crc32*`), an address, or a
+    list of these. `pre(p, regs)`: what it returns is 0 or None to go on, anything else to go on at regs.ip instead of
+    executing the instruction. `post(p, regs, flags)`. `fault(p, regs, trapnr)`. `action`: `Count()` in place of handlers.
+    `python_unsafe`: Python handlers may be in the C library, the dynamic loader or the interpreter, and may hang there.
+    Raises ValueError for handlers and an action together. Attaching raises OSError as `register_kprobe` does.
     """
-    flags = KPROBE_FLAG_DISABLED * disabled
-    made = kprobe(**place_of(target), pre_handler=pre, post_handler=post, fault_handler=fault, flags=flags)
-    return Attachment(target, made)
+    _check_action(action, pre, post, fault)
+    count: Count | PythonCount | None = action
+    if action is not None:
+        pre = action.pre
+    elif is_python(pre) or (pre is None and is_python(post)):
+        count = calls = PythonCount()
+        pre, post = (calls.counting(pre), post) if pre is not None else (None, calls.counting(post))
+
+    def make(where: Where) -> kprobe:
+        handlers = {"pre_handler": pre, "post_handler": post, "fault_handler": fault}
+        flags = KPROBE_FLAG_DISABLED * disabled
+        return kprobe(**where.fields(), **handlers, flags=flags, python_unsafe=python_unsafe)
+
+    return Attachment(target, make, count)
 
 
 def attach_return(
-    target: Target, handler: Any = None, *, entry: Any = None, data_size: int = 0, maxactive: int = 0
+    target: Target,
+    handler: Any = None,
+    *,
+    entry: Any = None,
+    action: Count | None = None,
+    data_size: int = 0,
+    maxactive: int = 0,
+    python_unsafe: bool = False,
 ) -> ReturnAttachment:
-    """Handlers at the return, and at the entry, of a function.
+    """Handlers at the return, and at the entry, of functions.
 
         with kprobes.attach_return("vfs_read", lambda ri, regs: print(kprobes.regs_return_value(regs))):
             module["demo_main"](10)
 
-    `handler(ri, regs)` runs when a call returns, `entry(ri, regs)` when it begins; non-zero: no `handler` for that call.
-    `ri.data` are `data_size` bytes that they share. Attaching raises OSError as `register_kretprobe` does.
+    `target`, `action`, `python_unsafe`: as for `attach`. `handler(ri, regs)` runs when a call returns, `entry(ri, regs)`
+    when it begins; non-zero: no `handler` for that call. `ri.data` are `data_size` bytes that they share. `maxactive`: calls
+    of each function that can be waited for at the same time. Attaching raises OSError as `register_kretprobe` does.
     """
-    place = place_of(target)
-    made = kretprobe(**place, handler=handler, entry_handler=entry, data_size=data_size, maxactive=maxactive)
-    return ReturnAttachment(target, made)
+    _check_action(action, handler, entry)
+    count: Count | PythonCount | None = action
+    if action is not None:
+        handler = action.handler
+    elif is_python(handler) or (handler is None and is_python(entry)):
+        count = calls = PythonCount()
+        handler, entry = (calls.counting(handler), entry) if handler is not None else (None, calls.counting(entry))
+
+    def make(where: Where) -> kretprobe:
+        sizes: dict[str, Any] = {"data_size": data_size, "maxactive": maxactive}
+        return kretprobe(**where.fields(), handler=handler, entry_handler=entry, **sizes, python_unsafe=python_unsafe)
+
+    return ReturnAttachment(target, make, count)
+
+
+def _check_action(action: Count | None, *handlers: Any) -> None:
+    if action is None:
+        return
+    if not isinstance(action, Count):
+        raise TypeError(f"{action!r} is no action of kprobes: give kprobes.Count()")
+    if any(handler is not None for handler in handlers):
+        raise ValueError("give handlers or an action, not both")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ftrace.handlers import native_link
 from ftrace.handlers.kinds import foreign_address
+from ftrace.handlers.parameters import check_parameters
 from ftrace.handlers.python_handler import python_handler
 from kprobes.instance_data import DataUse, data_use
 from sandbox.native import NativeFunction, i32, void
@@ -59,7 +60,7 @@ _ignoring: native_link.Once[bool] = native_link.Once()
 def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], adapt: Callable[[Any], Any]) -> Code:
     """The code of `handler`. A Python callable is called as adapt(handler)(this, ip, ret_ip, regs, data).
 
-    Raises TypeError naming what cannot be a handler.
+    Raises TypeError naming what cannot be a handler, or has the wrong number of parameters.
     """
     if handler is None:
         return Code()
@@ -69,6 +70,7 @@ def resolve(handler: Any, role: Role, this: Any, report: Callable[..., Any], ada
     if address is not None:
         return Code(address, True, keep=handler, name=f"in C at {address:#x}")
     if callable(handler):
+        check_parameters(handler, role.name, role.parameters)
         adapted = functools.update_wrapper(adapt(handler), handler)
         made = python_handler(adapted, this, _reporting(report, handler), 0, role.is_exit, lambda _ip: _place(this))
         name = getattr(handler, "__name__", type(handler).__name__)

@@ -1,0 +1,96 @@
+"""What may be given as the target of an attachment: names, addresses, globs, and lists of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ftrace.filters.glob import parse
+from sandbox.loading.module import modules
+from sandbox.symbols.process_text import library_called
+
+if TYPE_CHECKING:
+    from sandbox.symbols.table import Symbol
+
+_PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
+_SPECIAL = re.compile(r"[*?\[]")
+
+Target = str | int | Sequence[str | int]
+"""`symbol`, `symbol+0x10`, `module:symbol`, `libz:deflate+8`; a glob of symbols, `vfs_*`, `libz:crc32*`; an address; or a
+list of these."""
+
+
+class Where(NamedTuple):
+    """The fields of a kprobe that say where it is to be. `chosen`: by a glob, not by name."""
+
+    symbol_name: str | None = None
+    addr: int | None = None
+    offset: int = 0
+    chosen: bool = False
+
+    def __str__(self) -> str:
+        return self.symbol_name or f"{self.addr:#x}"
+
+    def fields(self) -> dict[str, Any]:
+        """As arguments of `kprobe` and `kretprobe`."""
+        return {"symbol_name": self.symbol_name, "addr": self.addr, "offset": self.offset}
+
+
+def places(target: Target) -> list[Where]:
+    """Every place that `target` means now, each once.
+
+    Raises ValueError for an empty one, LookupError for a glob that matches nothing, TypeError for another type.
+    """
+    items = [target] if isinstance(target, (str, int)) else list(target)
+    if not items:
+        raise ValueError("the list of targets is empty: give at least one symbol, symbol+offset or address")
+    return list(dict.fromkeys(where for item in items for where in _places_of(item)))
+
+
+def has_glob(target: Target) -> bool:
+    """Whether what `target` means depends on what is loaded."""
+    items = [target] if isinstance(target, (str, int)) else target
+    return any(isinstance(item, str) and _SPECIAL.search(item) for item in items)
+
+
+def _places_of(item: str | int) -> Iterator[Where]:
+    if isinstance(item, int) and not isinstance(item, bool):
+        yield Where(addr=item)
+        return
+    if not isinstance(item, str):
+        raise TypeError(f"{item!r} is no target: give a symbol, symbol+offset, a glob, an address, or a list of them")
+    match = _PLACE.match(item)
+    if match is None:
+        raise ValueError(f"{item!r} names no place: write a symbol, or symbol+offset")
+    symbol, offset = match["symbol"], int(match["offset"] or "0", 0)
+    if _SPECIAL.search(symbol):
+        yield from _matching(symbol, offset)
+    else:
+        yield Where(symbol, offset=offset)
+
+
+def _matching(glob: str, offset: int) -> Iterator[Where]:
+    """The functions that a glob matches, by address; of several names for one the first."""
+    owner, _, pattern = glob.rpartition(":")
+    functions = _functions_of(owner)
+    mask = parse(pattern).select([symbol.name for symbol in functions])
+    found = {symbol.address: symbol for index, symbol in enumerate(functions) if mask >> index & 1}
+    if not found:
+        where = f"[{owner}]" if owner else "a loaded module; one of a library is matched by library:glob"
+        raise LookupError(f"{glob!r} matches no function of {where}")
+    bearers = Counter((symbol.module, symbol.name) for symbol in found.values())
+    for address, symbol in sorted(found.items()):
+        unique = bearers[symbol.module, symbol.name] == 1
+        name = f"{symbol.module}:{symbol.name}" if unique else None
+        yield Where(name, None if unique else address, offset, True)
+
+
+def _functions_of(owner: str) -> list[Symbol]:
+    """The functions of a module or library; without a name, those of all modules. Raises LookupError if there is none."""
+    loaded = [module for module in modules() if not owner or module.name == owner]
+    if loaded or not owner:
+        return [symbol for module in loaded for symbol in module.functions]
+    library = library_called(owner)
+    return [symbol for symbol in library.symbols if symbol.address in library and not symbol.indirect]
