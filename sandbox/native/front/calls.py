@@ -45,7 +45,8 @@ def check(checker: Checker, node: ast.Call, wish: Type | None) -> Expression:
         _arity(checker, node, target.__name__, 2, 2)
         return operators.extreme(checker, node, target.__name__, wish)
     if isinstance(target, Type):
-        raise scope.error(node, f"write cast({target}, ...) to convert")
+        _arity(checker, node, str(target), 1, 1)
+        return _converted(checker, node, target, node.args[0])
     return access.method(checker, node) or _call(checker, node)
 
 
@@ -170,12 +171,17 @@ _ARITHMETIC = (
 
 def _cast(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
     _arity(checker, node, "cast", 2, 2)
-    wanted, value = checker.scope.type_of(node.args[0]), checker.infer(node.args[1])
+    return _converted(checker, node, checker.scope.type_of(node.args[0]), node.args[1])
+
+
+def _converted(checker: Checker, node: ast.Call, wanted: Type, argument: ast.expr) -> Expression:
+    """*argument* as a *wanted*: `cast(i32, x)`, or `i32(x)`."""
+    value = checker.infer(argument)
     at = position(node)
     if isinstance(value, Constant) and value.type == LITERAL:
         return _cast_literal(checker, node, wanted, value)
     if value.type == NULL:
-        return checker.coerce(node.args[1], value, wanted)
+        return checker.coerce(argument, value, wanted)
     if value.type == wanted:
         return value
     problem = messages.cast_problem(value.type, wanted)
@@ -189,7 +195,7 @@ def _cast_literal(checker: Checker, node: ast.Call, wanted: Type, value: Constan
     if isinstance(wanted, Int):
         return Constant(at, wanted, wanted.wrap(value.value))
     if isinstance(wanted, (Pointer, Function)):
-        return Cast(at, wanted, checker.coerce(node.args[1], value, u64 if value.value >= 0 else i64))
+        return Cast(at, wanted, checker.coerce(node.args[-1], value, u64 if value.value >= 0 else i64))
     raise checker.scope.error(node, messages.cast_problem(u64, wanted) or f"an integer cannot become {wanted}")
 
 

@@ -65,6 +65,7 @@ def _shifts(word: str) -> Iterator[str]:
 def _conversions(word: str) -> Iterator[str]:
     for other in WORDS:
         yield _returning(f"{word}_from_{other}", f"a: {other}", word, f"cast({word}, a)")
+        yield _returning(f"{word}_of_{other}", f"a: {other}", word, f"{word}(a)")
     yield _returning(f"{word}_from_bool", "a: bool_", word, f"cast({word}, a)")
     for name in BITS:
         yield _returning(f"{word}_{name}", f"a: {word}", word, f"{name}(a)")
