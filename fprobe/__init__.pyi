@@ -3,6 +3,8 @@ from fprobe.actions import Record as Record
 from fprobe.actions import Stat as Stat
 from fprobe.attachment import Attachment as Attachment
 from fprobe.attachment import attach as attach
+from fprobe.handlers import EntryHandler as EntryHandler
+from fprobe.handlers import ExitHandler as ExitHandler
 from fprobe.native_decorator import native as native
 from fprobe.native_handler import native_mishaps as native_mishaps
 from fprobe.registration import FPROBE_FL_DISABLED as FPROBE_FL_DISABLED

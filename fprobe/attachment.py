@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 from fprobe.actions import Action
-from fprobe.handlers import data_size_of
+from fprobe.handlers import EntryHandler, ExitHandler, data_size_of
 from fprobe.registration import (
     FPROBE_FL_DISABLED,
     FPROBE_FL_KPROBE_SHARED,
@@ -27,13 +27,18 @@ Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
 
 
-class Attachment(Attaching):
+This = TypeVar("This", bound="Attachment[Any]")
+ActionOrNone = TypeVar("ActionOrNone", bound=Action | None)
+AnyAction = TypeVar("AnyAction", bound=Action)
+
+
+class Attachment(Attaching, Generic[ActionOrNone]):
     """An fprobe and the functions it is for.
 
     As a context manager it is attached inside the `with` block; as a decorator, while the function runs.
     """
 
-    def __init__(self, target: Target, exclude: str | None, fp: fprobe, action: Action | None) -> None:
+    def __init__(self, target: Target, exclude: str | None, fp: fprobe, action: ActionOrNone) -> None:
         self.target = target
         self.exclude = exclude
         self.fp = fp
@@ -56,7 +61,7 @@ class Attachment(Attaching):
         """The names of the functions it is attached to, in table order."""
         return [location.name for location in functions_of(self.fp).locations()]
 
-    def attach(self) -> Attachment:
+    def attach(self: This) -> This:
         """Attach now. Raises OSError as register_fprobe does."""
         if isinstance(self.target, str):
             register_fprobe(self.fp, self.target, self.exclude)
@@ -95,6 +100,34 @@ class Attachment(Attaching):
         enable_fprobe(self.fp)
 
 
+@overload
+def attach(
+    target: Target,
+    *,
+    action: AnyAction,
+    exclude: str | None = None,
+    entry_data_size: int = 0,
+    nr_maxactive: int = 0,
+    thread: int = 0,
+    max_hits: int = 0,
+    shared: bool = False,
+    disabled: bool = False,
+) -> Attachment[AnyAction]: ...
+@overload
+def attach(
+    target: Target,
+    *,
+    entry: EntryHandler | None = None,
+    exit: ExitHandler | None = None,
+    action: None = None,
+    exclude: str | None = None,
+    entry_data_size: int = 0,
+    nr_maxactive: int = 0,
+    thread: int = 0,
+    max_hits: int = 0,
+    shared: bool = False,
+    disabled: bool = False,
+) -> Attachment[None]: ...
 def attach(
     target: Target,
     *,
@@ -108,7 +141,7 @@ def attach(
     max_hits: int = 0,
     shared: bool = False,
     disabled: bool = False,
-) -> Attachment:
+) -> Attachment[Any]:
     """Handlers for the entry and the return of functions.
 
         with fprobe.attach("vfs_*", entry=print) as probe:

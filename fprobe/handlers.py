@@ -5,13 +5,32 @@ built-in action. Each becomes an address with what the hit path has to know of i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.handlers.kinds import NO_HANDLER, Resolved, foreign_address
 from ftrace.handlers.parameters import check_parameters
 from ftrace.hit.records import FOREIGN
 from sandbox.native import NativeFunction
 from sandbox.process.integers import integer
+
+if TYPE_CHECKING:
+    from fprobe.registration import fprobe
+
+
+class EntryHandler(Protocol):
+    """What is called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
+
+    Non-zero: no exit handler for this call.
+    """
+
+    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> int | None: ...
+
+
+class ExitHandler(Protocol):
+    """What is called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
+
+    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> object: ...
+
 
 PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 

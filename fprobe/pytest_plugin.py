@@ -63,12 +63,12 @@ class _Session:
 
         self.item = item
         self.modules: list[Module] = []
-        self.attached: list[Attachment] = []
-        self.watched: list[Attachment] = []
+        self.attached: list[Attachment[Any]] = []
+        self.watched: list[Attachment[Any]] = []
         self.traces: list[Recorder] = []
         self.before = list(tracer().enabled)
 
-    def keep(self, attachment: Attachment, allow_errors: bool = False) -> Attachment:
+    def keep(self, attachment: Attachment[Any], allow_errors: bool = False) -> Attachment[Any]:
         """Detach it after the test, which fails if a handler of it raises and that is not allowed."""
         self.attached.append(attachment)
         if not allow_errors:
@@ -182,14 +182,14 @@ def fprobe_demo(fprobe_load: Callable[..., Module]) -> Module:
 
 
 @pytest.fixture
-def fprobe_attach(_fprobe_session: _Session) -> Callable[..., Attachment]:
+def fprobe_attach(_fprobe_session: _Session) -> Callable[..., Attachment[Any]]:
     """fprobe_attach(target, **options): what `fprobe.attach` takes, attached until the end of the test.
 
     A Python handler that raises makes the test fail with its exception, but not with `allow_errors=True`.
     """
     import fprobe
 
-    def attach(*arguments: Any, allow_errors: bool = False, **options: Any) -> Attachment:
+    def attach(*arguments: Any, allow_errors: bool = False, **options: Any) -> Attachment[Any]:
         return _fprobe_session.keep(fprobe.attach(*arguments, **options), allow_errors).attach()
 
     return attach

@@ -87,7 +87,9 @@ class Recorder:
         self._thread = threading.local()
         self._functions: dict[int, tuple[str, Signature | None]] = {}
         handlers = {"entry": self._entry, "exit": self._exit}
-        self.probe: Attachment = attach(target, exclude=exclude, **{"nr_maxactive": MAX_PENDING, **handlers, **options})
+        self.probe: Attachment[Any] = attach(
+            target, exclude=exclude, **{"nr_maxactive": MAX_PENDING, **handlers, **options}
+        )
 
     @property
     def calls(self) -> list[str]:

@@ -30,6 +30,7 @@ from ftrace.hit.records import (
 from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import Counts, NativeProbe
+from ftrace.shown import handler_name, table
 from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from sandbox.process import fork
@@ -86,6 +87,20 @@ class fprobe:
         self._handlers: tuple[Resolved, ...] = ()
         self._claimed = 0
         """The process in which a thread is registering or unregistering it; what another did ends with a fork."""
+
+    def __repr__(self) -> str:
+        return f"<fprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
+
+    def _repr_html_(self) -> str:
+        return table(self._shown(), "fprobe")
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        state = "not registered" if not self.registered else "disabled" if fprobe_disabled(self) else "registered"
+        handlers = [("entry", self.entry_handler), ("exit", self.exit_handler)]
+        names = {role: "built-in" if isinstance(it, Resolved) else handler_name(it) for role, it in handlers}
+        named = [(role, name) for role, name in names.items() if name]
+        functions = [("functions", functions_of(self).count())] if self.registered else []
+        return [("state", state), *named, *functions, ("hits", self.hits), ("missed", self.nmissed)]
 
     # -- state --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.hit.records import Probe
+from ftrace.shown import table
 from sandbox.threads import tasks
 from sandbox.threads.counters import Line
 
@@ -31,6 +32,13 @@ class Counts(NamedTuple):
     def missed(self) -> int:
         """All misses."""
         return sum(self) - self.hits
+
+    def __repr__(self) -> str:
+        causes = "".join(f", {name}={value}" for name, value in self._asdict().items() if value and name != "hits")
+        return f"Counts(hits={self.hits}{causes})"
+
+    def _repr_html_(self) -> str:
+        return table((name, value) for name, value in self._asdict().items() if value or name == "hits")
 
 
 class CounterLines:

@@ -11,6 +11,7 @@ from ftrace.handlers.python_handler import HandlerErrors
 from kprobes import registration, returns
 from kprobes.breakpoint.patching import patching
 from kprobes.counting import Count, PythonCount, is_python
+from kprobes.handlers import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
 from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
 from kprobes.returns import kretprobe, unregister_kretprobes
@@ -183,9 +184,9 @@ class ReturnAttachment(_Probes):
 def attach(
     target: Target,
     *,
-    pre: Any = None,
-    post: Any = None,
-    fault: Any = None,
+    pre: PreHandler | None = None,
+    post: PostHandler | None = None,
+    fault: FaultHandler | None = None,
     action: Count | None = None,
     disabled: bool = False,
     python_unsafe: bool = False,
@@ -208,10 +209,10 @@ def attach(
         pre = action.pre
     elif is_python(pre) or (pre is None and is_python(post)):
         count = calls = PythonCount()
-        pre, post = (calls.counting(pre), post) if pre is not None else (None, calls.counting(post))
+        pre, post = _first_counted(calls, pre, post)
 
     def make(where: Where) -> kprobe:
-        handlers = {"pre_handler": pre, "post_handler": post, "fault_handler": fault}
+        handlers: dict[str, Any] = {"pre_handler": pre, "post_handler": post, "fault_handler": fault}
         flags = KPROBE_FLAG_DISABLED * disabled
         return kprobe(**where.fields(), **handlers, flags=flags, python_unsafe=python_unsafe)
 
@@ -220,9 +221,9 @@ def attach(
 
 def attach_return(
     target: Target,
-    handler: Any = None,
+    handler: ReturnHandler | None = None,
     *,
-    entry: Any = None,
+    entry: ReturnEntryHandler | None = None,
     action: Count | None = None,
     data_size: int = 0,
     maxactive: int = 0,
@@ -243,13 +244,18 @@ def attach_return(
         handler = action.handler
     elif is_python(handler) or (handler is None and is_python(entry)):
         count = calls = PythonCount()
-        handler, entry = (calls.counting(handler), entry) if handler is not None else (None, calls.counting(entry))
+        handler, entry = _first_counted(calls, handler, entry)
 
     def make(where: Where) -> kretprobe:
         sizes: dict[str, Any] = {"data_size": data_size, "maxactive": maxactive}
         return kretprobe(**where.fields(), handler=handler, entry_handler=entry, **sizes, python_unsafe=python_unsafe)
 
     return ReturnAttachment(target, make, count)
+
+
+def _first_counted(calls: PythonCount, first: Any, second: Any) -> tuple[Any, Any]:
+    """The handlers, with the calls of `first`, or of `second` if that is None, counted."""
+    return (first, calls.counting(second)) if first is None else (calls.counting(first), second)
 
 
 def _check_action(action: Count | None, *handlers: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ftrace.handlers import native_link
 from ftrace.handlers.kinds import foreign_address
@@ -15,6 +15,41 @@ from kprobes.instance_data import DataUse, data_use
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import Fields, HandlerFunction
 from sandbox.native.types import Int, Pointer, Type
+
+if TYPE_CHECKING:
+    from kprobes.probe import kprobe
+    from kprobes.returns import kretprobe_instance
+
+
+class PreHandler(Protocol):
+    """What is called before the probed instruction. Non-zero: go on at regs.ip instead of executing it."""
+
+    def __call__(self, p: kprobe, regs: Any, /) -> int | None: ...
+
+
+class PostHandler(Protocol):
+    """What is called after it."""
+
+    def __call__(self, p: kprobe, regs: Any, flags: int, /) -> object: ...
+
+
+class FaultHandler(Protocol):
+    """What is called when it faults. Non-zero: handled."""
+
+    def __call__(self, p: kprobe, regs: Any, trapnr: int, /) -> int | None: ...
+
+
+class ReturnEntryHandler(Protocol):
+    """What is called when a function is entered whose returns are probed. Non-zero: not at the return of this call."""
+
+    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> int | None: ...
+
+
+class ReturnHandler(Protocol):
+    """What is called when a function returns."""
+
+    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> object: ...
+
 
 REGS = 1
 """Which parameter the registers are."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ftrace.handlers.python_handler import HandlerErrors
+from ftrace.shown import handler_name, table
 from kprobes import crash_words, handlers
 from kprobes.fast import lone
 from kprobes.fast.lone import FastReturn, LoneOps
@@ -100,6 +101,32 @@ class kprobe:
     def is_return_probe(self) -> bool:
         """Whether it belongs to a kretprobe."""
         return bool(self._return_probe)
+
+    def __repr__(self) -> str:
+        return f"<kprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
+
+    def _repr_html_(self) -> str:
+        return table(self._shown(), "kprobe")
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        handlers = [("pre", self.pre_handler), ("post", self.post_handler), ("fault", self.fault_handler)]
+        named = [(role, handler_name(handler)) for role, handler in handlers if handler is not None]
+        return [("at", self.where()), ("state", self.state()), *named, ("nmissed", self.nmissed)]
+
+    def where(self) -> str:
+        """`symbol+0xoffset`, or the address, as it was asked for."""
+        if self.symbol_name:
+            return self.symbol_name + (f"+{self.offset:#x}" if self.offset else "")
+        return f"{(self.addr or 0) + (0 if self.registered else self.offset):#x}"
+
+    def state(self) -> str:
+        """`not registered`, `gone`, `disabled`, or how it is armed: `stub`, `jump`, `breakpoint`."""
+        if not self.registered:
+            return "not registered"
+        if self.is_off:
+            return "gone" if self._flags & KPROBE_FLAG_GONE else "disabled"
+        assert self.aggregate is not None
+        return "stub" if self.aggregate.on_ftrace else "jump" if self.aggregate.optimized else "breakpoint"
 
     # -- state --------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 from ftrace.cpus import num_possible_cpus
 from ftrace.handlers.lending import kept_too_long
 from ftrace.handlers.python_handler import HandlerErrors
+from ftrace.shown import handler_name, table
 from ftrace.tracer import tracer
 from kprobes import crash_words, handlers
 from kprobes import registration as probes
@@ -152,6 +153,17 @@ class kretprobe:
         self._data: Any = None
         """The ctypes type of an instance's data; None if it has none."""
         self._codes: tuple[Code, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<kretprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
+
+    def _repr_html_(self) -> str:
+        return table(self._shown(), "kretprobe")
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        handlers = [("entry", self.entry_handler), ("handler", self.handler)]
+        named = [(role, handler_name(handler)) for role, handler in handlers if handler is not None]
+        return [("at", self.kp.where()), ("state", self.kp.state()), *named, ("nmissed", self.nmissed)]
 
     @property
     def nmissed(self) -> int:

@@ -18,7 +18,7 @@ MAX_PENDING = 1 << 24
 
 
 @contextmanager
-def attached(match: Match, **options: Any) -> Iterator[Attachment]:
+def attached(match: Match, **options: Any) -> Iterator[Attachment[Any]]:
     """The functions of `match` with handlers on them; `options` are those of `fprobe.attach`.
 
     Raises Failure with exit code 1 if they cannot be patched.

@@ -22,7 +22,7 @@ def summarise(
     call: ProgramCall,
     outcome: Outcome,
     match: Match,
-    probe: Attachment,
+    probe: Attachment[Any],
     remarks: Sequence[str] = (),
     *,
     as_objects: bool = True,
@@ -64,7 +64,7 @@ def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
     return f"{call}" if isinstance(kind, Void) else f"{call} = {value_text(outcome.result, kind)}"
 
 
-def summary_lines(match: Match, probe: Attachment, remarks: Sequence[str], *, everything: bool) -> list[str]:
+def summary_lines(match: Match, probe: Attachment[Any], remarks: Sequence[str], *, everything: bool) -> list[str]:
     """Functions, skipped ones, hits, errors, remarks."""
     lines = [summary.functions_line(match), *summary.skipped_lines(match, everything=everything)]
     lines.append(summary.hits_line(probe.counts))
@@ -72,7 +72,7 @@ def summary_lines(match: Match, probe: Attachment, remarks: Sequence[str], *, ev
     return [*lines, *([errors] if errors else []), *remarks]
 
 
-def summary_object(outcome: Outcome, match: Match, probe: Attachment) -> dict[str, Any]:
+def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> dict[str, Any]:
     """The same, for JSON."""
     counts = probe.counts
     numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}

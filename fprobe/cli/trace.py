@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -138,7 +138,7 @@ class _Session:
         self.console.flush()
         return bool(events)
 
-    def _show_rest(self, probe: Attachment) -> None:
+    def _show_rest(self, probe: Attachment[Any]) -> None:
         probe.disable()
         self.recorder.stopped = True
         while self._show():
@@ -146,7 +146,7 @@ class _Session:
         for line in self.tree.flush():
             self.console.line(line)
 
-    def _end(self, outcome: Outcome, probe: Attachment) -> None:
+    def _end(self, outcome: Outcome, probe: Attachment[Any]) -> None:
         from fprobe.cli.report import conclude, summarise
 
         summarise(self.console, self.call, outcome, self.match, probe, self._remarks())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import html
 from collections.abc import Callable
 from typing import Any
 
 from ftrace.hit.dispatch import pt_regs
+from ftrace.shown import table
 from sandbox.symbols.process_text import symbol_at
 
 
@@ -19,11 +21,30 @@ def kept_too_long(what: str, handler: str, probe: str, instead: str) -> ValueErr
     )
 
 
+def _registers_text(regs: Any) -> str:
+    fields = (f"{name}={getattr(regs, name):#x}" for name, _ in pt_regs.ctypes._fields_)
+    return f"pt_regs({', '.join(fields)})"
+
+
+def _registers_html(regs: Any) -> str:
+    return table(((name, f"{getattr(regs, name):#x}") for name, _ in pt_regs.ctypes._fields_), "pt_regs")
+
+
+pt_regs.ctypes.__repr__ = _registers_text
+pt_regs.ctypes._repr_html_ = _registers_html
+
+
 class ExpiredRegisters(pt_regs.ctypes):  # type: ignore[misc]
     """A pt_regs whose handler has returned: every field raises ValueError."""
 
+    def __repr__(self) -> str:
+        return "<pt_regs, whose handler has returned>"
+
+    def _repr_html_(self) -> str:
+        return html.escape(repr(self))
+
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name == "_repr_html_" or name.startswith("__"):
             return super().__getattribute__(name)
         raise _used_late(self, name)
 

@@ -92,7 +92,12 @@ class Map(Container):
         self._finalizer.atexit = False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name.removeprefix(PREFIX)}: {self.size} places>"
+        return f"<{type(self).__name__} {self.label}: {self.size} places>"
+
+    @property
+    def label(self) -> str:
+        """What it is called in reports."""
+        return self.name.removeprefix(PREFIX)
 
     @property
     def state(self) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ftrace.maps.areas import Map, MapState, area_of, at, spare
+from ftrace.shown import table
 from sandbox.native import cast, leading_zeros, native, ptr, u64, unlikely, void
 from sandbox.native.containers import Operation
 from sandbox.native.types import Int
@@ -81,6 +82,15 @@ class Histogram(Map):
                 raise ValueError(f"{name} of a Histogram is at least {least}, not {number}")
         if self.step == 0 and (self.buckets > 65 or self.low):
             raise ValueError(f"powers of two have at most 65 buckets and no low, not {self.buckets} and {self.low}")
+
+    def __repr__(self) -> str:
+        from ftrace.maps.listing import lines
+
+        return "\n".join([f"<Histogram {self.label}: {len(self):,} values>", *lines(self)])
+
+    def _repr_html_(self) -> str:
+        rows = [(f"{bucket.low} .. {bucket.high}", bucket.count) for _, bucket in self.items()]
+        return table(rows, f"Histogram {self.label}: {len(self):,} values")
 
     def __len__(self) -> int:
         return sum(bucket.count for row in range(self.rows) for bucket in self.row(row))
