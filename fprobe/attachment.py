@@ -27,6 +27,9 @@ Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
 
 
+MAX_PENDING = 1 << 24
+"""Calls whose return may be pending, where nothing is said: more than all shadow stacks hold, and it costs no memory."""
+
 This = TypeVar("This", bound="Attachment[Any]")
 ActionOrNone = TypeVar("ActionOrNone", bound=Action | None)
 AnyAction = TypeVar("AnyAction", bound=Action)
@@ -69,6 +72,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
             register_fprobe_ips(self.fp, [item for item in self.target if isinstance(item, int)])
         else:
             register_fprobe_syms(self.fp, [str(item) for item in self.target])
+        self._watch_limit()
         return self
 
     def _use_action(self, functions: int) -> None:
@@ -90,6 +94,14 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
+        self._tell_limit()
+
+    def _limit_missed(self) -> str:
+        missed = self.counts.missed_nodes
+        if not missed:
+            return ""
+        why = f"more than nr_maxactive={self.fp.nr_maxactive:,} calls were waiting to return"
+        return f"the fprobe on {self.target!r} missed {missed:,} returns: {why}; give attach() a larger nr_maxactive"
 
     def disable(self) -> None:
         """Stop calling the handlers for now."""
@@ -150,8 +162,9 @@ def attach(
 
     `target`: a pattern of the ftrace filter language, a list of names, or a list of addresses; `exclude`: a pattern.
     `entry`, `exit`: handlers (see `fprobe.fprobe`), or `action`: a built-in one. The other parameters are the fields
-    of `fprobe.fprobe`; without an `entry_data_size` native handlers get what they declare. Raises ValueError for handlers
-    and an action together, and for too small an `entry_data_size`; attaching raises OSError.
+    of `fprobe.fprobe`. Without `nr_maxactive` no return is missed, however deep functions recurse; without an
+    `entry_data_size` native handlers get what they declare. Raises ValueError for handlers and an action together, and for
+    too small an `entry_data_size`; attaching raises OSError.
     """
     if action is not None and (entry is not None or exit is not None):
         raise ValueError("give handlers or an action, not both")
@@ -161,7 +174,7 @@ def attach(
         exit,
         flags=flags,
         entry_data_size=data_size_of(entry_data_size, entry, exit),
-        nr_maxactive=nr_maxactive,
+        nr_maxactive=nr_maxactive or MAX_PENDING,
         thread=thread,
         max_hits=max_hits,
     )

@@ -16,8 +16,6 @@ from sandbox.abi.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"
 _MARKS = {ENTRY: "> ", EXIT: "< "}
-MAX_PENDING = 1 << 24
-"""Calls that may be under way at the same time: more than all shadow stacks hold, so that recursion is not missed."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,8 @@ class Recorder:
         self._thread = threading.local()
         self._functions: dict[int, tuple[str, Signature | None]] = {}
         handlers = {"entry": self._entry, "exit": self._exit}
-        self.probe: Attachment[Any] = attach(
-            target, exclude=exclude, **{"nr_maxactive": MAX_PENDING, **handlers, **options}
-        )
+        given: dict[str, Any] = {**handlers, **options}
+        self.probe: Attachment[Any] = attach(target, exclude=exclude, **given)
 
     @property
     def calls(self) -> list[str]:

@@ -35,6 +35,7 @@ from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from sandbox.process import fork
 from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
+from sandbox.symbols.near import did_you_mean
 from sandbox.threads.tasks import DATA_STACK, STRIDE
 
 FPROBE_FL_DISABLED = 1
@@ -242,7 +243,8 @@ def _addresses_of(names: list[str]) -> list[int]:
     for name in names:
         location = tracer().table.named(name)
         if location is None:
-            raise OSError(errno.ENOENT, f"no function called {name!r} can be traced")
+            near = did_you_mean(name, (location.name for location in tracer().table.everything().locations()))
+            raise OSError(errno.ENOENT, f"no function called {name!r} can be traced{near}")
         found.append(location.ip)
     return found
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import abc
+import atexit
 import functools
+import logging
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,8 +17,41 @@ This = TypeVar("This", bound="Attaching")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
+log = logging.getLogger("fprobe")
+
+_attached: weakref.WeakSet[Attaching] = weakref.WeakSet()
+
+
+@functools.cache
+def _tell_at_exit() -> None:
+    atexit.register(_tell_all)
+
+
+def _tell_all() -> None:
+    for attaching in list(_attached):
+        attaching._tell_limit()
+
+
 class Attaching(ProcessBound, abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
+
+    _told = False
+
+    def _limit_missed(self) -> str:
+        """What it has missed because of a limit that its owner can raise, as a sentence that names it; '' for nothing."""
+        return ""
+
+    def _tell_limit(self) -> None:
+        """Warn of that, once for each attachment."""
+        missed = "" if self._told else self._limit_missed()
+        if missed:
+            self._told = True
+            log.warning("%s", missed)
+
+    def _watch_limit(self) -> None:
+        """If it is still attached when the process ends, warn then."""
+        _tell_at_exit()
+        _attached.add(self)
 
     @abc.abstractmethod
     def attach(self: This) -> This:

@@ -30,6 +30,7 @@ from ftrace.sites.block import SiteBlock
 from ftrace.sites.locations import Location, Selection, clean
 from ftrace.tracer import Tracer, tracer
 from sandbox.process.integers import U64_MAX, code_address, integer
+from sandbox.symbols.near import did_you_mean
 
 _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 
@@ -318,7 +319,8 @@ def edited(tracing: Tracer, base: Selection, text: str) -> Selection:
     pattern = parse(text)
     found = tracing.table.select(pattern)
     if not found:
-        raise OSError(errno.EINVAL, f"no function matches {text!r}")
+        names = (location.name for location in tracer().table.everything().locations())
+        raise OSError(errno.EINVAL, f"no function matches {text!r}{did_you_mean(text.strip('!*'), names)}")
     return base - found if pattern.negated else base | found
 
 

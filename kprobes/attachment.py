@@ -93,6 +93,7 @@ class _Probes(Attaching):
             type(self)._unregister(done)
             raise
         self._probes = done
+        self._watch_limit()
         return self
 
     def _renew(self) -> None:
@@ -128,6 +129,7 @@ class _Probes(Attaching):
         registered = [probe for probe in self._probes if probe.registered]
         if registered:
             type(self)._unregister(registered)
+            self._tell_limit()
 
 
 class Attachment(_Probes):
@@ -174,6 +176,12 @@ class ReturnAttachment(_Probes):
     def probes(self) -> list[kretprobe]:
         """The kretprobes, one for each function; for a glob, those of the last `attach`."""
         return list(self._probes)
+
+    def _limit_missed(self) -> str:
+        if not self.nmissed:
+            return ""
+        why = f"more than maxactive={self.rp.maxactive:,} calls were waiting to return"
+        return f"the kretprobe on {self.target!r} missed {self.nmissed:,} calls: {why}; give attach_return() a larger maxactive"
 
     @property
     def rp(self) -> kretprobe:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.cli.failure import Failure
+from sandbox.symbols.near import did_you_mean
 
 if TYPE_CHECKING:
     from sandbox.loading.module import Module
@@ -96,7 +96,7 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
         symbols = [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == "1"]
     if not symbols:
         message = complaint.format(pattern=text, module=f"[{module.name}]")
-        raise Failure(message + _near(text, [symbol.name for symbol in module.functions]))
+        raise Failure(message + did_you_mean(text.strip("*"), (symbol.name for symbol in module.functions)))
     return _once(symbols)
 
 
@@ -112,11 +112,6 @@ def _once(symbols: Sequence[Symbol]) -> dict[int, Symbol]:
         if before is None or ("." in before.name and "." not in symbol.name):
             found[symbol.address] = symbol
     return found
-
-
-def _near(text: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(text.strip("*"), names, 3)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 class Refusals:

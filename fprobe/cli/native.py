@@ -46,10 +46,10 @@ def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandl
     """Run the program with the handlers attached, and print the maps. Raises Failure if the program failed."""
     from fprobe.cli import report
     from fprobe.cli.interrupting import ctrl_c
-    from fprobe.cli.probing import MAX_PENDING, attached
+    from fprobe.cli.probing import attached
     from fprobe.cli.running import run as run_program
 
-    options = {"entry": handlers.entry, "exit": handlers.exit, "nr_maxactive": MAX_PENDING}
+    options = {"entry": handlers.entry, "exit": handlers.exit}
     _check(handlers)
     ctrl_c.hold()
     ctrl_c.check()

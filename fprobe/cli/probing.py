@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Match
 
 
-MAX_PENDING = 1 << 24
-"""Calls that may be under way at the same time: more than all shadow stacks hold, so that recursion is not missed."""
-
-
 @contextmanager
 def attached(match: Match, **options: Any) -> Iterator[Attachment[Any]]:
     """The functions of `match` with handlers on them; `options` are those of `fprobe.attach`.

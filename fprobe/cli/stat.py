@@ -66,7 +66,7 @@ def stat_command(
     from fprobe.actions import Stat
     from fprobe.cli import matching, program, report
     from fprobe.cli.interrupting import ctrl_c
-    from fprobe.cli.probing import MAX_PENDING, attached
+    from fprobe.cli.probing import attached
     from fprobe.cli.running import run
     from fprobe.cli.summary import count
 
@@ -76,7 +76,7 @@ def stat_command(
     stat = Stat()
     ctrl_c.hold()
     ctrl_c.check()
-    with console.alone(), attached(match, action=stat, nr_maxactive=MAX_PENDING) as probe:
+    with console.alone(), attached(match, action=stat) as probe:
         console.note(f"# counting {count(len(match.sites), 'function')} of [{module.name}], calling {call}")
         outcome = run(call)
         probe.disable()

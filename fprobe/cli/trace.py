@@ -99,14 +99,14 @@ class _Session:
     def run(self) -> None:
         """Attach, run, detach, sum up. Raises Failure if the program failed; ends the process after Ctrl-C."""
         from fprobe.cli.interrupting import ctrl_c
-        from fprobe.cli.probing import MAX_PENDING, attached
+        from fprobe.cli.probing import attached
         from fprobe.cli.running import run
 
         recorder = self.recorder
         handlers = recorder.handlers()
         ctrl_c.hold()
         ctrl_c.check()
-        with self.console.alone(), attached(self.match, nr_maxactive=MAX_PENDING, **handlers) as probe:
+        with self.console.alone(), attached(self.match, **handlers) as probe:
             self._begin()
             outcome = run(self.call, self._show)
             self._show_rest(probe)

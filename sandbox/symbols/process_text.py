@@ -16,6 +16,7 @@ from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import children
 from sandbox.symbols.libraries import Library, libraries, library_at
+from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.table import Symbol, symbol_table
 
 _chosen: dict[int, Symbol] = {}
@@ -45,11 +46,20 @@ def symbol_named(name: str) -> Symbol:
         return found[0]
     owner, _, bare = name.rpartition(":")
     if not owner:
-        raise LookupError(f"no symbol {name!r} in a loaded module; one of a library is written library:{name}")
-    library = library_called(owner)
+        near = did_you_mean(name, (symbol.name for symbol in symbol_table))
+        raise LookupError(f"no symbol {name!r} in a loaded module; one of a library is written library:{name}{near}")
+    try:
+        library = library_called(owner)
+    except LookupError:
+        module = next((module for module in modules() if module.name == owner), None)
+        if module is None:
+            raise
+        near = did_you_mean(bare, (symbol.name for symbol in module.functions))
+        raise LookupError(f"no symbol {bare!r} in [{owner}]{near}") from None
     symbol = next((symbol for symbol in library.symbols if symbol.name == bare), None)
     if symbol is None:
-        raise LookupError(f"no symbol {bare!r} in {library.path}")
+        near = did_you_mean(bare, (symbol.name for symbol in library.symbols))
+        raise LookupError(f"no symbol {bare!r} in {library.path}{near}")
     if symbol.indirect:
         symbol = _resolved(library, symbol)
         _chosen[symbol.address] = symbol

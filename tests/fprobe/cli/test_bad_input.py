@@ -113,3 +113,8 @@ def test_a_closed_stdout_is_no_error(words):
         ["sh", "-c", command], stderr=subprocess.PIPE, env=environment(), text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_verb_that_comes_near_is_suggested(run):
+    assert "no verb 'trac'; did you mean trace?" in run("trac", code=2).err
+    assert "no verb 'qqq'; there are: trace, " in run("qqq", code=2).err

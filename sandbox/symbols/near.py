@@ -1,0 +1,16 @@
+"""Suggestions for names that were not found."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from itertools import islice
+
+_MOST = 20_000
+"""Names that are looked at: comparing many more takes seconds."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`; did you mean a or b?`, of at most three of `names` that are like `name`; '' if there is none."""
+    near = difflib.get_close_matches(name, list(dict.fromkeys(islice(names, _MOST))), 3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,37 @@
+"""A name that matches nothing: what comes near it is suggested."""
+
+# ruff: noqa: ARG005 (handlers take what handlers are given)
+
+from __future__ import annotations
+
+import pytest
+from programs import basic
+
+import fprobe
+import kprobes
+
+
+@pytest.fixture(scope="module")
+def program():
+    module = basic()
+    yield module
+    module.unload()
+
+
+@pytest.mark.parametrize("target", ["factoral", "*factoral", ["factoral"]])
+def test_a_near_miss_of_an_fprobe(program, target):
+    with pytest.raises(OSError, match=r"did you mean factorial\b"):
+        fprobe.attach(target, entry=lambda *hit: 0).attach()
+
+
+def test_a_near_miss_of_a_kprobe(program):
+    for target in ("factoral", f"{program.name}:factoral"):
+        with pytest.raises(OSError, match=r"did you mean factorial\b"):
+            kprobes.attach(target, pre=lambda p, regs: 0).attach()
+    with pytest.raises(OSError, match=r"did you mean .*deflate\b"):
+        kprobes.attach("libz:deflat", pre=lambda p, regs: 0).attach()
+
+
+def test_nothing_is_suggested_for_what_is_like_nothing(program):
+    with pytest.raises(OSError, match=r"no function matches 'qqqqqqqqqq'$"):
+        fprobe.attach("qqqqqqqqqq", entry=lambda *hit: 0).attach()
