@@ -8,17 +8,17 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.failure import input_errors
 from fprobe.cli.options import Target, output_options, program_options
 
 if TYPE_CHECKING:
+    from fprobe.cli.matching import Refusals
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
 
 _EPILOG = """\b
 Examples:
   fprobe explain vfs_read
-  fprobe explain get_current
+  fprobe explain get_current 'vfs_*'
   fprobe explain main --program prog.c
 """
 
@@ -31,19 +31,26 @@ _MEANING = {
 }
 
 
-@click.command("explain", epilog=_EPILOG, short_help="Say whether a function can be probed.")
-@click.argument("function", metavar="FUNC", shell_complete=candidates.functions)
+@click.command("explain", epilog=_EPILOG, short_help="Say whether functions can be probed.")
+@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True, shell_complete=candidates.functions)
 @program_options
 @output_options
-def explain_command(function: str, target: Target, console: Console) -> None:
-    """Say whether FUNC can be probed, where its stub is and how its return is hooked; and if it cannot, why."""
-    from fprobe.cli import program
-    from fprobe.cli.matching import Refusals
+def explain_command(patterns: tuple[str, ...], target: Target, console: Console) -> None:
+    """Say whether functions can be probed, where their stubs are and how returns are hooked; and if not, why.
+
+    PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: one object, for several functions a list of them.
+    """
+    from fprobe.cli import matching, program
 
     module = program.load(target)
-    with input_errors():
-        symbol = module.symbol(function)
-    refusals = Refusals(module, target.notrace)
+    refusals = matching.Refusals(module, target.notrace)
+    symbols = [symbol for pattern in patterns for symbol in matching.symbols_of(module, pattern)]
+    objects = [_explain(console, module, refusals, symbol) for symbol in dict.fromkeys(symbols)]
+    console.document(objects[0] if len(objects) == 1 else objects)
+
+
+def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbol) -> dict[str, Any]:
+    """Print what is known of a function; the same for JSON."""
     reason = refusals.reason(symbol)
     facts = _facts(module, symbol, refusals.sites.get(symbol.address))
     verdict = f"cannot be probed: {reason}" if reason else "can be probed, at entry and at return"
@@ -52,9 +59,7 @@ def explain_command(function: str, target: Target, console: Console) -> None:
         console.line(f"  why        {_MEANING[reason]}")
     for name, value in facts.items():
         console.line(f"  {name:<10} {value}")
-    console.document(
-        {"function": symbol.name, "module": symbol.module, "probeable": not reason, "reason": reason} | facts
-    )
+    return {"function": symbol.name, "module": symbol.module, "probeable": not reason, "reason": reason} | facts
 
 
 def _facts(module: Module, symbol: Symbol, site: int | None) -> dict[str, Any]:

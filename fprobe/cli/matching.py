@@ -81,6 +81,13 @@ def match_or_fail(
     return found
 
 
+def symbols_of(module: Module, pattern: str) -> list[Symbol]:
+    """The functions that a name or a glob means; a name alone may be any of a function's. Raises Failure if there is none."""
+    if pattern in module:
+        return [module.symbol(pattern)]
+    return list(_selected(module, pattern, "no function of {module} matches {pattern!r}").values())
+
+
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
     from ftrace.filters.glob import Match as Kind

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 Examples:
-  fprobe stat '*'
+  fprobe stat
   fprobe stat 'vfs_*' 'do_*' --exclude do_mmap --sort hits
   fprobe stat '*' --program prog.c --call main --json
 
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 @click.command("stat", cls=CallingCommand, epilog=_EPILOG, short_help="Count and time calls.")
-@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True, shell_complete=candidates.functions)
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=candidates.functions)
 @click.option(
     "--exclude", "-x", multiple=True, metavar="PATTERN", shell_complete=candidates.functions, help="Not these."
 )
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 def stat_command(
     patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, target: Target, console: Console
 ) -> None:
-    """Count and time the calls of the functions that match PATTERN.
+    """Count and time the calls of the functions that match PATTERN; without PATTERN, of all.
 
     With --json: one object with program, call, result, matched, attached, skipped and functions.
     """
@@ -72,7 +72,7 @@ def stat_command(
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
-    match = matching.match_or_fail(module, patterns, exclude, target.notrace)
+    match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
     stat = Stat()
     ctrl_c.hold()
     ctrl_c.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,6 +121,8 @@ class _Session:
         self.console.note(
             f"# tracing {summary.count(len(self.match.sites), 'function')} of [{name}], calling {self.call}"
         )
+        if not self.recorder.limit and sys.stdout.isatty():
+            self.console.note("# every call is shown: --limit N shows the first N, Ctrl-C ends")
         self.console.note(tree.HEADER)
         skipped = [{"name": name, "reason": reason} for name, reason in self.match.skipped]
         begin = {"type": "begin", "program": self.module.name, "call": str(self.call), "matched": self.match.matched}

@@ -14,6 +14,7 @@ _VERBS = {
     "explain": "Say whether a function can be probed, and if not why.",
     "doctor": "Say what this machine allows.",
     "completion": "Print the script that completes verbs and function names.",
+    "help": "Show what a verb does, and its options.",
 }
 
 

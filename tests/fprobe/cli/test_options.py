@@ -44,7 +44,7 @@ def completed(*words):
 
 
 def test_verbs_are_completed():
-    assert completed("") == ["trace", "stat", "list", "disasm", "explain", "doctor", "completion"]
+    assert completed("") == ["trace", "stat", "list", "disasm", "explain", "doctor", "completion", "help"]
     assert completed("di") == ["disasm"]
 
 
@@ -105,7 +105,7 @@ def test_help_imports_nothing_heavy():
     assert not [name for name in ("llvmlite", "capstone", "elftools", "ctypes", "ftrace") if f"'{name}'" in found]
 
 
-@pytest.mark.parametrize("verb", ["trace", "stat", "list", "disasm", "explain", "doctor", "completion"])
+@pytest.mark.parametrize("verb", ["trace", "stat", "list", "disasm", "explain", "doctor", "completion", "help"])
 def test_every_verb_has_help_with_examples(run, verb):
     found = run(verb, "--help").out
     assert f"fprobe {verb}" in found.split("xample")[1]

@@ -1,0 +1,52 @@
+"""What a newcomer tries first: help, verbs without patterns, explain of many functions."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+
+from command import COMMAND, environment
+
+
+def test_help_is_that_of_the_option(run):
+    assert run("help").out == run("--help").out
+    assert run("help", "trace").out == run("trace", "--help").out
+    assert "did you mean trace?" in run("help", "trac", code=2).err
+
+
+def test_stat_without_a_pattern_counts_every_function(run):
+    rows = [
+        {row["name"]: row["hits"] for row in run("stat", *words, "--json").document["functions"]} for words in ((), "*")
+    ]
+    assert rows[0] == rows[1] and len(rows[0]) > 100
+
+
+def test_explain_takes_globs_and_several_names(run):
+    found = run("explain", "vfs_r*", "current_nr", "vfs_read", "--json").document
+    assert {item["function"] for item in found} >= {"vfs_read", "current_nr"}
+    assert len({item["function"] for item in found}) == len(found)
+    text = run("explain", "vfs_read", "current_nr").out
+    assert "vfs_read [demo] can be probed" in text and "current_nr [demo] cannot be probed" in text
+
+
+def shown_on_a_terminal(*words):
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*COMMAND, *words], stdout=theirs, stderr=subprocess.DEVNULL, env=environment()) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # the other end is closed
+            pass
+        process.wait(60)
+    os.close(ours)
+    return shown.decode()
+
+
+def test_trace_without_a_limit_says_so_on_a_terminal_only(run):
+    notice = "--limit N shows the first N"
+    assert notice in shown_on_a_terminal("trace", "vfs_statfs")
+    assert notice not in shown_on_a_terminal("trace", "vfs_statfs", "--limit", "3")
+    assert notice not in run("trace", "vfs_statfs").out
