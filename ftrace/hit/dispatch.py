@@ -1,4 +1,4 @@
-"""What a hit does, complete: the path for every case that the fast trampolines do not take.
+"""The slow path of a hit: every case that the fast trampolines do not handle.
 
 `dispatch_entry` and `dispatch_exit` are called by the trampolines of `ftrace.x86_64.trampolines` with a full pt_regs.
 They hold the order of FP-29, FP-31 and FP-37 for fprobes and of FT-42..44 for bare ops.

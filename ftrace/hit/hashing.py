@@ -1,4 +1,4 @@
-"""Where an open table of a power of two of places looks first for a key: multiplicative hashing."""
+"""Multiplicative hashing: the first place of a key in an open table whose size is a power of two."""
 
 from __future__ import annotations
 

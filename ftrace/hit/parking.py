@@ -1,4 +1,4 @@
-"""Calls whose stack is put aside: greenlets share one piece of memory, and copy what is theirs to the heap and back.
+"""Hooked calls whose stack was moved away: greenlets share one piece of memory, and copy what is theirs to the heap and back.
 
 A node whose slot does not hold what it should would be dead on other stacks. Where greenlets are used it is *parked*: it keeps
 its place on the shadow stack, and its call is found again by its frame and its stub when it returns. Meanwhile another greenlet

@@ -1,4 +1,4 @@
-"""What the trampolines for several probes (ftrace.x86_64.several_trampolines) leave to others.
+"""Cases that the multi-probe trampolines (ftrace.x86_64.several_trampolines) pass to the slow path.
 
 They do for each probe what those for one do, under the list's lock and the callbacks' (FT-44, FP-54). The complete way takes
 and gives those locks at each step, and most of its time goes into that.

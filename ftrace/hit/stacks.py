@@ -1,4 +1,4 @@
-"""Which stack a return slot lies on: coroutines and signal handlers have stacks of their own.
+"""Which stack a return slot is on: coroutines and signal handlers have stacks of their own.
 
 Asked only where a newer call of a thread stands above an older one, which on one stack means that the older one never
 returned. The thread's own stack is known exactly; of two slots elsewhere it is not known whether they share one.

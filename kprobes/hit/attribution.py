@@ -1,4 +1,4 @@
-"""Whose handler has faulted: said in the exception of a guarded call, and else on standard error before the process ends.
+"""Attributing a fault to a handler: in the exception of a guarded call, otherwise on standard error before the process ends.
 
 Everything that the sentence needs is text already: in a crash nothing can be looked up.
 """

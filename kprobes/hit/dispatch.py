@@ -1,4 +1,4 @@
-"""What a hit does: the handlers of a probed place, and how the probed instruction is carried out (KP-36..49).
+"""A kprobe hit: calling the handlers of a place and executing the probed instruction (KP-36..49).
 
 `begin` is the same for a hit whose handlers run on the signal's frame and for one that has been sent to its detour: it
 works on a pt_regs and says how to go on. Re-entrancy is the task's: `Task.kprobe` is current_kprobe.

@@ -1,4 +1,4 @@
-"""Between a signal's frame and a pt_regs."""
+"""Conversion between a signal frame and a pt_regs."""
 
 from __future__ import annotations
 
