@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import click
 
+_EPILOG = """\\b
+Examples:
+  fprobe help
+  fprobe help trace
+"""
 
-@click.command("help", short_help="Show help.")
+
+@click.command("help", epilog=_EPILOG, short_help="Show help.")
 @click.argument("verb", required=False)
 @click.pass_context
 def help_command(ctx: click.Context, verb: str | None) -> None:

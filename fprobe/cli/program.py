@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from fprobe.cli.failure import input_errors
-from fprobe.cli.options import Target
+from fprobe.cli.options import CallingCommand, Target
 from sandbox.abi import layout
 from sandbox.abi.signatures import Integer, Pointer, Signature
+from sandbox.symbols import perfmap
 
 if TYPE_CHECKING:
     from sandbox.loading.calls import Function
@@ -22,6 +26,8 @@ DEMO_CALL = ("demo_main", "10")
 
 def load(target: Target) -> Module:
     """Compile and load the program. Raises Failure if it cannot be, or not as the options say."""
+    if not isinstance(click.get_current_context().command, CallingCommand):
+        os.environ[perfmap.OPT_OUT] = "1"  # a verb that runs nothing has nothing to profile
     with input_errors():
         _check_flavour(target)
         module = _load(target)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import time
+from pathlib import Path
 
+import pytest
 from command import COMMAND, environment
+
+from sandbox.symbols.perfmap import OPT_OUT
 
 
 def test_help_is_that_of_the_option(run):
@@ -28,6 +33,24 @@ def test_explain_takes_globs_and_several_names(run):
     assert len({item["function"] for item in found}) == len(found)
     text = run("explain", "vfs_read", "current_nr").out
     assert "vfs_read [demo] can be probed" in text and "current_nr [demo] cannot be probed" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "writes"),
+    [
+        (["list"], False),
+        (["explain", "vfs_read"], False),
+        (["disasm", "vfs_read"], False),
+        (["stat", "vfs_read"], True),
+    ],
+)
+def test_only_verbs_that_run_the_program_write_a_perf_map(words, writes):
+    began = time.time()
+    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.DEVNULL, env=environment(**{OPT_OUT: ""})) as process:
+        assert process.wait(60) == 0
+    path = Path(f"/tmp/perf-{process.pid}.map")
+    # Another process that had this number may have left one.
+    assert (path.exists() and path.stat().st_mtime > began - 1) == writes
 
 
 def shown_on_a_terminal(*words):
