@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from ftrace.events.event_state import Target
 from ftrace.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.events.filters.filter_file import EventFilter
 from ftrace.events.filters.parser import Filter
+from ftrace.events.triggers.event_file import TraceInstance
+from ftrace.events.triggers.trigger_file import EventTriggers
 from ftrace.probe_args.layout import Field
-from ftrace.runtime import runtime
 
 if TYPE_CHECKING:
     from ftrace.events.registry import TraceEvent
@@ -20,14 +22,16 @@ if TYPE_CHECKING:
 
 
 class EventFile:
-    """One event in one trace array. Callers hold event_mutex."""
+    """One event in one trace array, whose `actions` its triggers use. Callers hold event_mutex."""
 
-    def __init__(self, event: TraceEvent, trace: TraceArray) -> None:
+    def __init__(self, event: TraceEvent, trace: TraceArray, actions: TraceInstance) -> None:
         self._event = event
         self._trace = trace
         self._native: Any = Target.ctypes()
-        self._no_triggers = ctypes.c_uint64()
-        self._native.triggers = ctypes.addressof(self._no_triggers)
+        self.holders = 0
+        """How many need its hits, whether it is enabled or not."""
+        self.triggers = EventTriggers(self, actions)
+        self._native.triggers = self.triggers.table_address
         self.filter = EventFilter(event.fields, error_log, self._use_filter)
         self._compiled: CompiledFilter | None = None
 
@@ -62,8 +66,31 @@ class EventFile:
     def is_recorded(self, on: bool) -> None:
         self._native.recording = int(on)
 
+    @property
+    def recording(self) -> int:
+        """Address of the word that `is_recorded` is."""
+        return ctypes.addressof(self._native) + Target.offset("recording")
+
+    def hold(self) -> None:
+        """Have it produced for a trigger, though it may be disabled. Raises OSError."""
+        self._event.hold()
+
+    def release(self) -> None:
+        """Undo one `hold`."""
+        self._event.release()
+
+    @property
+    def state(self) -> str:
+        """What the file `enable` reads: 1 or 0, and * if triggers need its hits."""
+        return f"{int(self._event.enabled)}{'*' if self.holders else ''}"
+
+    def passes(self, type_id: int, record: bytes) -> bool:
+        """Whether the filter keeps a record, whose common fields are filled in here."""
+        common = type_id | threading.get_native_id() << 32
+        return self._compiled is None or self._compiled.passes(common.to_bytes(8, "little") + record[8:])
+
     def _use_filter(self, filter_: Filter | None) -> None:
         old, self._compiled = self._compiled, compile_filter(filter_) if filter_ else None
         self._native.filter = self._compiled.address if self._compiled else 0
         if old is not None:
-            runtime().quiesce()
+            self._event.let_go(old)

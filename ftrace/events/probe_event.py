@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, argv_split
 from ftrace.events.error_log import error_log
-from ftrace.events.event_file import EventFile
 from ftrace.events.handler_source import Shape, constants_of, entry_source, hit_source
 from ftrace.events.handlers import Make, native_handler
 from ftrace.events.names import parse_event_name, sanitized
 from ftrace.events.recording import Recording
 from ftrace.events.registry import TraceEvent, after_unlocking, event_registry, events_locked
-from ftrace.events.trace_array import global_trace
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import MAX_ARGUMENTS, parse_arguments
 from ftrace.probe_args.errors import ErrorCode, ProbeError, error
@@ -151,7 +149,7 @@ class Probe(DynamicEvent):
             if self.event.is_busy:
                 raise OSError(errno.EBUSY, f"{self} is enabled or in use")
             event_registry.remove(self.event)
-        elif self.event.enabled:
+        elif self.event.is_armed:
             self.disarm()
         self.event.probes.remove(self)
         dynevent.dyn_event_remove(self)
@@ -169,8 +167,6 @@ class ProbeEvent(TraceEvent):
         super().__init__(first.group, first.name, first.layout.fields, print_fmt(first.layout))
         self.line_type = first.line_type
         self.probes = [first]
-        self.file = EventFile(self, global_trace())
-        """The event in the top level's trace array."""
 
     def arm_probe(self, probe: Probe) -> None:
         """Have hits of this probe recorded. Raises OSError."""
@@ -179,7 +175,6 @@ class ProbeEvent(TraceEvent):
 
     def arm(self) -> None:
         """Arm every probe."""
-        self.file.is_recorded = True
         armed: list[Probe] = []
         try:
             for probe in self.probes:
@@ -192,7 +187,6 @@ class ProbeEvent(TraceEvent):
 
     def disarm(self) -> None:
         """Disarm every probe."""
-        self.file.is_recorded = False
         for probe in self.probes:
             probe.disarm()
 
@@ -299,7 +293,7 @@ def add_probe(probe: Probe) -> None:
         with events_locked():
             if probe not in probe.event.probes:
                 after_unlocking(probe.unregister)  # deleted meanwhile
-            elif probe.event.enabled:
+            elif probe.event.is_armed:
                 probe.event.arm_probe(probe)
     except OSError:
         with events_locked():

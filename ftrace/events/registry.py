@@ -6,8 +6,13 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 
+from ftrace.events.event_file import EventFile
+from ftrace.events.trace_actions import TraceActions
+from ftrace.events.trace_array import global_trace
 from ftrace.probe_args.layout import Field, format_text
+from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from sandbox.process import fork
 
@@ -72,17 +77,25 @@ class TraceEvent:
         self.print_fmt = print_fmt
         self.id = 0
         """Set while the event is registered."""
-        self.enabled = False
+        self.is_armed = False
+        """Whether it is produced: it is enabled, or a trigger needs its hits."""
         self.ever_enabled = False
         self.removed = False
         """Whether it has been unregistered: files of it that are still open answer ENODEV."""
         self.references = 0
         """What else keeps it: triggers of other events, for example."""
+        self.file = EventFile(self, global_trace(), trace_actions())
+        """The event in the top level's trace array."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether its hits are recorded."""
+        return self.is_armed and self.file.is_recorded
 
     @property
     def is_busy(self) -> bool:
         """Whether it must not be removed: it is enabled, or something refers to it."""
-        return self.enabled or self.references > 0
+        return self.is_armed or self.references > 0
 
     def format(self) -> str:
         """The text of its `format` file."""
@@ -91,16 +104,57 @@ class TraceEvent:
     def set_enabled(self, on: bool) -> None:
         """Start or stop recording it. Raises OSError if what produces it cannot be armed; it stays as it was then."""
         with events_locked():
-            if on != self.enabled:
-                self.arm() if on else self.disarm()
-                self.enabled = on
-                self.ever_enabled = self.ever_enabled or on
+            if on:
+                self._start(recorded=True)
+            else:
+                self.file.is_recorded = False
+                self._stop_unneeded()
+            self.ever_enabled = self.ever_enabled or on
+
+    def hold(self) -> None:
+        """Have it produced for triggers, though it may be disabled: soft mode, once more. Raises OSError."""
+        with events_locked():
+            self._start(recorded=False)
+            self.file.holders += 1
+            self.references += 1
+
+    def release(self) -> None:
+        """Undo one `hold`."""
+        with events_locked():
+            self.file.holders -= 1
+            self.references -= 1
+            self._stop_unneeded()
+
+    def let_go(self, used: object) -> None:
+        """Free what hits have used until now when none does any more."""
+        after_unlocking(partial(_keep_until_quiet, used))
+
+    def _start(self, recorded: bool) -> None:
+        before = self.file.is_recorded
+        self.file.is_recorded = recorded or (before and self.is_armed)
+        if self.is_armed:
+            return
+        try:
+            self.arm()
+        except OSError:
+            self.file.is_recorded = before
+            raise
+        self.is_armed = True
+
+    def _stop_unneeded(self) -> None:
+        if self.is_armed and not self.file.is_recorded and not self.file.holders:
+            self.disarm()
+            self.is_armed = False
 
     def arm(self) -> None:
         """Have the event produced. Raises OSError, having undone what was done."""
 
     def disarm(self) -> None:
         """Have it produced no more."""
+
+
+def _keep_until_quiet(_used: object) -> None:
+    runtime().quiesce()
 
 
 class EventRegistry:
@@ -154,6 +208,12 @@ class EventRegistry:
 
 event_registry = EventRegistry()
 """The events of this process."""
+
+
+@cache
+def trace_actions() -> TraceActions:
+    """The top level's trace array, as triggers see it."""
+    return TraceActions(global_trace(), event_registry)
 
 
 def enable_state(events: Sequence[TraceEvent]) -> str:

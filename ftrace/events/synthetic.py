@@ -16,11 +16,11 @@ from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split
 from ftrace.events.error_log import error_log
 from ftrace.events.registry import TraceEvent, event_registry, events_locked
+from ftrace.events.trace_actions import SYNTHETIC as GROUP
 from ftrace.kstrtox import kstrtouint
 from ftrace.probe_args.layout import COMMON_SIZE, Field
 from ftrace.probe_args.types import is_good_name
 
-GROUP = "synthetic"
 _SUBSYSTEM = "synthetic_events"
 _MAX_FIELDS = 64
 _MAX_TEXT = 256

@@ -7,22 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ftrace.events.builtin import BUILTIN_EVENTS, GROUP, PRINT
-from ftrace.events.registry import TraceEvent, enable_state, event_registry, set_all_enabled
+from ftrace.events.filters.filter_file import GROUP_HELP, write_group_filter
+from ftrace.events.hist.trigger import read_hists, register_hist_command
+from ftrace.events.registry import TraceEvent, enable_state, event_registry, events_locked, set_all_enabled
 from ftrace.events.trace_array import global_trace
 from ftrace.tracefs.buffer_files import header_event, header_page
 from ftrace.tracefs.nodes import Directory, Node, TextFile
 from ftrace.tracefs.numbers import written_switch
-
-_TRIGGERS = (
-    "# Available triggers:\n"
-    "# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n"
-)
-_GROUP_FILTER = (
-    "### global filter ###\n"
-    "# Use this to set filters for multiple events.\n"
-    "# Only events with the given fields will be affected.\n"
-    "# If no events are modified, an error message will be displayed here\n"
-)
 
 
 def _present(event: TraceEvent, read: Callable[[], str]) -> Callable[[], str]:
@@ -44,12 +35,12 @@ def _event_directory(event: TraceEvent) -> Directory:
         event.set_enabled(on)
 
     files: Mapping[str, Node] = {
-        "enable": TextFile(_present(event, lambda: f"{int(event.enabled)}\n"), enable),
-        "filter": TextFile(_present(event, lambda: "none\n"), _no_filter),
+        "enable": TextFile(_present(event, lambda: f"{event.file.state}\n"), enable),
+        "filter": TextFile(_present(event, event.file.filter.read), _locked(event, event.file.filter.write)),
         "format": TextFile(_present(event, event.format)),
-        "hist": TextFile(_present(event, lambda: "")),
+        "hist": TextFile(_present(event, lambda: read_hists(event.file.triggers))),
         "id": TextFile(_present(event, lambda: f"{event.id}\n")),
-        "trigger": TextFile(_present(event, lambda: _TRIGGERS), _no_trigger),
+        "trigger": _trigger_file(event),
     }
     return Directory(files)
 
@@ -64,25 +55,43 @@ def _builtin_directory() -> Directory:
             "id": TextFile(partial("{}\n".format, event.id)),
         }
         if event is PRINT:
-            files["trigger"] = TextFile(lambda: _TRIGGERS, _no_trigger)
+            files["trigger"] = _trigger_file(event)
         directories[event.name] = Directory(files)
     return Directory(directories)
 
 
-def _no_filter(text: str) -> None:
-    if text.strip() != "0":
-        raise OSError(errno.EINVAL, "event filters cannot be set yet; 0 clears")
+def _locked(event: TraceEvent, write: Callable[[str], None]) -> Callable[[str], None]:
+    """`write` with event_mutex held; OSError(ENODEV) once the event is gone."""
+
+    def locked(text: str) -> None:
+        with events_locked():
+            if event.removed:
+                raise OSError(errno.ENODEV, f"event {event.group}/{event.name} is gone")
+            write(text)
+
+    return locked
 
 
-def _no_trigger(text: str) -> None:
-    raise OSError(errno.EINVAL, "event triggers cannot be set yet")
+def _trigger_file(event: TraceEvent) -> TextFile:
+    triggers = event.file.triggers
+
+    def truncate() -> None:
+        with events_locked():
+            triggers.truncate()
+
+    return TextFile(_present(event, triggers.read), _locked(event, triggers.write), truncate)
+
+
+def _write_group_filter(group: str, text: str) -> None:
+    with events_locked():
+        write_group_filter([event.file.filter for event in event_registry.events(group)], text)
 
 
 def _group_directory(group: str) -> Directory:
     def entries() -> Mapping[str, Node]:
         files: dict[str, Node] = {
             "enable": _enable_of(lambda: event_registry.events(group)),
-            "filter": TextFile(lambda: _GROUP_FILTER, _no_filter),
+            "filter": TextFile(lambda: GROUP_HELP, partial(_write_group_filter, group)),
         }
         return files | {event.name: _event_directory(event) for event in event_registry.events(group)}
 
@@ -99,6 +108,7 @@ def _enable_of(events: Callable[[], list[TraceEvent]]) -> TextFile:
 def events_directory() -> Directory:
     """`events`: made from the registry whenever it is looked at."""
 
+    register_hist_command()
     builtin = _builtin_directory()
 
     def entries() -> Mapping[str, Node]:

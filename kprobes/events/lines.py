@@ -164,7 +164,7 @@ class KprobeEventProbe(Probe):
             self.resolve_symbols()
             self._put()
             with events_locked():
-                if self.event.enabled:
+                if self.event.is_armed:
                     self.event.arm_probe(self)
 
 

@@ -1,6 +1,9 @@
 """Events from their definition to the record: every source and type against values that the program knows."""
 
+import ctypes
+import os
 import struct
+import threading
 
 import pytest
 
@@ -9,6 +12,7 @@ from fprobe.tracefs import tracefs
 from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
 from ftrace.probe_args.values import record_text
+from tests.isolation import isolated
 
 PROGRAM = """
 define i64 @ev_add(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }
@@ -29,7 +33,8 @@ def program():
 @pytest.fixture(autouse=True)
 def clean(program):
     yield
-    tracefs.write("events/enable", "0") if event_registry.events() else None
+    if event_registry.events():
+        tracefs.write("events/enable", "0")
     tracefs.write("dynamic_events", "")
     tracefs.write("tracing_on", "1")
     global_trace().buffer.clear()
@@ -73,3 +78,187 @@ def test_the_addresses_of_a_record(program):
     entry, back = (bytes(record.data) for record in global_trace().buffer.records())
     assert struct.unpack_from("<Q", entry, 8)[0] == program["ev_add"].address
     assert struct.unpack_from("<Q", back, 8)[0] == program["ev_add"].address
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_beyond_the_registers_and_the_stack(program, kind):
+    event(f"{kind.replace('ev_add', 'ev_many')} f=$arg6 g=$arg7 h=$arg8 s0=$stack0 s1=$stack1 s=$stack n=\\-3:s64")
+    program["ev_many"](1, 2, 3, 4, 5, 6, 0x77, 0x88)
+    values = dict(pair.split("=") for pair in texts()[0][1].split())
+    assert (values["f"], values["g"], values["h"]) == ("0x6", "0x77", "0x88")
+    assert values["s1"] == "0x77"
+    assert values["n"] == "-3"
+    assert int(values["s"], 16) % 16 == 8
+
+
+def test_registers_of_a_kprobe_inside_a_function(program):
+    event("p:k ev_add a=%di b=%si c=%ip")
+    program["ev_add"](3, 4)
+    (_, text), *_ = texts()
+    assert text.startswith("a=0x3 b=0x4 c=0x")
+
+
+@pytest.mark.parametrize("line", ["r:k ev_add", "f:k ev_add%return"])
+def test_a_return_probe_has_the_result_and_what_the_arguments_were(program, line):
+    event(f"{line} a=$arg1 b=$arg2:u8 r=$retval:s32")
+    program["ev_add"](0x10, 0xFF)
+    program["ev_add"]((1 << 64) - 7, 2)
+    assert texts() == [("k", "a=0x10 b=255 r=271"), ("k", "a=0xfffffffffffffff9 b=2 r=-5")]
+
+
+@pytest.mark.parametrize("kind", ["p:k ev_self", "f:k ev_self"])
+def test_memory_strings_arrays_and_bitfields(program, kind):
+    data = ctypes.create_string_buffer(bytes(range(1, 17)) + b"A text\0", 64)
+    event(f"{kind} w=+0($arg1):x32 arr=+1($arg1):u8[3] t=+16($arg1):string b=+0($arg1):b4@8/16")
+    program["ev_self"](ctypes.addressof(data))
+    assert texts() == [("k", 'w=0x4030201 arr={2,3,4} t="A text" b=2')]
+
+
+def test_an_array_of_pointers_to_text_and_a_chain_of_dereferences(program):
+    one, two = ctypes.create_string_buffer(b"one"), ctypes.create_string_buffer(b"two!")
+    pointers = (ctypes.c_uint64 * 3)(ctypes.addressof(one), 8, ctypes.addressof(two))
+    event("p:k ev_self s=+0($arg1):string[3] d=+1(+16($arg1)):string")
+    program["ev_self"](ctypes.addressof(pointers))
+    assert texts() == [("k", 's={"one",(fault),"two!"} d="wo!"')]
+
+
+def test_pointers_that_lead_nowhere_are_faults_and_zeros(program):
+    event('p:k ev_add t=+0($arg1):string w=+8($arg1) v=+0(+0($arg1)):u8 a=+0($arg1):u16[2] l=\\"text":string')
+    program["ev_add"](0x10, 2)
+    assert texts() == [("k", 't=(fault) w=0x0 v=0 a={0,0} l="text"')]
+
+
+def test_a_symbol_comm_and_constants(program):
+    event("p:k ev_add w=@ev_word c=$comm i=\\42:u32")
+    program["ev_add"](1, 2)
+    (_, text), *_ = texts()
+    assert text.startswith('w=0x123456789abcdef c="') and text.endswith("i=42")
+
+
+def test_several_probes_of_one_event(program):
+    event("p:k ev_add a=$arg1")
+    tracefs.write("dynamic_events", "p:k ev_many a=$arg2", append=True)
+    program["ev_add"](1, 2)
+    program["ev_many"](5, 6, 7, 8, 9, 10, 11, 12)
+    assert texts() == [("k", "a=0x1"), ("k", "a=0x6")]
+
+
+def test_what_is_disabled_is_not_recorded(program):
+    event("p:k ev_add a=$arg1")
+    program["ev_add"](1, 2)
+    tracefs.write("events/kprobes/k/enable", "0")
+    program["ev_add"](2, 2)
+    tracefs.write("events/kprobes/k/enable", "1")
+    tracefs.write("tracing_on", "0")
+    program["ev_add"](3, 2)
+    tracefs.write("tracing_on", "1")
+    program["ev_add"](4, 2)
+    assert texts() == [("k", "a=0x1"), ("k", "a=0x4")]
+    assert tracefs.read("kprobe_profile").split() == ["k", "3", "0"]
+
+
+def test_counts_and_records_of_several_threads(program):
+    event("r:k ev_add a=$arg1 r=$retval")
+    add = program["ev_add"]
+    threads = [
+        threading.Thread(target=lambda base=base: [add(base, i) for i in range(500)]) for base in (0, 1000, 2000)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = texts()
+    assert len(found) == 1500
+    assert {text for _, text in found} == {f"a={b:#x} r={b + i}" for b in (0, 1000, 2000) for i in range(500)}
+    assert tracefs.read("kprobe_profile").split() == ["k", "1500", "0"]
+
+
+@isolated
+def test_a_forked_child_records_into_a_buffer_of_its_own():
+    program = sandbox.load(PROGRAM, name="evprog")
+    event("p:k ev_add a=$arg1")
+    program["ev_add"](1, 2)
+    child = os.fork()
+    if not child:
+        program["ev_add"](7, 2)
+        os._exit(0 if texts() == [("k", "a=0x7")] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert texts() == [("k", "a=0x1")]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "r:k ev_add", "f:k ev_add%return"])
+def test_a_filter_keeps_what_it_passes(program, kind):
+    event(f"{kind} a=$arg1 b=$arg2:u8")
+    path = f"events/{'fprobes' if kind[0] == 'f' else 'kprobes'}/k/filter"
+    tracefs.write(path, "a > 2 && b == 1")
+    for i in range(6):
+        program["ev_add"](i, i & 1)
+    assert texts() == [("k", "a=0x3 b=1"), ("k", "a=0x5 b=1")]
+    with pytest.raises(OSError, match="Field not found"):
+        tracefs.write(path, "nothing == 1")
+    assert "Field not found" in tracefs.read("error_log")
+    tracefs.write(path, "0")
+    program["ev_add"](0, 0)
+    assert texts()[-1] == ("k", "a=0x0 b=0")
+
+
+def test_a_filter_on_text_and_on_the_common_fields(program):
+    data = ctypes.create_string_buffer(b"/etc/passwd")
+    event("p:k ev_self name=+0($arg1):string")
+    tracefs.write("events/kprobes/k/filter", f'name ~ "*pass*" && common_pid == {threading.get_native_id()}')
+    program["ev_self"](ctypes.addressof(data))
+    program["ev_self"](ctypes.addressof(data) + 9)
+    assert texts() == [("k", 'name="/etc/passwd"')]
+
+
+def test_a_group_filter_reaches_every_event(program):
+    event("p:k ev_add a=$arg1")
+    event("p:l ev_add b=$arg1")
+    tracefs.write("events/kprobes/filter", "a == 2")
+    for i in range(4):
+        program["ev_add"](i, 0)
+    assert [text for name, text in texts() if name == "k"] == ["a=0x2"]
+    assert len([text for name, text in texts() if name == "l"]) == 4
+
+
+def test_triggers_stop_and_start_recording(program):
+    event("p:k ev_add a=$arg1")
+    tracefs.write("events/kprobes/k/trigger", "traceoff if a == 2", append=True)
+    for i in range(5):
+        program["ev_add"](i, 0)
+    assert texts() == [("k", "a=0x0"), ("k", "a=0x1"), ("k", "a=0x2")]
+    tracefs.write("events/kprobes/k/trigger", "!traceoff", append=True)
+    tracefs.write("events/kprobes/k/trigger", "traceon if a == 7", append=True)
+    for i in range(6, 9):
+        program["ev_add"](i, 0)
+    assert texts()[3:] == [("k", "a=0x7"), ("k", "a=0x8")]
+    tracefs.write("events/kprobes/k/trigger", "!traceon", append=True)
+
+
+def test_a_trigger_enables_another_event_which_is_armed_before(program):
+    event("p:k ev_add a=$arg1")
+    tracefs.write("dynamic_events", "p:other ev_many a=$arg1", append=True)
+    tracefs.write("events/kprobes/k/trigger", "enable_event:kprobes:other:1 if a == 2", append=True)
+    assert tracefs.read("events/kprobes/other/enable") == "0*\n"
+    for i in range(4):
+        program["ev_many"](i, 0, 0, 0, 0, 0, 0, 0)
+        program["ev_add"](i, 0)
+    assert [text for name, text in texts() if name == "other"] == ["a=0x3"]
+    with pytest.raises(OSError, match="in use"):
+        tracefs.write("dynamic_events", "-:kprobes/other", append=True)
+    tracefs.write("events/kprobes/k/trigger", "!enable_event:kprobes:other", append=True)
+    tracefs.write("events/kprobes/other/enable", "0")
+    assert tracefs.read("events/kprobes/other/enable") == "0\n"
+
+
+def test_a_histogram_counts_hits_of_an_event_that_is_not_enabled(program):
+    tracefs.write("dynamic_events", "r:k ev_add a=$arg1 r=$retval", append=True)
+    tracefs.write("events/kprobes/k/trigger", "hist:keys=r:vals=a if a < 4", append=True)
+    for i in range(6):
+        program["ev_add"](i, i & 1)
+    assert texts() == []
+    text = tracefs.read("events/kprobes/k/hist")
+    assert "{ r:          2 } hitcount:          2  a:          3" in text
+    assert "Hits: 4" in text
+    tracefs.write("events/kprobes/k/trigger", "")
+    assert "hist:" not in tracefs.read("events/kprobes/k/trigger")

@@ -1,0 +1,110 @@
+"""What triggers do to a trace array, and what they learn from it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ftrace.events.error_log import error_log
+from ftrace.events.filters.fields import EventField
+from ftrace.events.trace_array import TraceArray
+from ftrace.events.triggers.event_file import EventFile, NativeCall
+from ftrace.runtime import runtime
+
+if TYPE_CHECKING:
+    from ftrace.events.registry import TraceEvent
+
+SYNTHETIC = "synthetic"
+"""The group of synthetic events."""
+_COMMON, _WORD = 8, 8
+_TEXT = 256
+
+
+class Events(Protocol):
+    """Where events are found."""
+
+    def find(self, group: str, name: str) -> TraceEvent | None: ...
+
+
+class TraceActions:
+    """A trace array as triggers see it: `ftrace.events.triggers.event_file.TraceInstance`."""
+
+    def __init__(self, trace: TraceArray, events: Events) -> None:
+        self._trace = trace
+        self._events = events
+
+    @property
+    def tracing_on(self) -> int:
+        """Address of the switch."""
+        return self._trace.switch
+
+    @property
+    def stacktrace(self) -> NativeCall:
+        """Raises OSError(EOPNOTSUPP): hits cannot record their stack yet."""
+        raise OSError(errno.EOPNOTSUPP, "the trigger stacktrace cannot be set yet: hits do not record their stack")
+
+    @property
+    def snapshot(self) -> NativeCall:
+        """Exchanges the live ring and the spare one."""
+        return NativeCall(runtime().image.address("ring_swap"), self._trace.buffer.address, self._trace.buffer)
+
+    @property
+    def capture_stack(self) -> NativeCall:
+        """None: stack traces of histograms are empty."""
+        return NativeCall(0)
+
+    def find_event(self, group: str, name: str) -> EventFile | None:
+        """The event of that name."""
+        event = self._events.find(group, name)
+        return event.file if event is not None else None
+
+    def find_synthetic(self, name: str) -> Sequence[EventField] | None:
+        """The fields of a synthetic event."""
+        event = self._events.find(SYNTHETIC, name)
+        return event.fields if event is not None else None
+
+    def generate(self, name: str, values: Sequence[int | bytes], timestamp: int) -> None:
+        """Record a synthetic event, if it is enabled and its filter passes it; its time is that of the recording."""
+        event = self._events.find(SYNTHETIC, name)
+        if event is None or not event.enabled or not self._trace.tracing_on:
+            return
+        data = synthetic_record(event.fields, values)
+        if event.file.passes(event.id, data):
+            self._trace.buffer.write(event.id, data[_COMMON:])
+
+    def arm_snapshot(self) -> None:
+        """Allocate the spare ring. Raises OSError."""
+        self._trace.buffer.allocate_snapshot()
+
+    def disarm_snapshot(self) -> None:
+        """The spare ring stays: it may hold a snapshot."""
+
+    def log_error(self, subsystem: str, message: str, command: str, position: int) -> None:
+        """Append to error_log."""
+        error_log.add(subsystem, message, command, position)
+
+    def quiesce(self) -> None:
+        """Wait until no hit uses what was replaced."""
+        runtime().quiesce()
+
+
+def synthetic_record(fields: Sequence[EventField], values: Sequence[int | bytes]) -> bytes:
+    """A synthetic event's record with 0 in the common fields: text of any length follows the fields."""
+    fixed = max((field.offset + max(field.size, _WORD) for field in fields), default=_COMMON)
+    made, tail = bytearray(fixed), b""
+    for field, value in zip(fields, values, strict=True):
+        if isinstance(value, bytes) and field.type.startswith("__data_loc"):
+            text = value.partition(b"\0")[0] + b"\0"
+            made[field.offset : field.offset + _WORD] = (len(text) << 16 | fixed + len(tail)).to_bytes(_WORD, "little")
+            tail += text
+        elif isinstance(value, bytes):
+            text = value.partition(b"\0")[0][: field.size - 1]
+            end = field.offset + _TEXT
+            made.extend(bytes(max(0, end - len(made))))
+            made[field.offset : field.offset + len(text)] = text
+        else:
+            made[field.offset : field.offset + field.size] = (value % (1 << 8 * field.size)).to_bytes(
+                field.size, "little"
+            )
+    return bytes(made) + tail
