@@ -4,12 +4,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import fprobe
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import sample_loop
+from fprobe.tracefs import tracefs
+from ftrace.events.registry import event_registry
+from ftrace.events.trace_array import global_trace
 from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.buffer import Buffer
@@ -61,6 +67,45 @@ def _two_arguments(calls: int) -> Sample:
         buffer.close()
 
 
+@contextlib.contextmanager
+def _defined(line: str, target: str) -> Iterator[Any]:
+    """The event `b` of a definition, enabled; its counts as sample_loop asks for them."""
+    tracefs.write("dynamic_events", line.format(target), append=True)
+    event = event_registry.events()[-1]
+    event.set_enabled(True)
+    try:
+        probe = event.probes[0]  # type: ignore[attr-defined]
+        yield _Counted(probe)
+    finally:
+        event.set_enabled(False)
+        tracefs.write("dynamic_events", f"-:{event.group}/{event.name}", append=True)
+        global_trace().buffer.clear()
+
+
+class _Counted:
+    """A probe of an event, with the counts of an attachment."""
+
+    def __init__(self, probe: Any) -> None:
+        self._probe = probe
+
+    @property
+    def hits(self) -> int:
+        return int(self._probe.hits)
+
+    @property
+    def counts(self) -> Any:
+        return SimpleNamespace(missed=self._probe.misses)
+
+
+def _of(line: str, calls: int) -> Sample:
+    return sample_loop(partial(_defined, line), calls)
+
+
 def rows(calls: int) -> list[Row]:
     """The rows of this module."""
-    return [Row("event.record.2args", "an event of two integers into the ring buffer", partial(_two_arguments, calls))]
+    return [
+        Row("event.record.2args", "an event of two integers into the ring buffer", partial(_two_arguments, calls)),
+        Row("event.kprobe", "a kprobe event of two arguments", partial(_of, "p:b {} a=$arg1 b=$arg2", calls)),
+        Row("event.fprobe", "an fprobe event of two arguments", partial(_of, "f:b {} a=$arg1 b=$arg2", calls)),
+        Row("event.kretprobe", "a return event with an argument", partial(_of, "r:b {} a=$arg1 r=$retval", calls)),
+    ]
