@@ -1,12 +1,13 @@
 """saved_cmdlines: the names of the threads that records are of.
 
-A thread's name is read while its records are, and kept: a thread that has ended since is still shown by it.
+A thread is shown by the name that it has; one that has ended by the last that was shown, or that with which it recorded first.
 """
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
+
+from ftrace.ring_buffer.arena import arena
 
 UNKNOWN = "<...>"
 _CAPACITY = 4096
@@ -22,10 +23,11 @@ class SavedCmdlines:
         """The name of a thread, `<...>` for one that was never seen."""
         if tid == 0:
             return "<idle>"
-        name = _comm(tid)
-        if name is not None:
-            self.save(tid, name)
-        return self._names.get(tid, UNKNOWN)
+        name = _comm(tid) or self._names.get(tid) or arena().comm(tid)
+        if name is None:
+            return UNKNOWN
+        self.save(tid, name)
+        return name
 
     def save(self, tid: int, name: str) -> None:
         """Keep the name of a thread; of too many the one that was kept first is forgotten."""
@@ -33,13 +35,6 @@ class SavedCmdlines:
         if tid not in names and len(names) >= _CAPACITY:
             del names[next(iter(names))]
         names[tid] = name
-
-    def save_current(self) -> None:
-        """Keep the calling thread's name, as tracing_record_cmdline() does."""
-        tid = threading.get_native_id()
-        name = _comm(tid)
-        if name is not None:
-            self.save(tid, name)
 
     def read(self) -> str:
         """The file saved_cmdlines: `TID NAME` for each line."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 
-from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
 
@@ -22,13 +21,13 @@ def timestamp(stamp: int, in_ns: bool, width: int = 5) -> str:
     return f"{seconds:{width}}.{microseconds:06}"
 
 
-def context(record: Record, options: TraceOptions, in_ns: bool) -> str:
-    """`COMM-PID [CPU] FLAGS TIME: `."""
+def context(record: Record, comm: str, options: TraceOptions, in_ns: bool) -> str:
+    """`COMM-PID [CPU] FLAGS TIME: `. `comm`: the thread's name."""
     tid = record.common.pid
     tgid = f"({os.getpid():7}) " if options["record-tgid"] else ""
     flags = _FLAGS if options["irq-info"] else ""
     when = timestamp(record.stamp, in_ns)
-    return f"{saved_cmdlines.find(tid):>16}-{tid:<7} {tgid}[{record.slot:03}] {flags} {when}: "
+    return f"{comm:>16}-{tid:<7} {tgid}[{record.slot:03}] {flags} {when}: "
 
 
 def raw_context(record: Record) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from ftrace.events.builtin import PRINT
 from ftrace.events.registry import TraceEvent
+from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.output.context import binary_context, context, hex_context, raw_context
 from ftrace.output.events import events_by_id, printers, text_of
 from ftrace.output.options import TraceOptions
@@ -21,6 +23,7 @@ class LineFormat:
     def __init__(self, options: TraceOptions, in_ns: bool) -> None:
         self._options, self._in_ns = options, in_ns
         self._events = events_by_id()
+        self._comm = cache(saved_cmdlines.find)
         modes: dict[str, Callable[[Record, TraceEvent], str]] = {
             "bin": self._binary,
             "hex": self._hex,
@@ -40,7 +43,9 @@ class LineFormat:
         return lost + self._show(record, event)
 
     def _context(self, record: Record) -> str:
-        return context(record, self._options, self._in_ns) if self._options["context-info"] else ""
+        if not self._options["context-info"]:
+            return ""
+        return context(record, self._comm(record.common.pid), self._options, self._in_ns)
 
     def _plain(self, record: Record, event: TraceEvent) -> str:
         kind = printers(event)

@@ -7,7 +7,6 @@ import struct
 
 from ftrace.events.builtin import PRINT, RAW_DATA
 from ftrace.events.trace_array import TraceArray
-from ftrace.output.cmdlines import saved_cmdlines
 
 _IP = bytes(8)
 """The address in a print record: none, which is shown as `tracing_mark_write`."""
@@ -23,7 +22,6 @@ def write_marker(array: TraceArray, data: bytes) -> int:
     _check(array)
     taken = data[: array.buffer.longest - len(_IP) - len(_END)]
     end = b"\0" if taken.endswith(b"\n") else _END
-    saved_cmdlines.save_current()
     array.buffer.write(PRINT.id, _IP + taken + end)
     return len(taken)
 
@@ -38,7 +36,6 @@ def write_raw_marker(array: TraceArray, data: bytes) -> int:
         raise OSError(
             errno.EINVAL, f"{len(data)} bytes were written; {array.buffer.longest - _ID.size} fit a sub-buffer"
         )
-    saved_cmdlines.save_current()
     array.buffer.write(RAW_DATA.id, data.ljust(size, b"\0"))
     return len(data)
 

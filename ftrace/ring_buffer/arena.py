@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Any
 
-from ftrace.ring_buffer import backing, clock
+from ftrace.ring_buffer import backing, clock, comms
 from ftrace.ring_buffer.clock_state import SCALED
 from ftrace.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry
 from ftrace.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
@@ -83,6 +83,8 @@ class Arena:
         self.handles = mappings.reserve(_HANDLES)
         mappings.wipe_on_fork(self.handles, _HANDLES)
         self._free_handles = list(range(self.handles, self.handles + _HANDLES, RingBuffer.size))
+        self.comms = mappings.reserve(comms.SIZE)
+        runtime().image.variable("thread_comms").value = self.comms
         self._retired: list[Rings] = []
         self._buffers: list[Any] = []
         self._open(os.environ.get(backing.PATH, ""))
@@ -103,6 +105,10 @@ class Arena:
     def slots_in_use(self) -> int:
         """One past the highest slot that any thread has had."""
         return int(runtime().image.variable("tasks_claimed_high").value)
+
+    def comm(self, tid: int) -> str | None:
+        """The name that a thread had when it first recorded; None if it is not known."""
+        return comms.find_comm(self.comms, tid)
 
     def handle(self) -> Any:
         """A new handle, as a ctypes structure: nothing is recorded through it yet. Raises OSError(ENOMEM)."""

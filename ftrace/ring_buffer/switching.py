@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit.stacks import on_one_stack
 from ftrace.ring_buffer.clock_state import clock_now
+from ftrace.ring_buffer.comms import save_comm
 from ftrace.ring_buffer.layout import PADDING, SLOT_SIZE, TIME_EXTEND
 from ftrace.ring_buffer.pool import give_page, take_page
 from ftrace.ring_buffer.records import (
@@ -84,6 +85,7 @@ def adopt(slot: ptr[Slot], task: ptr[Task]) -> bool_:
         return False
     if slot.sequence == 0:
         volatile_store(addressof(slot.tail), NO_PAGE)
+    save_comm(cast(u64, task.tid))
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import kprobes
@@ -24,7 +25,7 @@ _STRINGS = {
     0x1000: b"x" * 4095,
 }  # fmt: skip
 _NOT_PROBED = ("notifier_call_chain", "kprobe_dispatcher", "preempt_schedule", "do_int3")
-_PR_SET_NAME, _PR_GET_NAME = 15, 16
+_PR_SET_NAME = 15
 _MAP_FIXED_NOREPLACE = 0x100000
 
 
@@ -82,14 +83,9 @@ class Machine:
 
     def hit(self, words: list[str]) -> None:
         """`hit CALL ARGUMENTS , CALL ARGUMENTS ...`, in a thread that is called `hit`."""
-        name = ctypes.create_string_buffer(16)
-        self._libc.prctl(_PR_GET_NAME, name)
-        self._libc.prctl(_PR_SET_NAME, b"hit")
-        try:
+        with ThreadPoolExecutor(1, initializer=self._libc.prctl, initargs=(_PR_SET_NAME, b"hit")) as thread:
             for call in " ".join(words).split(","):
-                self._call(call.split())
-        finally:
-            self._libc.prctl(_PR_SET_NAME, name)
+                thread.submit(self._call, call.split()).result()
 
     def _call(self, words: list[str]) -> None:
         ctypes.memmove(BASE, self._image, len(self._image))

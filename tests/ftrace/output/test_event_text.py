@@ -137,7 +137,7 @@ def test_te3_7_a_record_outlives_its_module_and_one_of_an_event_that_is_gone_is_
 
 
 @isolated
-def test_te3_4_a_thread_that_has_ended_is_shown_by_the_name_that_was_seen() -> None:
+def test_te3_4_threads_that_ended_before_anybody_read_are_shown_by_the_names_they_had() -> None:
     import ctypes
     import threading
 
@@ -145,21 +145,28 @@ def test_te3_4_a_thread_that_has_ended_is_shown_by_the_name_that_was_seen() -> N
     from ftrace.events.builtin import FUNCTION
     from ftrace.events.trace_array import global_trace
 
-    def worker() -> None:
-        ctypes.CDLL(None).prctl(15, b"worker")
-        tracefs.write("trace_marker", "x")
-
-    thread = threading.Thread(target=worker)
-    thread.start()
-    tid = thread.native_id
-    thread.join()
-    assert f"          worker-{tid}" in tracefs.read("trace")
-    assert f"{tid} worker\n" in tracefs.read("saved_cmdlines")
-
-    def unseen() -> None:
+    def work(name: bytes) -> None:
+        ctypes.CDLL(None).prctl(15, name)
         global_trace().buffer.write(FUNCTION.id, bytes(16))
 
-    thread = threading.Thread(target=unseen)
-    thread.start()
-    thread.join()
-    assert f"           <...>-{thread.native_id}" in tracefs.read("trace")
+    tids = {}
+    for number in range(20):
+        thread = threading.Thread(target=work, args=[b"worker-%d" % number])
+        thread.start()
+        thread.join()
+        tids[thread.native_id] = f"worker-{number}"
+    text = tracefs.read("trace")
+    for tid, name in tids.items():
+        assert f"{name:>16}-{tid}" in text
+        assert f"{tid} {name}\n" in tracefs.read("saved_cmdlines")
+
+
+@isolated
+def test_te3_4_a_thread_of_which_nothing_is_known() -> None:
+    from ftrace.output.cmdlines import SavedCmdlines
+
+    saved = SavedCmdlines()
+    assert (saved.find(1 << 22), saved.find(0)) == ("<...>", "<idle>")
+    for tid in range(5000):
+        saved.save(tid + 1, "x")
+    assert saved.read().startswith("905 x\n") and saved.read().endswith("5000 x\n")

@@ -1,0 +1,57 @@
+"""The names of threads, taken when they first record: they are known after the thread has ended, and cost a hit nothing."""
+
+from __future__ import annotations
+
+import ctypes
+
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    cast,
+    global_var,
+    i64,
+    native,
+    ptr,
+    sizeof,
+    store,
+    struct,
+    syscall,
+    u64,
+    void,
+)
+
+CAPACITY = 4096
+"""Threads whose names are kept: of two with the same id modulo this, the later one's."""
+_SYS_PRCTL, _PR_GET_NAME = 157, 16
+
+
+@struct
+class Comm(Structure):
+    """The name of a thread, with its NUL."""
+
+    tid: u64
+    name: array[u64, 2]
+
+
+SIZE = CAPACITY * Comm.size
+"""Bytes of the table."""
+table = global_var(u64, 0, name="thread_comms")  # its address; 0: no names are kept
+
+
+@native
+def save_comm(tid: u64) -> void:
+    """Keep the running thread's name."""
+    if table == 0:
+        return
+    comm = cast(ptr[Comm], table + (tid & CAPACITY - 1) * sizeof(Comm))
+    store(addressof(comm.tid), 0, "release")
+    syscall(_SYS_PRCTL, _PR_GET_NAME, cast(i64, addressof(comm.name[0])), 0, 0, 0, 0)
+    store(addressof(comm.tid), tid, "release")
+
+
+def find_comm(address: int, tid: int) -> str | None:
+    """The name of a thread in the table at `address`; None if it is not kept."""
+    comm = Comm.ctypes.from_address(address + tid % CAPACITY * Comm.size)
+    text = ctypes.string_at(ctypes.addressof(comm.name), 16).partition(b"\0")[0]
+    return text.decode("utf-8", "surrogateescape") if comm.tid == tid else None
