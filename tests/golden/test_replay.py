@@ -23,6 +23,7 @@ WHOLE = [
     "err-03-long-line",
     "err-04-offset",
     "evt-01-enable",
+    "io-01-semantics",
     "multi-03-multiline",
     "multi-04-dynamic-events",
     "sff-01-globs",
