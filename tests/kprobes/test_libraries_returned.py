@@ -123,6 +123,8 @@ def test_counting_kretprobes_on_every_function_of_a_library_change_nothing(name,
     assert work() == expected
 
 
+@pytest.mark.stress
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("optimized", [False, True], ids=["breakpoint", "jump"])
 @isolated(timeout=300)
 def test_counting_kretprobes_on_every_function_of_numpy_change_nothing(optimized):
