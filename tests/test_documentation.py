@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 PRINTED = {
     "events": [r"(?s)^p:kprobes/reads vfs_read count=%dx:u64$.*^  reads +[1-9]\d* +0$"],
     "fprobe": [r"^vfs_open\+0x0/.* = 0x[^0]*[\s\S]* hits, 0 misses$", r"^15\.0$"],
-    "kprobes": ["kmalloc returns 0x", "0x44 44", r"^\d+ \[", r"\[FTRACE\]"],
+    "kprobes": ["kmalloc returns 0x", "0x44 44", r"^\d+ hits at \d+ places$", r"^\d+ \[", r"\[FTRACE\]"],
     "optimization": ["^True None$"],
     "ring-buffer": [r"^\d+ \d+ 2 4$"],
     "stacktraces": [r"^vfs_fsync\+0x[^\n]*\n\w+\+0x"],

@@ -67,7 +67,7 @@ def test_arguments_of_a_function(program, kind):
     program["ev_add"](1, 0x80)
     assert texts() == [
         ("k", "a=0x12345 b=65 c=65 d=0x2345 e=74565 f='A'"),
-        ("k", "a=0x1 b=128 c=-128 d=0x1 e=1 f='\x80'"),
+        ("k", "a=0x1 b=128 c=-128 d=0x1 e=1 f='\udc80'"),
     ]
 
 

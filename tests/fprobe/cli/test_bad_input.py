@@ -11,7 +11,7 @@ import pytest
 from command import COMMAND, environment
 
 CASES = {
-    "no such function": (["explain", "vfs_raed"], 2, "no function 'vfs_raed'"),
+    "no such function": (["explain", "vfs_raed"], 2, "no function of [demo] matches 'vfs_raed'; did you mean vfs_read"),
     "no such function to call": (["trace", "vfs_*", "--call", "demo_mian"], 2, "no function 'demo_mian' in module 'demo'"),
     "no such function to disassemble": (["disasm", "nope"], 2, "no function 'nope'"),
     "glob matches nothing": (["trace", "zzz*"], 2, "no function of [demo] matches 'zzz*'"),
