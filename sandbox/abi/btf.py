@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.abi import signatures
 from sandbox.loading.module import find_module
-from sandbox.symbols.dwarf import DwarfInterface, is_cxx
+from sandbox.symbols.dwarf import DwarfInterface, is_cxx, type_die
 from sandbox.symbols.process_text import symbol_named
 
 if TYPE_CHECKING:
@@ -198,14 +198,8 @@ def _number(die: DIE, name: str) -> int:
 
 def _type_of(die: DIE) -> BtfType:
     """The type that `die` refers to."""
-    while "DW_AT_type" not in die.attributes:
-        for link in ("DW_AT_specification", "DW_AT_abstract_origin"):
-            if link in die.attributes:
-                die = die.get_DIE_from_attribute(link)
-                break
-        else:
-            return Void()
-    return _type(die.get_DIE_from_attribute("DW_AT_type"))
+    found = type_die(die)
+    return _type(found) if found is not None else Void()
 
 
 def _type(die: DIE) -> BtfType:

@@ -113,16 +113,20 @@ def _signature(symbol: str, die: DIE) -> Signature:
     return Signature(name, _type_of(die), tuple(parameters), variadic, is_c=True)
 
 
+def type_die(die: DIE) -> DIE | None:
+    """The entry of the type that `die` refers to, itself or where it was declared; None for void."""
+    while "DW_AT_type" not in die.attributes:
+        link = next((name for name in ("DW_AT_specification", "DW_AT_abstract_origin") if name in die.attributes), None)
+        if link is None:
+            return None
+        die = die.get_DIE_from_attribute(link)
+    return die.get_DIE_from_attribute("DW_AT_type")
+
+
 def _type_of(die: DIE) -> Type:
     """The type that `die` (a function, parameter, member, pointer or alias) refers to."""
-    while "DW_AT_type" not in die.attributes:
-        for link in ("DW_AT_specification", "DW_AT_abstract_origin"):
-            if link in die.attributes:
-                die = die.get_DIE_from_attribute(link)
-                break
-        else:
-            return Void()
-    return _type(die.get_DIE_from_attribute("DW_AT_type"))
+    found = type_die(die)
+    return _type(found) if found is not None else Void()
 
 
 def _type(die: DIE) -> Type:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ftrace.probe_args import layout
+
 
 class EventField(Protocol):
     """A field of a record, as an event's `format` file describes it."""
@@ -57,12 +59,7 @@ class Kind(enum.Enum):
         return self in (Kind.STATIC_STRING, Kind.DYNAMIC_STRING, Kind.COMM)
 
 
-COMMON_FIELDS = (
-    PlainField("unsigned short", "common_type", 0, 2),
-    PlainField("unsigned char", "common_flags", 2, 1),
-    PlainField("unsigned char", "common_preempt_count", 3, 1),
-    PlainField("int", "common_pid", 4, 4, signed=True),
-)
+COMMON_FIELDS = tuple(PlainField(*values) for values in layout.COMMON_FIELDS)
 _GENERIC = {
     **{name: (PlainField("int", name, signed=True), Kind.CPU) for name in ("CPU", "cpu", "common_cpu")},
     **{name: (PlainField("char *", name), Kind.COMM) for name in ("COMM", "comm")},
