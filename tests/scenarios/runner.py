@@ -26,6 +26,7 @@ _KINDS: dict[str, Callable[[Machine, Declaration], Probe]] = {"fprobe": Fprobe, 
 def targets() -> Targets:
     """The target functions, loaded once for the process; tracing has been started."""
     tracer()
+    kprobes.restore_switches()
     aggregate.preemptible = True
     made = Targets((DATA / "targets.txt").read_text())
     kprobe_add_ksym_blacklist(made.address("scn_nokp"))
