@@ -11,7 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import zygote
+
 TESTS = Path(__file__).parent
+_PERTURBED = {"MALLOC_PERTURB_": "165"}
+"""Freed memory is overwritten."""
 
 _CHILD = """
 import faulthandler, importlib, sys
@@ -24,7 +28,20 @@ print("the test has ended")
 
 def run_source(source: str, *, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python source in a fresh interpreter, where freed memory is overwritten, with a time limit in seconds."""
-    return run([sys.executable, "-c", source], timeout, MALLOC_PERTURB_="165", **environment)
+    return run([sys.executable, "-c", source], timeout, **_PERTURBED, **environment)
+
+
+@functools.cache
+def _zygotes() -> list[zygote.Zygote]:
+    return []
+
+
+def _run_forked(source: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """As run_source, in an interpreter that has imported the packages."""
+    zygotes = _zygotes()
+    if not (zygotes and zygotes[0].fits(**_PERTURBED)):
+        zygotes[:] = [zygote.Zygote(**_PERTURBED)]
+    return zygotes[0].run(source, timeout)
 
 
 def run(command: Sequence[str], timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +79,7 @@ def isolated(test: Callable[..., None] | None = None, *, timeout: float = 30, **
     def wrapper(**arguments: Any) -> None:
         paths = [str(Path(sys.modules[test.__module__].__file__ or "").parent), str(TESTS)]
         source = _CHILD.format(paths=paths, module=test.__module__, name=test.__name__, arguments=arguments)
-        done = run_source(source, timeout=timeout, **environment)
+        done = run_source(source, timeout=timeout, **environment) if environment else _run_forked(source, timeout)
         ended = done.returncode == 0 and done.stdout.endswith("the test has ended\n")
         assert ended, f"status {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
 

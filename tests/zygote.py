@@ -1,0 +1,124 @@
+"""A process that has imported what every test imports, and forks for each isolated test.
+
+Starting Python and importing llvmlite, pytest and the packages takes longer than most tests. The process has one thread, has
+loaded no program and made no runtime: its children are as fresh as new interpreters that have done the same imports.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_SERVER = """
+import sys
+sys.path[:0] = {paths!r}
+import zygote
+source = zygote.serve({descriptor})
+del zygote
+exec(compile(source, "<string>", "exec"))
+"""
+_IMPORTS = (
+    "capstone", "ctypes.util", "elftools.dwarf.dwarfinfo", "hypothesis", "pytest",
+    "sandbox.demo", "sandbox.loading.load", "sandbox.native.front.checker", "sandbox.symbols.dwarf",
+    "ftrace.events.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
+    "kprobes.attachment", "kprobes.jump.optimize", "kprobes.native_decorator",
+    "fprobe.actions", "fprobe.attachment", "fprobe.native_decorator",
+)  # fmt: skip
+
+
+class Zygote:
+    """The process, as its parent sees it; it ends when this end of the socket is closed."""
+
+    def __init__(self, **environment: str) -> None:
+        self.environment = _environment(environment)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SERVER.format(paths=paths, descriptor=theirs.fileno())],
+            stdin=subprocess.DEVNULL, env=self.environment, pass_fds=[theirs.fileno()],
+        )  # fmt: skip
+        theirs.close()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the process."""
+        self._socket.close()
+        self._process.wait()
+
+    def fits(self, **environment: str) -> bool:
+        """Whether a new process would have the same environment."""
+        return self._process.poll() is None and self.environment == _environment(environment)
+
+    def run(self, source: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run Python source in a child, with a time limit in seconds, at which it is ended by SIGABRT."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            with tempfile.NamedTemporaryFile("w") as file:
+                file.write(source)
+                file.flush()
+                descriptors = array.array("i", [out.fileno(), err.fileno()])
+                self._socket.sendmsg([file.name.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+                status, late = self._wait(int(self._socket.recv(64)), timeout)
+            texts = [_text(stream) for stream in (out, err)]
+        return subprocess.CompletedProcess(source, status, texts[0], texts[1] + late)
+
+    def _wait(self, pid: int, timeout: float) -> tuple[int, str]:
+        """The status with which the child ended, as subprocess gives it, and what there is to say about its time."""
+        late = ""
+        for limit, number in ((timeout, signal.SIGABRT), (5, signal.SIGKILL), (None, 0)):
+            self._socket.settimeout(limit)
+            try:
+                return os.waitstatus_to_exitcode(int(self._socket.recv(64))), late
+            except TimeoutError:
+                late = f"\ntook more than {timeout} s"
+                os.kill(pid, number)
+            finally:
+                self._socket.settimeout(None)
+        raise AssertionError("a child without an end")
+
+
+def _text(stream: Any) -> str:
+    stream.seek(0)
+    return stream.read().decode(errors="replace")
+
+
+def _environment(environment: dict[str, str]) -> dict[str, str]:
+    return {**{key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}, **environment}
+
+
+def serve(descriptor: int) -> str:
+    """Fork for each request until the other end is closed; gives, in the child alone, the source that it has to run."""
+    for name in _IMPORTS:
+        __import__(name)
+    gc.freeze()  # so that no collection of a child copies the pages of what was imported
+    requests = socket.socket(fileno=descriptor)
+    while True:
+        path, ancillary, _, _ = requests.recvmsg(4096, socket.CMSG_SPACE(8))
+        if not path:
+            os._exit(0)
+        descriptors = array.array("i", ancillary[0][2])
+        pid = os.fork()
+        if pid == 0:
+            return _become(requests, path.decode(), *descriptors)
+        for each in descriptors:
+            os.close(each)
+        requests.send(str(pid).encode())
+        requests.send(str(os.waitpid(pid, 0)[1]).encode())
+
+
+def _become(requests: socket.socket, path: str, out: int, err: int) -> str:
+    """In the child: keep of the parent's descriptors the standard ones only."""
+    source = Path(path).read_text()
+    for old, new in ((out, 1), (err, 2)):
+        os.dup2(old, new)
+        os.close(old)
+    requests.close()
+    return source
