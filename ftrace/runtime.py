@@ -149,7 +149,7 @@ class Runtime:
         atfork.install(self.image, mappings.fork_words())
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
-        self.spares = SpareStubs(self)
+        self.spares = SpareStubs(self.image, self.slab, self.own_code)
         self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         self.forked_from = 0

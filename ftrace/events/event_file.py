@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.events.error_log import error_log
 from ftrace.events.event_state import Target
@@ -17,14 +17,32 @@ from ftrace.events.triggers.trigger_file import EventTriggers
 from ftrace.probe_args.layout import Field
 
 if TYPE_CHECKING:
-    from ftrace.events.registry import TraceEvent
     from ftrace.events.trace_array import TraceArray
+
+
+class Producer(Protocol):
+    """The event as its file uses it: ftrace.events.registry.TraceEvent."""
+
+    group: str
+    name: str
+
+    @property
+    def fields(self) -> Sequence[Field]: ...
+
+    @property
+    def enabled(self) -> bool: ...
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def let_go(self, used: object) -> None: ...
 
 
 class EventFile:
     """One event in one trace array, whose `actions` its triggers use. Callers hold event_mutex."""
 
-    def __init__(self, event: TraceEvent, trace: TraceArray, actions: TraceInstance) -> None:
+    def __init__(self, event: Producer, trace: TraceArray, actions: TraceInstance) -> None:
         self._event = event
         self._trace = trace
         self._native: Any = Target.ctypes()

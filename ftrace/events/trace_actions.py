@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ftrace.events.error_log import error_log
+from ftrace.events.event_file import EventFile
 from ftrace.events.filters.fields import EventField
 from ftrace.events.trace_array import TraceArray
-from ftrace.events.triggers.event_file import EventFile, NativeCall
+from ftrace.events.triggers.event_file import NativeCall
 from ftrace.runtime import runtime
-
-if TYPE_CHECKING:
-    from ftrace.events.registry import TraceEvent
 
 SYNTHETIC = "synthetic"
 """The group of synthetic events."""
@@ -21,10 +19,25 @@ _COMMON, _WORD = 8, 8
 _TEXT = 256
 
 
+class Event(Protocol):
+    """An event as triggers of others use it: ftrace.events.registry.TraceEvent."""
+
+    id: int
+
+    @property
+    def fields(self) -> Sequence[EventField]: ...
+
+    @property
+    def enabled(self) -> bool: ...
+
+    @property
+    def file(self) -> EventFile: ...
+
+
 class Events(Protocol):
     """Where events are found."""
 
-    def find(self, group: str, name: str) -> TraceEvent | None: ...
+    def find(self, group: str, name: str) -> Event | None: ...
 
 
 class TraceActions:

@@ -109,6 +109,10 @@ class Map(Container):
         """Uses that found no place in the map, over all threads."""
         return sum(AreaHeader.ctypes.from_address(area).dropped for area in self._areas())
 
+    def dropped_line(self) -> str:
+        """What listings say of them: nothing if there are none."""
+        return f"  {self.dropped} dropped: no place for them" if self.dropped else ""
+
     def clear(self) -> None:
         """Forget everything. What threads write at the same time may be lost."""
         for area in self._areas():

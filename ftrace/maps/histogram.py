@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ftrace.maps.areas import Map, MapState, area_of, at, spare
+from ftrace.maps.bars import Bucket, bars
 from ftrace.shown import table
 from sandbox.native import cast, leading_zeros, native, ptr, u64, unlikely, void
 from sandbox.native.containers import Operation
@@ -46,15 +46,6 @@ def add_step(state: ptr[MapState], value: u64) -> void:
     add_step_to(state, 0, value)
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """Values from `low` up to, but without, `high`, and how many there were."""
-
-    low: int
-    high: int
-    count: int
-
-
 class Histogram(Map):
     """Counts of values by their size, as native functions use them: `latency.add(value)`, an unsigned 64-bit number.
 
@@ -84,9 +75,7 @@ class Histogram(Map):
             raise ValueError(f"powers of two have at most 65 buckets and no low, not {self.buckets} and {self.low}")
 
     def __repr__(self) -> str:
-        from ftrace.maps.listing import lines
-
-        return "\n".join([f"<Histogram {self.label}: {len(self):,} values>", *lines(self)])
+        return "\n".join([f"<Histogram {self.label}: {len(self):,} values>", *self.lines()])
 
     def _repr_html_(self) -> str:
         rows = [(f"{bucket.low} .. {bucket.high}", bucket.count) for _, bucket in self.items()]
@@ -111,6 +100,12 @@ class Histogram(Map):
         if self.step:
             return self.low + bucket * self.step, self.low + (bucket + 1) * self.step
         return (1 << bucket >> 1, 1 << bucket)
+
+    def lines(self) -> Iterator[str]:
+        """Its contents as text: a bar for each bucket, and what was dropped."""
+        yield from bars({number: self.row(number) for number in range(self.rows)})
+        if dropped := self.dropped_line():
+            yield dropped
 
     def items(self) -> Iterator[tuple[int, Bucket]]:
         """Pairs of row and bucket, of all buckets that are not empty."""

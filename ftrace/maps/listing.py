@@ -9,24 +9,24 @@ from typing import Any
 from ftrace.maps.areas import Map
 from ftrace.maps.array import Array
 from ftrace.maps.hash import Hash
-from ftrace.maps.histogram import Bucket, Histogram
+from ftrace.maps.histogram import Histogram
 from ftrace.maps.variable import PerTask
 
-BAR = 40
 Describe = Callable[[int], str]
 
 
 def lines(contents: Map | PerTask, describe: Describe = str) -> Iterator[str]:
     """A map's contents, a line for each entry; `describe` writes the keys of a Hash. Empty entries are left out."""
     if isinstance(contents, Histogram):
-        yield from _histogram(contents)
-    elif isinstance(contents, Hash):
+        yield from contents.lines()
+        return
+    if isinstance(contents, Hash):
         ordered = sorted(contents.items(), key=lambda item: (-_weight(item[1]), item[0]))
         yield from _pairs((describe(key), value) for key, value in ordered)
     elif isinstance(contents, (Array, PerTask)):
         yield from _pairs((str(key), value) for key, value in contents.items() if _weight(value))
-    if isinstance(contents, Map) and contents.dropped:
-        yield f"  {contents.dropped} dropped: no place for them"
+    if isinstance(contents, Map) and (dropped := contents.dropped_line()):
+        yield dropped
 
 
 def _pairs(pairs: Iterator[tuple[str, Any]]) -> Iterator[str]:
@@ -46,26 +46,3 @@ def _weight(value: Any) -> int:
     if isinstance(value, ctypes.Structure):
         return _weight(getattr(value, type(value)._fields_[0][0]))
     return value if isinstance(value, int) else int(any(value or ()))
-
-
-def _histogram(histogram: Histogram) -> Iterator[str]:
-    rows = {number: histogram.row(number) for number in range(histogram.rows)}
-    counted = [bucket for buckets in rows.values() for bucket in buckets if bucket.count]
-    width = max((len(str(bucket.high)) for bucket in counted), default=0)
-    for number, buckets in rows.items():
-        shown = _trimmed(buckets)
-        if shown and histogram.rows > 1:
-            yield f"  row {number}:"
-        most = max((bucket.count for bucket in shown), default=0)
-        yield from (_bar(bucket, width, most) for bucket in shown)
-
-
-def _trimmed(buckets: list[Bucket]) -> list[Bucket]:
-    """Without the empty ones at both ends."""
-    used = [index for index, bucket in enumerate(buckets) if bucket.count]
-    return buckets[used[0] : used[-1] + 1] if used else []
-
-
-def _bar(bucket: Bucket, width: int, most: int) -> str:
-    bar = "#" * -(-bucket.count * BAR // most)
-    return f"  {bucket.low:>{width}} .. {bucket.high:<{width}} {bucket.count:>8} |{bar:<{BAR}}|"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from ftrace.hit.parking import SPARES
 from ftrace.x86_64.stubs import RETURN_POINT, STUB_SIZE
+from sandbox.loading.native_image import NativeImage
 from sandbox.memory import mappings
 
 if TYPE_CHECKING:
-    from ftrace.runtime import Runtime
     from ftrace.unwind.unwinding import FrameDescription
 
 _COPIES_STACKS = "greenlet"
@@ -20,10 +20,15 @@ _COPIES_STACKS = "greenlet"
 
 
 class SpareStubs:
-    """Those of a runtime, in a piece of memory that begins with the address that every stub has to know."""
+    """The spare stubs of one runtime, in a block of memory that begins with the address that every stub reads.
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    `slab`: the threads' records. `own_code`: predicates that recognise code of ours, extended by these stubs.
+    """
+
+    def __init__(self, image: NativeImage, slab: int, own_code: list[Callable[[int], bool]]) -> None:
+        self._image = image
+        self._slab = slab
+        self._own_code = own_code
         self._text: mappings.TextMapping | None = None
         self._frames: FrameDescription | None = None
         if _COPIES_STACKS in sys.modules:
@@ -38,7 +43,7 @@ class SpareStubs:
 
         if self._text is not None:
             return
-        image, size = self._runtime.image, (SPARES + 1) * STUB_SIZE
+        image, size = self._image, (SPARES + 1) * STUB_SIZE
         near = image.address("dispatch_exit")
         text = mappings.allocate_text((near, near), size, "spare-stubs")
         first = text.base + STUB_SIZE
@@ -46,10 +51,10 @@ class SpareStubs:
         exit_ = image.address("ftrace_exit_keeping_all").to_bytes(8, "little")
         text.write(text.base, exit_.ljust(STUB_SIZE, b"\xcc") + b"".join(stubs))
         self._frames = describe_stubs(
-            self._runtime.slab, "spare", first, SPARES * STUB_SIZE, after_prologue=False, hooked_to=ROOM_MADE
+            self._slab, "spare", first, SPARES * STUB_SIZE, after_prologue=False, hooked_to=ROOM_MADE
         )
         self._text = text
-        self._runtime.own_code.append(text.__contains__)
+        self._own_code.append(text.__contains__)
         image.variable("spare_stubs").value = first + RETURN_POINT
 
     def holds(self, address: int) -> bool:

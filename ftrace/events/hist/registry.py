@@ -7,16 +7,17 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ftrace.events.filters.compiled import rseq_offset
 from ftrace.events.filters.predicates import Context
 from ftrace.events.hist.actions import ONMATCH, Action
+from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors
 from ftrace.events.hist.expressions import reference
 from ftrace.events.hist.fields import HistField
-from ftrace.events.hist.native_table import hist_image
+from ftrace.events.hist.native_table import NativeHistogram, hist_image
 from ftrace.events.hist.queue_records import SLOTS, HitQueue, QueuedHit
 from ftrace.events.hist.queued_table import QueuedHistogram, VariableKey, pointer_to
 from ftrace.events.hist.text import Contents
@@ -25,19 +26,25 @@ from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstan
 from sandbox.memory import mappings
 from sandbox.process import fork
 
-if TYPE_CHECKING:
-    from ftrace.events.hist.trigger import HistTrigger
-
 _OPERATORS = "+-*/"
 _PAUSE = 0.02
 """Seconds between two looks at the queue while nobody reads."""
+Histogram = NativeHistogram | QueuedHistogram
+
+
+class HistTriggerData(Protocol):
+    """A hist trigger as others find it (struct hist_trigger_data): its event, its definition, what it counts in."""
+
+    event: EventFile
+    definition: Definition
+    table: Histogram
 
 
 class HistRegistry:
     """The histograms of an instance, in the order of their creation."""
 
     def __init__(self, instance: TraceInstance) -> None:
-        self.triggers: list[HistTrigger] = []
+        self.triggers: list[HistTriggerData] = []
         self._targets: WeakValueDictionary[int, QueuedHistogram] = WeakValueDictionary()
         self._lock = fork.renew(threading.RLock())
         capture = instance.capture_stack
@@ -69,17 +76,17 @@ class HistRegistry:
         """Whether there are histograms that count queued hits."""
         return bool(self._targets)
 
-    def contents(self, trigger: HistTrigger) -> Contents:
+    def contents(self, table: Histogram) -> Contents:
         """What a histogram has counted, with what is queued."""
         with self._lock:
             self.drain()
-            return trigger.table.contents()
+            return table.contents()
 
-    def clear(self, trigger: HistTrigger) -> None:
+    def clear(self, table: Histogram) -> None:
         """Forget what a histogram has counted, and what is queued for it."""
         with self._lock:
             self.drain()
-            trigger.table.clear()
+            table.clear()
 
     def drain(self) -> None:
         """Count the hits that are queued, in the order in which they were taken."""
@@ -94,11 +101,11 @@ class HistRegistry:
                 if table is not None:
                     table.count(hit)
 
-    def named(self, name: str) -> HistTrigger | None:
+    def named(self, name: str) -> HistTriggerData | None:
         """The first trigger of that name."""
         return next((each for each in self.triggers if name and each.definition.attributes.name == name), None)
 
-    def with_variable(self, name: str) -> Iterator[HistTrigger]:
+    def with_variable(self, name: str) -> Iterator[HistTriggerData]:
         """The triggers that have a variable of that name."""
         for trigger in self.triggers:
             if any(variable.variable == name for variable in trigger.definition.variables):
@@ -194,7 +201,7 @@ class VariableScope:
         return _reference(candidates[0], f"{group}.{event}.{name}" if group else name, name) if candidates else None
 
 
-def _reference(trigger: HistTrigger, shown: str, name: str) -> HistField:
+def _reference(trigger: HistTriggerData, shown: str, name: str) -> HistField:
     assert isinstance(trigger.table, QueuedHistogram)
     variable = next(each for each in trigger.definition.variables if each.variable == name)
     return reference(shown, VariableKey(trigger.table, name), variable)

@@ -117,7 +117,7 @@ class ActionResolver:
         other = self.instance.find_event(group, event)
         if other is None:
             raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
-        keys = next((trigger.keys for trigger in other.triggers.hists), None)
+        keys = other.triggers.hist_keys
         if keys is None:
             raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
         other.triggers.write(f"hist:keys={keys}:{variable}={name}")

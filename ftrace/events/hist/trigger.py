@@ -11,14 +11,12 @@ from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.native_table import NativeHistogram
 from ftrace.events.hist.queued_table import QueuedHistogram
-from ftrace.events.hist.registry import HistRegistry, VariableScope, registry_of
+from ftrace.events.hist.registry import Histogram, HistRegistry, VariableScope, registry_of
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.text import histogram_text
 from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
 from ftrace.events.triggers.trigger import Condition, Trigger
 from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
-
-Histogram = NativeHistogram | QueuedHistogram
 
 
 class HistTrigger(Trigger):
@@ -66,11 +64,11 @@ class HistTrigger(Trigger):
 
     def text(self) -> str:
         """Its section of the hist file."""
-        return histogram_text(self.line(), self.definition, self._registry.contents(self))
+        return histogram_text(self.line(), self.definition, self._registry.contents(self.table))
 
     def clear(self) -> None:
         """Forget what was counted."""
-        self._registry.clear(self)
+        self._registry.clear(self.table)
 
     def register(self) -> None:
         self._registry.triggers.append(self)

@@ -5,12 +5,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ftrace.events.filters.fields import EventField
 
-if TYPE_CHECKING:
-    from ftrace.events.triggers.trigger_file import EventTriggers
+
+class Triggers(Protocol):
+    """The triggers of an event, as those of other events use them."""
+
+    @property
+    def table_address(self) -> int:
+        """Address of the word that holds the address of the event's TriggerTable."""
+
+    @property
+    def hist_keys(self) -> str | None:
+        """The names of the keys of the first histogram; None if there is no histogram."""
+
+    @abstractmethod
+    def write(self, text: str) -> None:
+        """Carry out what is written to the trigger file. Raises OSError."""
 
 
 class EventFile(Protocol):
@@ -28,7 +41,7 @@ class EventFile(Protocol):
         """Those of its records, without the common ones."""
 
     @property
-    def triggers(self) -> EventTriggers: ...
+    def triggers(self) -> Triggers: ...
 
     @property
     def recording(self) -> int:

@@ -57,6 +57,11 @@ class EventTriggers:
         """The histograms."""
         return [trigger for trigger in self._triggers if trigger.is_hist]
 
+    @property
+    def hist_keys(self) -> str | None:
+        """The names of the keys of the first histogram; None if there is no histogram."""
+        return next((trigger.keys for trigger in self.hists), None)
+
     # -- the file -------------------------------------------------------------------------------------------------
 
     def read(self) -> str:
