@@ -5,7 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fprobe.cli.console import Console
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -52,3 +55,13 @@ def _ignore_interrupted(unraisable: Any) -> None:
 
 ctrl_c = CtrlC()
 """Of this process."""
+
+
+def summarise_nothing(console: Console) -> None:
+    """The summary of a run that Ctrl-C ended before the program was called."""
+    counts = {"hits": 0, "missed": 0, "missed_by_cause": {}, "handler_errors": 0, "interrupted": True}
+    console.line("interrupted before the program was called")
+    console.note("0 hits, 0 misses")
+    console.object({"type": "summary", "matched": 0, "attached": 0, "skipped": 0, **counts})
+    console.flush()
+    ctrl_c.reported = True

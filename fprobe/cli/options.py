@@ -18,7 +18,7 @@ from fprobe.cli import candidates
 from fprobe.cli.console import Console, wants_color
 from fprobe.cli.ending import end_process
 from fprobe.cli.failure import FAILED, Failure, of_system
-from fprobe.cli.interrupting import Interrupted
+from fprobe.cli.interrupting import Interrupted, summarise_nothing
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -160,8 +160,6 @@ def output_options(command: _Command) -> _Command:
 
 def _end_interrupted(console: Console) -> None:
     if isinstance(click.get_current_context().command, CallingCommand):
-        from fprobe.cli.report import summarise_nothing
-
         summarise_nothing(console)
 
 

@@ -39,16 +39,6 @@ def summarise(
     console.flush()
 
 
-def summarise_nothing(console: Console) -> None:
-    """The summary of a run that Ctrl-C ended before the program was called."""
-    counts = {"hits": 0, "missed": 0, "missed_by_cause": {}, "handler_errors": 0, "interrupted": True}
-    console.line("interrupted before the program was called")
-    console.note("0 hits, 0 misses")
-    console.object({"type": "summary", "matched": 0, "attached": 0, "skipped": 0, **counts})
-    console.flush()
-    ctrl_c.reported = True
-
-
 def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
     """`main(10) = 42`, or what happened instead."""
     from fprobe.cli.values import value_text

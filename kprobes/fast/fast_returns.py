@@ -16,6 +16,7 @@ from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import ENTRY_POINT, SLOT, jump
 from kprobes.breakpoint import patching
+from kprobes.fast.return_stubs import take_stub
 from kprobes.x86_64.return_stub import return_stub
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ class Stub:
     """The stub of one detour."""
 
     def __init__(self, place: Aggregate, detour: Detour) -> None:
-        from kprobes.fast.return_stubs import take_stub
-
         self.detour = detour
         self.head = ctypes.string_at(detour.entry, len(jump(0, 0)))
         self.page, self.where, pointers = take_stub(place.text)
