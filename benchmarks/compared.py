@@ -13,7 +13,7 @@ import fprobe
 import sandbox
 from benchmarks import program
 from benchmarks.measure import Row, Sample
-from fprobe.handlers import Resolved
+from ftrace.handlers.kinds import Resolved
 from ftrace.hit.dispatch import pt_regs
 from sandbox.compile.codegen import ProgramError
 from sandbox.loading.csource import find_compiler

@@ -14,7 +14,8 @@ _HANDLERS = 6
 _HANDLER = """
 import os, sys, time
 from pathlib import Path
-from fprobe.native_handler import compiled
+from fprobe.handlers import ENTRY
+from ftrace.handlers.resolve import native
 from ftrace.runtime import runtime
 
 runtime()
@@ -28,7 +29,7 @@ def define(number):
     space = {"__name__": f"handler{number}"}
     start = time.process_time_ns()
     exec(compile(text, str(path), "exec"), space)
-    compiled(space["handler"], False)
+    native(space["handler"], ENTRY)
     return time.process_time_ns() - start, space
 
 taken = [define(number) for number in range(int(sys.argv[2]))]

@@ -3,10 +3,9 @@ from fprobe.actions import Record as Record
 from fprobe.actions import Stat as Stat
 from fprobe.attachment import Attachment as Attachment
 from fprobe.attachment import attach as attach
-from fprobe.handlers import EntryHandler as EntryHandler
-from fprobe.handlers import ExitHandler as ExitHandler
+from fprobe.handler_types import EntryHandler as EntryHandler
+from fprobe.handler_types import ExitHandler as ExitHandler
 from fprobe.native_decorator import native as native
-from fprobe.native_handler import native_mishaps as native_mishaps
 from fprobe.registration import FPROBE_FL_DISABLED as FPROBE_FL_DISABLED
 from fprobe.registration import FPROBE_FL_KPROBE_SHARED as FPROBE_FL_KPROBE_SHARED
 from fprobe.registration import disable_fprobe as disable_fprobe
@@ -24,6 +23,7 @@ from ftrace.handlers.floats import regs_get_xmm as regs_get_xmm
 from ftrace.handlers.floats import regs_set_xmm as regs_set_xmm
 from ftrace.handlers.floats import set_float_argument as set_float_argument
 from ftrace.handlers.floats import set_float_return_value as set_float_return_value
+from ftrace.handlers.native_handler import native_mishaps as native_mishaps
 from ftrace.handlers.native_link import probe_read_faults as probe_read_faults
 from ftrace.handlers.registers import instruction_pointer as instruction_pointer
 from ftrace.handlers.registers import instruction_pointer_set as instruction_pointer_set

@@ -1,58 +1,38 @@
-"""What may be a handler: a Python callable, a C function pointer, a function of a loaded module, a native function, or a
-built-in action. Each becomes an address with what the hit path has to know of it.
-"""
+"""The handlers of an fprobe: their roles, and how a Python one is called."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ftrace.handlers.kinds import NO_HANDLER, Resolved, foreign_address
-from ftrace.handlers.parameters import check_parameters
-from ftrace.hit.records import FOREIGN
-from sandbox.native import NativeFunction
+from ftrace.handlers.kinds import Resolved
+from ftrace.handlers.python_handler import python_handler
+from ftrace.handlers.resolve import resolve
+from ftrace.handlers.roles import Role
+from ftrace.hit.records import FOREIGN, PYTHON
+from sandbox.native import i32, void
 from sandbox.process.integers import integer
 
 if TYPE_CHECKING:
-    from fprobe.registration import fprobe
+    from ftrace.handlers.python_handler import HandlerErrors
+
+_PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
+_NUMBERS = frozenset({"entry_ip", "ret_ip"})
+ENTRY = Role("entry_handler", _PARAMETERS, _NUMBERS, i32, False, _PARAMETERS.index("regs"))
+EXIT = Role("exit_handler", _PARAMETERS, _NUMBERS, void, True, _PARAMETERS.index("regs"))
 
 
-class EntryHandler(Protocol):
-    """What is called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
+def resolve_pair(entry: Any, exit_: Any, this: Any, errors: HandlerErrors, data_size: int) -> tuple[Resolved, Resolved]:
+    """The code of an fprobe's handlers. `this`: what Python ones get as `fp`.
 
-    Non-zero: no exit handler for this call.
+    Raises TypeError naming what cannot be a handler, or has the wrong parameters.
     """
 
-    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> int | None: ...
+    def of_python(handler: Callable[..., Any], role: Role) -> Resolved:
+        address, cookie, keep = python_handler(handler, this, errors.report, data_size, role.is_exit)
+        return Resolved(address, FOREIGN | PYTHON, cookie=cookie, keep=keep)
 
-
-class ExitHandler(Protocol):
-    """What is called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
-
-    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> object: ...
-
-
-PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
-
-
-def resolve(handler: Any, is_exit: bool, of_python: Callable[[Any, bool], Resolved]) -> Resolved:
-    """The code of `handler`; `of_python` does it for a Python callable.
-
-    Raises TypeError naming what cannot be a handler, or has the wrong number of parameters.
-    """
-    if handler is None:
-        return NO_HANDLER
-    if isinstance(handler, Resolved):
-        return handler
-    if isinstance(handler, NativeFunction):
-        return _native(handler, is_exit)
-    address = foreign_address(handler)
-    if address is not None:
-        return Resolved(address, FOREIGN, keep=handler)
-    if callable(handler):
-        check_parameters(handler, "exit handler" if is_exit else "entry handler", PARAMETERS)
-        return of_python(handler, is_exit)
-    raise TypeError(f"not a handler: {handler!r}; give a callable, a C function pointer or a native function")
+    return resolve(entry, ENTRY, of_python), resolve(exit_, EXIT, of_python)
 
 
 def data_size_of(given: int, *handlers: Any) -> int:
@@ -65,9 +45,3 @@ def data_size_of(given: int, *handlers: Any) -> int:
     if 0 < given < wanted:
         raise ValueError(f"entry_data_size is {given}, and the handlers' entry data takes {wanted} bytes")
     return given or wanted
-
-
-def _native(handler: Any, is_exit: bool) -> Resolved:
-    from fprobe.native_handler import compiled
-
-    return compiled(handler, is_exit)

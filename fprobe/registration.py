@@ -9,22 +9,20 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fprobe.handlers import resolve
+from fprobe.handlers import resolve_pair
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
 from ftrace.handlers.kinds import Resolved, entry_kind, exit_kind
-from ftrace.handlers.python_handler import HandlerErrors, python_handler
+from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.hit.records import (
     ASSIST,
     COMPLETE,
     DISABLED,
     EXHAUSTED,
     FILTERED,
-    FOREIGN,
     HAS_ENTRY,
     HAS_EXIT,
     KPROBE_SHARED,
-    PYTHON,
     STOPPED,
 )
 from ftrace.ops import ftrace_ops
@@ -153,9 +151,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     thread, max_hits = integer("thread", fp.thread, 0, INT_MAX), integer("max_hits", fp.max_hits, 0, S64_MAX)
     data_size = _data_size(fp)
     integer("flags", fp._flags, 0, U32_MAX)
-    of_python = _python_resolver(fp)
-    entry = resolve(fp.entry_handler, False, of_python)
-    exit_ = resolve(fp.exit_handler, True, of_python)
+    entry, exit_ = resolve_pair(fp.entry_handler, fp.exit_handler, fp, fp.errors, fp.entry_data_size)
     fp._handlers = (entry, exit_)
     kind = entry.kind | exit_.kind | (HAS_ENTRY if entry.address else 0) | (HAS_EXIT if exit_.address else 0)
     kind |= KPROBE_SHARED if fp._flags & FPROBE_FL_KPROBE_SHARED else 0
@@ -172,16 +168,6 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
         thread=thread, max_hits=max_hits, hits_left=max_hits,
         action=fp.action,
     )  # fmt: skip
-
-
-def _python_resolver(fp: fprobe) -> Callable[[Any, bool], Resolved]:
-    """Makes Python handlers of `fp` callable: handler(fp, entry_ip, ret_ip, regs, entry_data)."""
-
-    def make(handler: Callable[..., Any], is_exit: bool) -> Resolved:
-        address, cookie, keep = python_handler(handler, fp, fp.errors.report, fp.entry_data_size, is_exit)
-        return Resolved(address, FOREIGN | PYTHON, cookie=cookie, keep=keep)
-
-    return make
 
 
 def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None = None) -> None:

@@ -8,11 +8,11 @@ from kprobes.busy import kprobe_busy_end as kprobe_busy_end
 from kprobes.busy import kprobe_running as kprobe_running
 from kprobes.busy import kprobes_abandoned as kprobes_abandoned
 from kprobes.counting import Count as Count
-from kprobes.handlers import FaultHandler as FaultHandler
-from kprobes.handlers import PostHandler as PostHandler
-from kprobes.handlers import PreHandler as PreHandler
-from kprobes.handlers import ReturnEntryHandler as ReturnEntryHandler
-from kprobes.handlers import ReturnHandler as ReturnHandler
+from kprobes.handler_types import FaultHandler as FaultHandler
+from kprobes.handler_types import PostHandler as PostHandler
+from kprobes.handler_types import PreHandler as PreHandler
+from kprobes.handler_types import ReturnEntryHandler as ReturnEntryHandler
+from kprobes.handler_types import ReturnHandler as ReturnHandler
 from kprobes.jump.optimize import kprobes_optimization as kprobes_optimization
 from kprobes.jump.optimize import set_kprobes_optimization as set_kprobes_optimization
 from kprobes.jump.optimize import wait_for_kprobe_optimizer as wait_for_kprobe_optimizer

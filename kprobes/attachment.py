@@ -11,7 +11,7 @@ from ftrace.handlers.python_handler import HandlerErrors
 from kprobes import registration, returns
 from kprobes.breakpoint.patching import patching
 from kprobes.counting import Count, PythonCount, is_python
-from kprobes.handlers import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
+from kprobes.handler_types import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
 from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
 from kprobes.returns import kretprobe, unregister_kretprobes

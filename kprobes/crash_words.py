@@ -11,7 +11,7 @@ from kprobes.hit.attribution import ACCESSED, END, IN, OF_KPROBE, OF_KRETPROBE, 
 from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV
 
 if TYPE_CHECKING:
-    from kprobes.handlers import Code
+    from ftrace.handlers.kinds import Resolved
     from sandbox.loading.native_image import NativeImage
     from sandbox.symbols.table import Symbol
 
@@ -48,6 +48,6 @@ def of_place(child: Any, symbol: Symbol) -> None:
     child.owner = text_of(f" [{symbol.module}]") if symbol.module else 0
 
 
-def of_handler(code: Code, role: str) -> int:
+def of_handler(code: Resolved, role: str) -> int:
     """Which handler it is: the text's address."""
     return text_of(f"{role} {code.name}") if code.address else 0

@@ -6,12 +6,13 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ftrace.handlers.kinds import Resolved
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.shown import handler_name, table
 from kprobes import crash_words, handlers
 from kprobes.fast import lone
 from kprobes.fast.lone import FastReturn, LoneOps
-from kprobes.handlers import FAULT, POST, PRE, Code
+from kprobes.handlers import FAULT, POST, PRE
 from kprobes.hit.records import (
     FAULT_FOREIGN,
     FAULT_PYTHON,
@@ -78,7 +79,7 @@ class kprobe:
         self.asks_of_faults = 0
         """1: it has a fault_handler; 2: one that is no native function."""
         self._flags = flags
-        self.codes: tuple[Code, ...] = ()
+        self.codes: tuple[Resolved, ...] = ()
         """Its handlers' code, and what keeps it alive."""
         self._return_probe = 0
         self.prepare_fast: Callable[[bool], None] | None = None
@@ -188,21 +189,21 @@ class kprobe:
     def _resolve(self) -> None:
         self.errors = HandlerErrors()
         child, report = self.native, self.errors.report
-        pre = handlers.resolve(self.pre_handler, PRE, self, report, _pre_of)
-        post = handlers.resolve(self.post_handler, POST, self, report, _post_of)
-        fault = handlers.resolve(self.fault_handler, FAULT, self, report, _fault_of)
+        pre = handlers.resolve_for(self.pre_handler, PRE, self, report, _pre_of)
+        post = handlers.resolve_for(self.post_handler, POST, self, report, _post_of)
+        fault = handlers.resolve_for(self.fault_handler, FAULT, self, report, _fault_of)
         child.pre, child.post, child.fault = pre.address, post.address, fault.address
         child.pre_cookie, child.post_cookie, child.fault_cookie = (
             code.cookie or self.native_address for code in (pre, post, fault)
         )
-        child.kind = PRE_FOREIGN * pre.foreign | PRE_PYTHON * pre.python
+        child.kind = PRE_FOREIGN * pre.is_foreign | PRE_PYTHON * pre.is_python
         child.kind |= PRE_PLAIN * handlers.is_plain(self.pre_handler)
-        child.kind |= POST_FOREIGN * post.foreign | POST_PYTHON * post.python
-        child.kind |= FAULT_FOREIGN * fault.foreign | FAULT_PYTHON * fault.python
+        child.kind |= POST_FOREIGN * post.is_foreign | POST_PYTHON * post.is_python
+        child.kind |= FAULT_FOREIGN * fault.is_foreign | FAULT_PYTHON * fault.is_python
         child.pre_text, child.post_text = crash_words.of_handler(pre, PRE.name), crash_words.of_handler(post, POST.name)
         child.fault_text = crash_words.of_handler(fault, FAULT.name)
-        self.foreign, self.calls_python = pre.foreign or post.foreign, pre.python or post.python
-        self.asks_of_faults = 2 if fault.foreign else int(bool(fault.address))
+        self.foreign, self.calls_python = pre.is_foreign or post.is_foreign, pre.is_python or post.is_python
+        self.asks_of_faults = 2 if fault.is_foreign else int(bool(fault.address))
         self.codes = (pre, post, fault)
 
     # -- the fast way -------------------------------------------------------------------------------------------

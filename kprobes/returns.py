@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ftrace.cpus import num_possible_cpus
+from ftrace.handlers.kinds import Resolved
 from ftrace.handlers.lending import kept_too_long
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.shown import handler_name, table
@@ -21,7 +22,7 @@ from kprobes import registration as probes
 from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.fast import lone
 from kprobes.fast.lone import FastReturn
-from kprobes.handlers import ENTRY, RETURN, Code
+from kprobes.handlers import ENTRY, RETURN
 from kprobes.hit.records import (
     PRE_FOREIGN,
     PRE_PYTHON,
@@ -152,7 +153,7 @@ class kretprobe:
         self._instances: Any = None
         self._data: Any = None
         """The ctypes type of an instance's data; None if it has none."""
-        self._codes: tuple[Code, ...] = ()
+        self._codes: tuple[Resolved, ...] = ()
 
     def __repr__(self) -> str:
         return f"<kretprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
@@ -182,8 +183,8 @@ class kretprobe:
         integer("maxactive", self.maxactive, 1, _MOST, errno.ENOMEM)
         self.errors = HandlerErrors()
         report = self.errors.report
-        entry = handlers.resolve(self.entry_handler, ENTRY, self, report, _with_instance)
-        leave = handlers.resolve(self.handler, RETURN, self, report, _with_instance)
+        entry = handlers.resolve_for(self.entry_handler, ENTRY, self, report, _with_instance)
+        leave = handlers.resolve_for(self.handler, RETURN, self, report, _with_instance)
         native = self._native = Kretprobe.ctypes()
         native.data_size = self._room(entry, leave)
         native.action = self.action
@@ -198,28 +199,29 @@ class kretprobe:
         self._instances = buffer
         self._use(entry, leave)
 
-    def _use(self, entry: Code, leave: Code) -> None:
+    def _use(self, entry: Resolved, leave: Resolved) -> None:
         native = self._native
         native.entry, native.handler, native.entry_cookie, native.cookie = (
             entry.address, leave.address, entry.cookie, leave.cookie,
         )  # fmt: skip
-        native.kind = PRE_FOREIGN * entry.foreign | PRE_PYTHON * entry.python
-        native.kind |= RETURN_FOREIGN * leave.foreign | RETURN_PYTHON * leave.python
+        native.kind = PRE_FOREIGN * entry.is_foreign | PRE_PYTHON * entry.is_python
+        native.kind |= RETURN_FOREIGN * leave.is_foreign | RETURN_PYTHON * leave.is_python
         self._codes = (entry, leave)
         native.entry_text = crash_words.of_handler(entry, ENTRY.name)
         native.handler_text = crash_words.of_handler(leave, RETURN.name)
         # Whether the interpreter may be entered for the return is asked at the entry, off the trap's frame.
-        foreign = entry.foreign or leave.python
-        self.kp.make_return_probe(ctypes.addressof(native), foreign, entry.python or leave.python)
+        foreign = entry.is_foreign or leave.is_python
+        self.kp.make_return_probe(ctypes.addressof(native), foreign, entry.is_python or leave.is_python)
         self.kp.prepare_fast = self._prepare_fast
 
-    def _room(self, *codes: Code) -> int:
+    def _room(self, *codes: Resolved) -> int:
         """Bytes of data that an instance has. What native handlers read beyond `data_size` is 0."""
-        for code in codes:
-            if code.data.changed > self.data_size:
-                why = f"{code.name} writes {code.data.changed} bytes of ri.data, and data_size is {self.data_size}"
-                raise OSError(errno.EINVAL, f"{why}; give a data_size of at least {code.data.changed}")
-        return max(self.data_size, *(code.data.used for code in codes))
+        uses = [(code.name, handlers.instance_data(code)) for code in codes]
+        for name, use in uses:
+            if use.changed > self.data_size:
+                why = f"{name} writes {use.changed} bytes of ri.data, and data_size is {self.data_size}"
+                raise OSError(errno.EINVAL, f"{why}; give a data_size of at least {use.changed}")
+        return max(self.data_size, *(use.used for _, use in uses))
 
     def _prepare_fast(self, on_ftrace: bool) -> None:
         """What lets its calls go the fast way, if its handlers are fit for that."""

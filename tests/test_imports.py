@@ -128,13 +128,14 @@ def _imported_by(name: str) -> set[str]:
 _HANDLER = """
 import sys
 import fprobe
-from fprobe.native_handler import compiled
+from fprobe.handlers import ENTRY
+from ftrace.handlers.resolve import native
 
 @fprobe.native
 def handler(fp, ip, ret_ip, regs, data):
     return 0
 
-compiled(handler, False)
+native(handler, ENTRY)
 print(*sys.modules)
 """
 

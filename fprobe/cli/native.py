@@ -170,10 +170,11 @@ def compile_handler(handler: Any) -> NativeImage:
 
 
 def _compiled(handler: Any, is_exit: bool) -> Resolved:
-    from fprobe.native_handler import compiled
+    from fprobe.handlers import ENTRY, EXIT
+    from ftrace.handlers.resolve import native
 
     with _compile_errors():
         try:
-            return compiled(handler, is_exit)
+            return native(handler, EXIT if is_exit else ENTRY)
         except TypeError as error:
             raise Failure(str(error)) from None

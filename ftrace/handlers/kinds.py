@@ -5,18 +5,23 @@ from __future__ import annotations
 import ctypes
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ftrace.hit.records import ENTRY_ARGUMENTS, ENTRY_REGS, ENTRY_SP, EXIT_REGS, EXIT_RESULTS
+from ftrace.hit.records import ENTRY_ARGUMENTS, ENTRY_REGS, ENTRY_SP, EXIT_REGS, EXIT_RESULTS, FOREIGN, PYTHON
 from ftrace.x86_64.images import ARGUMENTS, ARGUMENTS_SP, RESULTS
 from sandbox.native.handler import Fields
+
+if TYPE_CHECKING:
+    from ftrace.handlers.native_link import HandlerCode
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A handler's code. `kind`: flags of ftrace.hit.records. `plain`: native code that
-    keeps its registers. `registers`: the fields of its `regs` that it uses; None: perhaps all. `cookie`: what it gets
-    as `fp`, if not the address of the native probe. `keep`: what keeps it alive.
+    """A handler's code.
+
+    `kind`: FOREIGN and PYTHON (ftrace.hit.records). `plain`: native code that keeps its registers. `registers`: the fields
+    of its `regs` that it uses; None: perhaps all. `cookie`: its first argument, if not the address of the probe's native
+    half. `keep`: what keeps it alive. `name`: for reports. `code`: of a native handler.
     """
 
     address: int
@@ -25,6 +30,18 @@ class Resolved:
     registers: Fields | None = None
     cookie: int = 0
     keep: Any = None
+    name: str = ""
+    code: HandlerCode | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it was not compiled as a native handler: it may change any register that the ABI lets it change."""
+        return bool(self.kind & FOREIGN)
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it enters the interpreter."""
+        return bool(self.kind & PYTHON)
 
 
 _CFunction: Any = ctypes.CFUNCTYPE(None).__base__

@@ -34,7 +34,7 @@ class HandlerCode:
     """What is made of a handler, which is taken from the cache if it is there."""
 
     def __init__(self, handler: NativeFunction, role: str) -> None:
-        self._handler = handler
+        self.handler = handler
         self._unit = Unit(f"{role}:{handler.name}", [handler], checked=True)
         self._fingerprint = fingerprint(self._unit)
 
@@ -44,7 +44,7 @@ class HandlerCode:
 
     def registers(self, position: int) -> Fields | None:
         """The fields that it uses of the pt_regs that its parameter number `position` points to; None: perhaps all."""
-        found = json.loads(self.kept("registers", lambda: self._used(position)))
+        found = json.loads(self.kept(f"registers {position}", lambda: self._used(position)))
         return found and Fields(*map(frozenset, found))
 
     def kept(self, what: str, make: Callable[[], bytes]) -> bytes:
@@ -60,13 +60,13 @@ class HandlerCode:
         code = compile_unit(self._unit)
         problems = verify_object(code, ALLOWED)
         if problems:
-            raise TypeError(f"{self._handler.name} cannot be a handler: {'; '.join(problems)}")
+            raise TypeError(f"{self.handler.name} cannot be a handler: {'; '.join(problems)}")
         return code
 
     def _used(self, position: int) -> bytes:
         from sandbox.native.front.fields import fields_used
 
-        function = self._handler.typed
+        function = self.handler.typed
         used = fields_used(function, function.parameters[position])
         return json.dumps(used and [sorted(names) for names in used]).encode()
 

@@ -25,8 +25,8 @@ from sandbox.x86_64.instruction import Flow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ftrace.handlers.kinds import Resolved
     from kprobes.fast.lone import FastReturn, LoneOps
-    from kprobes.handlers import Code
     from kprobes.jump.detours import Detour
     from kprobes.x86_64.emulation import Emulation
     from sandbox.loading.module import Module
@@ -50,7 +50,7 @@ class PlacedProbe(Protocol):
     """What a place, and who serves it, asks of a probe that is on it: all of this is in `kprobes.probe.kprobe`."""
 
     native: Any
-    codes: tuple[Code, ...]
+    codes: tuple[Resolved, ...]
     post_handler: Any
     foreign: bool
     asks_of_faults: int

@@ -22,9 +22,9 @@ def program():
 
 FPROBE = "(fp, entry_ip, ret_ip, regs, entry_data)"
 WRONG = {
-    "entry": (lambda: fprobe.attach("leaf", entry=lambda fp, regs: 0), "an entry handler", FPROBE),
-    "exit": (lambda: fprobe.attach("leaf", exit=lambda a, b, c, d, e, f: 0), "an exit handler", FPROBE),
-    "keyword": (lambda: fprobe.attach("leaf", exit=lambda a, b, c, d, e, *, f: 0), "an exit handler", FPROBE),
+    "entry": (lambda: fprobe.attach("leaf", entry=lambda fp, regs: 0), "an entry_handler", FPROBE),
+    "exit": (lambda: fprobe.attach("leaf", exit=lambda a, b, c, d, e, f: 0), "an exit_handler", FPROBE),
+    "keyword": (lambda: fprobe.attach("leaf", exit=lambda a, b, c, d, e, *, f: 0), "an exit_handler", FPROBE),
     "pre": (lambda: kprobes.attach("leaf", pre=lambda p: 0), "a pre_handler", "(p, regs)"),
     "post": (lambda: kprobes.attach("leaf", post=lambda p, regs: 0), "a post_handler", "(p, regs, flags)"),
     "fault": (lambda: kprobes.attach("leaf", fault=lambda p, regs: 0), "a fault_handler", "(p, regs, trapnr)"),
@@ -45,7 +45,7 @@ def test_wrong_number_of_parameters_is_refused_when_attached(program, name):
 
 def test_registering_refuses_it_too_and_the_probe_can_be_mended(program):
     fp = fprobe.fprobe(lambda: 0)
-    with pytest.raises(TypeError, match="an entry handler is called with 5 arguments"):
+    with pytest.raises(TypeError, match="an entry_handler is called with 5 arguments"):
         fprobe.register_fprobe(fp, "leaf")
     fp.entry_handler = lambda *hit: 0
     fprobe.register_fprobe(fp, "leaf")

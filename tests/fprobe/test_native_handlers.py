@@ -64,8 +64,8 @@ def test_the_role_decides_what_is_returned(module: Any) -> None:
     [
         ({"exit": given.cancel}, "returns void: write `return` alone"),
         ({"entry": given.wrong_ip}, "wrong_ip takes its entry_ip as u32; it is u64"),
-        ({"entry": given.typed}, "typed returns u64; an entry handler returns i32"),
-        ({"entry": given.text_word}, r"text_word takes 2 parameters \(u8, u8\); a handler takes \(fp, entry_ip"),
+        ({"entry": given.typed}, "typed returns u64; an entry_handler returns i32"),
+        ({"entry": given.text_word}, r"text_word takes 2 parameters \(u8, u8\); an entry_handler takes \(fp, entry_ip"),
     ],
 )
 def test_what_does_not_fit_the_probe_is_refused(module: Any, handlers: dict[str, Any], message: str) -> None:
@@ -156,7 +156,6 @@ def _defined(source: str) -> Any:
 
 HEAD = """from __future__ import annotations
 import fprobe
-from fprobe.native_handler import compiled
 from ftrace.maps import Map
 from sandbox.native import addressof, array, i32, probe_read, ptr, u8, u64, zeroed
 hits = fprobe.Hash(u64, u64, 16)

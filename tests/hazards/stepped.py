@@ -252,7 +252,8 @@ MANNERS: dict[str, Manner] = {
 
 def _spans(module: Any, attachments: list[Any]) -> list[tuple[int, int]]:
     """The code that a hit runs: the functions, their stubs, the runtime, the handlers."""
-    from fprobe.native_handler import compiled
+    from fprobe.handlers import ENTRY, EXIT
+    from ftrace.handlers.resolve import native
     from ftrace.runtime import runtime
     from ftrace.tracer import tracer
     from sandbox.native import NativeFunction
@@ -262,9 +263,9 @@ def _spans(module: Any, attachments: list[Any]) -> list[tuple[int, int]]:
     if block is not None and block.stub_text is not None:
         spans.append((block.stub_text.base, block.stub_text.end))
     for probe in attachments:
-        for is_exit, handler in enumerate((probe.fp.entry_handler, probe.fp.exit_handler)):
+        for role, handler in ((ENTRY, probe.fp.entry_handler), (EXIT, probe.fp.exit_handler)):
             if isinstance(handler, NativeFunction):
-                spans.append(compiled(handler, bool(is_exit)).keep.text)
+                spans.append(native(handler, role).keep.text)
     return spans
 
 

@@ -75,25 +75,27 @@ def _spans(recorder: Any) -> list[tuple[int, int]]:
     """The handler, and what the runtime does of a record."""
     from recording_native import record_pair
 
-    from fprobe.native_handler import compiled
+    from fprobe.handlers import ENTRY
+    from ftrace.handlers.resolve import native
     from ftrace.runtime import runtime
 
     image = runtime().image
     names = ("ring_reserve", "ring_publish")
     inner = [symbol for symbol in image.symbols if symbol.name in names or symbol.name in _slow_functions()]
-    return [compiled(record_pair, False).keep.text, *((symbol.address, symbol.end) for symbol in inner)]
+    return [native(record_pair, ENTRY).keep.text, *((symbol.address, symbol.end) for symbol in inner)]
 
 
 def _direct(recorder: Any) -> tuple[int, int, int, int]:
     """The handler, a probe for it, and the words of pt_regs that the arguments are in."""
     from recording_native import record_pair
 
-    from fprobe.native_handler import compiled
+    from fprobe.handlers import ENTRY
+    from ftrace.handlers.resolve import native
     from ftrace.hit.dispatch import pt_regs
     from ftrace.hit.records import Probe
 
     recorder.probe = Probe.ctypes(action=recorder.buffer.address)
-    entry = compiled(record_pair, False).keep.address("record_pair")
+    entry = native(record_pair, ENTRY).keep.address("record_pair")
     return entry, ctypes.addressof(recorder.probe), pt_regs.offset("di") // 8, pt_regs.offset("si") // 8
 
 

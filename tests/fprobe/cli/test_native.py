@@ -75,7 +75,7 @@ def test_as_json(run, programs, handlers):
         ("{path}", "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not "),
         ("{path}:begin", "no native function 'begin'; there are: begins, ends"),
         ("none.py:begins", "none.py: no such file"),
-        ("{path}::begins", "begins returns i32; an exit handler returns void"),
+        ("{path}::begins", "begins returns i32; an exit_handler returns void"),
         ("{path}:results", "no native function 'results'"),
     ],
 )
