@@ -1,8 +1,9 @@
-"""Imports point one way, and every module can be imported by itself."""
+"""Imports point one way, without circles, and every module can be imported by itself."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import subprocess
 import sys
@@ -22,25 +23,50 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(path: Path) -> set[str]:
+def _imports(source: str) -> set[str]:
+    """What a text imports anywhere, also in functions and for type checkers: modules, and names that may be modules."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module.split(".")[0])
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
+
+
+IMPORTS = {_name(path): _imports(path.read_text()) for path in SOURCES}
 
 
 @pytest.mark.parametrize("package", ORDER)
 def test_imports_point_from_fprobe_to_sandbox(package):
     above = set(ORDER[ORDER.index(package) + 1 :])
     wrong = {
-        f"{_name(path)} imports {', '.join(sorted(_imported(path) & above))}"
-        for path in SOURCES
-        if path.is_relative_to(ROOT / package) and _imported(path) & above
+        (module, imported)
+        for module, found in IMPORTS.items()
+        for imported in found
+        if module.split(".")[0] == package and imported.split(".")[0] in above
     }
     assert wrong == set()
+
+
+def _circle(imports: dict[str, set[str]]) -> tuple[str, ...] | None:
+    try:
+        graphlib.TopologicalSorter({name: found & imports.keys() - {name} for name, found in imports.items()}).prepare()
+    except graphlib.CycleError as error:
+        return tuple(error.args[1])
+    return None
+
+
+def test_there_are_no_import_circles():
+    packages = {_name(path) for path in SOURCES if path.stem == "__init__"}
+    assert _circle({name: found - packages for name, found in IMPORTS.items()}) is None
+
+
+def test_circles_are_found_through_functions_and_type_checking():
+    first = "def f():\n    from second import g\n"
+    second = "if TYPE_CHECKING:\n    from third import h\n"
+    found = {"first": _imports(first), "second": _imports(second), "third": _imports("import first")}
+    assert set(_circle(found)) == {"first", "second", "third"}
 
 
 @pytest.mark.parametrize("package", ORDER)
