@@ -16,11 +16,11 @@ from benchmarks.probes import sample_loop
 from fprobe.tracefs import tracefs
 from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
-from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import Structure, addressof, cast, i32, native, null, ptr, struct, u64, zeroed
 
 TYPE = 1315

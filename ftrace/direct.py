@@ -11,13 +11,13 @@ import errno
 from functools import cache
 from typing import Any
 
-from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
 from ftrace.ops import ftrace_free_filter, ftrace_ops, register_ops, unregister_ftrace_function
 from ftrace.ops_flags import FTRACE_OPS_FL_DIRECT, FTRACE_OPS_FL_INITIALIZED
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
 from ftrace.x86_64.direct import DIRECT_CALL
+from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.stubs import SITE_SIZE
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Structure, Unit, cast, extern, fn, i32, load, native, ptr, struct, u64, void

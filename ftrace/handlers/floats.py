@@ -11,8 +11,8 @@ import struct
 from typing import Any
 
 from ftrace.handlers.registers import in_python
-from ftrace.hit.dispatch import pt_regs
 from ftrace.runtime import runtime
+from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.vector_reads import LIVE_VECTORS
 from sandbox.native import extern, fn, native, ptr, u64, void
 

@@ -8,8 +8,8 @@ import html
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.hit.dispatch import pt_regs
 from ftrace.shown import table
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.symbols.process_text import symbol_at
 
 

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ftrace.handlers.lending import Lending
-from ftrace.hit.dispatch import pt_regs
 from ftrace.runtime import runtime
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
 from sandbox.process import fork

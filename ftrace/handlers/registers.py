@@ -9,8 +9,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.hit.dispatch import pt_regs
 from ftrace.runtime import runtime
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import NativeFunction, addressof, array, cast, native, probe_read, ptr, u64, void, zeroed
 
 REGISTER_ARGUMENTS = ("di", "si", "dx", "cx", "r8", "r9")

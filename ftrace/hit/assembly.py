@@ -8,6 +8,7 @@ from ftrace.hit.recursion import FAST
 from ftrace.x86_64 import stubs, trampolines
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.guarded_read import GUARDED_READ
+from ftrace.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
 from ftrace.x86_64.vector_reads import VECTOR_READS
 from sandbox.threads import signals, tasks
 from sandbox.x86_64.vectors import SaveArea
@@ -21,9 +22,9 @@ def text(task_offset: int, area: SaveArea) -> str:
 
 def common(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     """What the assembly of every kind of probe names: selectors, fields of a pt_regs and a task, the area for vectors."""
-    task, regs = tasks.Task, dispatch.pt_regs
+    task, regs = tasks.Task, pt_regs
     return {
-        "USER_SS": 0x2B, "USER_CS": dispatch.USER_CS, "REGS_IP": regs.offset("ip"), "REGS_SP": regs.offset("sp"),
+        "USER_SS": USER_SS, "USER_CS": USER_CS, "REGS_IP": regs.offset("ip"), "REGS_SP": regs.offset("sp"),
         "REGS_FLAGS": regs.offset("flags"), "REGS_BX": regs.offset("bx"),
         "TASK": task_offset, "REC": task.offset("rec"), "TOP": task.offset("top"), "VECTORS": task.offset("vectors"),
         "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
@@ -51,7 +52,7 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
         "RECORD_IP": -stubs.RETURN_POINT,
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
-        "USER_FLAGS": 0x246, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
+        "USER_FLAGS": USER_FLAGS, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
         "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
         "VECTOR": area.register, "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
     }  # fmt: skip

@@ -1,12 +1,13 @@
-"""The slow path of a hit: every case that the fast trampolines do not handle.
+"""The slow path of an entry: every case that the fast trampolines do not handle.
 
-`dispatch_entry` and `dispatch_exit` are called by the trampolines of `ftrace.x86_64.trampolines` with a full pt_regs.
-They hold the order of FP-29, FP-31 and FP-37 for fprobes and of FT-42..44 for bare ops.
+`dispatch_entry` is called by the trampolines of `ftrace.x86_64.trampolines` with a full pt_regs. The order of events is that of
+the kernel's fprobe_handler() for fprobes and of arch_ftrace_ops_list_func() for bare ops.
 """
 
 from __future__ import annotations
 
 from ftrace.hit.asynchronous import in_signal_handler
+from ftrace.hit.calling import call_handler
 from ftrace.hit.parking import return_point_for
 from ftrace.hit.pools import count_hit, pool_give, pool_take
 from ftrace.hit.records import (
@@ -16,15 +17,12 @@ from ftrace.hit.records import (
     DISABLED,
     EXHAUSTED,
     FILTERED,
-    FOREIGN,
     HAS_ENTRY,
     HAS_EXIT,
-    KPROBE,
     KPROBE_SHARED,
     PYTHON,
     STOPPED,
     UNLOCKED,
-    Handler,
     Item,
     Probe,
     ProbeList,
@@ -37,21 +35,14 @@ from ftrace.hit.rethook import (
     disarm,
     drop_above,
     drop_dead,
-    entry_ip,
-    find_return,
-    frame_of,
-    is_armed,
-    is_deferred,
-    newest_call,
     node_data,
     node_fill,
     node_release,
     node_reserve,
-    node_return,
     probes_of,
-    real_caller,
     word_at,
 )
+from ftrace.x86_64.pt_regs import USER_CS, pt_regs
 from ftrace.x86_64.stubs import RETURN_POINT, SITE_SIZE
 from sandbox.native import (
     Structure,
@@ -60,8 +51,6 @@ from sandbox.native import (
     atomic_or,
     bool_,
     cast,
-    extern,
-    fn,
     i32,
     load,
     native,
@@ -69,50 +58,17 @@ from sandbox.native import (
     ptr,
     signal_fence,
     struct,
-    trap,
     u32,
     u64,
     void,
     zeroed,
 )
-from sandbox.threads.tasks import Node, Task, counters, current, task_get
+from sandbox.threads.tasks import Node, Task, counters, task_get
 
-USER_CS = 0x33
 SHARED_BUSY = 1
 """Task.kprobe while a KPROBE_SHARED handler runs and no kprobe is (kprobe_busy_begin)."""
 
 HOOKED, DECLINED, REDIRECTED = 0, 1, 2
-
-
-@struct
-class pt_regs(Structure):
-    """The kernel's struct pt_regs for x86-64: 21 words of 8 bytes."""
-
-    r15: u64
-    r14: u64
-    r13: u64
-    r12: u64
-    bp: u64
-    bx: u64
-    r11: u64
-    r10: u64
-    r9: u64
-    r8: u64
-    ax: u64
-    cx: u64
-    dx: u64
-    si: u64
-    di: u64
-    orig_ax: u64
-    ip: u64
-    cs: u64
-    flags: u64
-    sp: u64
-    ss: u64
-
-
-call_foreign = extern("ftrace_call_foreign", fn[i32, Handler, u64, u64, u64, u64, u64])
-lost_return = extern("ftrace_lost_return", fn[void, u64, u64])
 
 
 @struct
@@ -131,16 +87,6 @@ class Hit(Structure):
     return_point: u64  # of the stub that the call returns into, once there is a node
     item: ptr[Item]  # whose callback is running
     index: u64  # which of the list it is: what it arms in the node if it wants to be told of the return
-
-
-@native
-def call_handler(task: ptr[Task], kind: u32, handler: Handler, fp: u64, ip: u64, ret: u64, regs: u64, data: u64) -> i32:
-    if kind & FOREIGN == 0:
-        return handler(fp, ip, ret, regs, data)
-    saved = task.errno[0]
-    result = call_foreign(handler, fp, ip, ret, regs, data)
-    task.errno[0] = saved
-    return result
 
 
 @native
@@ -390,73 +336,3 @@ def count_without_task(probes: ptr[ProbeList]) -> void:
         probe = probes.items[index].probe
         if probe.flags & (DISABLED | EXHAUSTED) == 0:
             atomic_add(addressof(probe.missed_task), 1, "relaxed")
-
-
-@native
-def run_return_callback(node: ptr[Node], item: ptr[Item], regs: u64, caller: u64) -> void:
-    """The exit half of a callback, with no lock of its own: its handlers. It gives back later (rethook.give_back)."""
-    data = node_data(node, probes_of(node)) + cast(u64, item.data)
-    item.probe.exit(item.probe.exit_cookie, entry_ip(node), caller, regs, data)
-
-
-@native
-def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs], caller: u64) -> void:
-    """FP-37: disabled, stopped; the recursion lock, which kretprobes do without (KP-79); the handler."""
-    probe = item.probe
-    if probe.kind & CALLBACK != 0:
-        run_return_callback(node, item, cast(u64, regs), caller)
-        return
-    line = counters(task, item.counters)
-    if probe.flags & (DISABLED | STOPPED) != 0:
-        return
-    unlocked = probe.kind & KPROBE != 0
-    bit: u32 = 0 if unlocked else trylock(task, FTRACE)
-    if bit == 0 and not unlocked:
-        line.missed_recursion += 1
-        return
-    data: u64 = 0
-    if item.data_size != 0:
-        data = node_data(node, probes_of(node)) + cast(u64, item.data)
-    call_handler(task, probe.kind, probe.exit, probe.exit_cookie, entry_ip(node), caller, cast(u64, regs), data)
-    unlock(task, bit)
-
-
-@native
-def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
-    """The armed probes' exit handlers, most recently hooked first (RH-11)."""
-    probes = probes_of(node)
-    caller = regs.ip
-    index: u32 = probes.count
-    while index > 0:
-        index -= 1
-        if is_armed(node, index):
-            run_exit(task, node, addressof(probes.items[index]), regs, caller)
-
-
-@native(noinline=True)
-def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
-    """Run the exit handlers of the call that returned into `stub`; the result is where it goes on."""
-    task = current()
-    outer = task.rec
-    outer_list = task.list
-    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
-    signal_fence()
-    task.list = 0
-    node = newest_call(task)
-    if frame_of(node) != frame or node.stub != stub or is_deferred(node):
-        node = find_return(task, frame, stub)
-        if node == null:
-            lost_return(stub, frame)
-            trap()
-    if outer == 0:
-        task.list = cast(u32, node.probes)
-    regs.ip = real_caller(node)
-    run_exits(task, node, regs)
-    parent = node.parent
-    word_at(frame)[0] = parent  # for unwinders, which will not find the node any more
-    signal_fence()
-    node_return(task, node)
-    signal_fence()
-    task.list = outer_list
-    task.rec = outer
-    return parent

@@ -28,7 +28,7 @@ from ftrace.probe_args.fetch import (
     SymbolAddress,
 )
 from ftrace.probe_args.scope import Scope
-from ftrace.x86_64.register_names import REGISTER_NAMES
+from ftrace.x86_64.pt_regs import REGISTER_NAMES
 from sandbox.abi.btf import Void
 from sandbox.x86_64.integer_arguments import integer_argument
 

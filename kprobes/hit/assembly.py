@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ftrace.hit.assembly import common
-from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
+from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.hit.running import IN_STUB, NO_PREEMPTION, NOT_INSIDE
 from kprobes.x86_64 import detour, lone_handlers, optimized_detour

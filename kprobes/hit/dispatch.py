@@ -6,8 +6,8 @@ works on a pt_regs and says how to go on. Re-entrancy is the task's: `Task.kprob
 
 from __future__ import annotations
 
-from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.recursion import CREDIT, INSIDE
+from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.kretprobe_entry import Hook, enter_kretprobe
 from kprobes.hit.records import (

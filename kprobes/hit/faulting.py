@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit.dispatch import pt_regs
+from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.attribution import note_handler
 from kprobes.hit.calling import ON_FRAME, call, in_signal_handler
 from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave

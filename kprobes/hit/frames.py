@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ftrace.hit.dispatch import pt_regs
+from ftrace.x86_64.pt_regs import USER_CS, USER_SS, pt_regs
 from kprobes.hit.records import Record
 from sandbox.native import cast, extern, fn, native, ptr, u64, void
 from sandbox.threads.signals import ucontext
 
-_USER_CS, _USER_SS = 0x33, 0x2B
 _BELOW = 152
 
 kprobe_detour_from_frame = extern("kprobe_detour_from_frame", fn[void])
@@ -33,10 +32,10 @@ def regs_from(context: ptr[ucontext], regs: ptr[pt_regs]) -> void:
     regs.di = context.di
     regs.orig_ax = 0xFFFF_FFFF_FFFF_FFFF
     regs.ip = context.ip
-    regs.cs = _USER_CS
+    regs.cs = USER_CS
     regs.flags = context.eflags
     regs.sp = context.sp
-    regs.ss = _USER_SS
+    regs.ss = USER_SS
 
 
 @native

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ftrace.hit.dispatch import Hit, pt_regs
+from ftrace.hit.dispatch import Hit
 from ftrace.hit.records import KPROBE
 from ftrace.hit.recursion import FTRACE, trylock, unlock
+from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes.hit.dispatch import children_of, count_misses, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit.dispatch import pt_regs
+from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres
 from kprobes.hit.kretprobe_entry import Hook
 from kprobes.hit.records import Record

@@ -7,7 +7,7 @@ way asynchronous signals stay blocked while the instruction is executed in its s
 
 from __future__ import annotations
 
-from ftrace.hit.dispatch import pt_regs
+from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import OFF_FRAME, ON_FRAME, Outer, into_nmi, out_of_nmi
 from kprobes.hit.dispatch import (
     IN_SLOT,
@@ -44,8 +44,6 @@ from sandbox.threads.signals import ucontext
 from sandbox.threads.tasks import ASYNCHRONOUS, Task
 
 task_get = extern("task_get", fn[ptr[Task]])
-
-_USER_CS, _USER_SS = 0x33, 0x2B
 
 
 @native

@@ -12,8 +12,8 @@ from programs import basic, site_of
 import fprobe
 import kprobes
 import sandbox
-from ftrace.hit.dispatch import pt_regs
 from ftrace.ops_flags import FTRACE_OPS_FL_RECURSION
+from ftrace.x86_64.pt_regs import pt_regs
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from ftrace.handlers.registers import (
     regs_return_value,
     regs_set_return_value,
 )
-from ftrace.hit.dispatch import pt_regs
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import u64
 
 values = fprobe.Array(u64, 16)

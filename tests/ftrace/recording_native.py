@@ -7,10 +7,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import Structure, addressof, cast, i32, native, null, ptr, struct, u64, zeroed
 
 TYPE = 1315

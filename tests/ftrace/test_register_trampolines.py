@@ -7,7 +7,7 @@ import ctypes
 import pytest
 from isolation import isolated
 
-from ftrace.hit.dispatch import pt_regs
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import i32, native, null, ptr, u64, void
 
 PROGRAM = """target triple = "x86_64-unknown-linux-gnu"

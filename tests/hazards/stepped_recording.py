@@ -91,8 +91,8 @@ def _direct(recorder: Any) -> tuple[int, int, int, int]:
 
     from fprobe.handlers import ENTRY
     from ftrace.handlers.resolve import native
-    from ftrace.hit.dispatch import pt_regs
     from ftrace.hit.records import Probe
+    from ftrace.x86_64.pt_regs import pt_regs
 
     recorder.probe = Probe.ctypes(action=recorder.buffer.address)
     entry = native(record_pair, ENTRY).keep.address("record_pair")

@@ -11,7 +11,7 @@ from typing import Any
 import kprobes.place.switch as switch
 import kprobes.registration as api
 import kprobes.returns as returns
-from ftrace.hit.dispatch import pt_regs
+from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.records import Instance
 from kprobes.jump import optimize, worker
 from kprobes.listing import write_kprobes_enabled
