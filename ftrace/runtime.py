@@ -25,6 +25,7 @@ from ftrace.hit import (
     rethook,
     several,
     stacks,
+    task_ends,
     vectors,
 )
 from ftrace.hit.records import ProbeList
@@ -49,12 +50,12 @@ from sandbox.x86_64.vectors import SaveArea, save_area
 
 FUNCTIONS = (
     tasks.task_get,
-    rethook.rethook_flush_task,
+    task_ends.rethook_flush_task,
     rethook.drop_dead,
     stacks.on_one_stack,
-    rethook.tasks_after_fork,
+    task_ends.tasks_after_fork,
     rethook.rethook_find_ret_addr,
-    rethook.pool_after_fork,
+    task_ends.pool_after_fork,
     rethook.node_leave,
     dispatch.dispatch_entry,
     dispatch.dispatch_slow,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ftrace.hit.asynchronous import in_signal_handler
 from ftrace.hit.calling import call_handler
+from ftrace.hit.nodes import EXIT_FROM_STUB, arm, disarm, node_data, probes_of, word_at
 from ftrace.hit.parking import return_point_for
 from ftrace.hit.pools import count_hit, pool_give, pool_take
 from ftrace.hit.records import (
@@ -29,19 +30,7 @@ from ftrace.hit.records import (
     StubRecord,
 )
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, LIST, SWITCH, trylock, unlock
-from ftrace.hit.rethook import (
-    EXIT_FROM_STUB,
-    arm,
-    disarm,
-    drop_above,
-    drop_dead,
-    node_data,
-    node_fill,
-    node_release,
-    node_reserve,
-    probes_of,
-    word_at,
-)
+from ftrace.hit.rethook import drop_above, drop_dead, node_fill, node_release, node_reserve
 from ftrace.x86_64.pt_regs import USER_CS, pt_regs
 from ftrace.x86_64.stubs import RETURN_POINT, SITE_SIZE
 from sandbox.native import (

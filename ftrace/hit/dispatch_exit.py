@@ -7,21 +7,10 @@ the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
 from __future__ import annotations
 
 from ftrace.hit.calling import call_handler
+from ftrace.hit.nodes import entry_ip, frame_of, is_armed, is_deferred, node_data, probes_of, real_caller, word_at
 from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, STOPPED, Item
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
-from ftrace.hit.rethook import (
-    entry_ip,
-    find_return,
-    frame_of,
-    is_armed,
-    is_deferred,
-    newest_call,
-    node_data,
-    node_return,
-    probes_of,
-    real_caller,
-    word_at,
-)
+from ftrace.hit.rethook import find_return, newest_call, node_return
 from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import addressof, cast, extern, fn, native, null, ptr, signal_fence, trap, u32, u64, void
 from sandbox.threads.tasks import Node, Task, counters, current

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ftrace.hit.nodes import below, entry_ip
 from ftrace.hit.parking import EMPTY
-from ftrace.hit.rethook import below, entry_ip, node_abandon
+from ftrace.hit.rethook import node_abandon
 from sandbox.native import (
     Structure,
     addressof,

@@ -9,7 +9,7 @@ thread that blocks in a probed function, outside any handler, is not marked.
 
 from __future__ import annotations
 
-from ftrace.hit.rethook import below
+from ftrace.hit.nodes import below
 from sandbox.native import (
     addressof,
     bool_,

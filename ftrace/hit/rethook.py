@@ -1,128 +1,53 @@
-"""The shadow stack: where hooked calls return to (RH-3, RH-9..18, RB-1..7).
+"""The shadow stack: taking nodes for calls, finding them when calls return, and dropping those that never will.
 
-A node is reserved by storing the new top first and filled afterwards, so that a signal in between nests above it. Nodes
-whose call will never return (longjmp) are found by their frames when the next call is hooked, and when a return does not
-find its node on top. A call that returns below newer ones that are live, on another stack, leaves an empty
-place, which is dropped when it comes to be on top.
+A node is reserved by storing the new top first, and filled afterwards, so that a signal in between nests above it. A call
+that never returns (longjmp) is recognised by its frame, when the next call is hooked or when a return does not find its node
+on top. A call that returns below newer live ones, on another stack, leaves an empty node, which is dropped once it is on top.
 """
 
 from __future__ import annotations
 
-from ftrace.hit.parking import EMPTY, is_parked, is_spare, look_for_parked, park, slot_of, spare_stubs
-from ftrace.hit.pools import gather_credits, pool_give
-from ftrace.hit.records import ARMED_IN_NODE, CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
+from ftrace.hit.nodes import (
+    DEFERRED,
+    EXIT_FROM_STUB,
+    INLINE_DATA,
+    NOT_NORMAL,
+    TAIL_CALL,
+    above,
+    below,
+    entry_ip,
+    frame_of,
+    is_armed,
+    is_deferred,
+    node_data,
+    outer_of_frame,
+    probes_of,
+    real_caller,
+    word_at,
+)
+from ftrace.hit.parking import EMPTY, is_parked, look_for_parked, park, slot_of, spare_stubs
+from ftrace.hit.pools import pool_give
+from ftrace.hit.records import CALLBACK, Item, ProbeList
 from ftrace.hit.stacks import on_one_stack, readable
-from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,
     atomic_cas,
     bool_,
     cast,
-    i64,
     native,
     null,
     ptr,
     signal_fence,
-    syscall,
     u8,
     u32,
     u64,
     void,
     volatile_load,
 )
-from sandbox.threads.tasks import CLAIMED, DATA_STACK, NODE, Node, Task, claimed_high, current, task_at, task_free
+from sandbox.threads.tasks import DATA_STACK, Node, Task, current
 
-_SYS_GETTID = 186
-
-INLINE_DATA = 64
-"""Entry data up to this many bytes lies in the node itself."""
-EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
-"""What the return slot holds, less what a node calls its stub."""
-TAIL_CALL, NOT_NORMAL, DEFERRED = 1, 2, 4
-"""Taken off Node.frame: the node below has the same frame; the call was not made in normal context; it has returned, into the
-stub of an older node of its frame, and waits for the handlers of that before its return nodes go back. Neither its return nor
-a call from its frame is for the fast trampolines then."""
 FAR = 65536
 """How many bytes of stack arguments a `ret imm16` may drop."""
-
-
-@native(inline=True)
-def below(node: ptr[Node]) -> ptr[Node]:
-    """The next older node (the sentinel at last)."""
-    return cast(ptr[Node], addressof(cast(ptr[u8], node)[-NODE]))
-
-
-@native(inline=True)
-def above(node: ptr[Node]) -> ptr[Node]:
-    return cast(ptr[Node], addressof(cast(ptr[u8], node)[NODE]))
-
-
-@native(inline=True)
-def frame_of(node: ptr[Node]) -> u64:
-    """The address of the return slot."""
-    return node.frame + 7 & ~cast(u64, 7)
-
-
-@native(inline=True)
-def is_deferred(node: ptr[Node]) -> bool_:
-    return 0 - node.frame & DEFERRED != 0
-
-
-@native(inline=True)
-def word_at(address: u64) -> ptr[u64]:
-    return cast(ptr[u64], address)
-
-
-@native(inline=True)
-def entry_ip(node: ptr[Node]) -> u64:
-    """The address of the site that this call came in through: the word that its StubRecord begins with."""
-    if node.stub <= EMPTY or is_spare(node.stub):
-        return word_at(node.record)[0]
-    return word_at(node.stub - RETURN_POINT)[0]
-
-
-@native(inline=True)
-def node_data(node: ptr[Node], probes: ptr[ProbeList]) -> u64:
-    """Address of the entry data of a call that came in with this list."""
-    if probes.data_size > INLINE_DATA:
-        return node.data
-    return cast(u64, addressof(node.inline_data[0]))
-
-
-@native(inline=True)
-def probes_of(node: ptr[Node]) -> ptr[ProbeList]:
-    return cast(ptr[ProbeList], node.probes)
-
-
-@native(inline=True)
-def armed_word(node: ptr[Node], index: u64) -> ptr[u64]:
-    """The word that has, at index % 64, the bit of the probe at `index` of the node's list."""
-    probes = probes_of(node)
-    if probes.count <= ARMED_IN_NODE:
-        return addressof(node.armed)
-    return word_at(node_data(node, probes) + cast(u64, probes.armed_at) + (index >> 6) * 8)
-
-
-@native(inline=True)
-def arm(node: ptr[Node], index: u64) -> void:
-    """The probe at `index` of the node's list has given a return node for this call."""
-    armed_word(node, index)[0] |= cast(u64, 1) << (index & 63)
-
-
-@native(inline=True)
-def disarm(node: ptr[Node], index: u64) -> void:
-    armed_word(node, index)[0] &= ~(cast(u64, 1) << (index & 63))
-
-
-@native(inline=True)
-def is_armed(node: ptr[Node], index: u32) -> bool_:
-    """Whether the probe at `index` of the node's list has given a return node for this call.
-
-    The fast trampolines do not keep `armed`; a node that has no stub yet is being filled by the complete way.
-    """
-    if probes_of(node).count == 1 and node.stub != 0:
-        return True
-    return armed_word(node, cast(u64, index))[0] >> cast(u64, index & 63) & 1 != 0
 
 
 @native(inline=True)
@@ -246,29 +171,6 @@ def park_dead(task: ptr[Task], frame: u64) -> void:
                 return
             park(task, node)
         node = below(node)
-
-
-@native
-def real_caller(node: ptr[Node]) -> u64:
-    """Where a call really returns to: a tail call finds the stub of the caller's own hook in its slot (FP-5)."""
-    caller = node.parent
-    older = below(node)
-    while frame_of(older) == frame_of(node):
-        if older.stub + EXIT_FROM_STUB == caller:
-            caller = older.parent
-        older = below(older)
-    return caller
-
-
-@native
-def outer_of_frame(node: ptr[Node]) -> ptr[Node]:
-    """The older node of the same frame (a tail call's) into whose stub this one's call returns, or null."""
-    older = below(node)
-    while frame_of(older) == frame_of(node):
-        if older.stub + EXIT_FROM_STUB == node.parent:
-            return older
-        older = below(older)
-    return null
 
 
 @native
@@ -408,65 +310,3 @@ def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
             return cast(u64, node)
         node = below(node)
     return 0
-
-
-@native
-def nodes_of(task: ptr[Task], probe: u64) -> i64:
-    """How many of a probe's return nodes the calls on a shadow stack have."""
-    held: i64 = 0
-    node = task.top
-    while node != task.bottom:
-        probes = probes_of(node)
-        if node.stub != EMPTY:
-            for index in range(probes.count):
-                if cast(u64, probes.items[index].probe) == probe and is_armed(node, index):
-                    held += 1
-        node = below(node)
-    return held
-
-
-@native
-def pool_after_fork(probe: ptr[Probe]) -> void:
-    """In the child of a fork, when the other threads' nodes have gone: the pool has what this thread does not hold.
-
-    What threads that are not there any more had in hand is found again, and a switch that they had begun is finished.
-    """
-    if probe.nr_nodes == 0:
-        return
-    free = cast(i64, probe.nr_nodes)
-    me = current()
-    if me != null:
-        free -= nodes_of(me, cast(u64, probe))
-    gather_credits(probe)
-    if probe.flags & SWITCHING != 0:
-        probe.pool_shared = free
-        probe.flags |= POOL_SHARED
-    else:
-        probe.pool_unclaimed = free
-
-
-@native
-def rethook_flush_task(task: ptr[Task]) -> void:
-    """A thread is about to end: its nodes go back without handlers (RH-24). The destructor of the tasks' key."""
-    pop_empty(task)
-    while task.top != task.bottom:
-        node_abandon(task, task.top)
-    task_free(task)
-
-
-@native
-def tasks_after_fork() -> u64:
-    """In the child of a fork: the calling thread has a new tid, and the others are not there any more. Its tid before, or 0.
-
-    A node of theirs may be half filled. What they held is found by whoever counts it (`pool_after_fork`).
-    """
-    me = current()
-    before: u64 = 0
-    for index in range(claimed_high):
-        task = task_at(index)
-        if task == me:
-            before = cast(u64, task.tid)
-            task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
-        elif task.state == CLAIMED:
-            task_free(task)
-    return before

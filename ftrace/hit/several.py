@@ -7,10 +7,10 @@ and gives those locks at each step, and most of its time goes into that.
 from __future__ import annotations
 
 from ftrace.hit.dispatch import Hit, run_probe
+from ftrace.hit.nodes import probes_of
 from ftrace.hit.pools import give_credit
 from ftrace.hit.records import Item, StubRecord
 from ftrace.hit.recursion import FAST, INSIDE, LIST_NORMAL
-from ftrace.hit.rethook import probes_of
 from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.stubs import RETURN_POINT
 from sandbox.native import addressof, cast, native, ptr, signal_fence, sizeof, u64, void, zeroed

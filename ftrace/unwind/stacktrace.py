@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from typing import Any, NamedTuple
 
-from ftrace.hit.rethook import EXIT_FROM_STUB
+from ftrace.hit.nodes import EXIT_FROM_STUB
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import RETURN_POINT, SLOW_RETURN, STUB_SIZE

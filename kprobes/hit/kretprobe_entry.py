@@ -8,9 +8,10 @@ way the node's entry data is one word: the instances of the call, the one hooked
 from __future__ import annotations
 
 from ftrace.hit.dispatch import Hit
+from ftrace.hit.nodes import EXIT_FROM_STUB, arm, frame_of, node_data, word_at
 from ftrace.hit.records import Probe, ProbeList
 from ftrace.hit.recursion import CREDIT, SWITCH
-from ftrace.hit.rethook import EXIT_FROM_STUB, arm, frame_of, node_data, node_fill, node_reserve, word_at
+from ftrace.hit.rethook import node_fill, node_reserve
 from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.stubs import EXIT_POINT
 from kprobes.hit.calling import call, in_signal_handler

@@ -1,0 +1,120 @@
+"""Nodes of a shadow stack: what they hold, and which calls of one frame belong together."""
+
+from __future__ import annotations
+
+from ftrace.hit.parking import EMPTY, is_spare
+from ftrace.hit.records import ARMED_IN_NODE, ProbeList
+from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
+from sandbox.native import addressof, bool_, cast, native, null, ptr, u8, u32, u64, void
+from sandbox.threads.tasks import NODE, Node
+
+INLINE_DATA = 64
+"""Entry data up to this many bytes lies in the node itself."""
+EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
+"""What the return slot holds, less what a node calls its stub."""
+TAIL_CALL, NOT_NORMAL, DEFERRED = 1, 2, 4
+"""Taken off Node.frame: the node below has the same frame; the call was not made in normal context; it has returned, into the
+stub of an older node of its frame, and waits for the handlers of that before its return nodes go back. Neither its return nor
+a call from its frame is for the fast trampolines then."""
+
+
+@native(inline=True)
+def below(node: ptr[Node]) -> ptr[Node]:
+    """The next older node (the sentinel at last)."""
+    return cast(ptr[Node], addressof(cast(ptr[u8], node)[-NODE]))
+
+
+@native(inline=True)
+def above(node: ptr[Node]) -> ptr[Node]:
+    return cast(ptr[Node], addressof(cast(ptr[u8], node)[NODE]))
+
+
+@native(inline=True)
+def frame_of(node: ptr[Node]) -> u64:
+    """The address of the return slot."""
+    return node.frame + 7 & ~cast(u64, 7)
+
+
+@native(inline=True)
+def is_deferred(node: ptr[Node]) -> bool_:
+    return 0 - node.frame & DEFERRED != 0
+
+
+@native(inline=True)
+def word_at(address: u64) -> ptr[u64]:
+    return cast(ptr[u64], address)
+
+
+@native(inline=True)
+def entry_ip(node: ptr[Node]) -> u64:
+    """The address of the site that this call came in through: the word that its StubRecord begins with."""
+    if node.stub <= EMPTY or is_spare(node.stub):
+        return word_at(node.record)[0]
+    return word_at(node.stub - RETURN_POINT)[0]
+
+
+@native(inline=True)
+def node_data(node: ptr[Node], probes: ptr[ProbeList]) -> u64:
+    """Address of the entry data of a call that came in with this list."""
+    if probes.data_size > INLINE_DATA:
+        return node.data
+    return cast(u64, addressof(node.inline_data[0]))
+
+
+@native(inline=True)
+def probes_of(node: ptr[Node]) -> ptr[ProbeList]:
+    return cast(ptr[ProbeList], node.probes)
+
+
+@native(inline=True)
+def armed_word(node: ptr[Node], index: u64) -> ptr[u64]:
+    """The word that has, at index % 64, the bit of the probe at `index` of the node's list."""
+    probes = probes_of(node)
+    if probes.count <= ARMED_IN_NODE:
+        return addressof(node.armed)
+    return word_at(node_data(node, probes) + cast(u64, probes.armed_at) + (index >> 6) * 8)
+
+
+@native(inline=True)
+def arm(node: ptr[Node], index: u64) -> void:
+    """The probe at `index` of the node's list has given a return node for this call."""
+    armed_word(node, index)[0] |= cast(u64, 1) << (index & 63)
+
+
+@native(inline=True)
+def disarm(node: ptr[Node], index: u64) -> void:
+    armed_word(node, index)[0] &= ~(cast(u64, 1) << (index & 63))
+
+
+@native(inline=True)
+def is_armed(node: ptr[Node], index: u32) -> bool_:
+    """Whether the probe at `index` of the node's list has given a return node for this call.
+
+    The fast trampolines do not keep `armed`; a node that has no stub yet is being filled by the complete way.
+    """
+    if probes_of(node).count == 1 and node.stub != 0:
+        return True
+    return armed_word(node, cast(u64, index))[0] >> cast(u64, index & 63) & 1 != 0
+
+
+@native
+def real_caller(node: ptr[Node]) -> u64:
+    """Where a call really returns to: a tail call finds the stub of the caller's own hook in its slot (FP-5)."""
+    caller = node.parent
+    older = below(node)
+    while frame_of(older) == frame_of(node):
+        if older.stub + EXIT_FROM_STUB == caller:
+            caller = older.parent
+        older = below(older)
+    return caller
+
+
+@native
+def outer_of_frame(node: ptr[Node]) -> ptr[Node]:
+    """The older node of the same frame (a tail call's) into whose stub this one's call returns, or null."""
+    older = below(node)
+    while frame_of(older) == frame_of(node):
+        if older.stub + EXIT_FROM_STUB == node.parent:
+            return older
+        older = below(older)
+    return null

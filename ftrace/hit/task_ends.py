@@ -1,0 +1,75 @@
+"""What becomes of the calls on a shadow stack when its thread ends, or in the child of a fork."""
+
+from __future__ import annotations
+
+from ftrace.hit.nodes import below, is_armed, probes_of
+from ftrace.hit.parking import EMPTY
+from ftrace.hit.pools import gather_credits
+from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
+from ftrace.hit.rethook import node_abandon, pop_empty
+from sandbox.native import cast, i64, native, null, ptr, syscall, u32, u64, void
+from sandbox.threads.tasks import CLAIMED, Task, claimed_high, current, task_at, task_free
+
+_SYS_GETTID = 186
+
+
+@native
+def nodes_of(task: ptr[Task], probe: u64) -> i64:
+    """How many of a probe's return nodes the calls on a shadow stack have."""
+    held: i64 = 0
+    node = task.top
+    while node != task.bottom:
+        probes = probes_of(node)
+        if node.stub != EMPTY:
+            for index in range(probes.count):
+                if cast(u64, probes.items[index].probe) == probe and is_armed(node, index):
+                    held += 1
+        node = below(node)
+    return held
+
+
+@native
+def pool_after_fork(probe: ptr[Probe]) -> void:
+    """In the child of a fork, when the other threads' nodes have gone: the pool has what this thread does not hold.
+
+    What threads that are not there any more had in hand is found again, and a switch that they had begun is finished.
+    """
+    if probe.nr_nodes == 0:
+        return
+    free = cast(i64, probe.nr_nodes)
+    me = current()
+    if me != null:
+        free -= nodes_of(me, cast(u64, probe))
+    gather_credits(probe)
+    if probe.flags & SWITCHING != 0:
+        probe.pool_shared = free
+        probe.flags |= POOL_SHARED
+    else:
+        probe.pool_unclaimed = free
+
+
+@native
+def rethook_flush_task(task: ptr[Task]) -> void:
+    """A thread is about to end: its nodes go back without handlers (RH-24). The destructor of the tasks' key."""
+    pop_empty(task)
+    while task.top != task.bottom:
+        node_abandon(task, task.top)
+    task_free(task)
+
+
+@native
+def tasks_after_fork() -> u64:
+    """In the child of a fork: the calling thread has a new tid, and the others are not there any more. Its tid before, or 0.
+
+    A node of theirs may be half filled. What they held is found by whoever counts it (`pool_after_fork`).
+    """
+    me = current()
+    before: u64 = 0
+    for index in range(claimed_high):
+        task = task_at(index)
+        if task == me:
+            before = cast(u64, task.tid)
+            task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
+        elif task.state == CLAIMED:
+            task_free(task)
+    return before
