@@ -157,7 +157,7 @@ class Runtime:
         self.forked_from = 0
         """In the child of a fork, what the native id of its thread was in the parent; 0 if no probe had ever been hit there."""
         mappings.sync_cores()
-        os.register_at_fork(after_in_child=self._after_fork)
+        fork.in_child(fork.Phase.TASKS, self._after_fork)
 
     def tasks(self) -> list[ctypes.Structure]:
         """The records ever claimed, as ctypes structures of `sandbox.threads.tasks.Task`."""

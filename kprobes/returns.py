@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -36,6 +35,7 @@ from kprobes.hit.runtime import kprobe_runtime
 from kprobes.place import blacklist, placing
 from kprobes.place.aggregate import settle
 from kprobes.probe import kprobe
+from sandbox.process import fork
 from sandbox.process.integers import INT_MAX, integer
 from sandbox.process.once import once
 
@@ -385,7 +385,7 @@ _allocated: weakref.WeakSet[kretprobe] = weakref.WeakSet()
 
 @once
 def _watch_forks() -> None:
-    os.register_at_fork(after_in_child=_after_fork)
+    fork.in_child(fork.Phase.PROBES, _after_fork)
 
 
 def _after_fork() -> None:

@@ -88,7 +88,7 @@ class Arena:
         self._retired: list[Rings] = []
         self._buffers: list[Any] = []
         self._open(os.environ.get(backing.PATH, ""))
-        os.register_at_fork(after_in_child=self._after_fork)
+        fork.in_child(fork.Phase.BUFFERS, self._after_fork)
 
     def _open(self, path: str) -> None:
         size = geometry(backing.pool_size())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
 from typing import Protocol
 
 from kprobes.place import switch
+from sandbox.process import fork
 
 log = logging.getLogger("kprobes")
 
@@ -36,7 +36,7 @@ class Worker:
     def __init__(self, optimizer: Work) -> None:
         self._optimizer = optimizer
         self._reset()
-        os.register_at_fork(after_in_child=self._after_fork)
+        fork.in_child(fork.Phase.THREADS, self._after_fork)
         atexit.register(self._stop)
 
     def _reset(self) -> None:

@@ -173,7 +173,8 @@ def _count_forks() -> int:
     _libc.munmap(_map_twice(counter, code.ljust(PAGE, b"\0"), "fork-counter"), PAGE)
     changes.words = ForkWords.from_address(words)
     fork.at_fork(0, counter, counter)
-    fork.install(_register_membarrier_again)
+    fork.in_child(fork.Phase.KERNEL, _register_membarrier_again)
+    fork.install()
     return words
 
 

@@ -1,51 +1,56 @@
-"""fork: what has to be done around it, by Python's hooks and by libc's.
+"""What is done around a fork: who runs when.
 
-The forking thread of `os.fork` holds the text mutex over the fork, and the locks of those who change what is probed. How text
-stays each process's own is sandbox.memory.shared_text's.
+`os.fork()` runs these phases; within a phase, callbacks run in the order of their registration.
+
+  in the parent, before   HOLD     locks whose state must be consistent in the child are taken      hold()
+                          CLOSE    before()                                                         closely_around()
+  by libc, before         change of text under way ends; none begins               sandbox.process.atfork
+  by libc, after          forks are counted; Python handlers are off in the child  at_fork()
+  in the parent, after    CLOSE    after_in_parent()
+                          TEXT     text that the forking thread was changing is made its own again
+                          HOLD     the locks are given back
+  in the child            RENEW    locks of threads that are gone are free again                    renew()
+                          CLOSE    after_in_child()
+                          KERNEL   what the kernel does not inherit is registered again             in_child()
+                          TEXT, HOLD as in the parent
+                          TASKS    records of threads that are gone are released                    in_child()
+                          PROBES   what their calls had taken of a probe is released                in_child()
+                          BUFFERS  memory that the parent records into is replaced                  in_child()
+                          THREADS  threads of ours are started again                                in_child()
+
+A fork made by C code runs only what libc runs. How text stays each process's own is described in sandbox.memory.shared_text.
 """
 
 from __future__ import annotations
 
 import ctypes
+import enum
 import errno
 import os
+import sys
+import traceback
+import weakref
 from bisect import insort
 from collections.abc import Callable
+from functools import cache
 from operator import itemgetter
 from typing import Any, Protocol
 
 from sandbox.memory.shared_text import changes, text_mutex
 
-_around: list[tuple[Close, ...]] = []
-"""What has been told of the fork under way, and so has to be told of its end; of several, if a hook of somebody else's forks."""
 
+class Phase(enum.IntEnum):
+    """The phases of the child that callbacks can be registered for, in their order."""
 
-_held: list[tuple[int, Any]] = []
-
-
-def hold(lock: Any, level: int) -> None:
-    """Every fork waits for `lock`, so that no other thread has it in the child, or is half-way through what it is for.
-
-    Elsewhere too locks of a lower `level` are taken before those of a higher one, and `text_mutex` after all of them: only
-    then a thread that forks and one that has some of them do not wait for each other.
-    """
-    insort(_held, (level, lock), key=itemgetter(0))
-
-
-def _take() -> None:
-    for _, lock in _held:
-        lock.acquire()
-    text_mutex.acquire()
-
-
-def _give() -> None:
-    text_mutex.release()
-    for _, lock in reversed(_held):
-        lock.release()
+    KERNEL = 0
+    TASKS = 1
+    PROBES = 2
+    BUFFERS = 3
+    THREADS = 4
 
 
 class Close(Protocol):
-    """What has to be done closely around every fork."""
+    """What is done last before every fork, and first after it."""
 
     def before(self) -> None:
         """Called with all locks held; other threads may run Python meanwhile."""
@@ -57,49 +62,105 @@ class Close(Protocol):
         """The same, in the child."""
 
 
+_held: list[tuple[int, Any]] = []
 _close: list[Close] = []
+_in_child: list[tuple[Phase, Callable[[], None]]] = []
+_renewed: weakref.WeakSet[Any] = weakref.WeakSet()
+
+_around: list[tuple[Close, ...]] = []
+"""The CLOSE phase of the fork under way; of several, if another fork hook forks."""
+
+
+def hold(lock: Any, level: int) -> None:
+    """Hold `lock` over every fork, so that no other thread has it in the child, or has left its data half changed.
+
+    Everywhere, locks of a lower `level` are taken before those of a higher one, and `text_mutex` after all of them; otherwise
+    a forking thread could deadlock with a thread that has some of them.
+    """
+    insort(_held, (level, lock), key=itemgetter(0))
 
 
 def closely_around(what: Close) -> None:
-    """From now on, of all that `install` does before a fork `what` comes last, and of all that it does afterwards first."""
+    """Call `what` around every fork, in the CLOSE phase."""
     _close.append(what)
 
 
+def in_child(phase: Phase, call: Callable[[], None]) -> None:
+    """Run `call` in the child of every fork. An exception in it is reported, and the others run."""
+    insort(_in_child, (phase, call), key=itemgetter(0))
+
+
+def renew(lock: Any) -> Any:
+    """Free `lock` (a threading.Lock or RLock) in the child of every fork, unless the forking thread itself has it.
+
+    For locks whose data is valid at any moment, and that cannot be held over the fork: that would take too long, or would be in
+    the wrong order. Returns the lock.
+    """
+    _watch_renewed()
+    _renewed.add(lock)
+    return lock
+
+
+@cache
+def _watch_renewed() -> None:
+    os.register_at_fork(after_in_child=_renew)
+
+
+def _renew() -> None:
+    for lock in _renewed:
+        if not getattr(lock, "_is_owned", bool)():
+            lock._at_fork_reinit()
+
+
+@cache
+def install() -> None:
+    """Run the phases around every os.fork() from now on. Called when the first text is mapped."""
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+
+
 def _before() -> None:
-    _take()
+    for _, lock in _held:
+        lock.acquire()
+    text_mutex.acquire()
     _around.append(tuple(_close))
     for what in _around[-1]:
         what.before()
 
 
-def _in_parent() -> None:
-    try:
-        for what in _around.pop():
-            what.after_in_parent()
-        _unshare_open_text()
-    finally:
-        _give()
+def _after_in_parent() -> None:
+    _run(*(what.after_in_parent for what in _around.pop()), _unshare_open_text, _give)
 
 
-def _in_child() -> None:
-    try:
-        for what in _around.pop():
-            what.after_in_child()
-        for step in _in_new_process:
-            step()
-        _unshare_open_text()
-    finally:
-        _give()
+def _after_in_child() -> None:
+    first = [call for phase, call in _in_child if phase is Phase.KERNEL]
+    last = [call for phase, call in _in_child if phase is not Phase.KERNEL]
+    _run(*(what.after_in_child for what in _around.pop()), *first, _unshare_open_text, _give, *last)
+
+
+def _run(*calls: Callable[[], None]) -> None:
+    """Call all of them in order, and report exceptions, which the interpreter would ignore."""
+    for call in calls:
+        try:
+            call()
+        except BaseException:  # locks are given back whatever else fails
+            print(f"fprobe: exception in {call} after a fork, ignored", file=sys.stderr)
+            traceback.print_exc()
 
 
 def _unshare_open_text() -> None:
-    """A change of this very thread was interrupted by the fork, and will go on."""
+    """The fork has interrupted changes of this very thread, which will go on."""
     for text in changes.open:
         text.unshare()
 
 
+def _give() -> None:
+    text_mutex.release()
+    for _, lock in reversed(_held):
+        lock.release()
+
+
 def at_fork(prepare: int, in_parent: int, in_child: int) -> None:
-    """Let libc call the functions at these addresses (0: none) around every fork that it makes, also where no Python hook runs.
+    """Let libc call the functions at these addresses (0: none) around every fork, also where no Python hook runs.
 
     As pthread_atfork, which glibc has under another name in its shared library: `prepare` in reverse order of these calls. They
     stay to the end of the process. Raises OSError(ENOMEM).
@@ -109,36 +170,3 @@ def at_fork(prepare: int, in_parent: int, in_child: int) -> None:
     register.argtypes = (ctypes.c_void_p,) * 4
     if register(prepare, in_parent, in_child, None):
         raise OSError(errno.ENOMEM, "no memory for a handler of forks")
-
-
-_renewed: list[Any] = []
-
-
-def renew(lock: Any) -> Any:
-    """In the child of every fork `lock` (a threading.Lock or RLock) is free again, if it was not the forking thread's own.
-
-    For locks whose state is good at any moment, and which it would take too long, or be in the wrong order, to hold over
-    the fork. Returns the lock.
-    """
-    if not _renewed:
-        os.register_at_fork(after_in_child=_renew_all)
-    _renewed.append(lock)
-    return lock
-
-
-def _renew_all() -> None:
-    for lock in _renewed:
-        if not getattr(lock, "_is_owned", bool)():
-            lock._at_fork_reinit()
-
-
-_in_new_process: list[Callable[[], None]] = []
-
-
-def install(*in_child: Callable[[], None]) -> None:
-    """Take part in every os.fork() from now on. Called when the first text is mapped.
-
-    `in_child`: what the child does again for itself, before any text is changed there.
-    """
-    _in_new_process.extend(in_child)
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
