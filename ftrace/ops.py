@@ -124,7 +124,7 @@ def register_ftrace_function(ops: ftrace_ops) -> None:
     EBUSY if it is registered, is PERMANENT while ftrace is switched off, or wants to modify ip where another does.
     """
     tracing = tracer()
-    with tracing.settling_later(), tracing.table.lock:
+    with tracing.reclaimer.settling_later(), tracing.table.lock:
         tracing.check_alive()
         _check_func(ops.func)
         integer("flags", ops.flags, 0, U64_MAX)
@@ -172,7 +172,7 @@ def register_ops(ops: ftrace_ops, probe: NativeProbe) -> None:
         _enable(tracing, ops, probe)
     except BaseException:
         if ops._probe is probe:
-            tracing.settle()
+            tracing.reclaimer.settle()
         else:
             probe.free()
         raise
@@ -234,7 +234,7 @@ def unregister_ftrace_function(ops: ftrace_ops, before_free: Callable[[], None] 
         tracing.disable(ops)
         ops.flags &= ~FTRACE_OPS_FL_ENABLED
         probe = ops.probe
-    tracing.settle(probe, before_free)
+    tracing.reclaimer.settle(probe, before_free)
 
 
 def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:
@@ -263,7 +263,7 @@ def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = Fa
         changed = _without(base, chosen) if remove else base | Selection.of(chosen)
         live = install_hash(tracing, ops, FILTER, changed, awaits_modules=False if reset else None)
     if live:
-        tracing.settle()
+        tracing.reclaimer.settle()
 
 
 def _location(tracing: Tracer, ip: int) -> Location:
@@ -311,7 +311,7 @@ def _set_hash(ops: ftrace_ops, which: str, pattern: str | None, reset: bool) -> 
         changed = base if pattern is None else edited(tracing, base, pattern)
         live = install_hash(tracing, ops, which, changed, awaits_modules=False if reset and which == FILTER else None)
     if live:
-        tracing.settle()
+        tracing.reclaimer.settle()
 
 
 def edited(tracing: Tracer, base: Selection, text: str) -> Selection:

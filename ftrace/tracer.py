@@ -1,7 +1,7 @@
 """What is traced in this process: the location table and the operations that are registered on it.
 
-The way of a registration: the ops' hashes select locations -> each site gets a list with the probe in its place -> one
-batch switches the sites. The way back is the same, and then waits until nobody is in what was replaced.
+A registration: the ops' hashes select locations -> each site gets a list with the probe in its place -> one batch switches the
+sites. Unregistering does the same, and leaves what was replaced to the reclaimer (ftrace.reclaimer).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import contextlib
 import errno
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ftrace.bug_report import mismatch_report
 from ftrace.dyn_ftrace import Operation, Record
 from ftrace.hit.records import STOPPED
+from ftrace.reclaimer import Reclaimer
 from ftrace.runtime import Runtime, runtime
 from ftrace.sites.block import Change, SiteBlock, SiteMismatch
 from ftrace.sites.locations import Location, LocationTable, Selection
@@ -35,22 +35,6 @@ OFF_VARIABLE = "FPROBE_OFF"
 """Environment variable that switches all probing off: nothing can be registered."""
 
 
-class _Due(NamedTuple):
-    """What one call of `settle` is about."""
-
-    disabled: NativeProbe | None
-    before_free: Callable[[], None] | None
-    whole: bool
-
-
-class _Later(threading.local):
-    """What a thread has put off, and how many blocks it is in that do so."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self.due: list[_Due] = []
-
-
 class Tracer:
     """The process's function tracing. `enabled`: the registered operations, newest first.
 
@@ -61,20 +45,17 @@ class Tracer:
     def __init__(self, native: Runtime) -> None:
         self.runtime = native
         self.table = LocationTable(native)
+        self.reclaimer = Reclaimer(native, self.table)
         self.enabled: list[Operation] = []
         self.dead = False
+        """Set by `kill`, for good."""
         self.when_killed: list[Callable[[], None]] = []
-        """Called when it comes to that."""
-        """Set by ftrace_kill; for good."""
+        """Called by `kill`."""
         self.switched_on = True
         """kernel.ftrace_enabled: whether sites are patched at all."""
         self.touched = Selection()
         self.modified = Selection()
         self.when_coming: list[Callable[[SiteBlock], None]] = []
-        self._waiting: list[NativeProbe] = []
-        self._unread: list[NativeProbe] = []
-        """Those of the waiting ones whose counts their owner has still to read: another thread must not free them."""
-        self._later = _Later()
         register_module_notifier(self._module_event, first=True)
         fork.hold(self.table.lock, level=1)
 
@@ -92,15 +73,14 @@ class Tracer:
                 raise
 
     def disable(self, ops: Operation) -> None:
-        """Take an ops off its sites. `settle`, given its probe, has to follow."""
+        """Take an ops off its sites. `reclaimer.settle`, given its probe, has to follow."""
         with self.table.lock:
             self._apply(ops.selection(), self._removing(ops.probe))
             ops.probe.change_flags(on=STOPPED)
-            self._leave(ops)
-            self._unread.append(ops.probe)
+            self._leave(ops, unread=True)
 
     def change(self, ops: Operation, old: Selection, new: Selection) -> None:
-        """Move an enabled ops from one selection to another; only the difference is patched (FT-27). `settle` follows.
+        """Move an enabled ops from one selection to another; only the difference is patched. `reclaimer.settle` follows.
 
         Raises OSError, with nothing changed, if a site does not hold what it should.
         """
@@ -115,46 +95,6 @@ class Tracer:
             finally:
                 self.table.lists.retire()
             self._note(ops, added)
-
-    def settle(
-        self, disabled: NativeProbe | None = None, before_free: Callable[[], None] | None = None, whole: bool = False
-    ) -> None:
-        """Wait until no other thread is in the lists that were replaced so far, then free what nobody can reach any more.
-
-        To be called without the lock, which the handlers that are waited for may want, or within `settling_later`.
-        `before_free` is called in between, while `disabled`, the probe that the caller has taken off, can still be read.
-        `whole`: wait for the hits in all lists.
-        """
-        self._later.due.append(_Due(disabled, before_free, whole))
-        if not self._later.depth:
-            self._settle()
-
-    @contextlib.contextmanager
-    def settling_later(self) -> Iterator[None]:
-        """In this thread `settle` is put off to the end of the outermost such block: for who holds a lock meanwhile."""
-        self._later.depth += 1
-        try:
-            yield
-        finally:
-            self._later.depth -= 1
-            if not self._later.depth and self._later.due:
-                self._settle()
-
-    def _settle(self) -> None:
-        due, self._later.due = self._later.due, []
-        with self.table.lock:
-            lists, probes = self.table.lists.retired(), list(self._waiting)
-        whole = any(one.whole for one in due)
-        all_out = self.runtime.quiesce(None if whole else [record.address for record in lists])
-        for one in due:
-            if one.before_free is not None:
-                one.before_free()
-        with self.table.lock:
-            for one in due:
-                if one.disabled is not None:
-                    self._unread.remove(one.disabled)
-            if all_out:
-                self._free(lists, probes)
 
     def switch(self, on: bool) -> None:
         """Make every site a NOP whatever is registered, or patch them all again (FT-80)."""
@@ -260,7 +200,7 @@ class Tracer:
     def _undo(self, ops: Operation) -> None:
         """Take off what could not be put on everywhere."""
         self._take_back(ops.selection(), self._removing(ops.probe))
-        self._leave(ops)
+        self._leave(ops, unread=False)
 
     def _take_back(self, selection: Selection, change: Change) -> None:
         """Where the text is not ours there is nothing to take back."""
@@ -268,23 +208,10 @@ class Tracer:
             with contextlib.suppress(OSError):
                 block.apply(mask, change)
 
-    def _leave(self, ops: Operation) -> None:
+    def _leave(self, ops: Operation, unread: bool) -> None:
         self.enabled.remove(ops)
         self.table.lists.retire()
-        self._waiting.append(ops.probe)
-
-    def _free(self, lists: list[ListRecord], probes: list[NativeProbe]) -> None:
-        """Free those that no shadow stack refers to and that nobody has freed meanwhile."""
-        self.table.lists.free(lists)
-        for probe in probes:
-            if probe in self._waiting and probe not in self._unread and not self.table.lists.in_retired(probe):
-                self._waiting.remove(probe)
-                probe.free()
-
-    def is_leaving(self, probe: NativeProbe) -> bool:
-        """Whether `probe` has been taken off its sites and is not free yet: calls that it hooked have not returned."""
-        with self.table.lock:
-            return probe in self._waiting
+        self.reclaimer.add(ops.probe, unread)
 
     # -- modules ------------------------------------------------------------------------------------------------
 
@@ -330,7 +257,7 @@ class Tracer:
             self.table.blocks.remove(block)
             self.touched.pop(block, None)
             self.modified.pop(block, None)
-        self.settle(whole=True)
+        self.reclaimer.settle(whole=True)
         block.close()
 
     def _frames_in(self, block: SiteBlock) -> list[str]:

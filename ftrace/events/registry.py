@@ -39,7 +39,7 @@ _later = _Later()
 @contextlib.contextmanager
 def events_locked() -> Iterator[None]:
     """Hold event_mutex. Handlers may want it too: they are waited for when it has been released."""
-    with tracer().settling_later(), _putting_off(), event_mutex:
+    with tracer().reclaimer.settling_later(), _putting_off(), event_mutex:
         yield
 
 

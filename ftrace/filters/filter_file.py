@@ -127,7 +127,7 @@ class FilterFile:
         with tracing.table.lock:
             live = install_hash(tracing, self.ops, self._which, self._pending, awaits_modules=awaits)
         if live:
-            tracing.settle()
+            tracing.reclaimer.settle()
 
     def __enter__(self) -> FilterFile:
         return self

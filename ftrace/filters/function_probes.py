@@ -131,7 +131,7 @@ def register_ftrace_function_probe(glob: str, probe_ops: FunctionProbeOps, count
     if is_new:
         _register(probe)
     else:
-        tracing.settle()
+        tracing.reclaimer.settle()
     return added.count()
 
 
@@ -181,7 +181,7 @@ def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps
         else:
             _forget(probe)
     if left:
-        tracing.settle()
+        tracing.reclaimer.settle()
     else:
         unregister_ftrace_function(probe.ops)
 

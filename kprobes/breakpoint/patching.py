@@ -51,7 +51,7 @@ def patching() -> Iterator[None]:
     Nobody is waited for with these locks held, since handlers may want them.
     """
     tracing = tracer()
-    with tracing.settling_later(), kprobe_mutex, tracing.table.lock:
+    with tracing.reclaimer.settling_later(), kprobe_mutex, tracing.table.lock:
         _batch.depth += 1
         if _batch.depth == 1:
             _batch.collecting = gc.isenabled()

@@ -84,7 +84,7 @@ class LoneProbe(NativeProbe):
         tracing = tracer()
         with tracing.table.lock:
             self._held = False
-            if not tracing.is_leaving(self):
+            if not tracing.reclaimer.is_waiting(self):
                 self.free()
 
 

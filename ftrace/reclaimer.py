@@ -1,0 +1,105 @@
+"""Freeing what hits have used: probe lists and native probes that were taken off their sites."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ftrace.probe import NativeProbe
+    from ftrace.runtime import Runtime
+    from ftrace.sites.lists import ListRecord
+    from ftrace.sites.locations import LocationTable
+
+
+class _Due(NamedTuple):
+    """The arguments of one call of `settle`."""
+
+    disabled: NativeProbe | None
+    before_free: Callable[[], None] | None
+    whole: bool
+
+
+class _Later(threading.local):
+    """What a thread has deferred, and how many deferring blocks it is in."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.due: list[_Due] = []
+
+
+class Reclaimer:
+    """Waits until no thread is in what was replaced, then frees what cannot be reached any more.
+
+    A probe that has left its sites is kept while a call that it hooked has not returned, and until its owner has read its
+    counts.
+    """
+
+    def __init__(self, native: Runtime, table: LocationTable) -> None:
+        self._runtime = native
+        self._table = table
+        self._waiting: list[NativeProbe] = []
+        self._unread: list[NativeProbe] = []
+        """Those of the waiting probes whose counts their owner has still to read: another thread must not free them."""
+        self._later = _Later()
+
+    def add(self, probe: NativeProbe, unread: bool) -> None:
+        """`probe` has left its sites. `unread`: it is given to `settle` before it may be freed. With the table's lock held."""
+        self._waiting.append(probe)
+        if unread:
+            self._unread.append(probe)
+
+    def is_waiting(self, probe: NativeProbe) -> bool:
+        """Whether `probe` has left its sites and is not free yet: calls that it hooked have not returned."""
+        with self._table.lock:
+            return probe in self._waiting
+
+    def settle(
+        self, disabled: NativeProbe | None = None, before_free: Callable[[], None] | None = None, whole: bool = False
+    ) -> None:
+        """Wait until no other thread is in the lists that were replaced so far, then free what nobody can reach any more.
+
+        Call it without the table's lock, which the handlers that are waited for may want, or within `settling_later`.
+        `before_free` is called in between, while `disabled`, the probe that the caller has taken off, can still be read.
+        `whole`: wait for the hits in all lists.
+        """
+        self._later.due.append(_Due(disabled, before_free, whole))
+        if not self._later.depth:
+            self._settle()
+
+    @contextlib.contextmanager
+    def settling_later(self) -> Iterator[None]:
+        """Defer `settle` in this thread until the outermost such block ends, for callers that hold a lock."""
+        self._later.depth += 1
+        try:
+            yield
+        finally:
+            self._later.depth -= 1
+            if not self._later.depth and self._later.due:
+                self._settle()
+
+    def _settle(self) -> None:
+        due, self._later.due = self._later.due, []
+        with self._table.lock:
+            lists, probes = self._table.lists.retired(), list(self._waiting)
+        whole = any(one.whole for one in due)
+        all_out = self._runtime.quiesce(None if whole else [record.address for record in lists])
+        for one in due:
+            if one.before_free is not None:
+                one.before_free()
+        with self._table.lock:
+            for one in due:
+                if one.disabled is not None:
+                    self._unread.remove(one.disabled)
+            if all_out:
+                self._free(lists, probes)
+
+    def _free(self, lists: list[ListRecord], probes: list[NativeProbe]) -> None:
+        """Free those that no shadow stack refers to and that no other thread has freed meanwhile."""
+        self._table.lists.free(lists)
+        for probe in probes:
+            if probe in self._waiting and probe not in self._unread and not self._table.lists.in_retired(probe):
+                self._waiting.remove(probe)
+                probe.free()
