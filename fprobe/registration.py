@@ -33,6 +33,7 @@ from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from sandbox.process import fork
 from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
+from sandbox.process.process_bound import ProcessBound
 from sandbox.symbols.near import did_you_mean
 from sandbox.threads.tasks import DATA_STACK, STRIDE
 
@@ -43,7 +44,7 @@ ENTRY_DATA_MAX = STRIDE - DATA_STACK
 """Bytes of entry data that one call may have: all that there is of a thread's."""
 
 
-class fprobe:
+class fprobe(ProcessBound):
     """A function probe (FP-1).
 
     entry_handler(fp, entry_ip, ret_ip, regs, entry_data) -> int runs when a function is entered; non-zero: no exit

@@ -26,6 +26,7 @@ from kprobes.hit.records import (
     Child,
     Kretprobe,
 )
+from sandbox.process.process_bound import ProcessBound
 
 if TYPE_CHECKING:
     from kprobes.place.aggregate import Aggregate
@@ -38,7 +39,7 @@ KPROBE_FLAG_ON_FUNC_ENTRY = 16
 _OFF_FLAGS = KPROBE_FLAG_GONE | KPROBE_FLAG_DISABLED
 
 
-class kprobe:
+class kprobe(ProcessBound):
     """A probe on an instruction (KP-1).
 
     Where: `symbol_name` and `offset`, or `addr` (and `offset`), in bytes. `symbol_name` is a function of a module

@@ -38,6 +38,7 @@ from kprobes.probe import kprobe
 from sandbox.process import fork
 from sandbox.process.integers import INT_MAX, integer
 from sandbox.process.once import once
+from sandbox.process.process_bound import ProcessBound
 
 KRETPROBE_MAX_DATA_SIZE = 4096
 _INDEX = 0xFFFF_FFFF
@@ -118,7 +119,7 @@ def get_kretprobe_retaddr(ri: kretprobe_instance) -> int:
     return ri.ret_addr
 
 
-class kretprobe:
+class kretprobe(ProcessBound):
     """A probe on the returns of a function (KP-74).
 
     Where: as for `kprobe`, at a function's entry. entry_handler(ri, regs) -> int runs when it is entered; non-zero: no

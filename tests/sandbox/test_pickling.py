@@ -33,8 +33,11 @@ OBJECTS = {
     "module": lambda module: module,
     "function": lambda module: module["leaf"],
     "attachment": lambda _: fprobe.attach("leaf", entry=handler),
-    "kprobe": lambda _: kprobes.attach("leaf"),
-    "kretprobe": lambda _: kprobes.attach_return("leaf", print),
+    "kprobes.attach": lambda _: kprobes.attach("leaf"),
+    "kprobes.attach_return": lambda _: kprobes.attach_return("leaf", print),
+    "kprobe": lambda _: kprobes.kprobe(symbol_name="leaf"),
+    "kretprobe": lambda _: kprobes.kretprobe(symbol_name="leaf"),
+    "fprobe": lambda _: fprobe.fprobe(handler),
     "array": lambda _: fprobe.Array(u64, 4),
     "hash": lambda _: fprobe.Hash(u64, u64, 4),
     "variable": lambda _: fprobe.per_task(u64),
@@ -46,6 +49,14 @@ OBJECTS = {
 def test_what_holds_addresses_cannot_be_pickled(program, kind, protocol):
     with pytest.raises(TypeError, match=r"cannot pickle .*: it belongs to this process"):
         pickle.dumps({"object": OBJECTS[kind](program)}, protocol)
+
+
+@pytest.mark.parametrize("copying", (copy.copy, copy.deepcopy))
+@pytest.mark.parametrize("kind", ("kprobe", "kretprobe", "fprobe"))
+def test_a_probe_cannot_be_copied(program, kind, copying):
+    """A copy would share the native half of its original."""
+    with pytest.raises(TypeError, match=r"cannot pickle .*: it belongs to this process"):
+        copying(OBJECTS[kind](program))
 
 
 def test_a_function_is_not_called_at_its_address_by_a_spawned_child(program):
