@@ -134,7 +134,6 @@ class Record(Structure):
     return_list: u64  # the ProbeList that calls come in with whose return is hooked here
     return_stub: u64  # the return point of the stub that those return into
     emulated: Emulated
-    optimizer: u64  # kprobes.jump.optimize's own
 
 
 @struct

@@ -135,7 +135,7 @@ class Aggregate:
             room = _rooms[self.text] = SlotRoom(self.text, kprobe_runtime().image.address("kprobe_detour"))
         page, slot, common = room.take()
         self.insn = insn
-        found = classify(insn, preemptible=preemptible, has_post=False)
+        found = classify(insn, preemptible=preemptible)
         emulation, boostable = found.emulation, found.kind is Kind.BOOST
         image, trapping = slot_image(insn, slot, common, self.record_address, emulation, boostable)
         patching.write(page, slot, image)

@@ -48,12 +48,11 @@ class Classified:
     emulation: Emulation | None = None
 
 
-def classify(insn: Instruction, *, preemptible: bool, has_post: bool) -> Classified:
+def classify(insn: Instruction, *, preemptible: bool) -> Classified:
     """What to do with `insn` (KP-19, KP-20, KP-27..34).
 
-    `preemptible`: nothing is boosted, as in a kernel with CONFIG_PREEMPTION. `has_post`: a post_handler wants to be called,
-    which a boosted instruction cannot do. A system call is boosted even if `preemptible`: it may not return (exit), return
-    twice (fork) or change the signal mask, so nothing may be left to be done after it.
+    `preemptible`: nothing is boosted, as in a kernel with CONFIG_PREEMPTION. A system call is boosted even then: it may not
+    return (exit), return twice (fork) or change the signal mask, so nothing may be left to be done after it.
     """
     error, reason = refusal(insn)
     if error:
@@ -61,8 +60,6 @@ def classify(insn: Instruction, *, preemptible: bool, has_post: bool) -> Classif
     emulation = emulation_of(insn)
     if emulation is not None:
         return Classified(Kind.EMULATE, emulation=emulation)
-    if has_post:
-        return Classified(Kind.STEP)
     if insn.flow is Flow.SYSCALL or (not preemptible and insn.length <= BOOST_LIMIT and can_boost(insn)):
         return Classified(Kind.BOOST)
     return Classified(Kind.STEP)

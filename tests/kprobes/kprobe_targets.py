@@ -8,9 +8,9 @@ import ctypes
 import itertools
 from typing import Any
 
+from instructions import boundaries
+
 import sandbox
-from kprobes.boundaries import boundaries
-from kprobes.place.aggregate import original_text
 
 FUNCTIONS = {
     "flags_kept": "cmp %rsi, %rdi; nop; jb 1f; mov $2, %eax; ret; 1: sbb %rax, %rax; ret",
@@ -80,7 +80,7 @@ def instructions(module: Any, name: str) -> list[int]:
     symbol = module.symbol(name)
     for end in range(symbol.end, symbol.address, -1):
         try:
-            return boundaries(original_text, symbol.address, end)
+            return boundaries(symbol.address, end)
         except ValueError:
             continue
     return []

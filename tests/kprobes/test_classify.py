@@ -17,7 +17,7 @@ AT = 0x40_0000
 def classified(code: str, **options: bool):
     insn = decode(bytes.fromhex(code), AT)
     assert insn.length == len(bytes.fromhex(code))
-    return classify(insn, **{"preemptible": False, "has_post": False, **options})
+    return classify(insn, **{"preemptible": False, **options})
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def classified(code: str, **options: bool):
 )
 def test_emulated(code, expected):
     """KP-27, KP-34; section P: branches through memory, which the kernel refuses (KP-28)"""
-    for options in ({}, {"preemptible": True}, {"has_post": True}):
+    for options in ({}, {"preemptible": True}):
         found = classified(code, **options)
         assert (found.kind, found.emulation) == (Kind.EMULATE, expected)
 
@@ -94,16 +94,14 @@ ff|37:no 0f|31 0f|af|c1 0f|b6|c0 0f|44|c1 f0|0f|c1|07 f0|0f|b1|0f 66|0f|6f|c1 66
 
 @pytest.mark.parametrize("sample", BOOSTED.split())
 def test_boosted(sample):
-    """KP-29..33: by the kernel's tables, VEX, EVEX and XOP always, at most 10 bytes; never for a post_handler."""
+    """KP-29..33: by the kernel's tables, VEX, EVEX and XOP always, at most 10 bytes."""
     code, _, refused = sample.partition(":")
     code = code.replace("|", " ")
     assert classified(code).kind is (Kind.STEP if refused else Kind.BOOST)
     assert classified(code, preemptible=True).kind is Kind.STEP
-    assert classified(code, has_post=True).kind is Kind.STEP
 
 
 def test_a_system_call_is_left_alone_in_its_slot():
     """Section P: nothing may be left to be done after an exit, a fork or a change of the signal mask."""
     assert classified("0f 05").kind is Kind.BOOST
     assert classified("0f 05", preemptible=True).kind is Kind.BOOST
-    assert classified("0f 05", has_post=True).kind is Kind.STEP

@@ -17,11 +17,9 @@ import stepping
 import workloads
 from every import MODES, Counting, Probed, counting, set_mode
 from forked import forked
+from instructions import boundaries
 from isolation import isolated
 from workloads import Work
-
-from kprobes.boundaries import boundaries
-from kprobes.place.aggregate import original_text
 
 ACCEPTED = ("leaves no room in its slot", "is a trap of its own")
 """Why an instruction of compiled code may be refused."""
@@ -121,7 +119,7 @@ def in_forks(work: Work, expected: Expected, manner: Manner, modes: Sequence[str
 
 
 def all_at_once(work: Work, least: float = 0.85) -> Manner:
-    everywhere = [at for start, end in work.spans for at in boundaries(original_text, start, end)]
+    everywhere = [at for start, end in work.spans for at in boundaries(start, end)]
     return Manner("all at once", [everywhere], dense=True, least=least)
 
 

@@ -6,12 +6,12 @@ import ctypes
 import signal
 
 import pytest
+from instructions import boundaries
 from isolation import TESTS, isolated, run_source
 
 import fprobe
 import kprobes
 import sandbox
-from kprobes.boundaries import boundaries
 from kprobes.jump import optimize
 from kprobes.place import aggregate
 from sandbox.native import cast, i32, ptr, u64
@@ -149,9 +149,7 @@ def test_kp90_the_number_of_the_trap():
         return 1
 
     start, end = module.symbol("divide").address, module.symbol("divide").end
-    places = [
-        kprobes.kprobe(addr=at, fault_handler=fault) for at in boundaries(aggregate.original_text, start, end)[1:]
-    ]
+    places = [kprobes.kprobe(addr=at, fault_handler=fault) for at in boundaries(start, end)[1:]]
     kprobes.register_kprobes(places)
     assert call(module, "divide", 42, 0) == 21
     assert traps == [DE]

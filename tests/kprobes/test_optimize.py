@@ -25,13 +25,13 @@ def first_bytes(address: int, size: int) -> bytes:
 
 def setup(name: str = "stack"):
     """A module, the addresses of one of its functions' probeable instructions, and how to call that."""
-    from kprobes.boundaries import boundaries
-    from kprobes.place.aggregate import original_text
+    from instructions import boundaries
+
     from sandbox.symbols.process_text import symbol_named
 
     module = kprobe_targets.load()
     symbol = symbol_named(f"{module.name}:{name}")
-    starts = [at for at in boundaries(original_text, symbol.address, symbol.end) if first_bytes(at, 2) != UD2]
+    starts = [at for at in boundaries(symbol.address, symbol.end) if first_bytes(at, 2) != UD2]
     return module, starts, lambda a, b: kprobe_targets.call(module, name, a, b)
 
 
@@ -468,14 +468,14 @@ def test_jumps_come_and_go_under_threads():
 @isolated
 def test_a_fault_in_a_detour_is_seen_where_it_was_probed():
     """Section P: KP-87 for optimised copies"""
+    from instructions import boundaries
+
     import sandbox
-    from kprobes.boundaries import boundaries
-    from kprobes.place.aggregate import original_text
     from sandbox.threads.faults import SandboxFault
 
     module = sandbox.load("define i64 @peek(ptr %p) { %r = load i64, ptr %p  ret i64 %r }", name="peeking")
     symbol = module.symbol("peek")
-    address = boundaries(original_text, symbol.address, symbol.end)[1]
+    address = boundaries(symbol.address, symbol.end)[1]
     probe(address)
     kprobes.wait_for_kprobe_optimizer()
     assert is_jump(address)

@@ -20,11 +20,11 @@ SECONDS = 20
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_jumps_of_a_whole_program(extent, seed):
     """KP-60..73"""
+    from instructions import boundaries
+
     import kprobes
-    from kprobes.boundaries import boundaries
-    from kprobes.jump.coverage import functions_of_program
+    from benchmarks.jump_coverage import functions_of_program
     from kprobes.jump.optimize import Extent, set_extent
-    from kprobes.place.aggregate import original_text
     from sandbox import demo, load
 
     @kprobes.native
@@ -36,7 +36,7 @@ def test_jumps_of_a_whole_program(extent, seed):
         regs.orig_ax = regs.ax
 
     program = load(demo.source(), name="demo.jumps")
-    everywhere = [at for start, end in functions_of_program(program) for at in boundaries(original_text, start, end)]
+    everywhere = [at for start, end in functions_of_program(program) for at in boundaries(start, end)]
     expected = program["demo_main"](3)
     stop, wrong = threading.Event(), []
 

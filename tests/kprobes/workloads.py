@@ -24,17 +24,16 @@ class Work(NamedTuple):
 
 def module_spans(program: Any) -> list[Span]:
     """The functions of a program, but for those with instructions that the disassembler does not know (AVX512-FP16)."""
-    from kprobes.jump.coverage import functions_of_program
+    from benchmarks.jump_coverage import functions_of_program
 
     return [span for span in functions_of_program(program) if _is_known(*span)]
 
 
 def _is_known(start: int, end: int) -> bool:
-    from kprobes.boundaries import boundaries
-    from kprobes.place.aggregate import original_text
+    from instructions import boundaries
 
     try:
-        return bool(boundaries(original_text, start, end))
+        return bool(boundaries(start, end))
     except ValueError:
         return False
 

@@ -32,9 +32,9 @@ define i64 @throws_nothing(i64 %x) { ret i64 %x }
 
 @isolated
 def test_of_compiled_code():
+    from instructions import boundaries
+
     import sandbox
-    from kprobes.boundaries import boundaries
-    from kprobes.place.aggregate import original_text
     from kprobes.place.functions import function_at
     from sandbox.elf.landing_pads import landing_pads
 
@@ -42,7 +42,7 @@ def test_of_compiled_code():
     module = sandbox.load(PROGRAM, name="throwing")
     symbol = module.symbol("cleans_up")
     pads = landing_pads(symbol.address)
-    starts = boundaries(original_text, symbol.address, symbol.end)
+    starts = boundaries(symbol.address, symbol.end)
     calls = [at for at in starts if ctypes.string_at(at, 1) == b"\xe8"]
     assert len(pads) == 2
     assert set(pads) <= set(starts)
@@ -53,9 +53,9 @@ def test_of_compiled_code():
 
 @isolated(timeout=60)
 def test_of_a_library_they_are_instructions_of_their_functions():
-    from kprobes.boundaries import boundaries
-    from kprobes.jump.coverage import functions_of
-    from kprobes.place.aggregate import original_text
+    from instructions import boundaries
+
+    from benchmarks.jump_coverage import functions_of
     from sandbox.elf.landing_pads import landing_pads
 
     try:
@@ -66,13 +66,13 @@ def test_of_a_library_they_are_instructions_of_their_functions():
     for start, end in functions_of("libstdc++.so.6")[::7]:
         pads = landing_pads(start)
         inside = {pad for pad in pads if start <= pad < end}
-        assert inside <= set(boundaries(original_text, start, end)) if inside else True
+        assert inside <= set(boundaries(start, end)) if inside else True
         found += len(inside)
     assert found > 100
 
 
 def test_of_a_library_in_c_there_are_none():
-    from kprobes.jump.coverage import functions_of
+    from benchmarks.jump_coverage import functions_of
     from sandbox.elf.landing_pads import landing_pads
 
     ctypes.CDLL("libz.so.1")

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from instructions import boundaries
 from kprobe_tallies import (
     TalliedKprobe,
     TalliedKretprobe,
@@ -25,7 +26,6 @@ from stress_program import CALLS, NAMES
 from stress_watch import Watched
 
 import kprobes
-from kprobes.boundaries import boundaries
 from kprobes.hit.records import Child, Instance, Kretprobe
 from kprobes.jump.optimize import Extent, set_extent
 from kprobes.place import aggregate
@@ -64,7 +64,7 @@ def spots_of(module: Any) -> list[Spot]:
     found = []
     for name in CALLS:
         symbol = module.symbol(name)
-        starts = boundaries(original_text, symbol.address, symbol.end)
+        starts = boundaries(symbol.address, symbol.end)
         insns = [decode(original_text(start, min(15, symbol.end - start)), start) for start in starts]
         straight = name not in (RETURNS_TWICE, NEVER_RETURNS) and not any(insn.text.startswith("j") for insn in insns)
         for insn in (insn for insn in insns if not refusal(insn)[0]):

@@ -1,4 +1,4 @@
-"""`python -m kprobes.jump.coverage`: how much of a library can become jumps."""
+"""`python -m benchmarks.jump_coverage`: how much of a library can become jumps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kprobes.jump.landings import MOST_PAGES
 
 
 def run(*arguments: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kprobes.jump.coverage", *arguments]
+    command = [sys.executable, "-m", "benchmarks.jump_coverage", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 

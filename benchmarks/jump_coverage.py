@@ -1,7 +1,7 @@
 """How much code can become jumps: each instruction alone, all at once, and by the kernel's own rules.
 
-    python -m kprobes.jump.coverage libz.so.1 libm.so.6 libsqlite3.so.0 demo program.c
-    python -m kprobes.jump.coverage --at-once right libz.so.1
+    python -m benchmarks.jump_coverage libz.so.1 libm.so.6 libsqlite3.so.0 demo program.c
+    python -m benchmarks.jump_coverage --at-once right libz.so.1
 
 The instructions are those of all code that a library's unwind tables describe, or of all functions of a program. *Probeable*
 are those that a kprobe can be on, but for the ftrace locations, where it is a callback of the stub. *Alone*: a jump to a
@@ -25,7 +25,6 @@ from pathlib import Path
 
 import sandbox
 from ftrace.filters.lookup import ftrace_location
-from kprobes.boundaries import boundaries
 from kprobes.breakpoint.patching import patching
 from kprobes.jump import optimize
 from kprobes.jump.jumps import MOST_BORROWED, rooms
@@ -200,11 +199,9 @@ def _registered(addresses: Sequence[int]) -> Iterator[kprobe]:
             yield probe
 
 
-def _starts(start: int, end: int) -> list[int]:
-    try:
-        return boundaries(original_text, start, end)
-    except ValueError:
-        return []
+def _starts(start: int, end: int) -> tuple[int, ...]:
+    function = function_at(start, end)
+    return function.starts if function.stopped == end else ()
 
 
 def _share(part: int, whole: int) -> str:
@@ -233,7 +230,7 @@ def _report_together(name: str, order: str, found: Together) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0, or 1 if something cannot be loaded."""
     parser = argparse.ArgumentParser(
-        prog="python -m kprobes.jump.coverage", description=(__doc__ or "").splitlines()[0]
+        prog="python -m benchmarks.jump_coverage", description=(__doc__ or "").splitlines()[0]
     )
     about = "a shared library, as dlopen() finds it, a program's file, or 'demo'"
     parser.add_argument("target", nargs="+", help=about)
