@@ -26,6 +26,7 @@ from kprobes.hit.records import (
     Child,
     Kretprobe,
 )
+from kprobes.place.aggregate import State
 from sandbox.process.process_bound import ProcessBound
 
 if TYPE_CHECKING:
@@ -122,13 +123,14 @@ class kprobe(ProcessBound):
         return f"{(self.addr or 0) + (0 if self.registered else self.offset):#x}"
 
     def state(self) -> str:
-        """`not registered`, `gone`, `disabled`, or how it is armed: `stub`, `jump`, `breakpoint`."""
+        """`not registered`, `gone`, `disabled`, how it is armed: `stub`, `jump`, `breakpoint`; `off` while all are disarmed."""
         if not self.registered:
             return "not registered"
         if self.is_off:
             return "gone" if self._flags & KPROBE_FLAG_GONE else "disabled"
         assert self.aggregate is not None
-        return "stub" if self.aggregate.on_ftrace else "jump" if self.aggregate.optimized else "breakpoint"
+        state = self.aggregate.state
+        return str((State.BREAKPOINT if state is State.QUEUED else state).value)
 
     # -- state --------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
-import importlib
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -12,6 +12,7 @@ from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.fast import fast_returns
 from kprobes.fast.return_stubs import give_return_stub
 from kprobes.hit.records import Child
+from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import placing, python_unsafe, switch
 from kprobes.place.aggregate import Aggregate, aggregates, settle
 from kprobes.place.modules import module_event
@@ -79,9 +80,9 @@ def put_on(p: kprobe) -> None:
 
 @cache
 def watch_modules() -> None:
-    """From the first registration on the probes' modules are watched, and probes become jumps."""
-    importlib.import_module("kprobes.jump.optimize")
+    """From the first registration on the probes' modules are watched, and so is the end of the interpreter."""
     register_module_notifier(module_event)
+    atexit.register(switch.disarm_for_good)
 
 
 def _join(p: kprobe, place: Aggregate) -> None:
@@ -140,8 +141,7 @@ def take_off(ps: Iterable[kprobe]) -> bool:
         else:
             _leave(p, place)
             left.append(place)
-    if switch.optimizer is not None:
-        switch.optimizer.take_back(left)
+    jump_optimizer.take_back(left)
     return bool(left)
 
 

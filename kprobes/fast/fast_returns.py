@@ -20,7 +20,7 @@ from kprobes.fast.return_stubs import take_stub
 from kprobes.x86_64.return_stub import return_stub
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from ftrace.sites.lists import ListRecord
     from kprobes.fast.lone import FastReturn
@@ -74,17 +74,15 @@ _stubs: dict[int, Stub] = {}
 """By the address of the detour."""
 
 
-def update(place: Aggregate, detours: Iterable[Detour] | None = None) -> None:
+def update(place: Aggregate) -> None:
     """Lead a place's detours where its children, as they are, are served best. Within `patching()`."""
-    if detours is not None:
-        place.detours = list(detours)
-    if not place.detours:
+    if place.jump is None:
         return
     fast = _fast_of(place)
     if fast is None and not _stubs:
         return
     enabled = [child.fast_return for child in place.children if not child.is_off]
-    for detour in place.detours:
+    for detour in place.jump.detours:
         stub = _stubs.get(detour.address)
         if stub is None and fast is not None:
             stub = _stubs[detour.address] = Stub(place, detour)
@@ -102,6 +100,5 @@ def _fast_of(place: Aggregate) -> FastReturn | None:
 
 def forget(place: Aggregate) -> None:
     """The code is going away."""
-    for detour in place.detours:
+    for detour in place.jump.detours if place.jump is not None else ():
         _stubs.pop(detour.address, None)
-    place.detours = []

@@ -22,7 +22,7 @@ from kprobes.hit.runtime import kprobe_runtime
 from kprobes.jump.detours import Detour
 from kprobes.jump.landings import MOST_PAGES, LandingRoom
 from kprobes.jump.safety import Function, Refusal, absorbable, own_refusal
-from kprobes.place.aggregate import aggregates
+from kprobes.place.aggregate import State, aggregates
 from kprobes.place.functions import function_at
 from kprobes.x86_64.optimized_detour import detour_code
 from sandbox.memory import mappings as memory
@@ -97,7 +97,7 @@ class Jump:
 
     def withdraw(self) -> None:
         """The code is going away: nothing here leads to a record any more."""
-        for detour in self._all_detours():
+        for detour in self.detours:
             for copy in detour.copies:
                 kprobe_runtime().table.set(copy, 0)
 
@@ -108,10 +108,12 @@ class Jump:
         routine = self._room.routine(self.place, self._function, self._hooked)
         for detour in self._detours.values():
             detour.set_routine(routine)
-        fast_returns.update(self.place, self._all_detours())
+        fast_returns.update(self.place)
 
-    def _all_detours(self) -> list[Detour]:
-        return [*(self._former._all_detours() if self._former else ()), *self._detours.values()]
+    @property
+    def detours(self) -> list[Detour]:
+        """Its own, and those of the jump that it replaces."""
+        return [*(self._former.detours if self._former else ()), *self._detours.values()]
 
     # -- where it goes ------------------------------------------------------------------------------------------
 
@@ -209,7 +211,7 @@ class Jump:
 
 def _in_use(address: int) -> bool:
     place = aggregates.get(address)
-    return place is not None and (place.armed or bool(place.covered))
+    return place is not None and place.state is not State.OFF
 
 
 def ftrace_site_in(low: int, high: int) -> str | None:
@@ -370,7 +372,6 @@ def write_jumps(jumps: Sequence[Jump]) -> None:
     for jump in jumps:
         if last - jump.address < JMP32_SIZE:
             patching.sync()
-        jump.place.covered = jump.covered
         patching.write(jump.place.text, jump.address, jump.code[:1])
         last = jump.address
     patching.sync()
@@ -387,8 +388,6 @@ def restore(jumps: Sequence[Jump]) -> None:
     patching.sync()
     _write((jump, *stretch) for jump in jumps for stretch in _tails(jump, jump.covered))
     _write((jump, offset, jump.covered[offset : offset + 1]) for jump in jumps for offset in jump.inner)
-    for jump in jumps:
-        jump.place.covered = b""
 
 
 def _write(stretches: Iterable[tuple[Jump, int, bytes]]) -> None:

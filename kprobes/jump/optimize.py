@@ -17,7 +17,6 @@ from kprobes.jump.jumps import (
     LONGEST,
     Jump,
     Read,
-    close_room,
     ftrace_site_in,
     jump_room,
     live_text,
@@ -27,14 +26,13 @@ from kprobes.jump.jumps import (
 )
 from kprobes.jump.safety import Refusal, kernel_refusal
 from kprobes.jump.worker import Worker
-from kprobes.place import switch
-from kprobes.place.aggregate import aggregates, between
+from kprobes.place import aggregate
+from kprobes.place.aggregate import State, aggregates, between
 from kprobes.place.functions import function_at
 from sandbox.x86_64.relocate import JMP32_SIZE
 
 if TYPE_CHECKING:
     from kprobes.place.aggregate import Aggregate
-    from sandbox.memory.mappings import TextMapping
 
 
 class Extent(enum.Enum):
@@ -49,16 +47,22 @@ class Extent(enum.Enum):
     back first, and queued again. For probes on every instruction of a function."""
 
 
+_PENDING = (State.QUEUED, State.LEAVING)
+_WITH_JUMP = (State.JUMP, State.LEAVING)
+
+
 class JumpOptimizer:
-    """The queues. A place with a jump in its text has `covered`; one that is queued, or has one, is `optimized`."""
+    """What optimisation does at the turns of a place's life, within `patching()`, and what it does later.
+
+    On the places that are not ftrace locations every change of the state is made here.
+    """
 
     def __init__(self) -> None:
         self.allowed = True
         self.extent = Extent.ALONE
         self.refusals: dict[int, Refusal] = {}
-        self._jumps: dict[int, Jump] = {}
-        self._queued: dict[int, Aggregate] = {}
-        self._leaving: dict[int, Aggregate] = {}
+        self._pending: dict[int, Aggregate] = {}
+        """The places that are QUEUED or LEAVING, by address."""
         self._worker = Worker(self)
 
     @property
@@ -66,17 +70,43 @@ class JumpOptimizer:
         """Whether jumps may borrow from each other."""
         return self.extent is Extent.DENSE
 
-    # -- what kprobes.place.switch asks -------------------------------------------------------------------------------
+    def _set(self, place: Aggregate, state: State) -> None:
+        place.become(state)
+        if state in _PENDING:
+            self._pending[place.address] = place
+            self._worker.kick()
+        else:
+            self._pending.pop(place.address, None)
 
-    def arming(self, place: Aggregate) -> bool:
-        """See kprobes.place.switch.Optimizer."""
+    # -- the turns of a place's life ----------------------------------------------------------------------------
+
+    def arm(self, place: Aggregate) -> None:
+        """Write the breakpoint, or keep the jump that was to be taken back (KP-70).
+
+        Jumps of others over the place's first byte are taken back at once (KP-69).
+        """
         self._disturb(place)
-        return self._leaving.pop(place.address, None) is not None
+        if place.state is State.LEAVING:
+            self._set(place, State.JUMP)
+        else:
+            place.write_breakpoint()
+            self._set(place, State.BREAKPOINT)
+
+    def disarm(self, place: Aggregate, immediate: bool) -> None:
+        """Restore the text; a jump stays for the worker to take back unless `immediate` (KP-69, KP-70)."""
+        if place.state is State.JUMP:
+            self._set(place, State.LEAVING)
+            if not immediate:
+                return
+        self.unoptimize(place)
+        self._disturb(place)
+        place.write_original()
+        self._set(place, State.OFF)
 
     def try_to_optimize(self, place: Aggregate) -> None:
-        """See kprobes.place.switch.Optimizer."""
+        """An armed place's children have changed: queue it if it may be optimised and is not (KP-17, KP-63)."""
         if place.optimized and not self._take_back_outdated(place):
-            self._jumps[place.address].choose_routine()
+            _jump_of(place).choose_routine()
             return
         if not self._wanted(place):
             return
@@ -85,18 +115,16 @@ class JumpOptimizer:
             self.refusals[place.address] = jump
             return
         self.refusals.pop(place.address, None)
+        place.jump = jump
         jump.choose_routine()
-        self._queued[place.address] = place
-        place.optimized = True
-        place.record.optimized = jump.copy
-        self._worker.kick()
+        self._set(place, State.QUEUED)
 
     def _take_back_outdated(self, place: Aggregate) -> bool:
         """Whether the jump of a place was not made for the probes that it has by now: then it is neither there nor queued.
 
         One that is there goes on serving them while a thread blocks SIGTRAP.
         """
-        if not self._jumps[place.address].is_outdated:
+        if not _jump_of(place).is_outdated:
             return False
         try:
             self.unoptimize(place)
@@ -104,55 +132,38 @@ class JumpOptimizer:
             return False
         return True
 
-    def disarming(self, place: Aggregate, immediate: bool) -> bool:
-        """See kprobes.place.switch.Optimizer."""
-        if place.covered and not immediate:
-            self._leaving[place.address] = place
-            self._worker.kick()
-            return True
-        self.unoptimize(place)
-        self._disturb(place)
-        return False
-
     def take_back(self, places: Iterable[Aggregate]) -> None:
-        """See kprobes.place.switch.Optimizer."""
-        leaving = [place for place in dict.fromkeys(places) if place.address in self._leaving]
+        """Those of `places` that are LEAVING get their text back now, all at once.
+
+        While a thread blocks SIGTRAP the worker does it later.
+        """
         with contextlib.suppress(OSError):
-            self._take_back(leaving)
+            self._take_back(place for place in places if place.state is State.LEAVING)
         if not self.busy:
             self._worker.cancel()
 
     def unoptimize(self, place: Aggregate) -> None:
-        """See kprobes.place.switch.Optimizer."""
-        others = [other for other in self._restore([place] if place.covered else []) if other is not place]
-        self._queued.pop(place.address, None)
-        self._leaving.pop(place.address, None)
-        for one in (place, *others):
-            _clear(one)
-        self._requeue(others)
+        """At once, leaving a breakpoint where a place is armed: a post_handler is coming (KP-48, KP-71)."""
+        if place.covered:
+            others = [other for other in self._restore([place]) if other is not place]
+            self._requeue(others)
+        elif place.state is State.QUEUED:
+            self._set(place, State.BREAKPOINT)
 
     def forget(self, place: Aggregate) -> None:
-        """See kprobes.place.switch.Optimizer. A jump that was to be taken back later is taken back now."""
-        if place.covered:
-            self.unoptimize(place)
-            place.write_original()
-        self._queued.pop(place.address, None)
-        self._leaving.pop(place.address, None)
+        """The code is going away as it is (KP-95). A jump that was to be taken back later is taken back now."""
+        self.unoptimize(place)
+        self._pending.pop(place.address, None)
         self.refusals.pop(place.address, None)
-        jump = self._jumps.pop(place.address, None)
-        if jump is not None:
-            jump.withdraw()
-        _clear(place)
-
-    def release(self, text: TextMapping) -> None:
-        """See kprobes.place.switch.Optimizer."""
-        close_room(text)
+        if place.jump is not None:
+            _jump_of(place).withdraw()
+            place.jump = None
 
     # -- the rules ----------------------------------------------------------------------------------------------
 
     def _wanted(self, place: Aggregate) -> bool:
         """KP-63."""
-        if not self.allowed or not switch.kprobes_enabled() or place.insn is None:
+        if not self.allowed or aggregate.all_disarmed or place.on_ftrace:
             return False
         if place.disabled or place.has_post:
             return False
@@ -160,25 +171,25 @@ class JumpOptimizer:
         return self.dense or not any(other.children and not other.disabled for other in near)
 
     def _prepared(self, place: Aggregate) -> Jump | Refusal:
-        room, known = jump_room(place.text), self._jumps.get(place.address)
         if self.extent is Extent.KERNEL:
             function = function_at(place.symbol.address, place.symbol.end)
             refusal = kernel_refusal(function, place.address, ftrace_site_in)
             if refusal is not None:
                 return refusal
+        known = _jump_of(place) if place.jump is not None else None
         if known is not None and not known.is_outdated:
             return known
         try:
-            jump = room.prepare(place, known)
+            return jump_room(place.text).prepare(place, known)
         except OSError as error:
             return Refusal("no memory", str(error))
-        if isinstance(jump, Jump):
-            self._jumps[place.address] = jump
-        return jump
 
     def _aim(self, jump: Jump, read: Read) -> bool:
         """Choose where a jump goes; False, and refused, if there is nowhere."""
-        refusal = jump.aim(read)
+        try:
+            refusal = jump.aim(read)
+        except OSError as error:
+            refusal = Refusal("no memory", str(error))
         if refusal is not None:
             self.refusals[jump.address] = refusal
             return False
@@ -189,10 +200,7 @@ class JumpOptimizer:
 
     def _over(self, address: int) -> list[Aggregate]:
         """Places whose jumps in the text borrow the byte at `address`."""
-        return self._covering(between(address - LONGEST + 1, address), address)
-
-    def _covering(self, near: Sequence[Aggregate], address: int) -> list[Aggregate]:
-        return [place for place in near if place.covered and self._jumps[place.address].end > address]
+        return _reaching(between(address - LONGEST + 1, address), address, _WITH_JUMP)
 
     def _disturb(self, changing: Aggregate) -> None:
         """The first byte of a place changes: jumps that borrow it are taken back, and those that would are not written.
@@ -202,19 +210,18 @@ class JumpOptimizer:
         near = between(changing.address - LONGEST + 1, changing.address)
         if not near:
             return
-        over = self._restore(self._covering(near, changing.address))
-        if not self.dense:
-            over += [p for p in near if p.address in self._queued and self._jumps[p.address].end > changing.address]
-        for place in over:
-            self._queued.pop(place.address, None)
-            _clear(place)
+        over = self._restore(_reaching(near, changing.address, _WITH_JUMP))
         if self.dense:
             self._requeue(over)
+            return
+        for place in _reaching(near, changing.address, (State.QUEUED,)):
+            self._set(place, State.BREAKPOINT)
 
     def _restore(self, places: Iterable[Aggregate]) -> list[Aggregate]:
         """Breakpoints in place of these jumps and of all that borrow their bytes; all of those, ascending.
 
-        Raises OSError(EBUSY), with nothing done, while a thread blocks SIGTRAP.
+        Where no probe wants one any more the text is as it was. Raises OSError(EBUSY), with nothing done, while a thread blocks
+        SIGTRAP.
         """
         found: dict[int, Aggregate] = {}
         left = list(places)
@@ -226,11 +233,13 @@ class JumpOptimizer:
         every = [found[address] for address in sorted(found)]
         if every:
             patching.check_traps()
-            restore([self._jumps[place.address] for place in every])
+            restore([_jump_of(place) for place in every])
         for place in every:
-            if not place.armed:  # it was to go later; a breakpoint that nobody knows of must not stay
-                self._leaving.pop(place.address, None)
+            if place.armed:
+                self._set(place, State.BREAKPOINT)
+            else:
                 place.write_original()
+                self._set(place, State.OFF)
         return every
 
     def _requeue(self, places: Iterable[Aggregate]) -> None:
@@ -243,13 +252,22 @@ class JumpOptimizer:
     @property
     def busy(self) -> bool:
         """Whether something is queued."""
-        return bool(self._queued or self._leaving)
+        return bool(self._pending)
 
     def settled(self) -> None:
         """Somebody has waited until nothing was queued."""
         with patching.patching():
             if not self.busy:
                 self._worker.cancel()
+
+    def stop(self) -> None:
+        """The interpreter is about to end: nothing is done any more unless `finish` is called."""
+        self._worker.stop()
+
+    def finish(self) -> None:
+        """Do all that is queued now."""
+        while self.busy:
+            self.run()
 
     def run(self) -> None:
         """First back, then forth (KP-65).
@@ -258,60 +276,50 @@ class JumpOptimizer:
         SIGTRAP.
         """
         with patching.patching():
-            self._take_back(list(self._leaving.values()))
+            self._take_back([place for place in self._pending.values() if place.state is State.LEAVING])
             self._write()
 
-    def _take_back(self, leaving: Sequence[Aggregate]) -> None:
-        if leaving:
-            patching.check_traps()
-        for place in leaving:
-            del self._leaving[place.address]
-        every = self._restore(place for place in leaving if place.covered)
-        for place in every:
-            _clear(place)
-        for place in leaving:
-            if not place.armed:
-                self._requeue_over(place)
-                place.write_original()
-        gone = {place.address for place in leaving}
-        self._requeue(place for place in every if place.address not in gone)
+    def _take_back(self, leaving: Iterable[Aggregate]) -> None:
+        """What has borrowed from these jumps is queued again."""
+        self._requeue(self._restore(leaving))
 
-    def _requeue_over(self, place: Aggregate) -> None:
-        """What borrows the breakpoint that is about to go."""
-        over = self._restore(self._over(place.address))
-        for other in over:
-            _clear(other)
-        self._requeue(over)
-
-    def _requeue_left_of(self, addresses: Sequence[int]) -> None:
-        """A jump that is written changes what those to the left of it borrow: take them back, to be aimed again after it."""
-        over = self._restore([place for address in addresses for place in self._over(address)])
-        for place in over:
-            _clear(place)
-        self._requeue(over)
+    def _queued(self) -> list[Aggregate]:
+        """By descending address."""
+        queued = [place for place in self._pending.values() if place.state is State.QUEUED]
+        return sorted(queued, key=_address, reverse=True)
 
     def _write(self) -> None:
-        self._requeue_left_of(list(self._queued))
-        queued, self._queued = self._queued, {}
+        # A jump that is written changes what those to the left of it borrow: they are aimed again after it.
+        self._take_back([over for place in self._queued() for over in self._over(place.address)])
         planned = _Planned()
         for room in rooms():
             room.refresh()
         jumps = []
-        for address in sorted(queued, reverse=True):
-            place, jump = queued[address], self._jumps[address]
+        for place in self._queued():
+            jump = _jump_of(place)
             if jump.is_aimed(planned.read) or self._aim(jump, planned.read):
                 jump.choose_routine()
-                place.record.optimized = jump.copy
                 planned.add(jump)
                 jumps.append(jump)
             else:
-                _clear(place)
+                self._set(place, State.BREAKPOINT)
+        for jump in jumps:
+            self._set(jump.place, State.JUMP)
         write_jumps(jumps)
 
 
-def _clear(place: Aggregate) -> None:
-    place.optimized = False
-    place.record.optimized = 0
+def _jump_of(place: Aggregate) -> Jump:
+    assert isinstance(place.jump, Jump)
+    return place.jump
+
+
+def _address(place: Aggregate) -> int:
+    return place.address
+
+
+def _reaching(places: Iterable[Aggregate], address: int, states: Sequence[State]) -> list[Aggregate]:
+    """Those in one of `states` whose jumps go over `address`."""
+    return [place for place in places if place.state in states and _jump_of(place).end > address]
 
 
 class _Planned:
@@ -331,7 +339,6 @@ class _Planned:
 
 
 jump_optimizer = JumpOptimizer()
-switch.optimizer = jump_optimizer
 
 
 def wait_for_kprobe_optimizer() -> None:
@@ -339,8 +346,7 @@ def wait_for_kprobe_optimizer() -> None:
 
     Raises OSError(EBUSY) naming the thread, if one blocks SIGTRAP and breakpoints are needed to take something back.
     """
-    while jump_optimizer.busy:
-        jump_optimizer.run()
+    jump_optimizer.finish()
     jump_optimizer.settled()
 
 

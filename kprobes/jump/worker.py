@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 import time
 from typing import Protocol
 
-from kprobes.place import switch
 from sandbox.process import fork
 
 log = logging.getLogger("kprobes")
@@ -37,7 +35,6 @@ class Worker:
         self._optimizer = optimizer
         self._reset()
         fork.in_child(fork.Phase.THREADS, self._after_fork)
-        atexit.register(self._stop)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
@@ -45,16 +42,13 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def _stop(self) -> None:
-        """The interpreter is about to end, and with it the code that jumps and breakpoints lead to: none is left."""
+    def stop(self) -> None:
+        """No more runs: when this returns the thread has ended."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
-        switch.disarm_for_good()
-        while self._optimizer.busy:
-            self._optimizer.run()
 
     def _after_fork(self) -> None:
         self._reset()

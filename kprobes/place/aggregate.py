@@ -7,6 +7,7 @@ still be on its way through its slot. It goes when the code goes.
 from __future__ import annotations
 
 import ctypes
+import enum
 import struct
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 preemptible = False
 """As a kernel with CONFIG_PREEMPTION: nothing is boosted (KP-29). Looked at when an address is first probed."""
+all_disarmed = False
+"""kprobes_all_disarmed: no place is armed, whatever its probes want (KP-59). Set by kprobes.place.switch."""
 
 aggregates: dict[int, Aggregate] = {}
 """By address."""
@@ -44,6 +47,39 @@ _addresses: list[int] = []
 _rooms: dict[TextMapping, SlotRoom] = {}
 retired: list[Any] = []
 """Native memory that a hit may still be reading, until the next `quiesce` that finds nobody inside."""
+
+
+class State(enum.Enum):
+    """How hits are noticed at a place, and what the optimiser is to make of it."""
+
+    OFF = "off"
+    """They are not."""
+    STUB = "stub"
+    """On an ftrace location: by the function's stub."""
+    BREAKPOINT = "breakpoint"
+    QUEUED = "queued"
+    """By a breakpoint, which is to become a jump: on the kernel's optimizing_list."""
+    JUMP = "jump"
+    LEAVING = "leaving"
+    """There is a jump, which no probe wants any more and which is to be taken back: on the kernel's unoptimizing_list."""
+
+
+_DISARMED = (State.OFF, State.LEAVING)
+_OPTIMIZED = (State.QUEUED, State.JUMP, State.LEAVING)
+_WITH_JUMP = (State.JUMP, State.LEAVING)
+
+
+class PlacedJump(Protocol):
+    """What a place says of its jump: all of this is in `kprobes.jump.jumps.Jump`."""
+
+    @property
+    def copy(self) -> int: ...
+
+    @property
+    def covered(self) -> bytes: ...
+
+    @property
+    def detours(self) -> list[Detour]: ...
 
 
 class PlacedProbe(Protocol):
@@ -69,7 +105,7 @@ class Aggregate:
     """A probed place.
 
     `insn` is None on an ftrace location, where there is neither breakpoint nor slot. `children` are the probes, newest
-    first. `armed`: a hit is noticed, by a breakpoint, a jump or ftrace.
+    first. `jump`: made when it is first optimised.
     """
 
     def __init__(self, address: int, symbol: Symbol, text: TextMapping, module: Module | None) -> None:
@@ -79,14 +115,8 @@ class Aggregate:
         self.module = module
         self.insn: Instruction | None = None
         self.children: list[PlacedProbe] = []
-        self.armed = False
-        self.optimized = False
-        """KPROBE_FLAG_OPTIMIZED: kprobes.jump.optimize has queued it, or made it a jump (KP-64)."""
-        self.covered = b""
-        """The original bytes under the jump that kprobes.jump.optimize has written here, in place of the breakpoint."""
-        self.detours: list[Detour] = []
-        """Those of its jump, for kprobes.fast.fast_returns."""
-        self.on_ftrace = False
+        self.state = State.OFF
+        self.jump: PlacedJump | None = None
         self.slot_page: TextMapping | None = None
         self._memory = ctypes.create_string_buffer(Record.size + 64)
         self.record_address = (ctypes.addressof(self._memory) + 63) & -64
@@ -94,6 +124,40 @@ class Aggregate:
         self.record.address = address
         self.record.children = ctypes.addressof(_nobody)
         self._list: Any = None
+
+    # -- its state ----------------------------------------------------------------------------------------------
+
+    def become(self, state: State) -> None:
+        """Note the state; what is written follows, or has been written. A hit that needs a copy finds the jump's."""
+        self.state = state
+        self.record.optimized = self.jump.copy if self.jump is not None and state in _OPTIMIZED else 0
+
+    @property
+    def armed(self) -> bool:
+        """Whether hits are noticed, and its probes called."""
+        return self.state not in _DISARMED
+
+    @property
+    def optimized(self) -> bool:
+        """KPROBE_FLAG_OPTIMIZED: it has a jump, or is to have one (KP-64)."""
+        return self.state in _OPTIMIZED
+
+    @property
+    def covered(self) -> bytes:
+        """The original bytes under its jump; none without."""
+        return self.jump.covered if self.jump is not None and self.state in _WITH_JUMP else b""
+
+    @property
+    def on_ftrace(self) -> bool:
+        """Whether it is an ftrace location: once its instruction has been prepared."""
+        return self.insn is None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether kprobes have changed the text here."""
+        return self.state not in (State.OFF, State.STUB)
+
+    # -- what it is ---------------------------------------------------------------------------------------------
 
     @property
     def length(self) -> int:
@@ -242,7 +306,7 @@ def original_text(address: int, size: int) -> bytes:
         for site in sites[first : bisect_left(sites, address + size, first)]:
             _overlay(code, site - address, NOP5)
     for aggregate in reversed(between(address - 15, address + size)):
-        if aggregate.insn is not None and (aggregate.armed or aggregate.covered):
+        if aggregate.is_written:
             _overlay(code, aggregate.address - address, aggregate.original[:1])
             _overlay(code, aggregate.address - address, aggregate.covered)
     return bytes(code)

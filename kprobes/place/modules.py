@@ -8,6 +8,8 @@ from ftrace.runtime import runtime
 from kprobes.breakpoint.patching import patching
 from kprobes.fast import fast_returns
 from kprobes.fast.return_stubs import release_return_stubs
+from kprobes.jump.jumps import close_room
+from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import blacklist, switch
 from kprobes.place.aggregate import Aggregate, between, release_text, settle
 from kprobes.place.functions import forget_functions
@@ -41,8 +43,7 @@ def _kill(module: Module) -> None:
     with patching():
         for text in module.texts:
             forget_functions(text.base, text.end)
-            if switch.optimizer is not None:
-                switch.optimizer.release(text)
+            close_room(text)
             release_text(text)
             release_return_stubs(text)
 
@@ -53,10 +54,8 @@ def _kill_probes(place: Aggregate) -> None:
         p.flags |= KPROBE_FLAG_GONE
     if place.armed:
         switch.disarm(place, immediate=True)
-    if switch.optimizer is not None and not place.on_ftrace:
-        switch.optimizer.forget(place)
-    place.optimized = False
     place.publish()
     fast_returns.update(place)
     fast_returns.forget(place)
+    jump_optimizer.forget(place)
     place.forget()

@@ -561,7 +561,6 @@ def test_a_thread_that_blocks_sigtrap_is_named():
 @isolated
 def test_a_jump_that_was_there_before_the_first_kretprobe_is_made_anew():
     """HAZARDS 10: its detour leads nobody to the return stub."""
-    from kprobes.jump.optimize import jump_optimizer
 
     _, starts, call = setup()
     seen = []
@@ -571,7 +570,7 @@ def test_a_jump_that_was_there_before_the_first_kretprobe_is_made_anew():
     kprobes.register_kretprobe(rp)
     assert first_byte(starts[0]) == 0xCC
     kprobes.wait_for_kprobe_optimizer()
-    assert p.aggregate.covered and not jump_optimizer._jumps[starts[0]].is_outdated
+    assert p.aggregate.covered and not p.aggregate.jump.is_outdated
     assert call(3, 4) == 7
     assert seen == ["kprobe", "return"]
 
@@ -694,7 +693,7 @@ def test_a_place_that_had_a_return_probe_is_as_quick_as_any_other():
     with kprobes.attach("f", pre=count_plain) as attached:
         kprobes.wait_for_kprobe_optimizer()
         assert is_jump(attached.p.addr)
-        (detour,) = attached.p.aggregate.detours
+        (detour,) = attached.p.aggregate.jump.detours
         routine = ctypes.c_uint64.from_address(detour.address).value
         assert routine == kprobe_runtime().image.address("kprobe_optimized_plain_return")
         assert [module["f"](x) for x in range(100)] == list(range(5, 105))

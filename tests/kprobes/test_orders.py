@@ -54,7 +54,6 @@ def refused(one: LibraryCall, native: bool) -> bool:
 def test_a_kprobe_then_a_kretprobe_before_the_optimiser_has_run():
     """Where the jump absorbs instructions its detour is made when it is written, for another set of probes."""
     import kprobes
-    from kprobes.jump.optimize import jump_optimizer
 
     prepare(starts()["endbr64"].name, KPROBES, True)
     make_jumps_absorb()
@@ -65,7 +64,7 @@ def test_a_kprobe_then_a_kretprobe_before_the_optimiser_has_run():
         p = kprobes.kprobe(addr=one.address)
         kprobes.register_kprobe(p)
         kprobes.wait_for_kprobe_optimizer()
-        absorbing |= {name} if name != "endbr64" and jump_optimizer._jumps[p.addr].inner else set()
+        absorbing |= {name} if name != "endbr64" and p.aggregate.jump.inner else set()
     assert absorbing >= {"push", "xor"}, absorbing
 
 
