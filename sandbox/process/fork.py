@@ -28,7 +28,6 @@ import enum
 import errno
 import os
 import sys
-import traceback
 import weakref
 from bisect import insort
 from collections.abc import Callable
@@ -144,7 +143,7 @@ def _run(*calls: Callable[[], None]) -> None:
             call()
         except BaseException:  # locks are given back whatever else fails
             print(f"fprobe: exception in {call} after a fork, ignored", file=sys.stderr)
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())
 
 
 def _unshare_open_text() -> None:
