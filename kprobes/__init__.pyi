@@ -36,12 +36,12 @@ from kprobes.registration import register_kprobe as register_kprobe
 from kprobes.registration import register_kprobes as register_kprobes
 from kprobes.registration import unregister_kprobe as unregister_kprobe
 from kprobes.registration import unregister_kprobes as unregister_kprobes
+from kprobes.return_probe import get_kretprobe as get_kretprobe
+from kprobes.return_probe import get_kretprobe_retaddr as get_kretprobe_retaddr
+from kprobes.return_probe import kretprobe as kretprobe
+from kprobes.return_probe import kretprobe_instance as kretprobe_instance
 from kprobes.returns import disable_kretprobe as disable_kretprobe
 from kprobes.returns import enable_kretprobe as enable_kretprobe
-from kprobes.returns import get_kretprobe as get_kretprobe
-from kprobes.returns import get_kretprobe_retaddr as get_kretprobe_retaddr
-from kprobes.returns import kretprobe as kretprobe
-from kprobes.returns import kretprobe_instance as kretprobe_instance
 from kprobes.returns import register_kretprobe as register_kretprobe
 from kprobes.returns import register_kretprobes as register_kretprobes
 from kprobes.returns import unregister_kretprobe as unregister_kretprobe

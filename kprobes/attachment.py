@@ -14,7 +14,8 @@ from kprobes.counting import Count, PythonCount, is_python
 from kprobes.handler_types import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
 from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
-from kprobes.returns import kretprobe, unregister_kretprobes
+from kprobes.return_probe import kretprobe
+from kprobes.returns import unregister_kretprobes
 from kprobes.targets import Target, Where, has_glob, places
 
 _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
@@ -135,7 +136,7 @@ class _Probes(Attaching):
 class Attachment(_Probes):
     """Kprobes and where they are to be."""
 
-    _prepare = registration.watch_modules
+    _prepare = registration.make_ready
     _put_on = registration.put_on
     _unregister = unregister_kprobes
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from kprobes.probe import kprobe
-    from kprobes.returns import kretprobe_instance
+    from kprobes.return_probe import kretprobe_instance
 
 
 class PreHandler(Protocol):

@@ -11,7 +11,6 @@ from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.shown import handler_name, table
 from kprobes import crash_words, handlers
 from kprobes.fast import lone
-from kprobes.fast.lone import FastReturn, LoneOps
 from kprobes.handlers import FAULT, POST, PRE
 from kprobes.hit.records import (
     FAULT_FOREIGN,
@@ -24,13 +23,15 @@ from kprobes.hit.records import (
     PRE_PYTHON,
     RETURN,
     Child,
-    Kretprobe,
 )
 from kprobes.place.aggregate import State
 from sandbox.process.process_bound import ProcessBound
 
 if TYPE_CHECKING:
+    from kprobes.fast.lone import FastPath
     from kprobes.place.aggregate import Aggregate
+    from kprobes.return_hook import ReturnHook
+    from sandbox.symbols.table import Symbol
 
 KPROBE_FLAG_GONE = 1
 KPROBE_FLAG_DISABLED = 2
@@ -83,27 +84,20 @@ class kprobe(ProcessBound):
         self._flags = flags
         self.codes: tuple[Resolved, ...] = ()
         """Its handlers' code, and what keeps it alive."""
-        self._return_probe = 0
-        self.prepare_fast: Callable[[bool], None] | None = None
-        """What a kretprobe's has in place of `_prepare_fast`."""
-        self.fast_return: FastReturn | None = None
-        """Of a kretprobe whose handlers allow it."""
-        self.lone: LoneOps | None = None
-        """What arms it while it is alone on an ftrace location, if its handlers are of that kind."""
+        self.return_hook: ReturnHook | None = None
+        """Of the kprobe of a kretprobe."""
+        self.fast: FastPath | None = None
+        """What serves it while it is alone on its place, if its handlers are of that kind."""
         self.python_unsafe = python_unsafe
         self.action = 0
         """Address of what its native handlers find as `p.action`; looked at when it is registered."""
         self.calls_python = False
         """Whether a handler is a Python callable."""
 
-    def make_return_probe(self, native: int, foreign: bool, calls_python: bool) -> None:
-        """Let it be the probe of a kretprobe, whose native half is at `native`, and whose handlers are such."""
-        self._return_probe, self.foreign, self.calls_python = native, foreign, calls_python
-
     @property
     def is_return_probe(self) -> bool:
         """Whether it belongs to a kretprobe."""
-        return bool(self._return_probe)
+        return self.return_hook is not None
 
     def __repr__(self) -> str:
         return f"<kprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
@@ -178,14 +172,16 @@ class kprobe(ProcessBound):
 
     # -- its native half ----------------------------------------------------------------------------------------
 
-    def build(self) -> None:
-        """Let the native half say what it is to say at `addr`. Raises TypeError naming what cannot be a handler."""
-        child = self.native
+    def build(self, symbol: Symbol) -> None:
+        """Make a native half for `addr`, in the function `symbol`. Raises TypeError naming what cannot be a handler."""
+        child = self.native = Child.ctypes()
         child.address, child.flags = self.addr, OFF if self.is_off else 0
         child.action = self.action
-        if self._return_probe:
-            child.kind, child.rp = RETURN, self._return_probe
-            Kretprobe.ctypes.from_address(self._return_probe).child = self.native_address
+        crash_words.of_place(child, symbol)
+        hook = self.return_hook
+        if hook is not None:
+            child.kind, child.rp = RETURN, hook.address
+            self.foreign, self.calls_python = hook.foreign, hook.calls_python
         else:
             self._resolve()
 
@@ -209,24 +205,36 @@ class kprobe(ProcessBound):
         self.asks_of_faults = 2 if fault.is_foreign else int(bool(fault.address))
         self.codes = (pre, post, fault)
 
-    # -- the fast way -------------------------------------------------------------------------------------------
+    # -- its way to hits ----------------------------------------------------------------------------------------
 
-    def join_fast(self, on_ftrace: bool) -> None:
-        """Before it is put on its place: what lets its hits go the fast way there."""
-        (self.prepare_fast or self._prepare_fast)(on_ftrace)
+    def join(self, place: Aggregate) -> None:
+        """Before it is put on a place: choose how hits get to it there. Within `patching()`."""
+        if self.return_hook is not None:
+            self.return_hook.set_up(place, self.native)
+            self.fast = self.return_hook.fast
+        elif place.on_ftrace and self.post_handler is None and self.fault_handler is None:
+            self.fast = lone.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
 
-    def _prepare_fast(self, on_ftrace: bool) -> None:
-        self.lone = None
-        if on_ftrace and self.post_handler is None and self.fault_handler is None:
-            self.lone = lone.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
+    def stop(self) -> None:
+        """It is being unregistered: no handler is called any more."""
+        owner = self.return_hook or self.fast
+        if owner is not None:
+            owner.stop()
 
-    def leave_fast(self) -> None:
-        """It has left its place, or was not put on it."""
-        if self.lone is not None:
-            self.lone.probe.let_go()
-        if self.fast_return is not None:
-            self.fast_return.free()
-        self.lone = self.fast_return = None
+    def leave(self) -> None:
+        """It has left its place; calls that a kretprobe waits for have yet to return."""
+        if self.return_hook is not None:
+            self.return_hook.leave()
+        elif self.fast is not None:
+            self.fast.free()
+        self.fast = None
+
+    def give_up(self) -> None:
+        """It was not put on its place after all."""
+        owner = self.return_hook or self.fast
+        if owner is not None:
+            owner.free()
+        self.fast = None
 
 
 def _pre_of(handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,12 +6,10 @@ import atexit
 import errno
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
-from kprobes import crash_words
 from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.fast import fast_returns
-from kprobes.fast.return_stubs import give_return_stub
-from kprobes.hit.records import Child
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import placing, python_unsafe, switch
 from kprobes.place.aggregate import Aggregate, aggregates, settle
@@ -25,6 +23,9 @@ from kprobes.probe import (
 )
 from sandbox.loading.module import register_module_notifier
 from sandbox.process.integers import INT_MAX, U32_MAX, integer
+
+if TYPE_CHECKING:
+    from kprobes.place.placing import Place
 
 _registered: dict[kprobe, None] = {}
 """The registered probes, in the order of their registration."""
@@ -47,39 +48,38 @@ def register_kprobe(p: kprobe) -> None:
     way out), EILSEQ (not an instruction's first byte), EOPNOTSUPP (an instruction that cannot be probed), ENOSPC, ENOMEM,
     EBUSY (on a function whose ip another ftrace_ops modifies).
     """
-    watch_modules()
+    make_ready()
     with patching():
         put_on(p)
 
 
 def put_on(p: kprobe) -> None:
-    """`register_kprobe`, within `patching()`; `watch_modules` comes before that."""
+    """`register_kprobe`, within `patching()`; `make_ready` comes before that."""
+    put_at(placing.locate(p.addr, p.symbol_name, p.offset), p)
+
+
+def put_at(place: Place, p: kprobe) -> None:
+    """`put_on`, at the place that `p` names."""
     integer("flags", p.flags, 0, U32_MAX)
-    place = placing.locate(p.addr, p.symbol_name, p.offset)
     p.addr = place.address
     if p.registered:
         raise OSError(errno.EINVAL, f"this kprobe is registered already, at {place.address:#x}")
     p.flags = p.flags & KPROBE_FLAG_DISABLED
-    p.native = Child.ctypes()
     ground = placing.check(place)
-    on_ftrace = ground.on_ftrace
-    p.flags |= KPROBE_FLAG_FTRACE * on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
-    crash_words.of_place(p.native, place.symbol)
-    p.build()
+    p.flags |= KPROBE_FLAG_FTRACE * ground.on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
+    p.build(place.symbol)
     python_unsafe.check(place, p.calls_python, p.python_unsafe)
     found = aggregates.get(place.address) or placing.prepare(place, ground)
-    if p.is_return_probe and not on_ftrace:
-        give_return_stub(found)
-    p.join_fast(on_ftrace)
+    p.join(found)
     try:
         _join(p, found)
     except OSError:
-        p.leave_fast()
+        p.give_up()
         raise
 
 
 @cache
-def watch_modules() -> None:
+def make_ready() -> None:
     """From the first registration on the probes' modules are watched, and so is the end of the interpreter."""
     register_module_notifier(module_event)
     atexit.register(switch.disarm_for_good)
@@ -102,7 +102,7 @@ def _join(p: kprobe, place: Aggregate) -> None:
 def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Register the first `num`, or all: on the first error those before it are unregistered, and it is raised (KP-58)."""
     count = integer("num", len(ps) if num is None else num, 1, INT_MAX)
-    watch_modules()
+    make_ready()
     done: list[kprobe] = []
     try:
         with patching():
@@ -150,12 +150,10 @@ def _leave(p: kprobe, place: Aggregate) -> None:
         p.flags |= KPROBE_FLAG_DISABLED
     p.aggregate = None
     del _registered[p]
-    if p.lone is not None:
-        p.lone.stop()
+    p.stop()
     place.children.remove(p)
     switch.children_changed(place)
-    if not p.is_return_probe:
-        p.leave_fast()
+    p.leave()
 
 
 # -- disable and enable -------------------------------------------------------------------------------------------

@@ -30,11 +30,12 @@ from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import (
     disable_kprobe,
     enable_kprobe,
+    make_ready,
     register_kprobe,
     unregister_kprobe,
-    watch_modules,
 )
-from kprobes.returns import kretprobe, register_kretprobe, unregister_kretprobe
+from kprobes.return_probe import kretprobe
+from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.abi.btf import prototype
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 
@@ -244,5 +245,5 @@ def register_kprobe_events() -> None:
     dyn_event_register(kprobe_lines)
     tracefs.add("kprobe_events", definitions_file(lambda: show(kprobe_lines), run_line, kprobe_lines))
     tracefs.add("kprobe_profile", TextFile(kprobe_profile))
-    watch_modules()
+    make_ready()
     register_module_notifier(_module_event)

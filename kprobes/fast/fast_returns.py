@@ -16,6 +16,7 @@ from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import ENTRY_POINT, SLOT, jump
 from kprobes.breakpoint import patching
+from kprobes.fast.lone import FastReturn
 from kprobes.fast.return_stubs import take_stub
 from kprobes.x86_64.return_stub import return_stub
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ftrace.sites.lists import ListRecord
-    from kprobes.fast.lone import FastReturn
     from kprobes.jump.detours import Detour
     from kprobes.place.aggregate import Aggregate
 
@@ -81,7 +81,7 @@ def update(place: Aggregate) -> None:
     fast = _fast_of(place)
     if fast is None and not _stubs:
         return
-    enabled = [child.fast_return for child in place.children if not child.is_off]
+    enabled = [child.fast.list for child in place.children if not child.is_off and isinstance(child.fast, FastReturn)]
     for detour in place.jump.detours:
         stub = _stubs.get(detour.address)
         if stub is None and fast is not None:
@@ -89,13 +89,14 @@ def update(place: Aggregate) -> None:
         if fast is not None and stub is not None:
             stub.lead(fast.list)
         elif stub is not None:
-            stub.lead_back([other.list for other in enabled if other is not None])
+            stub.lead_back(enabled)
 
 
 def _fast_of(place: Aggregate) -> FastReturn | None:
     if len(place.children) != 1 or place.children[0].is_off or not place.scratch_is_free:
         return None
-    return place.children[0].fast_return
+    fast = place.children[0].fast
+    return fast if isinstance(fast, FastReturn) else None
 
 
 def forget(place: Aggregate) -> None:

@@ -15,11 +15,11 @@ from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
+from kprobes.fast.lone import LoneOps
 from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 
 if TYPE_CHECKING:
-    from kprobes.fast.lone import LoneOps
     from kprobes.place.aggregate import Aggregate
 
 
@@ -93,8 +93,9 @@ _ipmodify = SharedOps(FTRACE_OPS_FL_IPMODIFY)
 
 def _ops_for(aggregate: Aggregate) -> SharedOps | LoneOps:
     """What is to arm a place, by its probes as they are."""
-    if len(aggregate.children) == 1 and aggregate.children[0].lone is not None:
-        return aggregate.children[0].lone
+    fast = aggregate.children[0].fast if len(aggregate.children) == 1 else None
+    if isinstance(fast, LoneOps):
+        return fast
     return _ipmodify if aggregate.has_post else _plain
 
 

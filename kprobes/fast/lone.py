@@ -88,11 +88,30 @@ class LoneProbe(NativeProbe):
                 self.free()
 
 
-class LoneOps:
-    """The ftrace_ops of one probe."""
+class FastPath:
+    """What serves a probe with native handlers for as long as it has its place to itself."""
 
     def __init__(self, probe: LoneProbe) -> None:
         self.probe = probe
+
+    def stop(self) -> None:
+        """No instance is taken and no handler called any more, for calls that have not returned either (KP-84)."""
+        raise NotImplementedError
+
+    def is_idle(self) -> bool:
+        """Whether no call in flight refers to it, once all instances are free."""
+        return True
+
+    def free(self) -> None:
+        """Its probe has left its place, and no call refers to it."""
+        self.probe.let_go()
+
+
+class LoneOps(FastPath):
+    """The ftrace_ops of one probe."""
+
+    def __init__(self, probe: LoneProbe) -> None:
+        super().__init__(probe)
         self.ops = ftrace_ops(kprobe_runtime().image.address("kprobe_ftrace_handler"), FTRACE_OPS_FL_SAVE_REGS)
         self.ops.hooks_return = bool(probe.native.kind & HAS_EXIT)
 
@@ -112,7 +131,7 @@ class LoneOps:
             ftrace.ftrace_free_filter(self.ops)
 
     def stop(self) -> None:
-        """No instance is taken and no handler called any more (KP-84)."""
+        """See FastPath."""
         self.probe.stop()
         self._set(0)
 
@@ -127,28 +146,24 @@ class LoneOps:
             tracing.table.lists.flags_changed(self.probe)
 
 
-class FastReturn:
+class FastReturn(FastPath):
     """The probe in ftrace's shape of a kretprobe whose native half is `rp`, and the list of it alone.
 
     `values`: the other fields of that probe, see kretprobe_values. Raises OSError as LoneProbe does.
     """
 
     def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
-        self.probe = LoneProbe(rp, action=ctypes.addressof(rp), **values)
+        super().__init__(LoneProbe(rp, action=ctypes.addressof(rp), **values))
         self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
 
     def stop(self) -> None:
-        """No handler from now on, for calls that have not returned either (KP-84)."""
+        """See FastPath."""
         self.probe.stop()
         self.list.choose_trampolines(runtime())
 
     def is_idle(self) -> bool:
         """Whether no call is under way that came in with its list."""
         return not runtime().image.call("is_pinned", self.list.address)
-
-    def free(self) -> None:
-        """Give the line of counters back."""
-        self.probe.let_go()
 
 
 def _ops(keep: Any, **values: Any) -> LoneOps | None:
@@ -174,6 +189,13 @@ def ops_of_kretprobe(values: Mapping[str, Any], address: int, native: int, keep:
     if location is None or location.block.unhookable >> location.position & 1:
         return None
     return _ops(keep, action=native, **values)
+
+
+def fast_return(rp: Any, values: Mapping[str, Any]) -> FastReturn | None:
+    """For a kretprobe elsewhere whose native half is `rp`; None if there are too many."""
+    with contextlib.suppress(OSError):
+        return FastReturn(rp, values)
+    return None
 
 
 def kretprobe_values(

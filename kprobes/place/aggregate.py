@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftrace.handlers.kinds import Resolved
-    from kprobes.fast.lone import FastReturn, LoneOps
+    from kprobes.fast.lone import FastPath
     from kprobes.jump.detours import Detour
     from kprobes.x86_64.emulation import Emulation
     from sandbox.loading.module import Module
@@ -90,8 +90,7 @@ class PlacedProbe(Protocol):
     post_handler: Any
     foreign: bool
     asks_of_faults: int
-    lone: LoneOps | None
-    fast_return: FastReturn | None
+    fast: FastPath | None
     flags: int
 
     @property

@@ -9,8 +9,8 @@ import pytest
 
 import sandbox
 from kprobes.registration import kprobe, register_kprobe, register_kprobes, unregister_kprobe, unregister_kprobes
+from kprobes.return_probe import kretprobe
 from kprobes.returns import (
-    kretprobe,
     register_kretprobe,
     register_kretprobes,
     unregister_kretprobe,

@@ -23,7 +23,6 @@ sys.path[:0] = [
 
 import matrix_handlers
 from matrix import field_offsets
-from matrix_handlers import NotedKprobe, NotedKretprobe
 from programs import load_c
 from stepped import DRIVER, JUMPS, PLACES, returning, stacks_not_empty
 
@@ -112,13 +111,14 @@ class Manner:
         return hits
 
     def _kprobe(self, name: str, offset: int, times: int, notes: Any, first: Any, second: Any) -> Hit:
-        probe = NotedKprobe(
-            notes, symbol_name=name, offset=offset, pre_handler=first, post_handler=second if self.post else None
-        )
+        post = second if self.post else None
+        probe = kprobes.kprobe(symbol_name=name, offset=offset, pre_handler=first, post_handler=post)
+        probe.action = ctypes.addressof(notes)
         return Hit(name, offset, times, probe, notes, kprobes.register_kprobe)
 
     def _kretprobe(self, name: str, offset: int, times: int, notes: Any, first: Any, second: Any) -> Hit:
-        probe = NotedKretprobe(notes, symbol_name=name, entry_handler=first, handler=second, maxactive=1000)
+        probe = kprobes.kretprobe(symbol_name=name, entry_handler=first, handler=second, maxactive=1000)
+        probe.action = ctypes.addressof(notes)
         return Hit(name, offset, times, probe, notes, kprobes.register_kretprobe)
 
     def _native(self, notes: Any) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ from programs import basic, load_c
 import fprobe
 import kprobes
 from ftrace.handlers import python_handler
+from kprobes.hit.records import Kretprobe
 from sandbox.loading.csource import find_compiler
 
 THREADS = r"""
@@ -182,7 +183,7 @@ def test_a_child_touches_no_kretprobe_that_the_collector_has_taken():
 
     def collected():
         gc.collect()
-        size = ctypes.sizeof(kprobes.returns.Kretprobe.ctypes)
+        size = ctypes.sizeof(Kretprobe.ctypes)
         blocks.extend((ctypes.c_uint8 * size)() for _ in range(2000))
         return native_id()
 

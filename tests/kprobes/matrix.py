@@ -118,10 +118,10 @@ static long ops_notes[2][4];
 STUBLESS long wrongs(void) { return wrong; }
 STUBLESS void *notes_of_ops(void) { return ops_notes; }
 static int seen(long *notes, int which) { notes[which]++; if (notes[2 + which]) go(); return 0; }
-STUBLESS int c_pre(char *p) { return seen(*(long **)(p + P_RP), 0); }
-STUBLESS void c_post(char *p) { seen(*(long **)(p + P_RP), 1); }
-STUBLESS int c_call(char *ri) { return seen(*(long **)(*(char **)(ri + RI_RP) + RP_COOKIE), 0); }
-STUBLESS int c_return(char *ri) { return seen(*(long **)(*(char **)(ri + RI_RP) + RP_COOKIE), 1); }
+STUBLESS int c_pre(char *p) { return seen(*(long **)(p + P_ACTION), 0); }
+STUBLESS void c_post(char *p) { seen(*(long **)(p + P_ACTION), 1); }
+STUBLESS int c_call(char *ri) { return seen(*(long **)(*(char **)(ri + RI_RP) + RP_ACTION), 0); }
+STUBLESS int c_return(char *ri) { return seen(*(long **)(*(char **)(ri + RI_RP) + RP_ACTION), 1); }
 STUBLESS int c_entry(char *fp) { return seen(*(long **)(fp + FP_ACTION), 0); }
 STUBLESS int c_exit(char *fp) { return seen(*(long **)(fp + FP_ACTION), 1); }
 STUBLESS void c_outer(void) { seen(ops_notes[0], 0); }
@@ -135,7 +135,7 @@ def field_offsets() -> str:
     from kprobes.hit.records import Child, Instance, Kretprobe
 
     offsets = {
-        "P_RP": Child.offset("rp"), "RI_RP": Instance.offset("rp"), "RP_COOKIE": Kretprobe.offset("cookie"),
+        "P_ACTION": Child.offset("action"), "RI_RP": Instance.offset("rp"), "RP_ACTION": Kretprobe.offset("action"),
         "FP_ACTION": Probe.offset("action"),
     }  # fmt: skip
     return "".join(f"#define {name} {offset}\n" for name, offset in offsets.items())
@@ -195,24 +195,20 @@ class Probed:
     # -- probes -------------------------------------------------------------------------------------------------
 
     def _kprobe(self) -> Any:
-        from matrix_handlers import NotedKprobe
-
         import kprobes
 
         post = self.handlers[1] if self.kind.at == "post" else None
-        probe = NotedKprobe(self.notes, symbol_name=self.name, pre_handler=self.handlers[0], post_handler=post)
+        probe = kprobes.kprobe(symbol_name=self.name, pre_handler=self.handlers[0], post_handler=post)
+        probe.action = ctypes.addressof(self.notes)
         self._optimised(lambda: kprobes.register_kprobe(probe))
         self.stack.callback(kprobes.unregister_kprobe, probe)
         return probe
 
     def _kretprobe(self) -> Any:
-        from matrix_handlers import NotedKretprobe
-
         import kprobes
 
-        probe = NotedKretprobe(
-            self.notes, symbol_name=self.name, entry_handler=self.handlers[0], handler=self.handlers[1]
-        )
+        probe = kprobes.kretprobe(symbol_name=self.name, entry_handler=self.handlers[0], handler=self.handlers[1])
+        probe.action = ctypes.addressof(self.notes)
         self._optimised(lambda: kprobes.register_kretprobe(probe))
         self.stack.callback(kprobes.unregister_kretprobe, probe)
         return probe

@@ -12,6 +12,7 @@ from programs import basic
 import fprobe
 import kprobes
 from kprobes.fast import fast_returns
+from kprobes.fast.lone import FastReturn
 from sandbox.native import i32, u64
 
 counted = fprobe.Array(u64, 4, shared=True)
@@ -36,7 +37,7 @@ def every_other(ri, regs) -> i32:
 
 
 def is_fast(rp):
-    return any(stub.on for stub in fast_returns._stubs.values()) and rp.kp.fast_return is not None
+    return any(stub.on for stub in fast_returns._stubs.values()) and isinstance(rp.kp.fast, FastReturn)
 
 
 def fresh(**given):

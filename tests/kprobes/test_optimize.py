@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import random
+import signal
 import threading
 import time
+from collections.abc import Callable
 
 import kprobe_targets
 import pytest
@@ -33,6 +35,25 @@ def setup(name: str = "stack"):
     symbol = symbol_named(f"{module.name}:{name}")
     starts = [at for at in boundaries(symbol.address, symbol.end) if first_bytes(at, 2) != UD2]
     return module, starts, lambda a, b: kprobe_targets.call(module, name, a, b)
+
+
+def block_sigtrap() -> Callable[[], None]:
+    """There is a thread that blocks SIGTRAP, until the function that is returned is called."""
+    ready, done = threading.Event(), threading.Event()
+
+    def blocking():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        ready.set()
+        done.wait()
+
+    def unblock():
+        done.set()
+        thread.join()
+
+    thread = threading.Thread(target=blocking, name="blocker")
+    thread.start()
+    ready.wait()
+    return unblock
 
 
 def probe(address: int, pre: object = None, **options: object):
@@ -323,31 +344,37 @@ def test_the_text_is_as_it_was_when_unregistering_a_batch_returns(extent):
 @isolated
 def test_a_jump_that_cannot_be_taken_back_at_once_is_taken_back_later():
     """HAZARDS: a thread blocks SIGTRAP; the probe leaves all the same."""
-    import signal
-
     _, starts, call = setup()
     seen = []
     p = probe(starts[2], lambda _p, _regs: seen.append(1))
     kprobes.wait_for_kprobe_optimizer()
-    ready, done = threading.Event(), threading.Event()
-
-    def blocking():
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
-        ready.set()
-        done.wait()
-
-    thread = threading.Thread(target=blocking)
-    thread.start()
-    ready.wait()
+    unblock = block_sigtrap()
     kprobes.unregister_kprobe(p)
     assert is_jump(starts[2])
     assert call(3, 4) == 7
     assert seen == []
-    done.set()
-    thread.join()
+    unblock()
     deadline = time.monotonic() + 10
     while is_jump(starts[2]) and time.monotonic() < deadline:
         time.sleep(0.01)
+    assert not is_jump(starts[2])
+    assert call(3, 4) == 7
+
+
+@isolated
+def test_a_jump_that_could_not_go_when_all_were_disarmed_goes_later():
+    """KP-59; HAZARDS: a thread blocks SIGTRAP"""
+    _, starts, call = setup()
+    p = probe(starts[2])
+    kprobes.wait_for_kprobe_optimizer()
+    unblock = block_sigtrap()
+    with pytest.raises(OSError, match="SIGTRAP is blocked in"):
+        kprobes.set_kprobes_enabled(False)
+    kprobes.unregister_kprobe(p)
+    assert is_jump(starts[2])
+    assert call(3, 4) == 7
+    unblock()
+    kprobes.wait_for_kprobe_optimizer()
     assert not is_jump(starts[2])
     assert call(3, 4) == 7
 
@@ -532,27 +559,15 @@ def test_a_forked_child_has_jumps_of_its_own():
 @isolated
 def test_a_thread_that_blocks_sigtrap_is_named():
     """HAZARDS: breakpoints are needed to take a jump back"""
-    import signal
-
     _, starts, call = setup()
     probe(starts[2])
     kprobes.wait_for_kprobe_optimizer()
-    ready, done = threading.Event(), threading.Event()
-
-    def blocking():
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
-        ready.set()
-        done.wait()
-
-    thread = threading.Thread(target=blocking, name="blocker")
-    thread.start()
-    ready.wait()
+    unblock = block_sigtrap()
     with pytest.raises(OSError, match="SIGTRAP is blocked in") as refused:
         kprobes.set_kprobes_optimization(0)
     assert refused.value.errno == errno.EBUSY
     assert is_jump(starts[2])
-    done.set()
-    thread.join()
+    unblock()
     kprobes.set_kprobes_optimization(0)
     assert not is_jump(starts[2])
     assert call(3, 4) == 7
@@ -578,28 +593,16 @@ def test_a_jump_that_was_there_before_the_first_kretprobe_is_made_anew():
 @isolated
 def test_a_jump_that_cannot_be_taken_back_serves_the_first_kretprobe_too():
     """While a thread blocks SIGTRAP the return slot is overwritten, as at a breakpoint."""
-    import signal
-
     _, starts, call = setup()
     p = probe(starts[0], lambda _p, _regs: 0)
     kprobes.wait_for_kprobe_optimizer()
-    ready, done, seen = threading.Event(), threading.Event(), []
-
-    def blocking():
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
-        ready.set()
-        done.wait()
-
-    thread = threading.Thread(target=blocking)
-    thread.start()
-    ready.wait()
+    unblock, seen = block_sigtrap(), []
     rp = kprobes.kretprobe(addr=starts[0], handler=lambda _ri, regs: seen.append(regs.ax))
     kprobes.register_kretprobe(rp)
     assert p.aggregate.covered
     assert call(3, 4) == 7
     assert seen == [7]
-    done.set()
-    thread.join()
+    unblock()
     kprobes.unregister_kprobe(p)
     kprobes.wait_for_kprobe_optimizer()
     assert call(3, 4) == 7

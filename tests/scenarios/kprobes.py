@@ -15,6 +15,7 @@ from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.records import Instance
 from kprobes.jump import optimize, worker
 from kprobes.listing import write_kprobes_enabled
+from kprobes.return_probe import kretprobe
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
 from tests.scenarios.machine import Machine, attempt
@@ -115,7 +116,7 @@ class Kretprobe:
         self._declared = _place(machine, declaration)
         self._flags = api.KPROBE_FLAG_DISABLED * ("disabled" in options)
         self._stored: dict[int, set[int]] = {}
-        self.api = returns.kretprobe(
+        self.api = kretprobe(
             **self._declared,
             entry_handler=guarded(machine, _PRE, self._entry) if "entry" in options else None,
             handler=guarded(machine, _PRE, self._ret) if "ret" in options else None,

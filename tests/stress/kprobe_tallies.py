@@ -8,17 +8,15 @@ from typing import Any
 import kprobes
 from sandbox.native import addressof, atomic_add, cast, ptr, u64
 
-# The handlers find that memory in a field that is somebody's only where a handler is Python.
-
 
 @kprobes.native
 def tally_pre(p, regs):
-    atomic_add(addressof(cast(ptr[u64], p.rp)[0]), 1, "relaxed")
+    atomic_add(addressof(cast(ptr[u64], p.action)[0]), 1, "relaxed")
 
 
 @kprobes.native
 def tally_pre_regs(p, regs):
-    notes = cast(ptr[u64], p.rp)
+    notes = cast(ptr[u64], p.action)
     atomic_add(addressof(notes[0]), 1, "relaxed")
     if regs.ip != p.address + 1:
         atomic_add(addressof(notes[2]), 1, "relaxed")
@@ -26,7 +24,7 @@ def tally_pre_regs(p, regs):
 
 @kprobes.native
 def tally_post(p, regs, flags):
-    notes = cast(ptr[u64], p.rp)
+    notes = cast(ptr[u64], p.action)
     atomic_add(addressof(notes[1]), 1, "relaxed")
     if regs.ip == p.address + 1 or flags != 0:
         atomic_add(addressof(notes[2]), 1, "relaxed")
@@ -34,33 +32,33 @@ def tally_post(p, regs, flags):
 
 @kprobes.native
 def tally_call(ri, regs):
-    atomic_add(addressof(cast(ptr[u64], ri.rp.cookie)[0]), 1, "relaxed")
+    atomic_add(addressof(cast(ptr[u64], ri.rp.action)[0]), 1, "relaxed")
 
 
 @kprobes.native
 def tally_call_data(ri, regs):
     """Leaves in the call's data where its return address is."""
-    atomic_add(addressof(cast(ptr[u64], ri.rp.cookie)[0]), 1, "relaxed")
+    atomic_add(addressof(cast(ptr[u64], ri.rp.action)[0]), 1, "relaxed")
     if ri.data[0] != 0:
-        atomic_add(addressof(cast(ptr[u64], ri.rp.cookie)[2]), 1, "relaxed")
+        atomic_add(addressof(cast(ptr[u64], ri.rp.action)[2]), 1, "relaxed")
     ri.data[0] = regs.sp
 
 
 @kprobes.native
 def tally_call_cancel(ri, regs):
-    atomic_add(addressof(cast(ptr[u64], ri.rp.cookie)[0]), 1, "relaxed")
+    atomic_add(addressof(cast(ptr[u64], ri.rp.action)[0]), 1, "relaxed")
     return 1
 
 
 @kprobes.native
 def tally_return(ri, regs):
-    atomic_add(addressof(cast(ptr[u64], ri.rp.cookie)[1]), 1, "relaxed")
+    atomic_add(addressof(cast(ptr[u64], ri.rp.action)[1]), 1, "relaxed")
 
 
 @kprobes.native
 def tally_return_data(ri, regs):
     """A return leaves the stack 8 bytes above the return address."""
-    notes = cast(ptr[u64], ri.rp.cookie)
+    notes = cast(ptr[u64], ri.rp.action)
     atomic_add(addressof(notes[1]), 1, "relaxed")
     if ri.data[0] + 8 != regs.sp:
         atomic_add(addressof(notes[2]), 1, "relaxed")
@@ -72,10 +70,7 @@ class TalliedKprobe(kprobes.kprobe):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.notes = (ctypes.c_uint64 * 3)()
-
-    def _prepare_fast(self, on_ftrace: bool) -> None:
-        self.native.rp = ctypes.addressof(self.notes)
-        super()._prepare_fast(on_ftrace)
+        self.action = ctypes.addressof(self.notes)
 
     def counted(self) -> int:
         """Hits that have been seen or missed."""
@@ -88,10 +83,7 @@ class TalliedKretprobe(kprobes.kretprobe):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.notes = (ctypes.c_uint64 * 3)()
-
-    def _prepare_fast(self, on_ftrace: bool) -> None:
-        self._native.cookie = ctypes.addressof(self.notes)
-        super()._prepare_fast(on_ftrace)
+        self.action = ctypes.addressof(self.notes)
 
     def counted(self) -> int:
         """Calls that have been seen or missed."""

@@ -1,0 +1,184 @@
+"""How the returns of a function are hooked for a kretprobe, and what its calls in flight refer to.
+
+A `ReturnHook` is made at each registration. `set_up` chooses, once, how calls get to the kretprobe and back:
+
+    place              shared                                       alone, with native handlers and little data
+    ftrace location    the stub hooks the return; the callback of   an ftrace_ops of its own, on the fast trampolines
+                       kprobes' ftrace_ops takes its node           (LoneOps)
+    elsewhere          the place gets a return stub: calls go on    a jump's detour leads into a stub like ftrace's, whose
+                       in it after a jump; at a breakpoint its      list is of this kretprobe only (FastReturn)
+                       address replaces the one in the return slot
+
+What is in the column on the right serves it only while it has the place to itself. A call is counted as one of `maxactive`
+whichever way it has come, so it may return another way than the next call comes in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ftrace.tracer import tracer
+from kprobes import crash_words
+from kprobes.breakpoint.patching import kprobe_mutex
+from kprobes.fast import lone
+from kprobes.fast.return_stubs import give_return_stub
+from kprobes.handlers import ENTRY, RETURN
+from kprobes.hit.records import (
+    PRE_FOREIGN,
+    PRE_PYTHON,
+    RETURN_FOREIGN,
+    RETURN_PYTHON,
+    STOPPED,
+    Instance,
+    Kretprobe,
+)
+from kprobes.hit.runtime import kprobe_runtime
+from sandbox.process import fork
+from sandbox.process.once import once
+
+if TYPE_CHECKING:
+    from ftrace.handlers.kinds import Resolved
+    from kprobes.fast.lone import FastPath
+    from kprobes.place.aggregate import Aggregate
+
+_INDEX = 0xFFFF_FFFF
+
+
+class ReturnHook:
+    """The native half of a kretprobe, its instances, and its fast path.
+
+    `handlers`: entry_handler and handler; `codes`: theirs; `data_size`: bytes of data of an instance; `action`: as
+    `kretprobe.action`.
+    """
+
+    def __init__(
+        self, handlers: tuple[Any, Any], codes: tuple[Resolved, Resolved], maxactive: int, data_size: int, action: int
+    ) -> None:
+        self._handlers = handlers
+        self._entry, self._return = self._codes = codes
+        self.maxactive = maxactive
+        self.native: Any = Kretprobe.ctypes(data_size=data_size, action=action)
+        self.address = ctypes.addressof(self.native)
+        self.fast: FastPath | None = None
+        self._allocate_instances()
+        self._use_handlers()
+        _hooks.add(self)
+
+    def _allocate_instances(self) -> None:
+        native = self.native
+        native.stride = Instance.offset("data") + (native.data_size + 63 & -64)
+        self._memory = ctypes.create_string_buffer(native.stride * self.maxactive + 64)
+        native.instances = ctypes.addressof(self._memory) + 63 & -64
+        for index in range(self.maxactive):
+            instance = self._instance(index)
+            instance.rp, instance.next_free = self.address, index
+        native.free = self.maxactive
+
+    def _instance(self, index: int) -> Any:
+        return Instance.ctypes.from_address(self.native.instances + index * self.native.stride)
+
+    def _use_handlers(self) -> None:
+        native, entry, leave = self.native, self._entry, self._return
+        native.entry, native.entry_cookie = entry.address, entry.cookie
+        native.handler, native.cookie = leave.address, leave.cookie
+        native.kind = PRE_FOREIGN * entry.is_foreign | PRE_PYTHON * entry.is_python
+        native.kind |= RETURN_FOREIGN * leave.is_foreign | RETURN_PYTHON * leave.is_python
+        native.entry_text = crash_words.of_handler(entry, ENTRY.name)
+        native.handler_text = crash_words.of_handler(leave, RETURN.name)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether an entry has to be handled off the trap's frame: whether Python may be entered is found out there."""
+        return self._entry.is_foreign or self._return.is_python
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether a handler is a Python callable."""
+        return self._entry.is_python or self._return.is_python
+
+    # -- from registration to the last return -------------------------------------------------------------------
+
+    def set_up(self, place: Aggregate, child: Any) -> None:
+        """Choose how calls at `place` are hooked, `child` being the native half of the kprobe there. Within `patching()`."""
+        self._child = child
+        self.native.child = ctypes.addressof(child)
+        size = self.native.data_size
+        values = lone.kretprobe_values(*self._handlers, size, self.maxactive, place.on_ftrace)
+        if place.on_ftrace:
+            keep = (self.native, self._codes, child)
+            self.fast = lone.ops_of_kretprobe(values, place.address, self.address, keep) if values else None
+        else:
+            give_return_stub(place)
+            self.fast = lone.fast_return(self.native, values) if values else None
+        self.native.pool = self.fast.probe.address if self.fast else 0
+
+    def stop(self) -> None:
+        """It is being unregistered: no handler from now on, for calls that have not returned either."""
+        self.native.flags |= STOPPED
+        if self.fast is not None:
+            self.fast.stop()
+
+    def leave(self) -> None:
+        """It has been unregistered: keep it until the last of its calls has returned."""
+        _leaving.append(self)
+
+    def is_idle(self) -> bool:
+        """Whether every instance is free. None can be taken any more."""
+        free, index = 0, self.native.free & _INDEX
+        while index:
+            free += 1
+            index = self._instance(index - 1).next_free
+        return free == self.maxactive and (self.fast is None or self.fast.is_idle())
+
+    def free(self) -> None:
+        """No call refers to it, or none has come."""
+        if self.fast is not None:
+            self.fast.free()
+            self.fast = None
+
+    def after_fork(self, before: int, now: int) -> None:
+        """In the child: what calls of other threads have taken is free again. Arguments: native ids of the forking thread."""
+        kept = kprobe_runtime().image.call("kretprobe_after_fork", self.address, self.maxactive, before, now)
+        if self.fast is not None:
+            self.fast.probe.take_away(kept)
+
+
+_leaving: list[ReturnHook] = []
+
+
+def free_idle() -> None:
+    """Free what no call in flight refers to any more. Waits for hits in progress; no lock may be held."""
+    with kprobe_mutex:
+        gone = list(_leaving)
+    if not gone or not tracer().runtime.quiesce():
+        return  # a hit that found one before it left may still take an instance
+    with kprobe_mutex:
+        idle = [hook for hook in gone if hook in _leaving and hook.is_idle()]
+    # A call that has just given its instance back may be about to tell the pool.
+    if any(hook.fast for hook in idle) and not tracer().runtime.quiesce():
+        return
+    with kprobe_mutex:
+        for hook in idle:
+            with contextlib.suppress(ValueError):  # another thread was quicker
+                _leaving.remove(hook)
+                hook.free()
+
+
+_hooks: weakref.WeakSet[ReturnHook] = weakref.WeakSet()
+
+
+@once
+def watch_forks() -> None:
+    """From the first registration on."""
+    fork.in_child(fork.Phase.PROBES, _after_fork)
+
+
+def _after_fork() -> None:
+    # Held, or the collector takes what only it knows of, and leaves addresses behind.
+    hooks = list(_hooks)
+    for hook in hooks:
+        hook.after_fork(tracer().runtime.forked_from, threading.get_native_id())

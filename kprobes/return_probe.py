@@ -1,0 +1,195 @@
+"""A probe on the returns of a function, and what its handlers see of a call: struct kretprobe, struct kretprobe_instance."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ftrace.handlers.lending import kept_too_long
+from ftrace.handlers.python_handler import HandlerErrors
+from ftrace.shown import handler_name, table
+from kprobes import handlers
+from kprobes.handlers import ENTRY, RETURN
+from kprobes.hit.records import Instance
+from kprobes.probe import kprobe
+from kprobes.return_hook import ReturnHook
+from sandbox.process.integers import integer
+from sandbox.process.process_bound import ProcessBound
+
+if TYPE_CHECKING:
+    from ftrace.handlers.kinds import Resolved
+    from ftrace.handlers.roles import Role
+
+_MOST = 1 << 20
+_OFFSETS = {field: Instance.offset(field) for field in ("ret_addr", "frame", "task", "data")}
+
+
+class kretprobe_instance:
+    """A call that a kretprobe waits for, while a handler looks at it.
+
+    `rp`: the kretprobe. Everything else raises ValueError once the handler has returned.
+    """
+
+    __slots__ = ("_address", "_copy", "_handler", "_memory", "_view", "rp")
+
+    def __init__(self, rp: kretprobe, address: int, handler: Any) -> None:
+        self.rp = rp
+        self._address = address
+        self._handler = handler
+        self._view: memoryview | None = None
+
+    @property
+    def data(self) -> memoryview | None:
+        """A writable view of the `data_size` bytes that entry and return of the call share; None if that is 0."""
+        address = self._field("data")
+        if self._view is None and self.rp.data_type is not None:
+            self._memory = self.rp.data_type.from_address(address)
+            self._copy = bytearray(self._memory)
+            self._view = memoryview(self._copy)
+        return self._view
+
+    @property
+    def ret_addr(self) -> int:
+        """Where the call returns to; for all but the oldest hook of a frame the trampoline's address (KP-82)."""
+        return self._word("ret_addr")
+
+    @property
+    def task(self) -> int:
+        """Native id of the thread that makes the call."""
+        return self._word("task")
+
+    @property
+    def frame(self) -> int:
+        """Address of the return slot."""
+        return self._word("frame")
+
+    def _word(self, field: str) -> int:
+        return ctypes.c_uint64.from_address(self._field(field)).value
+
+    def _field(self, field: str) -> int:
+        if not self._address:
+            handler, probe = (
+                getattr(self._handler, "__qualname__", repr(self._handler)),
+                f"kretprobe at {self.rp.kp.addr:#x}",
+            )
+            raise kept_too_long("ri", handler, probe, f"{field} = ri.{field}")
+        return self._address + _OFFSETS[field]
+
+    def _expire(self) -> None:
+        """The handler has returned: its changes of the data are the call's, and the instance is out of its reach."""
+        if self._view is not None:
+            if len(self._copy) == len(self._memory):
+                self._memory.raw = self._copy
+            del self._memory
+            with contextlib.suppress(BufferError):  # an array has been made of it
+                self._view.release()
+        self._address = 0
+        self._view = None
+
+
+def get_kretprobe(ri: kretprobe_instance) -> kretprobe:
+    """The kretprobe of an instance."""
+    return ri.rp
+
+
+def get_kretprobe_retaddr(ri: kretprobe_instance) -> int:
+    """What the return slot held (KP-82)."""
+    return ri.ret_addr
+
+
+def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler that is given instances, as what the hit path calls."""
+
+    def called(rp: kretprobe, address: int, _ret_ip: int, regs: Any, _data: None) -> Any:
+        ri = kretprobe_instance(rp, address, handler)
+        try:
+            return handler(ri, regs)
+        finally:
+            ri._expire()
+
+    return called
+
+
+class kretprobe(ProcessBound):
+    """A probe on the returns of a function (KP-74).
+
+    Where: as for `kprobe`, at a function's entry. entry_handler(ri, regs) -> int runs when it is entered; non-zero: no
+    `handler` for this call. handler(ri, regs) runs when it returns. Either may be None, a Python callable, a C function
+    pointer, or a native function. `maxactive`: calls that can be waited for at the same time, 0 for max(10, 2 x CPUs).
+    `data_size`: bytes that entry and return of one call share. `python_unsafe`: see kprobe.
+    """
+
+    def __init__(
+        self,
+        *,
+        symbol_name: str | None = None,
+        offset: int = 0,
+        addr: int | None = None,
+        handler: Any = None,
+        entry_handler: Any = None,
+        maxactive: int = 0,
+        data_size: int = 0,
+        flags: int = 0,
+        python_unsafe: bool = False,
+    ) -> None:
+        self.kp = kprobe(symbol_name=symbol_name, offset=offset, addr=addr, flags=flags, python_unsafe=python_unsafe)
+        self.handler = handler
+        self.entry_handler = entry_handler
+        self.maxactive = maxactive
+        self.data_size = data_size
+        self.action = 0
+        """Address of what its native handlers find as `ri.rp.action`; looked at when it is registered."""
+        self.errors = HandlerErrors()
+        """What Python handlers have raised."""
+        self.data_type: Any = None
+        """The ctypes type of an instance's data; None if it has none. Of the last registration."""
+        self._hook: ReturnHook | None = None
+        """What that has made."""
+
+    def __repr__(self) -> str:
+        return f"<kretprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
+
+    def _repr_html_(self) -> str:
+        return table(self._shown(), "kretprobe")
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        handlers = [("entry", self.entry_handler), ("handler", self.handler)]
+        named = [(role, handler_name(handler)) for role, handler in handlers if handler is not None]
+        return [("at", self.kp.where()), ("state", self.kp.state()), *named, ("nmissed", self.nmissed)]
+
+    @property
+    def nmissed(self) -> int:
+        """How often no instance was free (KP-81, KP-83)."""
+        return int(self._hook.native.nmissed) if self._hook else 0
+
+    @property
+    def registered(self) -> bool:
+        """Whether it is on a function."""
+        return self.kp.registered
+
+    # -- its native half ----------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Make its instances, and its handlers callable. Raises OSError: ENOMEM for more instances than there can be; EINVAL."""
+        integer("maxactive", self.maxactive, 1, _MOST, errno.ENOMEM)
+        self.errors = HandlerErrors()
+        codes = (self._resolve(self.entry_handler, ENTRY), self._resolve(self.handler, RETURN))
+        size = max(map(self._data_used, codes))
+        self._hook = ReturnHook((self.entry_handler, self.handler), codes, self.maxactive, size, self.action)
+        self.data_type = ctypes.c_char * self.data_size if self.data_size else None
+        self.kp.pre_handler = self.kp.post_handler = None
+        self.kp.return_hook = self._hook
+
+    def _resolve(self, handler: Any, role: Role) -> Resolved:
+        return handlers.resolve_for(handler, role, self, self.errors.report, _with_instance)
+
+    def _data_used(self, code: Resolved) -> int:
+        """Bytes of data that an instance needs for a handler. What native handlers read beyond `data_size` is 0."""
+        use = handlers.instance_data(code)
+        if use.changed > self.data_size:
+            why = f"{code.name} writes {use.changed} bytes of ri.data, and data_size is {self.data_size}"
+            raise OSError(errno.EINVAL, f"{why}; give a data_size of at least {use.changed}")
+        return max(self.data_size, use.used)
