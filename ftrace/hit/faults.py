@@ -12,6 +12,7 @@ from sandbox.native import (
     atomic_add,
     bool_,
     cast,
+    fn,
     global_var,
     native,
     null,
@@ -94,19 +95,16 @@ def leave_guard(context: ptr[ucontext], guard: ptr[Guard]) -> void:
     context.eflags &= ~cast(u64, 0x400)
 
 
+leave_kprobe = global_var(u64, 0, name="leave_kprobe")
+"""Address of a function (task, context) that ends what kprobes do in a thread; 0 before there are any."""
+
+
 @native
-def leave_kprobe(task: ptr[Task], context: ptr[ucontext]) -> void:
-    """A kprobe's handler does not go on: neither does what it kept for its time."""
-    if task.trap == 1:
-        context.mask = task.trap_mask
-    if task.trap != 0:
-        task.context = task.trap_level
-    task.trap = 0
+def end_handlers(task: ptr[Task], context: ptr[ucontext]) -> void:
+    """The handlers that a call was in do not go on."""
     task.kprobe = 0
-    task.kprobe_status = 0
-    task.kprobe_child = 0
-    task.kprobe_frame = 0
-    task.stepping = 0
+    if leave_kprobe != 0:
+        cast(fn[void, ptr[Task], ptr[ucontext]], leave_kprobe)(task, context)
 
 
 @native
@@ -121,7 +119,7 @@ def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
         node_abandon(task, task.top)
     task.list = 0
     task.rec = cast(u32, guard.rec)
-    leave_kprobe(task, context)
+    end_handlers(task, context)
     task.guard = guard
     leave_guard(context, guard)
     atomic_add(addressof(fault_count), 1, "acq_rel")

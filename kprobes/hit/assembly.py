@@ -6,6 +6,7 @@ from ftrace.hit.assembly import common
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
 from ftrace.x86_64.pt_regs import pt_regs
+from kprobes.hit.control import KprobeCtlblk
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.hit.running import IN_STUB, NO_PREEMPTION, NOT_INSIDE
 from kprobes.x86_64 import detour, lone_handlers, optimized_detour
@@ -20,6 +21,11 @@ def text(task_offset: int, area: SaveArea) -> str:
     return "".join(room.assembly(constants) for room in (detour, optimized_detour, lone_handlers)) + GUARDED_ACCESS
 
 
+def _control(field: str) -> int:
+    """The offset in a task of a field of its control block."""
+    return Task.offset("kprobe_ctlblk") + KprobeCtlblk.offset(field)
+
+
 def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     return {
         **common(task_offset, area),
@@ -27,11 +33,11 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "ADDRESS": Record.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
         "LIST": Task.offset("list"), "IN_NO_LIST": IN_NO_LIST,
         "FAST": FAST, "FAST_UNLOCKED": FAST & ~FTRACE_NORMAL,
-        "KPROBE": Task.offset("kprobe"), "STATUS": Task.offset("kprobe_status"), "HIT_ACTIVE": HIT_ACTIVE,
-        "FRAME": Task.offset("kprobe_frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,
+        "KPROBE": Task.offset("kprobe"), "STATUS": _control("status"), "HIT_ACTIVE": HIT_ACTIVE,
+        "FRAME": _control("frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,
         "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
         "FLAGS": Child.offset("flags"), "OFF": OFF, "PRE": Child.offset("pre"), "COOKIE": Child.offset("pre_cookie"),
-        "TID": Task.offset("tid"), "PREEMPT": Task.offset("preempt"), "KPROBE_CHILD": Task.offset("kprobe_child"),
+        "TID": Task.offset("tid"), "PREEMPT": Task.offset("preempt"), "KPROBE_CHILD": _control("child"),
         "ACTION": Probe.offset("action"),
         "CHILD_MISSED": Child.offset("nmissed"), "RP_CHILD": Kretprobe.offset("child"), "RP_ENTRY": Kretprobe.offset("entry"),
         "RP_HANDLER": Kretprobe.offset("handler"), "RP_MISSED": Kretprobe.offset("nmissed"),

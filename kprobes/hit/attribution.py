@@ -6,6 +6,7 @@ Everything that the sentence needs is text already: in a crash nothing can be lo
 from __future__ import annotations
 
 from ftrace.hit.dispatch import SHARED_BUSY
+from kprobes.hit.control import get_kprobe_ctlblk
 from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, Record
 from kprobes.hit.running import NO_PREEMPTION
 from kprobes.hit.table import find_record
@@ -75,7 +76,8 @@ def append_hex(line: ptr[Text], value: u64) -> void:
 @native
 def running_child(task: ptr[Task]) -> ptr[Child]:
     """Whose handler is running. A hit that does not note the child has but one."""
-    child = cast(ptr[Child], task.kprobe_child)
+    kcb = get_kprobe_ctlblk(task)
+    child = cast(ptr[Child], kcb.child)
     if child != null:
         return child
     record = cast(ptr[Record], task.kprobe)
@@ -89,12 +91,13 @@ def running_child(task: ptr[Task]) -> ptr[Child]:
 @native
 def running_handler(task: ptr[Task], child: ptr[Child]) -> u64:
     """The text for the handler."""
-    if task.kprobe_status == FAULTING:
+    kcb = get_kprobe_ctlblk(task)
+    if kcb.status == FAULTING:
         return child.fault_text
     if child.kind & RETURN == 0:
-        return child.post_text if task.kprobe_status == HIT_SSDONE else child.pre_text
+        return child.post_text if kcb.status == HIT_SSDONE else child.pre_text
     rp = cast(ptr[Kretprobe], child.rp)
-    return rp.handler_text if task.kprobe_frame & NO_PREEMPTION != 0 else rp.entry_text
+    return rp.handler_text if kcb.frame & NO_PREEMPTION != 0 else rp.entry_text
 
 
 @native

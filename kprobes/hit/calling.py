@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from kprobes.hit.control import get_kprobe_ctlblk
 from sandbox.native import Structure, bool_, extern, fn, i32, native, ptr, struct, u32, u64, void
 from sandbox.threads.contexts import NMI
 from sandbox.threads.tasks import Task
-
-ON_FRAME, OFF_FRAME = 1, 2
-"""Task.trap: whether handlers run on the frame of the breakpoint's signal."""
 
 in_signal_handler = extern("in_signal_handler", fn[bool_])
 call_foreign = extern("kprobe_call_foreign", fn[i32, u64, u64, u64, u64, u64, u64])
@@ -35,20 +33,22 @@ class Outer(Structure):
 @native
 def into_nmi(task: ptr[Task], trap: u32, mask: u64, outer: ptr[Outer]) -> void:
     """Handlers of a breakpoint are in NMI context (FT-56); `mask`: the signals that the interrupted code blocks."""
-    outer.mask = task.trap_mask
-    outer.trap = task.trap
-    outer.level = task.trap_level
+    kcb = get_kprobe_ctlblk(task)
+    outer.mask = kcb.trap_mask
+    outer.trap = kcb.trap
+    outer.level = kcb.trap_level
     outer.context = task.context
-    task.trap_mask = mask
-    task.trap_level = task.context
-    task.trap = trap
+    kcb.trap_mask = mask
+    kcb.trap_level = task.context
+    kcb.trap = trap
     task.context = NMI
 
 
 @native
 def out_of_nmi(task: ptr[Task], outer: ptr[Outer]) -> void:
     """The end of what `into_nmi` began."""
-    task.trap_mask = outer.mask
-    task.trap = outer.trap
-    task.trap_level = outer.level
+    kcb = get_kprobe_ctlblk(task)
+    kcb.trap_mask = outer.mask
+    kcb.trap = outer.trap
+    kcb.trap_level = outer.level
     task.context = outer.context

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ftrace.hit.recursion import CREDIT, INSIDE
 from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import call, in_signal_handler
+from kprobes.hit.control import get_kprobe_ctlblk
 from kprobes.hit.kretprobe_entry import Hook, enter_kretprobe
 from kprobes.hit.records import (
     EMULATE,
@@ -59,9 +60,10 @@ unrecoverable = extern("kprobe_unrecoverable", fn[void])
 @native
 def enter(task: ptr[Task]) -> u64:
     """Mark the task as inside, so that unregistering a kprobe waits for it; what `leave` needs to know."""
+    kcb = get_kprobe_ctlblk(task)
     outer = task.rec
-    before = cast(u64, task.entered) << 32 | cast(u64, outer)
-    task.entered = outer
+    before = cast(u64, kcb.entered) << 32 | cast(u64, outer)
+    kcb.entered = outer
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     signal_fence()
     if outer == 0:
@@ -76,8 +78,9 @@ def enter(task: ptr[Task]) -> u64:
 @native
 def leave(task: ptr[Task], before: u64) -> void:
     """The end of what `enter` began."""
+    kcb = get_kprobe_ctlblk(task)
     signal_fence()
-    task.entered = cast(u32, before >> 32)
+    kcb.entered = cast(u32, before >> 32)
     unmark(task, cast(u32, before))
 
 
@@ -96,7 +99,8 @@ def count_misses(children: ptr[ChildList]) -> void:
 @native
 def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Hook]) -> i32:
     """One child's pre_handler; 0 if it has none."""
-    task.kprobe_child = cast(u64, child)
+    kcb = get_kprobe_ctlblk(task)
+    kcb.child = cast(u64, child)
     if child.kind & RETURN != 0:
         enter_kretprobe(task, child, regs, hook)
         return 0
@@ -134,10 +138,11 @@ def run_all_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], 
 
 @native
 def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
+    kcb = get_kprobe_ctlblk(task)
     code = cast(u64, child.post)
     if code == 0:
         return
-    task.kprobe_child = cast(u64, child)
+    kcb.child = cast(u64, child)
     if child.kind & POST_FOREIGN == 0:
         child.post(child.post_cookie, cast(u64, regs), 0)
     elif child.kind & POST_PYTHON == 0:
@@ -188,21 +193,22 @@ def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs
 @native
 def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
     """A hit while a kprobe is running: counted, and the instruction is carried out (KP-43)."""
+    kcb = get_kprobe_ctlblk(task)
     count_misses(children)
     if out_of_line(record, children, regs) != IN_SLOT:
         return RESUME
     if record.way == SYSCALL:
         regs.ip = record.boosted
         return RESUME
-    if task.kprobe_status == REENTER:
+    if kcb.status == REENTER:
         unrecoverable()
         trap()
-    task.outer_kprobe = task.kprobe
-    task.outer_status = task.kprobe_status
-    task.outer_stepping = task.stepping
+    kcb.outer_kprobe = task.kprobe
+    kcb.outer_status = kcb.status
+    kcb.outer_stepping = kcb.stepping
     task.kprobe = cast(u64, record)
-    task.kprobe_status = REENTER
-    task.stepping = cast(u64, record)
+    kcb.status = REENTER
+    kcb.stepping = cast(u64, record)
     regs.ip = record.slot
     return STEP_IT
 
@@ -210,6 +216,7 @@ def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs:
 @native
 def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
     """A hit, on a pt_regs of the moment before the instruction (KP-36, KP-37)."""
+    kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
     if task.kprobe != 0:
         return missed(task, record, children, regs)
@@ -223,7 +230,7 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
     how = out_of_line(record, children, regs)
     if how != IN_SLOT:
         if how == DONE:
-            task.kprobe_status = HIT_SSDONE
+            kcb.status = HIT_SSDONE
             run_posts(task, children, regs)
         finish(task)
         return RESUME
@@ -231,31 +238,33 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
     if record.way == SYSCALL:
         finish(task)
         return RESUME
-    task.kprobe_frame = 0
-    task.kprobe_status = HIT_SS
-    task.stepping = cast(u64, record)
+    kcb.frame = 0
+    kcb.status = HIT_SS
+    kcb.stepping = cast(u64, record)
     return STEP_IT
 
 
 @native
 def back_to_outer(task: ptr[Task]) -> void:
     """The end of what `missed` began. A signal may have come just before what it interrupted was to be stepped itself."""
-    task.kprobe = task.outer_kprobe
-    task.kprobe_status = task.outer_status
-    task.stepping = task.outer_stepping
+    kcb = get_kprobe_ctlblk(task)
+    task.kprobe = kcb.outer_kprobe
+    kcb.status = kcb.outer_status
+    kcb.stepping = kcb.outer_stepping
 
 
 @native
 def end_step(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """The instruction has been executed in its slot: the post_handlers, or back to what was interrupted (KP-38)."""
-    status = task.kprobe_status
+    kcb = get_kprobe_ctlblk(task)
+    status = kcb.status
     regs.ip = record.address + record.length
     if status == REENTER:
         back_to_outer(task)
         return
-    task.stepping = 0
+    kcb.stepping = 0
     here: array[u64, 1] = zeroed
     start(task, cast(u64, record), cast(u64, addressof(here[0])))
-    task.kprobe_status = HIT_SSDONE
+    kcb.status = HIT_SSDONE
     run_posts(task, children_of(record), regs)
     finish(task)

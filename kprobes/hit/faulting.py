@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.attribution import note_handler
-from kprobes.hit.calling import ON_FRAME, call, in_signal_handler
+from kprobes.hit.calling import call, in_signal_handler
+from kprobes.hit.control import ON_FRAME, get_kprobe_ctlblk
 from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave
 from kprobes.hit.frames import into_detour, regs_from, regs_to
 from kprobes.hit.records import (
@@ -64,40 +65,42 @@ def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64)
 @native
 def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool_:
     """The children's fault_handlers, newest first, until one has handled it. A kprobe is running meanwhile."""
+    kcb = get_kprobe_ctlblk(task)
     outer = task.kprobe
-    outer_status = task.kprobe_status
-    outer_frame = task.kprobe_frame
-    outer_child = task.kprobe_child
+    outer_status = kcb.status
+    outer_frame = kcb.frame
+    outer_child = kcb.child
     here: array[u64, 1] = zeroed
     start(task, cast(u64, record), cast(u64, addressof(here[0])))
-    task.kprobe_status = FAULTING
+    kcb.status = FAULTING
     children = children_of(record)
     handled = False
     for index in range(children.count):
         child = children.children[index]
         if not handled and child.flags & OFF == 0:
-            task.kprobe_child = cast(u64, child)
-            handled = run_fault(task, child, regs, task.fault_trap)
+            kcb.child = cast(u64, child)
+            handled = run_fault(task, child, regs, kcb.fault_trap)
     if outer_status == FAULT_DUE:
         finish(task)
     else:
         task.kprobe = outer
-        task.kprobe_status = outer_status
-        task.kprobe_frame = outer_frame
-        task.kprobe_child = outer_child
+        kcb.status = outer_status
+        kcb.frame = outer_frame
+        kcb.child = outer_child
     return handled
 
 
 @native
 def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """The step is over before its time: the state is reset, or that of before is back (KP-87)."""
-    if task.stepping != cast(u64, record):
+    kcb = get_kprobe_ctlblk(task)
+    if kcb.stepping != cast(u64, record):
         return
-    context.mask = task.step_mask
-    if task.kprobe_status == REENTER:
+    context.mask = kcb.step_mask
+    if kcb.status == REENTER:
         back_to_outer(task)
     else:
-        task.stepping = 0
+        kcb.stepping = 0
         finish(task)
 
 
@@ -117,10 +120,11 @@ def ask_here(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bo
 @native
 def ask_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """Others are called in the place's detour."""
-    task.step_mask = context.mask
+    kcb = get_kprobe_ctlblk(task)
+    kcb.step_mask = context.mask
     context.mask |= ASYNCHRONOUS
-    task.kprobe_status = FAULT_DUE
-    task.stepping = cast(u64, record)
+    kcb.status = FAULT_DUE
+    kcb.stepping = cast(u64, record)
     context.ip = record.detour
 
 
@@ -130,13 +134,14 @@ def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
     context.ip = record.address
     if task == null:
         return False
+    kcb = get_kprobe_ctlblk(task)
     end_of_step(task, record, context)
-    passed = task.fault_passed == cast(u64, record)
-    task.fault_passed = 0
+    passed = kcb.fault_passed == cast(u64, record)
+    kcb.fault_passed = 0
     asked = children_of(record).has_fault
     if passed or asked == 0 or task.kprobe != 0:
         return False
-    task.fault_trap = context.trap_number
+    kcb.fault_trap = context.trap_number
     if asked == 1:
         return ask_here(task, record, context)
     ask_in_detour(task, record, context)
@@ -146,13 +151,14 @@ def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
 @native
 def ask_python(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
     """A fault_handler in Python is called in the place's detour, below whatever the faulted handler has on the stack."""
-    passed = task.fault_passed == cast(u64, record)
-    task.fault_passed = 0
+    kcb = get_kprobe_ctlblk(task)
+    passed = kcb.fault_passed == cast(u64, record)
+    kcb.fault_passed = 0
     if passed or record.detour == 0:
         return False
-    task.fault_trap = context.trap_number
-    task.fault_ip = context.ip
-    task.kprobe_status |= HANDLER_FAULT_DUE
+    kcb.fault_trap = context.trap_number
+    kcb.fault_ip = context.ip
+    kcb.status |= HANDLER_FAULT_DUE
     into_detour(context, record, context.ip)
     return True
 
@@ -160,27 +166,29 @@ def ask_python(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
 @native
 def handler_fault_in_detour(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """What it does not handle happens once more."""
-    task.kprobe_status &= ~cast(u32, HANDLER_FAULT_DUE)
-    child = cast(ptr[Child], task.kprobe_child)
+    kcb = get_kprobe_ctlblk(task)
+    kcb.status &= ~cast(u32, HANDLER_FAULT_DUE)
+    child = cast(ptr[Child], kcb.child)
     count_misses(children_of(record))
-    regs.ip = task.fault_ip
-    task.kprobe_child = 0
+    regs.ip = kcb.fault_ip
+    kcb.child = 0
     mask: u64 = 0
-    if task.trap == ON_FRAME:  # the interpreter runs with the signals that the interrupted code has
-        mask = set_signal_mask(task.trap_mask)
-    handled = run_fault(task, child, regs, task.fault_trap)
-    if task.trap == ON_FRAME:
+    if kcb.trap == ON_FRAME:  # the interpreter runs with the signals that the interrupted code has
+        mask = set_signal_mask(kcb.trap_mask)
+    handled = run_fault(task, child, regs, kcb.fault_trap)
+    if kcb.trap == ON_FRAME:
         set_signal_mask(mask)
-    task.kprobe_child = cast(u64, child)
+    kcb.child = cast(u64, child)
     if not handled:
-        task.fault_passed = cast(u64, record)
+        kcb.fault_passed = cast(u64, record)
 
 
 @native
 def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
     """A fault while a handler runs: its own fault_handler is asked, with the registers of the fault (KP-90)."""
-    child = cast(ptr[Child], task.kprobe_child)
-    status = task.kprobe_status
+    kcb = get_kprobe_ctlblk(task)
+    child = cast(ptr[Child], kcb.child)
+    status = kcb.status
     if child == null or (status != HIT_ACTIVE and status != HIT_SSDONE):
         return False
     if cast(u64, child.fault) == 0:
@@ -190,9 +198,9 @@ def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
     count_misses(children_of(cast(ptr[Record], task.kprobe)))
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
-    task.kprobe_child = 0
+    kcb.child = 0
     handled = run_fault(task, child, addressof(regs), context.trap_number)
-    task.kprobe_child = cast(u64, child)
+    kcb.child = cast(u64, child)
     if handled:
         regs_to(addressof(regs), context)
     return handled

@@ -7,6 +7,7 @@ from ftrace.hit.records import KPROBE
 from ftrace.hit.recursion import FTRACE, trylock, unlock
 from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.stubs import SITE_SIZE
+from kprobes.hit.control import get_kprobe_ctlblk
 from kprobes.hit.dispatch import children_of, count_misses, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook
 from kprobes.hit.records import HIT_SSDONE, Record
@@ -22,6 +23,7 @@ killed = global_var(u64, 0, name="kprobe_ftrace_killed")
 @native
 def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64, hit: ptr[Hit]) -> void:
     """A hit with the recursion lock held (KP-52)."""
+    kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
     if children.count == 0:
         return
@@ -36,7 +38,7 @@ def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64
     start(task, cast(u64, record), cast(u64, addressof(hook)) | IN_STUB)
     if run_pres(task, children, regs, addressof(hook)) == 0:
         regs.ip = ip + SITE_SIZE
-        task.kprobe_status = HIT_SSDONE
+        kcb.status = HIT_SSDONE
         run_posts(task, children, regs)
         regs.ip = resume
     finish(task)

@@ -15,6 +15,7 @@ from ftrace.hit.rethook import node_fill, node_reserve
 from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.stubs import EXIT_POINT
 from kprobes.hit.calling import call, in_signal_handler
+from kprobes.hit.control import get_kprobe_ctlblk
 from kprobes.hit.records import (
     PRE_FOREIGN,
     PRE_PYTHON,
@@ -91,8 +92,9 @@ def take_free(rp: ptr[Kretprobe]) -> ptr[Instance]:
 @native
 def take_instance(task: ptr[Task], rp: ptr[Kretprobe], hook: ptr[Hook]) -> ptr[Instance]:
     """A free instance, or null. Where a pool counts those in use, there is memory for all that it gives."""
+    kcb = get_kprobe_ctlblk(task)
     if rp.pool != 0:
-        interrupted = task.entered & (CREDIT | SWITCH) != 0
+        interrupted = kcb.entered & (CREDIT | SWITCH) != 0
         if hook.hit != null:
             interrupted = hook.hit.interrupted
         if not pool_take(task, cast(ptr[Probe], rp.pool), interrupted):
@@ -183,13 +185,14 @@ def hook_in_stub(task: ptr[Task], instance: ptr[Instance], hit: ptr[Hit]) -> boo
 @native
 def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], frame: u64) -> bool_:
     """The return slot gets the address of the place's return stub."""
+    kcb = get_kprobe_ctlblk(task)
     record = hook.record
     slot = word_at(frame)
     instance.ret_addr = slot[0]
     instance.next = 0
     probes = cast(ptr[ProbeList], record.return_list)
     if hook.node == null:
-        if task.entered == 0:  # else the newest node may be one that is not filled yet
+        if kcb.entered == 0:  # else the newest node may be one that is not filled yet
             drop_dead(task, frame)
         return_point = return_point_for(task, frame, record.return_stub)
         if return_point == 0:
@@ -252,13 +255,14 @@ def kretprobe_in_list(task: ptr[Task], instance: ptr[Instance]) -> void:
 @native
 def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> void:
     """The handler, as a kprobe of its own is running; afterwards none is (KP-79)."""
+    kcb = get_kprobe_ctlblk(task)
     rp = instance.rp
     code = cast(u64, rp.handler)
     if code == 0 or rp.flags & STOPPED != 0:
         return
     here: array[u64, 1] = zeroed
     start(task, cast(u64, rp.child), cast(u64, addressof(here[0])) | IN_STUB | NO_PREEMPTION)
-    task.kprobe_child = cast(u64, rp.child)
+    kcb.child = cast(u64, rp.child)
     task.preempt += 1
     if rp.kind & RETURN_FOREIGN == 0:
         rp.handler(cast(u64, instance), cast(u64, regs))

@@ -25,6 +25,7 @@ FUNCTIONS = (
     kretprobe_entry.kretprobe_after_fork,
     running.kprobe_still_running,
     running.kprobe_running_here,
+    running.kprobe_faulted,
     attribution.kprobe_crash,
 )
 """What Python, the signals' dispatcher, the assembly and ftrace call."""
@@ -63,6 +64,7 @@ class KprobeRuntime:
         crash_words.prepare(self.image)
         self.image.publish()
         tracing.own_code.append(self.image.__contains__)
+        tracing.image.variable("leave_kprobe").value = self.image.address("kprobe_faulted")
         self.table = address_table.AddressTable(self.image, self._publish_table)
         """The records by address (kprobes.hit.table). Written with `kprobe_mutex` held."""
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))

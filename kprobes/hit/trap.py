@@ -8,7 +8,8 @@ way asynchronous signals stay blocked while the instruction is executed in its s
 from __future__ import annotations
 
 from ftrace.x86_64.pt_regs import pt_regs
-from kprobes.hit.calling import OFF_FRAME, ON_FRAME, Outer, into_nmi, out_of_nmi
+from kprobes.hit.calling import Outer, into_nmi, out_of_nmi
+from kprobes.hit.control import OFF_FRAME, ON_FRAME, get_kprobe_ctlblk
 from kprobes.hit.dispatch import (
     IN_SLOT,
     STEP_IT,
@@ -49,6 +50,7 @@ task_get = extern("task_get", fn[ptr[Task]])
 @native
 def trap_hit(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """All handlers are native: here and now."""
+    kcb = get_kprobe_ctlblk(task)
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
     outer: Outer = zeroed
@@ -57,38 +59,40 @@ def trap_hit(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> vo
     out_of_nmi(task, addressof(outer))
     regs_to(addressof(regs), context)
     if result == STEP_IT:
-        task.step_mask = context.mask
+        kcb.step_mask = context.mask
         context.mask |= ASYNCHRONOUS
 
 
 @native
 def system_call_done(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """A system call that is not being stepped has come back: if its post_handlers may run, as if it were."""
+    kcb = get_kprobe_ctlblk(task)
     if task.kprobe == 0 and children_of(record).has_post != 0:
         task.kprobe = cast(u64, record)
-        task.kprobe_status = HIT_SS
-        task.stepping = cast(u64, record)
-        task.step_mask = context.mask
+        kcb.status = HIT_SS
+        kcb.stepping = cast(u64, record)
+        kcb.step_mask = context.mask
         context.mask |= ASYNCHRONOUS
 
 
 @native
 def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """The breakpoint behind the copied instruction."""
+    kcb = get_kprobe_ctlblk(task)
     if record.way == SYSCALL:
         system_call_done(task, record, context)
-    if task.stepping != cast(u64, record):
+    if kcb.stepping != cast(u64, record):
         context.ip = record.address + record.length
         return
     children = children_of(record)
-    if task.kprobe_status == HIT_SS and children.has_post != 0 and children.foreign != 0:
-        task.kprobe_status = POST_DUE
+    if kcb.status == HIT_SS and children.has_post != 0 and children.foreign != 0:
+        kcb.status = POST_DUE
         into_detour(context, record, record.address + record.length)
         return
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
     outer: Outer = zeroed
-    mask = task.step_mask  # a probe that a post_handler hits may be stepped too
+    mask = kcb.step_mask  # a probe that a post_handler hits may be stepped too
     into_nmi(task, ON_FRAME, mask, addressof(outer))
     end_step(task, record, addressof(regs))
     out_of_nmi(task, addressof(outer))
@@ -144,17 +148,19 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
 @native
 def detour_begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """The hit itself, in the interrupted thread's own course."""
+    kcb = get_kprobe_ctlblk(task)
     outer: Outer = zeroed
     into_nmi(task, OFF_FRAME, 0, addressof(outer))
     if begin(task, record, regs) == STEP_IT:
-        task.step_mask = block_signals(ASYNCHRONOUS)
+        kcb.step_mask = block_signals(ASYNCHRONOUS)
     out_of_nmi(task, addressof(outer))
 
 
 @native
 def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """The post_handlers."""
-    set_signal_mask(task.step_mask)
+    kcb = get_kprobe_ctlblk(task)
+    set_signal_mask(kcb.step_mask)
     outer: Outer = zeroed
     into_nmi(task, OFF_FRAME, 0, addressof(outer))
     end_step(task, record, regs)
@@ -164,15 +170,16 @@ def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void
 @native
 def detour_fault(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
     """The instruction has faulted in its copy: the fault_handlers. What they do not handle happens once more."""
-    set_signal_mask(task.step_mask)
-    task.stepping = 0
+    kcb = get_kprobe_ctlblk(task)
+    set_signal_mask(kcb.step_mask)
+    kcb.stepping = 0
     outer: Outer = zeroed
     into_nmi(task, OFF_FRAME, 0, addressof(outer))
     regs.ip = record.address
     handled = run_faults(task, record, regs)
     out_of_nmi(task, addressof(outer))
     if not handled:
-        task.fault_passed = cast(u64, record)
+        kcb.fault_passed = cast(u64, record)
         regs.ip = record.slot
 
 
@@ -183,13 +190,14 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
     if task == null:
         pass_over(record, regs)
         return
+    kcb = get_kprobe_ctlblk(task)
     is_running(task, regs.sp)
     before = enter(task)
-    if task.kprobe_status & HANDLER_FAULT_DUE != 0:
+    if kcb.status & HANDLER_FAULT_DUE != 0:
         handler_fault_in_detour(task, record, regs)
-    elif task.kprobe_status == POST_DUE and task.stepping == cast(u64, record):
+    elif kcb.status == POST_DUE and kcb.stepping == cast(u64, record):
         detour_end(task, record, regs)
-    elif task.kprobe_status == FAULT_DUE and task.stepping == cast(u64, record):
+    elif kcb.status == FAULT_DUE and kcb.stepping == cast(u64, record):
         detour_fault(task, record, regs)
     else:
         detour_begin(task, record, regs)

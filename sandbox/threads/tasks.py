@@ -95,6 +95,8 @@ class Guard(Structure):
 
 
 GUARDS = 32
+KPROBE_CTLBLK = 13
+"""Words of a record that are kprobes' own."""
 
 
 TEXT = 256
@@ -160,24 +162,7 @@ class Task(Structure):
     serial: u64  # hits through the complete path that began outside any other
     nested: u64  # hits that began inside another one
     waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
-    kprobe_status: u32  # kprobes.hit.records: what stage `kprobe` is in
-    outer_status: u32
-    outer_kprobe: u64  # `kprobe`, its status and `stepping`, while the instruction of one that was missed is stepped
-    outer_stepping: u64
-    stepping: u64  # the record whose instruction this thread executes in a slot, or 0
-    step_mask: u64  # the signals that were blocked before that
-    kprobe_child: u64  # whose handler is running (kprobes.hit.records.Child), or 0
-    kprobe_frame: (
-        u64  # where the stack was when handlers of `kprobe` were called (kprobes.hit.running); 0: none are, or unknown
-    )
-    fault_trap: u64  # number of the trap that fault handlers are asked about
-    fault_passed: u64  # the record whose next fault is delivered, since they have been asked
-    fault_ip: u64  # where a handler has faulted whose fault_handler runs off the signal's frame
-    trap: u32  # 1: a handler runs on the frame of a breakpoint's signal; 2: off it; 0: neither
-    trap_level: u32  # `context` before that
-    entered: u32  # what `rec` was before the kprobe hit that began last
-    kprobe_rec: u32  # ... before the one that `kprobe` is
-    trap_mask: u64  # the signals that were blocked before that, if it is 1
+    kprobe_ctlblk: array[u64, 13]  # room for kprobes' own (kprobes.hit.control); 0 when a thread gets the record
     nodes_end: u64  # `limit`, also while nodes are parked
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
     vectors: (
@@ -261,12 +246,8 @@ def task_reset(task: ptr[Task]) -> void:
     task.preempt = 0
     task.waiting = 0
     task.vectors = 0
-    task.kprobe_status = 0
-    task.stepping = 0
-    task.kprobe_child = 0
-    task.kprobe_frame = 0
-    task.fault_passed = 0
-    task.trap = 0
+    for index in range(KPROBE_CTLBLK):
+        task.kprobe_ctlblk[index] = 0
     task.guard = addressof(task.guards[0])
     task.guard_end = addressof(task.guards[GUARDS - 1])
     task.fault.pending = 0

@@ -22,6 +22,7 @@ sys.path[:0] = [
 ]
 
 import matrix_handlers
+from control_block import marks_of
 from matrix import field_offsets
 from programs import load_c
 from stepped import DRIVER, JUMPS, PLACES, returning, stacks_not_empty
@@ -191,18 +192,8 @@ def left_behind() -> list[str]:
     """Tasks that are still marked."""
     from ftrace.runtime import runtime
 
-    fields = (
-        "rec",
-        "context",
-        "kprobe",
-        "kprobe_status",
-        "kprobe_child",
-        "kprobe_frame",
-        "stepping",
-        "trap",
-        "preempt",
-    )
-    marks = [{field: getattr(task, field) for field in fields} for task in runtime().tasks()]
+    fields, control = ("rec", "context", "kprobe", "preempt"), ("status", "child", "frame", "stepping", "trap")
+    marks = [marks_of(task, fields, control) for task in runtime().tasks()]
     return [f"left behind: {mark}" for mark in marks if any(mark.values())]
 
 

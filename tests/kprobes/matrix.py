@@ -274,6 +274,8 @@ class Probed:
 
 def observe(outer: Kind, inner: Kind, between: str, module: Any) -> dict[str, Any]:
     """One call of a function with the outer probe, whose handler calls one with the inner probe."""
+    from control_block import control_block
+
     from sandbox.threads import contexts
 
     hit, within = Probed(outer, module, True), Probed(inner, module, False)
@@ -287,7 +289,7 @@ def observe(outer: Kind, inner: Kind, between: str, module: Any) -> dict[str, An
     assert contexts.installed is not None
     task = contexts.installed.task()
     found["wrong"] = module["wrongs"]() + (result != 6)
-    found["left"] = task.rec | task.context | task.kprobe | task.kprobe_status
+    found["left"] = task.rec | task.context | task.kprobe | control_block(task).status
     return found
 
 

@@ -9,6 +9,7 @@ import errno
 import signal
 
 import pytest
+from control_block import control_block
 from isolation import TESTS, isolated, run_source
 from programs import basic
 
@@ -59,12 +60,12 @@ def test_kp3_kp4_the_status_of_a_hit():
     seen = []
 
     def look(p, regs, flags=0):
-        seen.append((task().kprobe_status, kprobes.kprobe_running(), current_context(), preemptible()))
+        seen.append((control_block(task()).status, kprobes.kprobe_running(), current_context(), preemptible()))
 
     with kprobes.attach("leaf+5", pre=look, post=look):
         module["leaf"](1)
     assert seen == [(HIT_ACTIVE, True, "nmi", False), (HIT_SSDONE, True, "nmi", False)]
-    assert (task().kprobe_status, kprobes.kprobe_running(), current_context(), preemptible()) == (
+    assert (control_block(task()).status, kprobes.kprobe_running(), current_context(), preemptible()) == (
         0,
         False,
         "normal",
@@ -206,12 +207,13 @@ from programs import basic
 from kprobes.place import aggregate
 from kprobes.jump import optimize
 from kprobes.hit.records import REENTER
+from control_block import control_block
 from sandbox.threads import contexts
 optimize.set_kprobes_optimization(0)
 aggregate.preemptible = True
 module = basic()
 def pre(p, regs):
-    contexts.installed.task().kprobe_status = REENTER
+    control_block(contexts.installed.task()).status = REENTER
     module["leaf"](1)
 kprobes.attach("leaf+5").attach()
 with kprobes.attach("other+5", pre=pre):

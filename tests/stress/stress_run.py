@@ -22,6 +22,7 @@ from typing import Any
 TESTS = Path(__file__).parent.parent
 sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "hazards"), str(TESTS)]
 
+from control_block import marks_of
 from handlers_native import tally_entry, tally_exit
 from kprobe_tallies import TalliedKprobe, TalliedKretprobe, tally_call_data, tally_pre, tally_return_data
 from programs import assert_untouched, is_patched, load_c, text_of
@@ -188,8 +189,8 @@ class Stress:
 
     def _marked(self) -> list[str]:
         """Tasks in tracing code, or calls that have not returned, though nobody calls (longjmp leaves dead ones)."""
-        marks = ("rec", "list", "context", "kprobe", "kprobe_status", "stepping", "trap")
-        states = [{mark: getattr(task, mark) for mark in marks} for task in runtime().tasks() if task.state]
+        fields, control = ("rec", "list", "context", "kprobe"), ("status", "stepping", "trap")
+        states = [marks_of(task, fields, control) for task in runtime().tasks() if task.state]
         busy = [state for state in states if any(state.values())]
         return [f"still marked as inside: {busy}"] if busy else []
 
