@@ -27,8 +27,9 @@ import sandbox
 from ftrace.filters.lookup import ftrace_location
 from kprobes.breakpoint.patching import patching
 from kprobes.jump import optimize
-from kprobes.jump.jumps import MOST_BORROWED, rooms
+from kprobes.jump.jumps import MOST_BORROWED
 from kprobes.jump.landings import Gaps
+from kprobes.jump.optinsns import caches
 from kprobes.jump.safety import Function, absorbable, kernel_refusal, own_refusal
 from kprobes.place.aggregate import original_text
 from kprobes.place.functions import function_at
@@ -188,7 +189,7 @@ def together(spans: Sequence[tuple[int, int]], order: str, seed: int = 1) -> Tog
             seconds += time.monotonic() - began
     jumps = [probe for probe in probes if probe.aggregate and probe.aggregate.covered]
     refused = Counter(why.rule for why in optimize.jump_optimizer.refusals.values())
-    return Together(len(probes), len(jumps), sum(r.mappings() for r in rooms()), refused, seconds)
+    return Together(len(probes), len(jumps), sum(r.mappings() for r in caches()), refused, seconds)
 
 
 def _registered(addresses: Sequence[int]) -> Iterator[kprobe]:

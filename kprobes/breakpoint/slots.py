@@ -30,8 +30,8 @@ def _listed(page: TextMapping) -> str:
     return f"{OWNER}:{page.base:#x}"
 
 
-class SlotRoom:
-    """The slots of one text mapping. `common` is the address that every detour goes on to."""
+class InsnSlotCache:
+    """The slots of one text mapping: struct kprobe_insn_cache. `common` is the address that every detour goes on to."""
 
     def __init__(self, text: TextMapping, common: int) -> None:
         self.text = text

@@ -18,14 +18,13 @@ from kprobes.jump.jumps import (
     Jump,
     Read,
     ftrace_site_in,
-    jump_room,
     live_text,
-    restore,
-    rooms,
-    write_jumps,
+    prepare,
 )
+from kprobes.jump.optinsns import caches
 from kprobes.jump.safety import Refusal, kernel_refusal
 from kprobes.jump.worker import Worker
+from kprobes.jump.writing import restore, write_jumps
 from kprobes.place import aggregate
 from kprobes.place.aggregate import State, aggregates, between
 from kprobes.place.functions import function_at
@@ -180,7 +179,7 @@ class JumpOptimizer:
         if known is not None and not known.is_outdated:
             return known
         try:
-            return jump_room(place.text).prepare(place, known)
+            return prepare(place, known)
         except OSError as error:
             return Refusal("no memory", str(error))
 
@@ -292,8 +291,8 @@ class JumpOptimizer:
         # A jump that is written changes what those to the left of it borrow: they are aimed again after it.
         self._take_back([over for place in self._queued() for over in self._over(place.address)])
         planned = _Planned()
-        for room in rooms():
-            room.refresh()
+        for cache in caches():
+            cache.refresh()
         jumps = []
         for place in self._queued():
             jump = _jump_of(place)

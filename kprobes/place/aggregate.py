@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import NOP5, SITE_SIZE
 from kprobes.breakpoint import patching
-from kprobes.breakpoint.slots import SlotRoom
+from kprobes.breakpoint.slots import InsnSlotCache
 from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.classify import Kind, classify
@@ -44,7 +44,7 @@ aggregates: dict[int, Aggregate] = {}
 """By address."""
 _addresses: list[int] = []
 """The same, ascending."""
-_rooms: dict[TextMapping, SlotRoom] = {}
+_caches: dict[TextMapping, InsnSlotCache] = {}
 retired: list[Any] = []
 """Native memory that a hit may still be reading, until the next `quiesce` that finds nobody inside."""
 
@@ -114,6 +114,7 @@ class Aggregate:
         self.module = module
         self.insn: Instruction | None = None
         self.children: list[PlacedProbe] = []
+        self.on_ftrace = False
         self.state = State.OFF
         self.jump: PlacedJump | None = None
         self.slot_page: TextMapping | None = None
@@ -145,11 +146,6 @@ class Aggregate:
     def covered(self) -> bytes:
         """The original bytes under its jump; none without."""
         return self.jump.covered if self.jump is not None and self.state in _WITH_JUMP else b""
-
-    @property
-    def on_ftrace(self) -> bool:
-        """Whether it is an ftrace location: once its instruction has been prepared."""
-        return self.insn is None
 
     @property
     def is_written(self) -> bool:
@@ -193,10 +189,10 @@ class Aggregate:
 
     def prepare(self, insn: Instruction) -> None:
         """Give the place its slot. Raises OSError(ENOMEM), or EINVAL for an operand that is out of the slot's reach."""
-        room = _rooms.get(self.text)
-        if room is None:
-            room = _rooms[self.text] = SlotRoom(self.text, kprobe_runtime().image.address("kprobe_detour"))
-        page, slot, common = room.take()
+        cache = _caches.get(self.text)
+        if cache is None:
+            cache = _caches[self.text] = InsnSlotCache(self.text, kprobe_runtime().image.address("kprobe_detour"))
+        page, slot, common = cache.take()
         self.insn = insn
         found = classify(insn, preemptible=preemptible)
         emulation, boostable = found.emulation, found.kind is Kind.BOOST
@@ -320,9 +316,9 @@ def _overlay(code: bytearray, offset: int, data: bytes) -> None:
 
 def release_text(text: TextMapping) -> None:
     """A mapping is going away: so do its slots."""
-    room = _rooms.pop(text, None)
-    if room is not None:
-        room.close()
+    cache = _caches.pop(text, None)
+    if cache is not None:
+        cache.close()
 
 
 def settle() -> None:

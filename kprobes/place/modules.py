@@ -8,8 +8,8 @@ from ftrace.runtime import runtime
 from kprobes.breakpoint.patching import patching
 from kprobes.fast import fast_returns
 from kprobes.fast.return_stubs import release_return_stubs
-from kprobes.jump.jumps import close_room
 from kprobes.jump.optimize import jump_optimizer
+from kprobes.jump.optinsns import close_cache
 from kprobes.place import blacklist, switch
 from kprobes.place.aggregate import Aggregate, between, release_text, settle
 from kprobes.place.functions import forget_functions
@@ -43,7 +43,7 @@ def _kill(module: Module) -> None:
     with patching():
         for text in module.texts:
             forget_functions(text.base, text.end)
-            close_room(text)
+            close_cache(text)
             release_text(text)
             release_return_stubs(text)
 

@@ -98,6 +98,7 @@ def prepare(place: Place, ground: Ground) -> Aggregate:
     """The aggregate of an address that has not been probed before (KP-18..20). Raises OSError if it cannot be."""
     made = Aggregate(place.address, place.symbol, ground.text, ground.module)
     if ground.on_ftrace:
+        made.on_ftrace = True
         made.record.length, made.record.original = len(NOP5), NOP5[0]
         made.enlist()
         return made

@@ -717,7 +717,7 @@ def test_a_place_that_had_a_return_probe_is_as_quick_as_any_other():
 def test_a_module_that_goes_takes_its_jumps_along():
     """KP-95: also those that were to be taken back later; the memory is given back"""
     from kprobes.jump import worker
-    from kprobes.jump.jumps import rooms
+    from kprobes.jump.optinsns import caches
     from sandbox.memory import mappings as memory
 
     before = len(memory.mappings())
@@ -731,6 +731,6 @@ def test_a_module_that_goes_takes_its_jumps_along():
         kprobes.unregister_kprobe(probes[0])
         assert call(3, 4) == 7
         module.unload()
-        assert not rooms()
+        assert not caches()
         kprobes.unregister_kprobe(probes[1])
     assert len(memory.mappings()) < before + 60
