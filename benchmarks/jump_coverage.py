@@ -41,9 +41,9 @@ from sandbox.loading.load import C_SUFFIXES, IR_SUFFIXES
 from sandbox.loading.module import Module
 from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import symbol_table
+from sandbox.x86_64.encoding import JMP32_SIZE
 from sandbox.x86_64.instruction import Instruction, decode
 from sandbox.x86_64.puns import Window, borrowed, wider_windows, windows
-from sandbox.x86_64.relocate import JMP32_SIZE
 
 
 @dataclass

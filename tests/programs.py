@@ -7,8 +7,7 @@ import itertools
 from typing import Any
 
 import sandbox
-
-NOP5 = bytes.fromhex("0f1f440000")
+from sandbox.x86_64.encoding import NOP5
 
 BASIC = """
 @sink = global i64 0

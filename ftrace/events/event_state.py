@@ -23,7 +23,6 @@ from sandbox.native import (
     ptr,
     signal_fence,
     struct,
-    syscall,
     u8,
     u32,
     u64,
@@ -32,6 +31,7 @@ from sandbox.native import (
     volatile_store,
     zeroed,
 )
+from sandbox.threads.comm import get_task_comm
 from sandbox.threads.tasks import current
 
 MAX_TARGETS = 16
@@ -44,7 +44,6 @@ MAX_TEXT = 4096
 """Bytes of a string, with its NUL."""
 SYMBOLS = ("event_record_judged",)
 """What the handlers call in the runtime."""
-_PRCTL, _PR_GET_NAME = 157, 16
 _DECIMAL = 10
 
 
@@ -129,7 +128,7 @@ def fetch_comm(scratch: ptr[Scratch], at: u64, end: u64) -> u64:
     if at + 16 > end:
         return 0
     to = addressof(scratch.text[at])
-    syscall(_PRCTL, _PR_GET_NAME, cast(u64, to), 0, 0, 0, 0)
+    get_task_comm(to)
     length: u64 = 0
     while length < 15 and to[length] != 0:
         length += 1

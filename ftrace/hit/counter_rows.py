@@ -9,9 +9,9 @@ from __future__ import annotations
 from sandbox.native import bool_, cast, i64, native, null, ptr, syscall, u64, void
 from sandbox.threads.signal_mask import set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS, COUNTERS, STRIDE, task_get
+from sandbox.x86_64.syscalls import SYS_LSEEK, SYS_MREMAP
 
 _PAGE, _WORDS = 4096, 512
-_SYS_LSEEK, _SYS_MREMAP = 8, 25
 _SEEK_DATA = 3
 _MREMAP_MAYMOVE_FIXED = 3
 
@@ -19,7 +19,7 @@ _MREMAP_MAYMOVE_FIXED = 3
 @native
 def is_used(fd: u64, position: u64) -> bool_:
     """Whether the page at `position` of a file takes memory."""
-    found = syscall(_SYS_LSEEK, cast(i64, fd), cast(i64, position), _SEEK_DATA, 0, 0, 0)
+    found = syscall(SYS_LSEEK, cast(i64, fd), cast(i64, position), _SEEK_DATA, 0, 0, 0)
     return found >= 0 and cast(u64, found) < position + _PAGE
 
 
@@ -53,6 +53,6 @@ def move_row(fd: u64, position: u64, other: u64, to_file: u64) -> i64:
         in_file = is_used(fd, position + start)
         if in_file or to_file != 0:
             copy_page(cast(ptr[u64], other + start), cast(ptr[u64], row + start), in_file)
-    moved = syscall(_SYS_MREMAP, cast(i64, other), STRIDE, STRIDE, _MREMAP_MAYMOVE_FIXED, cast(i64, row), 0)
+    moved = syscall(SYS_MREMAP, cast(i64, other), STRIDE, STRIDE, _MREMAP_MAYMOVE_FIXED, cast(i64, row), 0)
     set_signal_mask(old)
     return moved

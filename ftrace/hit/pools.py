@@ -38,8 +38,7 @@ from sandbox.native import (
 )
 from sandbox.threads.barrier import process_barrier
 from sandbox.threads.tasks import COUNTERS, CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
-
-_SYS_SCHED_YIELD = 24
+from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
 
 
 @native(inline=True)
@@ -76,7 +75,7 @@ def wait_for_credits(me: ptr[Task]) -> void:
     for index in range(high):
         task = task_at(index)
         while task != me and volatile_load(addressof(task.rec)) & CREDIT != 0:
-            syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+            syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
 
 
 @native
@@ -97,7 +96,7 @@ def pool_switch(task: ptr[Task], probe: ptr[Probe]) -> void:
     old = atomic_or(addressof(probe.flags), SWITCHING, "acq_rel")
     if old & SWITCHING != 0:
         while load(addressof(probe.flags), "acquire") & POOL_SHARED == 0:
-            syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+            syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
         return
     process_barrier()
     wait_for_credits(task)

@@ -28,8 +28,8 @@ from sandbox.native import (
 from sandbox.process.nap import nap
 from sandbox.threads.barrier import process_barrier
 from sandbox.threads.tasks import NODES, Node, Task, claimed_high, current, task_at
+from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
 
-_SYS_SCHED_YIELD = 24
 _YIELDS = 200
 
 
@@ -60,7 +60,7 @@ def wait_for_task(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
         if volatile_load(addressof(task.waiting)) != 0:
             return False
         if rounds < _YIELDS:
-            syscall(_SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+            syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
         else:
             nap()
         rounds += 1

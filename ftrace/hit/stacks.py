@@ -7,8 +7,8 @@ returned. The thread's own stack is known exactly; of two slots elsewhere it is 
 from __future__ import annotations
 
 from sandbox.native import addressof, array, bool_, cast, global_var, i64, native, read_fs, syscall, u64, zeroed
+from sandbox.x86_64.syscalls import SYS_RT_SIGPROCMASK, SYS_SIGALTSTACK
 
-_SYS_RT_SIGPROCMASK, _SYS_SIGALTSTACK = 14, 131
 _EFAULT = -14
 _ON_STACK = 1
 
@@ -25,15 +25,23 @@ def readable(address: u64) -> bool_:
 
     At no mask at all it looks at neither: the first word is never readable.
     """
-    return address > 7 and syscall(_SYS_RT_SIGPROCMASK, -1, cast(i64, address & ~cast(u64, 7)), 0, 8, 0, 0) != _EFAULT
+    return address > 7 and syscall(SYS_RT_SIGPROCMASK, -1, cast(i64, address & ~cast(u64, 7)), 0, 8, 0, 0) != _EFAULT
 
 
 @native
 def beyond_signal_stack(address: u64) -> bool_:
     """Whether this thread runs on an alternate signal stack and `address` is not on that."""
     stack: array[u64, 3] = zeroed  # sp, flags, size
-    syscall(_SYS_SIGALTSTACK, 0, cast(i64, addressof(stack[0])), 0, 0, 0, 0)
+    syscall(SYS_SIGALTSTACK, 0, cast(i64, addressof(stack[0])), 0, 0, 0, 0)
     return stack[1] & _ON_STACK != 0 and (address < stack[0] or address >= stack[0] + stack[2])
+
+
+@native
+def off_signal_stack(address: u64) -> bool_:
+    """Whether `address` is on this thread's alternate signal stack, and the thread is not."""
+    stack: array[u64, 3] = zeroed  # sp, flags, size
+    syscall(SYS_SIGALTSTACK, 0, cast(i64, addressof(stack[0])), 0, 0, 0, 0)
+    return stack[1] & _ON_STACK == 0 and stack[0] <= address and address < stack[0] + stack[2]
 
 
 @native

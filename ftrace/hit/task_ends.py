@@ -9,8 +9,7 @@ from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
 from ftrace.hit.rethook import node_abandon, pop_empty
 from sandbox.native import cast, i64, native, null, ptr, syscall, u32, u64, void
 from sandbox.threads.tasks import CLAIMED, Task, claimed_high, current, task_at, task_free
-
-_SYS_GETTID = 186
+from sandbox.x86_64.syscalls import SYS_GETTID
 
 
 @native
@@ -69,7 +68,7 @@ def tasks_after_fork() -> u64:
         task = task_at(index)
         if task == me:
             before = cast(u64, task.tid)
-            task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
+            task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
         elif task.state == CLAIMED:
             task_free(task)
     return before

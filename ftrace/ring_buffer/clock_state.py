@@ -24,6 +24,7 @@ from sandbox.native import (
     volatile_load,
     zeroed,
 )
+from sandbox.x86_64.syscalls import SYS_CLOCK_GETTIME
 
 SCALED, SYSTEM, COUNTER, TSC = 0, 1, 2, 3
 """Kinds: the time-stamp counter in other units; clock_gettime; the number of stamps taken; the time-stamp counter itself."""
@@ -36,7 +37,6 @@ LONGEST = 1 << 34
 """Ticks between two fits at most: some seconds."""
 JUMP = 10_000_000
 """Nanoseconds by which the system's clock is ahead when it has not been slewed but has jumped, as after a suspend."""
-_SYS_CLOCK_GETTIME = 228
 _SECOND = 1_000_000_000
 _RETRIES = 8
 
@@ -116,7 +116,7 @@ def steered(mult: u64, error: i64, ticks: u64) -> u64:
 def system_now(clock_id: u64) -> u64:
     """clock_gettime in nanoseconds, by a system call, which may be made anywhere."""
     time: array[u64, 2] = zeroed
-    syscall(_SYS_CLOCK_GETTIME, cast(i64, clock_id), cast(i64, addressof(time[0])), 0, 0, 0, 0)
+    syscall(SYS_CLOCK_GETTIME, cast(i64, clock_id), cast(i64, addressof(time[0])), 0, 0, 0, 0)
     return time[0] * _SECOND + time[1]
 
 

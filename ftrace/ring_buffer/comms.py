@@ -10,20 +10,19 @@ from sandbox.native import (
     array,
     cast,
     global_var,
-    i64,
     native,
     ptr,
     sizeof,
     store,
     struct,
-    syscall,
+    u8,
     u64,
     void,
 )
+from sandbox.threads.comm import get_task_comm
 
 CAPACITY = 4096
 """Threads whose names are kept: of two with the same id modulo this, the later one's."""
-_SYS_PRCTL, _PR_GET_NAME = 157, 16
 
 
 @struct
@@ -46,7 +45,7 @@ def save_comm(tid: u64) -> void:
         return
     comm = cast(ptr[Comm], table + (tid & CAPACITY - 1) * sizeof(Comm))
     store(addressof(comm.tid), 0, "release")
-    syscall(_SYS_PRCTL, _PR_GET_NAME, cast(i64, addressof(comm.name[0])), 0, 0, 0, 0)
+    get_task_comm(cast(ptr[u8], addressof(comm.name[0])))
     store(addressof(comm.tid), tid, "release")
 
 

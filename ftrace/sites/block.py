@@ -22,6 +22,7 @@ from ftrace.x86_64 import stubs
 from sandbox.memory import mappings
 from sandbox.process.cached import cached_property
 from sandbox.symbols.perfmap import perf_map
+from sandbox.x86_64.encoding import NOP5, jump
 
 if TYPE_CHECKING:
     from ftrace.filters.glob import Pattern
@@ -216,8 +217,8 @@ class SiteBlock:
     def expected(self, index: int) -> bytes:
         """What the site at `index` holds if nobody else has written there."""
         if self._off or self.list_at(index) is self._empty:
-            return stubs.NOP5
-        return stubs.jump(self.addresses[index], self._stubs[index])
+            return NOP5
+        return jump(self.addresses[index], self._stubs[index])
 
     def _mismatch(self, index: int, written: bool) -> SiteMismatch:
         found = ctypes.string_at(self.addresses[index], stubs.SITE_SIZE)

@@ -48,9 +48,10 @@ from sandbox.native import (
     volatile_store,
 )
 from sandbox.threads.signals import ucontext
+from sandbox.x86_64.encoding import JMP32, NOP5
 
 INT3 = 0xCC
-_NOP5 = 0x0000_0044_1F0F
+_NOP5 = int.from_bytes(NOP5, "little")
 _SITE_MASK = 0xFF_FFFF_FFFF
 """The 5 bytes of a site, as the low end of a little-endian word."""
 _AT_ONCE = 512
@@ -181,7 +182,7 @@ def site_word(site: u64) -> u64:
 
 @native(inline=True)
 def jump_word(site: u64, target: u64) -> u64:
-    return 0xE9 | ((target - (site + SITE_SIZE)) & 0xFFFF_FFFF) << 8
+    return JMP32 | ((target - (site + SITE_SIZE)) & 0xFFFF_FFFF) << 8
 
 
 @native(inline=True)

@@ -66,8 +66,6 @@ SLOT = 112
 """Offset of the address of the site's slot, where the code has ended."""
 
 SITE_SIZE = 5
-NOP5 = bytes.fromhex("0f1f440000")
-JMP32 = 0xE9
 
 
 def _rel8(opcode: int, at: int, to: int) -> bytes:
@@ -124,8 +122,3 @@ def swapping(template: bytes) -> bytes:
     code[RETURN_POINT : RETURN_POINT + 6] = bytes.fromhex("90e900000000")
     code[AFTER_PROLOGUE] = 1
     return bytes(code)
-
-
-def jump(site: int, target: int) -> bytes:
-    """`jmp target` for the 5 bytes at `site`. Raises OverflowError beyond 2 GB."""
-    return bytes([JMP32]) + (target - (site + SITE_SIZE)).to_bytes(4, "little", signed=True)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
-from ftrace.x86_64.stubs import ENTRY_POINT, SLOT, jump
+from ftrace.x86_64.stubs import ENTRY_POINT, SLOT
 from kprobes.breakpoint import patching
 from kprobes.fast.lone import FastReturn
 from kprobes.fast.return_stubs import take_stub
 from kprobes.x86_64.return_stub import return_stub
+from sandbox.x86_64.encoding import jump
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -19,7 +19,7 @@ from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
 from sandbox.memory import mappings
-from sandbox.x86_64.relocate import displacement
+from sandbox.x86_64.encoding import displacement
 
 if TYPE_CHECKING:
     from kprobes.place.aggregate import Aggregate

@@ -29,9 +29,9 @@ from sandbox.native import (
 )
 from sandbox.threads.signals import ucontext
 from sandbox.threads.tasks import TEXT, Task, Text, current
+from sandbox.x86_64.syscalls import SYS_WRITE
 
 WORDS = 40
-_SYS_WRITE = 1
 _STANDARD_ERROR = 2
 _SI_ADDR = 16
 _PAGE_FAULT = 14
@@ -134,5 +134,5 @@ def kprobe_crash(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
         append(addressof(line), words[ACCESSED])
         append_hex(addressof(line), cast(ptr[u64], info + _SI_ADDR)[0])
     append(addressof(line), words[END])
-    syscall(_SYS_WRITE, _STANDARD_ERROR, cast(i64, addressof(line.letters[0])), cast(i64, line.length), 0, 0, 0)
+    syscall(SYS_WRITE, _STANDARD_ERROR, cast(i64, addressof(line.letters[0])), cast(i64, line.length), 0, 0, 0)
     return False

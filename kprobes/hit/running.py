@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ftrace.hit.dispatch import SHARED_BUSY
 from ftrace.hit.recursion import CREDIT, INSIDE
+from ftrace.hit.stacks import off_signal_stack
 from kprobes.hit.control import ON_FRAME, get_kprobe_ctlblk
 from kprobes.hit.records import HIT_ACTIVE
 from sandbox.native import (
@@ -20,12 +21,10 @@ from sandbox.native import (
     extern,
     fn,
     global_var,
-    i64,
     native,
     null,
     ptr,
     signal_fence,
-    syscall,
     u32,
     u64,
     void,
@@ -41,8 +40,6 @@ IN_STUB, NOT_INSIDE, NO_PREEMPTION = 1, 2, 4
 `rec` belongs; `rec` was 0 before the hit (else it was KprobeCtlblk.rec); `preempt` is one more than it was."""
 _LOW_BITS = 7
 
-_SYS_SIGALTSTACK = 131
-_ON_STACK = 1
 _DEEP = 65536
 """Bytes of stack that handlers hardly use."""
 
@@ -67,14 +64,6 @@ def finish(task: ptr[Task]) -> void:
     kcb.child = 0
     kcb.status = 0
     task.kprobe = 0
-
-
-@native
-def off_signal_stack(frame: u64) -> bool_:
-    """Whether `frame` is on the alternate signal stack, and this thread is not."""
-    stack: array[u64, 3] = zeroed  # sp, flags, size
-    syscall(_SYS_SIGALTSTACK, 0, cast(i64, addressof(stack[0])), 0, 0, 0, 0)
-    return stack[1] & _ON_STACK == 0 and stack[0] <= frame and frame < stack[0] + stack[2]
 
 
 @native

@@ -22,8 +22,8 @@ from kprobes.jump.optinsns import cache_of
 from kprobes.jump.safety import Function, Refusal, absorbable, own_refusal
 from kprobes.place.aggregate import State, aggregates
 from kprobes.place.functions import function_at
+from sandbox.x86_64.encoding import JMP32_SIZE
 from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
-from sandbox.x86_64.relocate import JMP32_SIZE
 
 if TYPE_CHECKING:
     from kprobes.jump.optinsns import OptinsnCache

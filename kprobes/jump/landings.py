@@ -13,7 +13,7 @@ from kprobes.breakpoint import patching
 from sandbox.memory import mappings as memory
 from sandbox.memory.mappings import PAGE
 from sandbox.memory.scattered import ScatteredText
-from sandbox.x86_64.relocate import JMP32_SIZE, jump
+from sandbox.x86_64.encoding import JMP32_SIZE, jump
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -28,7 +28,7 @@ from kprobes.jump.writing import restore, write_jumps
 from kprobes.place import aggregate
 from kprobes.place.aggregate import State, aggregates, between
 from kprobes.place.functions import function_at
-from sandbox.x86_64.relocate import JMP32_SIZE
+from sandbox.x86_64.encoding import JMP32_SIZE
 
 if TYPE_CHECKING:
     from kprobes.place.aggregate import Aggregate

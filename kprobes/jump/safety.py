@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kprobes.x86_64.classify import can_boost, refusal
 from sandbox.x86_64.decoding import decoder
+from sandbox.x86_64.encoding import JMP32_SIZE
 from sandbox.x86_64.instruction import MAX_INSN_SIZE, Flow, decode
-from sandbox.x86_64.relocate import JMP32_SIZE, refuse_to_move
+from sandbox.x86_64.relocate import refuse_to_move
 
 if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction

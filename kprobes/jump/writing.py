@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kprobes.breakpoint import patching
-from sandbox.x86_64.relocate import JMP32_SIZE
+from sandbox.x86_64.encoding import JMP32_SIZE
 
 if TYPE_CHECKING:
     from kprobes.jump.jumps import Jump

@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.tracer import tracer
-from ftrace.x86_64.stubs import NOP5, SITE_SIZE
+from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
 from kprobes.breakpoint.slots import InsnSlotCache
 from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
@@ -21,6 +21,7 @@ from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.classify import Kind, classify
 from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
 from kprobes.x86_64.emulate import register_word
+from sandbox.x86_64.encoding import NOP5
 from sandbox.x86_64.instruction import Flow
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.tracer import tracer
-from ftrace.x86_64.stubs import NOP5
 from kprobes.place import blacklist
 from kprobes.place.aggregate import Aggregate
 from kprobes.place.functions import function_around
@@ -16,6 +15,7 @@ from kprobes.x86_64.classify import refusal
 from sandbox.loading.module import ModuleState
 from sandbox.process.integers import INT_MAX, U64_MAX, integer
 from sandbox.symbols.process_text import module_at, symbol_at, symbol_named, text_at
+from sandbox.x86_64.encoding import ENDBR64, NOP5
 from sandbox.x86_64.instruction import decode
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sandbox.loading.module import Module
     from sandbox.memory.mappings import TextMapping
     from sandbox.symbols.table import Symbol
-
-_ENDBR64 = bytes.fromhex("f30f1efa")
 
 
 class Place(NamedTuple):
@@ -72,8 +70,8 @@ def _address_of(name: str) -> int:
 def _adjusted(address: int, symbol: Symbol) -> Place:
     """Behind an endbr64 is a function's entry too, and a probe on the endbr64 is put there (KP-8)."""
     offset = address - symbol.address
-    skip = len(_ENDBR64)
-    if symbol.size > skip and ctypes.string_at(symbol.address, skip) == _ENDBR64:
+    skip = len(ENDBR64)
+    if symbol.size > skip and ctypes.string_at(symbol.address, skip) == ENDBR64:
         entry = offset in (0, skip)
         return Place(symbol.address + skip if entry else address, symbol, entry)
     return Place(address, symbol, offset == 0)

@@ -11,8 +11,9 @@ from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sandbox.compile.stubs import ENDBR64, HOOKS, NOP5, PATCHABLE_ENTRIES, STUB_SIZE, Flavour
+from sandbox.compile.stubs import HOOKS, PATCHABLE_ENTRIES, STUB_SIZE, Flavour
 from sandbox.elf import tables as elf
+from sandbox.x86_64.encoding import ENDBR64, NOP5
 
 _CALL = 0xE8
 _CONSTRUCTORS = re.compile(r"\.(?P<kind>init_array|ctors)(?:\.(?P<priority>\d+))?")

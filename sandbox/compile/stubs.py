@@ -10,14 +10,10 @@ import enum
 import re
 from collections.abc import Collection
 
-NOP5 = bytes.fromhex("0f1f440000")
-"""What every stub is while nothing is attached: nopl 0(%rax,%rax,1)."""
-
 STUB_SIZE = 5
 SCHEME = "2"
 """Part of the key of cached objects: changes whenever what is done to programs does."""
 PATCHABLE_ENTRIES = "__patchable_function_entries"
-ENDBR64 = bytes.fromhex("f30f1efa")
 
 
 class Flavour(enum.Enum):

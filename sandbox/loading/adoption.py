@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from sandbox.compile.codegen import initialize_llvm, parse
 from sandbox.compile.irtypes import IrInterface, declarations
 from sandbox.compile.objectfile import LoadableObject, prepare
-from sandbox.compile.stubs import HOOKS, NOP5, Flavour, attributes_of
+from sandbox.compile.stubs import HOOKS, Flavour, attributes_of
 from sandbox.loading.image import Image
 from sandbox.loading.linker import image_of, link
 from sandbox.loading.module import Module, check_name, free_name, introduce
 from sandbox.memory import mappings
+from sandbox.x86_64.encoding import NOP5
 
 if TYPE_CHECKING:
     from llvmlite.binding import ExecutionEngine

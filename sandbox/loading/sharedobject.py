@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.compile.objectfile import patchable_stub
-from sandbox.compile.stubs import NOP5, PATCHABLE_ENTRIES, STUB_SIZE, Flavour
+from sandbox.compile.stubs import PATCHABLE_ENTRIES, STUB_SIZE, Flavour
 from sandbox.elf import tables as elf
 from sandbox.loading.image import Image, drop_aliases, owners, remap
 from sandbox.loading.linker import LinkError
 from sandbox.symbols.libraries import read_symbols
 from sandbox.symbols.table import Symbol
+from sandbox.x86_64.encoding import NOP5
 
 _STARTUP = {
     "_init", "_fini", "frame_dummy", "register_tm_clones", "deregister_tm_clones",

@@ -21,6 +21,7 @@ from pathlib import Path
 from sandbox.memory.shared_text import ForkWords, changes
 from sandbox.memory.shared_text import text_mutex as text_mutex
 from sandbox.x86_64.fork_counter import fork_counter
+from sandbox.x86_64.syscalls import SYS_CLOCK_GETTIME, SYS_MEMBARRIER
 
 PAGE = mmap.PAGESIZE
 REACH = (1 << 31) - (1 << 20)
@@ -33,7 +34,6 @@ _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_NOHUGEPAGE, _MADV_WIPEONFORK = 15, 18
 
-_SYS_MEMBARRIER = 324
 _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4
 _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 5
 _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 6
@@ -467,9 +467,7 @@ def _register_membarrier_again() -> None:
 def register_membarrier() -> bool:
     """Ask for the expedited barriers that patching and waiting for threads use; False if they are denied."""
     commands = (_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE)
-    return not is_denied("membarrier") and not any(
-        _libc.syscall(_SYS_MEMBARRIER, command, 0, 0) for command in commands
-    )
+    return not is_denied("membarrier") and not any(_libc.syscall(SYS_MEMBARRIER, command, 0, 0) for command in commands)
 
 
 @functools.cache
@@ -481,7 +479,7 @@ def barrier_page() -> int:
     return 0 if register_membarrier() else reserve(PAGE)
 
 
-_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC = 228, 1
+_CLOCK_MONOTONIC = 1
 
 
 def sync_cores() -> None:
@@ -490,10 +488,10 @@ def sync_cores() -> None:
     if page:
         _mprotect(page, PAGE, _PROT_READ | _PROT_WRITE)
         # If another thread has taken the right away meanwhile, this fails: see sandbox.threads.barrier.
-        while _libc.syscall(_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, ctypes.c_void_p(page)):
+        while _libc.syscall(SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, ctypes.c_void_p(page)):
             _mprotect(page, PAGE, _PROT_READ | _PROT_WRITE)
         _mprotect(page, PAGE, _PROT_READ)
-    elif _libc.syscall(_SYS_MEMBARRIER, _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
+    elif _libc.syscall(SYS_MEMBARRIER, _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
         raise OSError(ctypes.get_errno(), "membarrier(SYNC_CORE) failed")
 
 

@@ -142,8 +142,6 @@ def _run(*calls: Callable[[], None]) -> None:
         try:
             call()
         except BaseException:  # locks are given back whatever else fails
-            import traceback
-
             print(f"fprobe: exception in {call} after a fork, ignored", file=sys.stderr)
             sys.excepthook(*sys.exc_info())
 

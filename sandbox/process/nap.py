@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sandbox.native import addressof, array, cast, i64, native, syscall, u64, void, zeroed
+from sandbox.x86_64.syscalls import SYS_NANOSLEEP
 
-_SYS_NANOSLEEP = 35
 _NAP = 50_000
 """Nanoseconds."""
 
@@ -14,4 +14,4 @@ def nap() -> void:
     time: array[u64, 2] = zeroed
     time[0] = 0
     time[1] = _NAP
-    syscall(_SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
+    syscall(SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)

@@ -8,9 +8,9 @@ once: a system call writes to the page, so that one which finds it read-only aga
 from __future__ import annotations
 
 from sandbox.native import global_var, native, syscall, u64, void
+from sandbox.x86_64.syscalls import SYS_CLOCK_GETTIME, SYS_MEMBARRIER, SYS_MPROTECT
 
-_SYS_MPROTECT, _SYS_MEMBARRIER = 10, 324
-_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC = 228, 1
+_CLOCK_MONOTONIC = 1
 """What writes to the page."""
 _PRIVATE_EXPEDITED = 8
 _PAGE = 4096
@@ -24,9 +24,9 @@ page = global_var(u64, 0, name="barrier_page")
 def process_barrier() -> void:
     """Every store that another thread made before now is seen, and every load it makes after is made after."""
     if page == 0:
-        syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
+        syscall(SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
         return
-    syscall(_SYS_MPROTECT, page, _PAGE, _READ_WRITE, 0, 0, 0)
-    while syscall(_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, page, 0, 0, 0, 0) != 0:
-        syscall(_SYS_MPROTECT, page, _PAGE, _READ_WRITE, 0, 0, 0)
-    syscall(_SYS_MPROTECT, page, _PAGE, _READ, 0, 0, 0)
+    syscall(SYS_MPROTECT, page, _PAGE, _READ_WRITE, 0, 0, 0)
+    while syscall(SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, page, 0, 0, 0, 0) != 0:
+        syscall(SYS_MPROTECT, page, _PAGE, _READ_WRITE, 0, 0, 0)
+    syscall(SYS_MPROTECT, page, _PAGE, _READ, 0, 0, 0)

@@ -22,11 +22,11 @@ from sandbox.native import (
     u8,
     u64,
 )
+from sandbox.x86_64.syscalls import SYS_CLOSE, SYS_GETDENTS64, SYS_OPEN, SYS_OPENAT, SYS_READ
 
 if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
 
-_SYS_READ, _SYS_OPEN, _SYS_CLOSE, _SYS_GETDENTS64, _SYS_OPENAT = 0, 2, 3, 217, 257
 _O_DIRECTORY, _O_CLOEXEC = 0o200000, 0o2000000
 _RECORD_SIZE, _RECORD_NAME = 16, 19
 """Offsets in a struct linux_dirent64."""
@@ -97,11 +97,11 @@ def blocked_by(reading: ptr[Reading], size: u64) -> u64:
 @native
 def blocks(reading: ptr[Reading], directory: i64, signal: u64) -> bool_:
     """Whether the thread whose path has been made does. One that has gone does not."""
-    file = syscall(_SYS_OPENAT, directory, address_of(addressof(reading.path[0])), _O_CLOEXEC, 0, 0, 0)
+    file = syscall(SYS_OPENAT, directory, address_of(addressof(reading.path[0])), _O_CLOEXEC, 0, 0, 0)
     if file < 0:
         return False
-    size = syscall(_SYS_READ, file, address_of(addressof(reading.status[0])), _STATUS, 0, 0, 0)
-    syscall(_SYS_CLOSE, file, 0, 0, 0, 0, 0)
+    size = syscall(SYS_READ, file, address_of(addressof(reading.status[0])), _STATUS, 0, 0, 0)
+    syscall(SYS_CLOSE, file, 0, 0, 0, 0, 0)
     return size > 0 and blocked_by(reading, cast(u64, size)) >> (signal - 1) & 1 != 0
 
 
@@ -123,17 +123,17 @@ def look_at(reading: ptr[Reading], directory: i64, size: u64, signal: u64, count
 def threads_blocking_signal(reading: ptr[Reading], signal: u64) -> i64:
     """How many threads of this process block it; their numbers are in `found`. Less than 0: an error."""
     path = address_of(addressof(reading.directory[0]))
-    directory = syscall(_SYS_OPEN, path, _O_DIRECTORY | _O_CLOEXEC, 0, 0, 0, 0)
+    directory = syscall(SYS_OPEN, path, _O_DIRECTORY | _O_CLOEXEC, 0, 0, 0, 0)
     if directory < 0:
         return directory
     count: u64 = 0
     size: i64 = 1
     while size > 0:
         entries = address_of(addressof(reading.entries[0]))
-        size = syscall(_SYS_GETDENTS64, directory, entries, _ENTRIES, 0, 0, 0)
+        size = syscall(SYS_GETDENTS64, directory, entries, _ENTRIES, 0, 0, 0)
         if size > 0:
             count = look_at(reading, directory, cast(u64, size), signal, count)
-    syscall(_SYS_CLOSE, directory, 0, 0, 0, 0, 0)
+    syscall(SYS_CLOSE, directory, 0, 0, 0, 0, 0)
     return cast(i64, count)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox.native import bool_, cast, fn, native, null, ptr, signal_fence, syscall, u32, u64, void
 from sandbox.threads.signals import SIGSYS, ucontext
 from sandbox.threads.tasks import ContextCall, Task, current, task_get
+from sandbox.x86_64.syscalls import SYS_GETPID, SYS_TGKILL
 
 if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
@@ -22,7 +23,6 @@ NORMAL, SOFTIRQ, IRQ, NMI = range(4)
 NAMES = ("normal", "softirq", "irq", "nmi")
 SIGNAL = SIGSYS
 """Asynchronous, hardly used, and passed on when it is not ours."""
-_SYS_GETPID, _SYS_TGKILL = 39, 234
 _ARGUMENTS = 8
 
 
@@ -59,8 +59,8 @@ def context_call(level: u64, call: ptr[ContextCall]) -> void:
     if level == IRQ:
         task.call = call
         signal_fence()
-        pid = syscall(_SYS_GETPID, 0, 0, 0, 0, 0, 0)
-        syscall(_SYS_TGKILL, pid, cast(u64, task.tid), SIGNAL, 0, 0, 0)
+        pid = syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0)
+        syscall(SYS_TGKILL, pid, cast(u64, task.tid), SIGNAL, 0, 0, 0)
         return
     outer = task.context
     task.context = cast(u32, level)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sandbox.native import addressof, array, cast, i64, native, syscall, u64, zeroed
+from sandbox.x86_64.syscalls import SYS_RT_SIGPROCMASK
 
-_SYS_RT_SIGPROCMASK = 14
 _BLOCK, _SETMASK = 0, 2
 _MASK_SIZE = 8
 
@@ -15,7 +15,7 @@ def change_mask(how: i64, mask: u64) -> u64:
     masks: array[u64, 2] = zeroed
     masks[0] = mask
     old = cast(i64, addressof(masks[1]))
-    syscall(_SYS_RT_SIGPROCMASK, how, cast(i64, addressof(masks[0])), old, _MASK_SIZE, 0, 0)
+    syscall(SYS_RT_SIGPROCMASK, how, cast(i64, addressof(masks[0])), old, _MASK_SIZE, 0, 0)
     return masks[1]
 
 

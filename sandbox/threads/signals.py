@@ -32,6 +32,7 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.threads.tasks import ASYNCHRONOUS
+from sandbox.x86_64.syscalls import SYS_RT_SIGACTION
 
 if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
@@ -40,7 +41,6 @@ SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS = 5, 11, 7, 8, 4, 31
 _ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
 """Below these, handlers of probes run, for which an alternate stack can be too small."""
 CONSUMERS = 8
-_SYS_RT_SIGACTION = 13
 _SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 0x4, 0x0400_0000, 0x0800_0000, 0x4000_0000
 _SIG_DFL, _SIG_IGN = 0, 1
 
@@ -112,7 +112,7 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
         cast(Action, record.previous_handler)(signal, info, context)
         return
     record.previous_handler = _SIG_DFL
-    syscall(_SYS_RT_SIGACTION, cast(i64, signal), cast(i64, addressof(record.previous_handler)), 0, 8, 0, 0)
+    syscall(SYS_RT_SIGACTION, cast(i64, signal), cast(i64, addressof(record.previous_handler)), 0, 8, 0, 0)
     if signal == SIGTRAP:
         context.ip -= 1
 
@@ -133,7 +133,7 @@ def displaced_handlers(dispatcher: u64) -> u64:
     action: array[u64, 4] = zeroed
     for signal in range(32):
         if records[signal].count != 0:
-            syscall(_SYS_RT_SIGACTION, signal, 0, cast(i64, addressof(action[0])), 8, 0, 0)
+            syscall(SYS_RT_SIGACTION, signal, 0, cast(i64, addressof(action[0])), 8, 0, 0)
             if action[0] != dispatcher:
                 displaced |= cast(u64, 1) << cast(u64, signal)
     return displaced
@@ -161,7 +161,7 @@ sandbox_restorer:
 def _sigaction(signal: int, action: _KernelAction | None) -> _KernelAction:
     old = _KernelAction()
     new = ctypes.byref(action) if action is not None else None
-    if _libc.syscall(_SYS_RT_SIGACTION, signal, new, ctypes.byref(old), 8):
+    if _libc.syscall(SYS_RT_SIGACTION, signal, new, ctypes.byref(old), 8):
         raise OSError(ctypes.get_errno(), f"sigaction for signal {signal}: {os.strerror(ctypes.get_errno())}")
     return old
 

@@ -33,6 +33,7 @@ from sandbox.native import (
     void,
 )
 from sandbox.threads.signal_mask import set_signal_mask
+from sandbox.x86_64.syscalls import SYS_GETTID
 
 CAPACITY = 2048
 """Threads that can be inside probed code at the same time; one more counts misses with the cause `task`."""
@@ -44,7 +45,6 @@ COUNTER_LINES = STRIDE // 64
 FREE, CLAIMED = 0, 1
 
 
-_SYS_GETTID = 186
 ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10)
 """Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked: bit n - 1 stands for signal n."""
 
@@ -286,7 +286,7 @@ def task_claim() -> ptr[Task]:
     if task == null:
         return null
     task_reset(task)
-    task.tid = cast(u32, syscall(_SYS_GETTID, 0, 0, 0, 0, 0, 0))
+    task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
     task.errno = errno_location()
     raise_high(cast(u64, task.index))
     pthread_setspecific(cast(u32, task_key), cast(u64, task))

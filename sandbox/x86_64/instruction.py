@@ -8,11 +8,9 @@ ModRM, so that a VEX or EVEX opcode is never taken for the one-byte opcode of th
 from __future__ import annotations
 
 import enum
-import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from capstone import Cs
+from sandbox.x86_64.decoding import decoder
 
 MAX_INSN_SIZE = 15
 """Length of the longest instruction, in bytes (KP-3)."""
@@ -128,16 +126,6 @@ class Instruction(NamedTuple):
         return self.encoding is Encoding.LEGACY and self.opcode_map == opcode_map and self.opcode in opcodes
 
 
-@functools.cache
-def _decoder(detail: bool = True) -> Cs:
-    """The disassembler, with details on or (five times as quick) off."""
-    import capstone
-
-    machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    machine.detail = detail
-    return machine
-
-
 def decode(code: bytes, address: int) -> Instruction:
     """The instruction at the beginning of `code`, as it stands at `address`.
 
@@ -160,7 +148,7 @@ _MOST_KNOWN = 1 << 12
 
 def _decode(code: bytes, address: int) -> Instruction:
     code = code[:MAX_INSN_SIZE]
-    decoded = next(_decoder(False).disasm_lite(code, address, 1), None)
+    decoded = next(decoder().disasm_lite(code, address, 1), None)
     if decoded is None:
         raise ValueError(f"the bytes {code.hex(' ')} at {address:#x} are no x86-64 instruction")
     _address, size, mnemonic, op_str = decoded
@@ -191,7 +179,7 @@ _with_modrm: dict[tuple[Encoding, int, int], bool] = {}
 def _has_modrm(code: bytes, encoding: Encoding, opcode_map: int, opcode: int) -> bool:
     known = _with_modrm.get((encoding, opcode_map, opcode))
     if known is None:
-        decoded = next(_decoder().disasm(code, 0, 1))
+        decoded = next(decoder(detail=True).disasm(code, 0, 1))
         known = _with_modrm[encoding, opcode_map, opcode] = bool(decoded.modrm_offset)
     return known
 

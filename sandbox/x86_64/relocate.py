@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sandbox.x86_64.encoding import JMP32, displacement, jump
 from sandbox.x86_64.instruction import ADDRESS_SIZE, DIRECT, OPERAND_SIZE, Flow
 
 if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction
 
-JMP32, JMP32_SIZE = 0xE9, 5
 _CALL32 = 0xE8
 _PUSH_RIP_RELATIVE = b"\xff\x35"
 _JUMP_OVER_A_WORD = bytes.fromhex("ff2508000000")
@@ -21,19 +21,6 @@ _JUMP_OVER_A_WORD = bytes.fromhex("ff2508000000")
 _LEA_RCX_RIP_RELATIVE = b"\x48\x8d\x0d"
 _JUMP, _PUSH = 4, 6
 """Operations of group 5, which indirect calls belong to."""
-
-
-def displacement(target: int, after: int) -> bytes:
-    """The rel32 that leads from the instruction that ends at `after` to `target`. Raises OverflowError beyond 2 GB."""
-    distance = target - after
-    if not -(1 << 31) <= distance < 1 << 31:
-        raise OverflowError(f"{target:#x} is not within 2 GB of {after:#x}")
-    return distance.to_bytes(4, "little", signed=True)
-
-
-def jump(site: int, target: int) -> bytes:
-    """`jmp target` for the 5 bytes at `site`. Raises OverflowError beyond 2 GB."""
-    return bytes([JMP32]) + displacement(target, site + JMP32_SIZE)
 
 
 def relocate(insn: Instruction, to: int) -> bytes:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from isolation import isolated
-from programs import NOP5, basic, is_patched, site_bytes, site_of
+from programs import basic, is_patched, site_bytes, site_of
 
 import fprobe
 import sandbox
@@ -33,6 +33,7 @@ from ftrace.ops import (
 from ftrace.ops import unregister_ftrace_function as unregister
 from ftrace.tracer import tracer
 from sandbox.loading.module import ModuleState
+from sandbox.x86_64.encoding import NOP5
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,9 @@ import threading
 
 import pytest
 from isolation import isolated
-from programs import NOP5, assert_untouched, text_of
+from programs import assert_untouched, text_of
+
+from sandbox.x86_64.encoding import NOP5
 
 ROUNDS = 3
 BATCH = 5

@@ -362,7 +362,6 @@ def test_python_handlers_are_disarmed_at_interpreter_exit():
     for _ in range(2):
         threading.Thread(target=endless, daemon=True).start()
     # The test ends with the threads running and the probe attached.
-    from programs import NOP5  # noqa: F401
 
 
 @needs_cc

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import pytest
 from isolation import isolated
-from programs import NOP5, assert_untouched, basic, is_patched, site_bytes, site_of, text_of
+from programs import assert_untouched, basic, is_patched, site_bytes, site_of, text_of
+
+from sandbox.x86_64.encoding import NOP5
 
 
 def write_like_a_debugger(address: int, data: bytes) -> None:

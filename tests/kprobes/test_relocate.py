@@ -8,8 +8,9 @@ import pytest
 from isolation import isolated
 
 from kprobes.x86_64.slot import SLOT_SIZE, slot_bytes
+from sandbox.x86_64.encoding import jump
 from sandbox.x86_64.instruction import Flow, decode
-from sandbox.x86_64.relocate import expand, jump, relocate
+from sandbox.x86_64.relocate import expand, relocate
 
 AT, TARGET, COPY = 0x40, 0x80, 0x2000
 """Offsets in the text: the original, where its branches lead (in short reach), and the copy."""

@@ -11,11 +11,12 @@ import pytest
 from sandbox import adopt
 from sandbox.compile.codegen import initialize_llvm
 from sandbox.compile.objectfile import StubError
-from sandbox.compile.stubs import NOP5, Flavour, attributes_of
+from sandbox.compile.stubs import Flavour, attributes_of
 from sandbox.elf import tables
 from sandbox.loading.adoption import AdoptionError
 from sandbox.loading.linker import LinkError
 from sandbox.memory import mappings as memory
+from sandbox.x86_64.encoding import NOP5
 
 IR = """
 define i64 @f(i64 %a) ATTRIBUTES {

@@ -13,12 +13,12 @@ import pytest
 
 from sandbox import load
 from sandbox.compile.codegen import ProgramError
-from sandbox.compile.stubs import NOP5
 from sandbox.loading import module
 from sandbox.loading.linker import LinkError
 from sandbox.loading.module import ModuleState
 from sandbox.memory import mappings as memory
 from sandbox.symbols.table import symbol_table
+from sandbox.x86_64.encoding import NOP5
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 needs_cxx = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")

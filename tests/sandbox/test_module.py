@@ -17,12 +17,12 @@ import sandbox
 from sandbox import load
 from sandbox.compile.codegen import ProgramError, initialize_llvm
 from sandbox.compile.objectfile import StubError
-from sandbox.compile.stubs import NOP5
 from sandbox.loading import module
 from sandbox.loading.linker import LinkError
 from sandbox.loading.module import ModuleState
 from sandbox.memory import mappings as memory
 from sandbox.symbols.table import symbol_table
+from sandbox.x86_64.encoding import NOP5
 
 IR = """
 @counter = global i64 5

@@ -9,8 +9,9 @@ import pytest
 from sandbox.compile.codegen import TRIPLE, initialize_llvm, parse
 from sandbox.compile.objectfile import StubError, patchable_stub, prepare
 from sandbox.compile.program import Options, compile_ir
-from sandbox.compile.stubs import ENDBR64, NOP5, Flavour, attributes_of, with_stubs
+from sandbox.compile.stubs import Flavour, attributes_of, with_stubs
 from sandbox.elf import tables as elf
+from sandbox.x86_64.encoding import ENDBR64, NOP5
 
 IR = """
 declare i64 @abs(i64)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from ftrace.filters.glob import Match
 from sandbox.native import addressof, array, bool_, cast, i64, native, ptr, read_fs, syscall, u8, u32, u64, zeroed
-
-_SYS_PRCTL, _PR_GET_NAME = 157, 16
-_SYS_GETCPU = 309
+from sandbox.x86_64.syscalls import SYS_GETCPU
 
 
 @native
@@ -161,13 +159,6 @@ MATCHERS = {
 
 
 @native
-def read_comm(name: ptr[u8]) -> u64:
-    """Store the name of the current task, 16 bytes with its final 0; returns that size."""
-    syscall(_SYS_PRCTL, _PR_GET_NAME, cast(u64, name), 0, 0, 0, 0)
-    return 16
-
-
-@native
 def read_cpu(rseq: i64) -> u32:
     """The CPU that the thread is running on. `rseq`: where its restartable-sequences area is from %fs, 0 if unknown."""
     if rseq != 0:
@@ -176,5 +167,5 @@ def read_cpu(rseq: i64) -> u32:
         if cpu < 0x8000_0000:
             return cpu
     where: array[u32, 2] = zeroed
-    syscall(_SYS_GETCPU, cast(u64, addressof(where)), 0, 0, 0, 0, 0)
+    syscall(SYS_GETCPU, cast(u64, addressof(where)), 0, 0, 0, 0, 0)
     return where[0]

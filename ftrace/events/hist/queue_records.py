@@ -6,8 +6,9 @@ is dropped and counted.
 
 from __future__ import annotations
 
-from ftrace.events.filters.matching import read_comm, read_cpu
+from ftrace.events.filters.matching import read_cpu
 from ftrace.events.triggers.records import Call
+from ftrace.ring_buffer.clock_state import system_now
 from sandbox.native import (
     Structure,
     addressof,
@@ -21,18 +22,17 @@ from sandbox.native import (
     ptr,
     store,
     struct,
-    syscall,
     u8,
     u64,
     void,
-    zeroed,
 )
+from sandbox.threads.comm import get_task_comm
 
 SLOTS = 1024
 MAX_RECORD = 4096
 """Bytes of a record that a slot has room for; a longer one is cut."""
 STACK_BYTES = 128
-_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC = 228, 1
+CLOCK_MONOTONIC = 1
 
 
 @struct
@@ -83,14 +83,6 @@ def take_slot(queue: ptr[HitQueue]) -> u64:
 
 
 @native
-def monotonic() -> u64:
-    """Nanoseconds of CLOCK_MONOTONIC."""
-    time: array[u64, 2] = zeroed
-    syscall(_SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, cast(u64, addressof(time)), 0, 0, 0, 0)
-    return time[0] * 1_000_000_000 + time[1]
-
-
-@native
 def queue_hit(argument: u64, record: ptr[u8], length: u64) -> void:
     """What the trigger of such a histogram does."""
     target = cast(ptr[QueueTarget], argument)
@@ -101,9 +93,9 @@ def queue_hit(argument: u64, record: ptr[u8], length: u64) -> void:
         return
     slot = addressof(cast(ptr[QueuedHit], queue.slots)[(number - 1) % SLOTS])
     slot.target = target.number
-    slot.timestamp = monotonic()
+    slot.timestamp = system_now(CLOCK_MONOTONIC)
     slot.cpu = cast(u64, read_cpu(queue.rseq))
-    read_comm(cast(ptr[u8], addressof(slot.comm)))
+    get_task_comm(cast(ptr[u8], addressof(slot.comm)))
     if target.with_stack != 0 and cast(u64, queue.capture) != 0:
         for index in range(16):
             slot.stack[index] = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.events.filters.matching import read_comm, read_cpu
+from ftrace.events.filters.matching import read_cpu
 from sandbox.native import (
     Structure,
     addressof,
@@ -31,6 +31,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
+from sandbox.threads.comm import get_task_comm
 from sandbox.threads.tasks import Task, current
 
 MAX_KEYS, MAX_VALUES = 3, 2
@@ -177,7 +178,7 @@ def new_entry(table: ptr[NativeTable], header: ptr[TableHeader], entry: ptr[u64]
     for index in range(table.key_words):
         entry[KEY_AT + index] = key[index]
     if table.comm != 0:
-        read_comm(addressof(cast(ptr[u8], entry)[table.comm]))
+        get_task_comm(addressof(cast(ptr[u8], entry)[table.comm]))
     store(addressof(entry[1]), 1, "release")
     return cast(u64, entry)
 

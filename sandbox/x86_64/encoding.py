@@ -1,0 +1,21 @@
+"""The few instructions that are written rather than decoded: NOPs, endbr64, near jumps."""
+
+from __future__ import annotations
+
+NOP5 = bytes.fromhex("0f1f440000")
+"""nopl 0(%rax,%rax,1): what a site is while nothing is attached."""
+ENDBR64 = bytes.fromhex("f30f1efa")
+JMP32, JMP32_SIZE = 0xE9, 5
+
+
+def displacement(target: int, after: int) -> bytes:
+    """The rel32 that leads from the instruction that ends at `after` to `target`. Raises OverflowError beyond 2 GB."""
+    distance = target - after
+    if not -(1 << 31) <= distance < 1 << 31:
+        raise OverflowError(f"{target:#x} is not within 2 GB of {after:#x}")
+    return distance.to_bytes(4, "little", signed=True)
+
+
+def jump(site: int, target: int) -> bytes:
+    """`jmp target` for the 5 bytes at `site`. Raises OverflowError beyond 2 GB."""
+    return bytes([JMP32]) + displacement(target, site + JMP32_SIZE)
