@@ -12,7 +12,7 @@ import sandbox
 from benchmarks import program
 from benchmarks.measure import Row, Sample
 from sandbox.loading.module import Module
-from sandbox.memory.mappings import sync_cores
+from sandbox.memory.barriers import sync_cores
 from sandbox.threads.signals import SIGTRAP
 
 _ASSEMBLY = """

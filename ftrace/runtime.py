@@ -36,7 +36,7 @@ from ftrace.sites import text_poke
 from ftrace.sites.spare_stubs import SpareStubs
 from ftrace.x86_64 import stubs
 from sandbox.loading.native_image import NativeImage
-from sandbox.memory import mappings
+from sandbox.memory import barriers, mappings
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
 from sandbox.process import atfork, fork
@@ -141,7 +141,7 @@ class Runtime:
         self.image.variable("task_offset").value = self.key.offset
         self.image.variable("task_key").value = self.key.number
         self._tell_stacks()
-        self.image.variable("barrier_page").value = mappings.barrier_page()
+        self.image.variable("barrier_page").value = barriers.barrier_page()
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
@@ -156,7 +156,7 @@ class Runtime:
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         self.forked_from = 0
         """In the child of a fork, what the native id of its thread was in the parent; 0 if no probe had ever been hit there."""
-        mappings.sync_cores()
+        barriers.sync_cores()
         fork.in_child(fork.Phase.TASKS, self._after_fork)
 
     def tasks(self) -> list[ctypes.Structure]:

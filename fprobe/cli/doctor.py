@@ -97,9 +97,9 @@ def _text() -> Answer:
 
 
 def _membarrier() -> Answer:
-    from sandbox.memory import mappings as memory
+    from sandbox.memory import barriers
 
-    memory.sync_cores()
+    barriers.sync_cores()
     return OK, "PRIVATE_EXPEDITED_SYNC_CORE"
 
 

@@ -7,7 +7,7 @@ import fcntl
 import os
 import tempfile
 
-from sandbox.memory.mappings import is_denied
+from sandbox.memory.backing import is_denied
 
 PATH = "FPROBE_BUFFER"
 """Environment variable: the file to create for the pages, which must not exist yet."""

@@ -19,7 +19,7 @@ from ftrace.sites.text_poke import Block, Move
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.unwind.unwinding import describe_stubs
 from ftrace.x86_64 import stubs
-from sandbox.memory import mappings
+from sandbox.memory import barriers, mappings
 from sandbox.process.cached import cached_property
 from sandbox.symbols.perfmap import perf_map
 from sandbox.x86_64.encoding import NOP5, jump
@@ -248,7 +248,7 @@ class SiteBlock:
             if self._call("poke_words", delta, forced):
                 self._poke_with_breakpoints(delta, forced)
             else:
-                mappings.sync_cores()
+                barriers.sync_cores()
         self._rewrite_copied_pages()
 
     def _rewrite_copied_pages(self) -> None:
@@ -259,7 +259,7 @@ class SiteBlock:
                 raise self._mismatch(index, written=True)
             last = index
             mappings.write_through_kernel(self.addresses[index], self.expected(index))
-            mappings.sync_cores()
+            barriers.sync_cores()
 
     def _poke_with_breakpoints(self, delta: int, forced: int) -> None:
         poking = self._runtime.image.variable("text_poking")
@@ -267,7 +267,7 @@ class SiteBlock:
         try:
             for step in range(3):
                 self._call("poke_step", delta, step, forced)
-                mappings.sync_cores()
+                barriers.sync_cores()
         finally:
             poking.value = 0
 

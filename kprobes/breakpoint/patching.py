@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.tracer import tracer
+from sandbox.memory import barriers
 from sandbox.memory import mappings as memory
 from sandbox.process import fork
 
@@ -88,7 +89,7 @@ def sync() -> None:
     """Return when every core executes what has been written so far."""
     if _batch.dirty:
         _batch.dirty = False
-        memory.sync_cores()
+        barriers.sync_cores()
 
 
 def keep_open(text: ScatteredText) -> None:

@@ -12,7 +12,7 @@ from sandbox.compile.codegen import TRIPLE, initialize_llvm, target_machine
 from sandbox.compile.objectfile import LoadableObject
 from sandbox.elf import tables
 from sandbox.loading.image import Image, drop_aliases, owners, remap
-from sandbox.memory import mappings
+from sandbox.memory import pages
 from sandbox.symbols.table import Symbol, sorted_symbols
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def _check_size(obj: LoadableObject, name: str) -> None:
     what = f"{name}: its code and variables take {size} bytes, {largest[1]} of them in {largest[0]!r}"
     if size > MAX_SIZE:
         raise LinkError(f"{what}; the small code model has room for {MAX_SIZE}")
-    if not mappings.is_available(size):
-        raise LinkError(f"{what}; {mappings.why_unavailable() or 'there is no such amount of memory'}")
+    if not pages.is_available(size):
+        raise LinkError(f"{what}; {pages.why_unavailable() or 'there is no such amount of memory'}")
 
 
 def _engine() -> ExecutionEngine:

@@ -12,6 +12,7 @@ import errno
 import os
 from collections.abc import Iterator
 
+from sandbox.memory import backing
 from sandbox.memory import mappings as memory
 from sandbox.memory.mappings import PAGE
 from sandbox.memory.shared_text import changes
@@ -33,7 +34,7 @@ class ScatteredText:
         self._opened = 0
         self._writers = 0
         self._own_since = memory.forks_seen()
-        self._file = memory.sparse_backing(name, SIZE)
+        self._file = backing.sparse_backing(name, SIZE)
         self._identity = _identity(self._file)
         self._alias = memory.map_closed(self._file, SIZE)
 
@@ -123,9 +124,9 @@ class ScatteredText:
             return
         contents = self._contents()
         if _identity(self._file) == self._identity:
-            memory.close(self._file)  # whose number is free for the next
+            backing.close(self._file)  # whose number is free for the next
         self._file = -1
-        self._file = memory.sparse_backing(self.name, SIZE)
+        self._file = backing.sparse_backing(self.name, SIZE)
         self._identity = _identity(self._file)
         os.pwrite(self._file, contents, 0)
         self._alias = memory.map_closed(self._file, SIZE, self._alias)

@@ -17,7 +17,7 @@ _PAGE = 4096
 _READ, _READ_WRITE = 1, 3
 
 page = global_var(u64, 0, name="barrier_page")
-"""sandbox.memory.mappings.barrier_page()"""
+"""sandbox.memory.barriers.barrier_page()"""
 
 
 @native

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from sandbox.memory import mappings
+from sandbox.memory import barriers, mappings
 
 _NEAR = (1 << 32, 1 << 32)
 
@@ -17,7 +17,7 @@ def is_noticed() -> bool:
         results = []
         for number in (1, 2):
             text.write(text.base, b"\xb8" + number.to_bytes(4, "little") + b"\xc3")  # mov $number, %eax; ret
-            mappings.sync_cores()
+            barriers.sync_cores()
             results.append(function())
         return results == [1, 2]
     finally:

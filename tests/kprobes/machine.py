@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from sandbox.loading.native_image import NativeImage
-from sandbox.memory import mappings
+from sandbox.memory import barriers, mappings
 from sandbox.native import Unit, native, u64
 
 REGISTERS = ("ax", "cx", "dx", "bx", "sp", "bp", "si", "di", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15")
@@ -86,7 +86,7 @@ class Machine:
     def put(self, address: int, code: bytes) -> None:
         """Write code."""
         self.text.write(address, code)
-        mappings.sync_cores()
+        barriers.sync_cores()
 
     def go_to(self, address: int, target: int) -> None:
         """Put a jump to `target`, however far, which touches nothing."""
