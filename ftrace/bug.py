@@ -1,4 +1,4 @@
-"""Failures at a site: ftrace_bug reports one, ftrace_kill ends all tracing (FT-67..70).
+"""Failures at a site: ftrace_bug reports one, ftrace_kill ends all tracing.
 
 A mismatch that is found before anything has been written (somebody has planted a breakpoint) is reported, and that
 change refused. One that is found afterwards means that text cannot be written reliably, and kills ftrace.
@@ -12,13 +12,13 @@ from ftrace.tracer import log, tracer
 
 
 def ftrace_bug(failed: int, location: Location, doing: str = TO_CALL) -> None:
-    """Report a failure at a site in the log, and kill ftrace (FT-69)."""
+    """Report a failure at a site in the log, and kill ftrace."""
     log.error("%s", bug_report(failed, tracer().record_at(location), doing))
     ftrace_kill()
 
 
 def ftrace_kill() -> None:
-    """End function tracing for good: ENODEV from now on, empty listings. What is patched goes on calling (FT-70)."""
+    """End function tracing for good: ENODEV from now on, empty listings. What is patched goes on calling."""
     tracer().kill()
 
 

@@ -1,4 +1,4 @@
-"""The text of ftrace_bug's report: what is wrong with a site, and what is known of it (FT-67, FT-68)."""
+"""The text of ftrace_bug's report: what is wrong with a site, and what is known of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many CPUs default pool sizes count with (FP-26, KP-76)."""
+"""How many CPUs default pool sizes count with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Direct calls: a function of one's own that a site calls, with the traced function's registers and stack (FT-77).
+"""Direct calls: a function of one's own that a site calls, with the traced function's registers and stack.
 
 The site goes through its stub all the same: an ops' callback sends the call on to the direct function, behind the
 handlers of whatever else is on that site. One direct function per site, and none where an ops modifies ip.

@@ -74,12 +74,12 @@ class Record:
 
     @property
     def direct(self) -> int:
-        """The address of its direct function, or 0 (FT-77)."""
+        """The address of its direct function, or 0."""
         return next((ops.direct_call for ops in self.wanting if ops.direct_call), 0)
 
     @property
     def has_trampoline(self) -> bool:
-        """Whether the site leads to a trampoline of one ops (FT-12)."""
+        """Whether the site leads to a trampoline of one ops."""
         return self.count == 1
 
     @property

@@ -1,4 +1,4 @@
-"""ftrace_ops: a callback, the functions it is for, and its registration (FT-14..31, FT-36..40)."""
+"""ftrace_ops: a callback, the functions it is for, and its registration."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 class ftrace_ops:
     """What is called, and where.
 
-    `filter_hash` and `notrace_hash`: an empty filter means all functions, an empty notrace excludes none (FT-23). They
+    `filter_hash` and `notrace_hash`: an empty filter means all functions, an empty notrace excludes none. They
     are its own (`local_hash`), or those that it shares (`ftrace_ops_set_global_filter`). `detach` is called by
-    `detach_all` in place of a plain unregister. The flags are read when it is registered (FT-22).
+    `detach_all` in place of a plain unregister. The flags are read when it is registered.
     """
 
     def __init__(self, func: Any = None, flags: int = 0) -> None:
@@ -60,7 +60,7 @@ class ftrace_ops:
         self.hooks_return = False
         """Whether its probe has something to do when a function returns."""
         self.ever_listed = False
-        """Whether it has been among the registered operations: what saved_func tells in the kernel (FP-43, FP-49)."""
+        """Whether it has been among the registered operations: what saved_func tells in the kernel."""
         self._probe: NativeProbe | None = None
 
     @property
@@ -80,7 +80,7 @@ class ftrace_ops:
 
     @property
     def permanent(self) -> bool:
-        """Whether ftrace may not be switched off while it is registered (FT-80)."""
+        """Whether ftrace may not be switched off while it is registered."""
         return bool(self.flags & FTRACE_OPS_FL_PERMANENT)
 
     @property
@@ -118,7 +118,7 @@ def _reason(location: Location) -> str:
 
 
 def register_ftrace_function(ops: ftrace_ops) -> None:
-    """Call `ops.func` at the entry of every function that its hashes select (FT-36).
+    """Call `ops.func` at the entry of every function that its hashes select.
 
     Raises OSError: ENODEV if ftrace is dead; EINVAL for an ops that is deleted, has no func, or has IPMODIFY and no filter;
     EBUSY if it is registered, is PERMANENT while ftrace is switched off, or wants to modify ip where another does.
@@ -161,12 +161,12 @@ def _in_order(func: Callable[..., Any]) -> Callable[..., None]:
 
 
 def ftrace_get_regs(fregs: Any) -> Any:
-    """All registers, or None unless an ops on the same function has asked for them (FT-17). fregs has the arguments."""
+    """All registers, or None unless an ops on the same function has asked for them. fregs has the arguments."""
     return fregs if fregs.cs else None
 
 
 def register_ops(ops: ftrace_ops, probe: NativeProbe) -> None:
-    """Register `ops` with its native half, which is its own from then on. Raises OSError with the errno of FT-36."""
+    """Register `ops` with its native half, which is its own from then on. Raises OSError as register_ftrace_function()."""
     tracing = tracer()
     try:
         _enable(tracing, ops, probe)
@@ -197,7 +197,7 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
 
 def _check_exclusive(tracing: Tracer, ops: Operation) -> None:
     """At most one ops may modify ip on a function, and not on all of them; nor one there where another has a direct
-    function (FT-45), of which there is also one at most (FT-77).
+    function, of which there is also one at most.
     """
     if not ops.moves_ip:
         return
@@ -221,7 +221,7 @@ def change_flags(ops: ftrace_ops, on: int = 0, off: int = 0) -> None:
 
 
 def unregister_ftrace_function(ops: ftrace_ops, before_free: Callable[[], None] | None = None) -> None:
-    """Take `ops` off all functions; returns when no other thread is in its callback (FT-39, FT-40).
+    """Take `ops` off all functions; returns when no other thread is in its callback.
 
     `before_free` is called at that point, while the native half can still be read. Raises OSError: ENODEV if ftrace
     is dead, EBUSY if it is not registered.
@@ -238,7 +238,7 @@ def unregister_ftrace_function(ops: ftrace_ops, before_free: Callable[[], None] 
 
 
 def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:
-    """Add the functions that match to the filter; `!pattern` removes them; `reset` starts from an empty one (FT-25).
+    """Add the functions that match to the filter; `!pattern` removes them; `reset` starts from an empty one.
 
     Raises OSError(EINVAL), with the filter unchanged, if nothing matches.
     """
@@ -246,12 +246,12 @@ def ftrace_set_filter(ops: ftrace_ops, pattern: str | None, reset: bool = False)
 
 
 def ftrace_set_notrace(ops: ftrace_ops, pattern: str | None, reset: bool = False) -> None:
-    """The same for the functions that are excluded. Raises OSError(EINVAL) also for an IPMODIFY ops (FT-28)."""
+    """The same for the functions that are excluded. Raises OSError(EINVAL) also for an IPMODIFY ops."""
     _set_hash(ops, NOTRACE, pattern, reset)
 
 
 def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = False, reset: bool = False) -> None:
-    """Add (or remove) the locations of these addresses, all or none (FT-26).
+    """Add (or remove) the locations of these addresses, all or none.
 
     Raises OSError: EINVAL for an address without a location, ENOENT for removing one that is not there.
     """
@@ -296,7 +296,7 @@ def ftrace_free_filter(ops: ftrace_ops) -> None:
 
 
 def ftrace_ops_set_global_filter(ops: ftrace_ops) -> None:
-    """Have `ops` share the filters of set_ftrace_filter and set_ftrace_notrace; only before its first use (FT-31)."""
+    """Have `ops` share the filters of set_ftrace_filter and set_ftrace_notrace; only before its first use."""
     with tracer().table.lock:
         if not ops.flags & FTRACE_OPS_FL_INITIALIZED:
             ops.func_hash = global_hash

@@ -6,7 +6,7 @@ from ftrace.runtime import runtime
 
 
 def ftrace_test_recursion_trylock() -> int:
-    """Take the callbacks' recursion lock in this thread and context: the bit for the unlock, or -1 (FT-52)."""
+    """Take the callbacks' recursion lock in this thread and context: the bit for the unlock, or -1."""
     return runtime().image.call("recursion_trylock")
 
 

@@ -38,8 +38,8 @@ OFF_VARIABLE = "FPROBE_OFF"
 class Tracer:
     """The process's function tracing. `enabled`: the registered operations, newest first.
 
-    `touched`: the sites that have ever been patched (FT-76); `modified`: those where an ops with IPMODIFY or a direct
-    function has ever been (FT-75). `when_coming` is called for each new block, once the registered operations are on it.
+    `touched`: the sites that have ever been patched; `modified`: those where an ops with IPMODIFY or a direct
+    function has ever been. `when_coming` is called for each new block, once the registered operations are on it.
     """
 
     def __init__(self, native: Runtime) -> None:
@@ -97,7 +97,7 @@ class Tracer:
             self._note(ops, added)
 
     def switch(self, on: bool) -> None:
-        """Make every site a NOP whatever is registered, or patch them all again (FT-80)."""
+        """Make every site a NOP whatever is registered, or patch them all again."""
         with self.table.lock:
             self.check_alive()
             if not on and any(ops.permanent for ops in self.enabled):
@@ -110,7 +110,7 @@ class Tracer:
                     self.touched |= ops.selection()
 
     def kill(self) -> None:
-        """Nothing can be registered or unregistered any more, for good. What is patched stays so (FT-70)."""
+        """Nothing can be registered or unregistered any more, for good. What is patched stays so."""
         self.dead = True
         self.switched_on = False
         for told in self.when_killed:
@@ -178,7 +178,7 @@ class Tracer:
             self.modified |= selection
 
     def _apply(self, selection: Selection, change: Change) -> None:
-        """Switch sites; all of them are verified before any is (FT-58)."""
+        """Switch sites; all of them are verified before any is."""
         if len(selection) > 1:
             self._check(selection)
         try:
@@ -224,7 +224,7 @@ class Tracer:
             self.runtime.faults.cover(module, [])
 
     def _module_coming(self, module: Module) -> None:
-        """An ops with an empty filter covers the new functions too (FT-71, FT-79)."""
+        """An ops with an empty filter covers the new functions too."""
         with self.table.lock:
             block = self.table.add(module, self._known(module))
             if block is None:
@@ -244,7 +244,7 @@ class Tracer:
         return next((block for block in blocks if block.module is module), None)
 
     def _module_going(self, module: Module) -> None:
-        """Take the module's functions out of everything (FT-72); EBUSY if one is being run with its return hooked."""
+        """Take the module's functions out of everything; EBUSY if one is being run with its return hooked."""
         with self.table.lock:
             block = self.table.block_of(module)
             if block is None:

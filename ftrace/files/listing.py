@@ -1,4 +1,4 @@
-"""The text files of ftrace about functions: a line per function (FT-73..76)."""
+"""The text files of ftrace about functions: a line per function."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def enabled_functions() -> str:
 
 
 def touched_functions() -> str:
-    """The same for every function that has ever been patched, with the count of now, which may be 0 (FT-76)."""
+    """The same for every function that has ever been patched, with the count of now, which may be 0."""
     return _lines(tracer().touched)
 
 
@@ -38,7 +38,7 @@ def _lines(selection: Selection) -> str:
 
 
 def _ordered(selection: Selection) -> Iterator[Location]:
-    """The locations of a selection, in table order; none if ftrace is dead (FT-70)."""
+    """The locations of a selection, in table order; none if ftrace is dead."""
     tracing = tracer()
     if not tracing.dead:
         there = tracing.table.everything()

@@ -1,4 +1,4 @@
-"""kernel.ftrace_enabled (FT-80)."""
+"""kernel.ftrace_enabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`glob:traceon[:count]` and `glob:traceoff[:count]`, written to set_ftrace_filter (FT-65)."""
+"""`glob:traceon[:count]` and `glob:traceoff[:count]`, written to set_ftrace_filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""set_ftrace_filter and set_ftrace_notrace: what can be written to them, and what they read (FT-63..66).
+"""set_ftrace_filter and set_ftrace_notrace: what can be written to them, and what they read.
 
     with FilterFile() as file:          # as `> set_ftrace_filter`; append=True as `>>`
         file.write_all("vfs_* !vfs_fsync :mod:later")
@@ -36,7 +36,7 @@ Command = Callable[["FilterFile", str, str, "str | None"], None]
 
 
 class FilterFile:
-    """One of the two files, open for writing. `ops`: whose filters; by default those that ops share (FT-31).
+    """One of the two files, open for writing. `ops`: whose filters; by default those that ops share.
 
     Raises OSError(ENODEV) if ftrace is dead.
     """
@@ -139,7 +139,7 @@ class FilterFile:
 
 
 def read_filter(ops: ftrace_ops | None = None, *, notrace: bool = False) -> str:
-    """What set_ftrace_filter (or set_ftrace_notrace) reads (FT-66). Raises OSError(ENODEV) if ftrace is dead."""
+    """What set_ftrace_filter (or set_ftrace_notrace) reads. Raises OSError(ENODEV) if ftrace is dead."""
     tracer().check_alive()
     hashes = (ops or global_ops).func_hash
     lines = list(_lines(hashes, NOTRACE if notrace else FILTER))

@@ -1,4 +1,4 @@
-"""Function probes: native code that a command of set_ftrace_filter has run at functions (FT-65, FT-66).
+"""Function probes: native code that a command of set_ftrace_filter has run at functions.
 
 There is one ftrace_ops for each kind of probe, with all its functions; a command with a count and the same one without
 are two kinds.

@@ -1,4 +1,4 @@
-"""The pattern language of the filter files and calls: FT-32..35.
+"""The pattern language of the filter files and calls, as filter_parse_regex() in kernel/trace/trace_events_filter.c.
 
 A pattern is classified once; a match is then a comparison, a prefix, a suffix, a substring or a full glob.
 """
@@ -26,7 +26,7 @@ class Match(Enum):
 
 @dataclass(frozen=True)
 class Pattern:
-    """A classified pattern. `negated`: it was written with a leading `!` and removes what it matches (FT-35)."""
+    """A classified pattern. `negated`: it was written with a leading `!` and removes what it matches."""
 
     text: str
     kind: Match
@@ -91,7 +91,7 @@ def _classify(body: str) -> tuple[Match, str]:
 
 
 def index_of(pattern: Pattern) -> int:
-    """The 0-based position that an INDEX pattern names, or -1 if it is no number in C notation (FT-34)."""
+    """The 0-based position that an INDEX pattern names, or -1 if it is no number in C notation."""
     text = pattern.text
     if "_" in text:  # Python's notation, not C's
         return -1
@@ -104,7 +104,7 @@ def index_of(pattern: Pattern) -> int:
 
 
 def translate(glob: str) -> str:
-    """A regular expression for the grammar of FT-33 (lib/glob.c): `?`, `*`, classes, backslash.
+    """A regular expression for the grammar of glob_match() in lib/glob.c: `?`, `*`, classes, backslash.
 
     The time that it takes is at most the product of the two lengths: what stands between two stars is taken where it is
     first found, and never looked for again. (Python's only way to say so before 3.11 is a group in a lookahead.)

@@ -1,4 +1,4 @@
-"""What an ftrace_ops selects: its filter and its notrace hash, which several may share (FT-14, FT-23, FT-31)."""
+"""What an ftrace_ops selects: its filter and its notrace hash, which several may share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILTER, NOTRACE = "filter_hash", "notrace_hash"
 
 
 class ModuleRequest(NamedTuple):
-    """`func:mod:module`, kept until a module of that name is loaded (FT-64)."""
+    """`func:mod:module`, kept until a module of that name is loaded."""
 
     func: str
     module: str
@@ -37,12 +37,12 @@ class OpsHash:
 
     @property
     def for_everything(self) -> bool:
-        """Whether the filter is empty in the sense of FT-23."""
+        """Whether the filter is empty, which means all functions, as ftrace_hash_empty()."""
         return not self.filter_hash and not self.filter_awaits_modules
 
     def select(self, there: Collection[SiteBlock]) -> Selection:
         """What is selected of the blocks that are `there`. Functions of a module that has gone stay in the hashes: they
-        match nothing any more, and a filter that was for them alone is not the empty one (FT-29, FT-72).
+        match nothing any more, and a filter that was for them alone is not the empty one.
         """
         wanted = Selection({block: block.everything for block in there}) if self.for_everything else self.filter_hash
         without = self.notrace_hash

@@ -1,4 +1,4 @@
-"""From addresses and names to locations: ftrace_location and its relatives (FT-6..8, FT-78)."""
+"""From addresses and names to locations: ftrace_location and its relatives."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ftrace.tracer import tracer
 
 
 def ftrace_location(address: int) -> int:
-    """The ip of the location that `address` lies in, or whose function begins at `address`; 0 if there is none (FT-7)."""
+    """The ip of the location that `address` lies in, or whose function begins at `address`; 0 if there is none."""
     location = tracer().table.location(address)
     return location.ip if location else 0
 
 
 def ftrace_location_range(start: int, end: int) -> int:
-    """The ip of a location whose 5 bytes touch start..end, both inclusive; 0 if there is none (FT-6)."""
+    """The ip of a location whose 5 bytes touch start..end, both inclusive; 0 if there is none."""
     location = tracer().table.location_range(start, end)
     return location.ip if location else 0
 
 
 def ftrace_text_reserved(start: int, end: int) -> bool:
-    """Whether start..end, both inclusive, touch a location, which only ftrace may write (FT-8)."""
+    """Whether start..end, both inclusive, touch a location, which only ftrace may write."""
     return tracer().table.location_range(start, end) is not None
 
 
 def ftrace_lookup_symbols(names: Sequence[str]) -> list[int]:
-    """The address of the first function of each name that has a location (FT-78).
+    """The address of the first function of each name that has a location.
 
     Raises OSError(ESRCH) naming the first one that has none, or that is given twice.
     """

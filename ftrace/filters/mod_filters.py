@@ -1,4 +1,4 @@
-"""`func:mod:module` requests: functions of modules, also of those that are not loaded yet (FT-64, FT-71)."""
+"""`func:mod:module` requests: functions of modules, also of those that are not loaded yet."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _waiting: list[OpsHash] = []
 
 
 def _apply_when_loaded(tracing: Tracer, hashes: OpsHash) -> None:
-    """Have the tracer tell of modules that come, before anybody else is told (FT-71)."""
+    """Have the tracer tell of modules that come, before anybody else is told."""
     if _module_coming not in tracing.when_coming:
         tracing.when_coming.append(_module_coming)
     if not any(other is hashes for other in _waiting):

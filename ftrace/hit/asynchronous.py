@@ -1,4 +1,4 @@
-"""Whether a thread is in a handler of an asynchronous signal, where the interpreter must not be entered (HAZARDS 6).
+"""Whether a thread is in a handler of an asynchronous signal, where the interpreter must not be entered.
 
 Such a handler may have interrupted the interpreter or malloc at any place. While one runs the kernel blocks its signal, so
 a thread that blocks more than Python's threads do when they register a handler is taken to be in one. The kernel need not

@@ -128,7 +128,7 @@ def take_node(hit: ptr[Hit], item: ptr[Item], index: u64) -> bool_:
 
 @native
 def run_entry(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
-    """FP-29 from step 3 on: node, entry handler, hook or cancel. A shortage skips only the exit (CHOICE)."""
+    """The rest of fprobe_handler(): node, entry handler, hook or cancel. A shortage of nodes skips only the exit."""
     probe = item.probe
     taken = False
     data: u64 = 0
@@ -155,7 +155,7 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
 
 @native
 def run_shared(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
-    """FPROBE_FL_KPROBE_SHARED: not while a kprobe is running, and no kprobe while it runs (FP-31, FP-35)."""
+    """FPROBE_FL_KPROBE_SHARED: not while a kprobe is running, and no kprobe while it runs."""
     task = hit.task
     if task.kprobe != 0:
         counters(task, item.counters).missed_busy += 1
@@ -168,7 +168,7 @@ def run_shared(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
 
 @native
 def run_callback(hit: ptr[Hit], probe: ptr[Probe]) -> void:
-    """A bare ftrace_ops: func(ip, parent_ip, ops, fregs), with no lock of its own (FT-42).
+    """A bare ftrace_ops: func(ip, parent_ip, ops, fregs), with no lock of its own.
 
     The native callback of one with HAS_EXIT gets the Hit too, and may take a node for it and arm itself there.
     """
@@ -217,7 +217,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
 
 @native
 def run_list(hit: ptr[Hit]) -> void:
-    """A single probe is called directly; several, or one that asks for it, under the LIST lock (FT-42..44)."""
+    """A single probe is called directly; several, or one that asks for it, under the LIST lock."""
     task = hit.task
     probes = hit.probes
     if probes.count == 1 and probes.items[0].probe.kind & ASSIST == 0:
@@ -289,7 +289,7 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
 
 @native
 def ftrace_cancel(task: ptr[Task], frame: u64) -> void:
-    """The entry handler of a fast hit, whose return slot is at `frame`, returned non-zero: undo the hook (FP-34)."""
+    """The entry handler of a fast hit, whose return slot is at `frame`, returned non-zero: undo the hook."""
     drop_above(task, frame)
     node = task.top
     pool_give(task, probes_of(node).items[0].probe)

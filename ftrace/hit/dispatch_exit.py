@@ -27,7 +27,7 @@ def run_return_callback(node: ptr[Node], item: ptr[Item], regs: u64, caller: u64
 
 @native
 def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs], caller: u64) -> void:
-    """FP-37: disabled, stopped; the recursion lock, which kretprobes do without (KP-79); the handler."""
+    """As fprobe_exit_handler(): disabled or stopped; the recursion lock, which kretprobes do without; the handler."""
     probe = item.probe
     if probe.kind & CALLBACK != 0:
         run_return_callback(node, item, cast(u64, regs), caller)
@@ -49,7 +49,7 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
 
 @native
 def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
-    """The armed probes' exit handlers, most recently hooked first (RH-11)."""
+    """The armed probes' exit handlers, most recently hooked first."""
     probes = probes_of(node)
     caller = regs.ip
     index: u32 = probes.count

@@ -1,4 +1,4 @@
-"""Function probes: what a command of set_ftrace_filter does when one of its functions is entered (FT-65).
+"""Function probes: what a command of set_ftrace_filter does when one of its functions is entered.
 
 A probe's state says what to call and, if its command was given a count, how often for each function.
 """

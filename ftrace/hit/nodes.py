@@ -99,7 +99,7 @@ def is_armed(node: ptr[Node], index: u32) -> bool_:
 
 @native
 def real_caller(node: ptr[Node]) -> u64:
-    """Where a call really returns to: a tail call finds the stub of the caller's own hook in its slot (FP-5)."""
+    """Where a call really returns to: a tail call finds the stub of the caller's own hook in its slot."""
     caller = node.parent
     older = below(node)
     while frame_of(older) == frame_of(node):

@@ -1,4 +1,4 @@
-"""Return-node pools: exactly `nr_maxactive` nodes in flight, without a counter that threads share (FP-25..28).
+"""Return-node pools: exactly `nr_maxactive` nodes in flight, without a counter that threads share.
 
 Until the first shortage a task takes from and gives to credits of its own, unlocked; a task that has none claims one of
 the unclaimed nodes. When none is left either, the pool is *switched* for good to one shared atomic counter, and the

@@ -1,4 +1,4 @@
-"""Quiescing: waiting until no thread is inside what was replaced, or can still enter it (FT-40, FP-44).
+"""Quiescing: waiting until no thread is inside what was replaced, or can still enter it.
 
 A hit marks its task (`rec` becomes non-zero) before it loads its site's list, and notes the list (`list`) when it has. So
 after the lists have been swapped and a membarrier has passed, whoever is not marked will find the new list, and whoever has

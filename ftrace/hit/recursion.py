@@ -1,4 +1,4 @@
-"""Recursion protection: FT-50..FT-55.
+"""Recursion protection, as in include/linux/trace_recursion.h.
 
 Two families of context bits per task. A context that already holds its bit may once take the family's TRANSITION bit, so
 that a callback which calls a traced function runs twice, and no deeper. `INSIDE` marks the outermost hit from before it

@@ -116,7 +116,7 @@ def node_recycle(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
-    """The same for one whose call never returned (RH-24, RH-26)."""
+    """The same for one whose call never returned."""
     if not is_deferred(node):
         task.abandoned += 1
     node_recycle(task, node)
@@ -139,7 +139,7 @@ def node_leave(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def is_dead(node: ptr[Node], frame: u64) -> bool_:
-    """Whether a node's call cannot return any more, seen from a call whose return slot is at `frame` (HAZARDS: liveness)."""
+    """Whether a node's call cannot return any more, seen from a call whose return slot is at `frame`."""
     own = frame_of(node)
     if own > frame:
         return False
@@ -192,7 +192,7 @@ def defer(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def node_return(task: ptr[Task], node: ptr[Node]) -> void:
-    """The handlers of a call have run. The nodes of its frame are given back together, after the last of them (RH-11)."""
+    """The handlers of a call have run. The nodes of its frame are given back together, after the last of them."""
     if outer_of_frame(node) != null:
         defer(task, node)
         return
@@ -292,7 +292,7 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
 
 @native
 def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
-    """The node of the running thread whose return slot is at `frame` and which knows where that really returns to (RH-18).
+    """The node of the running thread whose return slot is at `frame` and which knows where that really returns to.
 
     `cur`: the node that the last call found, below which the search goes on; 0 to begin. 0: there is none.
     """

@@ -1,6 +1,6 @@
 """Cases that the multi-probe trampolines (ftrace.x86_64.several_trampolines) pass to the slow path.
 
-They do for each probe what those for one do, under the list's lock and the callbacks' (FT-44, FP-54). The complete way takes
+They do for each probe what those for one do, under the list's lock and the callbacks'. The complete way takes
 and gives those locks at each step, and most of its time goes into that.
 """
 
@@ -41,6 +41,6 @@ def several_one(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_
 
 @native
 def several_cancel(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
-    """The entry handler of one with an exit handler returned non-zero (FP-34)."""
+    """The entry handler of one with an exit handler returned non-zero."""
     node.armed &= ~item.bit
     give_credit(task, item.probe)

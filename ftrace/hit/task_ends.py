@@ -49,7 +49,7 @@ def pool_after_fork(probe: ptr[Probe]) -> void:
 
 @native
 def rethook_flush_task(task: ptr[Task]) -> void:
-    """A thread is about to end: its nodes go back without handlers (RH-24). The destructor of the tasks' key."""
+    """A thread is about to end: its nodes go back without handlers. The destructor of the tasks' key."""
     pop_empty(task)
     while task.top != task.bottom:
         node_abandon(task, task.top)

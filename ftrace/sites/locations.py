@@ -1,4 +1,4 @@
-"""The location table: every stub of every loaded module, in table order (FT-2, FT-6, FT-7, FT-24).
+"""The location table: every stub of every loaded module, in table order.
 
 A *selection* says which locations are meant: for each block of sites a number whose bit i stands for its i-th site.
 """
@@ -146,7 +146,7 @@ class LocationTable:
         return None
 
     def location(self, address: int) -> Location | None:
-        """ftrace_location: by an address within a stub, or the address of a function (FT-7)."""
+        """ftrace_location: by an address within a stub, or the address of a function."""
         for block in self.blocks:
             index = bisect_right(block.addresses, address) - 1
             if index >= 0 and address < block.addresses[index] + SITE_SIZE:
@@ -157,7 +157,7 @@ class LocationTable:
         return None
 
     def location_range(self, start: int, end: int) -> Location | None:
-        """ftrace_location_range: a location whose 5 bytes touch start..end, both inclusive (FT-6)."""
+        """ftrace_location_range: a location whose 5 bytes touch start..end, both inclusive."""
         for block in self.blocks:
             index = bisect_right(block.addresses, end) - 1
             if index >= 0 and block.addresses[index] + SITE_SIZE > start:

@@ -1,4 +1,4 @@
-"""Writing stubs and patching sites: native, in batches, while other threads run the code (FT-58..62).
+"""Writing stubs and patching sites: native, in batches, while other threads run the code.
 
 A *block* is the sites of one module. Its arrays are indexed by site, in table order:
 
@@ -202,7 +202,7 @@ def expected(block: ptr[Block], index: u64, word: u64) -> bool_:
 
 @native
 def choose(block: ptr[Block]) -> i64:
-    """Choose the sites whose bit is set. The first of them that holds neither its NOP nor its jump, or -1 (FT-58, pass 1)."""
+    """Choose the sites whose bit is set. The first of them that holds neither its NOP nor its jump, or -1."""
     count: u64 = 0
     for word in range((block.count + 63) >> 6):
         bits = block.bits[word]
@@ -260,7 +260,7 @@ def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
 
 @native
 def poke_step(block: ptr[Block], delta: u64, step: u32, forced: bool_) -> void:
-    """One step of the breakpoint protocol for the sites that do not allow that: int3, tail, first byte (FT-59)."""
+    """One step of the breakpoint protocol for the sites that do not allow that: int3, tail, first byte."""
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
         alias = block.sites[index] + delta
@@ -325,7 +325,7 @@ def go_on(block: ptr[Block], address: u64, context: ptr[ucontext]) -> bool_:
 
 @native
 def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """A thread has hit a site half-way: it goes on as if the new instruction were there (FT-60).
+    """A thread has hit a site half-way: it goes on as if the new instruction were there.
 
     Between the trap and this the batch may have ended, and others begun: a breakpoint that is gone was one of ours, and
     one that is there belongs to somebody else only if no batch has come or gone while we looked.

@@ -1,4 +1,4 @@
-"""Stack traces from inside handlers, with real return addresses where hooked calls have a stub's (RH-18..20)."""
+"""Stack traces from inside handlers, with real return addresses where hooked calls have a stub's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReturnAddress(NamedTuple):
 
 
 def rethook_find_ret_addr(frame: int, cur: int = 0) -> ReturnAddress:
-    """Where the call whose return slot is at the address `frame` returns to, in this thread (RH-18).
+    """Where the call whose return slot is at the address `frame` returns to, in this thread.
 
     `cur` is 0 to begin with, then what the last answer gave. The address 0: no hooked call has that slot.
     """
@@ -46,7 +46,7 @@ def rethook_find_ret_addr(frame: int, cur: int = 0) -> ReturnAddress:
 
 
 def is_rethook_trampoline(address: int) -> bool:
-    """Whether a return slot that holds `address` belongs to a hooked call (RB-1, RH-20)."""
+    """Whether a return slot that holds `address` belongs to a hooked call."""
     return _is_stub(address) and address % STUB_SIZE == RETURN_POINT + EXIT_FROM_STUB
 
 

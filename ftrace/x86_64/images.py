@@ -59,7 +59,7 @@ ARGUMENTS_SP = Fields(ARGUMENTS.read | {"sp"}, ARGUMENTS.written)
 """The same with sp, by which it may change what is on the stack."""
 _RESULT_FIELDS = frozenset({"dx", "cx", "ax", "ip", "sp"})
 RESULTS = Fields(_RESULT_FIELDS, _RESULT_FIELDS)
-"""The same for the image of results. What is written to ip and sp does not count (RH-13)."""
+"""The same for the image of results. What is written to ip and sp does not count."""
 
 KEEP_ARGUMENTS = "    sub $$56, %rsp\n" + push(_ARGUMENTS) + "\n    sub $$64, %rsp"
 """The registers that arguments come in, in an image of 176 bytes: that of an entry, with room for the others."""

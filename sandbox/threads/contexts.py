@@ -1,4 +1,4 @@
-"""Contexts: normal, softirq, irq and NMI, as ftrace's recursion protection tells them apart (FT-50, FT-51).
+"""Contexts: normal, softirq, irq and NMI, as ftrace's recursion protection tells them apart.
 
 irq: a real signal, raised on the own thread and taken at once, whose native handler makes the call. softirq: an explicit
 call. NMI: the handler of a breakpoint.
@@ -118,7 +118,7 @@ def current_context() -> str:
 
 
 def preemptible() -> bool:
-    """False in interrupt-like contexts, while a recursion lock is held (FT-53), and while a kprobe is running or said to be."""
+    """False in interrupt-like contexts, while a recursion lock is held, and while a kprobe is running or said to be."""
     task = _contexts().task()
     return task.context == NORMAL and not task.rec & _LOCKED and not task.preempt and not task.kprobe
 

@@ -2,7 +2,7 @@
 
 `capstone` says where an instruction ends, what it is called and where its displacement lies; the few facts that the
 rules of kprobes are about (encoding, opcode map, how it goes on) are read from the bytes between its prefixes and its
-ModRM, so that a VEX or EVEX opcode is never taken for the one-byte opcode of the same number (KP-33).
+ModRM, so that a VEX or EVEX opcode is never taken for the one-byte opcode of the same number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sandbox.x86_64.decoding import decoder
 
 MAX_INSN_SIZE = 15
-"""Length of the longest instruction, in bytes (KP-3)."""
+"""Length of the longest instruction, in bytes."""
 INT3 = 0xCC
 
 OPERAND_SIZE, ADDRESS_SIZE, CS_OVERRIDE, LOCK = 0x66, 0x67, 0x2E, 0xF0

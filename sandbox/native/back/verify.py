@@ -1,6 +1,6 @@
 """Verification of compiled native code: nothing is called that may not be, and no vector register is touched.
 
-HAZARDS of the hit path: a handler runs while the traced program's vector and x87 registers are live, so an object
+A handler runs while the traced program's vector and x87 registers are live, so an object
 that touches one of them would change the program's results, silently.
 """
 
