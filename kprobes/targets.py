@@ -5,14 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ftrace.filters.glob import parse
-from sandbox.loading.module import modules
-from sandbox.symbols.process_text import library_called
-
-if TYPE_CHECKING:
-    from sandbox.symbols.table import Symbol
+from ftrace.filters.resolve import resolve
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
 _SPECIAL = re.compile(r"[*?\[]")
@@ -72,25 +67,10 @@ def _places_of(item: str | int) -> Iterator[Where]:
 
 
 def _matching(glob: str, offset: int) -> Iterator[Where]:
-    """The functions that a glob matches, by address; of several names for one the first."""
-    owner, _, pattern = glob.rpartition(":")
-    functions = _functions_of(owner)
-    mask = parse(pattern).select([symbol.name for symbol in functions])
-    found = {symbol.address: symbol for index, symbol in enumerate(functions) if mask >> index & 1}
-    if not found:
-        where = f"[{owner}]" if owner else "a loaded module; one of a library is matched by library:glob"
-        raise LookupError(f"{glob!r} matches no function of {where}")
-    bearers = Counter((symbol.module, symbol.name) for symbol in found.values())
-    for address, symbol in sorted(found.items()):
-        unique = bearers[symbol.module, symbol.name] == 1
-        name = f"{symbol.module}:{symbol.name}" if unique else None
-        yield Where(name, None if unique else address, offset, True)
-
-
-def _functions_of(owner: str) -> list[Symbol]:
-    """The functions of a module or library; without a name, those of all modules. Raises LookupError if there is none."""
-    loaded = [module for module in modules() if not owner or module.name == owner]
-    if loaded or not owner:
-        return [symbol for module in loaded for symbol in module.functions]
-    library = library_called(owner)
-    return [symbol for symbol in library.symbols if symbol.address in library and not symbol.indirect]
+    """The functions that a glob matches, image by image and by address."""
+    found = [each.function for each in resolve(glob)]
+    bearers = Counter((symbol.module, symbol.name) for symbol in found)
+    for symbol in found:
+        by_name = bearers[symbol.module, symbol.name] == 1 and "+" not in symbol.name
+        name = f"{symbol.module}:{symbol.name}" if by_name else None
+        yield Where(name, None if by_name else symbol.address, offset, True)

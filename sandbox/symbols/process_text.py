@@ -60,9 +60,13 @@ def symbol_named(name: str) -> Symbol:
     if symbol is None:
         near = did_you_mean(bare, (symbol.name for symbol in library.symbols))
         raise LookupError(f"no symbol {bare!r} in {library.path}{near}")
-    if symbol.indirect:
-        symbol = _resolved(library, symbol)
-        _chosen[symbol.address] = symbol
+    return chosen(library, symbol) if symbol.indirect else symbol
+
+
+def chosen(library: Library, indirect: Symbol) -> Symbol:
+    """The function that an indirect one (IFUNC) of `library` is in this process, under its name."""
+    symbol = _resolved(library, indirect)
+    _chosen[symbol.address] = symbol
     return symbol
 
 
@@ -71,7 +75,7 @@ def library_called(name: str) -> Library:
 
     Raises LookupError if there is none.
     """
-    for library in map(_kept, libraries()):
+    for library in map(kept, libraries()):
         names = {library.name, library.path.resolve().name}
         if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
             return library
@@ -135,14 +139,14 @@ def no_function(symbol: Symbol) -> str:
 _kept_libraries: dict[tuple[str, int], Library] = {}
 
 
-def _kept(library: Library) -> Library:
+def kept(library: Library) -> Library:
     """The same object whenever the library is asked for, since its tables are read once and kept in it."""
     return _kept_libraries.setdefault((str(library.path), library.base), library)
 
 
 def _library_of(address: int) -> Library | None:
     library = library_at(address)
-    return _kept(library) if library is not None else None
+    return kept(library) if library is not None else None
 
 
 def text_at(address: int) -> TextMapping:

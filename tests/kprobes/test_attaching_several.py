@@ -39,7 +39,7 @@ def test_a_list_has_a_probe_at_each_place(program):
 
 def test_a_glob_is_looked_up_when_it_is_attached(program):
     probe = kprobes.attach("t_only_for_this*", action=kprobes.Count())
-    with pytest.raises(LookupError, match="matches no function of a loaded module"):
+    with pytest.raises(LookupError, match=r"no function of .* matches 't_only_for_this\*'"):
         probe.attach()
     with kprobes.attach(f"{program.name}:l[e-o]*", action=kprobes.Count()) as probe:
         program["loop"](10)

@@ -1,0 +1,98 @@
+"""From patterns to functions of any image: `vfs_*`, `libz:inflate*`, `*:SSL_*`.
+
+What comes before the colon is a pattern, too: of the names of images. Without it only images are meant that need not be named,
+the modules of the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from ftrace.filters.glob import parse
+from sandbox.images.image import Image, images, sources
+from sandbox.symbols.near import did_you_mean
+from sandbox.symbols.table import Symbol
+
+_ENOUGH = 5_000
+"""Names of one image that are compared with one that is nowhere."""
+
+
+class Found(NamedTuple):
+    """A function that a pattern matches, and the image it is in."""
+
+    image: Image
+    function: Symbol
+
+    def __str__(self) -> str:
+        return f"{self.function.name} [{self.image.name}]"
+
+
+def is_named(pattern: str) -> bool:
+    """Whether a pattern names the images it means."""
+    return ":" in pattern
+
+
+def resolve(pattern: str) -> list[Found]:
+    """The functions that `pattern` matches, each once, image by image and ascending by address.
+
+    Of a function with several names the first that matches is shown; an indirect function (IFUNC) is what it is in this
+    process. Raises LookupError, with names that are like it, if there is none; OSError if a library's file cannot be read.
+    """
+    owner, colon, wanted = pattern.partition(":") if is_named(pattern) else ("", "", pattern)
+    meant = list(_images_meant(owner if colon else None))
+    if not meant and colon:
+        near = did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
+        raise LookupError(f"no module, library or other image {owner!r} is loaded{near}")
+    found = list(_functions_in(meant, wanted))
+    if not found:
+        raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{_elsewhere(wanted)}")
+    return found
+
+
+def resolve_all(patterns: Iterable[str]) -> list[Found]:
+    """`resolve` for several patterns: each function once. Raises LookupError for the first that matches nothing."""
+    by_address = {found.function.address: found for pattern in patterns for found in reversed(resolve(pattern))}
+    return sorted(by_address.values(), key=lambda found: found.function.address)
+
+
+def _images_meant(owner: str | None) -> Iterator[Image]:
+    pattern = None if owner is None else parse(owner)
+    for source in sources():
+        if pattern is None and source.is_named:
+            continue
+        for image in source.images():
+            if pattern is None or any(pattern.matches(name) for name in image.names):
+                yield image
+
+
+def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[Found]:
+    pattern, seen = parse(wanted), set[int]()
+    for image in meant:
+        functions = image.functions
+        mask = pattern.select([function.name for function in functions])
+        chosen = [image.meant(function) for index, function in enumerate(functions) if mask >> index & 1]
+        for function in sorted(chosen, key=lambda function: function.address):
+            if function.address not in seen:
+                seen.add(function.address)
+                yield Found(image, function)
+
+
+def _shown(meant: list[Image], owner: str) -> str:
+    names = [f"[{image.name}]" for image in islice(meant, 4)]
+    more = f" and {len(meant) - 3} more" if len(meant) > 4 else ""
+    return ", ".join(names[: 3 if more else 4]) + more or "a loaded module (there is none)"
+
+
+def _elsewhere(wanted: str) -> str:
+    """Names that are like it, of all images, as patterns would have them."""
+    bare = wanted.strip("*?!")
+    shown: dict[str, str] = {}
+    for image in images():
+        stem = "" if image.module else f"{min(image.names, key=len)}:"
+        for function in islice(image.functions, _ENOUGH):
+            shown.setdefault(function.name, f"{stem}{function.name}")
+    if bare in shown:
+        return f"; did you mean {shown[bare]}?"
+    return did_you_mean(bare, shown, shown)

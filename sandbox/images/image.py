@@ -1,0 +1,99 @@
+"""Images: code with a name, whoever made it. Sources of images, and the list of them.
+
+Modules of the sandbox are images, and so are shared libraries (sandbox.images.libraries) and what JIT compilers have made, if a
+source for them is registered.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from sandbox.loading.module import Module
+    from sandbox.memory.mappings import TextMapping
+    from sandbox.symbols.table import Symbol
+
+
+class Image(abc.ABC):
+    """Code in this process.
+
+    `name`: as it is shown, in brackets, and as the functions' `module`. `names`: what it may be called before the colon of a
+    pattern. `module`: the sandbox's, if it is one.
+    """
+
+    name: str
+    names: frozenset[str]
+    module: Module | None = None
+
+    @property
+    @abc.abstractmethod
+    def functions(self) -> Sequence[Symbol]:
+        """The functions, ascending by address; one with several names occurs under each of them.
+
+        Raises OSError if a file that has to be read cannot be.
+        """
+
+    @property
+    @abc.abstractmethod
+    def is_live(self) -> bool:
+        """Whether the code is still there."""
+
+    @abc.abstractmethod
+    def __contains__(self, address: object) -> bool:
+        """Whether `address` is in its code."""
+
+    @abc.abstractmethod
+    def text_at(self, address: int) -> TextMapping:
+        """The mapping through which the code at `address` can be patched; made so by the first caller.
+
+        Raises OSError(EINVAL) if it cannot be.
+        """
+
+    def meant(self, function: Symbol) -> Symbol:
+        """What a caller of `function`, one of `functions`, gets to: another function, if it only chooses one (IFUNC)."""
+        return function
+
+    def other_than_function(self, function: Symbol) -> str:
+        """Why what begins at `function` is not a function, as a sentence; '' if it is one."""
+        return ""
+
+
+class Source(Protocol):
+    """Where images come from.
+
+    `is_named`: its images are meant only by patterns that name them (`libz:inflate*`), not by a bare `inflate*`.
+    """
+
+    is_named: bool
+
+    def images(self) -> Sequence[Image]:
+        """Those that are there now: the same objects whenever it is asked, so long as the code is there."""
+
+
+_sources: list[Source] = []
+
+
+def register_source(source: Source) -> None:
+    """Let patterns and addresses mean the images of `source`, too. One that is registered is not registered again."""
+    if source not in _sources:
+        _sources.append(source)
+
+
+def sources() -> list[Source]:
+    """Modules first, then libraries, then what has been registered."""
+    from sandbox.images import libraries, modules
+
+    return [modules.source, libraries.source, *_sources]
+
+
+def images() -> Iterator[Image]:
+    """All images, in the order of their sources."""
+    for source in sources():
+        yield from source.images()
+
+
+def image_at(address: int) -> Image | None:
+    """The image that `address` is in; None if in none."""
+    return next((image for image in images() if address in image), None)

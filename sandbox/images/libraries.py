@@ -1,0 +1,99 @@
+"""The shared libraries of the process, and the program itself, as images.
+
+Where symbols are stripped, unwind tables say where functions begin; those without a name are called `library+0xoffset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sandbox.elf.described_code import Kind, is_cold
+from sandbox.images.image import Image
+from sandbox.process.cached import cached_property
+from sandbox.symbols import process_text
+from sandbox.symbols.libraries import Library, libraries
+from sandbox.symbols.table import Symbol, sorted_symbols
+
+if TYPE_CHECKING:
+    from sandbox.memory.mappings import TextMapping
+
+
+class LibraryImage(Image):
+    """A shared library: called `libz`, `libz.so.1`, or as the file that the link leads to."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.name = library.name
+        full = {library.name, library.path.resolve().name}
+        self.names = frozenset(full | {stem for name in full for stem in _stems(name)})
+
+    @cached_property
+    def functions(self) -> Sequence[Symbol]:
+        library = self.library
+        named = [
+            symbol for symbol in library.symbols if symbol.address in library and symbol.section.startswith(".text")
+        ]
+        starts = {symbol.address for symbol in named if not symbol.indirect}
+        return sorted_symbols([*named, *self._unnamed(starts)])
+
+    def _unnamed(self, named: set[int]) -> Iterator[Symbol]:
+        """What unwind tables describe, has no symbol, and has the stack as a call leaves it."""
+        library = self.library
+        for start, end in library.described_code():
+            if start < end and start not in named:
+                kind = library.kind_at(start)
+                if kind in (Kind.FUNCTION, Kind.UNKNOWN):
+                    yield Symbol(
+                        f"{library.name}+{start - library.base:#x}{kind.suffix}", start, end - start, library.name
+                    )
+
+    @property
+    def is_live(self) -> bool:
+        return any(library == self.library for library in libraries())
+
+    def __contains__(self, address: object) -> bool:
+        return address in self.library
+
+    def text_at(self, address: int) -> TextMapping:
+        return process_text.text_at(address)
+
+    def meant(self, function: Symbol) -> Symbol:
+        return process_text.chosen(self.library, function) if function.indirect else function
+
+    def other_than_function(self, function: Symbol) -> str:
+        if is_cold(function.name):
+            return Kind.COLD.reason
+        bounds = self.library.function_bounds(function.address)
+        if bounds is None or bounds[0] != function.address:
+            return ""
+        kind = self.library.kind_at(function.address)
+        return "" if kind is Kind.UNKNOWN else kind.reason
+
+
+def _stems(name: str) -> Iterator[str]:
+    """`libz` of `libz.so.1`, `libcrypt-2` of `libcrypt-2.31.so`, `libc` of `libc-2.31.so`."""
+    stem = name.partition(".so")[0]
+    yield stem
+    head, dash, version = stem.rpartition("-")
+    if dash and version[:1].isdigit():
+        yield head
+
+
+class _Libraries:
+    is_named = True
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], LibraryImage] = {}
+
+    def images(self) -> list[LibraryImage]:
+        found = {(str(library.path), library.base): library for library in libraries()}
+        for key in [key for key in self._known if key not in found]:
+            del self._known[key]
+        for key, library in found.items():
+            if key not in self._known:
+                self._known[key] = LibraryImage(process_text.kept(library))
+        return [self._known[key] for key in found]
+
+
+source = _Libraries()

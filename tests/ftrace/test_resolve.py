@@ -1,0 +1,105 @@
+"""Patterns that mean functions of modules, libraries and other images."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+import sandbox
+from ftrace.filters.resolve import resolve, resolve_all
+from sandbox.images import image
+from sandbox.images.image import Image
+from sandbox.memory.mappings import TextMapping
+from sandbox.symbols.process_text import symbol_named
+from sandbox.symbols.table import Symbol
+
+pytestmark = pytest.mark.usefixtures("_module")
+
+ctypes.CDLL("libz.so.1")
+
+
+@pytest.fixture
+def _module() -> Iterator[None]:
+    module = sandbox.load("define i32 @inflate_own(i32 %x) { ret i32 %x }", name="resolved")
+    yield
+    module.unload()
+
+
+def names(pattern: str) -> list[str]:
+    return [found.function.name for found in resolve(pattern)]
+
+
+def test_without_an_owner_only_modules_are_meant() -> None:
+    assert names("inflate_*") == ["inflate_own"]
+    with pytest.raises(LookupError, match=r"no function of \[resolved\] matches 'deflate'; did you mean libz:deflate"):
+        resolve("deflate")
+
+
+def test_a_library_is_named_by_its_stem_its_name_or_a_glob() -> None:
+    expected = names("libz:inflate*")
+    assert {"inflate", "inflateInit_", "inflateEnd"} <= set(expected)
+    assert names("libz.so.1:inflate*") == expected
+    assert names("lib[z]:inflate*") == expected
+    assert {"inflate", "inflate_own"} <= set(names("*:inflate*"))
+
+
+def test_functions_without_a_symbol_are_among_all() -> None:
+    everything = resolve("libz:*")
+    assert len({found.function.address for found in everything}) == len(everything)
+    assert any(found.function.name.startswith("libz.so.1+0x") for found in everything)
+
+
+def test_an_indirect_function_is_what_it_is_in_this_process() -> None:
+    assert symbol_named("libc:strlen").address in {found.function.address for found in resolve("libc:strlen")}
+    assert not any(found.function.indirect for found in resolve("libc:str*"))
+
+
+def test_each_function_once_for_several_patterns() -> None:
+    twice = resolve_all(["libz:inflate*", "libz:*End", "libz:inflateEnd"])
+    assert [found.function.name for found in twice].count("inflateEnd") == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("libq:foo", r"'libq' is loaded; did you mean .*libz"),
+        ("libz:inflte", r"\[libz.so.1\] matches 'inflte'; did you mean .*inflate"),
+        ("resolved:inflate_onw", r"\[resolved\] matches 'inflate_onw'; did you mean inflate_own"),
+    ],
+)
+def test_a_name_that_is_nowhere_gets_near_misses(pattern: str, message: str) -> None:
+    with pytest.raises(LookupError, match=message):
+        resolve(pattern)
+
+
+class _Jitted(Image):
+    name = "jitted"
+    names = frozenset({"jitted"})
+    is_live = True
+    functions: Sequence[Symbol] = (Symbol("module.square", 0x1000, 16, "jitted"),)
+
+    def __contains__(self, address: object) -> bool:
+        return address == 0x1000
+
+    def text_at(self, address: int) -> TextMapping:
+        raise OSError(22, "nothing is there")
+
+
+class _JustInTime:
+    is_named = True
+
+    def images(self) -> list[Image]:
+        return [_Jitted()]
+
+
+def test_images_of_a_source_that_is_registered_are_meant_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image, "_sources", [])
+    source = _JustInTime()
+    image.register_source(source)
+    image.register_source(source)
+    assert names("jitted:module.*") == ["module.square"]
+    assert image.sources().count(source) == 1
+    with pytest.raises(LookupError):
+        resolve("module.*")
