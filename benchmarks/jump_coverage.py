@@ -28,7 +28,6 @@ from ftrace.filters.lookup import ftrace_location
 from kprobes.breakpoint.patching import patching
 from kprobes.jump import optimize
 from kprobes.jump.jumps import MOST_BORROWED
-from kprobes.jump.landings import Gaps
 from kprobes.jump.optinsns import caches
 from kprobes.jump.safety import Function, absorbable, kernel_refusal, own_refusal
 from kprobes.place.aggregate import original_text
@@ -39,6 +38,7 @@ from kprobes.x86_64.classify import refusal
 from sandbox import demo
 from sandbox.loading.load import C_SUFFIXES, IR_SUFFIXES
 from sandbox.loading.module import Module
+from sandbox.memory.landings import Gaps
 from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import symbol_table
 from sandbox.x86_64.encoding import JMP32_SIZE

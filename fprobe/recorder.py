@@ -157,7 +157,8 @@ def _function_at(entry_ip: int) -> tuple[str, Signature | None]:
     if location is None:
         return hex(entry_ip), None
     try:
-        return location.name, location.block.module[location.name].signature
+        module = location.block.module
+        return location.name, module[location.name].signature if module is not None else None
     except (LookupError, ValueError):
         return location.name, None
 

@@ -12,6 +12,8 @@ from typing import Any
 from fprobe.handlers import resolve_pair
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
+from ftrace.entries import Located, locate
+from ftrace.filters.resolve import is_named
 from ftrace.handlers.kinds import Resolved, entry_kind, exit_kind
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.hit.records import (
@@ -85,6 +87,8 @@ class fprobe(ProcessBound):
         self._final: Counts | None = Counts()
         """What it had counted when it left, until which there is none."""
         self._handlers: tuple[Resolved, ...] = ()
+        self.located: Located | None = None
+        """What the pattern that it was last registered with means, if that names images."""
         self._claimed = 0
         """The process in which a thread is registering or unregistering it; what another did ends with a fork."""
 
@@ -182,6 +186,8 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
         raise OSError(errno.EINVAL, "register_fprobe needs an fprobe and a filter")
 
     def install() -> int:
+        if is_named(filter):
+            return _install_named(fp, filter, notfilter)
         ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
         if not fp.ops.filter_hash:
             raise OSError(errno.EINVAL, f"{filter!r} only removes functions and leaves none")
@@ -190,6 +196,24 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
         return fp.ops.filter_hash.count()
 
     _register(fp, install)
+
+
+def _install_named(fp: fprobe, filter: str, notfilter: str | None) -> int:
+    """For a pattern that names its images. Raises OSError(EINVAL) if it matches nothing that can be traced."""
+    try:
+        located = locate(filter)
+    except LookupError as error:
+        raise OSError(errno.EINVAL, str(error.args[0])) from None
+    chosen = located.selection
+    if notfilter is not None:
+        chosen -= locate(notfilter).selection
+    fp.located = located
+    if not chosen:
+        raise OSError(
+            errno.EINVAL, f"none of the functions that {filter!r} matches can be traced: {located.skipped[:1]}"
+        )
+    ftrace.set_filter_selection(fp.ops, chosen)
+    return chosen.count()
 
 
 def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ftrace.dyn_ftrace import Operation
 from ftrace.filters.glob import parse
 from ftrace.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
+from ftrace.filters.resolve import near_misses
 from ftrace.handlers.python_handler import HandlerErrors, python_handler
 from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from ftrace.ops_flags import (
@@ -30,7 +31,6 @@ from ftrace.sites.block import SiteBlock
 from ftrace.sites.locations import Location, Selection, clean
 from ftrace.tracer import Tracer, tracer
 from sandbox.process.integers import U64_MAX, code_address, integer
-from sandbox.symbols.near import did_you_mean
 
 _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 
@@ -97,12 +97,12 @@ class ftrace_ops:
 
     def selection(self) -> Selection:
         """The locations it is for, by its hashes as they are now."""
-        wanted = self.func_hash.select(tracer().table.blocks)
+        wanted = self.func_hash.select(tracer().table)
         return clean({block: mask & ~self._refused(block) for block, mask in wanted.items()})
 
     def skipped(self) -> list[tuple[Location, str]]:
         """The locations that the hashes select but that cannot be probed so, each with the reason."""
-        wanted = self.func_hash.select(tracer().table.blocks)
+        wanted = self.func_hash.select(tracer().table)
         refused = Selection({block: mask & self._refused(block) for block, mask in wanted.items()})
         return [(location, _reason(location)) for location in refused.locations()]
 
@@ -112,9 +112,7 @@ class ftrace_ops:
 
 
 def _reason(location: Location) -> str:
-    if location.block.unpatchable >> location.position & 1:
-        return "r10 and r11 are not free at its entry"
-    return "it returns twice or on another stack, so its return cannot be hooked"
+    return location.block.reason(location.position)
 
 
 def register_ftrace_function(ops: ftrace_ops) -> None:
@@ -274,6 +272,16 @@ def _location(tracing: Tracer, ip: int) -> Location:
     return location
 
 
+def set_filter_selection(ops: ftrace_ops, chosen: Selection) -> None:
+    """Let the filter be these locations. Raises OSError, with nothing changed, if a registered ops cannot be there."""
+    tracing = tracer()
+    with tracing.table.lock:
+        tracing.check_alive()
+        live = install_hash(tracing, ops, FILTER, chosen, awaits_modules=False)
+    if live:
+        tracing.reclaimer.settle()
+
+
 def _without(base: Selection, locations: Iterable[Location]) -> Selection:
     for location in locations:
         if not base.has(location):
@@ -319,8 +327,7 @@ def edited(tracing: Tracer, base: Selection, text: str) -> Selection:
     pattern = parse(text)
     found = tracing.table.select(pattern)
     if not found:
-        names = (location.name for location in tracer().table.everything().locations())
-        raise OSError(errno.EINVAL, f"no function matches {text!r}{did_you_mean(text.strip('!*'), names)}")
+        raise OSError(errno.EINVAL, f"no function matches {text!r}{near_misses(text)}")
     return base - found if pattern.negated else base | found
 
 

@@ -11,6 +11,7 @@ from ftrace.events import event_state
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
     actions,
+    address_table,
     asynchronous,
     counter_rows,
     dispatch,
@@ -32,7 +33,7 @@ from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
-from ftrace.sites import text_poke
+from ftrace.sites import detour_trap, text_poke
 from ftrace.sites.spare_stubs import SpareStubs
 from ftrace.x86_64 import stubs
 from sandbox.loading.native_image import NativeImage
@@ -83,6 +84,8 @@ FUNCTIONS = (
     text_poke.poke_step,
     text_poke.read_back,
     text_poke.poke_trap,
+    detour_trap.detour_trap,
+    address_table.table_set,
     quiesce.quiesce,
     quiesce.is_pinned,
     signals.signal_dispatch,
@@ -145,6 +148,9 @@ class Runtime:
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalRoom(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
+        self.signals.add_consumer(signals.SIGTRAP, self.image.address("detour_trap"))
+        self.detours = address_table.AddressTable(self.image, self._publish_detours)
+        """Where threads go on that run into a breakpoint of a patched entry (ftrace.sites.detour_trap)."""
         for number in (signals.SIGSEGV, signals.SIGBUS):
             self.signals.add_consumer(number, self.image.address("read_fault"))
         self.faults = FaultGuard(self.image, self.signals, self.tasks)
@@ -184,6 +190,9 @@ class Runtime:
             return bool(self.image.call_and_wait("quiesce", 0, 0))
         replaced = (ctypes.c_uint64 * (len(lists) + 1))(*lists)
         return bool(self.image.call_and_wait("quiesce", ctypes.addressof(replaced), len(lists)))
+
+    def _publish_detours(self, address: int) -> None:
+        self.image.variable("detour_table").value = address
 
     def _tell_stacks(self) -> None:
         start, end = main_stack()

@@ -103,7 +103,7 @@ class Tracer:
             if not on and any(ops.permanent for ops in self.enabled):
                 raise OSError(errno.EBUSY, "a PERMANENT Operation is registered")
             self.switched_on = on
-            for block in self.table.blocks:
+            for block in self.table.patched_blocks():
                 block.switch(on)
             if on:
                 for ops in self.enabled:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kprobes.jump.landings import MOST_PAGES
+from sandbox.memory.landings import MOST_PAGES
 
 
 def run(*arguments: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:

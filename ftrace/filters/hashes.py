@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.sites.locations import Selection, clean
 
 if TYPE_CHECKING:
-    from ftrace.sites.block import SiteBlock
+    from ftrace.sites.locations import LocationTable
 
 FILTER, NOTRACE = "filter_hash", "notrace_hash"
 """Which of the two hashes of an OpsHash is meant."""
@@ -40,11 +39,12 @@ class OpsHash:
         """Whether the filter is empty, which means all functions, as ftrace_hash_empty()."""
         return not self.filter_hash and not self.filter_awaits_modules
 
-    def select(self, there: Collection[SiteBlock]) -> Selection:
-        """What is selected of the blocks that are `there`. Functions of a module that has gone stay in the hashes: they
+    def select(self, table: LocationTable) -> Selection:
+        """What is selected of the blocks that are in the table. Functions of a module that has gone stay in the hashes: they
         match nothing any more, and a filter that was for them alone is not the empty one.
         """
-        wanted = Selection({block: block.everything for block in there}) if self.for_everything else self.filter_hash
+        wanted = table.everything() if self.for_everything else self.filter_hash
+        there = table.patched_blocks()
         without = self.notrace_hash
         return clean({block: mask & ~without.get(block, 0) for block, mask in wanted.items() if block in there})
 

@@ -29,7 +29,7 @@ def _is_meant(module: Pattern, block: SiteBlock) -> bool:
     """Every function is in some module here: what is left when all modules are excluded is empty."""
     if not module.search:
         return not module.negated
-    return module.matches(block.module.name) is not module.negated
+    return module.matches(block.name) is not module.negated
 
 
 def edited_by_request(
@@ -88,7 +88,7 @@ def _module_coming(block: SiteBlock) -> None:
 def _apply(hashes: OpsHash, which: str, block: SiteBlock) -> None:
     """Carry out the requests for this module, and forget them, whether or not anything matched."""
     tracing, requests = tracer(), hashes.requests[which]
-    name = block.module.name
+    name = block.name
     mine = [request for request in requests if request.module == name]
     if not mine:
         return

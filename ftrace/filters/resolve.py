@@ -47,7 +47,7 @@ def resolve(pattern: str) -> list[Found]:
         raise LookupError(f"no module, library or other image {owner!r} is loaded{near}")
     found = list(_functions_in(meant, wanted))
     if not found:
-        raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{_elsewhere(wanted)}")
+        raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{near_misses(wanted)}")
     return found
 
 
@@ -85,8 +85,8 @@ def _shown(meant: list[Image], owner: str) -> str:
     return ", ".join(names[: 3 if more else 4]) + more or "a loaded module (there is none)"
 
 
-def _elsewhere(wanted: str) -> str:
-    """Names that are like it, of all images, as patterns would have them."""
+def near_misses(wanted: str) -> str:
+    """Names that are like a pattern, of all images, as patterns would have them: `; did you mean libz:inflate?`, or ''."""
     bare = wanted.strip("*?!")
     shown: dict[str, str] = {}
     for image in images():

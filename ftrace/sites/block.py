@@ -18,7 +18,7 @@ from ftrace.filters.masks import mask_of
 from ftrace.sites.text_poke import Block, Move
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.unwind.unwinding import describe_stubs
-from ftrace.x86_64 import stubs
+from ftrace.x86_64 import stubs, unwind
 from sandbox.memory import barriers, mappings
 from sandbox.process.cached import cached_property
 from sandbox.symbols.perfmap import perf_map
@@ -26,7 +26,6 @@ from sandbox.x86_64.encoding import NOP5, jump
 
 if TYPE_CHECKING:
     from ftrace.filters.glob import Pattern
-    from ftrace.runtime import Runtime
     from ftrace.sites.lists import ListCache, ListRecord
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
@@ -67,28 +66,64 @@ class SiteMismatch(OSError):
 class SiteBlock:
     """The stubs of a module, ascending by address; position i stands for the i-th of them everywhere."""
 
-    def __init__(self, module: Module, runtime: Runtime, lists: ListCache) -> None:
-        self.module = module
-        self.addresses: array[int] = module.sites
-        self.functions: list[Symbol] = module.site_functions
-        self.names: list[str] = [symbol.name for symbol in module.site_functions]
-        self.unpatchable = self._mask_of(module.scratch_taken)
-        """Sites whose function may have a value in r10 or r11 at entry: stubs need those."""
-        self.unhookable = self._mask_of(module.functions_with("returns_twice") | NEVER_HOOKED)
+    module: Module | None = None
+    """The module that they are in, if it is one of the sandbox."""
+    _routines = ("ftrace_exit_complete", "ftrace_entry_slow")
+    """What their stubs find the addresses of in front of the slots."""
+    _hooked_to = unwind.HOOKED_TO
+
+    def __init__(
+        self, name: str, functions: list[Symbol], addresses: array[int], text: mappings.TextMapping, lists: ListCache,
+        after_prologue: bool = False,
+    ) -> None:  # fmt: skip
+        self.name = name
+        """Of the module or library."""
+        self.addresses = addresses
+        self.functions = functions
+        self.names: list[str] = [symbol.name for symbol in functions]
+        self.unpatchable = 0
+        """Sites that cannot be patched."""
+        self.unhookable = 0
         """Sites whose function returns twice or leaves on another stack: their returns are never hooked."""
-        self._runtime = runtime
+        self._runtime = lists.runtime
         self._lists = lists
-        self._empty = lists.get((), module.site_kind == "mcount")
-        self._text = _text_of(module)
+        self._empty = lists.get((), after_prologue)
+        self._text = text
         self._off = False
         self._slots: ctypes.Array[ctypes.c_uint64] | None = None
         self._stub_text: mappings.TextMapping | None = None
+
+    @classmethod
+    def of_module(cls, module: Module, lists: ListCache) -> SiteBlock:
+        """The stubs of a loaded module."""
+        mcount = module.site_kind == "mcount"
+        block = cls(module.name, module.site_functions, module.sites, _text_of(module), lists, mcount)
+        block.module = module
+        block.unpatchable = block._mask_of(module.scratch_taken)
+        block.unhookable = block._mask_of(module.functions_with("returns_twice") | NEVER_HOOKED)
+        return block
 
     def __len__(self) -> int:
         return len(self.addresses)
 
     def _mask_of(self, names: frozenset[str]) -> int:
         return mask_of([name in names for name in self.names]) if names else 0
+
+    def reason(self, index: int) -> str:
+        """Why the site at `index` cannot be patched, or its function's return cannot be hooked; '' if both can."""
+        if self.unpatchable >> index & 1:
+            return "r10 and r11 are not free at its entry"
+        if self.unhookable >> index & 1:
+            return "it returns twice or on another stack, so its return cannot be hooked"
+        return ""
+
+    def is_made(self, _index: int) -> bool:
+        """Whether the site is a location already: it always is, where a compiler has left stubs."""
+        return True
+
+    def text_of(self, _index: int) -> bytes:
+        """What the site holds while it has no probes."""
+        return NOP5
 
     @cached_property
     def positions(self) -> dict[str, int]:
@@ -156,19 +191,17 @@ class SiteBlock:
         """Memory for the slots and room for all stubs, within reach of the text."""
         count = len(self)
         near = (self._text.base, self._text.end)
-        where = self._stub_text = mappings.allocate_text(near, count * stubs.STUB_SIZE, f"{self.module.name}-stubs")
+        where = self._stub_text = mappings.allocate_text(near, count * stubs.STUB_SIZE, f"{self.name}-stubs")
         reach = (min(near[0], where.base), max(near[1], where.end))
         self._pointers = mappings.reserve(16 + count * 8, reach)
         pointers = (ctypes.c_uint64 * 2).from_address(self._pointers)
-        pointers[0] = self._runtime.image.address("ftrace_exit_complete")
-        pointers[1] = self._runtime.image.address("ftrace_entry_slow")
+        pointers[:] = list(map(self._runtime.image.address, self._routines))
         self._slots = (ctypes.c_uint64 * count).from_address(self._pointers + 16)
         self._slots[:] = [self._empty.address] * count
         self._describe(where.base)
-        perf_map.add(where.base, where.size, f"stubs [{self.module.name}]")
-        self._frames = describe_stubs(
-            self._runtime.slab, self.module.name, where.base, where.size, self._empty.after_prologue
-        )
+        perf_map.add(where.base, where.size, f"stubs [{self.name}]")
+        place, kind = (where.base, where.size), self._empty.after_prologue
+        self._frames = describe_stubs(self._runtime.slab, self.name, *place, kind, self._hooked_to)
 
     def _template_bytes(self) -> bytes:
         template = self._runtime.template
@@ -217,7 +250,10 @@ class SiteBlock:
     def expected(self, index: int) -> bytes:
         """What the site at `index` holds if nobody else has written there."""
         if self._off or self.list_at(index) is self._empty:
-            return NOP5
+            return self.text_of(index)
+        return self._patched_text(index)
+
+    def _patched_text(self, index: int) -> bytes:
         return jump(self.addresses[index], self._stubs[index])
 
     def _mismatch(self, index: int, written: bool) -> SiteMismatch:

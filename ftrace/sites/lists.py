@@ -114,7 +114,7 @@ class ListCache:
     """The lists in use, by their probes, and those that wait to be freed."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._by_probes: dict[tuple[tuple[NativeProbe, ...], bool], ListRecord] = {}
         self._by_address: dict[int, ListRecord] = {}
         self._retired: list[ListRecord] = []
@@ -127,7 +127,7 @@ class ListCache:
         """The list of these probes, made if there is none. Raises OSError(ENOSPC) if they are too many."""
         record = self._by_probes.get((probes, after_prologue))
         if record is None:
-            record = ListRecord(self._runtime, probes, after_prologue)
+            record = ListRecord(self.runtime, probes, after_prologue)
             self._by_probes[probes, after_prologue] = self._by_address[record.address] = record
         return record
 
@@ -140,7 +140,7 @@ class ListCache:
         alone = (self._by_probes.get(((probe,), after_prologue)) for after_prologue in (False, True))
         for record in (*alone, *self._retired):
             if record is not None and record.probes == (probe,):
-                record.choose_trampolines(self._runtime)
+                record.choose_trampolines(self.runtime)
 
     def moved(self, old: int, new: int, count: int) -> None:
         """`count` sites went from the list at one address to that at another."""
@@ -161,7 +161,7 @@ class ListCache:
     def free(self, records: list[ListRecord]) -> None:
         """Free those of `records` that no shadow stack refers to. They were retired before a `quiesce` that is over."""
         for record in records:
-            if record in self._retired and not self._runtime.image.call("is_pinned", record.address):
+            if record in self._retired and not self.runtime.image.call("is_pinned", record.address):
                 self._retired.remove(record)
                 del self._by_address[record.address]
 

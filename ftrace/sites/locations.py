@@ -42,7 +42,7 @@ class Location(NamedTuple):
         return self.block.names[self.position]
 
     def __str__(self) -> str:
-        return f"{self.name} [{self.block.module.name}]"
+        return f"{self.name} [{self.block.name}]"
 
 
 class Selection(dict[SiteBlock, int]):
@@ -106,6 +106,9 @@ class LocationTable:
         self.lists = ListCache(runtime)
         self.lines = CounterLines(runtime.image, runtime.counters)
         self.blocks: list[SiteBlock] = []
+        """Those of modules, whose compilers have left stubs."""
+        self.detoured: list[SiteBlock] = []
+        """Those of code without stubs, whose locations are made when they are asked for (ftrace.sites.detoured)."""
         self.lock = threading.RLock()
         """ftrace_lock: held while operations are registered or the table changes."""
 
@@ -113,7 +116,7 @@ class LocationTable:
         """Append a module's stubs, as the block that is `known` if it was here before; None if it has no stubs."""
         if not len(module.sites):
             return None
-        block = known or SiteBlock(module, self.runtime, self.lists)
+        block = known or SiteBlock.of_module(module, self.lists)
         self.blocks.append(block)
         return block
 
@@ -145,22 +148,26 @@ class LocationTable:
             position -= len(block)
         return None
 
+    def patched_blocks(self) -> list[SiteBlock]:
+        """All blocks."""
+        return [*self.blocks, *self.detoured]
+
     def location(self, address: int) -> Location | None:
         """ftrace_location: by an address within a stub, or the address of a function."""
-        for block in self.blocks:
+        for block in self.patched_blocks():
             index = bisect_right(block.addresses, address) - 1
-            if index >= 0 and address < block.addresses[index] + SITE_SIZE:
+            if index >= 0 and address < block.addresses[index] + SITE_SIZE and block.is_made(index):
                 return Location(block, index)
             following = index + 1
-            if following < len(block) and block.functions[following].address == address:
+            if following < len(block) and block.functions[following].address == address and block.is_made(following):
                 return Location(block, following)
         return None
 
     def location_range(self, start: int, end: int) -> Location | None:
         """ftrace_location_range: a location whose 5 bytes touch start..end, both inclusive."""
-        for block in self.blocks:
+        for block in self.patched_blocks():
             index = bisect_right(block.addresses, end) - 1
-            if index >= 0 and block.addresses[index] + SITE_SIZE > start:
+            if index >= 0 and block.addresses[index] + SITE_SIZE > start and block.is_made(index):
                 return Location(block, index)
         return None
 

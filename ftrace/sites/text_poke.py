@@ -74,6 +74,10 @@ class Block(Structure):
     pointers: u64  # the addresses of exit_slow and entry_slow lie there
     empty: u64  # the list that no probe is in
     off: u64  # not 0: every site is a NOP, whatever it would run
+    originals: ptr[u64]  # what each site holds while no probe is left; null: the NOP
+    patched: ptr[u64]  # what it holds otherwise, 0 if that is not known yet; null: a jump to its stub
+    inner: ptr[u8]  # which bytes of that are breakpoints, a bit for each
+    bodies: ptr[u64]  # where a thread goes on that finds no probe left; null: behind the site
 
 
 @struct
@@ -186,18 +190,39 @@ def jump_word(site: u64, target: u64) -> u64:
 
 
 @native(inline=True)
+def original_word(block: ptr[Block], index: u64) -> u64:
+    """What the site holds while no probe is left."""
+    return _NOP5 if block.originals == null else block.originals[index]
+
+
+@native(inline=True)
+def patched_word(block: ptr[Block], index: u64) -> u64:
+    """What leads to its stub."""
+    return jump_word(block.sites[index], block.stubs[index]) if block.patched == null else block.patched[index]
+
+
+@native(inline=True)
+def is_off(block: ptr[Block], index: u64) -> bool_:
+    return block.slots[index] == block.empty or block.off != 0
+
+
+@native(inline=True)
 def wanted_word(block: ptr[Block], index: u64) -> u64:
-    """What the site has to hold: a jump to its stub, or the NOP if no probe is left."""
-    if block.slots[index] == block.empty or block.off != 0:
-        return _NOP5
-    return jump_word(block.sites[index], block.stubs[index])
+    """What the site has to hold."""
+    return original_word(block, index) if is_off(block, index) else patched_word(block, index)
 
 
 @native(inline=True)
 def expected(block: ptr[Block], index: u64, word: u64) -> bool_:
-    if word == _NOP5:
+    if word == original_word(block, index):
         return True
-    return block.stubs[index] != 0 and word == jump_word(block.sites[index], block.stubs[index])
+    return block.stubs[index] != 0 and word == patched_word(block, index)
+
+
+@native(inline=True)
+def is_inner(block: ptr[Block], index: u64, offset: u64) -> bool_:
+    """Whether the byte at this offset is a breakpoint while the site is patched: an instruction begins there."""
+    return block.inner != null and cast(u64, block.inner[index]) >> offset & 1 != 0
 
 
 @native
@@ -260,22 +285,24 @@ def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
 
 @native
 def poke_step(block: ptr[Block], delta: u64, step: u32, forced: bool_) -> void:
-    """One step of the breakpoint protocol for the sites that do not allow that: int3, tail, first byte."""
+    """One step of the breakpoint protocol for the sites that do not allow that: int3, tail, first byte.
+
+    Where other instructions begin in the site there are breakpoints, too, from the first step to the last.
+    """
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
         alias = block.sites[index] + delta
         word = wanted_word(block, index)
         if in_one_word(block.sites[index]) and not forced:
             continue
-        if step == 0:
-            volatile_store(bytes_at(alias), INT3)
-        elif step == 1:
-            tail: u64 = 1
-            while tail < SITE_SIZE:
-                volatile_store(bytes_at(alias + tail), cast(u8, word >> (tail << 3)))
-                tail += 1
-        else:
-            volatile_store(bytes_at(alias), cast(u8, word))
+        offset: u64 = 0
+        while offset < SITE_SIZE:
+            begins = offset == 0 or is_inner(block, index, offset)
+            if step == 0 and begins:
+                volatile_store(bytes_at(alias + offset), INT3)
+            elif (step == 1 and not begins) or (step == 2 and begins):
+                volatile_store(bytes_at(alias + offset), cast(u8, word >> (offset << 3)))
+            offset += 1
 
 
 @native
@@ -316,10 +343,12 @@ def go_on(block: ptr[Block], address: u64, context: ptr[ucontext]) -> bool_:
     index = site_index(block, address)
     if index == block.count:
         return False
-    if block.slots[index] == block.empty or block.off != 0:
+    if not is_off(block, index):
+        context.ip = block.stubs[index]
+    elif block.bodies == null:
         context.ip = address + SITE_SIZE
     else:
-        context.ip = block.stubs[index]
+        context.ip = block.bodies[index]
     return True
 
 

@@ -94,7 +94,7 @@ def _backtrace() -> list[int]:
 
 
 def _is_stub(address: int) -> bool:
-    return any(block.stub_text is not None and address in block.stub_text for block in tracer().table.blocks)
+    return any(block.stub_text is not None and address in block.stub_text for block in tracer().table.patched_blocks())
 
 
 def _of_program(addresses: list[int]) -> list[int]:

@@ -21,6 +21,7 @@ from string import Template
 
 from ftrace.x86_64 import images
 from ftrace.x86_64.blocks import with_blocks
+from ftrace.x86_64.entry_detour import ENTRY_KEEPING
 from ftrace.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
 from ftrace.x86_64.foreign_call import CALL_FOREIGN, moved_vectors
 from ftrace.x86_64.guard import GUARD, frame_rules
@@ -177,6 +178,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         SEVERAL,
         NOTHING,
         ENTRY_COMPLETE,
+        ENTRY_KEEPING,
         EXIT_KEEPING,
         CALL_FOREIGN,
         LOST,

@@ -17,11 +17,11 @@ from kprobes.fast import fast_returns
 from kprobes.fast.return_stubs import call_through, hooked_point
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.jump.detours import Detour
-from kprobes.jump.landings import MOST_PAGES
 from kprobes.jump.optinsns import cache_of
 from kprobes.jump.safety import Function, Refusal, absorbable, own_refusal
 from kprobes.place.aggregate import State, aggregates
 from kprobes.place.functions import function_at
+from sandbox.memory.landings import MOST_PAGES
 from sandbox.x86_64.encoding import JMP32_SIZE
 from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
 

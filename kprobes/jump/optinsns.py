@@ -14,10 +14,10 @@ from kprobes.breakpoint.unwinding import DetourFrames
 from kprobes.hit.records import ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.jump.detours import Detour
-from kprobes.jump.landings import LandingRoom
 from kprobes.place.aggregate import aggregates
 from kprobes.x86_64.optimized_detour import detour_code
 from sandbox.memory import mappings as memory
+from sandbox.memory.landings import LandingRoom
 from sandbox.symbols.perfmap import perf_map
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class OptinsnCache:
     def landings(self) -> LandingRoom:
         """Made when the first jump is punned."""
         if self._landings is None:
-            self._landings = LandingRoom(self._text.name)
+            self._landings = LandingRoom(self._text.name, patching.keep_open)
         return self._landings
 
     def refresh(self) -> None:

@@ -8,8 +8,8 @@ import random
 import pytest
 from isolation import isolated
 
-from kprobes.breakpoint.patching import patching
-from kprobes.jump.landings import FAR_SIZE, Gaps, LandingRoom, _run
+from kprobes.breakpoint.patching import keep_open, patching
+from sandbox.memory.landings import FAR_SIZE, Gaps, LandingRoom, _run
 from sandbox.memory.mappings import PAGE
 from sandbox.x86_64.instruction import INT3, Flow, decode
 from sandbox.x86_64.puns import jump_bytes, wider_windows, windows
@@ -68,7 +68,7 @@ def test_runs_of_free_bytes():
 
 @isolated
 def test_landings_lead_on_and_never_overlap():
-    room, rng = LandingRoom("test"), random.Random(3)
+    room, rng = LandingRoom("test", keep_open), random.Random(3)
     taken: set[int] = set()
     near = room.gaps.first_free(1 << 40, 1 << 41)
     with patching():
@@ -112,10 +112,10 @@ def test_gaps_are_what_is_free():
 @isolated
 def test_the_number_of_landing_pages_is_bounded():
     """Over all rooms: a process may have 65,530 mappings"""
-    from kprobes.jump import landings
+    from sandbox.memory import landings
 
     landings.MOST_PAGES = 3
-    first, second = LandingRoom("first"), LandingRoom("second")
+    first, second = LandingRoom("first", keep_open), LandingRoom("second", keep_open)
     near = first.gaps.first_free(1 << 40, 1 << 41)
     taken = 0
     with patching():

@@ -9,14 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
-from kprobes.breakpoint import patching
 from sandbox.memory import mappings as memory
 from sandbox.memory.mappings import PAGE
 from sandbox.memory.scattered import ScatteredText
 from sandbox.x86_64.encoding import JMP32_SIZE, jump
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sandbox.x86_64.puns import Window
 
@@ -86,13 +85,14 @@ def _run(used: int, low: int, high: int, size: int) -> int | None:
 
 
 class LandingRoom:
-    """The landings of one text mapping."""
+    """The landings of one text mapping. `keep_open` opens their pages for writing, until its owner's batch ends."""
 
     _in_all = 0
     """Pages of all rooms."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, keep_open: Callable[[ScatteredText], None]) -> None:
         self.text = ScatteredText(f"{name}-landings")
+        self._keep_open = keep_open
         self._used: list[int] = []
         self._pages: list[int] = []
         self._wide: list[int] = []
@@ -133,7 +133,7 @@ class LandingRoom:
             page = self.text.page_at(start)
             assert page is not None
             self._used[page] |= (1 << end - start) - 1 << start % PAGE
-        patching.keep_open(self.text)
+        self._keep_open(self.text)
         self.text.store(address, code)
         self.count += 1
 

@@ -1,0 +1,101 @@
+"""The memory of the detours near one mapping of text, and the places where punned jumps land."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ftrace.x86_64.entry_detour import EntryDetour, entry_detour
+from sandbox.memory import barriers, mappings
+from sandbox.memory.landings import LandingRoom
+from sandbox.symbols.perfmap import perf_map
+
+if TYPE_CHECKING:
+    from sandbox.memory.mappings import TextMapping
+    from sandbox.memory.scattered import ScatteredText
+    from sandbox.x86_64.instruction import Instruction
+    from sandbox.x86_64.puns import Window
+
+_FIRST, _MOST = mappings.PAGE, 1 << 20
+"""Sizes of the pieces that detours are allocated in: each is twice the one before."""
+_WORD = 16
+"""Bytes at the beginning of a piece, with the address of the routine that detours call."""
+
+
+class DetourRoom:
+    """What is written within `open()` is what every core executes when that ends. `routine`: what detours call."""
+
+    def __init__(self, text: TextMapping, routine: int) -> None:
+        self._text = text
+        self._routine = routine
+        self._pieces: list[TextMapping] = []
+        self._next = self._size = 0
+        self._landings: LandingRoom | None = None
+        self._stack = contextlib.ExitStack()
+        self._deltas: dict[TextMapping, int] = {}
+        self._scattered: set[ScatteredText] = set()
+
+    def __contains__(self, address: int) -> bool:
+        return any(address in piece for piece in self._pieces)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Others may have mapped something since the last time."""
+        if self._landings is not None:
+            self._landings.refresh()
+        try:
+            with self._stack:
+                yield
+        finally:
+            self._deltas.clear()
+            self._scattered.clear()
+        barriers.sync_cores()
+
+    def write(self, text: TextMapping, address: int, code: bytes) -> None:
+        """Store bytes that nobody executes yet."""
+        delta = self._deltas.get(text)
+        if delta is None:
+            delta = self._deltas[text] = self._stack.enter_context(text.writable())
+        ctypes.memmove(address + delta, code, len(code))
+
+    def detour(self, insns: Sequence[Instruction], stub: int) -> tuple[int, EntryDetour]:
+        """Write a detour for these instructions; its address, and what it is made of. Raises as `entry_detour` does."""
+        for _attempt in range(2):
+            if self._pieces:
+                piece = self._pieces[-1]
+                made = entry_detour(insns, self._next, stub, piece.base)
+                if self._next + len(made.code) <= piece.end:
+                    break
+            self._grow()
+        where, self._next = self._next, self._next + len(made.code)
+        self.write(self._pieces[-1], where, made.code)
+        return where, made
+
+    def _grow(self) -> None:
+        self._size = min(self._size * 2, _MOST) or _FIRST
+        near = (self._text.base, self._text.end)
+        piece = mappings.allocate_text(near, self._size, f"{self._text.name}-entries")
+        self._pieces.append(piece)
+        self._next = piece.base + _WORD
+        self.write(piece, piece.base, self._routine.to_bytes(_WORD, "little"))
+        perf_map.add(piece.base, piece.size, f"entries [{self._text.name}]")
+
+    def land(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
+        """Let control go on from an address in one of the windows to `target`: both; None if there is no room."""
+        if self._landings is None:
+            self._landings = LandingRoom(self._text.name, self._keep_open)
+        return self._landings.take(windows, target)
+
+    def _keep_open(self, text: ScatteredText) -> None:
+        if text not in self._scattered:
+            self._scattered.add(text)
+            self._stack.enter_context(text.writable())
+
+    def close(self) -> None:
+        """Give everything back; nobody can be in the text any more."""
+        for piece in self._pieces:
+            piece.unmap()
+        if self._landings is not None:
+            self._landings.close()

@@ -1,0 +1,129 @@
+"""How the entry of a function without a stub is patched: pure planning.
+
+A jump in place of the first instruction if that is long enough; else one that is punned, so that only the first instruction
+changes; else one that absorbs the instructions behind it, at which breakpoints lead to their copies; else a breakpoint
+(sandbox.x86_64.puns). No thread can stand inside the first instruction, so none has to be looked at.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from sandbox.x86_64.encoding import JMP32_SIZE
+from sandbox.x86_64.instruction import INT3, Flow, Instruction, decode
+from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
+from sandbox.x86_64.relocate import refuse_to_move
+
+_LONGEST = 8
+"""Bytes at an entry that a jump with prefixes may have, the borrowed ones included."""
+_BRANCH = re.compile(rb"[\x70-\x7f\xe0-\xe3\xeb](?=(.))|(?:\xe9|\x0f[\x80-\x8f])(?=(....))", re.DOTALL)
+
+
+class Way(enum.Enum):
+    """How a site is patched."""
+
+    JUMP = "jump"
+    PUN = "punned jump"
+    ABSORBING = "jump over several instructions"
+    BREAKPOINT = "breakpoint"
+
+
+class Choice(NamedTuple):
+    """A way to patch an entry that is open: the instructions that are covered, and where the jump may go, if not anywhere."""
+
+    way: Way
+    insns: tuple[Instruction, ...]
+    windows: tuple[Window, ...] = ()
+
+
+class Patch(NamedTuple):
+    """What is written: the 5 bytes of the site, and a bit for each of them that is a breakpoint in it."""
+
+    code: bytes
+    inner: int
+
+
+def choices(code: bytes, address: int, usable: int) -> Iterator[Choice]:
+    """The ways to patch the entry of the function with these bytes at `address`, best first.
+
+    `code`: at least its first bytes, and all of it if it is shorter than the scan for jumps into its entry may be. `usable`: how
+    many bytes from `address` on nobody else has patched. Raises ValueError if the first instruction cannot be moved.
+    """
+    first = _decoded(code, address, 0)
+    if usable >= _LONGEST or usable >= max(first.length, JMP32_SIZE):
+        if first.length >= JMP32_SIZE:
+            yield Choice(Way.JUMP, (first,))
+            return
+        yield from _punned(code, first, usable)
+        yield from _absorbing(code, first)
+    yield Choice(Way.BREAKPOINT, (first,))
+
+
+def _decoded(code: bytes, address: int, at: int) -> Instruction:
+    insn = decode(code[at : at + 15], address + at)
+    refuse_to_move(insn)
+    return insn
+
+
+def _punned(code: bytes, first: Instruction, usable: int) -> Iterator[Choice]:
+    following = code[first.length : _LONGEST]
+    found = windows(first.address, first.length, following)
+    found = [window for window in found if window.prefixes + JMP32_SIZE <= usable]
+    if found:
+        yield Choice(Way.PUN, (first,), tuple(found))
+
+
+def _absorbing(code: bytes, first: Instruction) -> Iterator[Choice]:
+    insns = [first]
+    entered = entered_at(code)
+    while (size := insns[-1].end - first.address) < JMP32_SIZE:
+        if size in entered or size >= len(code):
+            return
+        try:
+            behind = _decoded(code, first.address, size)
+        except ValueError:
+            return
+        if insns[-1].flow in _ENDS or (behind.flow in _CALLS and behind.end - first.address < JMP32_SIZE):
+            return
+        insns.append(behind)
+        end = behind.end - first.address
+        following = code[end : end + borrowed(end)]
+        found = tuple(wider_windows(first.address, [insn.length for insn in insns], following))
+        if found:
+            yield Choice(Way.ABSORBING, tuple(insns), found)
+
+
+_CALLS = (Flow.CALL, Flow.INDIRECT_CALL)
+_ENDS = (Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RETURN, Flow.TRAP)
+
+
+def entered_at(code: bytes) -> set[int]:
+    """Offsets among the first bytes to which the code may jump, taking whatever looks like a jump for one."""
+    found = set()
+    for match in _BRANCH.finditer(code):
+        field = match[1] or match[2]
+        at = match.end() + len(field) + int.from_bytes(field, "little", signed=True)
+        if 0 < at < _LONGEST:
+            found.add(at)
+    return found
+
+
+def patch_of(choice: Choice, original: bytes, window: Window | None, target: int) -> Patch:
+    """The bytes for a choice, whose jump goes to `target` in `window`. Raises OverflowError if that is beyond 2 GB.
+
+    `original`: the 5 bytes of the site.
+    """
+    first = choice.insns[0]
+    if choice.way is Way.BREAKPOINT:
+        return Patch(bytes([INT3]) + original[1:], 0)
+    own = choice.insns[-1].end - first.address
+    code = jump_bytes(first.address, own, window.prefixes if window else 0, target)
+    inner = sum(1 << offset for insn in choice.insns[1:] if (offset := insn.address - first.address) < JMP32_SIZE)
+    return Patch(code + original[len(code) :], inner)
+
+
+Land = Callable[[Sequence[Window], int], "tuple[Window, int] | None"]
+"""(windows, detour) -> a window and an address in it from which control goes on to the detour; None if there is no room."""

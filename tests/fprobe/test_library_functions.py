@@ -1,0 +1,127 @@
+"""fprobes on functions of shared libraries, which have no stubs (zlib is in every Python)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import threading
+import zlib
+from typing import Any
+
+import pytest
+
+import fprobe
+from ftrace.sites.detoured import DetouredBlock
+from ftrace.tracer import tracer
+from sandbox.native import i32, ptr, u64
+
+DATA = b"some text that is worth compressing " * 500
+
+libz = ctypes.CDLL("libz.so.1")
+lengths = fprobe.Array(u64, 3)
+
+
+def text_of_libz() -> bytes:
+    block = next(b for b in tracer().table.detoured if b.name == "libz.so.1")
+    return b"".join(ctypes.string_at(address, 8) for address in block.addresses)
+
+
+def test_entry_and_exit_in_python() -> None:
+    seen: list[tuple[str, int]] = []
+
+    def entered(fp: Any, ip: int, ret: int, regs: Any, data: Any) -> int:
+        seen.append(("in", regs.dx))
+        return 0
+
+    def left(fp: Any, ip: int, ret: int, regs: Any, data: Any) -> None:
+        seen.append(("out", regs.ax))
+
+    expected = zlib.crc32(DATA)
+    with fprobe.attach("libz:crc32_z", entry=entered, exit=left) as probe:
+        assert zlib.crc32(DATA) == expected
+    assert seen == [("in", len(DATA)), ("out", expected)]
+    assert (probe.hits, probe.counts.missed) == (1, 0)
+    assert zlib.crc32(DATA) == expected
+    assert len(seen) == 2
+
+
+def test_every_function_at_both_ends() -> None:
+    expected = zlib.compress(DATA)
+    with fprobe.attach("libz:*", action=fprobe.Count()):
+        pass
+    before = text_of_libz()
+    with fprobe.attach("libz:*", action=fprobe.Stat()) as probe:
+        assert text_of_libz() != before
+        assert zlib.compress(DATA) == expected
+        assert zlib.decompress(expected) == DATA
+        assert len(probe.functions) > 100
+    assert text_of_libz() == before
+    assert probe.hits > 100
+    assert probe.counts.missed == 0
+
+
+@fprobe.native
+def starts(fp, ip, ret_ip, regs, data: ptr[u64]) -> i32:
+    data[0] = regs.dx
+    lengths[0] += regs.dx
+    return 0
+
+
+@fprobe.native
+def ends(fp, ip, ret_ip, regs, data: ptr[u64]):
+    lengths[1] += data[0]
+    lengths[2] = regs.ax
+
+
+def test_entry_data_and_native_handlers() -> None:
+    with fprobe.attach("libz:crc32_z", entry=starts, exit=ends) as probe:
+        for _ in range(10):
+            result = zlib.crc32(DATA)
+    assert list(lengths) == [10 * len(DATA), 10 * len(DATA), result]
+    assert (probe.hits, probe.counts.missed) == (10, 0)
+
+
+def test_counts_are_exact_over_threads() -> None:
+    def work() -> None:
+        for _ in range(2000):
+            zlib.crc32(b"abc")
+
+    with fprobe.attach("libz:crc32_z", action=fprobe.Stat()) as probe:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (probe.hits, probe.counts.missed) == (8000, 0)
+
+
+def test_several_probes_run_in_order() -> None:
+    order: list[str] = []
+
+    def note(what: str) -> Any:
+        return lambda *_: order.append(what) or 0
+
+    with (
+        fprobe.attach("libz:adler32_z", entry=note("in 1"), exit=note("out 1")),
+        fprobe.attach("libz:adler32*", entry=note("in 2"), exit=note("out 2")),
+    ):
+        zlib.adler32(b"x" * 10)
+    whole = [step for step in order if step.endswith("1")]
+    assert whole == ["in 1", "out 1"]
+    assert (
+        order.index("in 2") < order.index("in 1") < order.index("out 1") < len(order) - 1 - order[::-1].index("out 2")
+    )
+
+
+def test_a_pattern_that_matches_nothing_names_what_comes_near() -> None:
+    with pytest.raises(OSError, match="did you mean libz:deflate") as caught:
+        fprobe.attach("libz:deflat").attach()
+    assert caught.value.errno == errno.EINVAL
+    with pytest.raises(OSError, match="did you mean libz:deflate"):
+        fprobe.attach("deflate").attach()
+
+
+def test_a_star_alone_means_no_library() -> None:
+    with fprobe.attach("libz:crc32", action=fprobe.Count()):
+        assert isinstance(tracer().table.detoured[0], DetouredBlock)
+        assert not any(isinstance(block, DetouredBlock) for block in tracer().table.everything())
