@@ -22,6 +22,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.attaching import Attaching
+from ftrace.entries import Skipped
 from ftrace.probe import Counts
 
 Target = str | Sequence[str] | Sequence[int]
@@ -64,6 +65,13 @@ class Attachment(Attaching, Generic[ActionOrNone]):
     def functions(self) -> list[str]:
         """The names of the functions it is attached to, in table order."""
         return [location.name for location in functions_of(self.fp).locations()]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The functions that the target means and that cannot be probed so, each with the reason."""
+        located = self.fp.located.skipped if self.fp.located is not None else []
+        refused = self.fp.ops.skipped() if self.fp.registered else []
+        return [*located, *(Skipped(str(location), reason) for location, reason in refused)]
 
     def attach(self: This) -> This:
         """Attach now. Raises OSError as register_fprobe does."""

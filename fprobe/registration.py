@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -12,7 +13,16 @@ from typing import Any
 from fprobe.handlers import resolve_pair
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
-from ftrace.entries import Located, locate
+from ftrace.entries import (
+    Located,
+    Skipped,
+    examine_returns,
+    locate,
+    locate_addresses,
+    make_way,
+    placing,
+    unsafe_for_python,
+)
 from ftrace.filters.resolve import is_named
 from ftrace.handlers.kinds import Resolved, entry_kind, exit_kind
 from ftrace.handlers.python_handler import HandlerErrors
@@ -25,6 +35,7 @@ from ftrace.hit.records import (
     HAS_ENTRY,
     HAS_EXIT,
     KPROBE_SHARED,
+    PYTHON,
     STOPPED,
 )
 from ftrace.ops import ftrace_ops
@@ -56,7 +67,8 @@ class fprobe(ProcessBound):
 
     `flags`: FPROBE_FL_*. `entry_data_size`: bytes that entry and exit of one call share. `nr_maxactive`: calls whose
     exit can be pending at the same time, 0 for functions x CPUs x 2. `thread`: only hits of the thread with this
-    native id count. `max_hits`: disable after as many.
+    native id count. `max_hits`: disable after as many. `python_unsafe`: Python handlers may be in the C library, the dynamic
+    loader or the interpreter, and may hang there.
     """
 
     def __init__(
@@ -69,6 +81,7 @@ class fprobe(ProcessBound):
         nr_maxactive: int = 0,
         thread: int = 0,
         max_hits: int = 0,
+        python_unsafe: bool = False,
     ) -> None:
         self.entry_handler = entry_handler
         self.exit_handler = exit_handler
@@ -76,6 +89,7 @@ class fprobe(ProcessBound):
         self.nr_maxactive = nr_maxactive
         self.thread = thread
         self.max_hits = max_hits
+        self.python_unsafe = python_unsafe
         self.ops = ftrace_ops()
         self.errors = HandlerErrors()
         """What Python handlers have raised."""
@@ -187,7 +201,7 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
 
     def install() -> int:
         if is_named(filter):
-            return _install_named(fp, filter, notfilter)
+            return _install_located(fp, _located(filter, notfilter), f"what {filter!r} matches")
         ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
         if not fp.ops.filter_hash:
             raise OSError(errno.EINVAL, f"{filter!r} only removes functions and leaves none")
@@ -198,22 +212,32 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
     _register(fp, install)
 
 
-def _install_named(fp: fprobe, filter: str, notfilter: str | None) -> int:
-    """For a pattern that names its images. Raises OSError(EINVAL) if it matches nothing that can be traced."""
+def _install_located(fp: fprobe, located: Located, what: str) -> int:
+    """Raises OSError(EINVAL) if nothing of it can be traced."""
+    fp.located = located
+    if not located.selection:
+        raise OSError(errno.EINVAL, f"{what} cannot be traced{_first_reason(located.skipped)}")
+    ftrace.set_filter_selection(fp.ops, located.selection)
+    return located.selection.count()
+
+
+def _first_reason(skipped: Sequence[Skipped]) -> str:
+    if not skipped:
+        return ""
+    more = f" (and {len(skipped) - 1:,} others)" if len(skipped) > 1 else ""
+    return f": {skipped[0].name}{more}: {skipped[0].reason}"
+
+
+def _located(filter: str, notfilter: str | None) -> Located:
+    """What a pattern means that names its images, without what another matches. Raises OSError(EINVAL) for nothing."""
     try:
         located = locate(filter)
+        if notfilter is None:
+            return located
+        without = locate(notfilter) if is_named(notfilter) else Located(tracer().table.named_so(notfilter), [])
     except LookupError as error:
         raise OSError(errno.EINVAL, str(error.args[0])) from None
-    chosen = located.selection
-    if notfilter is not None:
-        chosen -= locate(notfilter).selection
-    fp.located = located
-    if not chosen:
-        raise OSError(
-            errno.EINVAL, f"none of the functions that {filter!r} matches can be traced: {located.skipped[:1]}"
-        )
-    ftrace.set_filter_selection(fp.ops, chosen)
-    return chosen.count()
+    return Located(located.selection - without.selection, located.skipped)
 
 
 def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:
@@ -227,8 +251,7 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     chosen = [integer("an address", ip, 0, U64_MAX) for ip in addrs[:count]]
 
     def install() -> int:
-        ftrace.ftrace_set_filter_ips(fp.ops, chosen, reset=True)
-        return count
+        return _install_located(fp, locate_addresses(chosen), "what the addresses are of")
 
     _register(fp, install)
 
@@ -281,6 +304,7 @@ def _claim(fp: fprobe, registered: bool) -> None:
 
 def _begin(fp: fprobe) -> None:
     """What every registration starts with: nmissed is 0 (FP-10)."""
+    fp.located = None
     fp._final = Counts()
     fp.errors = HandlerErrors()
     ftrace.ftrace_free_filter(fp.ops)
@@ -311,10 +335,41 @@ def _install(fp: fprobe, count: int) -> None:
     fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
     fp.ops.hooks_return = fp.exit_handler is not None
     fp.ops.detach = lambda: unregister_fprobe(fp)
-    ftrace.register_ops(fp.ops, probe)
+    with placing() if fp.located is not None else contextlib.nullcontext():
+        if fp.located is not None:
+            _leave_out(fp, probe)
+        ftrace.register_ops(fp.ops, probe)
     fp._final = None
     with _flags_lock:  # which somebody may have changed since
         _tell_disabled(fp)
+
+
+def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
+    """What its handlers cannot be attached to. Raises OSError(EINVAL) if nothing is left."""
+    assert fp.located is not None
+    selection, skipped = fp.located
+    if probe.native.kind & PYTHON and not fp.python_unsafe:
+        unsafe = unsafe_for_python(selection)
+        skipped = [*skipped, *(Skipped(str(location), _PYTHON_UNSAFE) for location in unsafe.locations())]
+        selection -= unsafe
+    if fp.ops.hooks_return:
+        examine_returns(selection)
+    kept = make_way(selection)
+    skipped = [*skipped, *kept.skipped]
+    selection = kept.selection
+    fp.located = Located(selection, skipped)
+    if selection:
+        ftrace.set_filter_selection(fp.ops, selection)
+        skipped += [Skipped(str(location), reason) for location, reason in fp.ops.skipped()]
+    if not selection or not fp.ops.selection():
+        probe.free()
+        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason(skipped)}")
+
+
+_PYTHON_UNSAFE = (
+    "it cannot have a Python handler (python-unsafe): it is a part of what Python runs on; use a native handler, or "
+    "python_unsafe=True"
+)
 
 
 def _pool_size(fp: fprobe, count: int) -> int:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from bisect import bisect_left
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ftrace.filters.resolve import Found, resolve
+from ftrace.refusals import CALLED_BY_HITS, runs_python
 from ftrace.sites.detoured import DetouredBlock
 from ftrace.sites.locations import Location, Selection
+from ftrace.sites.original import original_text
 from ftrace.tracer import tracer
+from sandbox.images.image import image_at
+from sandbox.symbols.table import Symbol
 
 if TYPE_CHECKING:
     from sandbox.images.image import Image
     from sandbox.memory.mappings import TextMapping
-    from sandbox.symbols.table import Symbol
 
 
 class Skipped(NamedTuple):
@@ -31,6 +37,38 @@ class Located(NamedTuple):
     skipped: list[Skipped]
 
 
+class Neighbour(Protocol):
+    """Another kind of probe that writes into text: kprobes."""
+
+    def hold(self) -> contextlib.AbstractContextManager[None]:
+        """Its locks, which come before those of ftrace."""
+
+    def free(self, address: int, size: int) -> int:
+        """How many of these bytes a patch at `address` may have; the first one, which `make_way` clears, at least."""
+
+    def make_way(self, addresses: Sequence[int]) -> dict[int, str]:
+        """Join the locations at these addresses, which are about to be patched: no byte of them is its any more.
+
+        Where it cannot, the reason. Within `hold()`.
+        """
+
+
+neighbours: list[Neighbour] = []
+"""Added by kprobes when the first of them is registered."""
+
+
+@contextlib.contextmanager
+def placing() -> Iterator[None]:
+    """Around `make_way` and the registration that follows: nobody places another probe meanwhile."""
+    tracing = tracer()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tracing.reclaimer.settling_later())
+        for neighbour in neighbours:
+            stack.enter_context(neighbour.hold())
+        stack.enter_context(tracing.table.lock)
+        yield
+
+
 def locate(pattern: str) -> Located:
     """The locations of the functions that `pattern` matches, in images of any kind.
 
@@ -39,28 +77,71 @@ def locate(pattern: str) -> Located:
     return locations_of(resolve(pattern))
 
 
+def locate_addresses(addresses: Iterable[int]) -> Located:
+    """The locations of functions by their addresses.
+
+    Raises OSError(EINVAL) for an address at which no function begins.
+    """
+    table = tracer().table
+    known: list[Location] = []
+    wanted: list[Found] = []
+    for address in addresses:
+        location = table.location(address)
+        if location is not None:
+            known.append(location)
+        else:
+            wanted.append(_found_at(address))
+    located = locations_of(wanted)
+    return Located(Selection.of(known) | located.selection, located.skipped)
+
+
+def _found_at(address: int) -> Found:
+    image = image_at(address)
+    function = _function_at(image, address) if image is not None else None
+    if image is None or function is None:
+        raise OSError(errno.EINVAL, f"{address:#x} is in no function that can be traced")
+    return Found(image, function)
+
+
+def _function_at(image: Image, address: int) -> Symbol | None:
+    if image.module is not None:
+        return None
+    functions = [function for function in image.functions if not function.indirect]
+    index = bisect_left(functions, address, key=lambda function: function.address)
+    return functions[index] if index < len(functions) and functions[index].address == address else None
+
+
 def locations_of(wanted: Iterable[Found]) -> Located:
     """The same for functions that have been found already."""
-    table = tracer().table
-    with table.lock:
-        chosen: list[Location] = []
-        skipped: list[Skipped] = []
-        by_block: dict[DetouredBlock, list[int]] = {}
-        for found in wanted:
-            if found.image.module is not None:
-                location = table.location(found.function.address)
-                if location is None:
-                    skipped.append(Skipped(str(found), "it was compiled without a stub"))
-                else:
-                    chosen.append(location)
-                continue
+    with tracer().table.lock:
+        return _located(wanted)
+
+
+def _located(wanted: Iterable[Found]) -> Located:
+    table, chosen, skipped = tracer().table, list[Location](), list[Skipped]()
+    by_block: dict[DetouredBlock, list[int]] = {}
+    for found in wanted:
+        location = table.location(found.function.address) if found.image.module else None
+        if location is not None:
+            chosen.append(location)
+        elif (reason := _refusal(found)) != "":
+            skipped.append(Skipped(str(found), reason))
+        else:
             block, index = _place_of(found)
             by_block.setdefault(block, []).append(index)
-        for block, indexes in by_block.items():
-            block.make(indexes)
-            chosen += [Location(block, index) for index in indexes if index in block.ways]
-            skipped += [Skipped(block.names[i], block.refusals[i]) for i in indexes if i in block.refusals]
-        return Located(Selection.of(chosen), skipped)
+    for block, indexes in by_block.items():
+        block.make(indexes)
+        chosen += [Location(block, index) for index in indexes if index in block.ways]
+        skipped += [Skipped(str(Location(block, i)), block.reason(i)) for i in indexes if i not in block.ways]
+    return Located(Selection.of(chosen), skipped)
+
+
+def _refusal(found: Found) -> str:
+    if found.image.module is not None:
+        return "it was compiled without a stub"
+    if f"{found.image.name}:{found.function.name}" in CALLED_BY_HITS:
+        return f"a hit calls {found.function.name} itself"
+    return ""
 
 
 def _place_of(found: Found) -> tuple[DetouredBlock, int]:
@@ -75,16 +156,73 @@ def _block_at(image: Image, address: int) -> DetouredBlock:
         if isinstance(block, DetouredBlock) and block.covers(image, address):
             return block
     text = image.text_at(address)
-    block = DetouredBlock(image, _functions_in(image, text), text, table.lists)
+    block = DetouredBlock(image, _functions_in(image, text), text, table.lists, partial(original_text, table), _free)
     table.detoured.append(block)
     return block
+
+
+def _free(address: int, size: int) -> int:
+    return min((neighbour.free(address, size) for neighbour in neighbours), default=size)
 
 
 def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
     """Each function once, under its first name; indirect ones as what they are in this process."""
     by_address: dict[int, Symbol] = {}
     for function in image.functions:
-        function = image.meant(function)
-        if function.address in text:
-            by_address.setdefault(function.address, function)
+        meant = image.meant(function)
+        if meant.address in text:
+            by_address.setdefault(meant.address, meant)
     return [by_address[address] for address in sorted(by_address)]
+
+
+# -- what a registration asks ---------------------------------------------------------------------------------------
+
+
+def examine_returns(selection: Selection) -> None:
+    """Find out which of these functions' returns cannot be hooked."""
+    for block, indexes in _detoured(selection).items():
+        block.examine_returns(indexes)
+
+
+def make_way(selection: Selection) -> Located:
+    """Let other kinds of probes join these locations, which are about to be patched; what is left of them.
+
+    Within `placing()`.
+    """
+    skipped: list[Skipped] = []
+    refused: list[Location] = []
+    for block, indexes in _detoured(selection).items():
+        for neighbour in neighbours:
+            for address, why in neighbour.make_way([block.addresses[index] for index in indexes]).items():
+                refused.append(Location(block, bisect_left(block.addresses, address)))
+                skipped.append(Skipped(str(refused[-1]), why))
+    return Located(selection - Selection.of(refused), skipped)
+
+
+def _detoured(selection: Selection) -> dict[DetouredBlock, list[int]]:
+    found: dict[DetouredBlock, list[int]] = {}
+    for block, index in Selection(
+        {b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock)}
+    ).locations():
+        assert isinstance(block, DetouredBlock)
+        found.setdefault(block, []).append(index)
+    return found
+
+
+def unsafe_for_python(selection: Selection) -> Selection:
+    """Those of these locations where a Python handler could wait for its own thread."""
+    return Selection({b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock) and runs_python(b.name)})
+
+
+# -- what other kinds of probes ask ---------------------------------------------------------------------------------
+
+
+def give_way(address: int) -> None:
+    """The byte at `address` is about to be changed by somebody else: no jump of ours may have it, or borrow it.
+
+    With the locks of both.
+    """
+    for block in tracer().table.detoured:
+        if isinstance(block, DetouredBlock):
+            while (index := block.reaching(address)) is not None:
+                block.retreat(index)

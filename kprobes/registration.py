@@ -13,6 +13,7 @@ from kprobes.fast import fast_returns
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import placing, python_unsafe, switch
 from kprobes.place.aggregate import Aggregate, aggregates, settle
+from kprobes.place.beside_ftrace import join_ftrace
 from kprobes.place.modules import module_event
 from kprobes.probe import (
     KPROBE_FLAG_DISABLED,
@@ -70,6 +71,11 @@ def put_at(place: Place, p: kprobe) -> None:
     p.build(place.symbol)
     python_unsafe.check(place, p.calls_python, p.python_unsafe)
     found = aggregates.get(place.address) or placing.prepare(place, ground)
+    p.flags |= KPROBE_FLAG_FTRACE * found.on_ftrace
+    if found.on_ftrace and p.post_handler is not None and ground.module is None:
+        raise OSError(
+            errno.EBUSY, f"{place} is an ftrace location since an fprobe was there; it takes no post_handler any more"
+        )
     p.join(found)
     try:
         _join(p, found)
@@ -81,6 +87,7 @@ def put_at(place: Place, p: kprobe) -> None:
 @cache
 def make_ready() -> None:
     """From the first registration on the probes' modules are watched, and so is the end of the interpreter."""
+    join_ftrace()
     register_module_notifier(module_event)
     atexit.register(switch.disarm_for_good)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.filters.glob import Match
 from ftrace.filters.masks import mask_of
+from ftrace.refusals import named_refusal
 from ftrace.sites.text_poke import Block, Move
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.unwind.unwinding import describe_stubs
@@ -35,13 +36,6 @@ log = logging.getLogger("ftrace")
 Change = Callable[["ListRecord"], "ListRecord"]
 """From the list that a site runs to the one it is to run."""
 
-NEVER_HOOKED = frozenset(
-    {
-        *("setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "vfork", "clone", "clone3"),
-        *("getcontext", "setcontext", "swapcontext", "makecontext"),
-    }
-)
-"""Functions that return twice or on another stack, by name."""
 _STRADDLES = bytes(byte & 7 > 8 - stubs.SITE_SIZE for byte in range(256))
 """Whether a site does, by the lowest byte of its address."""
 
@@ -100,7 +94,7 @@ class SiteBlock:
         block = cls(module.name, module.site_functions, module.sites, _text_of(module), lists, mcount)
         block.module = module
         block.unpatchable = block._mask_of(module.scratch_taken)
-        block.unhookable = block._mask_of(module.functions_with("returns_twice") | NEVER_HOOKED)
+        block.unhookable = block._mask_of(module.functions_with("returns_twice")) | block.refused_by_name
         return block
 
     def __len__(self) -> int:
@@ -108,6 +102,11 @@ class SiteBlock:
 
     def _mask_of(self, names: frozenset[str]) -> int:
         return mask_of([name in names for name in self.names]) if names else 0
+
+    @property
+    def refused_by_name(self) -> int:
+        """Sites of functions whose returns are never hooked, whoever has made them."""
+        return mask_of([bool(named_refusal(name)) for name in self.names])
 
     def reason(self, index: int) -> str:
         """Why the site at `index` cannot be patched, or its function's return cannot be hooked; '' if both can."""
@@ -119,6 +118,10 @@ class SiteBlock:
 
     def is_made(self, _index: int) -> bool:
         """Whether the site is a location already: it always is, where a compiler has left stubs."""
+        return True
+
+    def is_live(self, _index: int) -> bool:
+        """Whether nobody else may write the site: where a compiler has left stubs that is always so."""
         return True
 
     def text_of(self, _index: int) -> bytes:
@@ -238,13 +241,13 @@ class SiteBlock:
             raise self._mismatch(index, written=False)
 
     @cached_property
-    def straddling(self) -> int:
-        """The mask of sites that lie in two aligned words, which a breakpoint protocol has to patch."""
+    def trapping(self) -> int:
+        """The mask of sites where a thread may run into a breakpoint: those that lie in two aligned words."""
         return mask_of(bytes(memoryview(self.addresses).cast("B")[::8]).translate(_STRADDLES))
 
     def _check_signals(self, mask: int) -> None:
         """Refuse while a thread that may run into a breakpoint blocks SIGTRAP."""
-        if mask if self._runtime.force_breakpoints else mask & self.straddling:
+        if mask if self._runtime.force_breakpoints else mask & self.trapping:
             refuse_blocked_traps(self._runtime)
 
     def expected(self, index: int) -> bytes:

@@ -60,6 +60,11 @@ class DetourRoom:
             delta = self._deltas[text] = self._stack.enter_context(text.writable())
         ctypes.memmove(address + delta, code, len(code))
 
+    def write_word(self, text: TextMapping, address: int, word: bytes) -> None:
+        """Store four aligned bytes that threads may be executing."""
+        self.write(text, address, b"")
+        ctypes.c_uint32.from_address(address + self._deltas[text]).value = int.from_bytes(word, "little")
+
     def detour(self, insns: Sequence[Instruction], stub: int) -> tuple[int, EntryDetour]:
         """Write a detour for these instructions; its address, and what it is made of. Raises as `entry_detour` does."""
         for _attempt in range(2):

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ftrace.sites.block import NEVER_HOOKED, SiteBlock
+from ftrace.refusals import code_refusal, named_refusal, runs_python
+from ftrace.sites.block import SiteBlock
 from ftrace.sites.detour_room import DetourRoom
-from ftrace.sites.entries import Choice, Patch, Way, choices, patch_of
+from ftrace.sites.entries import REACH, Choice, Patch, Way, choices, only_breakpoint, patch_of
 from ftrace.x86_64.entry_detour import ENTRY
 from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, SLOT, STUB_SIZE, TO_BODY_BY_CALL
@@ -20,14 +23,17 @@ from sandbox.memory import mappings
 from sandbox.x86_64.encoding import NOP5, displacement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ftrace.sites.lists import ListCache
     from sandbox.images.image import Image
     from sandbox.symbols.table import Symbol
 
 _SCANNED = 4096
 """Bytes of a function that are looked through for jumps into its entry."""
+
+Read = Callable[[int, int], bytes]
+"""(address, size) -> the text there, as it would be without probes."""
+Free = Callable[[int, int], int]
+"""(address, size) -> how many of these bytes other kinds of probes leave to a patch at `address`."""
 
 
 class DetouredBlock(SiteBlock):
@@ -39,19 +45,34 @@ class DetouredBlock(SiteBlock):
     _routines = ("ftrace_exit_keeping_all", "ftrace_entry_keeping_all")
     _hooked_to = ROOM_MADE
 
-    def __init__(self, image: Image, functions: list[Symbol], text: mappings.TextMapping, lists: ListCache) -> None:
+    def __init__(
+        self,
+        image: Image,
+        functions: list[Symbol],
+        text: mappings.TextMapping,
+        lists: ListCache,
+        read: Read,
+        free: Free,
+    ) -> None:
         addresses = array("Q", [function.address for function in functions])
         super().__init__(image.name, functions, addresses, text, lists)
         self.image = image
         self.ways: dict[int, Way] = {}
         self.refusals: dict[int, str] = {}
-        self.unhookable = self._mask_of(NEVER_HOOKED)
+        self.unhookable = self.refused_by_name
+        self._returns: dict[int, str] = {}
+        """Why the returns of functions cannot be hooked, '' if they can; of those that have been examined."""
+        self._retreated: set[int] = set()
+        self._trapping = 0
+        self._read, self._free = read, free
         count = len(functions)
         self._originals = (ctypes.c_uint64 * count)()
         self._patched = (ctypes.c_uint64 * count)()
+        self._owned = (ctypes.c_uint8 * count)()
         self._inner = (ctypes.c_uint8 * count)()
         self._bodies = (ctypes.c_uint64 * count)()
         self._room = DetourRoom(text, self._runtime.image.address("ftrace_entry_keeping_all"))
+        self._runtime.own_code.append(self._room.__contains__)
 
     def covers(self, image: Image, address: int) -> bool:
         """Whether the function of `image` at `address` is one of these."""
@@ -61,7 +82,8 @@ class DetouredBlock(SiteBlock):
 
     def make(self, indexes: Iterable[int]) -> None:
         """Make those of the locations that are not yet, as far as they can be; nothing is patched. With the lock."""
-        todo = [index for index in indexes if index not in self.ways and index not in self.refusals]
+        again = {index for index in self._retreated if not self.is_live(index)}
+        todo = [i for i in indexes if (i not in self.ways and i not in self.refusals) or i in again]
         if not todo:
             return
         with mappings.text_mutex:
@@ -79,20 +101,33 @@ class DetouredBlock(SiteBlock):
             self.unpatchable |= 1 << index
 
     def _find_way(self, index: int) -> None:
-        function = self.functions[index]
-        end = min(function.end, function.address + _SCANNED, self._text.end)
-        code = ctypes.string_at(
-            function.address, max(end - function.address, min(16, self._text.end - function.address))
-        )
-        stub = self._stub_address(index)
-        for choice in choices(code, function.address, self._usable(index)):
-            detour, (_, copies) = self._room.detour(choice.insns, stub)
-            patch = self._aimed(choice, code[:SITE_SIZE], detour + ENTRY)
-            if patch is not None:
+        code = self._code_of(index, _SCANNED)
+        address = self.addresses[index]
+        for choice in choices(code, address, self._free(address, self._room_behind(index))):
+            if choice.way is Way.BREAKPOINT and runs_python(self.name):
                 break
-        else:
-            raise ValueError("no way fits")
-        self._settle(index, choice, patch, detour, copies, code)
+            if self._use(index, choice, code):
+                return
+        self.refusals[index] = "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times"
+        self.unpatchable |= 1 << index
+
+    def _code_of(self, index: int, most: int) -> bytes:
+        """The function's bytes, `most` at most, and as many as its first instructions may have at least."""
+        function = self.functions[index]
+        least = min(REACH + 15, self._text.end - function.address)
+        return self._read(function.address, max(min(function.size, most), least))
+
+    def _use(self, index: int, choice: Choice, code: bytes) -> bool:
+        """Patch a site so from now on, if there is somewhere for the jump to go."""
+        detour, (_, copies) = self._room.detour(choice.insns, self._stub_address(index))
+        patch = self._aimed(choice, code[:SITE_SIZE], detour + ENTRY)
+        if patch is None:
+            return False
+        self._originals[index] = int.from_bytes(code[:SITE_SIZE], "little")
+        self._write_stub(index, copies[0])
+        self._lead(index, choice, detour + ENTRY, copies)
+        self._set_patch(index, patch)
+        return True
 
     def _aimed(self, choice: Choice, original: bytes, target: int) -> Patch | None:
         if choice.way in (Way.JUMP, Way.BREAKPOINT):
@@ -100,40 +135,115 @@ class DetouredBlock(SiteBlock):
         landed = self._room.land(choice.windows, target)
         return patch_of(choice, original, *landed) if landed else None
 
-    def _settle(self, index: int, choice: Choice, patch: Patch, detour: int, copies: list[int], code: bytes) -> None:
-        """Everything that a patched site needs is there from now on."""
-        address, table = self.addresses[index], self._runtime.detours
-        self._originals[index] = int.from_bytes(code[:SITE_SIZE], "little")
-        self._patched[index] = int.from_bytes(patch.code, "little")
-        self._inner[index] = patch.inner
-        self._bodies[index] = copies[0]
-        self._write_stub(index, copies[0])
+    def _lead(self, index: int, choice: Choice, entry: int, copies: list[int]) -> None:
+        """Whoever comes to the site, or to a breakpoint in it, goes this way from now on."""
+        table = self._runtime.detours
         if choice.way is Way.BREAKPOINT:
-            table.set(address, detour + ENTRY)
+            table.set(self.addresses[index], entry)
         for insn, copy in zip(choice.insns[1:], copies[1:], strict=True):
             table.set(insn.address, copy)
-        self._stubs[index] = detour + ENTRY
+        self._bodies[index], self._stubs[index] = copies[0], entry
         self.ways[index] = choice.way
+        self._retreated.discard(index)
 
-    def _usable(self, index: int) -> int:
-        """How many bytes from the site on are not another function's."""
+    def _set_patch(self, index: int, patch: Patch) -> None:
+        self._patched[index] = int.from_bytes(patch.code, "little")
+        self._owned[index], self._inner[index] = patch.owned, patch.inner
+        straddles = (self.addresses[index] & 7) + patch.owned > 8
+        if straddles or patch.inner or self.ways[index] is Way.BREAKPOINT:
+            self._trapping |= 1 << index
+
+    def _room_behind(self, index: int) -> int:
+        """How many bytes from the site on are not another function's; REACH at most."""
         following = self.addresses[index + 1] if index + 1 < len(self) else self._text.end
-        return following - self.addresses[index]
+        return min(following - self.addresses[index], REACH)
 
     def _stub_address(self, index: int) -> int:
         assert self._stub_text is not None
         return self._stub_text.base + index * STUB_SIZE
 
     def _write_stub(self, index: int, body: int) -> None:
-        """Where its calls return to."""
+        """Where its calls return to, or another body for one that is there."""
+        assert self._stub_text is not None
         where = self._stub_address(index)
+        to_body = where + TO_BODY_BY_CALL
+        if index in self.ways:
+            self._room.write_word(self._stub_text, to_body, displacement(body, to_body + 4))
+            return
         code = bytearray(keeping_stub(where, self.addresses[index], self._pointers))
         code[8:10] = bytes(2)
-        to_body = where + TO_BODY_BY_CALL
         code[TO_BODY_BY_CALL : TO_BODY_BY_CALL + 4] = displacement(body, to_body + 4)
         code[SLOT : SLOT + 8] = (self._pointers + 16 + 8 * index).to_bytes(8, "little")
-        assert self._stub_text is not None
         self._room.write(self._stub_text, where, bytes(code))
+
+    # -- giving way -----------------------------------------------------------------------------------------------
+
+    def reaching(self, address: int) -> int | None:
+        """The location in whose patch, or whose borrowed bytes, `address` lies behind the first; None if in none."""
+        for index in self.near(address):
+            if 0 < address - self.addresses[index] < REACH and self.ways[index] is not Way.BREAKPOINT:
+                return index
+        return None
+
+    def near(self, address: int) -> list[int]:
+        """The locations that have been made, and whose patch may have to do with the byte at `address`."""
+        low, high = bisect_left(self.addresses, address - REACH + 1), bisect_right(self.addresses, address)
+        return [index for index in range(low, high) if index in self.ways]
+
+    def retreat(self, index: int) -> None:
+        """From now on the site is patched with a breakpoint: somebody else needs the bytes behind the first. With the lock."""
+        choice = only_breakpoint(self._code_of(index, REACH + 15), self.addresses[index])
+        original = self.text_of(index)
+        with mappings.text_mutex, self._room.open():
+            detour, (_, copies) = self._room.detour(choice.insns, self._stub_address(index))
+            inner = [
+                self.addresses[index] + offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1
+            ]
+            self._write_stub(index, copies[0])
+            self._lead(index, choice, detour + ENTRY, copies)
+            self._patched[index] = int.from_bytes(patch_of(choice, original, None, 0).code, "little")
+        if self.is_live(index):
+            self._poke_alone(index)
+        self._set_patch(index, patch_of(choice, original, None, 0))
+        self._retreated.add(index)
+        for address in inner:
+            self._runtime.detours.set(address, 0)
+
+    def _poke_alone(self, index: int) -> None:
+        """Write what the site at `index` is to hold, by breakpoints, whatever it holds."""
+        self._chosen[0], self._native.nr_chosen = index, 1
+        with self._text.writable() as delta:
+            self._poke_with_breakpoints(delta, 1)
+
+    # -- returns ----------------------------------------------------------------------------------------------------
+
+    def examine_returns(self, indexes: Iterable[int]) -> None:
+        """Find out whose returns cannot be hooked, before one of them is."""
+        for index in indexes:
+            if index not in self._returns:
+                function = self.functions[index]
+                why = named_refusal(function.name) or self.image.other_than_function(function)
+                if not why:
+                    why = code_refusal(self._read(function.address, function.size), function.address)
+                self._returns[index] = why
+                self.unhookable |= bool(why) << index
+
+    # -- what a SiteBlock asks --------------------------------------------------------------------------------------
+
+    def reason(self, index: int) -> str:
+        return self.refusals.get(index) or self._returns.get(index) or super().reason(index)
+
+    def is_made(self, index: int) -> bool:
+        return index in self.ways
+
+    def is_live(self, index: int) -> bool:
+        return index in self.ways and self.list_at(index) is not self._empty and not self._off
+
+    def text_of(self, index: int) -> bytes:
+        return int(self._originals[index]).to_bytes(SITE_SIZE, "little") if index in self.ways else NOP5
+
+    def _patched_text(self, index: int) -> bytes:
+        return int(self._patched[index]).to_bytes(SITE_SIZE, "little")
 
     def _write_stubs(self) -> None:
         """They are written when a location is made."""
@@ -142,21 +252,11 @@ class DetouredBlock(SiteBlock):
         super()._describe(stub_text)
         at, native = ctypes.addressof, self._native
         native.originals, native.patched = at(self._originals), at(self._patched)
-        native.inner, native.bodies = at(self._inner), at(self._bodies)
+        native.owned, native.inner, native.bodies = at(self._owned), at(self._inner), at(self._bodies)
 
-    # -- what a SiteBlock asks --------------------------------------------------------------------------------------
-
-    def reason(self, index: int) -> str:
-        return self.refusals.get(index) or super().reason(index)
-
-    def is_made(self, index: int) -> bool:
-        return index in self.ways
-
-    def text_of(self, index: int) -> bytes:
-        return self._originals[index].to_bytes(SITE_SIZE, "little") if index in self.ways else NOP5
-
-    def _patched_text(self, index: int) -> bytes:
-        return int(self._patched[index]).to_bytes(SITE_SIZE, "little")
+    @property
+    def trapping(self) -> int:
+        return self._trapping
 
     @property
     def everything(self) -> int:

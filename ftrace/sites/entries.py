@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from sandbox.x86_64.encoding import JMP32_SIZE
@@ -17,7 +17,7 @@ from sandbox.x86_64.instruction import INT3, Flow, Instruction, decode
 from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
 from sandbox.x86_64.relocate import refuse_to_move
 
-_LONGEST = 8
+REACH = 8
 """Bytes at an entry that a jump with prefixes may have, the borrowed ones included."""
 _BRANCH = re.compile(rb"[\x70-\x7f\xe0-\xe3\xeb](?=(.))|(?:\xe9|\x0f[\x80-\x8f])(?=(....))", re.DOTALL)
 
@@ -40,9 +40,10 @@ class Choice(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """What is written: the 5 bytes of the site, and a bit for each of them that is a breakpoint in it."""
+    """What a site holds: its 5 bytes, of which the first `owned` are written, and a bit for each of them that is a breakpoint."""
 
     code: bytes
+    owned: int
     inner: int
 
 
@@ -53,13 +54,18 @@ def choices(code: bytes, address: int, usable: int) -> Iterator[Choice]:
     many bytes from `address` on nobody else has patched. Raises ValueError if the first instruction cannot be moved.
     """
     first = _decoded(code, address, 0)
-    if usable >= _LONGEST or usable >= max(first.length, JMP32_SIZE):
+    if usable >= JMP32_SIZE:
         if first.length >= JMP32_SIZE:
             yield Choice(Way.JUMP, (first,))
             return
         yield from _punned(code, first, usable)
         yield from _absorbing(code, first)
     yield Choice(Way.BREAKPOINT, (first,))
+
+
+def only_breakpoint(code: bytes, address: int) -> Choice:
+    """The last of the `choices`."""
+    return Choice(Way.BREAKPOINT, (_decoded(code, address, 0),))
 
 
 def _decoded(code: bytes, address: int, at: int) -> Instruction:
@@ -69,7 +75,7 @@ def _decoded(code: bytes, address: int, at: int) -> Instruction:
 
 
 def _punned(code: bytes, first: Instruction, usable: int) -> Iterator[Choice]:
-    following = code[first.length : _LONGEST]
+    following = code[first.length : REACH]
     found = windows(first.address, first.length, following)
     found = [window for window in found if window.prefixes + JMP32_SIZE <= usable]
     if found:
@@ -106,7 +112,7 @@ def entered_at(code: bytes) -> set[int]:
     for match in _BRANCH.finditer(code):
         field = match[1] or match[2]
         at = match.end() + len(field) + int.from_bytes(field, "little", signed=True)
-        if 0 < at < _LONGEST:
+        if 0 < at < REACH:
             found.add(at)
     return found
 
@@ -118,12 +124,8 @@ def patch_of(choice: Choice, original: bytes, window: Window | None, target: int
     """
     first = choice.insns[0]
     if choice.way is Way.BREAKPOINT:
-        return Patch(bytes([INT3]) + original[1:], 0)
+        return Patch(bytes([INT3]) + original[1:], 1, 0)
     own = choice.insns[-1].end - first.address
     code = jump_bytes(first.address, own, window.prefixes if window else 0, target)
     inner = sum(1 << offset for insn in choice.insns[1:] if (offset := insn.address - first.address) < JMP32_SIZE)
-    return Patch(code + original[len(code) :], inner)
-
-
-Land = Callable[[Sequence[Window], int], "tuple[Window, int] | None"]
-"""(windows, detour) -> a window and an address in it from which control goes on to the detour; None if there is no room."""
+    return Patch(code + original[len(code) :], len(code), inner)

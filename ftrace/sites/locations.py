@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ftrace.filters.glob import Match, Pattern, index_of
+from ftrace.filters.glob import Match, Pattern, index_of, parse
 from ftrace.probe import CounterLines
 from ftrace.runtime import Runtime
 from ftrace.sites.block import SiteBlock
@@ -137,6 +137,10 @@ class LocationTable:
             location = self.at(index_of(pattern))
             return Selection({location.block: 1 << location.position}) if location else Selection()
         return clean({block: block.select(pattern) for block in self.blocks})
+
+    def named_so(self, pattern: str) -> Selection:
+        """The locations of all kinds that have been made, whose function matches."""
+        return clean({block: block.select(parse(pattern)) & block.everything for block in self.patched_blocks()})
 
     def at(self, position: int) -> Location | None:
         """The location at a 0-based position of the table."""

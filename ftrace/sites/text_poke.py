@@ -52,8 +52,6 @@ from sandbox.x86_64.encoding import JMP32, NOP5
 
 INT3 = 0xCC
 _NOP5 = int.from_bytes(NOP5, "little")
-_SITE_MASK = 0xFF_FFFF_FFFF
-"""The 5 bytes of a site, as the low end of a little-endian word."""
 _AT_ONCE = 512
 """Stubs are written this many at a time."""
 
@@ -76,7 +74,8 @@ class Block(Structure):
     off: u64  # not 0: every site is a NOP, whatever it would run
     originals: ptr[u64]  # what each site holds while no probe is left; null: the NOP
     patched: ptr[u64]  # what it holds otherwise, 0 if that is not known yet; null: a jump to its stub
-    inner: ptr[u8]  # which bytes of that are breakpoints, a bit for each
+    owned: ptr[u8]  # how many bytes of it are ours; null: all
+    inner: ptr[u8]  # which of those are breakpoints, a bit for each
     bodies: ptr[u64]  # where a thread goes on that finds no probe left; null: behind the site
 
 
@@ -190,6 +189,18 @@ def jump_word(site: u64, target: u64) -> u64:
 
 
 @native(inline=True)
+def owned_size(block: ptr[Block], index: u64) -> u64:
+    """How many bytes of the site ftrace writes."""
+    return SITE_SIZE if block.owned == null else cast(u64, block.owned[index])
+
+
+@native(inline=True)
+def differs(block: ptr[Block], index: u64, word: u64, other: u64) -> bool_:
+    """Whether two words differ in the bytes of the site that ftrace writes."""
+    return ((word ^ other) & (cast(u64, 1) << (owned_size(block, index) << 3)) - 1) != 0
+
+
+@native(inline=True)
 def original_word(block: ptr[Block], index: u64) -> u64:
     """What the site holds while no probe is left."""
     return _NOP5 if block.originals == null else block.originals[index]
@@ -214,9 +225,9 @@ def wanted_word(block: ptr[Block], index: u64) -> u64:
 
 @native(inline=True)
 def expected(block: ptr[Block], index: u64, word: u64) -> bool_:
-    if word == original_word(block, index):
+    if not differs(block, index, word, original_word(block, index)):
         return True
-    return block.stubs[index] != 0 and word == patched_word(block, index)
+    return block.stubs[index] != 0 and not differs(block, index, word, patched_word(block, index))
 
 
 @native(inline=True)
@@ -248,7 +259,7 @@ def keep_changed(block: ptr[Block]) -> u64:
     left: u64 = 0
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
-        if site_word(block.sites[index]) != wanted_word(block, index):
+        if differs(block, index, site_word(block.sites[index]), wanted_word(block, index)):
             block.chosen[left] = cast(u32, index)
             left += 1
     block.nr_chosen = left
@@ -256,17 +267,17 @@ def keep_changed(block: ptr[Block]) -> u64:
 
 
 @native(inline=True)
-def in_one_word(site: u64) -> bool_:
-    return (site & 7) + SITE_SIZE <= 8
+def in_one_word(block: ptr[Block], index: u64) -> bool_:
+    return (block.sites[index] & 7) + owned_size(block, index) <= 8
 
 
 @native
-def store_site(alias: u64, value: u64) -> void:
-    """Put the 5 bytes into the aligned word around them, in one store."""
+def store_site(alias: u64, value: u64, size: u64) -> void:
+    """Put the first `size` bytes of `value` into the aligned word around them, in one store."""
     shift = (alias & 7) << 3
     word = cast(ptr[u64], alias & ~cast(u64, 7))
-    mask = cast(u64, _SITE_MASK) << shift
-    volatile_store(word, volatile_load(word) & ~mask | value << shift)
+    ours = (cast(u64, 1) << (size << 3)) - 1
+    volatile_store(word, volatile_load(word) & ~(ours << shift) | (value & ours) << shift)
 
 
 @native
@@ -276,8 +287,8 @@ def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
         site = block.sites[index]
-        if in_one_word(site) and not forced:
-            store_site(site + delta, wanted_word(block, index))
+        if in_one_word(block, index) and not forced:
+            store_site(site + delta, wanted_word(block, index), owned_size(block, index))
         else:
             left += 1
     return left
@@ -293,10 +304,10 @@ def poke_step(block: ptr[Block], delta: u64, step: u32, forced: bool_) -> void:
         index = cast(u64, block.chosen[at])
         alias = block.sites[index] + delta
         word = wanted_word(block, index)
-        if in_one_word(block.sites[index]) and not forced:
+        if in_one_word(block, index) and not forced:
             continue
         offset: u64 = 0
-        while offset < SITE_SIZE:
+        while offset < owned_size(block, index):
             begins = offset == 0 or is_inner(block, index, offset)
             if step == 0 and begins:
                 volatile_store(bytes_at(alias + offset), INT3)
@@ -310,7 +321,7 @@ def read_back(block: ptr[Block]) -> i64:
     """The first chosen site that does not read, where it runs, as it was written; or -1."""
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
-        if site_word(block.sites[index]) != wanted_word(block, index):
+        if differs(block, index, site_word(block.sites[index]), wanted_word(block, index)):
             return cast(i64, index)
     return -1
 

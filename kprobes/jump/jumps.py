@@ -224,8 +224,8 @@ def _in_use(address: int) -> bool:
 
 def ftrace_site_in(low: int, high: int) -> str | None:
     """What of [low, high) ftrace patches, in words."""
-    for block in tracer().table.blocks if low < high else ():
+    for block in tracer().table.patched_blocks() if low < high else ():
         index = bisect_left(block.addresses, low - SITE_SIZE + 1)
-        if index < len(block.addresses) and block.addresses[index] < high:
+        if index < len(block.addresses) and block.addresses[index] < high and block.is_live(index):
             return f"the ftrace location {block.addresses[index]:#x}"
     return None

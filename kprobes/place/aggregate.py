@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ftrace.sites import original
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
@@ -295,24 +296,18 @@ def between(start: int, end: int) -> list[Aggregate]:
 
 def original_text(address: int, size: int) -> bytes:
     """What the text would be without kprobes and ftrace (KP-18)."""
-    code = bytearray(ctypes.string_at(address, size))
-    for block in tracer().table.blocks:
-        sites = block.addresses
-        first = bisect_left(sites, address - SITE_SIZE + 1)
-        for site in sites[first : bisect_left(sites, address + size, first)]:
-            _overlay(code, site - address, NOP5)
-    for aggregate in reversed(between(address - 15, address + size)):
+    return original.original_text(tracer().table, address, size)
+
+
+def _put_back(address: int, code: bytearray) -> None:
+    """Without what kprobes have written into the text at `address`."""
+    for aggregate in reversed(between(address - 15, address + len(code))):
         if aggregate.is_written:
-            _overlay(code, aggregate.address - address, aggregate.original[:1])
-            _overlay(code, aggregate.address - address, aggregate.covered)
-    return bytes(code)
+            original.overlay(code, aggregate.address - address, aggregate.original[:1])
+            original.overlay(code, aggregate.address - address, aggregate.covered)
 
 
-def _overlay(code: bytearray, offset: int, data: bytes) -> None:
-    """Put `data` at an offset, as far as that is within `code`."""
-    at = max(offset, 0)
-    within = data[at - offset : max(len(code) - offset, 0)]
-    code[at : at + len(within)] = within
+original.overlays.append(_put_back)
 
 
 def release_text(text: TextMapping) -> None:

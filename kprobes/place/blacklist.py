@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
+from ftrace.refusals import CALLED_BY_HITS, named_refusal
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.place.functions import return_refusal
 from sandbox.loading.module import Module, ModuleState, is_loaded, modules
@@ -13,27 +14,6 @@ from sandbox.symbols.table import Symbol, symbol_table
 
 NOKPROBE = "nokprobe"
 """The LLVM attribute of a function that must not be probed."""
-_OF_THE_HIT_PATH = ("libc.so.6:__errno_location", "libc.so.6:pthread_setspecific")
-"""What claiming a task's record calls: a breakpoint there would be hit by its own handler."""
-_SWITCH_STACKS = frozenset(
-    {
-        "swapcontext",
-        "setcontext",
-        "getcontext",
-        "makecontext",
-        "longjmp",
-        "_longjmp",
-        "siglongjmp",
-        "__longjmp",
-        "____longjmp_chk",
-        "__longjmp_chk",
-        "__start_context",
-        "ffi_call_unix64",
-    }
-)
-_RETURN_TWICE = frozenset(
-    {"setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "vfork", "__vfork", "clone", "clone3", "__clone"}
-)
 
 
 class Entry(NamedTuple):
@@ -111,10 +91,11 @@ def _by_base_name(symbol: Symbol) -> str:
 
 def kretprobe_blacklist(symbol: Symbol) -> str:
     """Why the returns of a function cannot be probed; '' if they can (KP-25)."""
-    if symbol.name in _SWITCH_STACKS:
-        return f"{symbol.name} switches stacks"
+    by_name = named_refusal(symbol.name)
+    if by_name:
+        return by_name
     module = next((module for module in modules() if module.name == symbol.module), None)
-    if symbol.name in _RETURN_TWICE or (module and symbol.name in module.functions_with("returns_twice")):
+    if module and symbol.name in module.functions_with("returns_twice"):
         return f"{symbol.name} returns twice"
     if module is not None and not module.scratch_kept:
         return ""  # LLVM has made it from IR
@@ -129,7 +110,7 @@ def _hit_path() -> None:
 
 
 def _add_hit_path() -> None:
-    for name in _OF_THE_HIT_PATH:
+    for name in CALLED_BY_HITS:
         try:
             _add(symbol_named(name))
         except LookupError:

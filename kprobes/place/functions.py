@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kprobes.jump.safety import Function, examine
 from kprobes.place.aggregate import original_text
-from kprobes.x86_64.return_slot import moves_its_return
 from sandbox.elf.landing_pads import landing_pads
 from sandbox.x86_64.instruction import MAX_INSN_SIZE
+from sandbox.x86_64.return_slot import moves_its_return
 
 _known: dict[tuple[int, int], Function] = {}
 _unhookable: dict[tuple[int, int], str] = {}

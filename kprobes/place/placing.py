@@ -80,7 +80,7 @@ def _adjusted(address: int, symbol: Symbol) -> Place:
 def check(place: Place) -> Ground:
     """What the place is in. Raises OSError if it may not be probed (KP-12..15)."""
     location = tracer().table.location(place.address)
-    on_ftrace = location is not None and location.ip == place.address
+    on_ftrace = location is not None and location.ip == place.address and location.block.is_live(location.position)
     reason = blacklist.within_kprobe_blacklist(place.address, place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {reason}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import re
 from typing import TYPE_CHECKING
+
+from ftrace.refusals import runs_python
 
 if TYPE_CHECKING:
     from kprobes.place.placing import Place
-
-_UNSAFE = re.compile(r"(libc|libpthread|ld-linux-x86-64|libpython[\d.]*|python[\d.]*)(\.so.*|-[\d.]+\.so|)$")
 
 
 def check(place: Place, calls_python: bool, allowed: bool) -> None:
@@ -17,7 +16,7 @@ def check(place: Place, calls_python: bool, allowed: bool) -> None:
 
     There a thread may hold a lock, or be amid a change, that the handler needs: it would wait for itself.
     """
-    if calls_python and not allowed and _UNSAFE.match(place.symbol.module):
+    if calls_python and not allowed and runs_python(place.symbol.module):
         raise OSError(
             errno.EINVAL,
             f"{place} cannot have a Python handler (python-unsafe): {place.symbol.module} is what Python runs on; use a "

@@ -18,6 +18,7 @@ import fprobe
 import kprobes
 from kprobes.jump import worker
 from kprobes.jump.jumps import Jump
+from sandbox.loading.module import is_loaded
 from sandbox.native import u64
 from sandbox.x86_64.puns import Window
 
@@ -102,7 +103,8 @@ def _kretprobe(symbol: str, entry: Any, leave: Any, counts: Sequence[int]) -> St
 
 
 def _fprobe(symbol: str, entry: Any, leave: Any, counts: Sequence[int]) -> Steps:
-    return _steps(fprobe, "fprobe", fprobe.fprobe(entry, leave), counts, symbol.rpartition(":")[2])
+    owner, _, name = symbol.rpartition(":")
+    return _steps(fprobe, "fprobe", fprobe.fprobe(entry, leave), counts, name if is_loaded(owner) else symbol)
 
 
 def probes_at(symbol: str, names: Sequence[str], native: bool) -> dict[str, Steps]:

@@ -97,6 +97,15 @@ def test_orders_at_the_entry_of_a_function_with_a_stub_with_fprobes_too(native):
     check(lambda: module["leaf"](1), f"{module.name}:leaf", orders, native)
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+@isolated
+def test_orders_at_the_entry_of_library_functions_with_fprobes_too(native):
+    prepare("libm:nan", WITH_FPROBE, native)
+    for kind, one in one_of_each_kind().items():
+        if not refused(one, native):
+            check(one.call, one.name, some_orders(WITH_FPROBE, 8, 1, (kind, native)), native)
+
+
 # -- all of them --------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +135,17 @@ def test_every_library_function_that_is_known_here(native):
     for one in library_calls():
         if not refused(one, native):
             check(one.call, one.name, all_orders(KPROBES, 4), native)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+@isolated(timeout=1400)
+def test_every_order_at_the_entry_of_library_functions_with_fprobes_too(native):
+    prepare("libm:nan", WITH_FPROBE, native)
+    for one in one_of_each_kind().values():
+        if not refused(one, native):
+            check(one.call, one.name, all_orders(WITH_FPROBE, 4), native)
 
 
 @pytest.mark.stress

@@ -13,9 +13,9 @@ from isolation import isolated
 
 import fprobe
 import kprobes
-from kprobes.x86_64.return_slot import moves_its_return
 from sandbox.native import u64
 from sandbox.symbols import process_text
+from sandbox.x86_64.return_slot import moves_its_return
 
 counted = fprobe.Array(u64, 1, shared=True)
 

@@ -1,0 +1,46 @@
+"""Functions that cannot be probed, whatever the probe, or whose return cannot be hooked: by their names, and by their code."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from sandbox.x86_64.return_slot import moves_its_return
+
+CALLED_BY_HITS = ("libc.so.6:__errno_location", "libc.so.6:pthread_setspecific")
+"""What claiming a task's record calls: a probe there would be hit by its own handler."""
+_SWITCH_STACKS = frozenset(
+    {
+        *("swapcontext", "setcontext", "getcontext", "makecontext", "__start_context", "ffi_call_unix64"),
+        *("longjmp", "_longjmp", "siglongjmp", "__longjmp", "____longjmp_chk", "__longjmp_chk"),
+    }
+)
+_RETURN_TWICE = frozenset(
+    {"setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "vfork", "__vfork", "clone", "clone3", "__clone"}
+)
+_RUNS_PYTHON = re.compile(r"(libc|libpthread|ld-linux-x86-64|libpython[\d.]*|python[\d.]*)(\.so.*|-[\d.]+\.so|)$")
+
+
+def named_refusal(name: str) -> str:
+    """Why the return of a function of that name cannot be hooked; '' if nothing is known against it."""
+    if name in _SWITCH_STACKS:
+        return f"{name} switches stacks"
+    return f"{name} returns twice" if name in _RETURN_TWICE else ""
+
+
+@lru_cache(maxsize=1 << 16)
+def _by_code(code: bytes, start: int) -> str:
+    return moves_its_return(code, start)
+
+
+def code_refusal(code: bytes, start: int) -> str:
+    """Why the return of the function with these bytes at `start` cannot be hooked; '' if it can, as far as can be seen."""
+    return _by_code(code, start)
+
+
+def runs_python(image: str) -> bool:
+    """Whether Python runs on the image of that name: the C library, the dynamic loader or the interpreter.
+
+    A thread that is in it may hold a lock, or be amid a change, that a Python handler needs: it would wait for itself.
+    """
+    return bool(_RUNS_PYTHON.match(image))

@@ -1,0 +1,33 @@
+"""The text as it would be without probes."""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_left
+from collections.abc import Callable
+
+from ftrace.sites.locations import LocationTable
+from ftrace.x86_64.stubs import SITE_SIZE
+
+overlays: list[Callable[[int, bytearray], None]] = []
+"""Each puts back what another kind of probe has written into the text at an address; kprobes add theirs."""
+
+
+def original_text(table: LocationTable, address: int, size: int) -> bytes:
+    """The `size` bytes at `address` without what ftrace, and whoever is in `overlays`, have written there."""
+    code = bytearray(ctypes.string_at(address, size))
+    for block in table.patched_blocks():
+        first = bisect_left(block.addresses, address - SITE_SIZE + 1)
+        for index in range(first, bisect_left(block.addresses, address + size, first)):
+            if block.is_made(index):
+                overlay(code, block.addresses[index] - address, block.text_of(index))
+    for put_back in overlays:
+        put_back(address, code)
+    return bytes(code)
+
+
+def overlay(code: bytearray, offset: int, data: bytes) -> None:
+    """Put `data` at an offset, as far as that is within `code`."""
+    at = max(offset, 0)
+    within = data[at - offset : max(len(code) - offset, 0)]
+    code[at : at + len(within)] = within

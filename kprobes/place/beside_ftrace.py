@@ -1,0 +1,66 @@
+"""Kprobes beside ftrace locations that are made while they are there (ftrace.entries)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ftrace import entries
+from kprobes.breakpoint.patching import patching
+from kprobes.jump.optimize import jump_optimizer
+from kprobes.place import switch
+from kprobes.place.aggregate import aggregates, between
+from kprobes.probe import KPROBE_FLAG_FTRACE
+
+if TYPE_CHECKING:
+    from kprobes.place.aggregate import Aggregate
+
+_LONGEST = 8
+"""Bytes of a jump with prefixes, the borrowed ones included."""
+_POST = "a kprobe with a post_handler is at its entry, which has to execute the first instruction there"
+
+
+class Kprobes:
+    """What ftrace asks of kprobes."""
+
+    def hold(self) -> contextlib.AbstractContextManager[None]:
+        return patching()
+
+    def free(self, address: int, size: int) -> int:
+        return min(
+            (place.address - address for place in between(address + 1, address + size) if place.is_written),
+            default=size,
+        )
+
+    def make_way(self, addresses: Sequence[int]) -> dict[int, str]:
+        refused = {}
+        for address in addresses:
+            for place in between(address - _LONGEST + 1, address):
+                if place.covered:
+                    jump_optimizer.unoptimize(place)
+            place_here = aggregates.get(address)
+            if place_here is not None and not place_here.on_ftrace:
+                if place_here.has_post:
+                    refused[address] = _POST
+                else:
+                    _join(place_here)
+        return refused
+
+
+def _join(place: Aggregate) -> None:
+    """The kprobes of a place become probes of the location that is there."""
+    armed = place.armed
+    if place.is_written:
+        switch.disarm(place, immediate=True)
+    place.on_ftrace = True
+    for probe in place.children:
+        probe.flags |= KPROBE_FLAG_FTRACE
+    if armed:
+        switch.arm(place)
+
+
+def join_ftrace() -> None:
+    """Be asked from now on."""
+    if not entries.neighbours:
+        entries.neighbours.append(Kprobes())
