@@ -251,7 +251,8 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     chosen = [integer("an address", ip, 0, U64_MAX) for ip in addrs[:count]]
 
     def install() -> int:
-        return _install_located(fp, locate_addresses(chosen), "what the addresses are of")
+        _install_located(fp, locate_addresses(chosen), "what the addresses are of")
+        return count
 
     _register(fp, install)
 

@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 def is_named(pattern: str) -> bool:
     """Whether a pattern names the images it means."""
-    return ":" in pattern
+    return isinstance(pattern, str) and ":" in pattern
 
 
 def resolve(pattern: str) -> list[Found]:
