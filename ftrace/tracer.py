@@ -151,13 +151,13 @@ class Tracer:
 
         def add(old: ListRecord) -> ListRecord:
             members = {*old.probes, probe}
-            return self.table.lists.get(tuple(filter(members.__contains__, order)), old.after_prologue)
+            return self.table.lists.get(tuple(filter(members.__contains__, order)), old.stubs)
 
         return add
 
     def _removing(self, probe: NativeProbe) -> Change:
         def remove(old: ListRecord) -> ListRecord:
-            return self.table.lists.get(tuple(other for other in old.probes if other is not probe), old.after_prologue)
+            return self.table.lists.get(tuple(other for other in old.probes if other is not probe), old.stubs)
 
         return remove
 
@@ -252,7 +252,7 @@ class Tracer:
             busy = self._frames_in(block)
             if busy:
                 raise OSError(errno.EBUSY, f"module {module.name!r} is in use: {', '.join(busy)} has not returned")
-            block.apply(block.everything, lambda old: self.table.lists.get((), old.after_prologue))
+            block.apply(block.everything, lambda old: self.table.lists.get((), old.stubs))
             self.table.lists.retire()
             self.table.blocks.remove(block)
             self.touched.pop(block, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit import dispatch, several
 from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.recursion import FAST
-from ftrace.x86_64 import entry_detour, stubs, trampolines
+from ftrace.x86_64 import entry_detour, keeping_stub, stubs, trampolines
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.guarded_read import GUARDED_READ
 from ftrace.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
@@ -51,7 +51,9 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "PROBE_FLAGS": 0, "PROBE_POOL": Probe.offset("pool_shared"),
         "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
         "RECORD_IP": -stubs.RETURN_POINT,
-        "STUB_OF_DETOUR": -entry_detour.DECIDED, "STEP_OVER": entry_detour.STEP_OVER,
+        "STUB_OF_SLOW": -entry_detour.DECIDED, "STUB_OF_FAST": -entry_detour.CALLED, "STEP_OVER": entry_detour.STEP_OVER,
+        "CALLED_TO_SLOW": entry_detour.CALLED - entry_detour.SLOW,
+        "STUB_OF_RETURN": stubs.RETURN_POINT - keeping_stub.BEHIND_CALL, "LIST_EXIT": ProbeList.offset("exit"),
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "USER_FLAGS": USER_FLAGS, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
         "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,

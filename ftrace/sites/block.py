@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ftrace.filters.glob import Match
 from ftrace.filters.masks import mask_of
 from ftrace.refusals import named_refusal
+from ftrace.sites.lists import Stubs
 from ftrace.sites.text_poke import Block, Move
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.unwind.unwinding import describe_stubs
@@ -68,7 +69,7 @@ class SiteBlock:
 
     def __init__(
         self, name: str, functions: list[Symbol], addresses: array[int], text: mappings.TextMapping, lists: ListCache,
-        after_prologue: bool = False,
+        kind: Stubs = Stubs.AT_ENTRY,
     ) -> None:  # fmt: skip
         self.name = name
         """Of the module or library."""
@@ -81,7 +82,7 @@ class SiteBlock:
         """Sites whose function returns twice or leaves on another stack: their returns are never hooked."""
         self._runtime = lists.runtime
         self._lists = lists
-        self._empty = lists.get((), after_prologue)
+        self._empty = lists.get((), kind)
         self._text = text
         self._off = False
         self._slots: ctypes.Array[ctypes.c_uint64] | None = None
@@ -90,8 +91,8 @@ class SiteBlock:
     @classmethod
     def of_module(cls, module: Module, lists: ListCache) -> SiteBlock:
         """The stubs of a loaded module."""
-        mcount = module.site_kind == "mcount"
-        block = cls(module.name, module.site_functions, module.sites, _text_of(module), lists, mcount)
+        kind = Stubs.AFTER_PROLOGUE if module.site_kind == "mcount" else Stubs.AT_ENTRY
+        block = cls(module.name, module.site_functions, module.sites, _text_of(module), lists, kind)
         block.module = module
         block.unpatchable = block._mask_of(module.scratch_taken)
         block.unhookable = block._mask_of(module.functions_with("returns_twice")) | block.refused_by_name
@@ -203,12 +204,12 @@ class SiteBlock:
         self._slots[:] = [self._empty.address] * count
         self._describe(where.base)
         perf_map.add(where.base, where.size, f"stubs [{self.name}]")
-        place, kind = (where.base, where.size), self._empty.after_prologue
-        self._frames = describe_stubs(self._runtime.slab, self.name, *place, kind, self._hooked_to)
+        place, swaps = (where.base, where.size), self._empty.stubs is Stubs.AFTER_PROLOGUE
+        self._frames = describe_stubs(self._runtime.slab, self.name, *place, swaps, self._hooked_to)
 
     def _template_bytes(self) -> bytes:
         template = self._runtime.template
-        return stubs.swapping(template) if self._empty.after_prologue else template
+        return stubs.swapping(template) if self._empty.stubs is Stubs.AFTER_PROLOGUE else template
 
     def _describe(self, stub_text: int) -> None:
         """The block as the native side sees it, with what the steps of a change work on."""

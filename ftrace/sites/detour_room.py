@@ -7,12 +7,16 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.x86_64.entry_detour import EntryDetour, entry_detour
+from ftrace.hit.recursion import FAST
+from ftrace.unwind.unwinding import FrameDescription
+from ftrace.x86_64.entry_detour import DETOUR_SIZE, EntryDetour, detour_section, detour_template, entry_detour
 from sandbox.memory import barriers, mappings
 from sandbox.memory.landings import LandingRoom
 from sandbox.symbols.perfmap import perf_map
+from sandbox.threads.tasks import Task
 
 if TYPE_CHECKING:
+    from ftrace.runtime import Runtime
     from sandbox.memory.mappings import TextMapping
     from sandbox.memory.scattered import ScatteredText
     from sandbox.x86_64.instruction import Instruction
@@ -20,16 +24,19 @@ if TYPE_CHECKING:
 
 _FIRST, _MOST = mappings.PAGE, 1 << 20
 """Sizes of the pieces that detours are allocated in: each is twice the one before."""
-_WORD = 16
-"""Bytes at the beginning of a piece, with the address of the routine that detours call."""
 
 
 class DetourRoom:
-    """What is written within `open()` is what every core executes when that ends. `routine`: what detours call."""
+    """What is written within `open()` is what every core executes when that ends. A piece begins with the address that detours
 
-    def __init__(self, text: TextMapping, routine: int) -> None:
+    have to know.
+    """
+
+    def __init__(self, text: TextMapping, runtime: Runtime) -> None:
         self._text = text
-        self._routine = routine
+        self._routine = runtime.image.address("ftrace_entry_keeping_all")
+        self._template = detour_template(runtime.key.offset, FAST, Task.offset("rec"))
+        self._frames: list[FrameDescription] = []
         self._pieces: list[TextMapping] = []
         self._next = self._size = 0
         self._landings: LandingRoom | None = None
@@ -65,17 +72,14 @@ class DetourRoom:
         self.write(text, address, b"")
         ctypes.c_uint32.from_address(address + self._deltas[text]).value = int.from_bytes(word, "little")
 
-    def detour(self, insns: Sequence[Instruction], stub: int) -> tuple[int, EntryDetour]:
+    def detour(self, insns: Sequence[Instruction], stub: int, slot: int) -> tuple[int, EntryDetour]:
         """Write a detour for these instructions; its address, and what it is made of. Raises as `entry_detour` does."""
-        for _attempt in range(2):
-            if self._pieces:
-                piece = self._pieces[-1]
-                made = entry_detour(insns, self._next, stub, piece.base)
-                if self._next + len(made.code) <= piece.end:
-                    break
+        if not self._pieces or self._next == self._pieces[-1].end:
             self._grow()
-        where, self._next = self._next, self._next + len(made.code)
-        self.write(self._pieces[-1], where, made.code)
+        piece, where = self._pieces[-1], self._next
+        made = entry_detour(self._template, insns, where, stub, piece.base, slot)
+        self._next += DETOUR_SIZE
+        self.write(piece, where, made.code)
         return where, made
 
     def _grow(self) -> None:
@@ -83,8 +87,10 @@ class DetourRoom:
         near = (self._text.base, self._text.end)
         piece = mappings.allocate_text(near, self._size, f"{self._text.name}-entries")
         self._pieces.append(piece)
-        self._next = piece.base + _WORD
-        self.write(piece, piece.base, self._routine.to_bytes(_WORD, "little"))
+        self._next = piece.base + DETOUR_SIZE
+        self.write(piece, piece.base, self._routine.to_bytes(8, "little"))
+        section = detour_section(self._next, piece.end - self._next)
+        self._frames.append(FrameDescription(f"{self._text.name}.entries", self._next, piece.end - self._next, section))
         perf_map.add(piece.base, piece.size, f"entries [{self._text.name}]")
 
     def land(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
@@ -100,7 +106,8 @@ class DetourRoom:
 
     def close(self) -> None:
         """Give everything back; nobody can be in the text any more."""
-        for piece in self._pieces:
+        for piece, frames in zip(self._pieces, self._frames, strict=True):
+            frames.withdraw()
             piece.unmap()
         if self._landings is not None:
             self._landings.close()

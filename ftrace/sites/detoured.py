@@ -16,6 +16,7 @@ from ftrace.refusals import code_refusal, named_refusal, runs_python
 from ftrace.sites.block import SiteBlock
 from ftrace.sites.detour_room import DetourRoom
 from ftrace.sites.entries import REACH, Choice, Patch, Way, choices, only_breakpoint, patch_of
+from ftrace.sites.lists import Stubs
 from ftrace.x86_64.entry_detour import ENTRY
 from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, SLOT, STUB_SIZE, TO_BODY_BY_CALL
@@ -42,7 +43,7 @@ class DetouredBlock(SiteBlock):
     `ways`: how each location that has been made is patched, by its place in the block; `refusals`: why others cannot be.
     """
 
-    _routines = ("ftrace_exit_keeping_all", "ftrace_entry_keeping_all")
+    _routines = ("ftrace_exit_keeping", "ftrace_entry_keeping_all")
     _hooked_to = ROOM_MADE
 
     def __init__(
@@ -55,7 +56,7 @@ class DetouredBlock(SiteBlock):
         free: Free,
     ) -> None:
         addresses = array("Q", [function.address for function in functions])
-        super().__init__(image.name, functions, addresses, text, lists)
+        super().__init__(image.name, functions, addresses, text, lists, Stubs.KEEPING)
         self.image = image
         self.ways: dict[int, Way] = {}
         self.refusals: dict[int, str] = {}
@@ -71,7 +72,7 @@ class DetouredBlock(SiteBlock):
         self._owned = (ctypes.c_uint8 * count)()
         self._inner = (ctypes.c_uint8 * count)()
         self._bodies = (ctypes.c_uint64 * count)()
-        self._room = DetourRoom(text, self._runtime.image.address("ftrace_entry_keeping_all"))
+        self._room = DetourRoom(text, self._runtime)
         self._runtime.own_code.append(self._room.__contains__)
 
     def covers(self, image: Image, address: int) -> bool:
@@ -119,7 +120,7 @@ class DetouredBlock(SiteBlock):
 
     def _use(self, index: int, choice: Choice, code: bytes) -> bool:
         """Patch a site so from now on, if there is somewhere for the jump to go."""
-        detour, (_, copies) = self._room.detour(choice.insns, self._stub_address(index))
+        detour, (_, copies) = self._room.detour(choice.insns, self._stub_address(index), self._slot_address(index))
         patch = self._aimed(choice, code[:SITE_SIZE], detour + ENTRY)
         if patch is None:
             return False
@@ -162,6 +163,9 @@ class DetouredBlock(SiteBlock):
         assert self._stub_text is not None
         return self._stub_text.base + index * STUB_SIZE
 
+    def _slot_address(self, index: int) -> int:
+        return int(self._pointers) + 16 + 8 * index
+
     def _write_stub(self, index: int, body: int) -> None:
         """Where its calls return to, or another body for one that is there."""
         assert self._stub_text is not None
@@ -173,7 +177,7 @@ class DetouredBlock(SiteBlock):
         code = bytearray(keeping_stub(where, self.addresses[index], self._pointers))
         code[8:10] = bytes(2)
         code[TO_BODY_BY_CALL : TO_BODY_BY_CALL + 4] = displacement(body, to_body + 4)
-        code[SLOT : SLOT + 8] = (self._pointers + 16 + 8 * index).to_bytes(8, "little")
+        code[SLOT : SLOT + 8] = self._slot_address(index).to_bytes(8, "little")
         self._room.write(self._stub_text, where, bytes(code))
 
     # -- giving way -----------------------------------------------------------------------------------------------
@@ -195,7 +199,7 @@ class DetouredBlock(SiteBlock):
         choice = only_breakpoint(self._code_of(index, REACH + 15), self.addresses[index])
         original = self.text_of(index)
         with mappings.text_mutex, self._room.open():
-            detour, (_, copies) = self._room.detour(choice.insns, self._stub_address(index))
+            detour, (_, copies) = self._room.detour(choice.insns, self._stub_address(index), self._slot_address(index))
             inner = [
                 self.addresses[index] + offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import errno
 from typing import TYPE_CHECKING
 
@@ -38,19 +39,33 @@ _FAST_DATA = 64
 """The most entry data of all probes, in bytes, that the fast trampolines clear."""
 
 
+class Stubs(enum.Enum):
+    """The kinds of stubs that lead to lists."""
+
+    AT_ENTRY = enum.auto()
+    AFTER_PROLOGUE = enum.auto()
+    """The return slot is not on top of the stack (mcount)."""
+    KEEPING = enum.auto()
+    """Detours of code without stubs, where no register is free (ftrace.x86_64.entry_detour)."""
+
+
 class ListRecord:
     """A native ProbeList and what keeps it alive. `probes` are in the order in which their entry handlers run.
 
-    `after_prologue`: it is for sites whose return slot is not on top of the stack (mcount).
+    `stubs`: of the sites that it is for.
     """
 
-    def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...], after_prologue: bool) -> None:
+    def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...], stubs: Stubs = Stubs.AT_ENTRY) -> None:
         if len(probes) > MAX_PROBES_PER_SITE:
             raise OSError(errno.ENOSPC, f"a function has {MAX_PROBES_PER_SITE} probes already, the maximum")
-        if after_prologue and any(probe.native.kind & HAS_EXIT for probe in probes) and shadow_stacks.in_use():
+        if (
+            stubs is Stubs.AFTER_PROLOGUE
+            and any(probe.native.kind & HAS_EXIT for probe in probes)
+            and shadow_stacks.in_use()
+        ):
             raise OSError(errno.EOPNOTSUPP, _NOT_UNDER_SHADOW_STACKS)
         self.probes = probes
-        self.after_prologue = after_prologue
+        self.stubs = stubs
         self.sites = 0
         """How many sites run it."""
         self._memory = ctypes.create_string_buffer(_ITEMS + Item.size * (len(probes) + 1) + 64)
@@ -71,7 +86,9 @@ class ListRecord:
         """At entry and at exit."""
         if not self.probes:
             return "ftrace_entry_none", "ftrace_exit_from_list"
-        if not self.after_prologue and data_size <= _FAST_DATA:
+        if self.stubs is Stubs.KEEPING:
+            return _keeping(self.probes, data_size)
+        if self.stubs is Stubs.AT_ENTRY and data_size <= _FAST_DATA:
             if _is_fast(self.probes):
                 return _entry_of_one(self.probes[0], data_size), _exit_of_one(self.probes[0], data_size)
             if 1 < len(self.probes) <= ARMED_IN_NODE and all(map(_is_native, self.probes)):
@@ -83,6 +100,19 @@ def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
     """Whether the fast trampolines serve: one probe, nothing special about it, and there is something to call."""
     native = probes[0].native
     return len(probes) == 1 and not native.flags and bool(native.kind & (HAS_ENTRY | HAS_EXIT))
+
+
+def _keeping(probes: tuple[NativeProbe, ...], data_size: int) -> tuple[str, str]:
+    """Those for code without stubs."""
+    kind = probes[0].native.kind
+    entry, exit_ = "ftrace_keeping_complete", "ftrace_exit_keeping_complete"
+    if data_size > _FAST_DATA or not _is_fast(probes):
+        return entry, exit_
+    if not kind & ENTRY_REGS:
+        entry = _entry_of_one(probes[0], data_size).replace("ftrace_", "keeping_")
+    if not kind & EXIT_REGS:
+        exit_ = _exit_of_one(probes[0], data_size).replace("ftrace_", "keeping_")
+    return entry, exit_
 
 
 def _is_native(probe: NativeProbe) -> bool:
@@ -115,7 +145,7 @@ class ListCache:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._by_probes: dict[tuple[tuple[NativeProbe, ...], bool], ListRecord] = {}
+        self._by_probes: dict[tuple[tuple[NativeProbe, ...], Stubs], ListRecord] = {}
         self._by_address: dict[int, ListRecord] = {}
         self._retired: list[ListRecord] = []
 
@@ -123,12 +153,12 @@ class ListCache:
         """How many a site may run."""
         return len(self._by_address)
 
-    def get(self, probes: tuple[NativeProbe, ...], after_prologue: bool) -> ListRecord:
+    def get(self, probes: tuple[NativeProbe, ...], stubs: Stubs = Stubs.AT_ENTRY) -> ListRecord:
         """The list of these probes, made if there is none. Raises OSError(ENOSPC) if they are too many."""
-        record = self._by_probes.get((probes, after_prologue))
+        record = self._by_probes.get((probes, stubs))
         if record is None:
-            record = ListRecord(self.runtime, probes, after_prologue)
-            self._by_probes[probes, after_prologue] = self._by_address[record.address] = record
+            record = ListRecord(self.runtime, probes, stubs)
+            self._by_probes[probes, stubs] = self._by_address[record.address] = record
         return record
 
     def at(self, address: int) -> ListRecord:
@@ -137,7 +167,7 @@ class ListCache:
 
     def flags_changed(self, probe: NativeProbe) -> None:
         """Give the lists of a probe the trampolines that its flags ask for."""
-        alone = (self._by_probes.get(((probe,), after_prologue)) for after_prologue in (False, True))
+        alone = (self._by_probes.get(((probe,), stubs)) for stubs in Stubs)
         for record in (*alone, *self._retired):
             if record is not None and record.probes == (probe,):
                 record.choose_trampolines(self.runtime)
@@ -151,7 +181,7 @@ class ListCache:
         """Take lists that no site runs out of use; call `free` once every thread has been waited for."""
         unused = [record for record in self._by_probes.values() if record.probes and not record.sites]
         for record in unused:
-            del self._by_probes[record.probes, record.after_prologue]
+            del self._by_probes[record.probes, record.stubs]
         self._retired += unused
 
     def retired(self) -> list[ListRecord]:

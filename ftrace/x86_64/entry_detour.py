@@ -1,15 +1,28 @@
-"""What the patched entry of a function without a stub leads to. Bytes, and assembly text (AT&T).
+"""What the patched entry of a function without a stub leads to. Bytes in, bytes out.
 
 In code that was not compiled here no register is free, at an entry and at a return (ftrace.x86_64.keeping_stub). The detour of a
-function belongs to it for as long as its code is there, is aligned to 16 bytes, and is
+function belongs to it for as long as its code is there. It has 256 bytes, and is aligned to them:
 
       0  .quad return point            of the function's keeping stub, by which nodes name it
-      8  call *entry(%rip)             ftrace_entry_keeping_all
-     14  jmp  hooked                   calls whose return is hooked: the stub drops the return address and calls the body
-     19  the body: copies of the instructions that the patch covers
-      -  jmp  back                     to the instruction behind
-
-For a call whose return is not hooked the routine steps over the jump.
+      8  restore                       slow: no task yet, in tracing code already, or nothing that the fast path serves
+     34  call *entry(%rip)             ftrace_entry_keeping_all, which goes on at 40 or, over it, at 45
+     40  jmp  hooked
+     45  jmp  body
+     64  save                          the patch leads here: rax, r10, r11 and the flags, in 32 bytes below the return slot
+     91  mov  %fs:TASK,%r11
+    100  test %r11,%r11
+    103  je   8
+    105  cmpl $0,REC(%r11)
+    110  jne  8
+    112  movl $FAST,REC(%r11)
+    120  mov  slot(%rip),%r10          the probe list
+    127  mov  (%rsp),%rax
+    131  call *(%r10)                  its entry trampoline (ftrace.x86_64.keeping_trampolines); ZF says whether to hook
+    134  jne  167
+    136  restore
+    162  jmp  hooked                   the stub drops the return address and calls the body
+    167  restore
+    193  the body: copies of the instructions that the patch covers, and a jump back
 """
 
 from __future__ import annotations
@@ -17,20 +30,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.x86_64.images import GET_REGISTERS, PUSH_ALL
-from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, RESTORE_FLAGS
+from ftrace.x86_64.frames import (
+    AND,
+    DEF_CFA,
+    GE,
+    LT,
+    MUL,
+    OR,
+    PLUS,
+    PLUS_UCONST,
+    RIP,
+    RSP,
+    const1u,
+    op,
+    register,
+    rule,
+    section,
+)
+from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING
 from ftrace.x86_64.stubs import RETURN_POINT
-from sandbox.x86_64.encoding import JMP32_SIZE, displacement, jump
+from sandbox.x86_64.encoding import displacement, jump
 from sandbox.x86_64.instruction import INT3
 from sandbox.x86_64.relocate import expand
 
 if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction
 
-ENTRY, DECIDED, BODY = 8, 14, 19
-"""Offsets: where the patch leads, behind the call, and where calls go on that are not hooked."""
-STEP_OVER = JMP32_SIZE
-_ALIGNMENT = 16
+DETOUR_SIZE = 256
+ENTRY, BODY = 64, 193
+"""Offsets: where the patch leads, and where calls go on that are not hooked."""
+SLOW, DECIDED, CALLED = 8, 40, 134
+"""Offsets: of the slow path, behind its call, and behind that of the entry trampoline."""
+STEP_OVER = 5
+KEPT = 32
+"""Bytes below the return slot in which the registers are."""
+_ENTRY_ROUTINE, _HOOKED_SLOW, _TO_BODY, _SLOT, _HOOKED = 36, 41, 46, 123, 163
+"""Offsets of the displacements."""
+
+_RESTORE = bytes.fromhex("8b442418 047f 9e 488b0424 4c8b542408 4c8b5c2410 488d642420")
+_SAVE = bytes.fromhex("488d6424e0 48890424 4c89542408 4c895c2410 9f 0f90c0 89442418")
+_LOWERED = ((SLOW, 34), (69, 162), (167, BODY))
+"""Offsets between which the stack pointer is below what is kept."""
+
+
+def detour_template(task_offset: int, fast: int, rec: int) -> bytes:
+    """A detour up to its body, for a process whose threads find their task at %fs:`task_offset` (bytes, signed).
+
+    `fast` is what `rec`, a field of Task at this offset, holds during a hit on the fast path.
+    """
+    head = bytes(8) + _RESTORE + bytes.fromhex("ff1500000000 e900000000 e900000000")
+    parts = [
+        head.ljust(ENTRY, bytes([INT3])),
+        _SAVE,
+        bytes.fromhex("644c8b1c25") + task_offset.to_bytes(4, "little", signed=True),
+        bytes.fromhex("4d85db"),
+        bytes([0x74, (SLOW - 105) & 0xFF]),
+        b"\x41\x83\x7b" + bytes([rec, 0]),
+        bytes([0x75, (SLOW - 112) & 0xFF]),
+        b"\x41\xc7\x43" + bytes([rec]) + fast.to_bytes(4, "little"),
+        bytes.fromhex("4c8b1500000000 488b0424 41ff12"),
+        bytes([0x75, 167 - 136]),
+        _RESTORE,
+        bytes.fromhex("e900000000"),
+        _RESTORE,
+    ]
+    code = b"".join(parts)
+    if len(code) != BODY:
+        raise AssertionError(f"a detour whose body is at {len(code)}")
+    return code
 
 
 class EntryDetour(NamedTuple):
@@ -40,78 +107,39 @@ class EntryDetour(NamedTuple):
     copies: list[int]
 
 
-def entry_detour(insns: Sequence[Instruction], where: int, stub: int, entry: int) -> EntryDetour:
+def entry_detour(
+    template: bytes, insns: Sequence[Instruction], where: int, stub: int, entry: int, slot: int
+) -> EntryDetour:
     """The detour at `where` of a function that begins with `insns`, which a patch covers, and returns through `stub`.
 
-    At `entry` lies the address of ftrace_entry_keeping_all. Raises OverflowError if something is beyond 2 GB, ValueError for
-    an instruction that cannot be moved.
+    At `entry` lies the address of ftrace_entry_keeping_all, and at `slot` that of the function's probe list. Raises
+    OverflowError if something is beyond 2 GB, ValueError for an instruction that cannot be moved, or too many of them.
     """
-    code = (stub + RETURN_POINT).to_bytes(8, "little")
-    code += b"\xff\x15" + displacement(entry, where + DECIDED)
-    code += jump(where + DECIDED, stub + DROP_RETURN_KEEPING)
+    code = bytearray(template)
+    code[:8] = (stub + RETURN_POINT).to_bytes(8, "little")
+    hooked = stub + DROP_RETURN_KEEPING
+    targets = {_ENTRY_ROUTINE: entry, _HOOKED_SLOW: hooked, _TO_BODY: where + BODY, _SLOT: slot, _HOOKED: hooked}
+    for at, target in targets.items():
+        code[at : at + 4] = displacement(target, where + at + 4)
     copies = []
     for insn in insns:
         copies.append(where + len(code))
         code += expand(insn, copies[-1])
     code += jump(where + len(code), insns[-1].end)
-    return EntryDetour(code.ljust(-(-len(code) // _ALIGNMENT) * _ALIGNMENT, bytes([INT3])), copies)
+    if len(code) > DETOUR_SIZE:
+        raise ValueError("the instructions take too much room where they are moved to")
+    return EntryDetour(bytes(code.ljust(DETOUR_SIZE, bytes([INT3]))), copies)
 
 
-ENTRY_KEEPING = f"""
-# Entry of a function without a stub, called by its detour. Every register and flag is live. Vector registers are kept by whoever
-# calls something that touches them.
-#   stack inside: pt_regs (168 bytes), return into the detour at 168(%rsp), return slot at 176(%rsp)
-#   rbx = the stack pointer, over the call
-    .globl ftrace_entry_keeping_all
-    .type ftrace_entry_keeping_all,@function
-    .p2align 6
-ftrace_entry_keeping_all:
-    .cfi_startproc
-    push $$$USER_SS
-    push %rax
-    pushfq
-    push $$$USER_CS
-    push $$0
-    push $$-1
-{PUSH_ALL}
-    cld
-    lea 176(%rsp), %rax
-    mov %rax, $REGS_SP(%rsp)
-    mov %rsp, %rdi
-    mov 168(%rsp), %rsi
-    mov $STUB_OF_DETOUR(%rsi), %rsi
-    mov %rsp, %rbx
-    .cfi_rel_offset %rbx, $REGS_BX
-    .cfi_def_cfa_register %rbx
-    and $$-16, %rsp
-    call dispatch_slow
-    mov %rbx, %rsp
-    .cfi_def_cfa %rsp, 176
-    cmp $$$REDIRECTED, %eax
-    je 7f
-    cmp $$$HOOKED, %eax
-    je 6f
-    addq $$$STEP_OVER, 168(%rsp)
-6:
-    .cfi_def_cfa %rsp, 176
-    mov $REGS_FLAGS(%rsp), %rcx
-{RESTORE_FLAGS}
-8:
-    .cfi_def_cfa %rsp, 176
-{GET_REGISTERS}
-    .cfi_remember_state
-    .cfi_same_value %rbx
-    lea 168(%rsp), %rsp
-    ret
-    .cfi_restore_state
-7:  # a handler has sent the call elsewhere
-    .cfi_def_cfa %rsp, 176
-    mov $REGS_IP(%rsp), %rax
-    mov %rax, 168(%rsp)
-    jmp 6b
-9:  # a flag is set that sahf does not: take the word as it is
-    .cfi_def_cfa %rsp, 176
-    push %rcx
-    popfq
-    jmp 8b
-"""
+def detour_section(start: int, size: int) -> bytes:
+    """An .eh_frame section for the detours at `start` (address, bytes): all share one description, which tells by the low bits of
+
+    rip how far down the stack is. Bodies are described as if they had not begun.
+    """
+    offset = register(RIP) + const1u(DETOUR_SIZE - 1) + op(AND)
+    lowered = b""
+    for low, high in _LOWERED:
+        lowered += offset + const1u(low) + op(GE) + offset + const1u(high) + op(LT, AND)
+    lowered += op(OR, OR) + const1u(KEPT) + op(MUL)
+    cfa = lowered + register(RSP) + op(PLUS) + op(PLUS_UCONST, 8)
+    return section(start, size, rule(DEF_CFA, cfa))

@@ -24,10 +24,10 @@ $name:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
-    jne ftrace_entry_complete
+    jne $complete
 $save
     mov $ITEM_COUNTERS(%r10), %rdi
-    mov $back(%rsp), %rsi
+$stub
     mov $slot(%rsp), %rdx
     incq $TALLY(%r11,%rdi)
     mov $ITEM_PROBE(%r10), %rdi
@@ -57,7 +57,7 @@ $name:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
-    jne ftrace_entry_complete
+    jne $complete
 $save
     mov $TOP(%r11), %rsi
     lea $slot(%rsp), %rdi
@@ -78,7 +78,7 @@ $save
     lea $NODE(%rsi), %r8
     mov %r8, $TOP(%r11)
     lea $slot(%rsp), %rdx
-    mov $back(%rsp), %rsi
+$stub
     mov %rdx, $FRAME(%r8)
     mov $slot(%rsp), %rdx
     mov %r10, $PROBES(%r8)
@@ -144,7 +144,7 @@ $restore
 7:  sub %r8, $TALLY(%r11,%rdx)
 8:
 $restore
-    jmp ftrace_entry_complete
+    jmp $complete
 """
 
 NO_DATA = """
@@ -265,7 +265,9 @@ EXIT_INLINE_DATA = """
 # What the fast trampolines save: the registers that they use themselves, or an image for a handler that looks. What one that
 # has sp puts into the return slot counts.
 _SAVED = ("rdi", "rsi", "rdx", "r8")
-_PLAIN_ENTRY = {
+PLAIN_ENTRY = {
+    "stub": "    mov $back(%rsp), %rsi",
+    "complete": "ftrace_entry_complete",
     "save": images.push(_SAVED),
     "restore": images.pop(_SAVED),
     "regs": "",
@@ -274,7 +276,9 @@ _PLAIN_ENTRY = {
     "back": "32",
     "slot": "40",
 }
-_WITH_ARGUMENTS = {
+WITH_ARGUMENTS = {
+    "stub": "    mov $back(%rsp), %rsi",
+    "complete": "ftrace_entry_complete",
     "save": images.KEEP_ARGUMENTS,
     "restore": images.GET_ARGUMENTS,
     "regs": images.ENTRY_IP,
@@ -283,7 +287,7 @@ _WITH_ARGUMENTS = {
     "back": "176",
     "slot": "184",
 }
-_WITH_SP = _WITH_ARGUMENTS | {
+WITH_SP = WITH_ARGUMENTS | {
     "regs": images.ENTRY_SP_IP,
     "node": "    mov %r8, %r9",
     "parent": "    mov $slot(%rsp), %rdx\n    mov %rdx, $PARENT(%r9)",
@@ -297,10 +301,10 @@ def fast_trampolines() -> Iterator[str]:
     for size, data in (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA)):
         yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_fast{size}", "data": data, **_PLAIN_EXIT})
         yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_results{size}", "data": data, **_WITH_RESULTS})
-    for given, saving in (("", _PLAIN_ENTRY), ("_args", _WITH_ARGUMENTS), ("_sp", _WITH_SP)):
+    for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
         yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", **saving})
         yield from _with_return(f"ftrace_both{given}", CALL_ENTRY, saving)
-    yield from _with_return("ftrace_exit_only", NO_ENTRY, _PLAIN_ENTRY)
+    yield from _with_return("ftrace_exit_only", NO_ENTRY, PLAIN_ENTRY)
 
 
 def _with_return(name: str, call: str, saving: dict[str, str]) -> Iterator[str]:

@@ -22,7 +22,7 @@ DROP_RETURN_KEEPING = 54
 """Offset behind the decision to hook: the return address is taken off the stack, and the body called."""
 ROOM_MADE = 69
 """Up to this offset the return address is in the node only (ftrace.x86_64.unwind)."""
-_BEHIND_CALL = 75
+BEHIND_CALL = 75
 _INT3 = 0xCC
 _DROP_AND_CALL = bytes.fromhex("488d642408") + b"\xe8" + bytes(4)
 _CALL_EXIT = bytes.fromhex("488d6424f8") + b"\xff\x15" + bytes(4) + b"\xc3"
@@ -37,7 +37,7 @@ def keeping_stub(where: int, site: int, exit_: int) -> bytes:
     code[0:8] = site.to_bytes(8, "little")
     code[DROP_RETURN_KEEPING:EXIT_POINT] = _DROP_AND_CALL
     code[EXIT_POINT : EXIT_POINT + len(_CALL_EXIT)] = _CALL_EXIT
-    for at, target in ((TO_BODY_BY_CALL, where + SITE_SIZE), (_BEHIND_CALL - 4, exit_)):
+    for at, target in ((TO_BODY_BY_CALL, where + SITE_SIZE), (BEHIND_CALL - 4, exit_)):
         code[at : at + 4] = (target - (where + at + 4)).to_bytes(4, "little", signed=True)
     return bytes(code)
 
@@ -77,7 +77,7 @@ ftrace_exit_keeping_all:
     mov %rsp, %rdi
     lea 176(%rsp), %rsi
     mov 168(%rsp), %rdx
-    lea {RETURN_POINT - _BEHIND_CALL}(%rdx), %rdx
+    lea {RETURN_POINT - BEHIND_CALL}(%rdx), %rdx
     mov %rsp, %rbx
     .cfi_rel_offset %rbx, $REGS_BX
     .cfi_def_cfa_register %rbx

@@ -21,11 +21,11 @@ from string import Template
 
 from ftrace.x86_64 import images
 from ftrace.x86_64.blocks import with_blocks
-from ftrace.x86_64.entry_detour import ENTRY_KEEPING
 from ftrace.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
 from ftrace.x86_64.foreign_call import CALL_FOREIGN, moved_vectors
 from ftrace.x86_64.guard import GUARD, frame_rules
 from ftrace.x86_64.keeping_stub import EXIT_KEEPING
+from ftrace.x86_64.keeping_trampolines import keeping_trampolines
 from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
 from ftrace.x86_64.several_trampolines import ITEM_DATA, NOTHING, SEVERAL, WALK
 
@@ -178,13 +178,13 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         SEVERAL,
         NOTHING,
         ENTRY_COMPLETE,
-        ENTRY_KEEPING,
         EXIT_KEEPING,
         CALL_FOREIGN,
         LOST,
         EMPTY,
         GUARD,
         *fast_trampolines(),
+        *keeping_trampolines(),
     ]
     expanded = "\n".join(with_blocks(text, blocks) for text in texts)
     return "    .text\n" + Template(expanded).substitute(constants, **frame_rules(constants))

@@ -44,7 +44,7 @@ class Stub:
         )
         patching.write(self.page, self.where, code)
         self.on = False
-        self._set_list(tracer().table.lists.get((), False))
+        self._set_list(tracer().table.lists.get(()))
 
     def lead(self, record: ListRecord) -> None:
         """Let the detour go through the stub, with this list."""
@@ -64,7 +64,7 @@ class Stub:
             self.detour.write_head(self.head)
             patching.sync()
         if self._list not in valid:
-            self._set_list(tracer().table.lists.get((), False))
+            self._set_list(tracer().table.lists.get(()))
 
     def _set_list(self, record: ListRecord) -> None:
         self._list = record

@@ -154,7 +154,7 @@ class FastReturn(FastPath):
 
     def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
         super().__init__(LoneProbe(rp, action=ctypes.addressof(rp), **values))
-        self.list = ListRecord(runtime(), (self.probe,), after_prologue=False)
+        self.list = ListRecord(runtime(), (self.probe,))
 
     def stop(self) -> None:
         """See FastPath."""

@@ -78,7 +78,7 @@ def return_list() -> ListRecord:
     probe = NativeProbe(
         tracer().table.lines, kind=CALLBACK | HAS_EXIT, flags=COMPLETE, exit=exit_, data_size=RETURN_DATA
     )
-    return ListRecord(runtime(), (probe,), after_prologue=False)
+    return ListRecord(runtime(), (probe,))
 
 
 def take_stub(text: TextMapping, keeping: bool = False) -> tuple[TextMapping, int, int]:
