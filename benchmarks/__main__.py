@@ -19,6 +19,7 @@ from benchmarks import (
     scale,
     situations,
     sustained,
+    tracers,
 )
 from benchmarks.measure import Row, measure, summarise
 from benchmarks.processes import Samples
@@ -35,6 +36,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *probes.rows(calls),
         *situations.rows(calls),
         *events.rows(calls),
+        *tracers.rows(calls),
         *sustained.rows(calls),
         *compared.rows(calls),
         *breakpoints.rows(calls, functions),

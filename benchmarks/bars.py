@@ -59,6 +59,8 @@ BARS = (
     _times("fprobe.x3.native", "fprobe.both.native", 3, "3x fprobe.both.native"),
     _times("fprobe.both.record", "ref.rdtsc2", 1.5, "1.5x ref.rdtsc2"),
     _times("event.record.2args", "ref.rdtsc2", 1.2, "1.2x ref.rdtsc2"),
+    _times("tracer.function", "ref.rdtsc2", 1.2, "1.2x ref.rdtsc2"),
+    _times("tracer.function_graph", "ref.rdtsc2", 2.0, "2x ref.rdtsc2"),
     Bar(
         "events.sustained",
         "million events a second",

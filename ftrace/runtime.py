@@ -35,6 +35,7 @@ from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
 from ftrace.sites import detour_trap, text_poke
 from ftrace.sites.spare_stubs import SpareStubs
+from ftrace.tracers import function_hit, graph_hit
 from ftrace.x86_64 import stubs
 from sandbox.loading.native_image import NativeImage
 from sandbox.memory import barriers, mappings
@@ -114,6 +115,9 @@ FUNCTIONS = (
     consuming.set_spare,
     writer.write,
     *event_state.FUNCTIONS,
+    address_table.table_set,
+    *function_hit.FUNCTIONS,
+    *graph_hit.FUNCTIONS,
 )
 
 

@@ -38,4 +38,27 @@ RAW_DATA = _event(
 )
 """What was written to trace_marker_raw."""
 
-BUILTIN_EVENTS = (FUNCTION, PRINT, RAW_DATA)
+GRAPH_EXIT = _event(
+    10,
+    "funcgraph_exit",
+    (
+        Field(_WORD, "func", 8, 8, False),
+        Field(_WORD, "retval", 16, 8, False),
+        Field("int", "depth", 24, 4, True),
+        Field("unsigned int", "overrun", 28, 4, False),
+        Field("unsigned long long", "calltime", 32, 8, False),
+        Field("unsigned long long", "rettime", 40, 8, False),
+    ),
+    '"<-- %ps (%d) (start: %llx  end: %llx) over: %d retval: %lx", (void *)REC->func, REC->depth, REC->calltime, '
+    "REC->rettime, REC->depth, REC->retval",
+)
+"""A function's return, with its duration: TRACE_GRAPH_RET."""
+GRAPH_ENTRY = _event(
+    11,
+    "funcgraph_entry",
+    (Field(_WORD, "func", 8, 8, False), Field("int", "depth", 16, 4, True)),
+    '"--> %ps (%d)", (void *)REC->func, REC->depth',
+)
+"""A function's entry, of function_graph: TRACE_GRAPH_ENT."""
+
+BUILTIN_EVENTS = (FUNCTION, PRINT, GRAPH_EXIT, GRAPH_ENTRY, RAW_DATA)

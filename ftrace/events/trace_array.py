@@ -1,13 +1,26 @@
-"""The trace array of the top level: its ring buffer and its switch. struct trace_array in kernel/trace/trace.h."""
+"""Trace arrays: a ring buffer with its switch, its options and its tracer. struct trace_array in kernel/trace/trace.h."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import threading
 from functools import cache
+from typing import Any
 
-from ftrace.files.tracing_on import switch_address, tracing_is_on, tracing_off, tracing_on
+from ftrace.filters.hashes import OpsHash, global_hash
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.buffer import Buffer
+from ftrace.runtime import runtime
+from ftrace.tracer import tracer
+from ftrace.tracers.pid_lists import PidLists
+from ftrace.tracers.tracer import Tracer, Tracing, nop
+from sandbox.process import fork
 from sandbox.process.cached import cached_property
+
+trace_types_lock = threading.RLock()
+"""Held while a trace array comes or goes, or another tracer is chosen."""
+fork.hold(trace_types_lock, level=-2)
 
 
 class PipeClaims:
@@ -32,16 +45,28 @@ class PipeClaims:
 
 
 class TraceArray:
-    """A ring buffer and what belongs to it. `name`: of its directory under instances/, empty for the top level."""
+    """A ring buffer and what belongs to it. `name`: of its directory under instances/, empty for the top level.
 
-    def __init__(self, name: str = "") -> None:
+    `like`: the trace array whose options a new one has.
+    """
+
+    def __init__(self, name: str = "", like: TraceArray | None = None) -> None:
         self.name = name
-        self.options = TraceOptions(self._option_changed)
-        self.current_tracer = "nop"
+        self.tracer: Tracer = nop
+        self._tracing: Tracing | None = None
+        self.options: TraceOptions = TraceOptions(
+            self._option_changed, lambda: self.tracer, like.options if like else None
+        )
+        self.function_hash: OpsHash = OpsHash() if like else global_hash
+        """What set_ftrace_filter and set_ftrace_notrace select."""
+        self.function_tasks = PidLists(self.update_tracing)
+        """The threads whose functions are recorded."""
         self.pipes = PipeClaims()
         self.buffer_percent = 50
         """How full a buffer is to be, in percent, before waiting readers are woken: kept for programs that set it."""
-        self.is_expanded = False
+        self.emptied = 0
+        """When the buffer was emptied last, by its clock: latency-format counts from there."""
+        self.is_expanded = like is not None
         """Whether something was to be recorded, or the size was set: what buffer_size_kb shows depends on it."""
 
     def __repr__(self) -> str:
@@ -55,28 +80,83 @@ class TraceArray:
     def _option_changed(self, name: str, on: bool) -> None:
         if name == "overwrite":
             self.buffer.overwrite = on
+        elif name in self.tracer.flags:
+            for array in trace_arrays:
+                array.update_tracing()
+
+    def clear(self) -> None:
+        """Empty the buffer."""
+        self.buffer.clear()
+        self.emptied = self.buffer.now
 
     def empty(self) -> None:
         """Empty the buffer and the snapshot."""
         self.buffer.clear_snapshot()
-        self.buffer.clear()
+        self.clear()
+
+    # -- the switch -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _switch(self) -> Any:
+        return ctypes.c_uint64(1) if self.name else runtime().image.variable("tracing_on")
 
     @property
     def switch(self) -> int:
-        """Address of a word of 64 bits: 1 while events are recorded, else 0."""
-        return switch_address()
+        """Address of a word of 64 bits: 1 while records are kept, else 0."""
+        return ctypes.addressof(self._switch)
 
     @property
     def tracing_on(self) -> bool:
-        """Whether events are recorded: the file tracing_on, which commands and triggers change too."""
-        return tracing_is_on()
+        """Whether records are kept: the file tracing_on, which commands and triggers change too."""
+        return bool(self._switch.value)
 
     @tracing_on.setter
     def tracing_on(self, on: bool) -> None:
-        (tracing_on if on else tracing_off)()
+        self._switch.value = int(on)
+
+    # -- the tracer -----------------------------------------------------------------------------------------------
+
+    def use_tracer(self, chosen: Tracer) -> None:
+        """Record with another tracer from now on; the buffer is empty then. The same one again changes nothing.
+
+        Raises OSError: EBUSY while trace_pipe is open; what starting the tracer raises, and then there is none.
+        """
+        with tracer().settling_later(), trace_types_lock:
+            if self.pipes:
+                raise OSError(errno.EBUSY, "the tracer cannot be changed while trace_pipe is open")
+            if chosen is self.tracer:
+                return
+            self._stop()
+            self.clear()
+            self._tracing = chosen.start(self)
+            self.tracer = chosen
+            self.is_expanded = self.is_expanded or chosen is not nop
+
+    def stop_tracing(self) -> None:
+        """Have no tracer."""
+        with tracer().settling_later(), trace_types_lock:
+            self._stop()
+
+    def _stop(self) -> None:
+        running, self._tracing = self._tracing, None
+        self.tracer = nop
+        if running is not None:
+            running.stop()
+
+    def update_tracing(self) -> None:
+        """Have the tracer follow what was changed."""
+        with trace_types_lock:
+            if self._tracing is not None:
+                self._tracing.update()
 
 
 @cache
 def global_trace() -> TraceArray:
     """The top level's."""
-    return TraceArray()
+    top = TraceArray()
+    trace_arrays.insert(0, top)
+    return top
+
+
+trace_arrays: list[TraceArray] = []
+"""The top level's, and those of instances."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftrace.output.latency import latency_header
 from ftrace.output.options import TraceOptions
 
 _FLAGS = (
@@ -17,10 +18,23 @@ _TGID_WIDTH = 10
 
 def trace_header(tracer: str, options: TraceOptions, entries: int, written: int, cpus: int) -> str:
     """What stands above the records: `entries` there are, `written` there were, of threads on `cpus` slots."""
-    lines = [f" tracer: {tracer}", ""]
-    if options["context-info"] and not options["verbose"]:
-        lines += [f" entries-in-buffer/entries-written: {entries}/{written}   #P:{cpus}", ""]
-        lines += _columns(options["irq-info"], options["record-tgid"])
+    return tracer_name(tracer) + _counts_and_columns(tracer, options, entries, written, cpus)
+
+
+def tracer_name(tracer: str) -> str:
+    """The first lines, whatever the tracer."""
+    return f"# tracer: {tracer}\n#\n"
+
+
+def _counts_and_columns(tracer: str, options: TraceOptions, entries: int, written: int, cpus: int) -> str:
+    if not options["context-info"]:
+        return ""
+    if options["latency-format"]:
+        return latency_header(tracer, entries, written, cpus, options["verbose"])
+    if options["verbose"]:
+        return ""
+    lines = [f" entries-in-buffer/entries-written: {entries}/{written}   #P:{cpus}", ""]
+    lines += _columns(options["irq-info"], options["record-tgid"])
     return "".join(f"#{line}\n" for line in lines)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import zip_longest
 
 from ftrace.events.builtin import PRINT
 from ftrace.events.registry import TraceEvent
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.output.context import binary_context, context, hex_context, raw_context
 from ftrace.output.events import events_by_id, printers, text_of
+from ftrace.output.latency import latency_context
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
 
@@ -17,49 +19,83 @@ _PRINT_TEXT = 16
 """Where the text of a print record begins."""
 
 
-class LineFormat:
-    """How records are shown: the options, and the clock's units. It knows the events that there are when it is made."""
+def lost_text(record: Record) -> str:
+    """What is said of the events that were lost just before a record."""
+    return f"CPU:{record.slot} [LOST {record.lost} EVENTS]\n" if record.lost else ""
 
-    def __init__(self, options: TraceOptions, in_ns: bool) -> None:
-        self._options, self._in_ns = options, in_ns
+
+class LineFormat:
+    """How records are shown: the options, the clock's units. It knows the events that there are when it is made.
+
+    `start`: when the buffer was emptied, for latency-format; `annotates`: whether it is said where another slot begins.
+    """
+
+    def __init__(self, options: TraceOptions, in_ns: bool, start: int = 0, annotates: bool = False) -> None:
+        self._options, self._in_ns, self._start, self._annotates = options, in_ns, start, annotates
         self._events = events_by_id()
-        self._comm = cache(saved_cmdlines.find)
-        modes: dict[str, Callable[[Record, TraceEvent], str]] = {
+        self.comm = cache(saved_cmdlines.find)
+        """comm(tid): a thread's name."""
+        self.looks_ahead = options["latency-format"]
+        """Whether the text of a record depends on the next one."""
+        modes: dict[str, Callable[[Record, TraceEvent, Record | None], str]] = {
             "bin": self._binary,
             "hex": self._hex,
             "raw": self._raw,
         }
         self._show = next((show for name, show in modes.items() if options[name]), self._plain)
 
-    def line(self, record: Record) -> str:
-        """The text of a record, with what was lost just before it."""
-        lost = f"CPU:{record.slot} [LOST {record.lost} EVENTS]\n" if record.lost else ""
+    def lines(self, records: Sequence[Record]) -> Iterator[str]:
+        """The text of each record, with what was lost just before it."""
+        seen: set[int] = set()
+        for record, following in zip_longest(records, records[1:]):
+            yield self._started(record, seen) + lost_text(record) + self.text(record, following)
+
+    def _started(self, record: Record, seen: set[int]) -> str:
+        """With `annotates` a line above the first record of every slot but the first: test_cpu_buff_start()."""
+        is_first = bool(seen) and record.slot not in seen
+        seen.add(record.slot)
+        return f"##### CPU {record.slot} buffer started ####\n" if is_first and self._annotates else ""
+
+    def text(self, record: Record, following: Record | None = None) -> str:
+        """The text of one record. `following`: the next one, of any slot."""
         number = record.common.type
         event = self._events.get(number)
         if event is None:
-            return f"{lost}{self._context(record)}Unknown type {number}\n"
+            return f"{self._context(record, following)}Unknown type {number}\n"
         if event is PRINT and self._options["printk-msg-only"]:
-            return lost + text_of(record.data[_PRINT_TEXT:])
-        return lost + self._show(record, event)
+            return text_of(record.data[_PRINT_TEXT:])
+        return self._show(record, event, following)
 
-    def _context(self, record: Record) -> str:
+    def event_text(self, record: Record) -> str:
+        """That of its event alone; of a marker what was written."""
+        event = self._events.get(record.common.type)
+        if event is None:
+            return f"Unknown type {record.common.type}\n"
+        if event is PRINT:
+            return text_of(record.data[_PRINT_TEXT:])
+        return printers(event).trace(event, record.data, self._options)
+
+    def _context(self, record: Record, following: Record | None) -> str:
         if not self._options["context-info"]:
             return ""
-        return context(record, self._comm(record.common.pid), self._options, self._in_ns)
+        comm = self.comm(record.common.pid)
+        if self._options["latency-format"]:
+            return latency_context(record, following, comm, self._start if self._in_ns else None)
+        return context(record, comm, self._options, self._in_ns)
 
-    def _plain(self, record: Record, event: TraceEvent) -> str:
+    def _plain(self, record: Record, event: TraceEvent, following: Record | None) -> str:
         kind = printers(event)
         show = kind.fields if self._options["fields"] else kind.trace
-        return self._context(record) + show(event, record.data, self._options)
+        return self._context(record, following) + show(event, record.data, self._options)
 
-    def _raw(self, record: Record, event: TraceEvent) -> str:
+    def _raw(self, record: Record, event: TraceEvent, _following: Record | None) -> str:
         front = raw_context(record) if self._options["context-info"] else ""
         return front + printers(event).raw(event, record.data, self._options)
 
-    def _hex(self, record: Record, event: TraceEvent) -> str:
+    def _hex(self, record: Record, event: TraceEvent, _following: Record | None) -> str:
         front = hex_context(record) if self._options["context-info"] else ""
         return front + printers(event).hex(event, record.data, self._options) + "\n"
 
-    def _binary(self, record: Record, event: TraceEvent) -> str:
+    def _binary(self, record: Record, event: TraceEvent, _following: Record | None) -> str:
         front = binary_context(record) if self._options["context-info"] else b""
         return front.decode("utf-8", "surrogateescape") + f"type: {event.id}\n"

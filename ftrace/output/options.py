@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 
+from ftrace.tracers.registry import tracers
+from ftrace.tracers.tracer import Tracer, TracerFlags
+
 _OPTIONS = (
     ("print-parent", True),
     ("sym-offset", False),
@@ -36,46 +39,77 @@ _OPTIONS = (
     ("function-fork", False),
     ("display-graph", False),
     ("stacktrace", False),
-    ("test_nop_accept", False),
-    ("test_nop_refuse", False),
 )
-"""Those of every trace array, then those of the tracer nop."""
-_REFUSED = "test_nop_refuse"
+"""Those of every trace array."""
+_NOT_INHERITED = ("event-fork", "function-fork", "trace_printk_dest")
+"""Off in a new instance."""
+_TOP_LEVEL = ("trace_printk", "printk-msg-only", "record-cmd")
+"""Without a file in instances."""
 _LONGEST = 63
 
 
 class TraceOptions:
-    """The switches of one trace array. `changed(name, on)` is called when one is set."""
+    """The switches of one trace array, and those of tracers, which all have in common.
 
-    def __init__(self, changed: Callable[[str, bool], None]) -> None:
-        self._on = dict(_OPTIONS)
+    `changed(name, on)` is called when one is set; `tracer()`: the current tracer; `inherited`: the options of the top level, for
+    an instance.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[str, bool], None],
+        tracer: Callable[[], Tracer],
+        inherited: TraceOptions | None = None,
+    ) -> None:
+        self._is_top = inherited is None
+        self._on: dict[str, bool] = (
+            dict(_OPTIONS) if inherited is None else inherited._on | dict.fromkeys(_NOT_INHERITED, False)
+        )
         self._changed = changed
+        self._tracer = tracer
 
     def __getitem__(self, name: str) -> bool:
-        return self._on[name]
+        if name in self._on:
+            return self._on[name]
+        return _flags_with(name)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._on)
+        """The names of the files in options/."""
+        yield from (name for name in self._on if self._is_top or name not in _TOP_LEVEL)
+        for tracer in reversed(tracers):
+            yield from tracer.flags
 
     def set(self, name: str, on: bool) -> None:
-        """Set a switch. Raises OSError(EINVAL) for an unknown one, and for one that the tracer refuses."""
-        if name not in self._on:
-            raise OSError(errno.EINVAL, f"there is no trace option {name!r}; trace_options lists them")
-        if on and name == _REFUSED:
-            raise OSError(errno.EINVAL, f"the tracer nop refuses {name!r}, by its definition")
-        self._on[name] = on
+        """Set a switch, or one of any tracer. Raises OSError(EINVAL) for an unknown one, and for one that its tracer refuses."""
+        if name in self._on:
+            self._on[name] = on
+        else:
+            _flags_with(name).set(name, on)
         self._changed(name, on)
 
     def read(self) -> str:
         """The file trace_options: a name for each line, with `no` in front if it is off."""
-        return "".join(f"{'' if on else 'no'}{name}\n" for name, on in self._on.items())
+        flags = self._tracer().flags
+        shown = self._on | {name: flags[name] for name in flags}
+        return "".join(f"{'' if on else 'no'}{name}\n" for name, on in shown.items())
 
     def write(self, text: str) -> None:
-        """Write NAME or noNAME to trace_options. Raises OSError(EINVAL)."""
+        """Write NAME or noNAME to trace_options, of a switch or an option of the current tracer. Raises OSError(EINVAL)."""
         if len(text) > _LONGEST:
             raise OSError(errno.EINVAL, f"{len(text)} characters were written; an option has at most {_LONGEST}")
         name = text.strip()
-        if name not in self._on and name.startswith("no"):
-            self.set(name[2:], False)
-        else:
-            self.set(name, True)
+        bare = name.removeprefix("no")
+        if bare not in self._on and bare not in self._tracer().flags:
+            raise _unknown(name)
+        self.set(bare, bare == name)
+
+
+def _flags_with(name: str) -> TracerFlags:
+    for tracer in tracers:
+        if name in tracer.flags:
+            return tracer.flags
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> OSError:
+    return OSError(errno.EINVAL, f"there is no trace option {name!r}; trace_options lists them")

@@ -6,9 +6,11 @@ import errno
 import os
 import time
 from abc import abstractmethod
+from collections.abc import Iterator
 
 from ftrace.events.trace_array import TraceArray
-from ftrace.output.trace import line_format
+from ftrace.output.graph import Slot
+from ftrace.output.trace import record_format
 from ftrace.tracefs.nodes import ENCODING, Handle, Node
 
 _POLL = 0.01
@@ -51,17 +53,30 @@ class PipeHandle(_Stream):
 
     _closed = False
 
+    def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
+        super().__init__(array, slot, flags)
+        self._slots: dict[int, Slot] = {}
+
     def _fill(self, size: int) -> bool:
-        shown = line_format(self._array)
         parts, held = [self._pending], len(self._pending)
         if size < 0 or held < size:
-            for record in self._array.buffer.consume(self._slot):
-                parts.append(shown.line(record).encode(ENCODING, "surrogateescape"))
+            for line in self._lines():
+                parts.append(line.encode(ENCODING, "surrogateescape"))
                 held += len(parts[-1])
                 if 0 <= size <= held:
                     break
         self._pending = b"".join(parts)
         return bool(self._pending)
+
+    def _lines(self) -> Iterator[str]:
+        """Consume record by record, or all at once if the text of one depends on the next."""
+        shown = record_format(self._array, self._slots)
+        records = self._array.buffer.consume(self._slot)
+        if shown.looks_ahead:
+            yield "".join(shown.lines(list(records)))
+        else:
+            for record in records:
+                yield from shown.lines([record])
 
     def close(self) -> None:
         """Let others open it."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from ftrace.events.trace_array import TraceArray
-from ftrace.output.header import trace_header
+from ftrace.output.graph import GraphFormat, Slot
+from ftrace.output.graph_columns import Columns
+from ftrace.output.header import trace_header, tracer_name
+from ftrace.output.latency import latency_header
 from ftrace.output.lines import LineFormat
 from ftrace.ring_buffer import clock
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.reader import Record
+from ftrace.tracers.graph import function_graph
 
 
-def line_format(array: TraceArray) -> LineFormat:
-    """How the records of a trace array are shown now."""
-    return LineFormat(array.options, clock.find(array.buffer.clock).in_ns)
+def record_format(array: TraceArray, slots: dict[int, Slot], *, annotates: bool = False) -> LineFormat | GraphFormat:
+    """How the records of a trace array are shown now. `slots`: what function_graph knows of those that were shown before."""
+    in_ns = clock.find(array.buffer.clock).in_ns
+    lines = LineFormat(array.options, in_ns, array.emptied, annotates and array.options["annotate"])
+    return GraphFormat(array.options, lines, slots, slots_in_use()) if array.tracer is function_graph else lines
 
 
 def slots_in_use() -> int:
@@ -55,23 +59,20 @@ def snapshot_text(array: TraceArray, slot: int | None = None) -> str:
         return _text(array, records, array.buffer.snapshot_overrun(slot))
     state = "allocated" if array.buffer.has_snapshot else "freed"
     commands = _SNAPSHOT_COMMANDS if slot is None else _SLOT_SNAPSHOT_COMMANDS
-    head = f"# tracer: {array.current_tracer}\n#\n#\n# * Snapshot is {state} *\n#\n"
+    head = f"# tracer: {array.tracer.name}\n#\n#\n# * Snapshot is {state} *\n#\n"
     return head + "".join(f"# {line}\n" for line in commands)
 
 
 def _text(array: TraceArray, records: list[Record], overrun: int) -> str:
     """The header and the lines. `overrun`: records that were overwritten."""
-    options, shown = array.options, line_format(array)
-    header = trace_header(array.current_tracer, options, len(records), len(records) + overrun, slots_in_use())
-    annotate = options["annotate"] and overrun > 0
-    return header + "".join(_lines(records, annotate, shown))
+    shown = record_format(array, {}, annotates=overrun > 0)
+    return _header(array, len(records), overrun) + "".join(shown.lines(records))
 
 
-def _lines(records: Iterable[Record], annotate: bool, shown: LineFormat) -> Iterator[str]:
-    """The lines; with `annotate` also one above the first record of every slot but the first."""
-    seen: set[int] = set()
-    for record in records:
-        if annotate and seen and record.slot not in seen:
-            yield f"##### CPU {record.slot} buffer started ####\n"
-        seen.add(record.slot)
-        yield shown.line(record)
+def _header(array: TraceArray, entries: int, overrun: int) -> str:
+    tracer, options, slots = array.tracer, array.options, slots_in_use()
+    if tracer is not function_graph:
+        return trace_header(tracer.name, options, entries, entries + overrun, slots)
+    latency = latency_header(tracer.name, entries, entries + overrun, slots, verbose=True)
+    columns = Columns(options, slots).header() if entries or not options["latency-format"] else ""
+    return tracer_name(tracer.name) + (latency if options["latency-format"] else "") + columns

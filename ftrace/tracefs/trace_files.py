@@ -7,22 +7,22 @@ import os
 from collections.abc import Callable, Mapping
 
 from ftrace.events.trace_array import TraceArray
-from ftrace.files.tracing_on import read_tracing_on, write_tracing_on
 from ftrace.output.markers import write_marker, write_raw_marker
 from ftrace.output.pipe import PipeFile, RawPipeFile
 from ftrace.output.trace import slots_in_use, snapshot_text, trace_text
 from ftrace.tracefs import buffer_files
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle
 from ftrace.tracefs.numbers import written_number, written_switch
-
-_TRACERS = ("nop",)
+from ftrace.tracers.registry import find_tracer, tracers
 
 
 def trace_array_files(array: TraceArray) -> dict[str, Node]:
     """Its files by name."""
     return {
-        "available_tracers": TextFile(lambda: " ".join(_TRACERS) + "\n"),
-        "current_tracer": TextFile(lambda: f"{array.current_tracer}\n", lambda text: _set_tracer(array, text)),
+        "available_tracers": TextFile(lambda: " ".join(tracer.name for tracer in tracers) + "\n"),
+        "current_tracer": TextFile(
+            lambda: f"{array.tracer.name}\n", lambda text: array.use_tracer(find_tracer(text.strip()))
+        ),
         "options": Directory({name: _option_file(array, name) for name in array.options}),
         "per_cpu": Directory(lambda: {f"cpu{slot}": _slot_directory(array, slot) for slot in range(slots_in_use())}),
         "snapshot": TextFile(lambda: snapshot_text(array), lambda text: _write_snapshot(array, text)),
@@ -31,7 +31,9 @@ def trace_array_files(array: TraceArray) -> dict[str, Node]:
         "trace_marker_raw": MarkerFile(array, write_raw_marker),
         "trace_options": TextFile(array.options.read, array.options.write),
         "trace_pipe": PipeFile(array),
-        "tracing_on": TextFile(read_tracing_on, write_tracing_on),
+        "tracing_on": TextFile(
+            lambda: f"{int(array.tracing_on)}\n", lambda text: setattr(array, "tracing_on", bool(written_number(text)))
+        ),
         **buffer_files.settings(array),
     }
 
@@ -63,7 +65,7 @@ class TraceFile(Node):
 
     def _clear(self) -> None:
         if self._slot is None:
-            self._array.buffer.clear()
+            self._array.clear()
         else:
             self._array.buffer.clear_slot(self._slot)
 
@@ -108,15 +110,6 @@ class _MarkerHandle(Handle):
     def write(self, data: bytes) -> int:
         """Record it; how many bytes fitted. Raises OSError: EINVAL, EBADF."""
         return self._write(self._array, data)
-
-
-def _set_tracer(array: TraceArray, text: str) -> None:
-    name = text.strip()
-    if name not in _TRACERS:
-        raise OSError(errno.EINVAL, f"the tracer is {name!r}; available_tracers lists those that there are")
-    if array.pipes:
-        raise OSError(errno.EBUSY, "the tracer cannot be changed while trace_pipe is open")
-    array.current_tracer = name
 
 
 def _option_file(array: TraceArray, name: str) -> TextFile:

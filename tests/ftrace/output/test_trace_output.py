@@ -275,7 +275,10 @@ def test_te3_14_te4_12_options_and_tracers() -> None:
         assert error_of(write, "trace_options", wrong.encode()) == "EINVAL", wrong
     assert error_of(tracefs.write, "options/raw", "2") == "EINVAL"
     assert error_of(tracefs.open, "options/nosuch", os.O_WRONLY | os.O_CREAT) == "EACCES"
-    assert (tracefs.read("current_tracer"), tracefs.read("available_tracers")) == ("nop\n", "nop\n")
+    assert (tracefs.read("current_tracer"), tracefs.read("available_tracers")) == (
+        "nop\n",
+        "function_graph function nop\n",
+    )
     tracefs.write("current_tracer", " nop \n")
     assert error_of(tracefs.write, "current_tracer", "nosuch") == "EINVAL"
     tracefs.write("buffer_size_kb", "8")

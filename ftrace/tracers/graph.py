@@ -1,0 +1,86 @@
+"""The tracer function_graph: a record for each entry and each return, from which nested calls are drawn."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from ftrace.hit.records import EXIT_RESULTS, HAS_ENTRY, HAS_EXIT
+from ftrace.ring_buffer import clock
+from ftrace.tracers.graph_hit import GraphState, GraphTask
+from ftrace.tracers.graph_rules import graph_rules
+from ftrace.tracers.probing import FunctionProbing, follow
+from ftrace.tracers.tracer import Tracer, TracerFlags, Tracing
+from sandbox.memory import mappings
+from sandbox.process.integers import INT_MAX
+from sandbox.threads import tasks
+
+if TYPE_CHECKING:
+    from ftrace.events.trace_array import TraceArray
+
+_FLAGS = {
+    "funcgraph-overrun": False,
+    "funcgraph-cpu": True,
+    "funcgraph-overhead": True,
+    "funcgraph-proc": False,
+    "funcgraph-duration": True,
+    "funcgraph-abstime": False,
+    "funcgraph-irqs": True,
+    "funcgraph-tail": False,
+    "funcgraph-retval": False,
+    "funcgraph-retval-hex": False,
+    "sleep-time": True,
+    "graph-time": True,
+}
+_WORD = 8
+
+
+class GraphTracing(Tracing):
+    """The tracer at work in one trace array."""
+
+    def __init__(self, array: TraceArray) -> None:
+        self._array = array
+        self._native: Any = GraphState.ctypes()
+        self._size = GraphTask.size * tasks.CAPACITY
+        self._native.tasks = mappings.reserve(self._size)
+        self._native.rules = graph_rules.address
+        self._clock: Any = None
+        self.update()
+        self._probing = FunctionProbing(
+            array,
+            self._native,
+            entry="trace_graph_entry",
+            exit="trace_graph_return",
+            kind=HAS_ENTRY | HAS_EXIT | EXIT_RESULTS,
+            data_size=_WORD,
+            pool_unclaimed=INT_MAX,
+            nr_nodes=INT_MAX,
+        )
+
+    def update(self) -> None:
+        """Follow the settings."""
+        follow(self._native.plain, self._array)
+        graph_rules.sleep_counts(function_graph.flags["sleep-time"])
+        self._native.is_special = int(graph_rules.are_set)
+        if not clock.find(self._array.buffer.clock).in_ns:
+            self._clock = clock.start(clock.find("local"))
+            self._native.clock = ctypes.addressof(self._clock)
+        else:
+            self._native.clock = 0
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._probing.stop(self._native.plain)
+
+
+class GraphTracer(Tracer):
+    """The tracer."""
+
+    name = "function_graph"
+
+    def start(self, array: TraceArray) -> Tracing:
+        """Begin to record. Raises OSError."""
+        return GraphTracing(array)
+
+
+function_graph = GraphTracer(TracerFlags(_FLAGS))

@@ -1,0 +1,299 @@
+"""What the tracer function_graph does when a function is entered and when it returns.
+
+trace_graph_entry() and trace_graph_return() of kernel/trace/trace_functions_graph.c. A call keeps one word between the two: when
+it was entered, how deep it lies, and what is to be done at its return.
+"""
+
+from __future__ import annotations
+
+from ftrace.hit.address_table import Table, look_up
+from ftrace.hit.dispatch import pt_regs
+from ftrace.hit.records import Probe
+from ftrace.hit.rethook import below, is_armed, probes_of
+from ftrace.ring_buffer.clock_state import ClockState, clock_now, system_now
+from ftrace.ring_buffer.records import Mark
+from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.tracers.function_hit import FunctionState, is_recorded
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    bool_,
+    cast,
+    i32,
+    likely,
+    native,
+    null,
+    ptr,
+    struct,
+    u32,
+    u64,
+    unlikely,
+    void,
+    volatile_load,
+    zeroed,
+)
+from sandbox.threads.tasks import Task, current
+
+TRACE_GRAPH_RET, TRACE_GRAPH_ENT = 10, 11
+_ENTRY_SIZE, _RETURN_SIZE = 20, 48
+
+# The word of a call: when it was entered, modulo 2^48 ns (three days), two flags, and its depth.
+_TIME_BITS = 48
+_TIME = (1 << _TIME_BITS) - 1
+_SILENT = 1 << 48  # its return is not recorded, and ends what set_graph_notrace began
+_AWAKE = 1 << 49  # times are without the time that the thread slept
+_DEPTH_SHIFT = 50
+_DEEPEST = (1 << 14) - 1
+
+# GraphTask.inside
+_IN_GRAPH = 1  # inside a function of set_graph_function
+_IN_NOTRACE = 2  # inside one of set_graph_notrace
+
+_MONOTONIC, _THREAD_CPUTIME = 1, 3
+_RECORD, _HOOK, _IGNORE = 0, 1, 2
+
+
+@struct
+class GraphEntry(Structure):
+    """A function's entry, as events/ftrace/funcgraph_entry describes it."""
+
+    common: u64
+    func: u64
+    depth: u32
+
+
+@struct
+class GraphReturn(Structure):
+    """A function's return, as events/ftrace/funcgraph_exit describes it."""
+
+    common: u64
+    func: u64
+    retval: u64
+    depth: u32
+    overrun: u32
+    calltime: u64
+    rettime: u64
+
+
+@struct
+class GraphRules(Structure):
+    """What all function_graph tracers of the process have in common. Tables: null if nothing was selected."""
+
+    functions: ptr[Table]  # set_graph_function
+    notrace: ptr[Table]  # set_graph_notrace
+    max_depth: u64  # 0: no limit
+    threshold: u64  # tracing_thresh in nanoseconds
+    no_sleep: u64  # 1: time that a thread slept does not count
+
+
+@struct
+class GraphTask(Structure):
+    """What a tracer knows of one thread."""
+
+    tid: u32
+    inside: u32  # _IN_GRAPH, _IN_NOTRACE
+    depth: u64  # traced calls that have not returned
+    function_depth: u64  # of the call that began _IN_GRAPH
+    abandoned: u64  # Task.abandoned when `depth` was right
+    overrun: u64  # calls that were too deep
+    reserved: array[u64, 3]
+
+
+@struct
+class GraphState(Structure):
+    """What the tracer of one trace array records with."""
+
+    plain: FunctionState
+    is_special: u64  # not 0: the rules are to be consulted
+    rules: ptr[GraphRules]
+    clock: ptr[ClockState]  # durations are by this one; null: by the records' own stamps
+    tasks: u64  # address of the first thread's GraphTask
+
+
+@native(inline=True)
+def graph_task(state: ptr[GraphState], task: ptr[Task]) -> ptr[GraphTask]:
+    return cast(ptr[GraphTask], state.tasks + cast(u64, task.index) * 64)
+
+
+@native(noinline=True)
+def depth_on_stack(task: ptr[Task], probe: ptr[Probe]) -> u64:
+    """How many calls of this thread are to be told of to `probe` when they return, but for the newest."""
+    depth: u64 = 0
+    node = task.top
+    while node != task.bottom:
+        node = below(node)
+        if node != task.bottom:
+            probes = probes_of(node)
+            for index in range(probes.count):
+                if probes.items[index].probe == probe and is_armed(node, index):
+                    depth += 1
+    return depth
+
+
+@native(noinline=True)
+def renew(own: ptr[GraphTask], task: ptr[Task], probe: ptr[Probe]) -> void:
+    """A thread's first call, or the first after a longjmp past calls that will not return."""
+    if own.tid != task.tid:
+        own.tid = task.tid
+        own.inside = 0
+        own.overrun = 0
+    own.depth = depth_on_stack(task, probe)
+    own.abandoned = task.abandoned
+    if own.inside & _IN_GRAPH != 0 and own.depth <= own.function_depth:
+        own.inside = own.inside & ~cast(u32, _IN_GRAPH)
+    if own.depth == 0:
+        own.inside = 0
+
+
+@native
+def is_in_graph(rules: ptr[GraphRules], own: ptr[GraphTask], ip: u64) -> bool_:
+    """Whether a function is to be shown: it was selected, or lies in one that was. ftrace_graph_addr()."""
+    functions = volatile_load(addressof(rules.functions))
+    if functions == null:
+        return True
+    if look_up(functions, ip) != 0:
+        if own.inside & _IN_GRAPH == 0:
+            own.function_depth = own.depth
+        own.inside = own.inside | _IN_GRAPH
+        return True
+    return own.inside & _IN_GRAPH != 0
+
+
+@native(noinline=True)
+def judge_entry(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, word: ptr[u64]) -> u64:
+    """Whether to record an entry, only to hook its return, or to leave the call alone. `word`: its flags are set."""
+    rules = state.rules
+    if own.inside & _IN_NOTRACE != 0:
+        return _IGNORE
+    notrace = volatile_load(addressof(rules.notrace))
+    if notrace != null and look_up(notrace, ip) != 0:
+        own.inside = own.inside | _IN_NOTRACE
+        word[0] = _SILENT
+        return _HOOK
+    limit = volatile_load(addressof(rules.max_depth))
+    if not is_in_graph(rules, own, ip) or (limit != 0 and own.depth >= limit):
+        return _IGNORE
+    return _HOOK if volatile_load(addressof(rules.threshold)) != 0 else _RECORD
+
+
+@native(inline=True)
+def slept() -> u64:
+    """For how long, by now, the thread has not been running since some moment."""
+    return system_now(_MONOTONIC) - system_now(_THREAD_CPUTIME)
+
+
+@native(inline=True)
+def time_of(state: ptr[GraphState], mark: ptr[Mark]) -> u64:
+    """The time, in nanoseconds, of the record that has just been reserved."""
+    if likely(state.clock == null):
+        stamp = volatile_load(addressof(mark.slot.last_stamp))
+        return stamp if likely(stamp != 0) else clock_now(mark.ring.clock)
+    return clock_now(state.clock)
+
+
+@native(inline=True)
+def record_entry(state: ptr[GraphState], ip: u64, depth: u64) -> u64:
+    """Record an entry; its time, 0 if it is lost."""
+    mark: Mark = zeroed
+    entry = reserve(state.plain.buffer, addressof(mark), TRACE_GRAPH_ENT, _ENTRY_SIZE)
+    if unlikely(entry == null):
+        return 0
+    record = cast(ptr[GraphEntry], entry)
+    record.func = ip
+    record.depth = cast(u32, depth)
+    time = time_of(state, addressof(mark))
+    commit(addressof(mark))
+    return time
+
+
+@native(noinline=True)
+def enter_specially(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, data: ptr[u64]) -> i32:
+    """An entry to which rules apply."""
+    data[0] = 0
+    does = judge_entry(state, own, ip, data)
+    if does == _IGNORE:
+        return 1
+    time: u64 = 0
+    if does == _RECORD:
+        time = record_entry(state, ip, own.depth)
+        if time == 0:
+            return 1
+    else:
+        time = clock_now(own_clock(state))
+    if volatile_load(addressof(state.rules.no_sleep)) != 0:
+        time -= slept()
+        data[0] |= _AWAKE
+    data[0] |= own.depth << _DEPTH_SHIFT | time & _TIME
+    own.depth += 1
+    return 0
+
+
+@native(inline=True)
+def own_clock(state: ptr[GraphState]) -> ptr[ClockState]:
+    return state.clock if state.clock != null else state.plain.buffer.live.clock
+
+
+@native(cc="preserve_most")
+def trace_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    state = cast(ptr[GraphState], probe.action)
+    if unlikely(data == null or not is_recorded(addressof(state.plain))):
+        return 1
+    task = current()
+    own = graph_task(state, task)
+    if unlikely(own.tid != task.tid or own.abandoned != task.abandoned):
+        renew(own, task, probe)
+    if unlikely(volatile_load(addressof(state.is_special)) != 0 or own.depth >= _DEEPEST):
+        if own.depth >= _DEEPEST:
+            own.overrun += 1
+            return 1
+        return enter_specially(state, own, ip, data)
+    time = record_entry(state, ip, own.depth)
+    if unlikely(time == 0):
+        return 1
+    data[0] = own.depth << _DEPTH_SHIFT | time & _TIME
+    own.depth += 1
+    return 0
+
+
+@native(noinline=True)
+def leave_specially(state: ptr[GraphState], own: ptr[GraphTask], word: ptr[u64]) -> bool_:
+    """Undo what the entry began. Whether the return is recorded; the word's time is then that of the entry."""
+    if own.inside & _IN_GRAPH != 0 and own.depth == own.function_depth:
+        own.inside = own.inside & ~cast(u32, _IN_GRAPH)
+    if word[0] & _SILENT != 0:
+        own.inside = own.inside & ~cast(u32, _IN_NOTRACE)
+        return False
+    if word[0] & _AWAKE != 0:
+        word[0] = word[0] + slept()
+    threshold = volatile_load(addressof(state.rules.threshold))
+    return threshold == 0 or (clock_now(own_clock(state)) - word[0] & _TIME) >= threshold
+
+
+@native(cc="preserve_most")
+def trace_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
+    state = cast(ptr[GraphState], probe.action)
+    own = graph_task(state, current())
+    word: u64 = data[0]
+    own.depth = word >> _DEPTH_SHIFT
+    if unlikely(volatile_load(addressof(state.is_special)) != 0 or own.inside != 0 or word & (_SILENT | _AWAKE) != 0):
+        if not leave_specially(state, own, data):
+            return
+        word = data[0]
+    if unlikely(volatile_load(state.plain.tracing_on) == 0):
+        return
+    mark: Mark = zeroed
+    entry = reserve(state.plain.buffer, addressof(mark), TRACE_GRAPH_RET, _RETURN_SIZE)
+    if likely(entry != null):
+        record = cast(ptr[GraphReturn], entry)
+        record.func = ip
+        record.retval = regs.ax
+        record.depth = cast(u32, own.depth)
+        record.overrun = cast(u32, own.overrun)
+        time = time_of(state, addressof(mark))
+        record.calltime = time - (time - word & _TIME)
+        record.rettime = time
+        commit(addressof(mark))
+
+
+FUNCTIONS = (trace_graph_entry, trace_graph_return)

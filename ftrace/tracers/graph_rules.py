@@ -1,0 +1,101 @@
+"""What function_graph leaves out: set_graph_function, set_graph_notrace, max_graph_depth, tracing_thresh."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from typing import Any
+
+from ftrace.filters.glob import Match, parse
+from ftrace.hit.address_table import AddressTable
+from ftrace.runtime import runtime
+from ftrace.sites.locations import Selection
+from ftrace.tracer import tracer
+from ftrace.tracers.graph_hit import GraphRules
+from sandbox.process.cached import cached_property
+
+FUNCTIONS, NOTRACE = "functions", "notrace"
+"""Which of the two selections is meant: of the functions that are shown, or of those that are not, each with what they call."""
+
+
+class Rules:
+    """The rules of all function_graph tracers. Functions of modules that have gone match nothing."""
+
+    def __init__(self) -> None:
+        self._selected = {FUNCTIONS: Selection(), NOTRACE: Selection()}
+        self._kept: list[AddressTable] = []
+
+    @cached_property
+    def _native(self) -> Any:
+        return GraphRules.ctypes()
+
+    @property
+    def address(self) -> int:
+        """Of the native GraphRules."""
+        return ctypes.addressof(self._native)
+
+    @property
+    def are_set(self) -> bool:
+        """Whether there is any."""
+        native = self._native
+        return any(bytes(native)) if native else False
+
+    def selected(self, which: str) -> Selection:
+        """The functions of one selection."""
+        return self._selected[which]
+
+    def select(self, which: str, functions: Selection) -> None:
+        """Replace one selection; an empty one is no rule."""
+        self._selected[which] = functions
+        setattr(self._native, which, self._table(functions))
+
+    def _table(self, functions: Selection) -> int:
+        published: list[int] = []
+        if functions:
+            table = AddressTable(runtime().image, published.append)
+            for location in functions.locations():
+                table.set(location.ip, 1)
+            self._kept.append(table)
+        return published[-1] if published else 0
+
+    def forget_tables(self) -> None:
+        """Free the tables that are not in use, when no hit looks into them any more."""
+        if runtime().quiesce():
+            del self._kept[: -len(self._selected)]
+
+    @property
+    def max_depth(self) -> int:
+        """How many calls deep is shown; 0: no limit."""
+        return int(self._native.max_depth)
+
+    @max_depth.setter
+    def max_depth(self, depth: int) -> None:
+        self._native.max_depth = depth
+
+    @property
+    def threshold(self) -> int:
+        """tracing_thresh: only calls of at least so many nanoseconds are shown, by their returns; 0: all."""
+        return int(self._native.threshold)
+
+    @threshold.setter
+    def threshold(self, nanoseconds: int) -> None:
+        self._native.threshold = nanoseconds
+
+    def sleep_counts(self, counts: bool) -> None:
+        """Whether the time that a thread slept is part of a call's duration."""
+        self._native.no_sleep = int(not counts)
+
+
+graph_rules = Rules()
+"""Those of the process."""
+
+
+def edited(base: Selection, token: str) -> Selection:
+    """`base` with what `glob` adds or `!glob` removes. Raises OSError(EINVAL) if that is nothing. ftrace_set_graph..()."""
+    pattern = parse(token)
+    found = Selection() if pattern.kind is Match.INDEX else tracer().table.select(pattern)
+    if pattern.negated:
+        found = found & base
+    if not found:
+        raise OSError(errno.EINVAL, f"no function matches {token!r}")
+    return base - found if pattern.negated else base | found

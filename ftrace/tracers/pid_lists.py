@@ -1,0 +1,77 @@
+"""set_ftrace_pid, set_event_pid and their notrace counterparts: lists of thread ids. kernel/trace/trace_pid.c."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Callable
+from typing import Any
+
+from ftrace.hit.address_table import AddressTable
+from ftrace.kstrtox import kstrtoull
+from ftrace.runtime import runtime
+from ftrace.tracers.task_filter import TaskFilter
+from sandbox.process.integers import INT_MAX
+
+ONLY, NEVER = "only", "never"
+"""Which of the two lists is meant: of the threads that are recorded, or of those that are not."""
+
+
+class PidLists:
+    """The two lists of a trace array. A pid is a thread's id here. `changed` is called when one was."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._native: Any = TaskFilter.ctypes()
+        self._pids: dict[str, frozenset[int]] = {ONLY: frozenset(), NEVER: frozenset()}
+        self._kept: list[AddressTable] = []
+        """Tables that hits may be looking into, the newest last."""
+
+    def __bool__(self) -> bool:
+        return any(self._pids.values())
+
+    @property
+    def address(self) -> int:
+        """Of the native TaskFilter."""
+        return ctypes.addressof(self._native)
+
+    def pids(self, which: str) -> list[int]:
+        """The ids of one list, in order."""
+        return sorted(self._pids[which])
+
+    def clear(self, which: str) -> None:
+        """Empty one list."""
+        self._replace(which, frozenset())
+
+    def add(self, which: str, text: str) -> None:
+        """Add ids, separated by blanks: all of them, or none. Raises OSError(EINVAL) for what is no id."""
+        self._replace(which, self._pids[which] | frozenset(map(_pid, text.split())))
+
+    def _replace(self, which: str, pids: frozenset[int]) -> None:
+        if pids == self._pids[which]:
+            return
+        setattr(self._native, which, self._table(pids))
+        self._pids[which] = pids
+        self._changed()
+        if runtime().quiesce():
+            del self._kept[: -len(self._pids)]
+
+    def _table(self, pids: frozenset[int]) -> int:
+        """The address of a native table of these, 0 if there are none."""
+        published: list[int] = []
+        if pids:
+            table = AddressTable(runtime().image, published.append)
+            for pid in pids - {0}:  # which no thread has
+                table.set(pid, 1)
+            self._kept.append(table)
+        return published[-1] if published else 0
+
+
+def _pid(text: str) -> int:
+    try:
+        pid = kstrtoull(text, 0)
+    except OSError:
+        pid = -1
+    if not 0 <= pid <= INT_MAX:
+        raise OSError(errno.EINVAL, f"{text!r} is no thread id: it must be between 0 and {INT_MAX}")
+    return pid

@@ -1,0 +1,62 @@
+"""Tracer: what a name in available_tracers stands for. struct tracer in kernel/trace/trace.h."""
+
+from __future__ import annotations
+
+import errno
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ftrace.events.trace_array import TraceArray
+
+
+class TracerFlags:
+    """The options of a tracer, which all trace arrays share: struct tracer_flags. `refused` cannot be set."""
+
+    def __init__(self, defaults: Mapping[str, bool], refused: str = "") -> None:
+        self._on = dict(defaults)
+        self._refused = refused
+
+    def __getitem__(self, name: str) -> bool:
+        return self._on[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._on
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._on)
+
+    def set(self, name: str, on: bool) -> None:
+        """Set one of them. Raises OSError(EINVAL) for the one that is there to be refused."""
+        if on and name == self._refused:
+            raise OSError(errno.EINVAL, f"the option {name!r} is refused, by its definition")
+        self._on[name] = on
+
+
+class Tracing(Protocol):
+    """A tracer at work in one trace array."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """Follow the options, the thread filter and the clock as they are now."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Record no more. When it returns, no other thread is recording."""
+
+
+class Tracer:
+    """A tracer; this one records nothing by itself. `flags`: its own options."""
+
+    name = "nop"
+
+    def __init__(self, flags: TracerFlags) -> None:
+        self.flags = flags
+
+    def start(self, array: TraceArray) -> Tracing | None:
+        """Begin to record into a trace array. Raises OSError."""
+        return None
+
+
+nop = Tracer(TracerFlags({"test_nop_accept": False, "test_nop_refuse": False}, refused="test_nop_refuse"))
