@@ -73,6 +73,7 @@ class EventFile:
         """Address of its Target, for handlers; the trace array has a ring buffer from now on."""
         self._native.buffer = self._trace.buffer.address
         self._native.tracing_on = self._trace.switch
+        self._native.tasks = self._trace.event_tasks.address
         return ctypes.addressof(self._native)
 
     @property

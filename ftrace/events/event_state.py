@@ -8,6 +8,7 @@ from __future__ import annotations
 from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.tracers.task_filter import TaskFilter, ignores_task
 from sandbox.native import (
     Structure,
     addressof,
@@ -56,6 +57,7 @@ class Target(Structure):
     recording: u64  # 0: only its triggers run (soft-disabled)
     filter: Condition
     triggers: ptr[ptr[TriggerTable]]
+    tasks: ptr[TaskFilter]
 
 
 @struct
@@ -175,10 +177,11 @@ def copy_words(to: ptr[u8], source: ptr[u8], size: u64) -> void:
 
 @native(inline=True)
 def is_judged(target: ptr[Target]) -> bool_:
-    """Whether there is a filter, or a trigger: then the record is made in scratch room first."""
+    """Whether there is a filter, for threads too, or a trigger: then the record is made in scratch room first."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     table = volatile_load(cast(ptr[u64], target.triggers))
-    return (condition | table) != 0 or volatile_load(addressof(target.recording)) == 0
+    tasks = volatile_load(addressof(target.tasks.is_set))
+    return (condition | table | tasks) != 0 or volatile_load(addressof(target.recording)) == 0
 
 
 # -- the record ---------------------------------------------------------------------------------------------------
@@ -219,6 +222,10 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64)
     """Run the triggers, and record what the filter passes: trace_event_buffer_commit()."""
     cast(ptr[u64], record)[0] = type_id | cast(u64, current().tid) << 32
     table = volatile_load(target.triggers)
+    if ignores_task(target.tasks):
+        if table != null and table.needs_record == 0:
+            run_triggers(table, null, size)
+        return
     post: u64 = 0
     if table != null:
         seen: ptr[u8] = record if table.needs_record != 0 else null

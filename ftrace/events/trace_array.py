@@ -13,6 +13,7 @@ from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
+from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.pid_lists import PidLists
 from ftrace.tracers.tracer import Tracer, Tracing, nop
 from sandbox.process import fork
@@ -59,8 +60,11 @@ class TraceArray:
         )
         self.function_hash: OpsHash = OpsHash() if like else global_hash
         """What set_ftrace_filter and set_ftrace_notrace select."""
-        self.function_tasks = PidLists(self.update_tracing)
+        self.dropped_slots = DroppedSlots()
+        self.function_tasks = PidLists(self.dropped_slots)
         """The threads whose functions are recorded."""
+        self.event_tasks = PidLists(self.dropped_slots)
+        """The threads whose events are recorded."""
         self.pipes = PipeClaims()
         self.buffer_percent = 50
         """How full a buffer is to be, in percent, before waiting readers are woken: kept for programs that set it."""
@@ -113,6 +117,12 @@ class TraceArray:
     @tracing_on.setter
     def tracing_on(self, on: bool) -> None:
         self._switch.value = int(on)
+
+    def drop_slots(self, dropped: int) -> None:
+        """Record nothing of these slots: tracing_cpumask. Bit i stands for slot i."""
+        self.dropped_slots.drop(dropped)
+        self.function_tasks.follow_slots()
+        self.event_tasks.follow_slots()
 
     # -- the tracer -----------------------------------------------------------------------------------------------
 

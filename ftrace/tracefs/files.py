@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache
 
@@ -11,13 +10,13 @@ from ftrace.events.error_log import error_log
 from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
 from ftrace.files import listing
-from ftrace.filters.filter_file import FilterFile, read_filter
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.tracefs.event_files import events_directory
-from ftrace.tracefs.nodes import Handle, Node, TextFile, TextHandle
+from ftrace.tracefs.nodes import Node, TextFile
 from ftrace.tracefs.readme import README
 from ftrace.tracefs.set_event import SetEventFile
 from ftrace.tracefs.trace_files import trace_array_files
+from ftrace.tracefs.tracer_files import graph_files
 from ftrace.tracefs.tree import tracefs
 
 
@@ -26,27 +25,6 @@ def definitions_file(
 ) -> TextFile:
     """A file of definitions: its lines are commands, and O_TRUNC deletes every event of its type."""
     return TextFile(read, lambda text: dynevent.run_commands(text, run_line), lambda: dynevent.release_all(line_type))
-
-
-class _FilterHandle(TextHandle):
-    """set_ftrace_filter, open for writing: a token for each write, in effect when it is closed."""
-
-    def __init__(self, file: FilterFile, notrace: bool) -> None:
-        super().__init__(lambda: read_filter(notrace=notrace), file.write)
-        self._file = file
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class _SetFilterFile(Node):
-    def __init__(self, notrace: bool) -> None:
-        self._notrace = notrace
-
-    def open(self, flags: int) -> Handle:
-        if flags & os.O_ACCMODE == os.O_RDONLY:
-            return TextHandle(lambda: read_filter(notrace=self._notrace), None)
-        return _FilterHandle(FilterFile(notrace=self._notrace, append=not flags & os.O_TRUNC), self._notrace)
 
 
 def _ignored(_text: str) -> None:
@@ -75,11 +53,10 @@ def add_ftrace_files() -> None:
         "printk_formats": TextFile(lambda: ""),
         "saved_cmdlines": TextFile(saved_cmdlines.read),
         "set_event": SetEventFile(),
-        "set_ftrace_filter": _SetFilterFile(notrace=False),
-        "set_ftrace_notrace": _SetFilterFile(notrace=True),
         "synthetic_events": definitions_file(synthetic.show, synthetic.run_line, synthetic.synthetic_lines),
         "touched_functions": TextFile(listing.touched_functions),
         **trace_array_files(global_trace()),
+        **graph_files(),
     }
     for name, node in files.items():
         tracefs.add(name, node)

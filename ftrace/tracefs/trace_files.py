@@ -13,6 +13,7 @@ from ftrace.output.trace import slots_in_use, snapshot_text, trace_text
 from ftrace.tracefs import buffer_files
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle
 from ftrace.tracefs.numbers import written_number, written_switch
+from ftrace.tracefs.tracer_files import tracer_files
 from ftrace.tracers.registry import find_tracer, tracers
 
 
@@ -35,6 +36,7 @@ def trace_array_files(array: TraceArray) -> dict[str, Node]:
             lambda: f"{int(array.tracing_on)}\n", lambda text: setattr(array, "tracing_on", bool(written_number(text)))
         ),
         **buffer_files.settings(array),
+        **tracer_files(array),
     }
 
 

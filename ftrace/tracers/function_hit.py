@@ -43,7 +43,6 @@ class FunctionState(Structure):
 
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
-    is_filtered: u64  # not 0: the thread filter is to be consulted
     tasks: ptr[TaskFilter]
 
 
@@ -62,7 +61,7 @@ def is_recorded(state: ptr[FunctionState]) -> bool_:
     """Whether recording is on, for this thread too."""
     if unlikely(volatile_load(state.tracing_on) == 0):
         return False
-    return volatile_load(addressof(state.is_filtered)) == 0 or not ignores_task(state.tasks)
+    return not ignores_task(state.tasks)
 
 
 @native(cc="preserve_most")
@@ -79,4 +78,4 @@ def function_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, d
     return 0
 
 
-FUNCTIONS = (ignores_task, function_trace_call)
+FUNCTIONS = (function_trace_call,)

@@ -37,8 +37,7 @@ class Rules:
     @property
     def are_set(self) -> bool:
         """Whether there is any."""
-        native = self._native
-        return any(bytes(native)) if native else False
+        return any(bytes(self._native))
 
     def selected(self, which: str) -> Selection:
         """The functions of one selection."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from collections.abc import Callable
 from typing import Any
 
 from ftrace.hit.address_table import AddressTable
 from ftrace.kstrtox import kstrtoull
 from ftrace.runtime import runtime
+from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.task_filter import TaskFilter
+from sandbox.process.cached import cached_property
 from sandbox.process.integers import INT_MAX
 
 ONLY, NEVER = "only", "never"
@@ -18,17 +19,20 @@ ONLY, NEVER = "only", "never"
 
 
 class PidLists:
-    """The two lists of a trace array. A pid is a thread's id here. `changed` is called when one was."""
+    """The two lists of a trace array, for functions or for events. A pid is a thread's id here.
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
-        self._native: Any = TaskFilter.ctypes()
+    `slots`: those whose records are dropped whatever the thread.
+    """
+
+    def __init__(self, slots: DroppedSlots) -> None:
+        self._slots = slots
         self._pids: dict[str, frozenset[int]] = {ONLY: frozenset(), NEVER: frozenset()}
         self._kept: list[AddressTable] = []
         """Tables that hits may be looking into, the newest last."""
 
-    def __bool__(self) -> bool:
-        return any(self._pids.values())
+    @cached_property
+    def _native(self) -> Any:
+        return TaskFilter.ctypes()
 
     @property
     def address(self) -> int:
@@ -52,9 +56,14 @@ class PidLists:
             return
         setattr(self._native, which, self._table(pids))
         self._pids[which] = pids
-        self._changed()
+        self.follow_slots()
         if runtime().quiesce():
             del self._kept[: -len(self._pids)]
+
+    def follow_slots(self) -> None:
+        """`slots` were changed."""
+        self._native.dropped = self._slots.address
+        self._native.is_set = int(any(self._pids.values()) or bool(self._slots.address))
 
     def _table(self, pids: frozenset[int]) -> int:
         """The address of a native table of these, 0 if there are none."""

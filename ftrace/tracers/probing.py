@@ -19,7 +19,6 @@ def follow(state: Any, array: TraceArray) -> None:
     state.buffer = array.buffer.address
     state.tracing_on = array.switch
     state.tasks = array.function_tasks.address
-    state.is_filtered = int(bool(array.function_tasks))
 
 
 class FunctionProbing:

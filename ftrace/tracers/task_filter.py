@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from ftrace.hit.address_table import Table, look_up
-from sandbox.native import Structure, addressof, bool_, cast, native, null, ptr, struct, u64, volatile_load
+from sandbox.native import Structure, addressof, bool_, cast, native, null, ptr, struct, u64, unlikely, volatile_load
 from sandbox.threads.tasks import current
 
 
 @struct
 class TaskFilter(Structure):
-    """Tables of thread ids: null if the list is empty."""
+    """Tables of thread ids, and a bit for each slot whose records are dropped: null if that is none."""
 
+    is_set: u64  # not 0: one of them is not null
     only: ptr[Table]
     never: ptr[Table]
+    dropped: ptr[u64]
 
 
-@native(noinline=True, name="ignores_task")
-def ignores_task(filter: ptr[TaskFilter]) -> bool_:
-    """Whether the running thread is not recorded: trace_ignore_this_task() of kernel/trace/trace_pid.c."""
-    tid = cast(u64, current().tid)
+@native(noinline=True, name="task_is_dropped")
+def is_dropped(filter: ptr[TaskFilter]) -> bool_:
+    """trace_ignore_this_task() of kernel/trace/trace_pid.c, and tracing_cpumask."""
+    task = current()
+    dropped = volatile_load(addressof(filter.dropped))
+    index = cast(u64, task.index)
+    if dropped != null and dropped[index >> 6] >> (index & 63) & 1 != 0:
+        return True
     only = volatile_load(addressof(filter.only))
-    if only != null and look_up(only, tid) == 0:
+    if only != null and look_up(only, cast(u64, task.tid)) == 0:
         return True
     never = volatile_load(addressof(filter.never))
-    return never != null and look_up(never, tid) != 0
+    return never != null and look_up(never, cast(u64, task.tid)) != 0
+
+
+@native(inline=True)
+def ignores_task(filter: ptr[TaskFilter]) -> bool_:
+    """Whether the running thread is not recorded."""
+    return unlikely(volatile_load(addressof(filter.is_set)) != 0) and is_dropped(filter)
+
+
+FUNCTIONS = (is_dropped,)

@@ -39,6 +39,47 @@ static volatile long sink;
 CALL long move_addr_to_kernel(void *uaddr, int ulen) { return sink = (long)uaddr + ulen; }
 CALL long sockfd_lookup_light(int fd) { sink = fd; return 0; }
 
+/* What __sys_socketpair and __sys_listen call. */
+#define LEAF(name) CALL void name(void) { sink = __LINE__; }
+LEAF(alloc_fd)
+LEAF(_raw_spin_lock)
+LEAF(_raw_spin_unlock)
+LEAF(security_socket_create)
+LEAF(sock_alloc)
+LEAF(__rcu_read_lock)
+LEAF(__rcu_read_unlock)
+LEAF(try_module_get)
+LEAF(module_put)
+LEAF(unix_create)
+LEAF(security_socket_post_create)
+LEAF(bpf_lsm_socket_socketpair)
+LEAF(init_peercred)
+LEAF(alloc_file_pseudo)
+LEAF(stream_open)
+LEAF(fd_install)
+CALL long fdget(int fd) { sink = fd; return 0; }
+CALL void get_unused_fd_flags(void) { alloc_fd(); sink = 0; }
+CALL void put_unused_fd(void) { _raw_spin_lock(); _raw_spin_unlock(); sink = 0; }
+CALL int __sock_create(int family)
+{
+    if (family == 99)
+        return -EAFNOSUPPORT;
+    security_socket_create();
+    sock_alloc();
+    __rcu_read_lock();
+    try_module_get();
+    __rcu_read_unlock();
+    unix_create();
+    try_module_get();
+    module_put();
+    security_socket_post_create();
+    sink = 0;
+    return 0;
+}
+CALL void security_socket_socketpair(void) { bpf_lsm_socket_socketpair(); sink = 0; }
+CALL void unix_socketpair(void) { init_peercred(); init_peercred(); sink = 0; }
+CALL void sock_alloc_file(void) { alloc_file_pseudo(); stream_open(); sink = 0; }
+
 /* Functions that are named and not called. */
 #define NAMED(name) CALL long name(long value) { return sink = value; }
 NAMED(__sys_setregid)
@@ -61,10 +102,22 @@ CALL int __sys_socket(int family, int type, int protocol)
 CALL int __sys_socketpair(int family, int type, int protocol, int *usockvec)
 {
     sink = type + protocol;
-    if (family == 99)
+    get_unused_fd_flags();
+    get_unused_fd_flags();
+    if (__sock_create(family)) {
+        put_unused_fd();
+        put_unused_fd();
         return -EAFNOSUPPORT;
+    }
     usockvec[0] = 3;
     usockvec[1] = 4;
+    __sock_create(family);
+    security_socket_socketpair();
+    unix_socketpair();
+    sock_alloc_file();
+    sock_alloc_file();
+    fd_install();
+    fd_install();
     return 0;
 }
 
@@ -81,7 +134,7 @@ NAMED(__sys_listen_socket)
 CALL int __sys_listen(int fd, int backlog)
 {
     sink = backlog;
-    return sockfd_lookup_light(fd) ? 0 : -EBADF;
+    return fdget(fd) ? 0 : -EBADF;
 }
 
 NAMED(__sys_accept4)

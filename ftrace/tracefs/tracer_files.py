@@ -1,0 +1,162 @@
+"""The files about tracers: whose functions, which functions, how deep, how long."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ftrace.events.trace_array import TraceArray, trace_arrays
+from ftrace.filters.filter_file import FilterFile, read_filter
+from ftrace.ops import ftrace_ops
+from ftrace.output.trace import slots_in_use
+from ftrace.sites.locations import Selection
+from ftrace.tracefs.nodes import Handle, Node, TextFile, TextHandle
+from ftrace.tracefs.numbers import written_number
+from ftrace.tracers.cpumask import mask_text, written_mask
+from ftrace.tracers.graph_rules import FUNCTIONS, NOTRACE, edited, graph_rules
+from ftrace.tracers.pid_lists import NEVER, ONLY, PidLists
+
+_BLANK = " \t\n\v\f\r"
+_US = 1000
+
+
+def tracer_files(array: TraceArray) -> dict[str, Node]:
+    """The files of every trace array, by name."""
+    return {
+        "set_event_notrace_pid": _pid_file(array.event_tasks, NEVER),
+        "set_event_pid": _pid_file(array.event_tasks, ONLY),
+        "set_ftrace_filter": SetFilterFile(array, notrace=False),
+        "set_ftrace_notrace": SetFilterFile(array, notrace=True),
+        "set_ftrace_notrace_pid": _pid_file(array.function_tasks, NEVER, "no pid\n"),
+        "set_ftrace_pid": _pid_file(array.function_tasks, ONLY, "no pid\n"),
+        "tracing_cpumask": TextFile(lambda: _kept_slots(array), lambda text: _keep_slots(array, text)),
+    }
+
+
+def graph_files() -> dict[str, Node]:
+    """The files that only the top level has: they are for the tracers of all trace arrays."""
+    return {
+        "max_graph_depth": TextFile(lambda: f"{graph_rules.max_depth}\n", _set_max_depth),
+        "set_graph_function": GraphSelectionFile(FUNCTIONS),
+        "set_graph_notrace": GraphSelectionFile(NOTRACE),
+        "tracing_thresh": TextFile(lambda: f"{graph_rules.threshold // _US}\n", _set_threshold),
+    }
+
+
+def _pid_file(lists: PidLists, which: str, empty: str = "") -> TextFile:
+    def read() -> str:
+        return "".join(f"{pid}\n" for pid in lists.pids(which)) or empty
+
+    return TextFile(read, lambda text: lists.add(which, text), lambda: lists.clear(which))
+
+
+def _kept_slots(array: TraceArray) -> str:
+    slots = slots_in_use()
+    return mask_text(array.dropped_slots.kept(slots), slots) + "\n"
+
+
+def _keep_slots(array: TraceArray, text: str) -> None:
+    slots = slots_in_use()
+    array.drop_slots((1 << slots) - 1 & ~written_mask(text, slots))
+
+
+def _set_max_depth(text: str) -> None:
+    graph_rules.max_depth = written_number(text)
+    _rules_changed()
+
+
+def _set_threshold(text: str) -> None:
+    graph_rules.threshold = written_number(text) * _US
+    _rules_changed()
+
+
+def _rules_changed() -> None:
+    for array in trace_arrays:
+        array.update_tracing()
+
+
+class _FilterHandle(TextHandle):
+    """set_ftrace_filter, open for writing: a token for each write, in effect when it is closed."""
+
+    def __init__(self, file: FilterFile, read: Callable[[], str]) -> None:
+        super().__init__(read, file.write)
+        self._file = file
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SetFilterFile(Node):
+    """set_ftrace_filter or set_ftrace_notrace of a trace array."""
+
+    def __init__(self, array: TraceArray, notrace: bool) -> None:
+        self._notrace = notrace
+        self._ops: ftrace_ops | None = None
+        if array.name:
+            self._ops = ftrace_ops()
+            self._ops.func_hash = array.function_hash
+
+    def _read(self) -> str:
+        return read_filter(self._ops, notrace=self._notrace)
+
+    def open(self, flags: int) -> Handle:
+        """Open it. Raises OSError(ENODEV) if ftrace is dead."""
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return TextHandle(self._read, None)
+        file = FilterFile(self._ops, notrace=self._notrace, append=not flags & os.O_TRUNC)
+        return _FilterHandle(file, self._read)
+
+
+class GraphSelectionFile(Node):
+    """set_graph_function or set_graph_notrace."""
+
+    def __init__(self, which: str) -> None:
+        self._which = which
+
+    def read(self) -> str:
+        """The names of the functions; a line that says so if there are none."""
+        names = "".join(f"{location}\n" for location in graph_rules.selected(self._which).locations())
+        nothing = "all functions enabled" if self._which == FUNCTIONS else "no functions disabled"
+        return names or f"#### {nothing} ####\n"
+
+    def open(self, flags: int) -> Handle:
+        """Open it; with O_TRUNC writing begins with an empty selection."""
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return TextHandle(self.read, None)
+        base = Selection() if flags & os.O_TRUNC else graph_rules.selected(self._which)
+        return _GraphSelectionHandle(self, self._which, base)
+
+
+class _GraphSelectionHandle(TextHandle):
+    """Open for writing: a token for each write, in effect when it is closed."""
+
+    def __init__(self, file: GraphSelectionFile, which: str, pending: Selection) -> None:
+        super().__init__(file.read, self._take)
+        self._which, self._pending = which, pending
+        self._token, self._is_open = "", True
+
+    def _take(self, text: str) -> int:
+        start = 0 if self._token else len(text) - len(text.lstrip(_BLANK))
+        end = next((at for at in range(start, len(text)) if text[at] in _BLANK), len(text))
+        self._token += text[start:end]
+        if end == len(text):
+            return end
+        self._process()
+        return end + 1
+
+    def _process(self) -> None:
+        token, self._token = self._token, ""
+        if token:
+            self._pending = edited(self._pending, token)
+
+    def close(self) -> None:
+        """Take the last token, and let the selection take effect. Raises OSError(EINVAL) for that token."""
+        was_open, self._is_open = self._is_open, False
+        if not was_open:
+            return
+        try:
+            self._process()
+        finally:
+            graph_rules.select(self._which, self._pending)
+            _rules_changed()
+            graph_rules.forget_tables()
