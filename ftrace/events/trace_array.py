@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from ftrace.filters.hashes import OpsHash, global_hash
+from ftrace.output.cmdlines import SavedTgids
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.runtime import runtime
@@ -68,6 +69,8 @@ class TraceArray:
         self.pipes = PipeClaims()
         self.buffer_percent = 50
         """How full a buffer is to be, in percent, before waiting readers are woken: kept for programs that set it."""
+        self.tgids = SavedTgids()
+        """The threads whose process is known."""
         self.emptied = 0
         """When the buffer was emptied last, by its clock: latency-format counts from there."""
         self.is_expanded = like is not None
@@ -84,6 +87,8 @@ class TraceArray:
     def _option_changed(self, name: str, on: bool) -> None:
         if name == "overwrite":
             self.buffer.overwrite = on
+        elif name == "record-tgid":
+            self.tgids.switch(self.buffer.now if on else None)
         elif name in self.tracer.flags:
             for array in trace_arrays:
                 array.update_tracing()

@@ -5,19 +5,39 @@ A thread is shown by the name that it has; one that has ended by the last that w
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from ftrace.ring_buffer.arena import arena
+from ftrace.ring_buffer.reader import Record
 
 UNKNOWN = "<...>"
-_CAPACITY = 4096
+DEFAULT_CAPACITY = 4096
+MAX_CAPACITY = 1 << 22
+"""The highest thread id that Linux gives, and so the most names that there can be."""
 
 
 class SavedCmdlines:
-    """Names by thread id."""
+    """Names by thread id. `capacity`: how many are kept."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
+        self._capacity = DEFAULT_CAPACITY
+
+    @property
+    def capacity(self) -> int:
+        """How many names are kept. Raises OSError(EINVAL) for a number that is out of range."""
+        return self._capacity
+
+    @capacity.setter
+    def capacity(self, count: int) -> None:
+        if not 1 <= count <= MAX_CAPACITY:
+            raise OSError(errno.EINVAL, f"saved_cmdlines_size is {count}; it must be between 1 and {MAX_CAPACITY}")
+        self._capacity = count
+        for tid in list(self._names)[: max(len(self._names) - count, 0)]:
+            del self._names[tid]
 
     def find(self, tid: int) -> str:
         """The name of a thread, `<...>` for one that was never seen."""
@@ -32,7 +52,7 @@ class SavedCmdlines:
     def save(self, tid: int, name: str) -> None:
         """Keep the name of a thread; of too many the one that was kept first is forgotten."""
         names = self._names
-        if tid not in names and len(names) >= _CAPACITY:
+        if tid not in names and len(names) >= self._capacity:
             del names[next(iter(names))]
         names[tid] = name
 
@@ -50,3 +70,29 @@ def _comm(tid: int) -> str | None:
 
 saved_cmdlines = SavedCmdlines()
 """Those of this process."""
+
+
+class SavedTgids:
+    """saved_tgids: of which threads it is known what process they are of. Those that recorded while record-tgid was on."""
+
+    def __init__(self) -> None:
+        self._since: int | None = None
+        self._known: set[int] = set()
+
+    def switch(self, since: int | None) -> None:
+        """Threads that record from `since` on, by the buffer's clock, are known; None: no further ones."""
+        self._since = since
+
+    def see(self, records: Iterable[Record]) -> None:
+        """Note the threads of these records."""
+        since = self._since
+        if since is not None:
+            self._known.update(record.common.pid for record in records if record.stamp >= since)
+
+    def column(self, tid: int) -> str:
+        """The column of the option record-tgid."""
+        return f"({os.getpid():7})" if tid in self._known else f"({'-' * 7})"
+
+    def read(self) -> str:
+        """The file saved_tgids: `TID TGID` for each line."""
+        return "".join(f"{tid} {os.getpid()}\n" for tid in sorted(self._known))

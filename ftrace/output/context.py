@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 
 from ftrace.output.options import TraceOptions
@@ -21,10 +20,9 @@ def timestamp(stamp: int, in_ns: bool, width: int = 5) -> str:
     return f"{seconds:{width}}.{microseconds:06}"
 
 
-def context(record: Record, comm: str, options: TraceOptions, in_ns: bool) -> str:
-    """`COMM-PID [CPU] FLAGS TIME: `. `comm`: the thread's name."""
+def context(record: Record, comm: str, tgid: str, options: TraceOptions, in_ns: bool) -> str:
+    """`COMM-PID [CPU] FLAGS TIME: `. `comm`: the thread's name; `tgid`: the column of its process, if there is one."""
     tid = record.common.pid
-    tgid = f"({os.getpid():7}) " if options["record-tgid"] else ""
     flags = _FLAGS if options["irq-info"] else ""
     when = timestamp(record.stamp, in_ns)
     return f"{comm:>16}-{tid:<7} {tgid}[{record.slot:03}] {flags} {when}: "

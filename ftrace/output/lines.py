@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from ftrace.events.builtin import PRINT
 from ftrace.events.registry import TraceEvent
-from ftrace.output.cmdlines import saved_cmdlines
+from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.output.context import binary_context, context, hex_context, raw_context
 from ftrace.output.events import events_by_id, printers, text_of
 from ftrace.output.latency import latency_context
@@ -30,8 +30,11 @@ class LineFormat:
     `start`: when the buffer was emptied, for latency-format; `annotates`: whether it is said where another slot begins.
     """
 
-    def __init__(self, options: TraceOptions, in_ns: bool, start: int = 0, annotates: bool = False) -> None:
-        self._options, self._in_ns, self._start, self._annotates = options, in_ns, start, annotates
+    def __init__(
+        self, options: TraceOptions, in_ns: bool, tgids: SavedTgids, start: int = 0, annotates: bool = False
+    ) -> None:
+        self._options, self._in_ns, self._tgids = options, in_ns, tgids
+        self._start, self._annotates = start, annotates
         self._events = events_by_id()
         self.comm = cache(saved_cmdlines.find)
         """comm(tid): a thread's name."""
@@ -47,6 +50,7 @@ class LineFormat:
     def lines(self, records: Sequence[Record]) -> Iterator[str]:
         """The text of each record, with what was lost just before it."""
         seen: set[int] = set()
+        self._tgids.see(records)
         for record, following in zip_longest(records, records[1:]):
             yield self._started(record, seen) + lost_text(record) + self.text(record, following)
 
@@ -81,7 +85,8 @@ class LineFormat:
         comm = self.comm(record.common.pid)
         if self._options["latency-format"]:
             return latency_context(record, following, comm, self._start if self._in_ns else None)
-        return context(record, comm, self._options, self._in_ns)
+        tgid = f"{self._tgids.column(record.common.pid)} " if self._options["record-tgid"] else ""
+        return context(record, comm, tgid, self._options, self._in_ns)
 
     def _plain(self, record: Record, event: TraceEvent, following: Record | None) -> str:
         kind = printers(event)

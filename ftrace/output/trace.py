@@ -17,7 +17,7 @@ from ftrace.tracers.graph import function_graph
 def record_format(array: TraceArray, slots: dict[int, Slot], *, annotates: bool = False) -> LineFormat | GraphFormat:
     """How the records of a trace array are shown now. `slots`: what function_graph knows of those that were shown before."""
     in_ns = clock.find(array.buffer.clock).in_ns
-    lines = LineFormat(array.options, in_ns, array.emptied, annotates and array.options["annotate"])
+    lines = LineFormat(array.options, in_ns, array.tgids, array.emptied, annotates and array.options["annotate"])
     return GraphFormat(array.options, lines, slots, slots_in_use()) if array.tracer is function_graph else lines
 
 

@@ -13,6 +13,7 @@ from ftrace.files import listing
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.tracefs.event_files import events_directory
 from ftrace.tracefs.nodes import Node, TextFile
+from ftrace.tracefs.numbers import written_number
 from ftrace.tracefs.readme import README
 from ftrace.tracefs.set_event import SetEventFile
 from ftrace.tracefs.trace_files import trace_array_files
@@ -52,6 +53,11 @@ def add_ftrace_files() -> None:
         "events": events_directory(),
         "printk_formats": TextFile(lambda: ""),
         "saved_cmdlines": TextFile(saved_cmdlines.read),
+        "saved_cmdlines_size": TextFile(
+            lambda: f"{saved_cmdlines.capacity}\n",
+            lambda text: setattr(saved_cmdlines, "capacity", written_number(text)),
+        ),
+        "saved_tgids": TextFile(global_trace().tgids.read),
         "set_event": SetEventFile(),
         "synthetic_events": definitions_file(synthetic.show, synthetic.run_line, synthetic.synthetic_lines),
         "touched_functions": TextFile(listing.touched_functions),
