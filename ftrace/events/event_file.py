@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.events.error_log import error_log
 from ftrace.events.event_state import Target
 from ftrace.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.events.filters.filter_file import EventFilter
@@ -30,11 +29,13 @@ class Producer(Protocol):
     def fields(self) -> Sequence[Field]: ...
 
     @property
-    def enabled(self) -> bool: ...
+    def is_armed(self) -> bool: ...
 
-    def hold(self) -> None: ...
+    def set_enabled(self, on: bool, file: EventFile | None = None) -> None: ...
 
-    def release(self) -> None: ...
+    def hold(self, file: EventFile | None = None) -> None: ...
+
+    def release(self, file: EventFile | None = None) -> None: ...
 
     def let_go(self, used: object) -> None: ...
 
@@ -50,7 +51,7 @@ class EventFile:
         """How many need its hits, whether it is enabled or not."""
         self.triggers = EventTriggers(self, actions)
         self._native.triggers = self.triggers.table_address
-        self.filter = EventFilter(event.fields, error_log, self._use_filter)
+        self.filter = EventFilter(event.fields, trace.error_log, self._use_filter)
         self._compiled: CompiledFilter | None = None
 
     @property
@@ -92,16 +93,30 @@ class EventFile:
 
     def hold(self) -> None:
         """Have it produced for a trigger, though it may be disabled. Raises OSError."""
-        self._event.hold()
+        self._event.hold(self)
 
     def release(self) -> None:
         """Undo one `hold`."""
-        self._event.release()
+        self._event.release(self)
+
+    @property
+    def trace(self) -> TraceArray:
+        """The trace array."""
+        return self._trace
+
+    @property
+    def enabled(self) -> bool:
+        """Whether hits are recorded."""
+        return self._event.is_armed and self.is_recorded
+
+    def set_enabled(self, on: bool) -> None:
+        """Start or stop recording hits. Raises OSError."""
+        self._event.set_enabled(on, self)
 
     @property
     def state(self) -> str:
         """What the file `enable` reads: 1 or 0, and * if triggers need its hits."""
-        return f"{int(self._event.enabled)}{'*' if self.holders else ''}"
+        return f"{int(self.enabled)}{'*' if self.holders else ''}"
 
     def passes(self, type_id: int, record: bytes) -> bool:
         """Whether the filter keeps a record, whose common fields are filled in here."""

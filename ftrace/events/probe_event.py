@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, argv_split
 from ftrace.events.error_log import error_log
+from ftrace.events.event_file import EventFile
 from ftrace.events.handler_source import Shape, constants_of, entry_source, hit_source
 from ftrace.events.handlers import Make, native_handler
 from ftrace.events.names import parse_event_name, sanitized
@@ -168,13 +169,20 @@ class ProbeEvent(TraceEvent):
         self.line_type = first.line_type
         self.probes = [first]
 
+        self._targets: list[EventFile] = []
+        """Whom armed probes record for: those that need it no more are taken out when a trace array goes, or at the end."""
+
     def arm_probe(self, probe: Probe) -> None:
         """Have hits of this probe recorded. Raises OSError."""
-        probe.recording.record_to(self.id, [self.file.target])
+        self._aim(probe)
         probe.arm()
 
-    def arm(self) -> None:
+    def _aim(self, probe: Probe) -> None:
+        probe.recording.record_to(self.id, [file.target for file in self._targets])
+
+    def arm(self, file: EventFile) -> None:
         """Arm every probe."""
+        self._targets = [file]
         armed: list[Probe] = []
         try:
             for probe in self.probes:
@@ -184,6 +192,16 @@ class ProbeEvent(TraceEvent):
             for probe in armed:
                 probe.disarm()
             raise
+
+    def retarget(self, file: EventFile | None = None) -> None:
+        """Record for another trace array too, or only for those that are left."""
+        if file in self._targets:
+            return
+        self._targets = (
+            [*self._targets, file] if file else [each for each in self._targets if each in self.files.values()]
+        )
+        for probe in self.probes:
+            self._aim(probe)
 
     def disarm(self) -> None:
         """Disarm every probe."""

@@ -90,11 +90,13 @@ class Recording:
         """Record events of this id into the Targets at these addresses from now on."""
         if len(targets) > MAX_TARGETS:
             raise ValueError(f"{len(targets)} trace arrays for one event; at most {MAX_TARGETS} can record it")
-        self.native.count = 0
+        count, known = self.native.count, list(targets)
+        if list(self.native.targets[:count]) != known[:count]:
+            self.native.count = 0
         self.native.type_id = type_id
-        for index, target in enumerate(targets):
+        for index, target in enumerate(known):
             self.native.targets[index] = target
-        self.native.count = len(targets)
+        self.native.count = len(known)
 
     def close(self) -> None:
         """The probe is gone, and no hit of it is in progress. Closing again does nothing."""

@@ -6,11 +6,11 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 
 from ftrace.events.event_file import EventFile
 from ftrace.events.trace_actions import TraceActions
-from ftrace.events.trace_array import global_trace
+from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.probe_args.layout import Field, format_text
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
@@ -84,13 +84,34 @@ class TraceEvent:
         """Whether it has been unregistered: files of it that are still open answer ENODEV."""
         self.references = 0
         """What else keeps it: triggers of other events, for example."""
-        self.file = EventFile(self, global_trace(), trace_actions())
+        self.files: dict[TraceArray, EventFile] = {}
+        """The event in each trace array in which it was looked at."""
+        self.file = self.file_in(global_trace())
         """The event in the top level's trace array."""
+
+    def file_in(self, array: TraceArray) -> EventFile:
+        """The event in a trace array."""
+        found = self.files.get(array)
+        if found is None:
+            with event_mutex:
+                found = self.files.setdefault(array, EventFile(self, array, trace_actions(array)))
+        return found
+
+    def leave(self, array: TraceArray) -> None:
+        """The trace array goes: the event is not recorded there any more, and has no triggers there."""
+        with events_locked():
+            file = self.files.get(array)
+            if file is not None:
+                file.triggers.remove_all()
+                self.set_enabled(False, file)
+                del self.files[array]
+                self.retarget()
+                self.let_go(file)
 
     @property
     def enabled(self) -> bool:
-        """Whether its hits are recorded."""
-        return self.is_armed and self.file.is_recorded
+        """Whether its hits are recorded in the top level's trace array."""
+        return self.file.enabled
 
     @property
     def is_busy(self) -> bool:
@@ -101,53 +122,68 @@ class TraceEvent:
         """The text of its `format` file."""
         return format_text(self.name, self.id, self.fields, self.print_fmt)
 
-    def set_enabled(self, on: bool) -> None:
-        """Start or stop recording it. Raises OSError if what produces it cannot be armed; it stays as it was then."""
+    def set_enabled(self, on: bool, file: EventFile | None = None) -> None:
+        """Start or stop recording it, in the top level's trace array or that of `file`.
+
+        Raises OSError if what produces it cannot be armed; it stays as it was then.
+        """
         with events_locked():
+            file = file or self.file
             if on:
-                self._start(recorded=True)
+                self._start(file, recorded=True)
             else:
-                self.file.is_recorded = False
+                file.is_recorded = False
                 self._stop_unneeded()
             self.ever_enabled = self.ever_enabled or on
 
-    def hold(self) -> None:
+    def hold(self, file: EventFile | None = None) -> None:
         """Have it produced for triggers, though it may be disabled: soft mode, once more. Raises OSError."""
         with events_locked():
-            self._start(recorded=False)
-            self.file.holders += 1
+            file = file or self.file
+            self._start(file, recorded=False)
+            file.holders += 1
             self.references += 1
 
-    def release(self) -> None:
+    def release(self, file: EventFile | None = None) -> None:
         """Undo one `hold`."""
         with events_locked():
-            self.file.holders -= 1
+            file = file or self.file
+            file.holders -= 1
             self.references -= 1
             self._stop_unneeded()
+
+    @property
+    def used_files(self) -> list[EventFile]:
+        """Where its hits are recorded, or run triggers."""
+        return [file for file in self.files.values() if file.is_recorded or file.holders]
 
     def let_go(self, used: object) -> None:
         """Free what hits have used until now when none does any more."""
         after_unlocking(partial(_keep_until_quiet, used))
 
-    def _start(self, recorded: bool) -> None:
-        before = self.file.is_recorded
-        self.file.is_recorded = recorded or (before and self.is_armed)
+    def _start(self, file: EventFile, recorded: bool) -> None:
+        before = file.is_recorded
+        file.is_recorded = recorded or (before and self.is_armed)
         if self.is_armed:
+            self.retarget(file)
             return
         try:
-            self.arm()
+            self.arm(file)
         except OSError:
-            self.file.is_recorded = before
+            file.is_recorded = before
             raise
         self.is_armed = True
 
     def _stop_unneeded(self) -> None:
-        if self.is_armed and not self.file.is_recorded and not self.file.holders:
+        if self.is_armed and not self.used_files:
             self.disarm()
             self.is_armed = False
 
-    def arm(self) -> None:
-        """Have the event produced. Raises OSError, having undone what was done."""
+    def arm(self, file: EventFile) -> None:
+        """Have the event produced for `file`. Raises OSError, having undone what was done."""
+
+    def retarget(self, file: EventFile | None = None) -> None:
+        """It is armed, and `file` needs its hits too; None: a file does so no more."""
 
     def disarm(self) -> None:
         """Have it produced no more."""
@@ -169,6 +205,10 @@ class EventRegistry:
     def reserve(self, event: TraceEvent) -> None:
         """Keep the name of a built-in event."""
         self._reserved[event.group, event.name] = event
+
+    def reserved(self) -> list[TraceEvent]:
+        """The built-in events."""
+        return list(self._reserved.values())
 
     def add(self, event: TraceEvent) -> None:
         """Register `event` under the lowest free id. Raises OSError(EEXIST) if its group has one of that name."""
@@ -210,28 +250,38 @@ event_registry = EventRegistry()
 """The events of this process."""
 
 
-@cache
-def trace_actions() -> TraceActions:
-    """The top level's trace array, as triggers see it."""
-    return TraceActions(global_trace(), event_registry)
+def trace_actions(array: TraceArray) -> TraceActions:
+    """A trace array as triggers see it."""
+    return _actions.setdefault(array, TraceActions(array, event_registry))
 
 
-def enable_state(events: Sequence[TraceEvent]) -> str:
+_actions: dict[TraceArray, TraceActions] = {}
+
+
+def forget_array(array: TraceArray) -> None:
+    """The trace array goes: no event is recorded there any more."""
+    with events_locked():
+        for event in [*event_registry.events(), *event_registry.reserved()]:
+            event.leave(array)
+        _actions.pop(array, None)
+
+
+def enable_state(files: Sequence[EventFile]) -> str:
     """What an `enable` file of several events reads: 0, 1, X if they differ, ? if there is none."""
-    states = {event.enabled for event in events}
+    states = {file.enabled for file in files}
     if not states:
         return "?"
     return "X" if len(states) > 1 else str(int(states.pop()))
 
 
-def set_all_enabled(events: Sequence[TraceEvent], on: bool) -> None:
+def set_all_enabled(files: Sequence[EventFile], on: bool) -> None:
     """Enable or disable every one of them, and raise the first OSError afterwards. EINVAL if there is none."""
-    if not events:
+    if not files:
         raise OSError(errno.EINVAL, "there is no event to enable or disable")
     first: OSError | None = None
-    for event in events:
+    for file in files:
         try:
-            event.set_enabled(on)
+            file.set_enabled(on)
         except OSError as failed:
             first = first or failed
     if first is not None:

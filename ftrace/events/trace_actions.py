@@ -6,7 +6,6 @@ import errno
 from collections.abc import Sequence
 from typing import Protocol
 
-from ftrace.events.error_log import error_log
 from ftrace.events.event_file import EventFile
 from ftrace.events.filters.fields import EventField
 from ftrace.events.trace_array import TraceArray
@@ -28,10 +27,9 @@ class Event(Protocol):
     def fields(self) -> Sequence[EventField]: ...
 
     @property
-    def enabled(self) -> bool: ...
+    def used_files(self) -> Sequence[EventFile]: ...
 
-    @property
-    def file(self) -> EventFile: ...
+    def file_in(self, array: TraceArray) -> EventFile: ...
 
 
 class Events(Protocol):
@@ -70,7 +68,7 @@ class TraceActions:
     def find_event(self, group: str, name: str) -> EventFile | None:
         """The event of that name."""
         event = self._events.find(group, name)
-        return event.file if event is not None else None
+        return event.file_in(self._trace) if event is not None else None
 
     def find_synthetic(self, name: str) -> Sequence[EventField] | None:
         """The fields of a synthetic event."""
@@ -78,13 +76,14 @@ class TraceActions:
         return event.fields if event is not None else None
 
     def generate(self, name: str, values: Sequence[int | bytes], timestamp: int) -> None:
-        """Record a synthetic event, if it is enabled and its filter passes it; its time is that of the recording."""
+        """Record a synthetic event wherever it is enabled and its filter passes it; its time is that of the recording."""
         event = self._events.find(SYNTHETIC, name)
-        if event is None or not event.enabled or not self._trace.tracing_on:
+        if event is None:
             return
         data = synthetic_record(event.fields, values)
-        if event.file.passes(event.id, data):
-            self._trace.buffer.write(event.id, data[_COMMON:])
+        for file in event.used_files:
+            if file.enabled and file.trace.tracing_on and file.passes(event.id, data):
+                file.trace.buffer.write(event.id, data[_COMMON:])
 
     def arm_snapshot(self) -> None:
         """Allocate the spare ring. Raises OSError."""
@@ -95,7 +94,7 @@ class TraceActions:
 
     def log_error(self, subsystem: str, message: str, command: str, position: int) -> None:
         """Append to error_log."""
-        error_log.add(subsystem, message, command, position)
+        self._trace.error_log.add(subsystem, message, command, position)
 
     def quiesce(self) -> None:
         """Wait until no hit uses what was replaced."""

@@ -8,6 +8,7 @@ import threading
 from functools import cache
 from typing import Any
 
+from ftrace.events.error_log import ErrorLog, error_log
 from ftrace.filters.hashes import OpsHash, global_hash
 from ftrace.output.cmdlines import SavedTgids
 from ftrace.output.options import TraceOptions
@@ -66,9 +67,12 @@ class TraceArray:
         """The threads whose functions are recorded."""
         self.event_tasks = PidLists(self.dropped_slots)
         """The threads whose events are recorded."""
+        self.error_log = ErrorLog() if like else error_log
         self.pipes = PipeClaims()
         self.buffer_percent = 50
         """How full a buffer is to be, in percent, before waiting readers are woken: kept for programs that set it."""
+        self.max_latency_us = 0
+        """tracing_max_latency: no tracer here measures latencies; kept for programs that set it."""
         self.tgids = SavedTgids()
         """The threads whose process is known."""
         self.emptied = 0
@@ -136,7 +140,7 @@ class TraceArray:
 
         Raises OSError: EBUSY while trace_pipe is open; what starting the tracer raises, and then there is none.
         """
-        with tracer().settling_later(), trace_types_lock:
+        with tracer().reclaimer.settling_later(), trace_types_lock:
             if self.pipes:
                 raise OSError(errno.EBUSY, "the tracer cannot be changed while trace_pipe is open")
             if chosen is self.tracer:
@@ -149,7 +153,7 @@ class TraceArray:
 
     def stop_tracing(self) -> None:
         """Have no tracer."""
-        with tracer().settling_later(), trace_types_lock:
+        with tracer().reclaimer.settling_later(), trace_types_lock:
             self._stop()
 
     def _stop(self) -> None:
@@ -163,6 +167,28 @@ class TraceArray:
         with trace_types_lock:
             if self._tracing is not None:
                 self._tracing.update()
+
+    def close(self) -> None:
+        """Record no more, and give the buffer back. No event is recorded here any more."""
+        with tracer().reclaimer.settling_later(), trace_types_lock:
+            trace_arrays.remove(self)
+            self._stop()
+        runtime().quiesce()
+        self.buffer.close()
+
+
+MAX_ARRAYS = 16
+"""Trace arrays that can exist at the same time, the top level's among them: an event records into each of them."""
+
+
+def new_instance(name: str) -> TraceArray:
+    """A trace array with the top level's options. Raises OSError(ENOMEM) if there are too many."""
+    with trace_types_lock:
+        if len(trace_arrays) >= MAX_ARRAYS:
+            raise OSError(errno.ENOMEM, f"{MAX_ARRAYS - 1} instances exist; remove one first")
+        made = TraceArray(name, like=global_trace())
+        trace_arrays.append(made)
+        return made
 
 
 @cache

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ftrace.events.builtin import BUILTIN_EVENTS, GROUP, PRINT
+from ftrace.events.event_file import EventFile
 from ftrace.events.filters.filter_file import GROUP_HELP, write_group_filter
 from ftrace.events.hist.trigger import read_hists, register_hist_command
 from ftrace.events.registry import TraceEvent, enable_state, event_registry, events_locked, set_all_enabled
-from ftrace.events.trace_array import global_trace
+from ftrace.events.trace_array import TraceArray
 from ftrace.tracefs.buffer_files import header_event, header_page
 from ftrace.tracefs.nodes import Directory, Node, TextFile
 from ftrace.tracefs.numbers import written_switch
@@ -27,25 +28,27 @@ def _present(event: TraceEvent, read: Callable[[], str]) -> Callable[[], str]:
     return checked
 
 
-def _event_directory(event: TraceEvent) -> Directory:
+def _event_directory(event: TraceEvent, array: TraceArray) -> Directory:
+    file = event.file_in(array)
+
     def enable(text: str) -> None:
         on = written_switch(text)
         if event.removed:
             raise OSError(errno.ENODEV, f"event {event.group}/{event.name} is gone")
-        event.set_enabled(on)
+        file.set_enabled(on)
 
     files: Mapping[str, Node] = {
-        "enable": TextFile(_present(event, lambda: f"{event.file.state}\n"), enable),
-        "filter": TextFile(_present(event, event.file.filter.read), _locked(event, event.file.filter.write)),
+        "enable": TextFile(_present(event, lambda: f"{file.state}\n"), enable),
+        "filter": TextFile(_present(event, file.filter.read), _locked(event, file.filter.write)),
         "format": TextFile(_present(event, event.format)),
-        "hist": TextFile(_present(event, lambda: read_hists(event.file.triggers))),
+        "hist": TextFile(_present(event, lambda: read_hists(file.triggers))),
         "id": TextFile(_present(event, lambda: f"{event.id}\n")),
-        "trigger": _trigger_file(event),
+        "trigger": _trigger_file(event, file),
     }
     return Directory(files)
 
 
-def _builtin_directory() -> Directory:
+def _builtin_directory(array: TraceArray) -> Directory:
     """`events/ftrace`: no enable and no filter, and a trigger only for what is written to trace_marker."""
     directories: dict[str, Node] = {}
     for event in BUILTIN_EVENTS:
@@ -55,7 +58,7 @@ def _builtin_directory() -> Directory:
             "id": TextFile(partial("{}\n".format, event.id)),
         }
         if event is PRINT:
-            files["trigger"] = _trigger_file(event)
+            files["trigger"] = _trigger_file(event, event.file_in(array))
         directories[event.name] = Directory(files)
     return Directory(directories)
 
@@ -72,8 +75,8 @@ def _locked(event: TraceEvent, write: Callable[[str], None]) -> Callable[[str], 
     return locked
 
 
-def _trigger_file(event: TraceEvent) -> TextFile:
-    triggers = event.file.triggers
+def _trigger_file(event: TraceEvent, file: EventFile) -> TextFile:
+    triggers = file.triggers
 
     def truncate() -> None:
         with events_locked():
@@ -82,43 +85,46 @@ def _trigger_file(event: TraceEvent) -> TextFile:
     return TextFile(_present(event, triggers.read), _locked(event, triggers.write), truncate)
 
 
-def _write_group_filter(group: str, text: str) -> None:
+def _write_group_filter(group: str, array: TraceArray, text: str) -> None:
     with events_locked():
-        write_group_filter([event.file.filter for event in event_registry.events(group)], text)
+        write_group_filter([event.file_in(array).filter for event in event_registry.events(group)], text)
 
 
-def _group_directory(group: str) -> Directory:
+def _group_directory(group: str, array: TraceArray) -> Directory:
     def entries() -> Mapping[str, Node]:
         files: dict[str, Node] = {
-            "enable": _enable_of(lambda: event_registry.events(group)),
-            "filter": TextFile(lambda: GROUP_HELP, partial(_write_group_filter, group)),
+            "enable": _enable_of(lambda: event_registry.events(group), array),
+            "filter": TextFile(lambda: GROUP_HELP, partial(_write_group_filter, group, array)),
         }
-        return files | {event.name: _event_directory(event) for event in event_registry.events(group)}
+        return files | {event.name: _event_directory(event, array) for event in event_registry.events(group)}
 
     return Directory(entries)
 
 
-def _enable_of(events: Callable[[], list[TraceEvent]]) -> TextFile:
+def _enable_of(events: Callable[[], list[TraceEvent]], array: TraceArray) -> TextFile:
+    def files() -> list[EventFile]:
+        return [event.file_in(array) for event in events()]
+
     def write(text: str) -> None:
-        set_all_enabled(events(), written_switch(text))
+        set_all_enabled(files(), written_switch(text))
 
-    return TextFile(lambda: f"{enable_state(events())}\n", write)
+    return TextFile(lambda: f"{enable_state(files())}\n", write)
 
 
-def events_directory() -> Directory:
-    """`events`: made from the registry whenever it is looked at."""
+def events_directory(array: TraceArray) -> Directory:
+    """`events` of a trace array: made from the registry whenever it is looked at."""
 
     register_hist_command()
-    builtin = _builtin_directory()
+    builtin = _builtin_directory(array)
 
     def entries() -> Mapping[str, Node]:
         top: dict[str, Node] = {
-            "enable": _enable_of(event_registry.events),
+            "enable": _enable_of(event_registry.events, array),
             "header_event": TextFile(header_event),
-            "header_page": TextFile(lambda: header_page(global_trace())),
+            "header_page": TextFile(lambda: header_page(array)),
             GROUP: builtin,
         }
-        groups = {group: _group_directory(group) for group in event_registry.groups()}
+        groups = {group: _group_directory(group, array) for group in event_registry.groups()}
         if GROUP in groups:
             return top | groups | {GROUP: Directory({**builtin.entries, **groups[GROUP].entries})}
         return top | groups

@@ -6,16 +6,14 @@ from collections.abc import Callable
 from functools import cache
 
 from ftrace.events import dynevent, eprobe, synthetic
-from ftrace.events.error_log import error_log
 from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
 from ftrace.files import listing
 from ftrace.output.cmdlines import saved_cmdlines
-from ftrace.tracefs.event_files import events_directory
+from ftrace.tracefs.instances import InstancesDirectory
 from ftrace.tracefs.nodes import Node, TextFile
 from ftrace.tracefs.numbers import written_number
 from ftrace.tracefs.readme import README
-from ftrace.tracefs.set_event import SetEventFile
 from ftrace.tracefs.trace_files import trace_array_files
 from ftrace.tracefs.tracer_files import graph_files
 from ftrace.tracefs.tree import tracefs
@@ -26,10 +24,6 @@ def definitions_file(
 ) -> TextFile:
     """A file of definitions: its lines are commands, and O_TRUNC deletes every event of its type."""
     return TextFile(read, lambda text: dynevent.run_commands(text, run_line), lambda: dynevent.release_all(line_type))
-
-
-def _ignored(_text: str) -> None:
-    """What is written to error_log means nothing; opening it with O_TRUNC has cleared it."""
 
 
 def _available_events() -> str:
@@ -49,8 +43,6 @@ def add_ftrace_files() -> None:
         "available_filter_functions_addrs": TextFile(lambda: listing.available_filter_functions(addresses=True)),
         "dynamic_events": definitions_file(dynevent.show, dynevent.create_dyn_event),
         "enabled_functions": TextFile(listing.enabled_functions),
-        "error_log": TextFile(error_log.read, _ignored, error_log.clear),
-        "events": events_directory(),
         "printk_formats": TextFile(lambda: ""),
         "saved_cmdlines": TextFile(saved_cmdlines.read),
         "saved_cmdlines_size": TextFile(
@@ -58,11 +50,11 @@ def add_ftrace_files() -> None:
             lambda text: setattr(saved_cmdlines, "capacity", written_number(text)),
         ),
         "saved_tgids": TextFile(global_trace().tgids.read),
-        "set_event": SetEventFile(),
         "synthetic_events": definitions_file(synthetic.show, synthetic.run_line, synthetic.synthetic_lines),
         "touched_functions": TextFile(listing.touched_functions),
         **trace_array_files(global_trace()),
         **graph_files(),
+        "instances": InstancesDirectory(),
     }
     for name, node in files.items():
         tracefs.add(name, node)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Mapping
+
+from sandbox.process import fork
 
 ENCODING = "utf-8"
 
@@ -132,3 +135,66 @@ class Directory(Node):
     def remove(self, name: str) -> None:
         """Remove a directory from it. Raises OSError(EPERM) where that cannot be."""
         raise OSError(errno.EPERM, f"{name!r} cannot be removed")
+
+
+class HeldDirectory(Directory):
+    """A directory that cannot be removed while a file in it is open."""
+
+    def __init__(self, entries: Mapping[str, Node] | Callable[[], Mapping[str, Node]]) -> None:
+        super().__init__(entries)
+        self._lock = fork.renew(threading.Lock())
+        self._holders = 0
+        self._is_retired = False
+
+    def hold(self) -> None:
+        """A file in it is about to be opened. Raises OSError(ENOENT) if the directory is gone."""
+        with self._lock:
+            if self._is_retired:
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            self._holders += 1
+
+    def release(self) -> None:
+        """Undo one `hold`."""
+        with self._lock:
+            self._holders -= 1
+
+    def retire(self) -> None:
+        """No file in it is to be opened any more. Raises OSError(EBUSY) while one is open."""
+        with self._lock:
+            if self._holders:
+                raise OSError(errno.EBUSY, f"{self._holders} files in this directory are open; close them first")
+            self._is_retired = True
+
+
+class HoldingHandle(Handle):
+    """An open file in a directory that it holds."""
+
+    def __init__(self, directory: HeldDirectory, node: Node, flags: int) -> None:
+        directory.hold()
+        try:
+            self._handle = node.open(flags)
+        except BaseException:
+            directory.release()
+            raise
+        self._directory: HeldDirectory | None = directory
+
+    def read(self, size: int = -1) -> bytes:
+        """As the file's."""
+        return self._handle.read(size)
+
+    def write(self, data: bytes) -> int:
+        """As the file's."""
+        return self._handle.write(data)
+
+    def seek(self, position: int) -> int:
+        """As the file's."""
+        return self._handle.seek(position)
+
+    def close(self) -> None:
+        """Close it; closing again does nothing."""
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            try:
+                self._handle.close()
+            finally:
+                directory.release()

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 from ftrace.events.registry import TraceEvent, event_registry, set_all_enabled
+from ftrace.events.trace_array import TraceArray
 from ftrace.tracefs.nodes import Handle, Node, TextHandle
 
 _BLANK = " \t\n\v\f\r"
 _TOKEN_LIMIT = 127
 
 
-def read_set_event() -> str:
-    """`GROUP:EVENT` for each enabled event, the newest first."""
-    return "".join(f"{event.group}:{event.name}\n" for event in reversed(event_registry.events()) if event.enabled)
+def enabled_events(array: TraceArray) -> str:
+    """`GROUP:EVENT` for each event that is enabled in a trace array, the newest first."""
+    events = reversed(event_registry.events())
+    return "".join(f"{event.group}:{event.name}\n" for event in events if event.file_in(array).enabled)
 
 
-def apply_token(token: str) -> None:
+def apply_token(token: str, array: TraceArray) -> None:
     """`[!]GROUP:EVENT`, `GROUP:*`, `*:EVENT`, `NAME` of a group or of events. Raises OSError(EINVAL) for no match."""
     name = token.removeprefix("!")
-    chosen = [event for event in event_registry.events() if _matches(name, event)]
+    chosen = [event.file_in(array) for event in event_registry.events() if _matches(name, event)]
     if not chosen:
         raise OSError(errno.EINVAL, f"{name!r} names no event")
     set_all_enabled(chosen, not token.startswith("!"))
@@ -33,23 +36,26 @@ def _matches(name: str, event: TraceEvent) -> bool:
     return group in ("", "*", event.group) and bare in ("", "*", event.name)
 
 
-def _take_token(text: str) -> int:
+def _take_token(array: TraceArray, text: str) -> int:
     """Apply the first token of `text`; how many characters that took."""
     start = len(text) - len(text.lstrip(_BLANK))
     end = next((index for index in range(start, len(text)) if text[index] in _BLANK), len(text))
     if end - start > _TOKEN_LIMIT:
         raise OSError(errno.EINVAL, f"a token of more than {_TOKEN_LIMIT} characters")
     if end > start:
-        apply_token(text[start:end])
+        apply_token(text[start:end], array)
     return min(end + 1, len(text))
 
 
 class SetEventFile(Node):
-    """The file. Opened with O_TRUNC it disables every event."""
+    """The file of a trace array. Opened with O_TRUNC it disables every event there."""
+
+    def __init__(self, array: TraceArray) -> None:
+        self._array = array
 
     def open(self, flags: int) -> Handle:
         """Open it. Raises OSError if an event cannot be disabled."""
         if flags & os.O_TRUNC and flags & os.O_ACCMODE != os.O_RDONLY:
             for event in event_registry.events():
-                event.set_enabled(False)
-        return TextHandle(read_set_event, _take_token)
+                event.file_in(self._array).set_enabled(False)
+        return TextHandle(lambda: enabled_events(self._array), partial(_take_token, self._array))

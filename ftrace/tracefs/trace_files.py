@@ -11,8 +11,10 @@ from ftrace.output.markers import write_marker, write_raw_marker
 from ftrace.output.pipe import PipeFile, RawPipeFile
 from ftrace.output.trace import slots_in_use, snapshot_text, trace_text
 from ftrace.tracefs import buffer_files
+from ftrace.tracefs.event_files import events_directory
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle
 from ftrace.tracefs.numbers import written_number, written_switch
+from ftrace.tracefs.set_event import SetEventFile
 from ftrace.tracefs.tracer_files import tracer_files
 from ftrace.tracers.registry import find_tracer, tracers
 
@@ -24,14 +26,21 @@ def trace_array_files(array: TraceArray) -> dict[str, Node]:
         "current_tracer": TextFile(
             lambda: f"{array.tracer.name}\n", lambda text: array.use_tracer(find_tracer(text.strip()))
         ),
+        "error_log": TextFile(array.error_log.read, _ignored, array.error_log.clear),
+        "events": events_directory(array),
+        "free_buffer": FreeBufferFile(array),
         "options": Directory({name: _option_file(array, name) for name in array.options}),
         "per_cpu": Directory(lambda: {f"cpu{slot}": _slot_directory(array, slot) for slot in range(slots_in_use())}),
+        "set_event": SetEventFile(array),
         "snapshot": TextFile(lambda: snapshot_text(array), lambda text: _write_snapshot(array, text)),
         "trace": TraceFile(array),
         "trace_marker": MarkerFile(array, write_marker),
         "trace_marker_raw": MarkerFile(array, write_raw_marker),
         "trace_options": TextFile(array.options.read, array.options.write),
         "trace_pipe": PipeFile(array),
+        "tracing_max_latency": TextFile(
+            lambda: f"{array.max_latency_us}\n", lambda text: _set_max_latency(array, text)
+        ),
         "tracing_on": TextFile(
             lambda: f"{int(array.tracing_on)}\n", lambda text: setattr(array, "tracing_on", bool(written_number(text)))
         ),
@@ -73,7 +82,7 @@ class TraceFile(Node):
 
 
 def _ignored(_text: str) -> None:
-    """What is written to trace means nothing; opening it with O_TRUNC has emptied the buffer."""
+    """What is written to trace or error_log means nothing; opening it with O_TRUNC has emptied it."""
 
 
 class _TraceHandle(TextHandle):
@@ -90,6 +99,34 @@ class _TraceHandle(TextHandle):
         """Go on recording."""
         if self._paused:
             self._paused, self._array.buffer.tracing_on = False, True
+
+
+class FreeBufferFile(Node):
+    """free_buffer: closing it gives the buffer's memory back; with the option disable_on_free recording stops too."""
+
+    mode = 0o200
+
+    def __init__(self, array: TraceArray) -> None:
+        self._array = array
+
+    def open(self, flags: int) -> Handle:
+        """Open it."""
+        return _FreeBufferHandle(self._array)
+
+
+class _FreeBufferHandle(TextHandle):
+    def __init__(self, array: TraceArray) -> None:
+        super().__init__(None, _ignored)
+        self._array, self._is_open = array, True
+
+    def close(self) -> None:
+        """Free the buffer."""
+        if self._is_open:
+            self._is_open = False
+            if self._array.options["disable_on_free"]:
+                self._array.tracing_on = False
+            self._array.buffer.size_kb = 1
+            self._array.clear()
 
 
 class MarkerFile(Node):
@@ -112,6 +149,10 @@ class _MarkerHandle(Handle):
     def write(self, data: bytes) -> int:
         """Record it; how many bytes fitted. Raises OSError: EINVAL, EBADF."""
         return self._write(self._array, data)
+
+
+def _set_max_latency(array: TraceArray, text: str) -> None:
+    array.max_latency_us = written_number(text)
 
 
 def _option_file(array: TraceArray, name: str) -> TextFile:

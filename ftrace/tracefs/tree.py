@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 
-from ftrace.tracefs.nodes import ENCODING, Directory, Handle, Node
+from ftrace.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, HoldingHandle, Node
 
 
 class Tracefs:
@@ -29,17 +29,22 @@ class Tracefs:
 
     def find(self, path: str) -> Node:
         """The node at `path`, which is relative to the root. Raises OSError: ENOENT, ENOTDIR."""
-        node: Node = self.root
+        return self._walk(path)[-1]
+
+    def _walk(self, path: str) -> list[Node]:
+        """The nodes from the root to `path`. Raises OSError: ENOENT, ENOTDIR."""
+        nodes: list[Node] = [self.root]
         for name in path.split("/"):
             if name in ("", "."):
                 continue
+            node = nodes[-1]
             if not isinstance(node, Directory):
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             found = node.entries.get(name)
             if found is None:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            node = found
-        return node
+            nodes.append(found)
+        return nodes
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> Handle:
         """Open a file with O_* flags.
@@ -47,12 +52,13 @@ class Tracefs:
         Raises OSError: ENOENT; EACCES for a new file, which tracefs does not have; EISDIR; what opening the file raises.
         """
         try:
-            node = self.find(path)
+            *above, node = self._walk(path)
         except FileNotFoundError:
             if flags & os.O_CREAT and self._has_parent(path):
                 raise OSError(errno.EACCES, os.strerror(errno.EACCES), path) from None
             raise
-        return node.open(flags)
+        held = next((each for each in above if isinstance(each, HeldDirectory)), None)
+        return node.open(flags) if held is None else HoldingHandle(held, node, flags)
 
     def _has_parent(self, path: str) -> bool:
         try:

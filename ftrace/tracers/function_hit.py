@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ftrace.hit.nodes import EXIT_FROM_STUB, below
 from ftrace.hit.records import Probe
-from ftrace.hit.rethook import EXIT_FROM_STUB, below
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.task_filter import TaskFilter, ignores_task

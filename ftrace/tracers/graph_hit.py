@@ -7,13 +7,13 @@ it was entered, how deep it lies, and what is to be done at its return.
 from __future__ import annotations
 
 from ftrace.hit.address_table import Table, look_up
-from ftrace.hit.dispatch import pt_regs
+from ftrace.hit.nodes import below, is_armed, probes_of
 from ftrace.hit.records import Probe
-from ftrace.hit.rethook import below, is_armed, probes_of
 from ftrace.ring_buffer.clock_state import ClockState, clock_now, system_now
 from ftrace.ring_buffer.records import Mark
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.function_hit import FunctionState, is_recorded
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,

@@ -1,0 +1,48 @@
+"""instances/: each directory is a trace array of its own. instance_mkdir() and instance_rmdir() of kernel/trace/trace.c."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+
+from ftrace.events.registry import forget_array
+from ftrace.events.trace_array import TraceArray, new_instance, trace_types_lock
+from ftrace.tracefs.nodes import Directory, HeldDirectory, Node
+from ftrace.tracefs.trace_files import trace_array_files
+
+
+class InstanceDirectory(HeldDirectory):
+    """A directory with the files of one instance."""
+
+    def __init__(self, array: TraceArray) -> None:
+        super().__init__(trace_array_files(array))
+        self.array = array
+
+
+class InstancesDirectory(Directory):
+    """The directory of instances."""
+
+    def __init__(self) -> None:
+        self._instances: dict[str, InstanceDirectory] = {}
+        super().__init__(self._listed)
+
+    def _listed(self) -> Mapping[str, Node]:
+        return dict(self._instances)
+
+    def make(self, name: str) -> None:
+        """Make an instance. Raises OSError: EEXIST, ENOMEM if there are too many."""
+        with trace_types_lock:
+            if name in self._instances:
+                raise OSError(errno.EEXIST, f"there is an instance {name!r} already")
+            self._instances[name] = InstanceDirectory(new_instance(name))
+
+    def remove(self, name: str) -> None:
+        """Remove an instance with everything in it. Raises OSError: ENOENT, EBUSY while one of its files is open."""
+        with trace_types_lock:
+            found = self._instances.get(name)
+            if found is None:
+                raise OSError(errno.ENOENT, f"there is no instance {name!r}")
+            found.retire()
+            del self._instances[name]
+        forget_array(found.array)
+        found.array.close()
