@@ -180,9 +180,9 @@ class ProbeEvent(TraceEvent):
     def _aim(self, probe: Probe) -> None:
         probe.recording.record_to(self.id, [file.target for file in self._targets])
 
-    def arm(self, file: EventFile) -> None:
+    def arm(self) -> None:
         """Arm every probe."""
-        self._targets = [file]
+        self._targets = self.used_files
         armed: list[Probe] = []
         try:
             for probe in self.probes:
@@ -193,15 +193,14 @@ class ProbeEvent(TraceEvent):
                 probe.disarm()
             raise
 
-    def retarget(self, file: EventFile | None = None) -> None:
-        """Record for another trace array too, or only for those that are left."""
-        if file in self._targets:
-            return
-        self._targets = (
-            [*self._targets, file] if file else [each for each in self._targets if each in self.files.values()]
-        )
-        for probe in self.probes:
-            self._aim(probe)
+    def retarget(self) -> None:
+        """Record for another trace array too, or only for those that are left. Those that were there keep their places."""
+        left = [file for file in self._targets if file in self.files.values()]
+        targets = left + [file for file in self.used_files if file not in left]
+        if targets != self._targets:
+            self._targets = targets
+            for probe in self.probes:
+                self._aim(probe)
 
     def disarm(self) -> None:
         """Disarm every probe."""

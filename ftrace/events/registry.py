@@ -140,8 +140,12 @@ class TraceEvent:
         """Have it produced for triggers, though it may be disabled: soft mode, once more. Raises OSError."""
         with events_locked():
             file = file or self.file
-            self._start(file, recorded=False)
             file.holders += 1
+            try:
+                self._start(file, recorded=False)
+            except OSError:
+                file.holders -= 1
+                raise
             self.references += 1
 
     def release(self, file: EventFile | None = None) -> None:
@@ -165,10 +169,10 @@ class TraceEvent:
         before = file.is_recorded
         file.is_recorded = recorded or (before and self.is_armed)
         if self.is_armed:
-            self.retarget(file)
+            self.retarget()
             return
         try:
-            self.arm(file)
+            self.arm()
         except OSError:
             file.is_recorded = before
             raise
@@ -179,11 +183,11 @@ class TraceEvent:
             self.disarm()
             self.is_armed = False
 
-    def arm(self, file: EventFile) -> None:
-        """Have the event produced for `file`. Raises OSError, having undone what was done."""
+    def arm(self) -> None:
+        """Have the event produced. Raises OSError, having undone what was done."""
 
-    def retarget(self, file: EventFile | None = None) -> None:
-        """It is armed, and `file` needs its hits too; None: a file does so no more."""
+    def retarget(self) -> None:
+        """It is armed, and `used_files` may be others than before."""
 
     def disarm(self) -> None:
         """Have it produced no more."""
