@@ -35,7 +35,7 @@ from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
 from ftrace.sites import detour_trap, text_poke
 from ftrace.sites.spare_stubs import SpareStubs
-from ftrace.tracers import function_hit, graph_hit, task_filter
+from ftrace.tracers import function_hit, graph_hit, profile_hit, task_filter
 from ftrace.x86_64 import stubs
 from sandbox.loading.native_image import NativeImage
 from sandbox.memory import barriers, mappings
@@ -119,6 +119,7 @@ FUNCTIONS = (
     *task_filter.FUNCTIONS,
     *function_hit.FUNCTIONS,
     *graph_hit.FUNCTIONS,
+    *profile_hit.FUNCTIONS,
 )
 
 

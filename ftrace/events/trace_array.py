@@ -17,6 +17,7 @@ from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.pid_lists import PidLists
+from ftrace.tracers.profile import function_profiler
 from ftrace.tracers.tracer import Tracer, Tracing, nop
 from sandbox.process import fork
 from sandbox.process.cached import cached_property
@@ -93,7 +94,8 @@ class TraceArray:
             self.buffer.overwrite = on
         elif name == "record-tgid":
             self.tgids.switch(self.buffer.now if on else None)
-        elif name in self.tracer.flags:
+        elif name in ("sleep-time", "graph-time") or name in self.tracer.flags:
+            function_profiler.follow_options()
             for array in trace_arrays:
                 array.update_tracing()
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from ftrace.events.trace_array import TraceArray, trace_arrays
 from ftrace.filters.filter_file import FilterFile, read_filter
 from ftrace.ops import ftrace_ops
+from ftrace.output.profile import profile_text
 from ftrace.output.trace import slots_in_use
 from ftrace.sites.locations import Selection
-from ftrace.tracefs.nodes import Handle, Node, TextFile, TextHandle
+from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle
 from ftrace.tracefs.numbers import written_number
 from ftrace.tracers.cpumask import mask_text, written_mask
 from ftrace.tracers.graph_rules import FUNCTIONS, NOTRACE, edited, graph_rules
 from ftrace.tracers.pid_lists import NEVER, ONLY, PidLists
+from ftrace.tracers.profile import function_profiler
 
 _BLANK = " \t\n\v\f\r"
 _US = 1000
@@ -36,9 +39,13 @@ def tracer_files(array: TraceArray) -> dict[str, Node]:
 def graph_files() -> dict[str, Node]:
     """The files that only the top level has: they are for the tracers of all trace arrays."""
     return {
+        "function_profile_enabled": TextFile(lambda: f"{int(function_profiler.enabled)}\n", _switch_profiler),
         "max_graph_depth": TextFile(lambda: f"{graph_rules.max_depth}\n", _set_max_depth),
         "set_graph_function": GraphSelectionFile(FUNCTIONS),
         "set_graph_notrace": GraphSelectionFile(NOTRACE),
+        "trace_stat": Directory(
+            lambda: {f"function{slot}": TextFile(partial(profile_text, slot)) for slot in range(slots_in_use())}
+        ),
         "tracing_thresh": TextFile(lambda: f"{graph_rules.threshold // _US}\n", _set_threshold),
     }
 
@@ -58,6 +65,13 @@ def _kept_slots(array: TraceArray) -> str:
 def _keep_slots(array: TraceArray, text: str) -> None:
     slots = slots_in_use()
     array.drop_slots((1 << slots) - 1 & ~written_mask(text, slots))
+
+
+def _switch_profiler(text: str) -> None:
+    if written_number(text):
+        function_profiler.enable()
+    else:
+        function_profiler.disable()
 
 
 def _set_max_depth(text: str) -> None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrace.hit.records import HAS_ENTRY
 from ftrace.tracers.function_hit import FunctionState
-from ftrace.tracers.probing import FunctionProbing, follow
-from ftrace.tracers.tracer import Tracer, TracerFlags, Tracing
-
-if TYPE_CHECKING:
-    from ftrace.events.trace_array import TraceArray
+from ftrace.tracers.probing import FunctionProbing, follow, silence
+from ftrace.tracers.tracer import TracedArray, Tracer, TracerFlags, Tracing
 
 
 class FunctionTracing(Tracing):
     """The tracer at work in one trace array."""
 
-    def __init__(self, array: TraceArray) -> None:
+    def __init__(self, array: TracedArray) -> None:
         self._array = array
         self._native: Any = FunctionState.ctypes()
         self.update()
-        self._probing = FunctionProbing(array, self._native, entry="function_trace_call", kind=HAS_ENTRY)
+        self._probing = FunctionProbing(
+            array.function_hash, self._native, entry="function_trace_call", detach=array.stop_tracing, kind=HAS_ENTRY
+        )
 
     def update(self) -> None:
         """Follow the settings."""
@@ -28,7 +27,8 @@ class FunctionTracing(Tracing):
 
     def stop(self) -> None:
         """Record no more."""
-        self._probing.stop(self._native)
+        silence(self._native)
+        self._probing.stop()
 
 
 class FunctionTracer(Tracer):
@@ -36,7 +36,7 @@ class FunctionTracer(Tracer):
 
     name = "function"
 
-    def start(self, array: TraceArray) -> Tracing:
+    def start(self, array: TracedArray) -> Tracing:
         """Begin to record. Raises OSError."""
         return FunctionTracing(array)
 

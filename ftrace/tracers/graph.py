@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrace.hit.records import EXIT_RESULTS, HAS_ENTRY, HAS_EXIT
 from ftrace.ring_buffer import clock
 from ftrace.tracers.graph_hit import GraphState, GraphTask
 from ftrace.tracers.graph_rules import graph_rules
-from ftrace.tracers.probing import FunctionProbing, follow
-from ftrace.tracers.tracer import Tracer, TracerFlags, Tracing
+from ftrace.tracers.probing import FunctionProbing, follow, silence
+from ftrace.tracers.tracer import TracedArray, Tracer, TracerFlags, Tracing
 from sandbox.memory import mappings
 from sandbox.process.integers import INT_MAX
 from sandbox.threads import tasks
-
-if TYPE_CHECKING:
-    from ftrace.events.trace_array import TraceArray
 
 _FLAGS = {
     "funcgraph-overrun": False,
@@ -38,7 +35,7 @@ _WORD = 8
 class GraphTracing(Tracing):
     """The tracer at work in one trace array."""
 
-    def __init__(self, array: TraceArray) -> None:
+    def __init__(self, array: TracedArray) -> None:
         self._array = array
         self._native: Any = GraphState.ctypes()
         self._size = GraphTask.size * tasks.CAPACITY
@@ -47,10 +44,11 @@ class GraphTracing(Tracing):
         self._clock: Any = None
         self.update()
         self._probing = FunctionProbing(
-            array,
+            array.function_hash,
             self._native,
             entry="trace_graph_entry",
             exit="trace_graph_return",
+            detach=array.stop_tracing,
             kind=HAS_ENTRY | HAS_EXIT | EXIT_RESULTS,
             data_size=_WORD,
             pool_unclaimed=INT_MAX,
@@ -70,7 +68,8 @@ class GraphTracing(Tracing):
 
     def stop(self) -> None:
         """Record no more."""
-        self._probing.stop(self._native.plain)
+        silence(self._native.plain)
+        self._probing.stop()
 
 
 class GraphTracer(Tracer):
@@ -78,7 +77,7 @@ class GraphTracer(Tracer):
 
     name = "function_graph"
 
-    def start(self, array: TraceArray) -> Tracing:
+    def start(self, array: TracedArray) -> Tracing:
         """Begin to record. Raises OSError."""
         return GraphTracing(array)
 

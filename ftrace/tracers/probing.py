@@ -1,53 +1,57 @@
-"""The native probe of a tracer, on the functions that a trace array's filter selects."""
+"""The native probe of a tracer, on the functions that a filter selects."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from ftrace.filters.hashes import OpsHash
 from ftrace.ops import ftrace_ops, register_ops, unregister_ftrace_function
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
+from ftrace.tracers.tracer import TracedArray
 
-if TYPE_CHECKING:
-    from ftrace.events.trace_array import TraceArray
+_OFF = ctypes.c_uint64(0)
+"""The switch of what has stopped."""
 
 
-def follow(state: Any, array: TraceArray) -> None:
+def follow(state: Any, array: TracedArray) -> None:
     """Tell a FunctionState what its trace array records into, and for whom."""
     state.buffer = array.buffer.address
     state.tracing_on = array.switch
     state.tasks = array.function_tasks.address
 
 
-class FunctionProbing:
-    """One ftrace_ops with the functions of a trace array.
+def silence(state: Any) -> None:
+    """Have a FunctionState record nothing from now on."""
+    state.tracing_on = ctypes.addressof(_OFF)
 
-    `state`: the ctypes structure that the handlers record with; `entry`, `exit`: their names in the runtime; `values`: of the
-    native Probe. Raises OSError.
+
+class FunctionProbing:
+    """One ftrace_ops with the functions that `functions` selects.
+
+    `state`: the ctypes structure that the handlers work with; `entry`, `exit`: their names in the runtime; `detach`: called by
+    `detach_all`; `values`: of the native Probe. Raises OSError.
     """
 
-    def __init__(self, array: TraceArray, state: Any, entry: str, exit: str = "", **values: int) -> None:
+    def __init__(
+        self, functions: OpsHash, state: Any, *, entry: str, exit: str = "", detach: Callable[[], None], **values: int
+    ) -> None:
         address = runtime().image.address
-        self._state = state
-        self._off = ctypes.c_uint64(0)
         self._ops = ftrace_ops(address(entry))
-        self._ops.func_hash = array.function_hash
+        self._ops.func_hash = functions
         self._ops.hooks_return = bool(exit)
-        self._ops.detach = array.stop_tracing
-        probe = NativeProbe(
-            tracer().table.lines,
-            (state, self._off),
-            entry=address(entry),
-            exit=address(exit) if exit else 0,
-            action=ctypes.addressof(state),
-            **values,
+        self._ops.detach = detach
+        returning = address(exit) if exit else 0
+        action = ctypes.addressof(state)
+        lines = tracer().table.lines
+        register_ops(
+            self._ops, NativeProbe(lines, state, entry=address(entry), exit=returning, action=action, **values)
         )
-        register_ops(self._ops, probe)
 
-    def stop(self, state: Any) -> None:
-        """Take it off; `state`: the FunctionState, which records nothing from now on. Stopping again does nothing."""
-        state.tracing_on = ctypes.addressof(self._off)
+    def stop(self) -> None:
+        """Take it off. Stopping again does nothing."""
         if self._ops.enabled:
             unregister_ftrace_function(self._ops)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ftrace.events.trace_array import TraceArray
+from ftrace.filters.hashes import OpsHash
+from ftrace.ring_buffer.buffer import Buffer
+from ftrace.tracers.pid_lists import PidLists
 
 
 class TracerFlags:
@@ -46,6 +47,24 @@ class Tracing(Protocol):
         """Record no more. When it returns, no other thread is recording."""
 
 
+class TracedArray(Protocol):
+    """A trace array as tracers use it: ftrace.events.trace_array.TraceArray."""
+
+    @property
+    def buffer(self) -> Buffer: ...
+
+    @property
+    def switch(self) -> int: ...
+
+    @property
+    def function_hash(self) -> OpsHash: ...
+
+    @property
+    def function_tasks(self) -> PidLists: ...
+
+    def stop_tracing(self) -> None: ...
+
+
 class Tracer:
     """A tracer; this one records nothing by itself. `flags`: its own options."""
 
@@ -54,7 +73,7 @@ class Tracer:
     def __init__(self, flags: TracerFlags) -> None:
         self.flags = flags
 
-    def start(self, array: TraceArray) -> Tracing | None:
+    def start(self, array: TracedArray) -> Tracing | None:
         """Begin to record into a trace array. Raises OSError."""
         return None
 

@@ -1,0 +1,116 @@
+"""The function profiler: how often functions ran, and how long. function_profile_enabled and trace_stat/."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ftrace.filters.hashes import global_hash
+from ftrace.hit.records import HAS_ENTRY, HAS_EXIT
+from ftrace.ring_buffer import clock
+from ftrace.tracer import tracer
+from ftrace.tracers.graph import function_graph
+from ftrace.tracers.probing import FunctionProbing
+from ftrace.tracers.profile_hit import Profile, ProfileArea, ProfileCall, ProfileState
+from sandbox.memory import mappings
+from sandbox.process import fork
+from sandbox.process.integers import INT_MAX
+from sandbox.threads import tasks
+
+_SPARE_CELLS = 1024
+"""Room for functions of modules that come while the profiler is enabled."""
+
+
+class _Tables:
+    """The tables of one run of the profiler."""
+
+    def __init__(self, functions: int) -> None:
+        bits = (2 * functions + _SPARE_CELLS).bit_length()
+        length = ProfileArea.offset("cells") + (Profile.size << bits)
+        self.stride = -(-length // mappings.PAGE) * mappings.PAGE
+        self.cells = 1 << bits
+        self._clock = clock.start(clock.find("local"))
+        self.native: Any = ProfileState.ctypes(
+            base=mappings.reserve(self.stride * tasks.CAPACITY),
+            stride=self.stride,
+            mask=self.cells - 1,
+            shift=64 - bits,
+            clock=ctypes.addressof(self._clock),
+        )
+
+    def follow_options(self) -> None:
+        """The options of function_graph count here too."""
+        self.native.no_graph_time = int(not function_graph.flags["graph-time"])
+        self.native.no_sleep_time = int(not function_graph.flags["sleep-time"])
+
+    def profiles(self, slot: int) -> Iterator[Any]:
+        """What one thread has counted."""
+        cells = self.native.base + slot * self.stride + ProfileArea.offset("cells")
+        for cell in (Profile.ctypes * self.cells).from_address(cells):
+            if cell.counter:
+                yield cell
+
+    def release(self) -> None:
+        """Give the memory back. No hit counts in it any more."""
+        mappings.release(self.native.base, self.stride * tasks.CAPACITY)
+
+
+class FunctionProfiler:
+    """The profiler. What was counted can be read until it is enabled again."""
+
+    def __init__(self) -> None:
+        self._lock = fork.renew(threading.RLock())
+        self._tables: _Tables | None = None
+        self._probing: FunctionProbing | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it counts."""
+        return self._probing is not None
+
+    def enable(self) -> None:
+        """Count from now on, from 0. Enabling again changes nothing. Raises OSError."""
+        with tracer().settling_later(), self._lock:
+            if self._probing is not None:
+                return
+            tables = _Tables(tracer().table.everything().count())
+            tables.follow_options()
+            kept, self._tables = self._tables, tables
+            self._probing = FunctionProbing(
+                global_hash,
+                tables.native,
+                entry="profile_graph_entry",
+                exit="profile_graph_return",
+                detach=self.disable,
+                kind=HAS_ENTRY | HAS_EXIT,
+                data_size=ProfileCall.size,
+                pool_unclaimed=INT_MAX,
+                nr_nodes=INT_MAX,
+            )
+        if kept is not None:
+            kept.release()
+
+    def disable(self) -> None:
+        """Count no more."""
+        with tracer().settling_later(), self._lock:
+            probing, self._probing = self._probing, None
+            if probing is not None:
+                probing.stop()
+
+    def follow_options(self) -> None:
+        """sleep-time or graph-time was changed."""
+        with self._lock:
+            if self._tables is not None:
+                self._tables.follow_options()
+
+    def profiles(self, slot: int) -> list[Any]:
+        """What one thread has counted, the functions that took longest first: ctypes structures of Profile."""
+        with self._lock:
+            found = [] if self._tables is None else list(self._tables.profiles(slot))
+        return sorted(found, key=lambda profile: profile.time, reverse=True)
+
+
+function_profiler = FunctionProfiler()
+"""That of the process."""
