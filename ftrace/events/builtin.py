@@ -61,4 +61,19 @@ GRAPH_ENTRY = _event(
 )
 """A function's entry, of function_graph: TRACE_GRAPH_ENT."""
 
-BUILTIN_EVENTS = (FUNCTION, PRINT, GRAPH_EXIT, GRAPH_ENTRY, RAW_DATA)
+FUNC_REPEATS = _event(
+    19,
+    "func_repeats",
+    (
+        Field(_WORD, "ip", 8, 8, False),
+        Field(_WORD, "parent_ip", 16, 8, False),
+        Field("u16", "count", 24, 2, False),
+        Field("u16", "top_delta_ts", 26, 2, False),
+        Field("u32", "bottom_delta_ts", 28, 4, False),
+    ),
+    '" %ps <-%ps\\t(repeats:%u  delta: -%llu)", (void *)REC->ip, (void *)REC->parent_ip, REC->count, '
+    "(((u64)(REC)->top_delta_ts << 32) | (REC)->bottom_delta_ts)",
+)
+"""How often a call was repeated, with func-no-repeats."""
+
+BUILTIN_EVENTS = (FUNCTION, PRINT, GRAPH_EXIT, GRAPH_ENTRY, RAW_DATA, FUNC_REPEATS)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ftrace.events.builtin import BUILTIN_EVENTS, FUNCTION, PRINT, RAW_DATA
+from ftrace.events.builtin import BUILTIN_EVENTS, FUNC_REPEATS, FUNCTION, PRINT, RAW_DATA
 from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.output.options import TraceOptions
@@ -16,6 +16,7 @@ from ftrace.probe_args.values import field_text
 
 TRACING_MARK_WRITE = "tracing_mark_write"
 _TWO_WORDS = struct.Struct("<QQ")
+_REPEATS = struct.Struct("<QQHHI")
 _NUMBER = struct.Struct("<I")
 _OWN = 8
 """Where an event's own fields begin."""
@@ -79,6 +80,11 @@ def _addresses_in_hex(_event: TraceEvent, data: bytes, _options: TraceOptions) -
     return f"{ip:016x} {parent:016x} \n"
 
 
+def _repeats_raw(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    ip, parent, count, top, bottom = _REPEATS.unpack_from(data, _OWN)
+    return f"{ip} {parent} {count} {top << 32 | bottom}\n"
+
+
 def _print_raw(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
     return f"# {int.from_bytes(data[_OWN : _OWN + 8], 'little'):x} {text_of(data[_OWN + 8 :])}"
 
@@ -118,6 +124,7 @@ class Printers(NamedTuple):
 
 _BUILTIN = {
     FUNCTION.id: Printers(_function, _addresses, _addresses_in_hex),
+    FUNC_REPEATS.id: Printers(_function, _repeats_raw, _repeats_raw),
     PRINT.id: Printers(_print, _print_raw),
     RAW_DATA.id: Printers(_raw_data, _raw_data),
 }

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import zip_longest
 
-from ftrace.events.builtin import PRINT
+from ftrace.events.builtin import FUNC_REPEATS, PRINT
 from ftrace.events.registry import TraceEvent
 from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
-from ftrace.output.context import binary_context, context, hex_context, raw_context
+from ftrace.output.context import binary_context, context, hex_context, raw_context, timestamp
 from ftrace.output.events import events_by_id, printers, text_of
 from ftrace.output.latency import latency_context
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
 
+_REPEATS = struct.Struct("<24xHHI")
 _PRINT_TEXT = 16
 """Where the text of a print record begins."""
 
@@ -91,7 +93,16 @@ class LineFormat:
     def _plain(self, record: Record, event: TraceEvent, following: Record | None) -> str:
         kind = printers(event)
         show = kind.fields if self._options["fields"] else kind.trace
-        return self._context(record, following) + show(event, record.data, self._options)
+        text = show(event, record.data, self._options)
+        if event is FUNC_REPEATS:
+            text = f"{text[:-1]} {self._repeats(record)}\n"
+        return self._context(record, following) + text
+
+    def _repeats(self, record: Record) -> str:
+        """How often a call was repeated, and when last."""
+        count, top, bottom = _REPEATS.unpack_from(record.data)
+        last = timestamp(record.stamp - (top << 32 | bottom), self._in_ns)
+        return f"(repeats: {count}, last_ts: {last})"
 
     def _raw(self, record: Record, event: TraceEvent, _following: Record | None) -> str:
         front = raw_context(record) if self._options["context-info"] else ""

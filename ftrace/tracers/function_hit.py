@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from ftrace.hit.nodes import EXIT_FROM_STUB, below
 from ftrace.hit.records import Probe
+from ftrace.ring_buffer.clock_state import clock_now
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
 from sandbox.native import (
     Structure,
     addressof,
+    array,
     bool_,
     cast,
     i32,
     native,
     null,
     ptr,
+    sizeof,
     struct,
+    u16,
+    u32,
     u64,
     unlikely,
+    void,
     volatile_load,
     zeroed,
 )
 from sandbox.threads.tasks import current
 
-TRACE_FN = 1
-_SIZE = 24
+TRACE_FN, TRACE_FUNC_REPEATS = 1, 19
+_SIZE, _REPEATS_SIZE = 24, 32
+_MOST_REPEATS = (1 << 16) - 1
 
 
 @struct
@@ -38,12 +45,37 @@ class FunctionRecord(Structure):
 
 
 @struct
+class RepeatsRecord(Structure):
+    """How often a call was repeated, and how long ago the last was, as events/ftrace/func_repeats describes it."""
+
+    common: u64
+    ip: u64
+    parent_ip: u64
+    count: u16
+    top_delta: u16
+    bottom_delta: u32
+
+
+@struct
+class LastCall(Structure):
+    """The last call of one thread, for func-no-repeats: struct trace_func_repeats."""
+
+    tid: u64
+    ip: u64
+    parent_ip: u64
+    count: u64
+    time: u64
+    reserved: array[u64, 3]
+
+
+@struct
 class FunctionState(Structure):
     """What the tracer of one trace array records with."""
 
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
     tasks: ptr[TaskFilter]
+    last_calls: u64  # func-no-repeats: address of the first thread's LastCall; 0: repeated calls are recorded
 
 
 @native(inline=True)
@@ -64,17 +96,58 @@ def is_recorded(state: ptr[FunctionState]) -> bool_:
     return not ignores_task(state.tasks)
 
 
+@native
+def record_repeats(state: ptr[FunctionState], last: ptr[LastCall]) -> void:
+    """Record how often the last call was repeated: trace_last_func_repeats()."""
+    mark: Mark = zeroed
+    entry = reserve(state.buffer, addressof(mark), TRACE_FUNC_REPEATS, _REPEATS_SIZE)
+    if entry != null:
+        record = cast(ptr[RepeatsRecord], entry)
+        record.ip = last.ip
+        record.parent_ip = last.parent_ip
+        record.count = cast(u16, last.count)
+        delta = clock_now(mark.ring.clock) - last.time
+        record.top_delta = cast(u16, delta >> 32)
+        record.bottom_delta = cast(u32, delta)
+        commit(addressof(mark))
+    last.count = 0
+
+
+@native(noinline=True)
+def is_repeated(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
+    """Whether the thread's last call was the same. If not, how often that was repeated has been recorded."""
+    task = current()
+    last = cast(ptr[LastCall], state.last_calls + cast(u64, task.index) * sizeof(LastCall))
+    if last.tid != cast(u64, task.tid):
+        last.tid = cast(u64, task.tid)
+        last.ip = 0
+        last.count = 0
+    if last.ip == ip and last.parent_ip == parent and last.count < _MOST_REPEATS:
+        last.count += 1
+        last.time = clock_now(state.buffer.live.clock)
+        return True
+    if last.count != 0:
+        record_repeats(state, last)
+    last.ip = ip
+    last.parent_ip = parent
+    return False
+
+
 @native(cc="preserve_most")
 def function_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[u64]) -> i32:
     state = cast(ptr[FunctionState], probe.action)
-    if is_recorded(state):
-        mark: Mark = zeroed
-        entry = reserve(state.buffer, addressof(mark), TRACE_FN, _SIZE)
-        if entry != null:
-            record = cast(ptr[FunctionRecord], entry)
-            record.ip = ip
-            record.parent_ip = true_parent(parent_ip)
-            commit(addressof(mark))
+    if not is_recorded(state):
+        return 0
+    parent = true_parent(parent_ip)
+    if unlikely(volatile_load(addressof(state.last_calls)) != 0) and is_repeated(state, ip, parent):
+        return 0
+    mark: Mark = zeroed
+    entry = reserve(state.buffer, addressof(mark), TRACE_FN, _SIZE)
+    if entry != null:
+        record = cast(ptr[FunctionRecord], entry)
+        record.ip = ip
+        record.parent_ip = parent
+        commit(addressof(mark))
     return 0
 
 

@@ -10,10 +10,9 @@ from ftrace.ring_buffer import clock
 from ftrace.tracers.graph_hit import GraphState, GraphTask
 from ftrace.tracers.graph_rules import graph_rules
 from ftrace.tracers.probing import FunctionProbing, follow, silence
+from ftrace.tracers.task_areas import TaskAreas
 from ftrace.tracers.tracer import TracedArray, Tracer, TracerFlags, Tracing
-from sandbox.memory import mappings
 from sandbox.process.integers import INT_MAX
-from sandbox.threads import tasks
 
 _FLAGS = {
     "funcgraph-overrun": False,
@@ -38,8 +37,8 @@ class GraphTracing(Tracing):
     def __init__(self, array: TracedArray) -> None:
         self._array = array
         self._native: Any = GraphState.ctypes()
-        self._size = GraphTask.size * tasks.CAPACITY
-        self._native.tasks = mappings.reserve(self._size)
+        self._tasks = TaskAreas(GraphTask.size)
+        self._native.tasks = self._tasks.address
         self._native.rules = graph_rules.address
         self._clock: Any = None
         self.update()
@@ -49,6 +48,7 @@ class GraphTracing(Tracing):
             entry="trace_graph_entry",
             exit="trace_graph_return",
             detach=array.stop_tracing,
+            keep=self._tasks,
             kind=HAS_ENTRY | HAS_EXIT | EXIT_RESULTS,
             data_size=_WORD,
             pool_unclaimed=INT_MAX,

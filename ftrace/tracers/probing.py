@@ -33,11 +33,19 @@ class FunctionProbing:
     """One ftrace_ops with the functions that `functions` selects.
 
     `state`: the ctypes structure that the handlers work with; `entry`, `exit`: their names in the runtime; `detach`: called by
-    `detach_all`; `values`: of the native Probe. Raises OSError.
+    `detach_all`; `keep`: what has to live as long; `values`: of the native Probe. Raises OSError.
     """
 
     def __init__(
-        self, functions: OpsHash, state: Any, *, entry: str, exit: str = "", detach: Callable[[], None], **values: int
+        self,
+        functions: OpsHash,
+        state: Any,
+        *,
+        entry: str,
+        exit: str = "",
+        detach: Callable[[], None],
+        keep: object = None,
+        **values: int,
     ) -> None:
         address = runtime().image.address
         self._ops = ftrace_ops(address(entry))
@@ -48,7 +56,7 @@ class FunctionProbing:
         action = ctypes.addressof(state)
         lines = tracer().table.lines
         register_ops(
-            self._ops, NativeProbe(lines, state, entry=address(entry), exit=returning, action=action, **values)
+            self._ops, NativeProbe(lines, (state, keep), entry=address(entry), exit=returning, action=action, **values)
         )
 
     def stop(self) -> None:

@@ -14,10 +14,10 @@ from ftrace.tracer import tracer
 from ftrace.tracers.graph import function_graph
 from ftrace.tracers.probing import FunctionProbing
 from ftrace.tracers.profile_hit import Profile, ProfileArea, ProfileCall, ProfileState
+from ftrace.tracers.task_areas import TaskAreas
 from sandbox.memory import mappings
 from sandbox.process import fork
 from sandbox.process.integers import INT_MAX
-from sandbox.threads import tasks
 
 _SPARE_CELLS = 1024
 """Room for functions of modules that come while the profiler is enabled."""
@@ -32,8 +32,9 @@ class _Tables:
         self.stride = -(-length // mappings.PAGE) * mappings.PAGE
         self.cells = 1 << bits
         self._clock = clock.start(clock.find("local"))
+        self._areas = TaskAreas(self.stride)
         self.native: Any = ProfileState.ctypes(
-            base=mappings.reserve(self.stride * tasks.CAPACITY),
+            base=self._areas.address,
             stride=self.stride,
             mask=self.cells - 1,
             shift=64 - bits,
@@ -52,10 +53,6 @@ class _Tables:
             if cell.counter:
                 yield cell
 
-    def release(self) -> None:
-        """Give the memory back. No hit counts in it any more."""
-        mappings.release(self.native.base, self.stride * tasks.CAPACITY)
-
 
 class FunctionProfiler:
     """The profiler. What was counted can be read until it is enabled again."""
@@ -72,29 +69,28 @@ class FunctionProfiler:
 
     def enable(self) -> None:
         """Count from now on, from 0. Enabling again changes nothing. Raises OSError."""
-        with tracer().settling_later(), self._lock:
+        with tracer().reclaimer.settling_later(), self._lock:
             if self._probing is not None:
                 return
             tables = _Tables(tracer().table.everything().count())
             tables.follow_options()
-            kept, self._tables = self._tables, tables
+            self._tables = tables
             self._probing = FunctionProbing(
                 global_hash,
                 tables.native,
                 entry="profile_graph_entry",
                 exit="profile_graph_return",
                 detach=self.disable,
+                keep=tables,
                 kind=HAS_ENTRY | HAS_EXIT,
                 data_size=ProfileCall.size,
                 pool_unclaimed=INT_MAX,
                 nr_nodes=INT_MAX,
             )
-        if kept is not None:
-            kept.release()
 
     def disable(self) -> None:
         """Count no more."""
-        with tracer().settling_later(), self._lock:
+        with tracer().reclaimer.settling_later(), self._lock:
             probing, self._probing = self._probing, None
             if probing is not None:
                 probing.stop()
