@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ftrace.filters.hashes import OpsHash
-from ftrace.hit.records import CALLBACK, KPROBE, KPROBE_SHARED, PYTHON, ProbeList
+from ftrace.hit.records import CALLBACK, KPROBE_SHARED, ProbeList
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
@@ -118,13 +118,11 @@ def callback_name(ops: Operation) -> str:
     if ops.direct_call:
         return "call_direct_funcs+0x0/0x0"
     native = ops.probe.native
-    if native.kind & KPROBE:
+    if isinstance(ops.func, int):
         return _described(ops.func)
-    if not native.kind & CALLBACK:
-        return "fprobe_kprobe_handler+0x0/0x0" if native.kind & KPROBE_SHARED else "fprobe_handler+0x0/0x0"
-    if native.kind & PYTHON:
+    if native.kind & CALLBACK:
         return f"{getattr(ops.func, '__name__', type(ops.func).__name__)}+0x0/0x0"
-    return _described(native.entry or 0)
+    return "fprobe_kprobe_handler+0x0/0x0" if native.kind & KPROBE_SHARED else "fprobe_handler+0x0/0x0"
 
 
 def _described(address: int) -> str:

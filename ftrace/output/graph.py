@@ -91,7 +91,7 @@ class GraphFormat:
         if before is None or before == slot.pid:
             return ""
         tasks = " => ".join(proc(self._plain.comm(tid), tid) for tid in (before, slot.pid))
-        return f"{RULE}{cpu(record.slot, self._count)} {tasks}\n{RULE}\n"
+        return f"{RULE}{cpu(record.slot, self._count)}{tasks}\n{RULE}\n"
 
     def _entry(self, slot: Slot, record: Record, leaf: Return | None) -> str:
         func, depth = _ENTRY.unpack_from(record.data)
