@@ -9,6 +9,7 @@ from typing import Any
 from ftrace.filters.glob import Match, parse
 from ftrace.hit.address_table import AddressTable
 from ftrace.runtime import runtime
+from ftrace.sites.block import SiteBlock
 from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from ftrace.tracers.graph_hit import GraphRules
@@ -40,13 +41,21 @@ class Rules:
         return any(bytes(self._native))
 
     def selected(self, which: str) -> Selection:
-        """The functions of one selection."""
-        return self._selected[which]
+        """The functions of one selection that are there."""
+        return self._selected[which] & tracer().table.everything()
 
     def select(self, which: str, functions: Selection) -> None:
         """Replace one selection; an empty one is no rule."""
+        if self._module_comes not in tracer().when_coming:
+            tracer().when_coming.append(self._module_comes)
         self._selected[which] = functions
         setattr(self._native, which, self._table(functions))
+
+    def _module_comes(self, _block: SiteBlock) -> None:
+        """Its functions may have the addresses of others that were selected and are gone."""
+        for which, functions in self._selected.items():
+            if functions and self.selected(which) != functions:
+                self.select(which, self.selected(which))
 
     def _table(self, functions: Selection) -> int:
         published: list[int] = []

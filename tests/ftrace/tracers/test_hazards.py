@@ -153,7 +153,8 @@ def test_a_python_handler_that_calls_and_reads_while_the_tracer_records() -> Non
         assert module["middle"](1) == 3
         assert len(seen) == 4
         calls = [line.partition("|  ")[2].strip() for line in shown()]
-        assert calls[0] == "middle() {" and calls[-1] == "}" and calls.count("leaf() {") == 2
+        assert calls[0] == "middle() {" and calls[-1] == "}" and len(calls) == 9
+        assert calls.count("leaf();") == 2 and calls.count("other();") == 5
 
 
 @isolated
