@@ -17,6 +17,7 @@ PRINTED = {
     "kprobes": ["kmalloc returns 0x", "0x44 44", r"^\d+ hits at \d+ places$", r"^\d+ \[", r"\[FTRACE\]"],
     "optimization": ["^True None$"],
     "ring-buffer": [r"^\d+ \d+ 2 4$"],
+    "tracers": [r"(?m)^ \d+\)[^|]*\|  vfs_read \[demo\]\(\) \{$"],
     "stacktraces": [r"^vfs_fsync\+0x[^\n]*\n\w+\+0x"],
 }
 

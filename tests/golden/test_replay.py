@@ -23,9 +23,13 @@ WHOLE = [
     "err-03-long-line",
     "err-04-offset",
     "evt-01-enable",
+    "graph-01-basic",
+    "graph-03-with-probes",
+    "hdr-01-trace-header",
     "io-01-semantics",
     "multi-03-multiline",
     "multi-04-dynamic-events",
+    "pid-01",
     "sff-01-globs",
     "type-10-bad-types",
 ]

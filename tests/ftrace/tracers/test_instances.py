@@ -98,11 +98,11 @@ def test_te10_1_te10_2_events_filters_triggers_and_switches_of_its_own() -> None
     assert [line[-5:] for line in shown()] == ["x=0x3", "x=0x4", "x=0x5"]
     assert "x=0x5" not in {line[-5:] for line in shown(f"{one}trace")}
     tracefs.write(f"{event}enable", "0")
-    assert error_of(tracefs.write, "dynamic_events", "-:fprobes/ev\n") == "EBUSY"
+    assert error_of(tracefs.write, "dynamic_events", "") == "EBUSY"
     with tracefs.open(f"{one}{event}enable"):
         assert error_of(tracefs.rmdir, "instances/one") == "EBUSY"
     tracefs.rmdir("instances/one")
-    tracefs.write("dynamic_events", "-:fprobes/ev\n")
+    tracefs.write("dynamic_events", "-:fprobes/ev\n", append=True)
     module["leaf"](6)
 
 
