@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace.handlers.kinds import Resolved
 from ftrace.handlers.python_handler import HandlerErrors
+from ftrace.hit.records import FOREIGN, PYTHON
 from ftrace.shown import handler_name, table
 from kprobes import crash_words, handlers
 from kprobes.fast import lone
@@ -39,6 +40,11 @@ KPROBE_FLAG_OPTIMIZED = 4
 KPROBE_FLAG_FTRACE = 8
 KPROBE_FLAG_ON_FUNC_ENTRY = 16
 _OFF_FLAGS = KPROBE_FLAG_GONE | KPROBE_FLAG_DISABLED
+
+# Child.kind, by the kind of a handler's code.
+_PRE_KIND = {0: 0, FOREIGN: PRE_FOREIGN, FOREIGN | PYTHON: PRE_FOREIGN | PRE_PYTHON}
+_POST_KIND = {0: 0, FOREIGN: POST_FOREIGN, FOREIGN | PYTHON: POST_FOREIGN | POST_PYTHON}
+_FAULT_KIND = {0: 0, FOREIGN: FAULT_FOREIGN, FOREIGN | PYTHON: FAULT_FOREIGN | FAULT_PYTHON}
 
 
 class kprobe(ProcessBound):
@@ -195,14 +201,13 @@ class kprobe(ProcessBound):
         child.pre_cookie, child.post_cookie, child.fault_cookie = (
             code.cookie or self.native_address for code in (pre, post, fault)
         )
-        child.kind = PRE_FOREIGN * pre.is_foreign | PRE_PYTHON * pre.is_python
+        child.kind = _PRE_KIND[pre.kind] | _POST_KIND[post.kind] | _FAULT_KIND[fault.kind]
         child.kind |= PRE_PLAIN * handlers.is_plain(self.pre_handler)
-        child.kind |= POST_FOREIGN * post.is_foreign | POST_PYTHON * post.is_python
-        child.kind |= FAULT_FOREIGN * fault.is_foreign | FAULT_PYTHON * fault.is_python
         child.pre_text, child.post_text = crash_words.of_handler(pre, PRE.name), crash_words.of_handler(post, POST.name)
         child.fault_text = crash_words.of_handler(fault, FAULT.name)
-        self.foreign, self.calls_python = pre.is_foreign or post.is_foreign, pre.is_python or post.is_python
-        self.asks_of_faults = 2 if fault.is_foreign else int(bool(fault.address))
+        ways = pre.kind | post.kind
+        self.foreign, self.calls_python = bool(ways & FOREIGN), bool(ways & PYTHON)
+        self.asks_of_faults = 2 if fault.kind else int(fault.address != 0)
         self.codes = (pre, post, fault)
 
     # -- its way to hits ----------------------------------------------------------------------------------------

@@ -30,13 +30,14 @@ def children_changed(place: Aggregate) -> None:
     place.publish()
     fast_returns.update(place)
     wanted = bool(place.children) and not place.disabled and not aggregate.all_disarmed
-    if wanted and not place.armed:
+    armed = place.armed
+    if wanted and not armed:
         arm(place)
-    elif place.armed and not wanted:
+    elif armed and not wanted:
         disarm(place, immediate=aggregate.all_disarmed)
-    elif place.armed and place.on_ftrace:
+    elif wanted and place.on_ftrace:
         ftrace_site.rearm(place)
-    if place.armed and not place.on_ftrace:
+    if wanted and not place.on_ftrace:
         jump_optimizer.try_to_optimize(place)
 
 
