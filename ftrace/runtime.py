@@ -33,7 +33,7 @@ from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
-from ftrace.sites import detour_trap, text_poke
+from ftrace.sites import detour_trap, poke, text_poke
 from ftrace.sites.spare_stubs import SpareStubs
 from ftrace.tracers import function_hit, graph_hit, profile_hit, task_filter
 from ftrace.x86_64 import stubs
@@ -83,6 +83,7 @@ FUNCTIONS = (
     text_poke.keep_changed,
     text_poke.poke_words,
     text_poke.poke_step,
+    poke.poke_stage,
     text_poke.read_back,
     text_poke.poke_trap,
     detour_trap.detour_trap,

@@ -17,6 +17,7 @@ from ftrace.filters.glob import Match
 from ftrace.filters.masks import mask_of
 from ftrace.refusals import named_refusal
 from ftrace.sites.lists import Stubs
+from ftrace.sites.poke import STAGES
 from ftrace.sites.text_poke import Block, Move
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.unwind.unwinding import describe_stubs
@@ -305,8 +306,8 @@ class SiteBlock:
         poking = self._runtime.image.variable("text_poking")
         poking.value = self._native_address
         try:
-            for step in range(3):
-                self._call("poke_step", delta, step, forced)
+            for stage in STAGES:
+                self._call("poke_step", delta, stage, forced)
                 barriers.sync_cores()
         finally:
             poking.value = 0

@@ -9,12 +9,12 @@ A *block* is the sites of one module. Its arrays are indexed by site, in table o
 What a change is about comes as a bit for each site; `choose` makes their numbers of them, and the steps that follow look at
 no other site.
 
-A site that lies in one aligned 8-byte word is switched by a single store; the others go through a breakpoint on their
-first byte, in three steps with all cores synced between them.
+A site that lies in one aligned 8-byte word is switched by a single store; the others in the stages of ftrace.sites.poke.
 """
 
 from __future__ import annotations
 
+from ftrace.sites.poke import INT3, poke_bytes
 from ftrace.x86_64.stubs import (
     ENTRY_POINT,
     SITE_SIZE,
@@ -50,7 +50,6 @@ from sandbox.native import (
 from sandbox.threads.signals import ucontext
 from sandbox.x86_64.encoding import JMP32, NOP5
 
-INT3 = 0xCC
 _NOP5 = int.from_bytes(NOP5, "little")
 _AT_ONCE = 512
 """Stubs are written this many at a time."""
@@ -231,9 +230,9 @@ def expected(block: ptr[Block], index: u64, word: u64) -> bool_:
 
 
 @native(inline=True)
-def is_inner(block: ptr[Block], index: u64, offset: u64) -> bool_:
-    """Whether the byte at this offset is a breakpoint while the site is patched: an instruction begins there."""
-    return block.inner != null and cast(u64, block.inner[index]) >> offset & 1 != 0
+def heads_of(block: ptr[Block], index: u64) -> u64:
+    """At which bytes of a site an instruction begins, a bit for each: those inside are breakpoints while it is patched."""
+    return 1 if block.inner == null else cast(u64, block.inner[index]) | 1
 
 
 @native
@@ -296,24 +295,14 @@ def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
 
 @native
 def poke_step(block: ptr[Block], delta: u64, step: u32, forced: bool_) -> void:
-    """One step of the breakpoint protocol for the sites that do not allow that: int3, tail, first byte.
-
-    Where other instructions begin in the site there are breakpoints, too, from the first step to the last.
-    """
+    """One stage of ftrace.sites.poke for the sites that do not allow that."""
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
         alias = block.sites[index] + delta
         word = wanted_word(block, index)
         if in_one_word(block, index) and not forced:
             continue
-        offset: u64 = 0
-        while offset < owned_size(block, index):
-            begins = offset == 0 or is_inner(block, index, offset)
-            if step == 0 and begins:
-                volatile_store(bytes_at(alias + offset), INT3)
-            elif (step == 1 and not begins) or (step == 2 and begins):
-                volatile_store(bytes_at(alias + offset), cast(u8, word >> (offset << 3)))
-            offset += 1
+        poke_bytes(alias, word, owned_size(block, index), heads_of(block, index), step)
 
 
 @native

@@ -7,9 +7,10 @@ import ctypes
 import errno
 import gc
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+from ftrace.sites.poke import BREAKPOINTS, TAILS, Poke
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.tracer import tracer
 from sandbox.memory import barriers
@@ -100,6 +101,14 @@ def keep_open(text: ScatteredText) -> None:
     _batch.dirty = True
 
 
+def _delta(text: TextMapping) -> int:
+    """From where `text` is executed to where it can be written, until the batch ends."""
+    delta = _batch.deltas.get(text)
+    if delta is None:
+        delta = _batch.deltas[text] = _batch.stack.enter_context(text.writable())
+    return delta
+
+
 def _store(address: int, data: bytes) -> None:
     """Within one aligned word by one store of 8 bytes, so that nobody executes or reads a part of it."""
     size, offset = len(data), address & 7
@@ -116,12 +125,43 @@ def write(text: TextMapping, address: int, data: bytes) -> None:
 
     Raises OSError(EINVAL) if it cannot be written.
     """
-    delta = _batch.deltas.get(text)
-    if delta is None:
-        delta = _batch.deltas[text] = _batch.stack.enter_context(text.writable())
-    _store(address + delta, data)
+    _store(address + _delta(text), data)
     _batch.dirty = True
     if ctypes.string_at(address, len(data)) != data:
         memory.write_through_kernel(address, data)
         if ctypes.string_at(address, len(data)) != data:
             raise OSError(errno.EINVAL, f"the text at {address:#x} cannot be written")
+
+
+class Pokes:
+    """Changes of several bytes of running code: (text mapping, address, new bytes, offsets of heads); see ftrace.sites.poke."""
+
+    def __init__(self, changes: Iterable[tuple[TextMapping, int, bytes, Sequence[int]]]) -> None:
+        pokes = [
+            (at, at + _delta(text), int.from_bytes(data, "little"), len(data), sum(1 << offset for offset in heads))
+            for text, at, data, heads in changes
+        ]
+        self._pokes = (Poke.ctypes * len(pokes))(*pokes)
+
+    def run(self, stage: int, first: int, end: int) -> None:
+        """A stage of those in [first, end), within `patching()`. Raises OSError(EINVAL) if text cannot be written."""
+        _batch.dirty = True
+        missed = self._stage(stage, first, end)
+        if missed < 0:
+            return
+        for poke in self._pokes[missed:end]:
+            for offset, byte in _due(poke, stage):
+                memory.write_through_kernel(poke.address + offset, bytes([byte]))
+        missed = self._stage(stage, first, end)
+        if missed >= 0:
+            raise OSError(errno.EINVAL, f"the text at {self._pokes[missed].address:#x} cannot be written")
+
+    def _stage(self, stage: int, first: int, end: int) -> int:
+        return tracer().runtime.image.call("poke_stage", ctypes.addressof(self._pokes), first, end, stage)
+
+
+def _due(poke: Any, stage: int) -> Iterator[tuple[int, int]]:
+    """The bytes of a poke that change in a stage, with their offsets."""
+    for offset, byte in enumerate(poke.text.to_bytes(8, "little")[: poke.length]):
+        if bool(poke.heads >> offset & 1) != (stage == TAILS):
+            yield offset, INT3[0] if stage == BREAKPOINTS else byte

@@ -380,6 +380,25 @@ def test_a_jump_that_could_not_go_when_all_were_disarmed_goes_later():
 
 
 @isolated
+def test_a_jump_where_a_debugger_has_written():
+    """HAZARDS 7: its page is a copy, which the writable view does not reach."""
+    from sandbox.memory.mappings import write_through_kernel
+
+    _, starts, call = setup()
+    original = first_bytes(starts[2], 16)
+    write_through_kernel(starts[2], original[:1])
+    seen = []
+    p = probe(starts[2], lambda _p, _regs: seen.append(1))
+    kprobes.wait_for_kprobe_optimizer()
+    assert is_jump(starts[2])
+    assert call(3, 4) == 7
+    kprobes.unregister_kprobe(p)
+    assert first_bytes(starts[2], 16) == original
+    assert call(3, 4) == 7
+    assert seen == [1]
+
+
+@isolated
 def test_the_sysctl():
     """KP-73"""
 
