@@ -316,6 +316,17 @@ def test_kp81_shortage_also_over_both_ways():
 
 
 @isolated
+def test_kp84_unregistering_the_kprobe_of_a_kretprobe_unregisters_that():
+    """What the call in flight refers to stays until it has returned, without its handler."""
+    module = basic()
+    rp = kretprobe("apply", handler=count_return)
+    while_called(module, lambda: kprobes.unregister_kprobe(rp.kp))
+    assert (hits[0], rp.registered) == (0, False)
+    kprobes.unregister_kretprobe(kretprobe("leaf", handler=count_return))
+    assert lone.LoneProbe.count == 0
+
+
+@isolated
 def test_kp80_kp84_calls_in_flight():
     module = basic()
     rp = kretprobe("apply", handler=count_return)
