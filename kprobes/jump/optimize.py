@@ -222,14 +222,7 @@ class JumpOptimizer:
         Where no probe wants one any more the text is as it was. Raises OSError(EBUSY), with nothing done, while a thread blocks
         SIGTRAP.
         """
-        found: dict[int, Aggregate] = {}
-        left = list(places)
-        while left:
-            place = left.pop()
-            if place.address not in found:
-                found[place.address] = place
-                left += self._over(place.address)
-        every = [found[address] for address in sorted(found)]
+        every = self._with_borrowers(places)
         if every:
             patching.check_traps()
             restore([_jump_of(place) for place in every])
@@ -240,6 +233,17 @@ class JumpOptimizer:
                 place.write_original()
                 self._set(place, State.OFF)
         return every
+
+    def _with_borrowers(self, places: Iterable[Aggregate]) -> list[Aggregate]:
+        """These places and all whose jumps borrow their bytes, ascending."""
+        found: dict[int, Aggregate] = {}
+        left = list(places)
+        while left:
+            place = left.pop()
+            if place.address not in found:
+                found[place.address] = place
+                left += self._over(place.address)
+        return sorted(found.values(), key=_address)
 
     def _requeue(self, places: Iterable[Aggregate]) -> None:
         for place in places:
@@ -290,10 +294,16 @@ class JumpOptimizer:
     def _write(self) -> None:
         # A jump that is written changes what those to the left of it borrow: they are aimed again after it.
         self._take_back([over for place in self._queued() for over in self._over(place.address)])
-        planned = _Planned()
         for cache in caches():
             cache.refresh()
-        jumps = []
+        jumps = self._aimed()
+        for jump in jumps:
+            self._set(jump.place, State.JUMP)
+        write_jumps(jumps)
+
+    def _aimed(self) -> list[Jump]:
+        """The jumps that are queued, by descending address. One that can go nowhere is not queued any more."""
+        planned, jumps = _Planned(), []
         for place in self._queued():
             jump = _jump_of(place)
             if jump.is_aimed(planned.read) or self._aim(jump, planned.read):
@@ -302,9 +312,7 @@ class JumpOptimizer:
                 jumps.append(jump)
             else:
                 self._set(place, State.BREAKPOINT)
-        for jump in jumps:
-            self._set(jump.place, State.JUMP)
-        write_jumps(jumps)
+        return jumps
 
 
 def _jump_of(place: Aggregate) -> Jump:
