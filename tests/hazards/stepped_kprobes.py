@@ -42,10 +42,10 @@ HANDLERS = r"""
 #include <stdatomic.h>
 #define STUBLESS __attribute__((noipa, patchable_function_entry(0)))
 static int seen(_Atomic long *notes, int which) { notes[which]++; return 0; }
-STUBLESS int c_pre(char *p) { return seen(*(_Atomic long **)(p + P_RP), 0); }
-STUBLESS void c_post(char *p) { seen(*(_Atomic long **)(p + P_RP), 1); }
-STUBLESS int c_call(char *ri) { return seen(*(_Atomic long **)(*(char **)(ri + RI_RP) + RP_COOKIE), 0); }
-STUBLESS int c_return(char *ri) { return seen(*(_Atomic long **)(*(char **)(ri + RI_RP) + RP_COOKIE), 1); }
+STUBLESS int c_pre(char *p) { return seen(*(_Atomic long **)(p + P_ACTION), 0); }
+STUBLESS void c_post(char *p) { seen(*(_Atomic long **)(p + P_ACTION), 1); }
+STUBLESS int c_call(char *ri) { return seen(*(_Atomic long **)(*(char **)(ri + RI_RP) + RP_ACTION), 0); }
+STUBLESS int c_return(char *ri) { return seen(*(_Atomic long **)(*(char **)(ri + RI_RP) + RP_ACTION), 1); }
 """
 
 
