@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sandbox.x86_64.encoding import JMP32_SIZE
-from sandbox.x86_64.instruction import INT3, Flow, Instruction, decode
+from sandbox.x86_64.encoding import INT3, JMP32_SIZE
+from sandbox.x86_64.instruction import Flow, Instruction, decode
 from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
 from sandbox.x86_64.relocate import refuse_to_move
 

@@ -28,8 +28,8 @@ from sandbox.native import (
     volatile_load,
     volatile_store,
 )
+from sandbox.x86_64.encoding import INT3
 
-INT3 = 0xCC
 BREAKPOINTS, TAILS, HEADS = STAGES = range(3)
 
 

@@ -14,7 +14,7 @@ A site that lies in one aligned 8-byte word is switched by a single store; the o
 
 from __future__ import annotations
 
-from ftrace.sites.poke import INT3, poke_bytes
+from ftrace.sites.poke import poke_bytes
 from ftrace.x86_64.stubs import (
     ENTRY_POINT,
     SITE_SIZE,
@@ -48,7 +48,7 @@ from sandbox.native import (
     volatile_store,
 )
 from sandbox.threads.signals import ucontext
-from sandbox.x86_64.encoding import JMP32, NOP5
+from sandbox.x86_64.encoding import INT3, JMP32, NOP5
 
 _NOP5 = int.from_bytes(NOP5, "little")
 _AT_ONCE = 512

@@ -49,8 +49,7 @@ from ftrace.x86_64.frames import (
 )
 from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING
 from ftrace.x86_64.stubs import RETURN_POINT
-from sandbox.x86_64.encoding import displacement, jump
-from sandbox.x86_64.instruction import INT3
+from sandbox.x86_64.encoding import INT3, displacement, jump
 from sandbox.x86_64.relocate import expand
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from ftrace.x86_64.keeping_stub import RESTORE_FLAGS
 from kprobes.x86_64 import interrupted
 from kprobes.x86_64.copy_frames import step, steps_of
 from kprobes.x86_64.interrupted import REGISTERS
-from sandbox.x86_64.encoding import jump
-from sandbox.x86_64.instruction import INT3
+from sandbox.x86_64.encoding import INT3, jump
 from sandbox.x86_64.relocate import expand
 
 if TYPE_CHECKING:

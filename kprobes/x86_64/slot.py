@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandbox.x86_64.encoding import jump
-from sandbox.x86_64.instruction import INT3, Flow
+from sandbox.x86_64.encoding import INT3, jump
+from sandbox.x86_64.instruction import Flow
 from sandbox.x86_64.relocate import call_from_anywhere, expand, relocate
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
-"""The few instructions that are written rather than decoded: NOPs, endbr64, near jumps."""
+"""The few instructions that are written rather than decoded: NOPs, endbr64, int3, near jumps."""
 
 from __future__ import annotations
 
 NOP5 = bytes.fromhex("0f1f440000")
 """nopl 0(%rax,%rax,1): what a site is while nothing is attached."""
 ENDBR64 = bytes.fromhex("f30f1efa")
+INT3 = 0xCC
 JMP32, JMP32_SIZE = 0xE9, 5
 
 

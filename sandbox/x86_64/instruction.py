@@ -14,7 +14,6 @@ from sandbox.x86_64.decoding import decoder
 
 MAX_INSN_SIZE = 15
 """Length of the longest instruction, in bytes."""
-INT3 = 0xCC
 
 OPERAND_SIZE, ADDRESS_SIZE, CS_OVERRIDE, LOCK = 0x66, 0x67, 0x2E, 0xF0
 _PREFIXES = frozenset({OPERAND_SIZE, ADDRESS_SIZE, LOCK, 0xF2, 0xF3, CS_OVERRIDE, 0x36, 0x3E, 0x26, 0x64, 0x65})

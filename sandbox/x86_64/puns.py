@@ -13,8 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sandbox.x86_64.encoding import JMP32_SIZE, jump
-from sandbox.x86_64.instruction import INT3
+from sandbox.x86_64.encoding import INT3, JMP32_SIZE, jump
 
 _PREFIX = 0x2E
 """An override of the code segment, which 64-bit mode ignores."""

@@ -11,7 +11,8 @@ from isolation import isolated
 from kprobes.breakpoint.patching import keep_open, patching
 from sandbox.memory.landings import FAR_SIZE, Gaps, LandingRoom, _run
 from sandbox.memory.mappings import PAGE
-from sandbox.x86_64.instruction import INT3, Flow, decode
+from sandbox.x86_64.encoding import INT3
+from sandbox.x86_64.instruction import Flow, decode
 from sandbox.x86_64.puns import jump_bytes, wider_windows, windows
 
 AT = 0x7F12_3456_7000
