@@ -8,25 +8,27 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ftrace.filters.resolve import resolve
+from sandbox.symbols.process_text import JIT_NAMES
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
 _SPECIAL = re.compile(r"[*?\[]")
 
 Target = str | int | Sequence[str | int]
-"""`symbol`, `symbol+0x10`, `module:symbol`, `libz:deflate+8`; a glob of symbols, `vfs_*`, `libz:crc32*`; an address; or a
-list of these."""
+"""`symbol`, `symbol+0x10`, `module:symbol`, `libz:deflate+8`, `numba:mine.sumsq`; a glob of symbols, `vfs_*`, `libz:crc32*`;
+an address; or a list of these."""
 
 
 class Where(NamedTuple):
-    """The fields of a kprobe that say where it is to be. `chosen`: by a glob, not by name."""
+    """The fields of a kprobe that say where it is to be. `chosen`: by a glob, not by name. `shown`: what it is called."""
 
     symbol_name: str | None = None
     addr: int | None = None
     offset: int = 0
     chosen: bool = False
+    shown: str = ""
 
     def __str__(self) -> str:
-        return self.symbol_name or f"{self.addr:#x}"
+        return self.symbol_name or self.shown or f"{self.addr:#x}"
 
     def fields(self) -> dict[str, Any]:
         """As arguments of `kprobe` and `kretprobe`."""
@@ -47,7 +49,12 @@ def places(target: Target) -> list[Where]:
 def has_glob(target: Target) -> bool:
     """Whether what `target` means depends on what is loaded."""
     items = [target] if isinstance(target, (str, int)) else target
-    return any(isinstance(item, str) and _SPECIAL.search(item) for item in items)
+    return any(isinstance(item, str) and _is_glob(item) for item in items)
+
+
+def _is_glob(name: str) -> bool:
+    """Whether it may mean several functions: a pattern, or code of a JIT compiler, which has a copy for each use."""
+    return bool(_SPECIAL.search(name)) or name.partition(":")[0] in JIT_NAMES
 
 
 def _places_of(item: str | int) -> Iterator[Where]:
@@ -60,7 +67,7 @@ def _places_of(item: str | int) -> Iterator[Where]:
     if match is None:
         raise ValueError(f"{item!r} names no place: write a symbol, or symbol+offset")
     symbol, offset = match["symbol"], int(match["offset"] or "0", 0)
-    if _SPECIAL.search(symbol):
+    if _is_glob(symbol):
         yield from _matching(symbol, offset)
     else:
         yield Where(symbol, offset=offset)
@@ -71,6 +78,7 @@ def _matching(glob: str, offset: int) -> Iterator[Where]:
     found = [each.function for each in resolve(glob)]
     bearers = Counter((symbol.module, symbol.name) for symbol in found)
     for symbol in found:
-        by_name = bearers[symbol.module, symbol.name] == 1 and "+" not in symbol.name
-        name = f"{symbol.module}:{symbol.name}" if by_name else None
-        yield Where(name, None if by_name else symbol.address, offset, True)
+        unique = bearers[symbol.module, symbol.name] == 1 and symbol.module not in JIT_NAMES
+        shown = f"{symbol.module}:{symbol.name}"
+        by_name = unique and "+" not in symbol.name
+        yield Where(shown if by_name else None, None if by_name else symbol.address, offset, True, shown)

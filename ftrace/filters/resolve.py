@@ -47,7 +47,7 @@ def resolve(pattern: str) -> list[Found]:
         raise LookupError(f"no module, library or other image {owner!r} is loaded{near}")
     found = list(_functions_in(meant, wanted))
     if not found:
-        raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{near_misses(wanted)}")
+        raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{near_misses(wanted, meant)}")
     return found
 
 
@@ -80,16 +80,18 @@ def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[Found]:
 
 
 def _shown(meant: list[Image], owner: str) -> str:
-    names = [f"[{image.name}]" for image in islice(meant, 4)]
-    more = f" and {len(meant) - 3} more" if len(meant) > 4 else ""
+    names = list(dict.fromkeys(f"[{image.name}]" for image in meant))
+    more = f" and {len(names) - 3} more" if len(names) > 4 else ""
     return ", ".join(names[: 3 if more else 4]) + more or "a loaded module (there is none)"
 
 
-def near_misses(wanted: str) -> str:
-    """Names that are like a pattern, of all images, as patterns would have them: `; did you mean libz:inflate?`, or ''."""
+def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
+    """Names that are like a pattern, of all images and first of those `meant`, as patterns would have them: `; did you mean
+    libz:inflate?`, or ''.
+    """
     bare = wanted.strip("*?!")
     shown: dict[str, str] = {}
-    for image in images():
+    for image in (*meant, *images()):
         stem = "" if image.module else f"{min(image.names, key=len)}:"
         for function in islice(image.functions, _ENOUGH):
             shown.setdefault(function.name, f"{stem}{function.name}")

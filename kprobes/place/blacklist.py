@@ -9,7 +9,7 @@ from ftrace.refusals import CALLED_BY_HITS, named_refusal
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.place.functions import return_refusal
 from sandbox.loading.module import Module, ModuleState, is_loaded, modules
-from sandbox.symbols.process_text import no_function, symbol_at, symbol_named
+from sandbox.symbols.process_text import JIT_NAMES, no_function, symbol_at, symbol_named
 from sandbox.symbols.table import Symbol, symbol_table
 
 NOKPROBE = "nokprobe"
@@ -76,7 +76,7 @@ def within_kprobe_blacklist(address: int, symbol: Symbol | None = None) -> str:
 
 def _is_ours(symbol: Symbol) -> bool:
     """Whether it is in a native image: the hit path, and handlers."""
-    if is_loaded(symbol.module):
+    if is_loaded(symbol.module) or symbol.module in JIT_NAMES:
         return False
     return symbol_table.locate(symbol.address) is not None
 
@@ -91,6 +91,8 @@ def _by_base_name(symbol: Symbol) -> str:
 
 def kretprobe_blacklist(symbol: Symbol) -> str:
     """Why the returns of a function cannot be probed; '' if they can (KP-25)."""
+    if symbol.module in JIT_NAMES:
+        return return_refusal(symbol.address, symbol.end)
     by_name = named_refusal(symbol.name)
     if by_name:
         return by_name

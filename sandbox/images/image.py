@@ -82,10 +82,10 @@ def register_source(source: Source) -> None:
 
 
 def sources() -> list[Source]:
-    """Modules first, then libraries, then what has been registered."""
-    from sandbox.images import libraries, modules
+    """Modules first, then libraries, then JIT code, then what has been registered."""
+    from sandbox.images import jit, libraries, modules
 
-    return [modules.source, libraries.source, *_sources]
+    return [modules.source, libraries.source, jit.source, *_sources]
 
 
 def images() -> Iterator[Image]:

@@ -13,6 +13,7 @@ from sandbox.compile.objectfile import LoadableObject
 from sandbox.elf import tables
 from sandbox.loading.image import Image, drop_aliases, owners, remap
 from sandbox.memory import pages
+from sandbox.symbols.gdbjit import own_code
 from sandbox.symbols.table import Symbol, sorted_symbols
 
 if TYPE_CHECKING:
@@ -96,9 +97,12 @@ def image_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Cal
     data = sorted_symbols(symbol for symbol, section in symbols if section not in obj.executable)
     sites = array("Q", sorted(bases[section] + start for section, starts in obj.stubs.items() for start in starts))
     texts = remap(_text_spans(obj, bases), name)
+    claimed = {symbol.address for symbol in functions}
+    own_code.update(claimed)
 
     def discard() -> None:
         close()
+        own_code.difference_update(claimed)
         drop_aliases(texts)
 
     return Image(

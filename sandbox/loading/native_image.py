@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any
 
 from sandbox.compile.cache import default_cache
@@ -29,7 +30,13 @@ class Linked:
         self.name = name
         self.engine = engine
         self.is_published = False
+        self._claimed: frozenset[int] = frozenset()
         self.seen_by_debuggers: gdbjit.Registration | None = None
+
+    def claim(self, addresses: Iterable[int]) -> None:
+        """Tell the code at `addresses` from that of others."""
+        self._claimed = frozenset(addresses)
+        gdbjit.own_code.update(self._claimed)
 
     def withdraw(self) -> None:
         """Unmap the code and forget its names. Nobody may be in it, or come."""
@@ -39,6 +46,7 @@ class Linked:
         if self.seen_by_debuggers:
             self.seen_by_debuggers.withdraw()
         self.engine.close()
+        gdbjit.own_code.difference_update(self._claimed)
 
 
 class NativeImage:
@@ -73,6 +81,7 @@ class NativeImage:
         self.linked = Linked(name, self._engine)
         """What `linked.withdraw()` takes out of the process."""
         self._addresses = self._resolved()
+        self.linked.claim(self._addresses.values())
         self._functions: dict[str, Any] = {}
 
     def address(self, symbol: str) -> int:

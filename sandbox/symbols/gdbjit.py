@@ -12,8 +12,9 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from sandbox.elf import tables as elf
 from sandbox.process import fork
@@ -21,6 +22,7 @@ from sandbox.process.once import once
 
 _DESCRIPTOR, _REGISTER = "__jit_debug_descriptor", "__jit_debug_register_code"
 _NOACTION, _REGISTERED, _UNREGISTERED = 0, 1, 2
+T = TypeVar("T")
 OPT_OUT = "FPROBE_NO_GDB_JIT"
 """Set this environment variable to keep loaded code from debuggers."""
 
@@ -75,6 +77,36 @@ class Registration:
         _libc.free(self._memory)
 
 
+class Listed(NamedTuple):
+    """What debuggers are shown of an object: the addresses of its entry in the list and of its ELF image; bytes."""
+
+    entry: int
+    image: int
+    size: int
+
+
+own_code: set[int] = set()
+"""Addresses of functions that engines of this package have compiled: LLVM lists their objects like anybody's."""
+
+
+def listed(read: Callable[[list[Listed]], T]) -> T:
+    """What `read` makes of the list of all objects, the oldest first. Nobody changes the list, or the objects, meanwhile."""
+    interface = _find_interface()
+    return interface.read(read) if interface else read([])
+
+
+def hook_address() -> int:
+    """The address of the function that is called when the list has changed; 0 if there is none."""
+    interface = _find_interface()
+    return interface.hook if interface else 0
+
+
+def relevant() -> tuple[int, bool] | None:
+    """In the hook: the address of the entry that it is about, and whether it is about to go."""
+    interface = _find_interface()
+    return interface.relevant() if interface else None
+
+
 def register(image: bytes) -> Registration | None:
     """Show `image` to debuggers; None if that was opted out of, or LLVM's library does not have the interface."""
     if os.environ.get(OPT_OUT):
@@ -86,6 +118,7 @@ def register(image: bytes) -> Registration | None:
 class _Interface:
     def __init__(self, descriptor: int, register: int) -> None:
         self._descriptor = _Descriptor.from_address(descriptor)
+        self.hook = register
         self._notify = ctypes.CFUNCTYPE(None)(register)
         self._lock = fork.renew(threading.RLock())
         self._hold_during_llvms_calls()
@@ -97,6 +130,19 @@ class _Interface:
         with ffi.lib._lock:
             self._lock.acquire()  # the end of this block releases it
             ffi.register_lock_callback(self._lock.acquire, self._lock.release)
+
+    def read(self, read: Callable[[list[Listed]], T]) -> T:
+        with self._lock:
+            found, entry = [], self._descriptor.first
+            while entry:
+                contents = entry.contents
+                found.append(Listed(ctypes.addressof(contents), contents.image or 0, contents.size))
+                entry = contents.next
+            return read(found[::-1])
+
+    def relevant(self) -> tuple[int, bool] | None:
+        entry = self._descriptor.relevant
+        return (ctypes.addressof(entry.contents), self._descriptor.action == _UNREGISTERED) if entry else None
 
     def insert(self, entry: _Entry) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Any code in the process, by name or address: modules and the shared libraries beside them.
+"""Any code in the process, by name or address: modules, the shared libraries beside them, and the code of JIT compilers.
 
 A library's functions are written `libz:deflate`, or `libm.so.6:sin` with its full name. Its text is put on a memfd, where
 it runs, when it is first to be patched; threads that are in it find the same bytes.
@@ -17,7 +17,10 @@ from sandbox.memory.mappings import TextMapping
 from sandbox.process import children
 from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.near import did_you_mean
-from sandbox.symbols.table import Symbol, symbol_table
+from sandbox.symbols.table import Symbol, locate, symbol_table
+
+JIT_NAMES = frozenset({"jit", "numba"})
+"""What stands before the colon of a name for code of JIT compilers (sandbox.images.jit): many objects share each."""
 
 _chosen: dict[int, Symbol] = {}
 """Indirect functions that have been resolved, by the address of what was chosen."""
@@ -48,6 +51,8 @@ def symbol_named(name: str) -> Symbol:
     if not owner:
         near = did_you_mean(name, (symbol.name for symbol in symbol_table))
         raise LookupError(f"no symbol {name!r} in a loaded module; one of a library is written library:{name}{near}")
+    if owner in JIT_NAMES:
+        return _compiled_named(owner, bare)
     try:
         library = library_called(owner)
     except LookupError:
@@ -61,6 +66,18 @@ def symbol_named(name: str) -> Symbol:
         near = did_you_mean(bare, (symbol.name for symbol in library.symbols))
         raise LookupError(f"no symbol {bare!r} in {library.path}{near}")
     return chosen(library, symbol) if symbol.indirect else symbol
+
+
+def _compiled_named(owner: str, bare: str) -> Symbol:
+    """The same for `numba:` and `jit:`."""
+    from sandbox.images import jit
+
+    functions = [symbol for image in jit.source.images() if owner in image.names for symbol in image.functions]
+    found = [symbol for symbol in functions if symbol.name == bare]
+    if not found:
+        near = did_you_mean(bare, (symbol.name for symbol in functions))
+        raise LookupError(f"no function {bare!r} in [{owner}]{near or '; nothing of that name has been compiled yet'}")
+    return min(found, key=lambda symbol: symbol.address)
 
 
 def chosen(library: Library, indirect: Symbol) -> Symbol:
@@ -109,7 +126,7 @@ def symbol_at(address: int) -> Symbol | None:
         return location.symbol
     library = _library_of(address)
     if library is None:
-        return None
+        return _compiled_at(address)
     found = library.locate(address)
     if found is not None and not found.symbol.indirect:
         return found.symbol
@@ -120,6 +137,14 @@ def symbol_at(address: int) -> Symbol | None:
         return _chosen[bounds[0]]
     name = f"{library.name}+{bounds[0] - library.base:#x}{library.kind_at(address).suffix}"
     return Symbol(name, bounds[0], bounds[1] - bounds[0], library.name)
+
+
+def _compiled_at(address: int) -> Symbol | None:
+    from sandbox.images import jit
+
+    image = jit.source.at(address)
+    found = locate(image.functions, address) if image else None
+    return found.symbol if found else None
 
 
 def no_function(symbol: Symbol) -> str:
@@ -160,7 +185,7 @@ def text_at(address: int) -> TextMapping:
                 return text
     library = _library_of(address)
     if library is None:
-        raise OSError(errno.EINVAL, f"{address:#x} is not in the text of a module or a library")
+        return _compiled_text_at(address)
     if not library.path.exists():
         raise OSError(errno.EINVAL, f"{address:#x} is in {library.name}, which no file stands behind")
     with mappings.text_mutex:
@@ -170,3 +195,12 @@ def text_at(address: int) -> TextMapping:
             children.start_by_fork()
             known = _patchable[str(library.path), start] = mappings.remap_text(start, end - start, library.name)
         return known
+
+
+def _compiled_text_at(address: int) -> TextMapping:
+    from sandbox.images import jit
+
+    image = jit.source.at(address)
+    if image is None:
+        raise OSError(errno.EINVAL, f"{address:#x} is not in the text of a module, a library or a JIT compiler")
+    return image.text_at(address)

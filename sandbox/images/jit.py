@@ -1,0 +1,130 @@
+"""What JIT compilers have made, as images: every object that the GDB JIT interface lists and that is not this package's.
+
+Objects of Numba are called `numba`, and their functions as their authors called them; all others are called `jit`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sandbox.elf.tables import ElfError
+from sandbox.images.image import Image
+from sandbox.jit.objects import JitObject, read_object
+from sandbox.memory import mappings
+from sandbox.symbols import gdbjit
+from sandbox.symbols.gdbjit import Listed
+from sandbox.symbols.table import Symbol, symbol_table
+
+if TYPE_CHECKING:
+    from sandbox.memory.mappings import TextMapping
+
+
+class JitImage(Image):
+    """An object that a JIT compiler has placed. Its text is put on a memory file, where it runs, when it is first patched."""
+
+    name = "jit"
+    names = frozenset({"jit"})
+
+    def __init__(self, obj: JitObject) -> None:
+        self.object = obj
+        self.texts: tuple[TextMapping, ...] = ()
+        self._is_live = True
+
+    @property
+    def functions(self) -> Sequence[Symbol]:
+        return self.object.functions
+
+    @property
+    def is_live(self) -> bool:
+        return self._is_live
+
+    def __contains__(self, address: object) -> bool:
+        return address in self.object
+
+    def text_at(self, address: int) -> TextMapping:
+        if address not in self or not self._is_live:
+            raise OSError(
+                errno.EINVAL, f"{address:#x} is not in the text of [{self.name}], or that is not there any more"
+            )
+        with mappings.text_mutex:
+            if not self.texts:
+                self._make_patchable()
+        return next(text for text in self.texts if address in text)
+
+    def _make_patchable(self) -> None:
+        from sandbox.loading.image import remap
+
+        self.texts = remap(self.object.text, self.name)
+        symbol_table.add(self._key, self.functions)
+
+    @property
+    def _key(self) -> str:
+        """What its symbols are registered under: several images have one name."""
+        return f"{self.name}@{self.object.entry:#x}"
+
+    def gone(self) -> None:
+        """Forget the code: whoever made it unmaps it, or has. Nobody may patch it any more."""
+        with mappings.text_mutex:
+            self._is_live = False
+            texts, self.texts = self.texts, ()
+            if texts:
+                symbol_table.remove(self._key)
+            for text in texts:
+                text.forget()
+
+
+class _JitImages:
+    is_named = True
+
+    def __init__(self) -> None:
+        self._known: dict[Listed, JitImage | None] = {}
+        """None: not an object for x86-64, without code, or one of ours."""
+
+    def images(self) -> list[JitImage]:
+        gdbjit.listed(self._update)
+        return [image for image in self._known.values() if image is not None]
+
+    def _update(self, now: list[Listed]) -> None:
+        for listed in self._known.keys() - set(now):
+            self._forget(listed)
+        for listed in now:
+            data = ctypes.string_at(listed.image, listed.size)
+            known = self._known.get(listed)
+            if known is not None and known.object.data != data:
+                self._forget(listed)
+            if listed not in self._known:
+                self._known[listed] = _image_of(listed, data)
+
+    def _forget(self, listed: Listed) -> None:
+        image = self._known.pop(listed)
+        if image is not None:
+            image.gone()
+
+    def at(self, address: int) -> JitImage | None:
+        """The image that `address` is in; None if in none."""
+        known = next((image for image in self._known.values() if image is not None and address in image), None)
+        return known if known and known.is_live else next((it for it in self.images() if address in it), None)
+
+    def image_of(self, entry: int) -> JitImage | None:
+        """The image of the object with that entry in the list; None if it is not known."""
+        return next(
+            (image for image in self._known.values() if image is not None and image.object.entry == entry), None
+        )
+
+
+def _image_of(listed: Listed, data: bytes) -> JitImage | None:
+    from sandbox.numba.images import NumbaImage, is_numbas
+
+    try:
+        obj = read_object(listed.entry, data)
+    except ElfError:
+        return None
+    if not obj.functions or not obj.text or any(function.address in gdbjit.own_code for function in obj.functions):
+        return None
+    return NumbaImage(obj) if is_numbas(obj) else JitImage(obj)
+
+
+source = _JitImages()

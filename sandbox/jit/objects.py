@@ -1,0 +1,55 @@
+"""Objects that JIT compilers have placed in this process, as the GDB JIT interface lists them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sandbox.elf import tables as elf
+from sandbox.symbols.table import Symbol, sorted_symbols
+
+_KINDS = (elf.STT_FUNC, elf.STT_GNU_IFUNC)
+
+
+class JitObject(NamedTuple):
+    """An object in place. `entry`: the address of its entry in the list; `functions` by ascending address;
+
+    `names`: every symbol that it defines or refers to; `text`: executable ranges (start, end); `data`: the ELF image.
+    """
+
+    entry: int
+    functions: tuple[Symbol, ...]
+    names: frozenset[str]
+    text: tuple[tuple[int, int], ...]
+    data: bytes
+
+    def __contains__(self, address: object) -> bool:
+        return isinstance(address, int) and any(start <= address < end for start, end in self.text)
+
+
+def read_object(entry: int, data: bytes, module: str = "jit") -> JitObject:
+    """The object with ELF image `data`; its functions get `module`. Raises ElfError if it is not one for x86-64."""
+    file = elf.ElfFile(data)
+    text = tuple(
+        (section.address, section.address + section.size)
+        for section in file.sections
+        if section.flags & elf.SHF_EXECINSTR and section.address and section.size
+    )
+    symbols = [pair for table in file.sections_of_type(elf.SHT_SYMTAB) for pair in _symbols(file, table, module)]
+    functions = sorted_symbols(symbol for symbol, is_function in symbols if is_function)
+    return JitObject(entry, functions, frozenset(symbol.name for symbol, _ in symbols), text, data)
+
+
+def _symbols(file: elf.ElfFile, table: int, module: str) -> list[tuple[Symbol, bool]]:
+    """Each named symbol, and whether it is a function of the object's own."""
+    strings, found = file.strings(table), []
+    for name, info, number, value, size in file.symbols(table):
+        if not name or info & 15 == elf.STT_FILE:
+            continue
+        placed = 0 < number < elf.SHN_LORESERVE or number > elf.SHN_XINDEX
+        section = file.sections[number] if placed else None
+        base = section.address if section and file.type == elf.ET_REL else 0
+        is_code = section is not None and bool(section.flags & elf.SHF_EXECINSTR and section.address)
+        label = file.section_name(number) if placed else ""
+        symbol = Symbol(elf.string_at(strings, name), base + value, size, module, label)
+        found.append((symbol, is_code and info & 15 in _KINDS))
+    return found

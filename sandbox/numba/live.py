@@ -1,0 +1,77 @@
+"""What Numba's own objects say about compiled code: dispatchers, their specialisations, the methods of jitclasses.
+
+Nothing here imports Numba: where the program has not, there is no code of Numba's.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sandbox.numba.mangling import UserName
+
+DYNAMIC = "<dynamic>"
+"""The module of what Numba itself writes as source: methods of jitclasses as Python calls them, bodies of parallel loops."""
+
+
+def dispatchers() -> Iterator[Any]:
+    """Every dispatcher that is alive: what `@njit`, `@vectorize` and the like have made of functions."""
+    module = sys.modules.get("numba.core.dispatcher")
+    if module is not None:
+        kind = module._DispatcherBase
+        yield from [it for it in gc.get_objects() if issubclass(type(it), kind)]  # isinstance() asks proxies, too
+
+
+def specialisations() -> Iterator[tuple[Any, Any]]:
+    """Each dispatcher with each of its compile results."""
+    for dispatcher in dispatchers():
+        for result in list(getattr(dispatcher, "overloads", {}).values()):
+            if getattr(result, "fndesc", None) is not None:
+                yield dispatcher, result
+
+
+def jitclass_carriers(symbols: Iterable[str]) -> dict[str, UserName]:
+    """Symbols of `<dynamic>` functions, and which method of which jitclass each one runs."""
+    found = dict(_accessors(symbols))
+    for dispatcher, result in specialisations():
+        if result.fndesc.modname == DYNAMIC:
+            named = _method_of(dispatcher.py_func, result.signature)
+            if named is not None:
+                found[result.fndesc.llvm_func_name] = named
+    return found
+
+
+def _method_of(py_func: Any, signature: Any) -> UserName | None:
+    role = py_func.__name__
+    kind = signature.return_type if role == "ctor" else signature.args[0] if signature.args else None
+    of_class = getattr(kind, "class_type", None)
+    if of_class is None:
+        return None
+    member = "__init__" if role == "ctor" else py_func.__code__.co_names[-1]
+    return UserName(f"{_class_name(of_class)}.{member}", role)
+
+
+def _class_name(of_class: Any) -> str:
+    """Module and qualified name of a jitclass, as its methods have them."""
+    for dispatcher in of_class.jit_methods.values():
+        owner = dispatcher.py_func.__qualname__.rpartition(".")[0]
+        return f"{dispatcher.py_func.__module__}.{owner}"
+    return str(of_class.class_name)
+
+
+def _accessors(symbols: Iterable[str]) -> Iterator[tuple[str, UserName]]:
+    """Getters: Numba keeps no dispatcher of them, but compiles them in the order of the class's properties."""
+    boxing = sys.modules.get("numba.experimental.jitclass.boxing")
+    numbered = sorted((int(match["number"]), symbol) for symbol in symbols if (match := _NUMBERED.match(symbol)))
+    for kind, boxed in list(getattr(boxing, "_cache_specialized_box", {}).items()):
+        tag = f"{kind.class_type.class_name}_23{id(kind.class_type):x}_3c"
+        mine = [symbol for _, symbol in numbered if tag in symbol]
+        read = [name for name, value in vars(boxed).items() if isinstance(value, property) and value.fget]
+        for symbol, name in zip(mine, read, strict=False):
+            yield symbol, UserName(f"{_class_name(kind.class_type)}.{name}", "accessor")
+
+
+_NUMBERED = re.compile(r"_ZN13_3cdynamic_3e8accessorB\d+v(?P<number>\d+)")
