@@ -14,6 +14,7 @@ from fprobe.registration import (
     FPROBE_FL_KPROBE_SHARED,
     disable_fprobe,
     enable_fprobe,
+    extend_fprobe,
     fprobe,
     functions_of,
     register_fprobe,
@@ -23,11 +24,16 @@ from fprobe.registration import (
 )
 from ftrace.attaching import Attaching
 from ftrace.entries import Skipped
+from ftrace.filters.resolve import is_compiled, is_there, may_come
 from ftrace.probe import Counts
+from sandbox.images.coming import follow, unfollow
 
 Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
 
+
+MAY_COME = 500
+"""Functions of a JIT compiler for which an action has room beyond those that are there when it is attached."""
 
 MAX_PENDING = 1 << 24
 """Calls whose return may be pending, where nothing is said: more than all shadow stacks hold, and it costs no memory."""
@@ -74,9 +80,13 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         return [*located, *(Skipped(str(location), reason) for location, reason in refused)]
 
     def attach(self: This) -> This:
-        """Attach now. Raises OSError as register_fprobe does."""
+        """Attach now. Raises OSError as register_fprobe does.
+
+        A target of a JIT compiler (`numba:...`) is followed until `detach`: code that is compiled later is probed, too, before it
+        runs. It need not be compiled at all yet, if Numba knows a function of that name.
+        """
         if isinstance(self.target, str):
-            register_fprobe(self.fp, self.target, self.exclude)
+            self._attach_pattern(self.target)
         elif all(isinstance(item, int) for item in self.target):
             register_fprobe_ips(self.fp, [item for item in self.target if isinstance(item, int)])
         else:
@@ -84,10 +94,31 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         self._watch_limit()
         return self
 
+    def _attach_pattern(self, pattern: str) -> None:
+        if not is_compiled(pattern):
+            register_fprobe(self.fp, pattern, self.exclude)
+            return
+        follow(self._extend)
+        try:
+            register_fprobe(self.fp, pattern, self.exclude)
+        except BaseException as error:
+            if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_come(pattern):
+                unfollow(self._extend)
+                raise
+
+    def _extend(self) -> None:
+        """Code has come: probe what of it is meant."""
+        assert isinstance(self.target, str)
+        if self.fp.registered:
+            extend_fprobe(self.fp)
+        elif is_there(self.target):
+            register_fprobe(self.fp, self.target, self.exclude)
+
     def _use_action(self, functions: int) -> None:
         assert self.action is not None
         self.action.belong_to(self.fp)
-        self.action.prepare(functions)
+        to_come = MAY_COME if isinstance(self.target, str) and is_compiled(self.target) else 0
+        self.action.prepare(functions + to_come)
         self.fp.entry_handler, self.fp.exit_handler = self.action.entry, self.action.exit
         self.fp.entry_data_size, self.fp.action = self.action.entry_data_size, self.action.state
 
@@ -96,6 +127,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
 
         Does nothing if it is not attached, or another thread is detaching it. Raises OSError as unregister_fprobe does.
         """
+        unfollow(self._extend)
         if not self.fp.registered:
             return
         try:

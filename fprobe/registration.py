@@ -103,6 +103,8 @@ class fprobe(ProcessBound):
         self._handlers: tuple[Resolved, ...] = ()
         self.located: Located | None = None
         """What the pattern that it was last registered with means, if that names images."""
+        self.pattern: tuple[str, str | None] | None = None
+        """That pattern, and the one for what is left out."""
         self._claimed = 0
         """The process in which a thread is registering or unregistering it; what another did ends with a fork."""
 
@@ -201,6 +203,7 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
 
     def install() -> int:
         if is_named(filter):
+            fp.pattern = (filter, notfilter)
             return _install_located(fp, _located(filter, notfilter), f"what {filter!r} matches")
         ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
         if not fp.ops.filter_hash:
@@ -238,6 +241,22 @@ def _located(filter: str, notfilter: str | None) -> Located:
     except LookupError as error:
         raise OSError(errno.EINVAL, str(error.args[0])) from None
     return Located(located.selection - without.selection, located.skipped)
+
+
+def extend_fprobe(fp: fprobe) -> None:
+    """Attach a registered `fp` to what its pattern matches now and did not when it was registered or last extended.
+
+    Does nothing for an fprobe whose pattern names no images. Raises OSError as `register_fprobe` does.
+    """
+    if fp.pattern is None or fp.located is None or not fp.registered:
+        return
+    with placing():
+        there = fp.ops.filter_hash
+        new = _located(*fp.pattern).selection - there
+        usable = _usable(fp, fp.ops.probe, Located(new, []))
+        if usable.selection:
+            ftrace.set_filter_selection(fp.ops, there | usable.selection)
+        fp.located = Located(there | usable.selection, [*fp.located.skipped, *usable.skipped])
 
 
 def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:
@@ -305,7 +324,7 @@ def _claim(fp: fprobe, registered: bool) -> None:
 
 def _begin(fp: fprobe) -> None:
     """What every registration starts with: nmissed is 0 (FP-10)."""
-    fp.located = None
+    fp.pattern = fp.located = None
     fp._final = Counts()
     fp.errors = HandlerErrors()
     ftrace.ftrace_free_filter(fp.ops)
@@ -348,7 +367,18 @@ def _install(fp: fprobe, count: int) -> None:
 def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
     """What its handlers cannot be attached to. Raises OSError(EINVAL) if nothing is left."""
     assert fp.located is not None
-    selection, skipped = fp.located
+    fp.located = selection, skipped = _usable(fp, probe, fp.located)
+    if selection:
+        ftrace.set_filter_selection(fp.ops, selection)
+        skipped += [Skipped(str(location), reason) for location, reason in fp.ops.skipped()]
+    if not selection or not fp.ops.selection():
+        probe.free()
+        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason(skipped)}")
+
+
+def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:
+    """What of it the handlers can be attached to, and what is skipped. Within `placing()`."""
+    selection, skipped = located
     if probe.native.kind & PYTHON and not fp.python_unsafe:
         unsafe = unsafe_for_python(selection)
         skipped = [*skipped, *(Skipped(str(location), _PYTHON_UNSAFE) for location in unsafe.locations())]
@@ -356,15 +386,7 @@ def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
     if fp.ops.hooks_return:
         examine_returns(selection)
     kept = make_way(selection)
-    skipped = [*skipped, *kept.skipped]
-    selection = kept.selection
-    fp.located = Located(selection, skipped)
-    if selection:
-        ftrace.set_filter_selection(fp.ops, selection)
-        skipped += [Skipped(str(location), reason) for location, reason in fp.ops.skipped()]
-    if not selection or not fp.ops.selection():
-        probe.free()
-        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason(skipped)}")
+    return Located(kept.selection, [*skipped, *kept.skipped])
 
 
 _PYTHON_UNSAFE = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ftrace.attaching import Attaching
@@ -16,7 +17,8 @@ from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
 from kprobes.return_probe import kretprobe
 from kprobes.returns import unregister_kretprobes
-from kprobes.targets import Target, Where, has_glob, places
+from kprobes.targets import Target, Where, has_glob, is_followed, may_follow, places
+from sandbox.images.coming import follow, unfollow
 
 _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
 """What the place is at fault for, not the process: a glob passes over it."""
@@ -80,29 +82,59 @@ class _Probes(Attaching):
         """Attach now, at all places or, if that fails, at none. What a glob matches and cannot be probed is in `skipped`.
 
         Raises OSError as the registration does, EINVAL if nothing that a glob matches can be probed; LookupError for a
-        glob that matches nothing.
+        glob that matches nothing. A target of a JIT compiler (`numba:...`) is followed until `detach`: code that is compiled
+        later is probed, too, before it runs. It need not be compiled at all yet, if Numba knows a function of that name.
         """
         type(self)._prepare()
-        done: list[Any] = []
+        if is_followed(self.target):
+            follow(self._extend)
         try:
-            with patching():
+            with self._all_or_none() as done:
                 if not any(probe.registered for probe in self._probes):
                     self._renew()
                 for where, probe in zip(self._wheres, self._probes, strict=True):
                     self._attach_one(where, probe, done)
         except BaseException:
-            type(self)._unregister(done)
+            unfollow(self._extend)
             raise
         self._probes = done
         self._watch_limit()
         return self
+
+    def _extend(self) -> None:
+        """Code has come: probe what of it is meant."""
+        with self._all_or_none() as done:
+            new = [where for where in self._places() if where not in self._wheres]
+            self._wheres += new
+            for where in new:
+                self._attach_one(where, self._make(where), done)
+        self._probes = self._probes + done
+
+    @contextlib.contextmanager
+    def _all_or_none(self) -> Iterator[list[Any]]:
+        """What is put into the list is taken off again if the block raises."""
+        done: list[Any] = []
+        try:
+            with patching():
+                yield done
+        except BaseException:
+            type(self)._unregister(done)
+            raise
+
+    def _places(self) -> list[Where]:
+        try:
+            return places(self.target)
+        except LookupError:
+            if may_follow(self.target):
+                return []
+            raise
 
     def _renew(self) -> None:
         """The probes as they were declared: a glob is looked up again; a registration has left addresses and flags."""
         self._before = self._count.hits if self._count else 0
         self.skipped = []
         if has_glob(self.target):
-            self._wheres = places(self.target)
+            self._wheres = self._places()
         self._probes = [self._make(where) for where in self._wheres]
 
     def _attach_one(self, where: Where, probe: Any, done: list[Any]) -> None:
@@ -127,6 +159,7 @@ class _Probes(Attaching):
 
         Calls whose return is waited for return without the handler.
         """
+        unfollow(self._extend)
         registered = [probe for probe in self._probes if probe.registered]
         if registered:
             type(self)._unregister(registered)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ftrace.filters.resolve import resolve
+from ftrace.filters.resolve import is_compiled, may_come, resolve
 from sandbox.symbols.process_text import JIT_NAMES
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
@@ -54,7 +54,19 @@ def has_glob(target: Target) -> bool:
 
 def _is_glob(name: str) -> bool:
     """Whether it may mean several functions: a pattern, or code of a JIT compiler, which has a copy for each use."""
-    return bool(_SPECIAL.search(name)) or name.partition(":")[0] in JIT_NAMES
+    return bool(_SPECIAL.search(name)) or is_compiled(name)
+
+
+def is_followed(target: Target) -> bool:
+    """Whether code of JIT compilers is meant (`numba:...`), which goes on coming."""
+    items = [target] if isinstance(target, (str, int)) else target
+    return any(isinstance(item, str) and is_compiled(item) for item in items)
+
+
+def may_follow(target: Target) -> bool:
+    """Whether all of it may be compiled later, if it is not there."""
+    items = [target] if isinstance(target, (str, int)) else target
+    return all(isinstance(item, str) and may_come(item) for item in items)
 
 
 def _places_of(item: str | int) -> Iterator[Where]:

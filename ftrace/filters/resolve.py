@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ftrace.filters.glob import parse
 from sandbox.images.image import Image, images, sources
 from sandbox.symbols.near import did_you_mean
+from sandbox.symbols.process_text import JIT_NAMES
 from sandbox.symbols.table import Symbol
 
 _ENOUGH = 5_000
@@ -49,6 +50,28 @@ def resolve(pattern: str) -> list[Found]:
     if not found:
         raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{near_misses(wanted, meant)}")
     return found
+
+
+def is_compiled(pattern: str) -> bool:
+    """Whether `pattern` is for code of JIT compilers (`numba:...`, `jit:...`), which goes on coming."""
+    owner, colon, _ = pattern.partition(":")
+    return bool(colon) and owner in JIT_NAMES
+
+
+def is_there(pattern: str) -> bool:
+    """Whether `pattern` matches anything now. Raises OSError if a library's file cannot be read."""
+    owner, _, wanted = pattern.partition(":")
+    return any(True for _ in _functions_in(_images_meant(owner), wanted))
+
+
+def may_come(pattern: str) -> bool:
+    """Whether `pattern` is for code of JIT compilers, and names functions that they know and may compile later."""
+    owner, _, wanted = pattern.partition(":")
+    if owner != "numba":
+        return False
+    from sandbox.numba.live import declared
+
+    return any(map(parse(wanted).matches, declared()))
 
 
 def resolve_all(patterns: Iterable[str]) -> list[Found]:

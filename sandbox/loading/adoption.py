@@ -15,6 +15,7 @@ from sandbox.loading.linker import image_of, link
 from sandbox.loading.module import Module, check_name, free_name, introduce
 from sandbox.memory import mappings
 from sandbox.x86_64.encoding import NOP5
+from sandbox.symbols import gdbjit
 
 if TYPE_CHECKING:
     from llvmlite.binding import ExecutionEngine
@@ -51,6 +52,12 @@ def adopt(program: Any, *, name: str | None = None, ir: Any = None) -> Module:
 def _adopt_engine(engine: ExecutionEngine, name: str, ir: Any) -> Module:
     texts = [str(module) for module in engine._modules] if ir is None else [str(parse(ir, f"<{name}>"))]
     define_hooks()
+    with gdbjit.making_own():
+        image = _adopted_image(engine, name)
+    return introduce(Module(name, image, IrInterface("\n".join(map(declarations, texts)))))
+
+
+def _adopted_image(engine: ExecutionEngine, name: str) -> Image:
     objects = _compiled_now(engine)
     if not objects:
         raise AdoptionError(
@@ -62,7 +69,7 @@ def _adopt_engine(engine: ExecutionEngine, name: str, ir: Any) -> Module:
     held = [engine]
     image = image_of(_prepared(objects[0], name), name, engine, held.clear)
     _silence(image)
-    return introduce(Module(name, image, IrInterface("\n".join(map(declarations, texts)))))
+    return image
 
 
 def _prepared(data: bytes, name: str) -> LoadableObject:

@@ -13,7 +13,7 @@ from sandbox.compile.objectfile import LoadableObject
 from sandbox.elf import tables
 from sandbox.loading.image import Image, drop_aliases, owners, remap
 from sandbox.memory import pages
-from sandbox.symbols.gdbjit import own_code
+from sandbox.symbols import gdbjit
 from sandbox.symbols.table import Symbol, sorted_symbols
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ def link(obj: LoadableObject, name: str) -> Image:
     engine = _engine()
     _check_undefined(obj, name)
     _check_size(obj, name)
-    _add(engine, obj.data)
-    return image_of(obj, name, engine, engine.close)
+    with gdbjit.making_own():
+        _add(engine, obj.data)
+        return image_of(obj, name, engine, engine.close)
 
 
 def _check_undefined(obj: LoadableObject, name: str) -> None:
@@ -98,11 +99,11 @@ def image_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Cal
     sites = array("Q", sorted(bases[section] + start for section, starts in obj.stubs.items() for start in starts))
     texts = remap(_text_spans(obj, bases), name)
     claimed = {symbol.address for symbol in functions}
-    own_code.update(claimed)
+    gdbjit.own_code.update(claimed)
 
     def discard() -> None:
         close()
-        own_code.difference_update(claimed)
+        gdbjit.own_code.difference_update(claimed)
         drop_aliases(texts)
 
     return Image(

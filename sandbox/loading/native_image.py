@@ -76,12 +76,13 @@ class NativeImage:
         machine = target_machine()
         empty = binding.parse_assembly(f'target triple = "{machine.triple}"')
         self._engine = binding.create_mcjit_compiler(empty, machine)
-        self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
-        self._engine.finalize_object()
         self.linked = Linked(name, self._engine)
         """What `linked.withdraw()` takes out of the process."""
-        self._addresses = self._resolved()
-        self.linked.claim(self._addresses.values())
+        with gdbjit.making_own():
+            self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
+            self._engine.finalize_object()
+            self._addresses = self._resolved()
+            self.linked.claim(self._addresses.values())
         self._functions: dict[str, Any] = {}
 
     def address(self, symbol: str) -> int:

@@ -10,6 +10,8 @@ _LOOPS = ("__ufunc__", "__gufunc__")
 _METHODS = ("ctor", "method", "accessor", "mutator")
 _methods: dict[str, UserName] = {}
 _new_methods: set[str] = set()
+_unknown: set[str] = set()
+"""Methods that Numba has compiled and not yet entered anywhere, or has forgotten."""
 _loops: dict[str, str] = {}
 """The part of a parallel loop -> the function that it is a part of."""
 _versions = [0]
@@ -32,8 +34,19 @@ def version() -> int:
     """Another number whenever `carried` may say something else."""
     if _new_methods:
         _methods.update(live.jitclass_carriers(_new_methods))
+        _unknown.update(_new_methods - _methods.keys())
         _new_methods.clear()
     return _versions[0]
+
+
+def look_again() -> bool:
+    """Numba has compiled something: whether that may tell what code is part of that could not be told before."""
+    if not _unknown:
+        return False
+    _new_methods.update(_unknown)
+    _unknown.clear()
+    _versions[0] += 1
+    return True
 
 
 def carried(symbol: str) -> UserName | None:

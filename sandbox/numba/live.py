@@ -33,6 +33,14 @@ def specialisations() -> Iterator[tuple[Any, Any]]:
                 yield dispatcher, result
 
 
+def declared() -> Iterator[str]:
+    """The names, with their modules, of functions that Numba will compile when they are called."""
+    for dispatcher in dispatchers():
+        py_func = getattr(dispatcher, "py_func", None)
+        if py_func is not None:
+            yield f"{py_func.__module__}.{py_func.__qualname__}"
+
+
 def jitclass_carriers(symbols: Iterable[str]) -> dict[str, UserName]:
     """Symbols of `<dynamic>` functions, and which method of which jitclass each one runs."""
     found = dict(_accessors(symbols))

@@ -7,12 +7,13 @@ export them, so their addresses come from its symbol table on disk.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -89,10 +90,41 @@ own_code: set[int] = set()
 """Addresses of functions that engines of this package have compiled: LLVM lists their objects like anybody's."""
 
 
+class _Making(threading.local):
+    depth = 0
+
+
+_making = _Making()
+
+
+@contextlib.contextmanager
+def making_own() -> Iterator[None]:
+    """While this package's own code is compiled and put into `own_code`: nobody takes it for somebody else's meanwhile."""
+    from llvmlite.binding import ffi
+
+    with ffi.lib._lock:
+        _making.depth += 1
+        try:
+            yield
+        finally:
+            _making.depth -= 1
+
+
+def is_making_own() -> bool:
+    """Whether this thread is inside `making_own`."""
+    return _making.depth > 0
+
+
 def listed(read: Callable[[list[Listed]], T]) -> T:
     """What `read` makes of the list of all objects, the oldest first. Nobody changes the list, or the objects, meanwhile."""
     interface = _find_interface()
     return interface.read(read) if interface else read([])
+
+
+def newest() -> int:
+    """The address of the list's newest entry; 0 if there is none. Takes no lock."""
+    interface = _find_interface()
+    return interface.newest() if interface else 0
 
 
 def hook_address() -> int:
@@ -139,6 +171,9 @@ class _Interface:
                 found.append(Listed(ctypes.addressof(contents), contents.image or 0, contents.size))
                 entry = contents.next
             return read(found[::-1])
+
+    def newest(self) -> int:
+        return ctypes.cast(self._descriptor.first, ctypes.c_void_p).value or 0
 
     def relevant(self) -> tuple[int, bool] | None:
         entry = self._descriptor.relevant

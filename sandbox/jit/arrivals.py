@@ -1,0 +1,92 @@
+"""When JIT compilers have placed code: after those calls of llvmlite, and events of Numba, that may have made some.
+
+The GDB JIT interface tells of code while it is not finished, with LLVM's locks held; these calls return when it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from sandbox.images.coming import images_have_come
+from sandbox.process.once import once
+from sandbox.symbols import gdbjit
+
+_MAKE = ("finalize_object", "lookup", "link")
+_MAY_MAKE = ("get_function_address", "get_global_value_address")
+"""Methods that finish code if there is any that is not."""
+_COMPILED = "numba:compile"
+
+_newest = [0]
+"""The newest entry when the list was last looked at; 0 if an entry may have gone since, whose address may be used again."""
+
+
+@once
+def watch() -> None:
+    """Notice code that comes from now on."""
+    from llvmlite import binding
+
+    _newest[0] = gdbjit.newest()
+    for kind in (binding.ExecutionEngine, binding.LLJIT, binding.ResourceTracker, binding.JITLibraryBuilder):
+        _wrap(kind)
+    codegen = sys.modules.get("numba.core.codegen")
+    if codegen is not None:  # otherwise it will take the methods as they are now
+        _wrap(codegen.JitEngine)
+    if "numba.core.event" in sys.modules:
+        _listen()
+
+
+def _wrap(kind: Any) -> None:
+    """Notice code after every call of those methods that `kind` has."""
+    for name in (*_MAKE, *_MAY_MAKE):
+        method = vars(kind).get(name)
+        if method is not None:
+            setattr(kind, name, _noticing(method, name in _MAKE))
+    if hasattr(kind, "close"):
+        kind.close = _forgetting(kind.close)
+
+
+def _noticing(method: Callable[..., Any], makes: bool) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noticing(*arguments: Any, **options: Any) -> Any:
+        result = method(*arguments, **options)
+        if not gdbjit.is_making_own() and (makes or gdbjit.newest() != _newest[0]):
+            _notice()
+        return result
+
+    return noticing
+
+
+def _forgetting(close: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(close)
+    def forgetting(*arguments: Any) -> Any:
+        _newest[0] = 0
+        return close(*arguments)
+
+    return forgetting
+
+
+def _notice() -> None:
+    _newest[0] = gdbjit.newest()
+    if "numba.core.event" in sys.modules:
+        _listen()
+    images_have_come()
+
+
+@once
+def _listen() -> None:
+    """Numba tells when a specialisation has been entered in its dispatcher, which says what its code is part of."""
+    event: Any = sys.modules["numba.core.event"]
+
+    class Compiled(event.Listener):  # type: ignore[misc]  # of a module without types
+        def on_start(self, _event: Any) -> None: ...
+
+        def on_end(self, _event: Any) -> None:
+            from sandbox.numba import carriers
+
+            if carriers.look_again():
+                images_have_come()
+
+    event.register(_COMPILED, Compiled())
