@@ -26,6 +26,7 @@ from ftrace.attaching import Attaching
 from ftrace.entries import Skipped
 from ftrace.filters.resolve import is_compiled, is_there, may_come
 from ftrace.probe import Counts
+from kprobes import departures
 from sandbox.images.coming import follow, unfollow
 
 Target = str | Sequence[str] | Sequence[int]
@@ -98,6 +99,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         if not is_compiled(pattern):
             register_fprobe(self.fp, pattern, self.exclude)
             return
+        departures.free_leavings()
         follow(self._extend)
         try:
             register_fprobe(self.fp, pattern, self.exclude)

@@ -23,7 +23,7 @@ from ftrace.entries import (
     placing,
     unsafe_for_python,
 )
-from ftrace.filters.resolve import is_named
+from ftrace.filters.resolve import is_compiled, is_named
 from ftrace.handlers.kinds import Resolved, entry_kind, exit_kind
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.hit.records import (
@@ -44,6 +44,7 @@ from ftrace.probe import Counts, NativeProbe
 from ftrace.shown import handler_name, table
 from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
+from kprobes import departures
 from sandbox.process import fork
 from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
 from sandbox.process.process_bound import ProcessBound
@@ -203,6 +204,8 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
 
     def install() -> int:
         if is_named(filter):
+            if is_compiled(filter):
+                departures.watch()
             fp.pattern = (filter, notfilter)
             return _install_located(fp, _located(filter, notfilter), f"what {filter!r} matches")
         ftrace.ftrace_set_filter(fp.ops, filter, reset=True)

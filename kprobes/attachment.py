@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ftrace.attaching import Attaching
 from ftrace.handlers.python_handler import HandlerErrors
-from kprobes import registration, returns
+from kprobes import departures, registration, returns
 from kprobes.breakpoint.patching import patching
 from kprobes.counting import Count, PythonCount, is_python
 from kprobes.handler_types import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
@@ -87,6 +87,7 @@ class _Probes(Attaching):
         """
         type(self)._prepare()
         if is_followed(self.target):
+            departures.free_leavings()
             follow(self._extend)
         try:
             with self._all_or_none() as done:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ftrace.runtime import runtime
 from kprobes.breakpoint.patching import patching
@@ -16,6 +18,9 @@ from kprobes.place.functions import forget_functions
 from kprobes.probe import KPROBE_FLAG_GONE
 from sandbox.loading.module import Module, ModuleState
 from sandbox.symbols.table import symbol_table
+
+if TYPE_CHECKING:
+    from sandbox.memory.mappings import TextMapping
 
 
 def module_event(event: ModuleState, module: Module) -> None:
@@ -35,13 +40,23 @@ def _refuse_if_in_use(module: Module) -> None:
 
 def _kill(module: Module) -> None:
     """Its text is as it was loaded when this returns: the unload may still be refused."""
+    kill_probes_in(module.texts)
+    settle()
+    forget_texts(module.texts)
+
+
+def kill_probes_in(texts: Iterable[TextMapping]) -> None:
+    """Take all probes off text that is about to go."""
     with patching():
-        for text in module.texts:
+        for text in texts:
             for place in between(text.base, text.end):
                 _kill_probes(place)
-    settle()
+
+
+def forget_texts(texts: Iterable[TextMapping]) -> None:
+    """Free what places in text that goes have had. No other thread may be in a hit there."""
     with patching():
-        for text in module.texts:
+        for text in texts:
             forget_functions(text.base, text.end)
             close_cache(text)
             release_text(text)

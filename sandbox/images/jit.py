@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from sandbox.elf.tables import ElfError
@@ -20,6 +20,10 @@ from sandbox.symbols.table import Symbol, symbol_table
 
 if TYPE_CHECKING:
     from sandbox.memory.mappings import TextMapping
+
+
+before_patching: list[Callable[[], None]] = []
+"""Called whenever code of an image is about to be made patchable: who has to know when it goes watches from then on."""
 
 
 class JitImage(Image):
@@ -49,6 +53,8 @@ class JitImage(Image):
             raise OSError(
                 errno.EINVAL, f"{address:#x} is not in the text of [{self.name}], or that is not there any more"
             )
+        for watch in before_patching:
+            watch()
         with mappings.text_mutex:
             if not self.texts:
                 self._make_patchable()
@@ -65,13 +71,17 @@ class JitImage(Image):
         """What its symbols are registered under: several images have one name."""
         return f"{self.name}@{self.object.entry:#x}"
 
-    def gone(self) -> None:
-        """Forget the code: whoever made it unmaps it, or has. Nobody may patch it any more."""
+    def leave(self) -> None:
+        """The code is about to be unmapped, or has been: nobody may patch it any more."""
         with mappings.text_mutex:
-            self._is_live = False
-            texts, self.texts = self.texts, ()
-            if texts:
+            was_live, self._is_live = self._is_live, False
+            if was_live and self.texts:
                 symbol_table.remove(self._key)
+
+    def forget_texts(self) -> None:
+        """Give the writable views of its text back."""
+        with mappings.text_mutex:
+            texts, self.texts = self.texts, ()
             for text in texts:
                 text.forget()
 
@@ -101,18 +111,17 @@ class _JitImages:
     def _forget(self, listed: Listed) -> None:
         image = self._known.pop(listed)
         if image is not None:
-            image.gone()
+            image.leave()
+
+    def take(self, entry: int) -> JitImage | None:
+        """Remove and return the image of the object with that entry in the list; None if it is not known."""
+        found = next((listed for listed in self._known if listed.entry == entry), None)
+        return self._known.pop(found) if found else None
 
     def at(self, address: int) -> JitImage | None:
         """The image that `address` is in; None if in none."""
         known = next((image for image in self._known.values() if image is not None and address in image), None)
         return known if known and known.is_live else next((it for it in self.images() if address in it), None)
-
-    def image_of(self, entry: int) -> JitImage | None:
-        """The image of the object with that entry in the list; None if it is not known."""
-        return next(
-            (image for image in self._known.values() if image is not None and image.object.entry == entry), None
-        )
 
 
 def _image_of(listed: Listed, data: bytes) -> JitImage | None:

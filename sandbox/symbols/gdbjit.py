@@ -115,6 +115,22 @@ def is_making_own() -> bool:
     return _making.depth > 0
 
 
+lock_first: list[bool] = []
+"""Not empty: who changes text takes LLVM's lock before his own, since LLVM may call for a change of text while it holds it."""
+
+
+@contextlib.contextmanager
+def llvm_locked() -> Iterator[None]:
+    """Within this block no other thread is inside LLVM, if `lock_first` says that this matters."""
+    if not lock_first:
+        yield
+        return
+    from llvmlite.binding import ffi
+
+    with ffi.lib._lock:
+        yield
+
+
 def listed(read: Callable[[list[Listed]], T]) -> T:
     """What `read` makes of the list of all objects, the oldest first. Nobody changes the list, or the objects, meanwhile."""
     interface = _find_interface()

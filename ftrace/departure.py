@@ -1,0 +1,35 @@
+"""Images that go: their locations leave the table while the code is still there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ftrace.sites.detoured import DetouredBlock
+from ftrace.tracer import tracer
+
+if TYPE_CHECKING:
+    from sandbox.images.image import Image
+
+
+def leave(image: Image) -> Callable[[], None]:
+    """Take the locations of `image`, which is about to be unmapped, off everything. Waits for nobody.
+
+    What it returns is to be called once no other thread is in a hit: it frees what the locations had.
+    """
+    tracing = tracer()
+    with tracing.table.lock:
+        gone = [it for it in tracing.table.detoured if isinstance(it, DetouredBlock) and it.image is image]
+        for block in gone:
+            block.apply(block.everything, lambda old: tracing.table.lists.get((), old.after_prologue))
+            tracing.table.detoured.remove(block)
+            tracing.touched.pop(block, None)
+            tracing.modified.pop(block, None)
+        tracing.table.lists.retire()
+
+    def free() -> None:
+        for block in gone:
+            if not tracing._frames_in(block):  # otherwise a call will return through its stub
+                block.close()
+
+    return free
