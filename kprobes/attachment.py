@@ -13,7 +13,7 @@ from kprobes import departures, registration, returns
 from kprobes.breakpoint.patching import patching
 from kprobes.counting import Count, PythonCount, is_python
 from kprobes.handler_types import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
-from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
+from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
 from kprobes.return_probe import kretprobe
 from kprobes.returns import unregister_kretprobes
@@ -104,12 +104,21 @@ class _Probes(Attaching):
 
     def _extend(self) -> None:
         """Code has come: probe what of it is meant."""
+        self._drop_gone()
         with self._all_or_none() as done:
-            new = [where for where in self._places() if where not in self._wheres]
-            self._wheres += new
+            there = {_kprobe_of(probe).addr for probe in self._probes}
+            new = [where for where in self._places() if where not in self._wheres or where.addr not in there | {None}]
+            self._wheres = list(dict.fromkeys([*self._wheres, *new]))
             for where in new:
                 self._attach_one(where, self._make(where), done)
         self._probes = self._probes + done
+
+    def _drop_gone(self) -> None:
+        """Code at whose place there may be other code now."""
+        gone = [probe for probe in self._probes if _kprobe_of(probe).flags & KPROBE_FLAG_GONE]
+        if gone:
+            type(self)._unregister(gone)
+            self._probes = [probe for probe in self._probes if probe not in gone]
 
     @contextlib.contextmanager
     def _all_or_none(self) -> Iterator[list[Any]]:
@@ -165,6 +174,10 @@ class _Probes(Attaching):
         if registered:
             type(self)._unregister(registered)
             self._tell_limit()
+
+
+def _kprobe_of(probe: kprobe | kretprobe) -> kprobe:
+    return probe.kp if isinstance(probe, kretprobe) else probe
 
 
 class Attachment(_Probes):

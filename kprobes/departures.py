@@ -1,7 +1,8 @@
 """Code of JIT compilers that goes takes its probes with it: they are GONE, as with a module that is unloaded.
 
 LLVM calls the hook of the GDB JIT interface while the code is still there, and a kprobe is there. Its handler holds LLVM's
-locks: it waits for nobody, and leaves to later calls what has to wait.
+locks: it waits for nobody, and leaves to later calls what has to wait. The locks that it needs are taken before LLVM's, around
+the calls of llvmlite that make code go.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
 from sandbox.images import jit
 from sandbox.images.jit import JitImage
+from sandbox.jit import arrivals
 from sandbox.symbols import gdbjit
 
 _watching: list[kprobe] = []
@@ -29,7 +31,6 @@ def watch() -> None:
     hook = gdbjit.hook_address()
     if _watching or not hook:
         return
-    gdbjit.lock_first.append(True)
     with patching():
         if not _watching:
             probe = kprobe(addr=hook, pre_handler=_told)
@@ -38,6 +39,7 @@ def watch() -> None:
 
 
 jit.before_patching.append(watch)
+arrivals.around_closing.append(patching)
 
 
 def _told(_probe: object, _regs: object) -> int:

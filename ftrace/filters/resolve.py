@@ -65,10 +65,13 @@ def is_there(pattern: str) -> bool:
 
 
 def may_come(pattern: str) -> bool:
-    """Whether `pattern` is for code of JIT compilers, and names functions that they know and may compile later."""
+    """Whether `pattern` is for code that JIT compilers may make later.
+
+    Numba knows the names of functions that it will compile; of other compilers (`jit:`) nobody knows, and any may come.
+    """
     owner, _, wanted = pattern.partition(":")
     if owner != "numba":
-        return False
+        return owner in JIT_NAMES
     from sandbox.numba.live import declared
 
     return any(map(parse(wanted).matches, declared()))

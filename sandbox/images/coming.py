@@ -35,4 +35,6 @@ def images_have_come() -> None:
         try:
             follower()
         except Exception as error:
-            log.warning("code that has been compiled is not probed: %s", error)
+            log.warning(
+                "code that has been compiled is not probed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG)
+            )

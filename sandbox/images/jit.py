@@ -94,33 +94,31 @@ class _JitImages:
         """None: not an object for x86-64, without code, or one of ours."""
 
     def images(self) -> list[JitImage]:
-        gdbjit.listed(self._update)
-        return [image for image in self._known.values() if image is not None]
+        """Those of the objects that are listed now."""
+        for gone in gdbjit.listed(self._update):
+            gone.leave()
+        return [image for image in list(self._known.values()) if image is not None]
 
-    def _update(self, now: list[Listed]) -> None:
-        for listed in self._known.keys() - set(now):
-            self._forget(listed)
+    def _update(self, now: list[Listed]) -> list[JitImage]:
+        """Those that are not there any more. While nobody changes the list."""
+        gone = [self._known.pop(listed) for listed in self._known.keys() - set(now)]
         for listed in now:
             data = ctypes.string_at(listed.image, listed.size)
             known = self._known.get(listed)
             if known is not None and known.object.data != data:
-                self._forget(listed)
+                gone.append(self._known.pop(listed))
             if listed not in self._known:
                 self._known[listed] = _image_of(listed, data)
-
-    def _forget(self, listed: Listed) -> None:
-        image = self._known.pop(listed)
-        if image is not None:
-            image.leave()
+        return [image for image in gone if image is not None]
 
     def take(self, entry: int) -> JitImage | None:
         """Remove and return the image of the object with that entry in the list; None if it is not known."""
-        found = next((listed for listed in self._known if listed.entry == entry), None)
+        found = next((listed for listed in list(self._known) if listed.entry == entry), None)
         return self._known.pop(found) if found else None
 
     def at(self, address: int) -> JitImage | None:
         """The image that `address` is in; None if in none."""
-        known = next((image for image in self._known.values() if image is not None and address in image), None)
+        known = next((image for image in list(self._known.values()) if image is not None and address in image), None)
         return known if known and known.is_live else next((it for it in self.images() if address in it), None)
 
 

@@ -5,6 +5,7 @@ The GDB JIT interface tells of code while it is not finished, with LLVM's locks 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -21,6 +22,9 @@ _COMPILED = "numba:compile"
 
 _newest = [0]
 """The newest entry when the list was last looked at; 0 if an entry may have gone since, whose address may be used again."""
+
+around_closing: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+"""Entered around the calls that make code go: LLVM tells of it with its locks held, so others are taken before."""
 
 
 @once
@@ -62,8 +66,13 @@ def _noticing(method: Callable[..., Any], makes: bool) -> Callable[..., Any]:
 def _forgetting(close: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(close)
     def forgetting(*arguments: Any) -> Any:
+        if gdbjit.OWN in vars(arguments[0]):
+            return close(*arguments)
         _newest[0] = 0
-        return close(*arguments)
+        with contextlib.ExitStack() as stack:
+            for around in around_closing:
+                stack.enter_context(around())
+            return close(*arguments)
 
     return forgetting
 

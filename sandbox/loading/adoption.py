@@ -11,7 +11,7 @@ from sandbox.compile.irtypes import IrInterface, declarations
 from sandbox.compile.objectfile import LoadableObject, prepare
 from sandbox.compile.stubs import HOOKS, Flavour, attributes_of
 from sandbox.loading.image import Image
-from sandbox.loading.linker import image_of, link
+from sandbox.loading.linker import claim, image_of, link
 from sandbox.loading.module import Module, check_name, free_name, introduce
 from sandbox.memory import mappings
 from sandbox.x86_64.encoding import NOP5
@@ -53,11 +53,16 @@ def _adopt_engine(engine: ExecutionEngine, name: str, ir: Any) -> Module:
     texts = [str(module) for module in engine._modules] if ir is None else [str(parse(ir, f"<{name}>"))]
     define_hooks()
     with gdbjit.making_own():
-        image = _adopted_image(engine, name)
+        obj = _prepared(_only_object(engine), name)
+        claim(engine, obj)
+    held = [engine]
+    image = image_of(obj, name, engine, held.clear)
+    _silence(image)
     return introduce(Module(name, image, IrInterface("\n".join(map(declarations, texts)))))
 
 
-def _adopted_image(engine: ExecutionEngine, name: str) -> Image:
+def _only_object(engine: ExecutionEngine) -> bytes:
+    """What it makes when it is finalized here."""
     objects = _compiled_now(engine)
     if not objects:
         raise AdoptionError(
@@ -66,10 +71,7 @@ def _adopted_image(engine: ExecutionEngine, name: str) -> Image:
         )
     if len(objects) > 1:
         raise AdoptionError(f"the engine holds {len(objects)} modules: adopt an engine for each, or link them into one")
-    held = [engine]
-    image = image_of(_prepared(objects[0], name), name, engine, held.clear)
-    _silence(image)
-    return image
+    return objects[0]
 
 
 def _prepared(data: bytes, name: str) -> LoadableObject:

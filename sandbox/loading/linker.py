@@ -36,7 +36,8 @@ def link(obj: LoadableObject, name: str) -> Image:
     _check_size(obj, name)
     with gdbjit.making_own():
         _add(engine, obj.data)
-        return image_of(obj, name, engine, engine.close)
+        claim(engine, obj)
+    return image_of(obj, name, engine, engine.close)
 
 
 def _check_undefined(obj: LoadableObject, name: str) -> None:
@@ -80,7 +81,9 @@ def _engine() -> ExecutionEngine:
 
     initialize_llvm()
     empty = binding.parse_assembly(f'target triple = "{TRIPLE}"', binding.create_context())
-    return binding.create_mcjit_compiler(empty, target_machine(1))
+    engine = binding.create_mcjit_compiler(empty, target_machine(1))
+    setattr(engine, gdbjit.OWN, True)
+    return engine
 
 
 def _add(engine: ExecutionEngine, data: bytes) -> None:
@@ -98,12 +101,10 @@ def image_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Cal
     data = sorted_symbols(symbol for symbol, section in symbols if section not in obj.executable)
     sites = array("Q", sorted(bases[section] + start for section, starts in obj.stubs.items() for start in starts))
     texts = remap(_text_spans(obj, bases), name)
-    claimed = {symbol.address for symbol in functions}
-    gdbjit.own_code.update(claimed)
 
     def discard() -> None:
         close()
-        gdbjit.own_code.difference_update(claimed)
+        gdbjit.own_code.difference_update(symbol.address for symbol in functions)
         drop_aliases(texts)
 
     return Image(
@@ -117,6 +118,12 @@ def image_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Cal
         discard=discard,
         debug_image=tables.placed(obj.data, bases),
     )
+
+
+def claim(engine: ExecutionEngine, obj: LoadableObject) -> None:
+    """Tell the code that `engine` has made of `obj` from that of others. Within `gdbjit.making_own()`."""
+    bases = _section_bases(engine, obj)
+    gdbjit.own_code.update(bases[it.section] + it.value for it in obj.symbols if it.section in bases)
 
 
 def _section_bases(engine: ExecutionEngine, obj: LoadableObject) -> dict[int, int]:

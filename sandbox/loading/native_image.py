@@ -76,6 +76,7 @@ class NativeImage:
         machine = target_machine()
         empty = binding.parse_assembly(f'target triple = "{machine.triple}"')
         self._engine = binding.create_mcjit_compiler(empty, machine)
+        setattr(self._engine, gdbjit.OWN, True)
         self.linked = Linked(name, self._engine)
         """What `linked.withdraw()` takes out of the process."""
         with gdbjit.making_own():

@@ -70,11 +70,13 @@ class Registration:
         self._entry.next = self._entry.previous = None
         self._entry.image, self._entry.size = contents, len(image)
         self._interface = interface
+        _own_entries.add(self._memory)
         interface.insert(self._entry)
 
     def withdraw(self) -> None:
         """Tell debuggers that the code is gone."""
         self._interface.remove(self._entry)
+        _own_entries.discard(self._memory)
         _libc.free(self._memory)
 
 
@@ -85,6 +87,12 @@ class Listed(NamedTuple):
     image: int
     size: int
 
+
+OWN = "_is_fprobes"
+"""The name of an attribute that only engines of this package have."""
+
+_own_entries: set[int] = set()
+"""Addresses of the entries that `register` has made."""
 
 own_code: set[int] = set()
 """Addresses of functions that engines of this package have compiled: LLVM lists their objects like anybody's."""
@@ -115,24 +123,11 @@ def is_making_own() -> bool:
     return _making.depth > 0
 
 
-lock_first: list[bool] = []
-"""Not empty: who changes text takes LLVM's lock before his own, since LLVM may call for a change of text while it holds it."""
-
-
-@contextlib.contextmanager
-def llvm_locked() -> Iterator[None]:
-    """Within this block no other thread is inside LLVM, if `lock_first` says that this matters."""
-    if not lock_first:
-        yield
-        return
-    from llvmlite.binding import ffi
-
-    with ffi.lib._lock:
-        yield
-
-
 def listed(read: Callable[[list[Listed]], T]) -> T:
-    """What `read` makes of the list of all objects, the oldest first. Nobody changes the list, or the objects, meanwhile."""
+    """What `read` makes of the list of all objects but those of `register`, the oldest first.
+
+    Nobody changes the list, or the objects, meanwhile.
+    """
     interface = _find_interface()
     return interface.read(read) if interface else read([])
 
@@ -184,7 +179,8 @@ class _Interface:
             found, entry = [], self._descriptor.first
             while entry:
                 contents = entry.contents
-                found.append(Listed(ctypes.addressof(contents), contents.image or 0, contents.size))
+                if ctypes.addressof(contents) not in _own_entries:
+                    found.append(Listed(ctypes.addressof(contents), contents.image or 0, contents.size))
                 entry = contents.next
             return read(found[::-1])
 

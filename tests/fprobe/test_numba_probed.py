@@ -9,7 +9,7 @@ pytest.importorskip(
     "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
 )
 
-TIME = 120
+TIME = 60
 
 
 def _names(test):

@@ -1,0 +1,139 @@
+"""Code of llvmlite's engines comes and goes under probes of all kinds; addresses are used again."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import tempfile
+import threading
+from pathlib import Path
+
+from isolation import isolated
+
+TIME = 60
+IR = "define i64 @f(i64 %a) { %r = mul i64 %a, 3\n %s = add i64 %r, 7\n ret i64 %s }"
+
+
+def _machine():
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding.Target.from_default_triple().create_target_machine(codemodel="small", reloc="pic")
+
+
+def _call(address, value):
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(value)
+
+
+def _mcjit():
+    from llvmlite import binding
+
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(IR), _machine())
+    return engine, engine.get_function_address("f")
+
+
+def _in_mcjit(value):
+    engine, address = _mcjit()
+    result = _call(address, value)
+    engine.close()
+    return result
+
+
+def _in_lljit(value):
+    from llvmlite import binding
+
+    jit = binding.create_lljit_compiler(_machine())
+    library = binding.JITLibraryBuilder().add_ir(IR).export_symbol("f").link(jit, "x")
+    result = _call(library["f"], value)
+    del library
+    gc.collect()
+    jit.close()
+    return result
+
+
+@isolated(timeout=TIME)
+def test_probes_of_an_engine_that_is_closed_are_gone_and_its_address_can_be_probed_again():
+    import fprobe
+    import kprobes
+
+    for _ in range(3):
+        engine, address = _mcjit()
+        met = kprobes.attach("jit:f", action=kprobes.Count()).attach()
+        returned = kprobes.attach_return("jit:f", action=kprobes.Count()).attach()
+        called = fprobe.attach("jit:f", entry=lambda *_: 0, exit=lambda *_: None).attach()
+        assert _call(address, 5) == 22
+        assert (met.hits, returned.hits, called.hits) == (1, 1, 1)
+        engine.close()
+        assert met.p.flags & kprobes.KPROBE_FLAG_GONE
+        assert returned.rp.kp.flags & kprobes.KPROBE_FLAG_GONE
+        for attachment in (met, returned, called):
+            attachment.detach()
+    assert _in_mcjit(5) == 22
+
+
+@isolated(timeout=TIME)
+def test_probes_follow_engines_that_come_and_go():
+    import fprobe
+    import kprobes
+
+    with (
+        fprobe.attach("jit:f", action=fprobe.Count()) as called,
+        kprobes.attach("jit:f", action=kprobes.Count()) as met,
+        kprobes.attach_return("jit:f", action=kprobes.Count()) as returned,
+    ):
+        results = [run(value) for value in range(4) for run in (_in_mcjit, _in_lljit)]
+    assert results == [value * 3 + 7 for value in range(4) for _ in "12"]
+    assert (called.counts.hits, called.counts.missed) == (8, 0)
+    assert (met.hits, returned.hits) == (8, 8)
+
+
+@isolated(timeout=TIME)
+def test_this_packages_own_code_is_not_taken_for_somebody_elses():
+    import fprobe
+    import kprobes
+    import sandbox
+    from sandbox.images import jit
+
+    module = sandbox.load("define i64 @own(i64 %a) { ret i64 %a }", name="own")
+    with fprobe.attach("own", entry=lambda *_: 0), kprobes.attach_return("own", lambda *_: None):
+        assert module["own"](3) == 3
+        assert jit.source.images() == []
+
+
+def _compiled_handler(number):
+    """A native handler that no other registration has compiled: its source is its own."""
+    import kprobes
+
+    namespace = {"kprobes": kprobes}
+    source = f"def handler(p, regs):\n    return {number} & 0\n"
+    path = Path(tempfile.mkdtemp()) / f"handler{number}.py"
+    path.write_text(source)
+    exec(compile(source, path, "exec"), namespace)
+    return kprobes.native(namespace["handler"])
+
+
+@isolated(timeout=TIME)
+def test_engines_close_while_another_thread_registers_probes_that_have_to_be_compiled():
+    import kprobes
+    import sandbox
+
+    module = sandbox.load("define i64 @own(i64 %a) { ret i64 %a }", name="own")
+    stop, done = threading.Event(), []
+
+    def register():
+        while not stop.is_set():
+            with kprobes.attach("own:own", pre=_compiled_handler(len(done))):
+                module["own"](1)
+            done.append(1)
+
+    with kprobes.attach("jit:f", action=kprobes.Count()) as met:
+        thread = threading.Thread(target=register)
+        thread.start()
+        for value in range(12):
+            assert _in_mcjit(value) == value * 3 + 7
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert done
+    assert met.hits == 12
