@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from isolation import isolated
+from isolation import isolated, run_source
 
 pytest.importorskip(
     "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
 )
 
-TIME = 60
+TIME = 120
 
 
 def _names(test):
@@ -98,3 +98,101 @@ def test_a_name_that_numba_does_not_know_is_refused():
     prefix = _names(test_a_name_that_numba_does_not_know_is_refused)
     with pytest.raises(OSError, match=r"no function of \[numba\] matches .*; did you mean numba:.*\.compiled"):
         fprobe.attach(f"{prefix}.complied", action=fprobe.Count()).attach()
+
+
+@isolated(timeout=TIME)
+def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed():
+    import numba_kinds
+
+    import fprobe
+    import kprobes
+
+    plain = numba_kinds.run()
+    with (
+        fprobe.attach("numba:*", action=fprobe.Stat()) as probe,
+        kprobes.attach("numba:numba_kinds.*", action=kprobes.Count()),
+    ):
+        assert numba_kinds.run() == plain
+        names = set(probe.functions)
+    assert probe.counts.missed == 0
+    assert probe.skipped == []
+    assert {"numba_kinds.Cell.add.method", "numba_kinds.eager.__ufunc__", "numba_kinds.gen.next"} <= names
+    assert numba_kinds.run() == plain
+
+
+@isolated(timeout=TIME)
+def test_calls_that_were_not_inlined_are_all_counted():
+    import numba_kinds
+
+    import fprobe
+
+    numba_kinds.run()
+    names = {
+        "small": 1, "calls_small": 1, "big": 4, "calls_big": 1, "fact": 10, "make.<locals>.inner": 2, "parallel_sum": 1,
+        "checked": 2, "eager": 1, "dynamic": 1, "summed": 2, "callback": 1, "uses_overload": 1, "Cell.add": 1, "Cell.half": 1,
+        "Cell.__init__": 1, "text": 1, "raises": 2, "sorts": 1, "as_object": 1, "gen.next": 4,
+    }  # fmt: skip
+    probes = {name: fprobe.attach(f"numba:numba_kinds.{name}", action=fprobe.Count()).attach() for name in names}
+    numba_kinds.run()
+    assert {name: probe.hits for name, probe in probes.items()} == names
+
+
+@isolated(timeout=TIME)
+def test_functions_are_probed_while_four_threads_compile():
+    import threading
+
+    from numba import njit
+
+    import fprobe
+
+    def make(k):
+        @njit
+        def compiled(x):
+            return x + k
+
+        return compiled
+
+    functions = [make(k) for k in range(12)]
+    results = []
+
+    def compile_and_call(mine):
+        for k in mine:
+            results.extend(functions[k](i) - k for i in range(3))
+
+    prefix = _names(test_functions_are_probed_while_four_threads_compile)
+    with fprobe.attach(f"{prefix}.*", action=fprobe.Count()) as probe:
+        threads = [threading.Thread(target=compile_and_call, args=(range(n, 12, 4),)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(results) == sorted([0, 1, 2] * 12)
+    assert (probe.counts.hits, probe.counts.missed) == (36, 0)
+
+
+_CACHED = """
+from numba import njit
+
+@njit(cache=True)
+def callee(x):
+    return x * 2
+
+@njit(cache=True)
+def caller(x):
+    return callee(x) + 1
+"""
+_PROBED = """
+import sys
+sys.path.insert(0, {path!r})
+import numba_cached, fprobe
+with fprobe.attach("numba:numba_cached.*", action=fprobe.Count()) as probe:
+    assert (numba_cached.caller(3), numba_cached.caller(4), numba_cached.callee(1)) == (7, 9, 2)
+print(probe.hits, sum(numba_cached.caller.stats.cache_hits.values()), probe.counts.missed)
+"""
+
+
+def test_code_from_numbas_cache_is_probed_in_a_second_process(tmp_path):
+    (tmp_path / "numba_cached.py").write_text(_CACHED)
+    source = _PROBED.format(path=str(tmp_path))
+    compiled, loaded = (run_source(source, timeout=120, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2))
+    assert (compiled.stdout, loaded.stdout) == ("3 0 0\n", "3 1 0\n"), compiled.stderr + loaded.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from isolation import isolated
 
-TIME = 60
+TIME = 120
 IR = "define i64 @f(i64 %a) { %r = mul i64 %a, 3\n %s = add i64 %r, 7\n ret i64 %s }"
 
 
