@@ -17,7 +17,7 @@ from ftrace.sites.block import SiteBlock
 from ftrace.sites.detour_room import DetourRoom
 from ftrace.sites.entries import REACH, Choice, Patch, Way, choices, only_breakpoint, patch_of
 from ftrace.sites.lists import Stubs
-from ftrace.x86_64.entry_detour import ENTRY
+from ftrace.x86_64.entry_detour import ENTRY, EntryDetour
 from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
@@ -104,10 +104,14 @@ class DetouredBlock(SiteBlock):
     def _find_way(self, index: int) -> None:
         code = self._code_of(index, _SCANNED)
         address = self.addresses[index]
+        made: dict[int, tuple[int, EntryDetour]] = {}
         for choice in choices(code, address, self._free(address, self._room_behind(index))):
             if choice.way is Way.BREAKPOINT and runs_python(self.name):
                 break
-            if self._use(index, choice, code):
+            covered = len(choice.insns)
+            if covered not in made:
+                made[covered] = self._detour(index, choice)
+            if self._use(index, choice, code, *made[covered]):
                 return
         self.refusals[index] = "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times"
         self.unpatchable |= 1 << index
@@ -118,9 +122,12 @@ class DetouredBlock(SiteBlock):
         least = min(REACH + 15, self._text.end - function.address)
         return self._read(function.address, max(min(function.size, most), least))
 
-    def _use(self, index: int, choice: Choice, code: bytes) -> bool:
+    def _detour(self, index: int, choice: Choice) -> tuple[int, EntryDetour]:
+        return self._room.detour(choice.insns, self._stub_address(index), self._slot_address(index))
+
+    def _use(self, index: int, choice: Choice, code: bytes, detour: int, made: EntryDetour) -> bool:
         """Patch a site so from now on, if there is somewhere for the jump to go."""
-        detour, (_, copies) = self._room.detour(choice.insns, self._stub_address(index), self._slot_address(index))
+        copies = made.copies
         patch = self._aimed(choice, code[:SITE_SIZE], detour + ENTRY)
         if patch is None:
             return False
@@ -199,7 +206,7 @@ class DetouredBlock(SiteBlock):
         choice = only_breakpoint(self._code_of(index, REACH + 15), self.addresses[index])
         original = self.text_of(index)
         with mappings.text_mutex, self._room.open():
-            detour, (_, copies) = self._room.detour(choice.insns, self._stub_address(index), self._slot_address(index))
+            detour, (_, copies) = self._detour(index, choice)
             inner = [
                 self.addresses[index] + offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1
             ]

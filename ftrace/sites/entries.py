@@ -8,6 +8,7 @@ changes; else one that absorbs the instructions behind it, at which breakpoints 
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from sandbox.x86_64.relocate import refuse_to_move
 
 REACH = 8
 """Bytes at an entry that a jump with prefixes may have, the borrowed ones included."""
+_AT_ONCE = 32
+"""Windows that are tried before there are more."""
 _BRANCH = re.compile(rb"[\x70-\x7f\xe0-\xe3\xeb](?=(.))|(?:\xe9|\x0f[\x80-\x8f])(?=(....))", re.DOTALL)
 
 
@@ -97,9 +100,9 @@ def _absorbing(code: bytes, first: Instruction) -> Iterator[Choice]:
         insns.append(behind)
         end = behind.end - first.address
         following = code[end : end + borrowed(end)]
-        found = tuple(wider_windows(first.address, [insn.length for insn in insns], following))
-        if found:
-            yield Choice(Way.ABSORBING, tuple(insns), found)
+        found = wider_windows(first.address, [insn.length for insn in insns], following)
+        while some := tuple(itertools.islice(found, _AT_ONCE)):
+            yield Choice(Way.ABSORBING, tuple(insns), some)
 
 
 _CALLS = (Flow.CALL, Flow.INDIRECT_CALL)

@@ -6,6 +6,7 @@ pointer is below the return slot, which registers point into the stack, and whic
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -22,6 +23,77 @@ _READERS = frozenset(
 _ARITHMETIC = frozenset({"xor", "rol", "ror", "add", "sub", "neg", "not"})
 _LOW_HALVES = {f"e{name}": f"r{name}" for name in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")}
 _LOW_HALVES |= {f"r{number}d": f"r{number}" for number in range(8, 16)}
+
+_HARMLESS = frozenset(
+    {
+        *(
+            "mov",
+            "movabs",
+            "movzx",
+            "movsx",
+            "movsxd",
+            "movups",
+            "movaps",
+            "movdqa",
+            "movdqu",
+            "movq",
+            "movd",
+            "lea",
+            "nop",
+        ),
+        *(
+            "cmp",
+            "test",
+            "add",
+            "sub",
+            "and",
+            "or",
+            "xor",
+            "shl",
+            "shr",
+            "sar",
+            "imul",
+            "neg",
+            "not",
+            "inc",
+            "dec",
+            "bswap",
+        ),
+        *(
+            "cmove",
+            "cmovne",
+            "cmova",
+            "cmovae",
+            "cmovb",
+            "cmovbe",
+            "cmovg",
+            "cmovge",
+            "cmovl",
+            "cmovle",
+            "cmovs",
+            "cmovns",
+        ),
+        *(
+            "sete",
+            "setne",
+            "seta",
+            "setae",
+            "setb",
+            "setbe",
+            "setg",
+            "setge",
+            "setl",
+            "setle",
+            "rol",
+            "ror",
+            "adc",
+            "sbb",
+        ),
+        *("pxor", "paddd", "pand", "por", "punpcklqdq", "pshufd", "cdqe", "cdq", "cqo", "endbr64"),
+    }
+)
+"""Instructions that concern the stack by their operands only."""
+_SYSCALL = b"\x0f\x05"
 
 STACK, RETURN, ABOVE = "the stack", "the return address", "the stack pointer behind the return"
 """What a register may hold."""
@@ -75,6 +147,7 @@ class _Walk:
     def __init__(self, code: bytes, start: int) -> None:
         self._start = start
         self._code = {each.address: each for each in decoded(code, start)}
+        self._has_syscall = _SYSCALL in code
         self._saved: set[str] = set()
         self._seen: set[int] = set()
 
@@ -83,9 +156,23 @@ class _Walk:
         while waiting:
             at, state = waiting.pop()
             insn = self._code.get(at)
+            while insn is not None and insn.address not in self._seen and not self._matters(insn, state):
+                self._seen.add(insn.address)
+                at = insn.address + insn.size
+                insn = self._code.get(at)
             if insn is not None and at not in self._seen:
                 self._seen.add(at)
                 waiting += [(to, behind) for to, behind in self._behind(insn, state)]
+
+    def _matters(self, insn: Decoded, state: _State) -> bool:
+        """Whether an instruction may change what is known: most do not, while no register holds anything of interest."""
+        if insn.mnemonic not in _HARMLESS or state.number is not None or "sp" in insn.operands:
+            return True
+        if state.held and (
+            insn.mnemonic not in _READERS and any(register in insn.operands for register in _parts(state.held))
+        ):
+            return True
+        return self._has_syscall and insn.mnemonic == "mov"
 
     def _behind(self, insn: Decoded, state: _State) -> Iterable[tuple[int, _State]]:
         name, following = insn.mnemonic.rpartition(" ")[2], insn.address + insn.size
@@ -211,6 +298,18 @@ def _pushed(operands: list[str], state: _State) -> _State:
     depth = state.depth + _WORD
     what = state.held.get(operands[0]) if operands else None
     return state._replace(depth=depth, pushed={**state.pushed, depth: what})
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _spellings(register: str) -> tuple[str, ...]:
+    """How a register and its parts are written."""
+    if register[1:].isdigit():
+        return (register,)
+    return (register, f"e{register[1:]}", register[1:], f"{register[1:-1]}l", f"{register[1:]}l")
+
+
+def _parts(held: Mapping[str, object]) -> list[str]:
+    return [spelling for register in held for spelling in _spellings(register)]
 
 
 def _operands(text: str) -> list[str]:
