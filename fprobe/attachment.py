@@ -167,6 +167,7 @@ def attach(
     max_hits: int = 0,
     shared: bool = False,
     disabled: bool = False,
+    python_unsafe: bool = False,
 ) -> Attachment[AnyAction]: ...
 @overload
 def attach(
@@ -182,6 +183,7 @@ def attach(
     max_hits: int = 0,
     shared: bool = False,
     disabled: bool = False,
+    python_unsafe: bool = False,
 ) -> Attachment[None]: ...
 def attach(
     target: Target,
@@ -196,6 +198,7 @@ def attach(
     max_hits: int = 0,
     shared: bool = False,
     disabled: bool = False,
+    python_unsafe: bool = False,
 ) -> Attachment[Any]:
     """Handlers for the entry and the return of functions.
 
@@ -203,7 +206,8 @@ def attach(
             module["demo_main"](10)
         print(probe.hits)
 
-    `target`: a pattern of the ftrace filter language, a list of names, or a list of addresses; `exclude`: a pattern.
+    `target`: a pattern of the ftrace filter language, or one with the names of images in front, `libz:inflate*`; a list of
+    names, or of addresses. `exclude`: a pattern.
     `entry`, `exit`: handlers (see `fprobe.fprobe`), or `action`: a built-in one. The other parameters are the fields
     of `fprobe.fprobe`. Without `nr_maxactive` no return is missed, however deep functions recurse; without an
     `entry_data_size` native handlers get what they declare. Raises ValueError for handlers and an action together, and for
@@ -220,6 +224,7 @@ def attach(
         nr_maxactive=nr_maxactive or MAX_PENDING,
         thread=thread,
         max_hits=max_hits,
+        python_unsafe=python_unsafe,
     )
     return Attachment(target, exclude, fp, action)
 

@@ -299,6 +299,9 @@ def _addresses_of(names: list[str]) -> list[int]:
     found = []
     for name in names:
         location = tracer().table.named(name)
+        if location is None and is_named(name):
+            found += [location.ip for location in _located(name, None).selection.locations()]
+            continue
         if location is None:
             near = did_you_mean(name, (location.name for location in tracer().table.everything().locations()))
             raise OSError(errno.ENOENT, f"no function called {name!r} can be traced{near}")

@@ -166,9 +166,9 @@ def _free(address: int, size: int) -> int:
 
 
 def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
-    """Each function once, under its first name; indirect ones as what they are in this process."""
+    """Each function once, under the name that users write; indirect ones as what they are in this process."""
     by_address: dict[int, Symbol] = {}
-    for function in image.functions:
+    for function in sorted(image.functions, key=lambda function: function.name.startswith("_")):
         meant = image.meant(function)
         if meant.address in text:
             by_address.setdefault(meant.address, meant)

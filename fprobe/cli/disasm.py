@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ Examples:
   fprobe disasm vfs_read --stub
   fprobe disasm main --program prog.c --all
   fprobe disasm d_lookup --source
+  fprobe disasm libz:deflate --stub
   fprobe disasm handler.py:large_reads --source
 """
 
@@ -42,7 +44,8 @@ def disasm_command(function: str, stub: bool, everything: bool, source: bool, ta
 
     FUNC may also be a native handler, as FILE.py:NAME.
     """
-    from fprobe.cli import matching, native_code, program
+    from fprobe.actions import Count
+    from fprobe.cli import images, matching, native_code, program
     from fprobe.cli.probing import attached
 
     if native_code.is_handler(function):
@@ -50,19 +53,21 @@ def disasm_command(function: str, stub: bool, everything: bool, source: bool, ta
         return
     module = program.load(target)
     with input_errors():
-        symbol = module.symbol(function)
+        symbol = images.symbols(function)[0] if images.is_named(function) else module.symbol(function)
     if source:
         _show_with_source(console, module, symbol)
         return
     limit = None if everything else _SHOWN
     before = _code(module, symbol.address, symbol.end)[:limit]
-    match = matching.match(module, [_literal(function)], notrace=target.notrace)
+    named = images.is_named(function)
+    match = images.match(function) if named else matching.match(module, [_literal(function)], notrace=target.notrace)
     sections = {"loaded": (symbol.address, before)}
     if match.sites:
-        with attached(match, entry=lambda *_: 0):
-            sections["probed"] = (symbol.address, _code(module, symbol.address, symbol.end)[:limit])
+        with attached(match, action=Count()):
+            now = _code(module, symbol.address, symbol.end, patched=True)
+            sections["probed"] = (symbol.address, (images.patched(symbol, now, before) if named else now)[:limit])
             if stub:
-                sections["stub"] = _stub(match.sites[0])
+                sections["stub"] = images.detour(match.sites[0]) if named else _stub(match.sites[0])
     _print(console, function, sections, match.skipped[0].reason if match.skipped else "")
 
 
@@ -85,7 +90,7 @@ def _literal(name: str) -> str:
     return "".join(f"\\{character}" if character in "*?[\\!" else character for character in name)
 
 
-def _code(module: Module, start: int, end: int) -> list[Line]:
+def _code(module: Module, start: int, end: int, patched: bool = False) -> list[Line]:
     import ctypes
 
     from sandbox.symbols.disassembly import disassemble
@@ -95,7 +100,8 @@ def _code(module: Module, start: int, end: int) -> list[Line]:
         found = symbol_table.locate(address)
         return str(found) if found else None
 
-    return disassemble(ctypes.string_at(start, end - start), start, describe, module.sites)
+    sites = module.sites if any(start in text for text in module.texts) else array("Q", [start] * patched)
+    return disassemble(ctypes.string_at(start, end - start), start, describe, sites)
 
 
 def _stub(site: Site) -> tuple[int, list[Line]]:

@@ -20,6 +20,7 @@ Examples:
   fprobe explain vfs_read
   fprobe explain get_current 'vfs_*'
   fprobe explain main --program prog.c
+  fprobe explain libz:deflate
 """
 
 _MEANING = {
@@ -51,9 +52,13 @@ def explain_command(patterns: tuple[str, ...], target: Target, console: Console)
 
 def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbol) -> dict[str, Any]:
     """Print what is known of a function; the same for JSON."""
-    reason = refusals.reason(symbol)
+    from fprobe.cli import images
+
+    other = symbol.module != module.name
+    reason = images.reason(symbol) if other else refusals.reason(symbol)
     facts = _facts(module, symbol, refusals.sites.get(symbol.address))
-    verdict = f"cannot be probed: {reason}" if reason else "can be probed, at entry and at return"
+    ends = "at entry" if facts.get("return", "").startswith("cannot") else "at entry and at return"
+    verdict = f"cannot be probed: {reason}" if reason else f"can be probed, {ends}"
     console.line(f"{console.bold(str(symbol))} {console.bad(verdict) if reason else console.good(verdict)}")
     if reason in _MEANING:
         console.line(f"  why        {_MEANING[reason]}")
@@ -63,14 +68,15 @@ def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbo
 
 
 def _facts(module: Module, symbol: Symbol, site: int | None) -> dict[str, Any]:
+    from fprobe.cli import images
     from fprobe.cli.program import signature_of
 
-    signature = signature_of(module, symbol.name)
+    signature = signature_of(module, symbol)
     facts = {
         "signature": str(signature) if signature else "not known",
         "address": f"{symbol.address:#x}, {symbol.size} bytes, in {symbol.section}",
     }
-    return facts | (_site_facts(module, symbol, site) if site is not None else {})
+    return facts | (images.facts(symbol) if site is None else _site_facts(module, symbol, site))
 
 
 def _site_facts(module: Module, symbol: Symbol, site: int) -> dict[str, str]:

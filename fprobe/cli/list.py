@@ -13,6 +13,7 @@ Examples:
   fprobe list 'vfs_*'
   fprobe list --program prog.c -v
   fprobe list '*' --all
+  fprobe list 'libz:inflate*'
 """
 
 
@@ -32,11 +33,12 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: Target, co
     match = matching.match(module, patterns or ("*",), notrace=target.notrace)
     for site in match.sites:
         detail = f"{site.symbol.address:#x} {site.symbol.size:6}  " if console.verbosity > 0 else ""
-        signature = program.signature_of(module, site.symbol.name) if console.verbosity > 0 else None
-        console.line(f"{detail}{signature or site.symbol.name} {console.dim(f'[{module.name}]')}")
+        signature = program.signature_of(module, site.symbol) if console.verbosity > 0 else None
+        console.line(f"{detail}{signature or site.symbol.name} {console.dim(f'[{site.symbol.module}]')}")
     if everything:
         for name, reason in match.skipped:
-            console.line(console.dim(f"{name} [{module.name}] ({reason})"))
+            owner = "" if name.endswith("]") else f" [{module.name}]"
+            console.line(console.dim(f"{name}{owner} ({reason})"))
     console.document(
         {
             "program": module.name,

@@ -52,12 +52,14 @@ def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), 
     `notrace`: what was compiled without a stub on request. Raises Failure naming a pattern that matches nothing.
     """
     meant: dict[int, Symbol] = {}
+    of_images = _of_images([pattern for pattern in (*patterns, *exclude) if ":" in pattern], exclude)
+    patterns, exclude = ([pattern for pattern in some if ":" not in pattern] for some in (patterns, exclude))
     for pattern in patterns:
         selected = _selected(module, pattern, "no function of {module} matches {pattern!r}")
         meant = _without(meant, selected) if pattern.startswith("!") else meant | selected
     for pattern in exclude:
         meant = _without(meant, _selected(module, pattern, "--exclude {pattern!r} matches no function of {module}"))
-    found = Match()
+    found = Match(of_images.sites, of_images.skipped)
     refusals = Refusals(module, notrace)
     for symbol in meant.values():
         reason = refusals.reason(symbol)
@@ -66,6 +68,22 @@ def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), 
         else:
             found.sites.append(Site(symbol, refusals.sites[symbol.address]))
     return found
+
+
+def _of_images(patterns: Sequence[str], exclude: Sequence[str]) -> Match:
+    """What those patterns select that name their images: `libz:inflate*`."""
+    sites: dict[int, Site] = {}
+    skipped: dict[Skipped, None] = {}
+    for pattern in patterns:
+        from fprobe.cli import images
+
+        found = images.match(pattern.removeprefix("!"))
+        if pattern.startswith("!") or pattern in exclude:
+            sites = {site: sites[site] for site in sites if site not in found.addresses}
+        else:
+            sites |= {site.address: site for site in found.sites}
+            skipped |= dict.fromkeys(found.skipped)
+    return Match(list(sites.values()), list(skipped))
 
 
 def match_or_fail(
@@ -83,6 +101,10 @@ def match_or_fail(
 
 def symbols_of(module: Module, pattern: str) -> list[Symbol]:
     """The functions that a name or a glob means; a name alone may be any of a function's. Raises Failure if there is none."""
+    if ":" in pattern:
+        from fprobe.cli import images
+
+        return images.symbols(pattern)
     if pattern in module:
         return [module.symbol(pattern)]
     return list(_selected(module, pattern, "no function of {module} matches {pattern!r}").values())
@@ -103,8 +125,15 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
         symbols = [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == "1"]
     if not symbols:
         message = complaint.format(pattern=text, module=f"[{module.name}]")
-        raise Failure(message + did_you_mean(text.strip("*"), (symbol.name for symbol in module.functions)))
+        raise Failure(message + _near(text, module))
     return _once(symbols)
+
+
+def _near(text: str, module: Module) -> str:
+    """Names that are like it: of the module or, if it has none, of libraries."""
+    from ftrace.filters.resolve import near_misses
+
+    return did_you_mean(text.strip("*"), (symbol.name for symbol in module.functions)) or near_misses(text)
 
 
 def _without(some: dict[int, Symbol], others: dict[int, Symbol]) -> dict[int, Symbol]:

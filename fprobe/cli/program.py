@@ -20,6 +20,7 @@ from sandbox.symbols import perfmap
 if TYPE_CHECKING:
     from sandbox.loading.calls import Function
     from sandbox.loading.module import Module
+    from sandbox.symbols.table import Symbol
 
 DEMO_CALL = ("demo_main", "10")
 
@@ -114,9 +115,11 @@ def _argc_argv(words: Sequence[str]) -> tuple[int, Any]:
     return len(words), (ctypes.c_char_p * (len(words) + 1))(*[string.value for string in strings], None)
 
 
-def signature_of(module: Module, name: str) -> Signature | None:
-    """The signature of a function; None if the source does not give it."""
+def signature_of(module: Module, symbol: Symbol) -> Signature | None:
+    """The signature of a function; None if the source does not give it, or it is none of the module's."""
+    if symbol.module != module.name:
+        return None
     try:
-        return module[name].signature
+        return module[symbol.name].signature
     except (LookupError, ValueError):
         return None

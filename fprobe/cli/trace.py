@@ -80,7 +80,7 @@ def _views(module: Module, match: Match) -> Views:
     from fprobe.cli.program import signature_of
     from fprobe.cli.views import Views
 
-    return Views({site.address: site.symbol for site in match.sites}, lambda name: signature_of(module, name))
+    return Views({site.address: site.symbol for site in match.sites}, lambda symbol: signature_of(module, symbol))
 
 
 class _Session:

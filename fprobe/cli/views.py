@@ -101,12 +101,12 @@ class View:
 class Views(dict[int, View]):
     """Entry address -> how to look at the function. Of very many functions each is looked at when it is first called.
 
-    `symbols`: entry address -> function; `signature_of`: its name -> signature, None if that is not known.
+    `symbols`: entry address -> function; `signature_of`: function -> signature, None if that is not known.
     """
 
     AT_ONCE = 2000
 
-    def __init__(self, symbols: Mapping[int, Symbol], signature_of: Callable[[str], Signature | None]) -> None:
+    def __init__(self, symbols: Mapping[int, Symbol], signature_of: Callable[[Symbol], Signature | None]) -> None:
         super().__init__()
         self._symbols = symbols
         self._signature_of = signature_of
@@ -116,7 +116,7 @@ class Views(dict[int, View]):
 
     def __missing__(self, ip: int) -> View:
         symbol = self._symbols[ip]
-        view = self[ip] = view_of(symbol, self._signature_of(symbol.name))
+        view = self[ip] = view_of(symbol, self._signature_of(symbol))
         return view
 
     @property

@@ -187,6 +187,14 @@ class DetouredBlock(SiteBlock):
         code[SLOT : SLOT + 8] = self._slot_address(index).to_bytes(8, "little")
         self._room.write(self._stub_text, where, bytes(code))
 
+    def owned_at(self, index: int) -> int:
+        """How many bytes the patch of a location changes."""
+        return int(self._owned[index])
+
+    def entry_at(self, index: int) -> int:
+        """Where the patch of a location leads."""
+        return int(self._stubs[index])
+
     # -- giving way -----------------------------------------------------------------------------------------------
 
     def reaching(self, address: int) -> int | None:
