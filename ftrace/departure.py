@@ -21,7 +21,7 @@ def leave(image: Image) -> Callable[[], None]:
     with tracing.table.lock:
         gone = [it for it in tracing.table.detoured if isinstance(it, DetouredBlock) and it.image is image]
         for block in gone:
-            block.apply(block.everything, lambda old: tracing.table.lists.get((), old.after_prologue))
+            block.apply(block.everything, lambda old: tracing.table.lists.get((), old.stubs))
             tracing.table.detoured.remove(block)
             tracing.touched.pop(block, None)
             tracing.modified.pop(block, None)

@@ -70,6 +70,6 @@ def free_leavings() -> None:
     if _left:
         left, _left[:] = list(_left), []
         settle()
-        tracer().settle(whole=True)
+        tracer().reclaimer.settle(whole=True)
         for free in left:
             free()

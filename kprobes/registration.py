@@ -88,7 +88,6 @@ def put_at(place: Place, p: kprobe) -> None:
 def make_ready() -> None:
     """From the first registration on the probes' modules are watched, and so is the end of the interpreter."""
     join_ftrace()
-    importlib.import_module("kprobes.departures")
     register_module_notifier(module_event)
     atexit.register(switch.disarm_for_good)
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from ftrace.hit.records import FOREIGN, Handler
+from ftrace.hit.records import FOREIGN, Handler, ProbeList
 from sandbox.native import extern, fn, i32, native, ptr, u32, u64
 from sandbox.threads.tasks import Task
 
 call_foreign = extern("ftrace_call_foreign", fn[i32, Handler, u64, u64, u64, u64, u64])
+call_foreign_keeping = extern("ftrace_call_foreign_keeping", fn[i32, Handler, u64, u64, u64, u64, u64])
 
 
 @native
-def call_handler(task: ptr[Task], kind: u32, handler: Handler, fp: u64, ip: u64, ret: u64, regs: u64, data: u64) -> i32:
+def call_handler(
+    task: ptr[Task],
+    probes: ptr[ProbeList],
+    kind: u32,
+    handler: Handler,
+    fp: u64,
+    ip: u64,
+    ret: u64,
+    regs: u64,
+    data: u64,
+) -> i32:
     if kind & FOREIGN == 0:
         return handler(fp, ip, ret, regs, data)
     saved = task.errno[0]
-    result = call_foreign(handler, fp, ip, ret, regs, data)
+    result: i32 = 0
+    if probes.keeping != 0:
+        result = call_foreign_keeping(handler, fp, ip, ret, regs, data)
+    else:
+        result = call_foreign(handler, fp, ip, ret, regs, data)
     task.errno[0] = saved
     return result

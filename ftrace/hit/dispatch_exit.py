@@ -43,7 +43,9 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
     data: u64 = 0
     if item.data_size != 0:
         data = node_data(node, probes_of(node)) + cast(u64, item.data)
-    call_handler(task, probe.kind, probe.exit, probe.exit_cookie, entry_ip(node), caller, cast(u64, regs), data)
+    call_handler(
+        task, probes_of(node), probe.kind, probe.exit, probe.exit_cookie, entry_ip(node), caller, cast(u64, regs), data
+    )
     unlock(task, bit)
 
 

@@ -75,6 +75,7 @@ class ListRecord:
     def _fill(self, runtime: Runtime) -> None:
         members = (Member.ctypes * len(self.probes))(*[(probe.address, probe.header) for probe in self.probes])
         runtime.image.call("fill_list", self.address, ctypes.addressof(members), len(self.probes))
+        ProbeList.ctypes.from_address(self.address).keeping = self.stubs is Stubs.KEEPING
         self.choose_trampolines(runtime)
 
     def choose_trampolines(self, runtime: Runtime) -> None:

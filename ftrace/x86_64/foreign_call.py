@@ -36,17 +36,10 @@ GET_ALL = """
 """
 """The way back from KEEP_ALL; eax, the result of what was called, is kept. Uses rbx, rdx, r10 and r11."""
 
-CALL_FOREIGN = (
-    """
-# i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, at the
-# entry or return of a function that follows the C convention. Of the vector state only what arguments and results can be
-# in is live there: the first eight vector registers, kept here; and, where a long double is returned, the x87 stack, which
-# takes the complete way. XGETBV says whether the x87 unit is in use. Task.vectors tells where they are kept meanwhile
-# (ftrace.handlers.floats), and what it said before is kept above them.
-#   rbx = handler, then its result; r12 = ip, r13 = ret_ip; rbp = frame
-    .globl ftrace_call_foreign
+_BEGIN = """
+    .globl $name
     .p2align 4
-ftrace_call_foreign:
+$name:
     .cfi_startproc
     push %rbp
     .cfi_offset %rbp, -16
@@ -62,7 +55,34 @@ ftrace_call_foreign:
     mov %rdx, %r12
     mov %rcx, %r13
     cld
-    mov $$1, %ecx
+"""
+_CALL = """    mov %rsi, %rdi
+    mov %r12, %rsi
+    mov %r13, %rdx
+    mov %r8, %rcx
+    mov %r9, %r8
+    call *%rbx
+"""
+_END = """8:  lea -24(%rbp), %rsp
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    .cfi_def_cfa %rsp, 8
+    ret
+"""
+
+CALL_FOREIGN = (
+    """
+# i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, at the
+# entry or return of a function that follows the C convention. Of the vector state only what arguments and results can be
+# in is live there: the first eight vector registers, kept here; and, where a long double is returned, the x87 stack, which
+# takes the complete way. XGETBV says whether the x87 unit is in use. Task.vectors tells where they are kept meanwhile
+# (ftrace.handlers.floats), and what it said before is kept above them.
+#   rbx = handler, then its result; r12 = ip, r13 = ret_ip; rbp = frame
+"""
+    + _BEGIN.replace("$name", "ftrace_call_foreign")
+    + """    mov $$1, %ecx
     $XGETBV
     test $$1, %al
     jne 7f
@@ -74,13 +94,9 @@ $keep_vectors
     mov %r10, 512(%rsp)
     lea 4(%rsp), %r10
     mov %r10, $VECTORS(%r11)
-    mov %rsi, %rdi
-    mov %r12, %rsi
-    mov %r13, %rdx
-    mov %r8, %rcx
-    mov %r9, %r8
-    call *%rbx
-$get_vectors
+"""
+    + _CALL
+    + """$get_vectors
     mov 512(%rsp), %r10
     mov %fs:$TASK, %r11
     mov %r10, $VECTORS(%r11)
@@ -89,22 +105,17 @@ $get_vectors
 7:
 """
     + KEEP_ALL
-    + """    mov %rsi, %rdi
-    mov %r12, %rsi
-    mov %r13, %rdx
-    mov %r8, %rcx
-    mov %r9, %r8
-    call *%rbx
-"""
+    + _CALL
     + GET_ALL
-    + """8:  lea -24(%rbp), %rsp
-    pop %r13
-    pop %r12
-    pop %rbx
-    pop %rbp
-    .cfi_def_cfa %rsp, 8
-    ret
+    + _END
+    + """
+# The same at the entry or return of a function that was not compiled here: its callers may have something in any vector register.
 """
+    + _BEGIN.replace("$name", "ftrace_call_foreign_keeping")
+    + KEEP_ALL
+    + _CALL
+    + GET_ALL
+    + _END
 )
 
 

@@ -14,8 +14,8 @@ from sandbox.loading.image import Image
 from sandbox.loading.linker import claim, image_of, link
 from sandbox.loading.module import Module, check_name, free_name, introduce
 from sandbox.memory import mappings
-from sandbox.x86_64.encoding import NOP5
 from sandbox.symbols import gdbjit
+from sandbox.x86_64.encoding import NOP5
 
 if TYPE_CHECKING:
     from llvmlite.binding import ExecutionEngine
