@@ -5,6 +5,9 @@ Where symbols are stripped, unwind tables say where functions begin; those witho
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,7 @@ class LibraryImage(Image):
     def __init__(self, library: Library) -> None:
         self.library = library
         self.name = library.name
+        self._pinned = False
         full = {library.name, library.path.resolve().name}
         self.names = frozenset(full | {stem for name in full for stem in _stems(name)})
 
@@ -56,7 +60,16 @@ class LibraryImage(Image):
         return address in self.library
 
     def text_at(self, address: int) -> TextMapping:
-        return process_text.text_at(address)
+        """From then on the library stays loaded, whoever closes it: threads may be in what its patched entries lead to."""
+        text = process_text.text_at(address)
+        self._pin()
+        return text
+
+    def _pin(self) -> None:
+        if not self._pinned and self.library.path.is_absolute():
+            self._pinned = True
+            with contextlib.suppress(OSError):  # the program itself, which nobody unloads
+                ctypes.CDLL(str(self.library.path), mode=os.RTLD_NOLOAD | os.RTLD_NODELETE | os.RTLD_NOW)
 
     def meant(self, function: Symbol) -> Symbol:
         return process_text.chosen(self.library, function) if function.indirect else function
