@@ -1,0 +1,47 @@
+"""Durations as people read them, and how they are distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fprobe.run.results import limits
+
+_BAR = 40
+
+
+def duration(nanoseconds: float) -> str:
+    """A duration with its unit: three digits behind the point, but for whole nanoseconds."""
+    if nanoseconds < 999.5:
+        return f"{nanoseconds:.0f} ns"
+    for unit in ("us", "ms"):
+        nanoseconds /= 1000
+        if nanoseconds < 999.9995:
+            return f"{nanoseconds:.3f} {unit}"
+    return f"{nanoseconds / 1000:.3f} s"
+
+
+def powers(buckets: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Low, high and count for each power of two of ticks, from the first to the last that has any."""
+    groups = [range(4), *(range(first, first + 4) for first in range(4, len(buckets), 4))]
+    rows = [(limits(group[0])[0], limits(group[-1])[1], sum(buckets[number] for number in group)) for group in groups]
+    filled = [index for index, row in enumerate(rows) if row[2]]
+    return rows[filled[0] : filled[-1] + 1] if filled else []
+
+
+def bars(buckets: Sequence[int], rate: float) -> Iterator[str]:
+    """A histogram, a line for each power of two. `rate`: ticks in a nanosecond."""
+    rows = powers(buckets)
+    most = max((count for _, _, count in rows), default=1)
+    for low, high, count in rows:
+        bar = "#" * -(-count * _BAR // most)
+        yield f"{duration(low / rate):>12} .. {duration(high / rate):<12} {count:>10,} |{bar:<{_BAR}}|"
+
+
+def spark(buckets: Sequence[int]) -> str:
+    """The same in a character for each power of two."""
+    rows = powers(buckets)
+    most = max((count for _, _, count in rows), default=1)
+    return "".join(" " if not count else _LEVELS[count * (len(_LEVELS) - 1) // most] for _, _, count in rows)
+
+
+_LEVELS = "▁▂▃▄▅▆▇█"

@@ -1,0 +1,49 @@
+"""The side in the program: the environment as it would be, then probes, before the program's first line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from fprobe.run import children, session
+
+
+def start(directory: str) -> None:
+    """Restore the environment and arm what the launcher asks for. The program runs on, whatever fails.
+
+    `directory`: the one on PYTHONPATH that this was found in.
+    """
+    address = os.environ.get(session.VARIABLE, "")
+    hide_environment()
+    try:
+        settings = session.settings(address)
+        session.note(address, argv=sys.orig_argv, parent=os.getppid())
+        children.cover(address, directory)
+        arm(address, settings)
+    except Exception as error:  # the program is not to suffer from it
+        session.note(address, error=f"{type(error).__name__}: {error}")
+
+
+def hide_environment() -> None:
+    """Let `os.environ` be what it would be. The C library keeps ours, which children without an environment of their own get."""
+    before = os.environ.get(session.PYTHONPATH)
+    data, encode = os.environ._data, os.environ.encodekey  # type: ignore[attr-defined]
+    for name in (session.VARIABLE, session.PYTHONPATH, "PYTHONPATH"):
+        data.pop(encode(name), None)
+    if before is not None:
+        data[encode("PYTHONPATH")] = os.environ.encodevalue(before)
+
+
+def arm(address: str, settings: session.Settings) -> None:
+    """Put probes on what is loaded, and watch for what is loaded later."""
+    if not settings.patterns:
+        return
+    from fprobe.run.arming import Arming
+
+    _kept.append(Arming(address, settings))
+    _kept[0].begin()
+
+
+_kept: list[Any] = []
+"""What has to live as long as the process."""

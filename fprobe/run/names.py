@@ -1,0 +1,80 @@
+"""Names for addresses of a process that may have ended: from the files of the libraries that it had loaded."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sandbox.symbols.libraries import Library
+from sandbox.symbols.table import Location
+
+
+class Named(NamedTuple):
+    """A name, and the library or module that it is in; empty if nothing is known of the address."""
+
+    name: str
+    library: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.library}]" if self.library else self.name
+
+
+def described(library: Library) -> list[Any]:
+    """A library as it is told to another process, which may be one of later: plain values."""
+    return [library.name, str(library.path), library.base, library.text]
+
+
+class Names:
+    """What is known of a process's addresses."""
+
+    def __init__(self) -> None:
+        self._libraries: list[Library] = []
+        self._functions: dict[int, Named] = {}
+
+    def take_libraries(self, told: list[list[Any]]) -> None:
+        """Libraries, as `described` gives them."""
+        for name, path, base, text in told:
+            spans = tuple((start, end) for start, end in text)
+            self._libraries.append(_library(name, path, base, spans))
+
+    def take_functions(self, told: list[tuple[int, str, str]]) -> None:
+        """Functions of other code: address, name, and module."""
+        self._functions |= {address: Named(name, module) for address, name, module in told}
+
+    def inherit(self, parent: Names) -> None:
+        """The child of a fork knows what its parent knew."""
+        self._libraries = parent._libraries + self._libraries
+        self._functions = parent._functions | self._functions
+
+    def function(self, address: int) -> Named:
+        """The function that begins at an address."""
+        found = self._locate(address)
+        return Named(found.symbol.name, short(found.symbol.module)) if found else self._unknown(address)
+
+    def place(self, address: int) -> Named:
+        """The function and offset of an address inside."""
+        found = self._locate(address)
+        if found is None:
+            return self._unknown(address)
+        return Named(f"{found.symbol.name}+{found.offset:#x}", short(found.symbol.module))
+
+    def _locate(self, address: int) -> Location | None:
+        for library in reversed(self._libraries):
+            if address in library:
+                return library.locate(address)
+        return None
+
+    def _unknown(self, address: int) -> Named:
+        library = next((library for library in reversed(self._libraries) if address in library), None)
+        return self._functions.get(address) or Named(hex(address), short(library.name) if library else "")
+
+
+@cache
+def _library(name: str, path: str, base: int, text: tuple[tuple[int, int], ...]) -> Library:
+    return Library(name, Path(path), base, text)
+
+
+def short(library: str) -> str:
+    """`libz` of libz.so.1.2.13."""
+    return library.partition(".so")[0]

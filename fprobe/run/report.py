@@ -1,0 +1,144 @@
+"""The report of a run, as text and as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from fprobe.run.durations import bars, duration
+from fprobe.run.results import Calls, Process, Results
+
+_PERCENTILES = (0.5, 0.9, 0.99)
+_LISTED = 5
+"""Refusals that are listed; the others are counted."""
+
+
+class Wanted(NamedTuple):
+    """What to show: tables, histograms; what calls are told apart by: function, caller or thread."""
+
+    tables: bool
+    histograms: bool
+    by: str
+
+
+def text(results: Results, rate: float, wanted: Wanted) -> Iterator[str]:
+    """For people. `rate`: ticks in a nanosecond."""
+    shown = [process for process in results.processes if process.calls or process.errors or process.skipped]
+    for process in shown:
+        yield from _process(process, rate, wanted)
+    if not any(process.calls for process in shown):
+        yield f"fprobe: {_why_nothing(results)}"
+    yield from _remarks(results)
+
+
+def _why_nothing(results: Results) -> str:
+    if not results.processes:
+        return (
+            "nothing was counted: the program did not start as a Python that can import fprobe (python -I, -E or -S?)"
+        )
+    if not any(process.attached for process in results.processes):
+        return "nothing was counted: the program loaded no library with functions that match"
+    return "nothing was counted: no probed function was called"
+
+
+def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
+    origin = f" (forked by {process.parent})" if process.parent else ""
+    yield f"# process {process.pid}{origin}: {_command(process.command)}"
+    yield from (f"# {error}" for error in process.errors)
+    yield from _skipped(process.skipped)
+    if process.dropped:
+        yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
+    calls = rows(process, wanted.by)
+    if wanted.tables and calls:
+        yield from table(process, calls, rate, wanted.by)
+    if wanted.histograms:
+        for each in sorted(process.functions(), key=lambda calls: -calls.total):
+            yield f"{process.names.function(each.ip)}: {each.returns:,} calls, {duration(each.total / rate)}"
+            yield from bars(each.buckets, rate)
+
+
+def rows(process: Process, by: str) -> list[Calls]:
+    """The rows of a table, those with most time first."""
+    found = process.functions() if by == "function" else list(process.calls.values())
+    return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
+
+
+def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Iterator[str]:
+    """A line for each function, or for each function and caller or thread."""
+    heads = ("TOTAL", "AVERAGE", "MIN", "P50", "P99", "MAX")
+    last = "" if by == "function" else f" BY {by.upper()}"
+    yield f"{' '.join(f'{head:>10}' for head in heads)} {'HITS':>10}  FUNCTION{last}"
+    for each in calls:
+        times = (
+            each.total,
+            each.average,
+            each.least,
+            each.percentile(0.5),
+            each.percentile(0.99),
+            each.most,
+        )
+        columns = " ".join(f"{duration(time / rate):>10}" for time in times)
+        yield f"{columns} {each.hits:10,}  {process.names.function(each.ip)}{_told_apart(process, each, by)}"
+        if each.missed:
+            yield f"{'':88}{each.missed:,} of these calls were not timed"
+
+
+def _told_apart(process: Process, calls: Calls, by: str) -> str:
+    if by == "caller":
+        return f" <- {process.names.place(calls.by)}"
+    return f" in thread {calls.by}" if by == "thread" else ""
+
+
+def _skipped(skipped: Sequence[tuple[str, str]]) -> Iterator[str]:
+    yield from (f"# not probed: {name}: {reason}" for name, reason in skipped[:_LISTED])
+    if len(skipped) > _LISTED:
+        yield f"# not probed: {len(skipped) - _LISTED:,} more functions; --json lists them"
+
+
+def _remarks(results: Results) -> Iterator[str]:
+    for pid, command in results.not_covered.items():
+        yield f"# not covered: process {pid}: {_command(command)}"
+    if results.uncounted:
+        yield f"# not covered: {results.uncounted:,} processes more than can be told apart"
+
+
+def _command(words: Sequence[str]) -> str:
+    """On one line, cut where it is long."""
+    line = shlex.join(words).replace("\n", "\\n")
+    return line if len(line) <= 100 else f"{line[:97]}..."
+
+
+def document(results: Results, rate: float, by: str) -> dict[str, Any]:
+    """For programs; times in nanoseconds."""
+    return {
+        "processes": [_process_object(process, rate, by) for process in results.processes],
+        "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
+        "not_told_apart": results.uncounted,
+    }
+
+
+def _process_object(process: Process, rate: float, by: str) -> dict[str, Any]:
+    return {
+        "pid": process.pid,
+        "command": process.command,
+        "forked_by": process.parent,
+        "attached": process.attached,
+        "skipped": [{"name": name, "reason": reason} for name, reason in process.skipped],
+        "errors": process.errors,
+        "calls_without_place": process.dropped,
+        "functions": [_calls_object(process, calls, rate, by) for calls in rows(process, by)],
+    }
+
+
+def _calls_object(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]:
+    name = process.names.function(calls.ip)
+    made: dict[str, Any] = {"name": name.name, "library": name.library}
+    if by == "caller":
+        made["caller"] = str(process.names.place(calls.by))
+    elif by == "thread":
+        made["thread"] = calls.by
+    times = {"total": calls.total, "average": calls.average, "min": calls.least, "max": calls.most}
+    times |= {f"p{share * 100:.0f}": calls.percentile(share) for share in _PERCENTILES}
+    made |= {"hits": calls.hits, "returns": calls.returns, "missed": calls.missed}
+    return made | {f"{key}_ns": round(time / rate) for key, time in times.items()}

@@ -1,0 +1,49 @@
+"""What the launcher of `fprobe run` has Python import at its start; then the user's own module of this name."""
+
+import os
+import sys
+
+
+def _arm() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to import
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100
+    try:
+        from fprobe.run import inside
+    except (ImportError, SyntaxError) as error:
+        _refuse(error)
+    else:
+        inside.start(here)
+
+
+def _refuse(error: Exception) -> None:
+    """This Python cannot import fprobe: tell the launcher, and restore the environment."""
+    address = os.environ.pop("FPROBE_RUN", "0:0:0").split(":")
+    before = os.environ.pop("FPROBE_RUN_PYTHONPATH", None)
+    if before is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = before
+    text = f'{{"pid": {os.getpid()}, "not_covered": "this Python cannot import fprobe ({type(error).__name__})"}}\n'
+    try:
+        journal = os.open(f"/proc/{address[0]}/fd/{address[2]}", os.O_WRONLY | os.O_APPEND)
+        os.write(journal, text.encode())
+        os.close(journal)
+    except OSError:
+        pass
+
+
+def _users_own() -> None:
+    """Run it, or raise what `site` takes for there being none."""
+    import importlib.machinery
+    import importlib.util
+
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is None or spec.loader is None:
+        raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
+    own = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = own
+    spec.loader.exec_module(own)
+
+
+_arm()
+_users_own()

@@ -1,0 +1,44 @@
+"""The table of calls of this process, in the launcher's file of counts."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from fprobe.run import session
+from ftrace.hit.call_table import CELL, CallTable
+from ftrace.runtime import runtime
+from sandbox.memory import mappings
+from sandbox.process import fork
+
+
+class Table:
+    """Maps the file of counts and takes a part of it. Raises OSError(ENOMEM) if address space is limited."""
+
+    def __init__(self, counts: int, by: int) -> None:
+        image = runtime().image
+        size = session.HEADER + session.PARTS * session.PART
+        start = mappings.map_shared(counts, 0, size)
+        self.native: Any = CallTable.ctypes(
+            stride=session.STRIDE,
+            shift=64 - (session.STRIDE // CELL).bit_length() + 1,
+            by=by,
+            parts=start + session.HEADER,
+            length=session.PART,
+            count=session.PARTS,
+            rows_at=session.ROWS_AT,
+            next=start + session.NEXT_AT,
+        )
+        image.call("table_take", self.address, 0)
+        image.variable("call_table").value = self.address
+        fork.at_fork(0, 0, image.address("table_in_child"))
+
+    @property
+    def address(self) -> int:
+        """What handlers find it by."""
+        return ctypes.addressof(self.native)
+
+    @property
+    def part(self) -> int:
+        """The number of this process's part."""
+        return int(self.native.part)

@@ -1,0 +1,180 @@
+"""Counts and times of calls in memory that another process reads while they happen, or after this one was killed.
+
+The memory is a file in equal parts, all of them mapped: a process counts in its own, each thread in a row of its own, which
+is an open hash table of cells.
+
+The child of a fork, also of one that C code makes, takes another part before it runs anything else.
+"""
+
+from __future__ import annotations
+
+from ftrace.hit.hashing import first_place
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    atomic_add,
+    cast,
+    global_var,
+    leading_zeros,
+    native,
+    null,
+    ptr,
+    struct,
+    syscall,
+    u64,
+    void,
+)
+from sandbox.threads.tasks import current
+
+BUCKETS = 248
+"""Of a cell: four for each power of two."""
+PROBES = 64
+"""Places that are looked at for a cell."""
+BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
+"""What a function's calls are told apart by."""
+
+_SYS_GETPID = 39
+
+
+@struct
+class CallTable(Structure):
+    """Where a process counts."""
+
+    rows: u64  # address of the first thread's row; 0: nowhere
+    stride: u64  # from one row to the next
+    shift: u64  # 64 less the bits of a cell's number
+    by: u64
+    parts: u64  # address of the first part
+    length: u64  # of a part
+    count: u64  # of parts
+    rows_at: u64  # offset of the rows in a part
+    next: u64  # address of the number of the next free part
+    part: u64  # the number of this process's part
+
+
+@struct
+class Part(Structure):
+    """The beginning of a part."""
+
+    pid: u64
+    parent: u64  # the number of the part of the process that forked, plus 1; 0: there is none
+
+
+@struct
+class Row(Structure):
+    """The first cell of a row."""
+
+    thread: u64
+    dropped: u64  # calls that found no cell
+
+
+@struct
+class Cell(Structure):
+    """What one thread knows of one function; times in ticks of the time-stamp counter."""
+
+    ip: u64
+    by: u64  # return address or thread
+    hits: u64
+    missed: u64  # calls whose return is not waited for
+    returns: u64
+    total: u64
+    least: u64
+    most: u64
+    buckets: array[u64, 248]
+
+
+CELL = 2048
+assert Cell.size == CELL
+
+table_address = global_var(u64, 0, name="call_table")
+
+
+@native(inline=True)
+def bucket_of(ticks: u64) -> u64:
+    """The values below 4 have a bucket each; above, each power of two has four."""
+    if ticks < 4:
+        return ticks
+    bits = 63 - leading_zeros(ticks)
+    return (bits - 1) * 4 + ((ticks >> (bits - 2)) & 3)
+
+
+@native(inline=True)
+def row_of(table: ptr[CallTable]) -> u64:
+    return table.rows + cast(u64, current().index) * table.stride
+
+
+@native
+def cell_of(table: ptr[CallTable], ip: u64, caller: u64) -> ptr[Cell]:
+    """The running thread's cell for calls of the function at `ip`; null if there is no place for it."""
+    if table.rows == 0:
+        return null
+    by: u64 = 0
+    if table.by == BY_CALLER:
+        by = caller
+    if table.by == BY_THREAD:
+        by = cast(u64, current().tid)
+    row = cast(ptr[Cell], row_of(table))
+    mask = (cast(u64, 1) << (64 - table.shift)) - 1
+    index = first_place(ip ^ (by << 17), table.shift)
+    for _ in range(PROBES):
+        if index != 0:
+            if row[index].ip == ip and row[index].by == by:
+                return addressof(row[index])
+            if row[index].ip == 0:
+                cast(ptr[Row], row).thread = cast(u64, current().tid)
+                row[index].by = by
+                row[index].ip = ip
+                return addressof(row[index])
+        index = (index + 1) & mask
+    cast(ptr[Row], row).dropped += 1
+    return null
+
+
+@native
+def table_enter(table: ptr[CallTable], ip: u64, caller: u64, missed: u64) -> void:
+    cell = cell_of(table, ip, caller)
+    if cell != null:
+        cell.hits += 1
+        cell.missed += missed
+
+
+@native
+def table_leave(table: ptr[CallTable], ip: u64, caller: u64, ticks: u64) -> void:
+    cell = cell_of(table, ip, caller)
+    if cell == null:
+        return
+    if cell.returns == 0 or ticks < cell.least:
+        cell.least = ticks
+    if ticks > cell.most:
+        cell.most = ticks
+    cell.returns += 1
+    cell.total += ticks
+    cell.buckets[bucket_of(ticks)] += 1
+
+
+@native(export=True)
+def table_take(address: u64, parent: u64) -> u64:
+    """Take a part for this process; whether there was one. `parent`: the number of its parent's, plus 1."""
+    table = cast(ptr[CallTable], address)
+    number = atomic_add(cast(ptr[u64], table.next), 1)
+    table.part = number
+    if number >= table.count:
+        table.rows = 0
+        return 0
+    start = table.parts + number * table.length
+    part = cast(ptr[Part], start)
+    part.pid = cast(u64, syscall(_SYS_GETPID, 0, 0, 0, 0, 0, 0))
+    part.parent = parent
+    table.rows = start + table.rows_at
+    return 1
+
+
+@native(export=True)
+def table_in_child() -> void:
+    """In the child of a fork."""
+    if table_address != 0:
+        table_take(table_address, cast(ptr[CallTable], table_address).part + 1)
+
+
+FUNCTIONS = (table_take, table_in_child)
