@@ -1,9 +1,10 @@
-"""Probes at entry and return of the functions that a pattern means, which count into a table of calls."""
+"""Probes at entry and return of functions of a library, which count into a table of calls."""
 
 from __future__ import annotations
 
-import fnmatch
+import re
 from collections.abc import Set
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from fprobe.run.table import Table
@@ -19,8 +20,35 @@ _PENDING = 64
 """Calls of one function that may be waited for at the same time."""
 
 
+class Pattern(NamedTuple):
+    """`libz:inflate*`: functions of the libraries that `owner` means."""
+
+    owner: str
+    functions: str
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        """Raises ValueError for one without a library."""
+        owner, colon, functions = text.partition(":")
+        if not (owner and colon and functions):
+            raise ValueError(f"the pattern is {text!r}; name a library and functions of it, as 'libz:inflate*'")
+        return cls(owner, functions)
+
+    def __str__(self) -> str:
+        return f"{self.owner}:{self.functions}"
+
+    def means(self, library: str) -> bool:
+        """Whether `owner` means the library with this file name, as `libz` means libz.so.1."""
+        stem = library.partition(".so")[0]
+        return any(fnmatchcase(name, self.owner) for name in (library, stem, re.sub(r"-[\d.]+$", "", stem)))
+
+    def is_settled(self, loaded: Set[str]) -> bool:
+        """Whether no library can come that it means: it names one, and that is there."""
+        return not set(self.owner) & set("*?[") and any(map(self.means, loaded))
+
+
 class Armed(NamedTuple):
-    """What became of a pattern."""
+    """What became of a pattern. `skipped`: names of functions, and why they have no probe."""
 
     attached: int
     skipped: list[tuple[str, str]]
@@ -41,21 +69,14 @@ def call_ends(ri, regs):  # type: ignore[no-untyped-def]
     table_leave(cast(ptr[CallTable], ri.rp.action), ri.rp.child.address, ri.data[1], ticks)
 
 
-def arm(pattern: str, loaded: Set[str], table: Table) -> Armed | None:
-    """Probe the functions of `loaded` libraries that `pattern` means; None if it means none of these libraries."""
-    owner, _, _ = pattern.partition(":")
-    if not any(_is_called(name, owner) for name in loaded):
-        return None
+def arm(target: str, table: Table) -> Armed:
+    """Probe the functions of a library that `target` means. Raises LookupError if there are none, OSError if none can be probed."""
 
     def make(where: Where) -> kretprobe:
         probe = kretprobe(**where.fields(), handler=call_ends, entry_handler=call_begins, data_size=_DATA)
         probe.maxactive, probe.action = _PENDING, table.address
         return probe
 
-    attachment = ReturnAttachment(pattern, make, None).attach()
-    return Armed(len(attachment.probes), [(skipped.name, skipped.reason) for skipped in attachment.skipped], attachment)
-
-
-def _is_called(library: str, owner: str) -> bool:
-    """Whether a library's file name is meant by the first half of a pattern, as `libz` means libz.so.1."""
-    return library == owner or library.split(".so")[0] == owner or fnmatch.fnmatch(library, owner)
+    attachment = ReturnAttachment(target, make, None).attach()
+    skipped = [(skipped.name, skipped.reason) for skipped in attachment.skipped]
+    return Armed(len(attachment.probes), skipped, attachment)
