@@ -70,7 +70,9 @@ def call_ends(ri, regs):  # type: ignore[no-untyped-def]
 
 
 def arm(target: str, table: Table) -> Armed:
-    """Probe the functions of a library that `target` means. Raises LookupError if there are none, OSError if none can be probed."""
+    """Probe the functions of a library that `target` means. Raises LookupError if there are none, OSError if
+    none can be probed.
+    """
 
     def make(where: Where) -> kretprobe:
         probe = kretprobe(**where.fields(), handler=call_ends, entry_handler=call_begins, data_size=_DATA)

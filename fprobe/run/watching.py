@@ -38,7 +38,8 @@ def is_nested(ri, regs):  # type: ignore[no-untyped-def]
 def watch(loaded: Callable[[], None]) -> list[Any]:
     """From now on call `loaded()` where a thread has returned from its outermost dlopen. What has to be kept is returned.
 
-    Python waits for the GIL there, which a thread that waits for the loader may hold: so it is not called under the loader's lock.
+    Python waits for the GIL there, which a thread that waits for the loader may hold: so it is never called under the
+    loader's lock.
     Raises OSError if dlopen cannot be probed.
     """
 

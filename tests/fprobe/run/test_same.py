@@ -1,0 +1,41 @@
+"""Programs do under `fprobe run` what they do under python: exit code, standard output, standard error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from fprobe.run.corpus import PROGRAMS
+
+QUICK = ("prints", "a chain of exceptions", "SIGSEGV", "the environment", "fork", "closes all descriptors", "exec of Python")
+"""The others run under stress."""
+
+
+def ended(command, directory, program):
+    environ = {**os.environ, "PYTHONPATH": str(directory)} if "sitecustomize.py" in program.files else None
+    done = subprocess.run(command, cwd=directory, input=program.stdin, text=True, capture_output=True, timeout=60, env=environ)
+    return done.returncode, done.stdout, done.stderr
+
+
+def check(name, tmp_path):
+    program = PROGRAMS[name]
+    for path, source in program.files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(source)
+    expected = ended([sys.executable, *program.words], tmp_path, program)
+    report = str(tmp_path / "report")
+    ours = [sys.executable, "-m", "fprobe.cli", "run", "--stat", "libz:*", "-o", report, *program.words]
+    assert ended(ours, tmp_path, program) == expected
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_same_as_python(name, tmp_path):
+    check(name, tmp_path)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in QUICK])
+def test_all_same_as_python(name, tmp_path):
+    check(name, tmp_path)
