@@ -40,7 +40,9 @@ def arm(address: str, settings: session.Settings) -> None:
     if not settings.patterns:
         return
     from fprobe.run.arming import Arming
+    from fprobe.run.quiet import keep_quiet
 
+    keep_quiet(address)
     _kept.append(Arming(address, settings))
     _kept[0].begin()
 

@@ -45,7 +45,7 @@ def _why_nothing(results: Results) -> str:
 def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
     origin = f" (forked by {process.parent})" if process.parent else ""
     yield f"# process {process.pid}{origin}: {_command(process.command)}"
-    yield from (f"# {error}" for error in process.errors)
+    yield from (f"# {text}" for text in (*process.errors, *process.remarks))
     yield from _skipped(process.skipped)
     if process.dropped:
         yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
@@ -126,6 +126,7 @@ def _process_object(process: Process, rate: float, by: str) -> dict[str, Any]:
         "attached": process.attached,
         "skipped": [{"name": name, "reason": reason} for name, reason in process.skipped],
         "errors": process.errors,
+        "remarks": process.remarks,
         "calls_without_place": process.dropped,
         "functions": [_calls_object(process, calls, rate, by) for calls in rows(process, by)],
     }

@@ -80,6 +80,7 @@ class Process:
     attached: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     calls: dict[tuple[int, int], Calls] = field(default_factory=dict)
     dropped: int = 0
     """Calls that the table had no place for."""
@@ -92,6 +93,7 @@ class Process:
         self.names.take_functions(entry.get("functions", []))
         self.attached += entry.get("attached", 0)
         self.skipped += [(name, reason) for name, reason in entry.get("skipped", ())]
+        self.remarks += [entry["remark"]] if "remark" in entry else []
         self.errors += [entry[key] for key in ("error", "not_covered") if key in entry]
 
     def inherit(self, parent: Process) -> None:

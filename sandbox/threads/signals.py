@@ -20,6 +20,7 @@ from sandbox.native import (
     extern,
     fn,
     global_var,
+    i32,
     i64,
     load,
     native,
@@ -32,7 +33,7 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.threads.tasks import ASYNCHRONOUS
-from sandbox.x86_64.syscalls import SYS_RT_SIGACTION
+from sandbox.x86_64.syscalls import SYS_GETPID, SYS_GETTID, SYS_RT_SIGACTION, SYS_TGKILL
 
 if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
@@ -41,6 +42,8 @@ SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS = 5, 11, 7, 8, 4, 31
 _ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
 """Below these, handlers of probes run, for which an alternate stack can be too small."""
 CONSUMERS = 8
+_SI_CODE = 2
+"""Index of the 32-bit word of siginfo that says where a signal comes from: 0 or less is a process."""
 _SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 0x4, 0x0400_0000, 0x0800_0000, 0x4000_0000
 _SIG_DFL, _SIG_IGN = 0, 1
 
@@ -104,6 +107,12 @@ records = global_var(array[SignalRecord, 32], name="signal_records")
 restorer = extern("sandbox_restorer", fn[void])
 
 
+@native(inline=True)
+def is_sent(info: u64) -> bool_:
+    """Whether a process has sent the signal: no instruction has caused it, or will again."""
+    return cast(ptr[i32], info)[_SI_CODE] <= 0
+
+
 @native
 def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     """Hand a signal that is not ours to the previous handler, or let it take its default course by happening again."""
@@ -111,15 +120,23 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     if record.previous_handler > _SIG_IGN:
         cast(Action, record.previous_handler)(signal, info, context)
         return
+    if is_sent(info) and record.previous_handler == _SIG_IGN:
+        return
     record.previous_handler = _SIG_DFL
     syscall(SYS_RT_SIGACTION, cast(i64, signal), cast(i64, addressof(record.previous_handler)), 0, 8, 0, 0)
-    if signal == SIGTRAP:
+    if is_sent(info):
+        thread = syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0)
+        syscall(SYS_TGKILL, syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0), thread, cast(i64, signal), 0, 0, 0)
+    elif signal == SIGTRAP:
         context.ip -= 1
 
 
 @native
 def signal_dispatch(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     record = addressof(records[cast(u64, signal)])
+    if signal == SIGTRAP and is_sent(info):  # there is no breakpoint to look for
+        pass_on(signal, info, context)
+        return
     for index in range(load(addressof(record.count), "acquire")):
         if cast(Consumer, record.consumers[index])(signal, info, context):
             return

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 
 import pytest
-from isolation import isolated
+from isolation import isolated, run_source
 from programs import assert_untouched, basic, is_patched, load_c, text_of
 
 needs_cc = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -419,3 +420,30 @@ def test_a_signals_handler_makes_a_functions_first_call_inside_anothers():
     assert module["loop"](10) == 10
     mappings.TextMapping.write = write
     assert inside and (module["leaf"](5), module["loop"](7)) == (6, 7)
+
+
+@pytest.mark.parametrize("number", ["SIGSEGV", "SIGBUS", "SIGTRAP", "SIGFPE", "SIGILL"])
+def test_a_signal_that_was_sent_takes_its_default_course(number):
+    """It has no instruction that would make it happen again."""
+    source = f"""
+import os, signal, fprobe, kprobes, sandbox, sandbox.demo
+module = sandbox.load(sandbox.demo.source(), name="demo")
+with fprobe.attach("vfs_*", action=fprobe.Count()), kprobes.attach("kmalloc+0x5", pre=lambda p, regs: 0):
+    os.kill(os.getpid(), signal.{number})
+    print("lives on")
+"""
+    assert (done := run_source(source)).returncode == -getattr(signal, number), done
+
+
+def test_a_signal_that_was_sent_is_ignored_where_it_was():
+    source = """
+import os, signal
+signal.signal(signal.SIGSEGV, signal.SIG_IGN)
+import fprobe, sandbox, sandbox.demo
+module = sandbox.load(sandbox.demo.source(), name="demo")
+with fprobe.attach("vfs_*", action=fprobe.Count()):
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    print("lives on")
+"""
+    assert (done := run_source(source)).stdout == "lives on\n", done

@@ -43,7 +43,9 @@ WORKERS = """
     """
 
 PROGRAMS = {
-    "prints": script("import sys; print(sys.argv, __name__, __file__, sys.path[0] != ''); print('e', file=sys.stderr)", "a b", "-x"),
+    "prints": script(
+        "import sys; print(sys.argv, __name__, __file__, sys.path[0] != ''); print('e', file=sys.stderr)", "a b", "-x"
+    ),
     "exit 0": script("import sys; sys.exit()"),
     "exit 3": script("import sys; sys.exit(3)"),
     "exit -1": script("raise SystemExit(-1)"),
@@ -70,7 +72,8 @@ PROGRAMS = {
     "SIGKILL": script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
     "SIGSEGV": script("import os, signal, zlib; zlib.compress(b'x'); os.kill(os.getpid(), signal.SIGSEGV)"),
     "a fault": script("import ctypes; ctypes.string_at(1)"),
-    "a fault with faulthandler": script("import faulthandler, os, signal; faulthandler.enable(); os.abort()"),
+    "os.abort": script("import os; os.abort()"),
+    "faulthandler": script("import faulthandler, time; faulthandler.enable(); time.sleep(0.2); print(faulthandler.is_enabled())"),
     "KeyboardInterrupt": script("import os, signal; os.kill(os.getpid(), signal.SIGINT)"),
     "a signal that is handled": script(
         "import os, signal; signal.signal(10, lambda *a: print(a[0])); os.kill(os.getpid(), 10); print(signal.getsignal(2))"
@@ -88,11 +91,21 @@ PROGRAMS = {
         """
     ),
     "a sitecustomize of its own": Program(
-        ("app.py",), {"app.py": "import sys, sitecustomize; print(sys.flags.optimize)", "sitecustomize.py": "print('mine')"}
+        ("app.py",),
+        {
+            "app.py": "import sys, sitecustomize; print(sys.flags.optimize)",
+            "sitecustomize.py": "import sys; 'app.py' in sys.orig_argv[1:2] and print('mine')",
+        },
     ),
-    "a thread left running": script("import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print('t'))).start()"),
-    "a daemon left running": script("import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start(); print(1)"),
-    "an exception in a thread": script("import threading; t = threading.Thread(target=lambda: 1 / 0, name='T'); t.start(); t.join()"),
+    "a thread left running": script(
+        "import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print('t'))).start()"
+    ),
+    "a daemon left running": script(
+        "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start(); print(1)"
+    ),
+    "an exception in a thread": script(
+        "import threading; t = threading.Thread(target=lambda: 1 / 0, name='T'); t.start(); t.join()"
+    ),
     "threads that compress": script(
         """
         import threading, zlib
@@ -138,7 +151,9 @@ PROGRAMS = {
     ),
     "closes standard output": script("import os; os.close(1); os.write(2, b'x')"),
     "changes its directory": script("import os, zlib; os.chdir('/'); print(len(zlib.compress(b'x')), os.getcwd()); import json"),
-    "exec of Python": script("import os, sys; print(1, flush=True); os.execv(sys.executable, [sys.executable, '-c', 'print(2); exit(8)'])"),
+    "exec of Python": script(
+        "import os, sys; print(1, flush=True); os.execv(sys.executable, [sys.executable, '-c', 'print(2); exit(8)'])"
+    ),
     "exec of another program": script("import os; os.execlp('sh', 'sh', '-c', 'echo $PPID | wc -l; exit 9')"),
     "becomes a daemon": script(
         """
@@ -150,5 +165,4 @@ PROGRAMS = {
         """
     ),
     "asyncio": script("import asyncio; asyncio.run(asyncio.sleep(0.01)); print('slept')"),
-    "limits": script("import resource; print(resource.getrlimit(resource.RLIMIT_CORE) == resource.getrlimit(resource.RLIMIT_CORE))"),
 }  # fmt: skip

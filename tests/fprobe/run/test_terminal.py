@@ -1,0 +1,127 @@
+"""`fprobe run` on a terminal: Ctrl-C, Ctrl-Z, a launcher that is killed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SHELL = str(Path(__file__).with_name("shell.py"))
+
+WAITS = """
+import sys, time, zlib
+zlib.compress(b"x")
+print("ready", sys.stdin.isatty(), sys.stdout.isatty(), flush=True)
+try:
+    line = input()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+print("read", line, flush=True)
+"""
+
+
+class Terminal:
+    """A program in a shell's foreground, on a terminal."""
+
+    def __init__(self, *command):
+        self.pid, self._master = pty.fork()
+        if not self.pid:
+            os.execv(sys.executable, [sys.executable, SHELL, *command])
+        self.output = ""
+
+    def press(self, keys):
+        os.write(self._master, keys)
+
+    def wait_for(self, text, seconds=30):
+        end = time.monotonic() + seconds
+        while text not in self.output:
+            assert time.monotonic() < end, self.output
+            if select.select([self._master], [], [], 0.2)[0]:
+                self.output += os.read(self._master, 65536).decode()
+        return self.output
+
+    def close(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    opened = []
+
+    def start(*options):
+        script = tmp_path / "app.py"
+        script.write_text(WAITS)
+        ours = ["-m", "fprobe.cli", "run", *options] if options else []
+        opened.append(Terminal(sys.executable, *ours, str(script)))
+        opened[-1].wait_for("ready True True")
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+def options(tmp_path):
+    return ("--stat", "libz:deflate", "-o", str(tmp_path / "report"))
+
+
+def test_ctrl_c_interrupts_the_program_once(terminal, tmp_path):
+    seen = []
+    for given in ((), options(tmp_path)):
+        job = terminal(*given)
+        job.press(b"\x03")
+        seen.append(job.wait_for("ended -2"))
+    assert seen[0] == seen[1]
+    assert seen[1].count("interrupted") == seen[1].count("Traceback") == 1
+    assert "deflate [libz]" in (tmp_path / "report").read_text()
+
+
+def test_ctrl_z_stops_launcher_and_program(terminal, tmp_path):
+    seen = []
+    for given in ((), options(tmp_path)):
+        job = terminal(*given)
+        job.press(b"\x1a")
+        job.wait_for("stopped")
+        job.press(b"abc\n")
+        seen.append(job.wait_for("ended 0"))
+    assert re.sub(r"\s+", " ", seen[0]) == re.sub(r"\s+", " ", seen[1])
+
+
+def test_a_program_that_stops_itself_stops_the_launcher(tmp_path):
+    source = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('goes on')"
+    ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
+    launcher = subprocess.Popen(ours, stdout=subprocess.PIPE, start_new_session=True)
+    _, status = os.waitpid(launcher.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    os.killpg(launcher.pid, signal.SIGCONT)
+    assert launcher.communicate(timeout=30)[0] == b"goes on\n"
+
+
+def test_the_program_outlives_a_launcher_that_is_killed(tmp_path):
+    source = "import os, sys, time, zlib; print(os.getppid(), flush=True); input(); zlib.compress(b'x'); print('done')"
+    ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
+    launcher = subprocess.Popen(ours, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert int(launcher.stdout.readline()) == launcher.pid
+    launcher.kill()
+    launcher.wait()
+    assert launcher.communicate(b"\n", timeout=30)[0] == b"done\n"
+
+
+def test_a_signal_to_the_launcher_reaches_the_program(tmp_path):
+    source = "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(9)); print(1, flush=True); time.sleep(30)"
+    ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
+    launcher = subprocess.Popen(ours, stdout=subprocess.PIPE)
+    launcher.stdout.readline()
+    launcher.terminate()
+    assert launcher.wait(timeout=30) == 9
