@@ -28,8 +28,9 @@ class CtrlC:
         self._is_held = False
 
     def install(self) -> None:
-        """From now on Ctrl-C raises Interrupted, once, and sets `pressed`."""
-        signal.signal(signal.SIGINT, self._press)
+        """From now on Ctrl-C raises Interrupted, once, and sets `pressed`; unless it is ignored, as in the background."""
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._press)
         sys.unraisablehook = _ignore_interrupted
 
     def hold(self) -> None:

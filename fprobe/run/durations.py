@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fprobe.run.results import limits
 
@@ -37,11 +37,11 @@ def bars(buckets: Sequence[int], rate: float) -> Iterator[str]:
         yield f"{duration(low / rate):>12} .. {duration(high / rate):<12} {count:>10,} |{bar:<{_BAR}}|"
 
 
-def spark(buckets: Sequence[int]) -> str:
-    """The same in a character for each power of two."""
-    rows = powers(buckets)
-    most = max((count for _, _, count in rows), default=1)
-    return "".join(" " if not count else _LEVELS[count * (len(_LEVELS) - 1) // most] for _, _, count in rows)
+def levels(values: Iterable[float]) -> str:
+    """A character for each value, of a height by its share of the largest; a space for 0."""
+    known = list(values)
+    most = max(known, default=0)
+    return "".join(_LEVELS[round(value / most * (len(_LEVELS) - 1))] if value else " " for value in known)
 
 
 _LEVELS = "▁▂▃▄▅▆▇█"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fprobe.run import session
@@ -38,27 +38,26 @@ def replace(words: Sequence[str]) -> None:
 
 
 class Program:
-    """The program, running. `words`: what follows `python`."""
+    """The program, running. `words`: what follows `python`; `output`: a descriptor in place of its output and errors."""
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str], output: int | None = None) -> None:
         held = signal.pthread_sigmask(signal.SIG_BLOCK, [*_FORWARDED, *_FROM_TERMINAL])
         self.pid = os.fork()
         if not self.pid:
+            if output is not None:
+                os.dup2(output, 1)
+                os.dup2(output, 2)
             _become(words, environ, held)
-        for number in _FROM_TERMINAL:
-            signal.signal(number, _ignored)
-        for number in _FORWARDED:
+        for number, handler in (*((n, _ignored) for n in _FROM_TERMINAL), *((n, self._forward) for n in _FORWARDED)):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._forward)
+                signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     def _forward(self, number: int, _frame: object) -> None:
         os.kill(self.pid, number)
 
-    def wait(self, meanwhile: Callable[[], None] | None = None) -> int:
+    def wait(self) -> int:
         """The status that the program ended with, as waitpid gives it. The launcher stops when the program is stopped."""
-        if meanwhile is not None:
-            meanwhile()
         while True:
             _, status = os.waitpid(self.pid, os.WUNTRACED)
             if not os.WIFSTOPPED(status):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from fprobe.run.corpus import PROGRAMS
+from run_corpus import PROGRAMS
 
 QUICK = (
     "prints",
@@ -44,6 +44,28 @@ def check(name, tmp_path):
 @pytest.mark.parametrize("name", QUICK)
 def test_same_as_python(name, tmp_path):
     check(name, tmp_path)
+
+
+def test_signals_that_are_ignored_stay_so(tmp_path):
+    """As in a job that a shell runs in the background."""
+    source = "import os, signal; print([n for n in range(1, 32) if signal.getsignal(n) is signal.SIG_IGN])"
+    ours = [
+        sys.executable,
+        "-m",
+        "fprobe.cli",
+        "run",
+        "--stat",
+        "libz:deflate",
+        "-o",
+        str(tmp_path / "report"),
+        "-c",
+        source,
+    ]
+    commands = ([sys.executable, "-c", source], ours)
+    seen = [
+        subprocess.check_output(["sh", "-c", "trap '' INT QUIT HUP; exec \"$@\"", "sh", *each]) for each in commands
+    ]
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.stress

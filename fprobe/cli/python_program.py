@@ -1,0 +1,68 @@
+"""What the verbs share that run a Python program: its words, and how it is started with probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fprobe.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from fprobe.run.launching import Program
+
+BY = {"function": 0, "caller": 1, "thread": 2}
+"""What calls may be told apart by; numbers as in `ftrace.hit.call_table`."""
+_WORDS = "fprobe.program"
+
+
+class PythonCommand(click.Command):
+    """A command whose words from the script, -m or -c on are the program's: see `program_words`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the program's words out before click reads the rest."""
+        position = self._program_at(args)
+        words = args[position:]
+        ctx.meta[_WORDS] = words[1:] if words[:1] == ["--"] else words
+        return super().parse_args(ctx, args[:position])
+
+    def _program_at(self, args: list[str]) -> int:
+        with_value = {name for option in self.params for name in option.opts if not getattr(option, "is_flag", True)}
+        position = 0
+        while position < len(args):
+            word = args[position]
+            if not word.startswith("-") or word in ("-", "--") or word.startswith(("-m", "-c")):
+                break
+            position += 2 if word in with_value else 1
+        return min(position, len(args))
+
+
+def program_words() -> list[str]:
+    """What follows `python`. Raises Failure if there is no program."""
+    words: list[str] = click.get_current_context().meta[_WORDS]
+    if not words:
+        raise Failure("no program to run: give a script, -m MODULE or -c CODE")
+    if words[0] in ("-m", "-c") and len(words) == 1:
+        raise Failure(f"{words[0]} needs {'the name of a module' if words[0] == '-m' else 'code'} after it")
+    return words
+
+
+def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Each pattern once. Raises Failure for one that names no library."""
+    for pattern in patterns:
+        owner, colon, functions = pattern.partition(":")
+        if not (owner and colon and functions):
+            raise Failure(f"the pattern is {pattern!r}; name a library and functions of it, as 'libz:inflate*'")
+    return tuple(dict.fromkeys(patterns))
+
+
+def start(patterns: tuple[str, ...], by: str, output: int | None = None) -> tuple[Program, int, int]:
+    """The program, running, its file of counts and its journal. `output`: where what it prints goes, if not where ours does."""
+    from fprobe.run import launching, session
+
+    try:
+        counts, journal = session.create(session.Settings(patterns, BY[by]))
+    except OSError as error:
+        raise Failure(f"no memory that the program could share: {error.strerror}", 1) from None
+    environ = launching.environment(session.address_of(counts, journal))
+    return launching.Program(program_words(), environ, output), counts, journal

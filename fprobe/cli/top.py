@@ -1,0 +1,48 @@
+"""`fprobe top`: run a Python program and show, while it runs, which functions of its libraries are called."""
+
+from __future__ import annotations
+
+import click
+
+from fprobe.cli.failure import Failure
+from fprobe.cli.python_program import PythonCommand, checked, start
+
+_EPILOG = """\b
+Examples:
+  fprobe top --stat 'libz:*' app.py
+  fprobe top --stat 'libsqlite3:sqlite3_*' --sort p99 -m mypackage
+
+What the program prints is shown when it has ended.
+"""
+_SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
+
+
+@click.command(
+    "top", cls=PythonCommand, epilog=_EPILOG, short_help="Show calls while a program runs.",
+    options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
+)  # fmt: skip
+@click.option("--stat", "stats", metavar="PATTERN", multiple=True, required=True, help="These functions; repeatable.")
+@click.option("--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of rows.")
+@click.option(
+    "--delay", "-d", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Seconds to the next look."
+)
+@click.option(
+    "--rows", "-n", type=click.IntRange(1), help="How many functions; default: what the terminal has room for."
+)
+def top_command(stats: tuple[str, ...], sort: str, delay: float, rows: int | None) -> None:
+    """Run SCRIPT, -m MODULE or -c CODE as `fprobe run` does, and show its calls of the functions that PATTERN names.
+
+    On a terminal the table is redrawn; elsewhere one follows the other. Exit code: the program's.
+    """
+    import os
+
+    patterns = checked(stats)
+    try:
+        kept = os.memfd_create("fprobe-top")
+    except OSError as error:
+        raise Failure(f"no memory for the program's output: {error.strerror}", 1) from None
+    program, counts, journal = start(patterns, "function", kept)
+    from fprobe.run import live
+    from fprobe.run.launching import end_like
+
+    end_like(live.follow(program, counts, journal, live.View(sort, delay, rows), kept))

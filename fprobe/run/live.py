@@ -1,0 +1,170 @@
+"""Watching a program: a table of its calls that is renewed while it runs."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fprobe.run import results
+from fprobe.run.durations import duration, levels
+from fprobe.run.launching import Program
+from fprobe.run.names import Named
+from fprobe.run.results import Calls, Results
+from fprobe.run.ticks import Ticks
+
+_HISTORY = 16
+"""Looks that a row's graph shows."""
+_FIRST_LOOK = 0.2
+"""Seconds."""
+_HEAD = 2
+_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_OTHER_SCREEN, _BACK = "\x1b[?1049h", "\x1b[?1049l"
+
+
+class View(NamedTuple):
+    """What the user asks for. `delay`: seconds between two looks; `rows`: how many, or as many as fit."""
+
+    sort: str
+    delay: float
+    rows: int | None
+
+
+@dataclass
+class Row:
+    """A function, over all processes. `rates`: calls a second between the last looks, newest last."""
+
+    name: Named
+    calls: Calls
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+    @property
+    def rate(self) -> float:
+        """Calls a second since the last look."""
+        return self.rates[-1] if self.rates else 0.0
+
+
+class Table:
+    """The rows, from one look to the next."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Named, Row] = {}
+
+    def look(self, found: Results, seconds: float) -> None:
+        """Take what is known now. `seconds`: since the last look."""
+        before = {name: row.calls.hits for name, row in self.rows.items()}
+        for name, calls in _by_name(found).items():
+            row = self.rows.setdefault(name, Row(name, calls))
+            row.calls = calls
+            row.rates.append((calls.hits - before.get(name, 0)) / seconds)
+
+    def ordered(self, key: str) -> list[Row]:
+        """The rows, the largest first, or by name."""
+        if key == "name":
+            return sorted(self.rows.values(), key=lambda row: row.name)
+        return sorted(self.rows.values(), key=lambda row: (-_value(row, key), row.name))
+
+    def text(self, view: View, rate: float, height: int, width: int) -> Iterator[str]:
+        """The lines. `rate`: ticks in a nanosecond."""
+        rows = self.ordered(view.sort)
+        shown = rows[: view.rows or max(height - _HEAD - 1, 1)]
+        total = sum(row.rate for row in rows)
+        yield f"{len(rows)} functions called, {total:,.0f} calls/s; {len(shown)} shown, by {view.sort}"[:width]
+        heads = ("CALLS", "CALLS/S", "TOTAL", "AVERAGE", "P50", "P99")
+        yield f"{' '.join(f'{head:>10}' for head in heads)} {'GRAPH':{_HISTORY}} FUNCTION"[:width]
+        for row in shown:
+            yield _line(row, rate)[:width]
+
+
+def _by_name(found: Results) -> dict[Named, Calls]:
+    together: dict[Named, Calls] = {}
+    for process in found.processes:
+        for calls in process.functions():
+            together.setdefault(process.names.function(calls.ip), Calls(calls.ip)).add(calls)
+    return together
+
+
+def _value(row: Row, key: str) -> float:
+    calls = row.calls
+    if key in ("p50", "p99"):
+        return calls.percentile(int(key[1:]) / 100)
+    return {"total": calls.total, "rate": row.rate, "calls": calls.hits, "average": calls.average}[key]
+
+
+def _line(row: Row, rate: float) -> str:
+    calls = row.calls
+    times = (calls.total, calls.average, calls.percentile(0.5), calls.percentile(0.99))
+    columns = " ".join(f"{duration(time / rate):>10}" for time in times)
+    return f"{calls.hits:10,} {row.rate:10,.0f} {columns} {levels(row.rates):>{_HISTORY}} {row.name}"
+
+
+def follow(program: Program, counts: int, journal: int, view: View, kept: int) -> int:
+    """Show the table until the program ends, then what the program printed to `kept`. Returns its status."""
+    ticks, table, screen = Ticks(), Table(), Screen(2)
+    ended = os.pidfd_open(program.pid)
+    before = time.monotonic()
+    delay = min(_FIRST_LOOK, view.delay)
+    with screen:
+        while True:
+            is_over = bool(select.select([ended], [], [], delay)[0])
+            delay, now = view.delay, time.monotonic()
+            table.look(results.read(counts, journal), max(now - before, 1e-3))
+            before = now
+            if is_over:
+                break
+            screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
+    status = program.wait()
+    _pour(kept, 1)
+    screen.print(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
+    return status
+
+
+class Screen:
+    """Where the table goes: on a terminal, each in place of the last."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._is_terminal = os.isatty(descriptor)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns."""
+        if not self._is_terminal:
+            return 1 << 30, 1 << 30
+        columns, lines = shutil.get_terminal_size()
+        return lines, columns
+
+    def __enter__(self) -> Screen:
+        self._write(_OTHER_SCREEN if self._is_terminal else "")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write(_BACK if self._is_terminal else "")
+
+    def show(self, lines: list[str]) -> None:
+        """A table, which the next one replaces on a terminal."""
+        if self._is_terminal:
+            self._write(_HOME + "".join(f"{line}{_CLEAR_LINE}\r\n" for line in lines) + _CLEAR_BELOW)
+        else:
+            self.print([*lines, ""])
+
+    def print(self, lines: list[str]) -> None:
+        """The last table, which stays."""
+        self._write("".join(f"{line}\n" for line in lines))
+
+    def _write(self, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def _pour(source: int, target: int) -> None:
+    os.lseek(source, 0, os.SEEK_SET)
+    while data := os.read(source, 1 << 16):
+        while data:
+            data = data[os.write(target, data) :]

@@ -1,0 +1,187 @@
+"""`fprobe run`: what is counted, of which process, and what is reported where it cannot be."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+
+import pytest
+
+COMPRESSES = """
+import zlib
+for _ in range(100):
+    zlib.compress(b"x" * 1000)
+"""
+
+
+def test_calls_are_counted_exactly_and_timed(launch):
+    done = launch("--stat", "libz:deflate", "--stat", "libz:deflateEnd", source=COMPRESSES)
+    assert (done.returncode, done.out, done.err) == (0, "", "")
+    assert done.report["processes"][0]["attached"] == 2
+    row = done.functions()["deflate"]
+    assert (row["hits"], row["returns"], row["missed"], row["library"]) == (100, 100, 0, "libz")
+    assert 0 < row["min_ns"] <= row["p50_ns"] <= row["p90_ns"] <= row["p99_ns"] <= row["max_ns"]
+    assert row["total_ns"] >= row["max_ns"] > 0
+    assert done.functions()["deflateEnd"]["hits"] == 100
+
+
+def test_the_report_is_a_table_on_standard_error(launch):
+    done = launch("--stat", "libz:deflate", source=COMPRESSES + "print('out')", as_json=False)
+    assert done.out == "out\n"
+    process, heads, row = done.err.splitlines()
+    assert process.startswith("# process ") and "app.py" in process
+    assert heads.split() == ["TOTAL", "AVERAGE", "MIN", "P50", "P99", "MAX", "HITS", "FUNCTION"]
+    assert row.endswith("       100  deflate [libz]")
+
+
+def test_a_histogram_shows_every_call(launch):
+    done = launch("--hist", "libz:deflate", source=COMPRESSES, as_json=False)
+    _, head, *bars = done.err.splitlines()
+    assert head.startswith("deflate [libz]: 100 calls, ")
+    assert sum(int(bar.split("|")[0].split()[-1].replace(",", "")) for bar in bars) == 100
+
+
+def test_what_a_killed_program_counted_is_reported(launch):
+    source = COMPRESSES + "import os; os.kill(os.getpid(), 9)"
+    done = launch("--stat", "libz:deflate", source=source)
+    assert done.returncode == -signal.SIGKILL
+    assert done.functions()["deflate"]["hits"] == 100
+
+
+def test_libraries_that_are_loaded_later(launch):
+    source = """
+    import threading
+    def late():
+        import bz2
+        for _ in range(10): bz2.compress(b"x")
+    thread = threading.Thread(target=late); thread.start(); thread.join()
+    """
+    done = launch("--stat", "libbz2:BZ2_bzCompressInit", "--stat", "libb*:BZ2_bzCompressEnd", source=source)
+    assert {name: row["hits"] for name, row in done.functions().items()} == {
+        "BZ2_bzCompressInit": 10, "BZ2_bzCompressEnd": 10,
+    }  # fmt: skip
+
+
+def test_callers_and_threads_are_told_apart(launch):
+    source = """
+    import threading, zlib
+    def work(n): [zlib.crc32(b"x" * 100) and zlib.compress(b"x") for _ in range(n)]
+    threads = [threading.Thread(target=work, args=(n,)) for n in (3, 4)]
+    [t.start() for t in threads]; [t.join() for t in threads]
+    zlib.compressobj().flush()
+    """
+    by_thread = launch("--stat", "libz:deflate", "--by", "thread", source=source).report["processes"][0]["functions"]
+    assert sorted(row["hits"] for row in by_thread) == [1, 3, 4]
+    assert len({row["thread"] for row in by_thread}) == 3
+    by_caller = launch("--stat", "libz:deflate", "--by", "caller", source=source).report["processes"][0]["functions"]
+    assert sorted(row["hits"] for row in by_caller) == [1, 7]
+    assert all("[zlib.cpython" in row["caller"] or "[python" in row["caller"] for row in by_caller)
+
+
+def test_processes_are_told_apart(launch):
+    source = """
+    import multiprocessing, os, subprocess, sys, zlib
+    def work(n): [zlib.compress(b"x") for _ in range(n)]
+    if __name__ == "__main__":
+        work(2)
+        if not os.fork():
+            work(3); os._exit(0)
+        os.wait()
+        subprocess.run([sys.executable, "-c", "import zlib; zlib.compress(b'x')"], env={**os.environ, "A": "1"}, check=True)
+        process = multiprocessing.get_context("spawn").Process(target=work, args=(5,))
+        process.start(); process.join()
+        subprocess.run([sys.executable, "-I", "-c", "import zlib; zlib.compress(b'x')"], check=True)
+    """
+    done = launch("--stat", "libz:deflate", source=source)
+    counted = {process["pid"]: process for process in done.report["processes"] if process["functions"]}
+    hits = sorted(row["hits"] for process in counted.values() for row in process["functions"])
+    assert hits == [1, 2, 3, 5]
+    (forked,) = (process for process in counted.values() if process["forked_by"])
+    assert counted[forked["forked_by"]]["functions"][0]["hits"] == 2
+    (missing,) = done.report["not_covered"]
+    assert missing["command"][:2] == [sys.executable, "-I"]
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_a_fork_in_c_is_told_apart(launch, tmp_path):
+    source = """
+    import ctypes, os, zlib
+    zlib.compress(b"x")
+    pid = ctypes.PyDLL(None).fork()
+    zlib.compress(b"x")
+    if not pid:
+        zlib.compress(b"x"); os._exit(0)
+    os.waitpid(pid, 0)
+    """
+    done = launch("--stat", "libz:deflate", source=source)
+    assert sorted(row["hits"] for process in done.report["processes"] for row in process["functions"]) == [2, 2]
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no program to run: give a script, -m MODULE or -c CODE"),
+        (("-m",), "-m needs the name of a module after it"),
+        (
+            ("--stat", "deflate", "app.py"),
+            "the pattern is 'deflate'; name a library and functions of it, as 'libz:inflate*'",
+        ),
+    ],
+)
+def test_a_bad_command_line(launch, words, message):
+    done = launch(words=words, as_json=False)
+    assert (done.returncode, done.err) == (2, f"fprobe: {message}\n")
+
+
+def test_a_script_that_does_not_exist(launch, tmp_path):
+    done = launch("--stat", "libz:deflate", words=(str(tmp_path / "none.py"),), as_json=False)
+    assert done.returncode == 2
+    assert "can't open file" in done.err
+    assert done.err.endswith("fprobe: nothing was counted: no probed function was called\n")
+
+
+def test_a_library_that_does_not_come(launch):
+    done = launch("--stat", "libnone:*", source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (0, "1\n")
+    assert done.err == "fprobe: nothing was counted: the program loaded no library with functions that match\n"
+
+
+def test_a_function_that_does_not_exist(launch):
+    done = launch("--stat", "libz:deflat", source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (0, "1\n")
+    assert "not probed: libz:deflat: " in done.err
+
+
+def test_a_report_that_cannot_be_written(launch, tmp_path):
+    done = launch("--stat", "libz:deflate", "-o", str(tmp_path / "no" / "report"), source="exit(4)", as_json=False)
+    assert done.returncode == 4
+    assert done.err == f"fprobe: {tmp_path}/no/report: No such file or directory\n"
+
+
+def test_address_space_that_is_limited(launch):
+    source = "import zlib; print(len(zlib.compress(b'x' * 1000)))"
+    command = f"ulimit -v 4000000; exec {sys.executable} -m fprobe.cli run --stat libz:deflate -c {source!r}"
+    import subprocess
+
+    done = subprocess.run(["sh", "-c", command], text=True, capture_output=True, timeout=60)
+    assert (done.returncode, done.out if hasattr(done, "out") else done.stdout) == (0, "17\n")
+    assert "Cannot allocate memory" in done.stderr
+
+
+# -- top
+
+
+def test_top_shows_the_calls_and_then_the_output(launch):
+    source = "import time, zlib\nfor _ in range(40): zlib.compress(b'x'); time.sleep(0.01)\nprint('out'); exit(3)"
+    done = launch("--stat", "libz:deflate", "-d", "0.2", source=source, verb="top", as_json=False)
+    assert (done.returncode, done.out) == (3, "out\n")
+    tables = done.err.split("\n\n")
+    assert len(tables) >= 2
+    head, heads, row = tables[-1].splitlines()
+    assert head.startswith("1 functions called, ")
+    assert heads.split() == ["CALLS", "CALLS/S", "TOTAL", "AVERAGE", "P50", "P99", "GRAPH", "FUNCTION"]
+    assert row.split()[0] == "40" and row.endswith("deflate [libz]")
