@@ -10,6 +10,7 @@ from fprobe.cli.failure import Failure
 
 if TYPE_CHECKING:
     from fprobe.run.launching import Program
+    from fprobe.run.session import Settings
 
 BY = {"function": 0, "caller": 1, "thread": 2}
 """What calls may be told apart by; numbers as in `ftrace.hit.call_table`."""
@@ -56,12 +57,12 @@ def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(patterns))
 
 
-def start(patterns: tuple[str, ...], by: str, output: int | None = None) -> tuple[Program, int, int]:
+def start(settings: Settings, output: int | None = None) -> tuple[Program, int, int]:
     """The program, running, its file of counts and its journal. `output`: where what it prints goes, if not where ours does."""
     from fprobe.run import launching, session
 
     try:
-        counts, journal = session.create(session.Settings(patterns, BY[by]))
+        counts, journal = session.create(settings)
     except OSError as error:
         raise Failure(f"no memory that the program could share: {error.strerror}", 1) from None
     environ = launching.environment(session.address_of(counts, journal))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from fprobe.cli.failure import Failure
 from fprobe.cli.python_program import BY, PythonCommand, checked, program_words, start
 
 _EPILOG = """\b
@@ -11,33 +14,52 @@ Examples:
   fprobe run --stat 'libz:*' app.py input.gz
   fprobe run --hist libz:deflate -m mypackage
   fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt -c 'import app; app.main()'
+  fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
+  fprobe run --stacks libz:deflate --format flame -o app.html app.py
 
 The program runs as if python had started it. The report goes to standard error, or to the file of -o.
 """
+_FORMATS = ("text", "json", "perfetto", "folded", "flame")
+_NEEDS = {"perfetto": "--trace", "folded": "--stacks", "flame": "--stacks"}
+
+
+_REPEATED: dict[str, Any] = {"metavar": "PATTERN", "multiple": True}
 
 
 @click.command(
     "run", cls=PythonCommand, epilog=_EPILOG, short_help="Run a Python program with probes.",
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
 )  # fmt: skip
-@click.option("--stat", "stats", metavar="PATTERN", multiple=True, help="Count and time these functions; repeatable.")
-@click.option("--hist", "hists", metavar="PATTERN", multiple=True, help="Show how long their calls take; repeatable.")
+@click.option("--stat", "stats", **_REPEATED, help="Count and time these functions; repeatable.")
+@click.option("--hist", "hists", **_REPEATED, help="Show how long calls of these functions take; repeatable.")
+@click.option("--trace", "traces", **_REPEATED, help="Show every call of these functions; repeatable.")
+@click.option("--stacks", **_REPEATED, help="Show who calls these functions, native and Python frames; repeatable.")
 @click.option("--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Tell calls apart.")
 @click.option("--output", "-o", metavar="FILE", help="Write the report there.")
-@click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
-def run_command(stats: tuple[str, ...], hists: tuple[str, ...], by: str, output: str | None, as_json: bool) -> None:
+@click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def run_command(
+    stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
+    by: str, output: str | None, format_: str, as_json: bool,
+) -> None:  # fmt: skip
     """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does.
 
     A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'. Exit code: the program's.
     """
-    patterns = checked((*stats, *hists))
-    if not patterns:
+    counted, stacked = checked((*stats, *hists, *traces)), checked(stacks)
+    format_ = "json" if as_json else format_
+    needed = _NEEDS.get(format_)
+    if needed and not {"--trace": traces, "--stacks": stacks}[needed]:
+        raise Failure(f"--format {format_} shows what {needed} records: give {needed} PATTERN")
+    if not counted and not stacked:
         from fprobe.run.launching import replace
 
         replace(program_words())
-    program, counts, journal = start(patterns, by)
+    from fprobe.run.session import Settings
+
+    program, counts, journal = start(Settings(counted, BY[by], bool(traces), stacked))
     from fprobe.run import reporting
     from fprobe.run.launching import end_like
 
-    wanted = reporting.Wanted(bool(stats), bool(hists), by)
-    end_like(reporting.after(program, counts, journal, wanted, output, as_json))
+    wanted = reporting.Wanted.of(stats, hists, traces, by)
+    end_like(reporting.after(program, counts, journal, wanted, output, format_))

@@ -36,12 +36,14 @@ def top_command(stats: tuple[str, ...], sort: str, delay: float, rows: int | Non
     """
     import os
 
+    from fprobe.run.session import Settings
+
     patterns = checked(stats)
     try:
         kept = os.memfd_create("fprobe-top")
     except OSError as error:
         raise Failure(f"no memory for the program's output: {error.strerror}", 1) from None
-    program, counts, journal = start(patterns, "function", kept)
+    program, counts, journal = start(Settings(patterns), kept)
     from fprobe.run import live
     from fprobe.run.launching import end_like
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fprobe.run import probing, session
 from fprobe.run.names import described
-from fprobe.run.probing import Pattern
+from fprobe.run.patterns import Pattern
 from fprobe.run.session import Settings
 from fprobe.run.table import Table
 from sandbox.process import fork
@@ -26,7 +26,7 @@ class Arming:
         self._kept: list[Any] = []
         counts = session.open_counts(address)
         try:
-            self._table = Table(counts, settings.by)
+            self._table = Table(counts, settings.by, settings.with_events)
         finally:
             os.close(counts)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fprobe.run import tree
 from fprobe.run.durations import bars, duration
+from fprobe.run.events import Kept
+from fprobe.run.events import calls as calls_of
+from fprobe.run.patterns import Pattern, parsed, shown
 from fprobe.run.results import Calls, Process, Results
 
 _PERCENTILES = (0.5, 0.9, 0.99)
@@ -15,18 +19,26 @@ _LISTED = 5
 
 
 class Wanted(NamedTuple):
-    """What to show: tables, histograms; what calls are told apart by: function, caller or thread."""
+    """Of which functions to show tables, histograms, and every call; `by`: function, caller or thread."""
 
-    tables: bool
-    histograms: bool
+    stats: tuple[Pattern, ...]
+    hists: tuple[Pattern, ...]
+    traces: tuple[Pattern, ...]
     by: str
 
+    @classmethod
+    def of(cls, stats: Sequence[str], hists: Sequence[str], traces: Sequence[str], by: str) -> Wanted:
+        """From texts. Raises ValueError for what is no pattern."""
+        return cls(parsed(stats), parsed(hists), parsed(traces), by)
 
-def text(results: Results, rate: float, wanted: Wanted) -> Iterator[str]:
-    """For people. `rate`: ticks in a nanosecond."""
+
+def text(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]) -> Iterator[str]:
+    """For people. `rate`: ticks in a nanosecond; `kept`: the events of each process."""
     shown = [process for process in results.processes if process.calls or process.errors or process.skipped]
     for process in shown:
         yield from _process(process, rate, wanted)
+        if process.pid in kept:
+            yield from tree.lines(_of_patterns(process, kept[process.pid], wanted.traces), process.names, rate)
     if not any(process.calls for process in shown):
         yield f"fprobe: {_why_nothing(results)}"
     yield from _remarks(results)
@@ -49,18 +61,24 @@ def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
     yield from _skipped(process.skipped)
     if process.dropped:
         yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
-    calls = rows(process, wanted.by)
-    if wanted.tables and calls:
+    calls = rows(process, wanted.by, wanted.stats)
+    if calls:
         yield from table(process, calls, rate, wanted.by)
-    if wanted.histograms:
-        for each in sorted(process.functions(), key=lambda calls: -calls.total):
+    if wanted.hists:
+        for each in rows(process, "function", wanted.hists):
             yield f"{process.names.function(each.ip)}: {each.returns:,} calls, {duration(each.total / rate)}"
             yield from bars(each.buckets, rate)
 
 
-def rows(process: Process, by: str) -> list[Calls]:
+def _of_patterns(process: Process, kept: Kept, patterns: Sequence[Pattern]) -> Kept:
+    meant = {ip: shown(patterns, process.names.function(ip)) for ip in {event.ip for event in kept.events}}
+    return kept._replace(events=[event for event in kept.events if meant[event.ip]])
+
+
+def rows(process: Process, by: str, patterns: Sequence[Pattern]) -> list[Calls]:
     """The rows of a table, those with most time first."""
-    found = process.functions() if by == "function" else list(process.calls.values())
+    known = process.functions() if by == "function" else list(process.calls.values())
+    found = [calls for calls in known if shown(patterns, process.names.function(calls.ip))] if patterns else []
     return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
 
 
@@ -109,17 +127,18 @@ def _command(words: Sequence[str]) -> str:
     return line if len(line) <= 100 else f"{line[:97]}..."
 
 
-def document(results: Results, rate: float, by: str) -> dict[str, Any]:
-    """For programs; times in nanoseconds."""
+def document(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]) -> dict[str, Any]:
+    """For programs; times in nanoseconds. The histograms' functions are among the others."""
     return {
-        "processes": [_process_object(process, rate, by) for process in results.processes],
+        "processes": [_process_object(each, rate, wanted, kept.get(each.pid)) for each in results.processes],
         "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
         "not_told_apart": results.uncounted,
     }
 
 
-def _process_object(process: Process, rate: float, by: str) -> dict[str, Any]:
-    return {
+def _process_object(process: Process, rate: float, wanted: Wanted, kept: Kept | None) -> dict[str, Any]:
+    calls = rows(process, wanted.by, (*wanted.stats, *wanted.hists))
+    found = {
         "pid": process.pid,
         "command": process.command,
         "forked_by": process.parent,
@@ -128,8 +147,23 @@ def _process_object(process: Process, rate: float, by: str) -> dict[str, Any]:
         "errors": process.errors,
         "remarks": process.remarks,
         "calls_without_place": process.dropped,
-        "functions": [_calls_object(process, calls, rate, by) for calls in rows(process, by)],
+        "functions": [_calls_object(process, each, rate, wanted.by) for each in calls],
     }
+    if kept is not None:
+        found |= {"events_lost": kept.lost, "calls": list(_recorded(process, kept, rate, wanted.traces))}
+    return found
+
+
+def _recorded(process: Process, kept: Kept, rate: float, patterns: Sequence[Pattern]) -> Iterator[dict[str, Any]]:
+    """The recorded calls in the order in which they began; without a duration where the return was not seen."""
+    begun = [call for call, begins in calls_of(_of_patterns(process, kept, patterns).events) if begins]
+    first = begun[0].entered if begun else 0
+    for call in begun:
+        times = {"time_ns": round((call.entered - first) / rate), "thread": call.thread, "depth": call.depth}
+        made = {**process.names.function(call.ip)._asdict(), **times, "caller": str(process.names.place(call.caller))}
+        if call.left is not None:
+            made |= {"duration_ns": round((call.left - call.entered) / rate), "result": call.result}
+        yield made
 
 
 def _calls_object(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]:

@@ -7,36 +7,51 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fprobe.run import report, results
+from fprobe.run import events, perfetto, report, results
 from fprobe.run.launching import Program
 from fprobe.run.report import Wanted
+from fprobe.run.results import Results
 from fprobe.run.ticks import Ticks
 
 __all__ = ["Wanted", "after"]
 
 
-def after(program: Program, counts: int, journal: int, wanted: Wanted, output: str | None, as_json: bool) -> int:
+def after(program: Program, counts: int, journal: int, wanted: Wanted, output: str | None, format_: str) -> int:
     """Wait for the program, write the report to `output` or standard error, and return the program's status."""
     ticks = Ticks()
     status = program.wait()
     found = results.read(counts, journal)
-    rate = ticks.per_nanosecond()
-    if as_json:
-        _write([json.dumps(report.document(found, rate, wanted.by), indent=2)], output)
-    else:
-        _write(report.text(found, rate, wanted), output)
+    try:
+        _write(_made(found, counts, wanted, ticks, format_), output)
+    except ModuleNotFoundError as error:
+        _write_all(
+            2, f"fprobe: --format {format_} needs the package {error.name}: pip install 'fprobe[targets]'\n".encode()
+        )
+    except OSError as error:
+        _write_all(2, f"fprobe: {output or 'standard error'}: {error.strerror}\n".encode())
     return status
 
 
-def _write(lines: Iterable[str], output: str | None) -> None:
-    data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-    try:
-        if output is not None:
-            Path(output).write_bytes(data)
-        else:
-            _write_all(2, data)
-    except OSError as error:
-        _write_all(2, f"fprobe: {output or 'standard error'}: {error.strerror}\n".encode())
+def _made(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> bytes:
+    rate = ticks.per_nanosecond()
+    kept = {process.pid: events.read(counts, process.parts) for process in found.processes} if wanted.traces else {}
+    if format_ == "perfetto":
+        recorded = [perfetto.Recorded(each.pid, each.command, each.names, kept[each.pid]) for each in found.processes]
+        return perfetto.trace(recorded, ticks.first, rate)
+    if format_ == "json":
+        return _joined([json.dumps(report.document(found, rate, wanted, kept), indent=2)])
+    return _joined(report.text(found, rate, wanted, kept))
+
+
+def _joined(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+
+
+def _write(data: bytes, output: str | None) -> None:
+    if output is not None:
+        Path(output).write_bytes(data)
+    else:
+        _write_all(2, data)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -80,6 +80,8 @@ class Process:
     attached: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    parts: list[int] = field(default_factory=list)
+    """The numbers of its parts of the file of counts."""
     remarks: list[str] = field(default_factory=list)
     calls: dict[tuple[int, int], Calls] = field(default_factory=dict)
     dropped: int = 0
@@ -135,6 +137,7 @@ def read(counts: int, journal: int) -> Results:
     of_part: dict[int, Process] = {}
     for header in session.parts(counts):
         process = of_part[header.number] = processes.setdefault(header.pid, Process(header.pid))
+        process.parts.append(header.number)
         if header.parent in of_part and not process.command:
             process.inherit(of_part[header.parent])
         _count(process, cells(counts, header.number))
@@ -155,6 +158,8 @@ def cells(counts: int, number: int) -> Iterator[Calls]:
     start = session.HEADER + number * session.PART + session.ROWS_AT
     for low, high in used(counts, start, start + session.ROWS * session.STRIDE):
         for at in range(low, high, CELL):
+            if (at - start) % session.STRIDE >= session.EVENTS_AT:
+                continue
             ip, by, hits, missed, returns, total, least, most, *buckets = _CELL.unpack(os.pread(counts, CELL, at))
             if (at - start) % session.STRIDE == 0:
                 yield Calls(0, hits=by)

@@ -27,7 +27,10 @@ ROWS_AT = 4096
 """Offset of the rows in a part."""
 ROWS = 2048
 STRIDE = 8 << 20
-"""Bytes of a thread's row."""
+"""Bytes of a thread's row: cells, then its ring of events."""
+EVENTS_AT, EVENT = 4 << 20, 32
+EVENTS = (STRIDE - EVENTS_AT) // EVENT
+"""Events that a thread's ring holds."""
 PART = ROWS_AT + ROWS * STRIDE
 
 MAGIC = b"fproberu"
@@ -38,10 +41,15 @@ _PART = struct.Struct("<2Q")
 
 
 class Settings(NamedTuple):
-    """What the launcher asks for. `patterns`: the functions to count and time; `by`: see `ftrace.hit.call_table`."""
+    """What the launcher asks for. `patterns`: the functions to count and time; `by`: see `ftrace.hit.call_table`.
+
+    `with_events`: keep every entry and return, too; `stacks`: patterns of functions whose callers' stacks are kept.
+    """
 
     patterns: tuple[str, ...] = ()
     by: int = 0
+    with_events: bool = False
+    stacks: tuple[str, ...] = ()
 
 
 class PartHeader(NamedTuple):

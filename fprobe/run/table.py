@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from fprobe.run import session
-from ftrace.hit.call_table import CELL, CallTable
+from ftrace.hit.call_table import CELL, EVENTS_AT, CallTable
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork
@@ -15,13 +15,14 @@ from sandbox.process import fork
 class Table:
     """Maps the file of counts and takes a part of it. Raises OSError(ENOMEM) if address space is limited."""
 
-    def __init__(self, counts: int, by: int) -> None:
+    def __init__(self, counts: int, by: int, with_events: bool) -> None:
         image = runtime().image
         size = session.HEADER + session.PARTS * session.PART
         start = mappings.map_shared(counts, 0, size)
         self.native: Any = CallTable.ctypes(
             stride=session.STRIDE,
-            shift=64 - (session.STRIDE // CELL).bit_length() + 1,
+            shift=64 - (EVENTS_AT // CELL).bit_length() + 1,
+            events=session.EVENTS - 1 if with_events else 0,
             by=by,
             parts=start + session.HEADER,
             length=session.PART,

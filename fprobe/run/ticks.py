@@ -28,7 +28,7 @@ class Ticks:
         self._code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         self._code.write(_READ_TSC)
         self._read = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(ctypes.c_char.from_buffer(self._code)))
-        self._first = self._sample()
+        self.first = self._sample()
 
     def _sample(self) -> Reading:
         tries = []
@@ -39,6 +39,6 @@ class Ticks:
 
     def per_nanosecond(self) -> float:
         """Ticks in a nanosecond; waits until it can be told."""
-        while (now := self._sample()).nanoseconds - self._first.nanoseconds < _LEAST:
+        while (now := self._sample()).nanoseconds - self.first.nanoseconds < _LEAST:
             time.sleep(0.001)
-        return (now.ticks - self._first.ticks) / (now.nanoseconds - self._first.nanoseconds)
+        return (now.ticks - self.first.ticks) / (now.nanoseconds - self.first.nanoseconds)

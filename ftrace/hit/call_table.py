@@ -20,6 +20,7 @@ from sandbox.native import (
     native,
     null,
     ptr,
+    rdtsc,
     struct,
     syscall,
     u64,
@@ -31,6 +32,9 @@ BUCKETS = 248
 """Of a cell: four for each power of two."""
 PROBES = 64
 """Places that are looked at for a cell."""
+EVENTS_AT, EVENT = 4 << 20, 32
+"""Offset in a row of the thread's ring of events, and bytes of one."""
+ENTER, LEAVE = 1, 2
 BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
 """What a function's calls are told apart by."""
 
@@ -51,6 +55,7 @@ class CallTable(Structure):
     rows_at: u64  # offset of the rows in a part
     next: u64  # address of the number of the next free part
     part: u64  # the number of this process's part
+    events: u64  # events in a thread's ring, less 1; 0: none are kept
 
 
 @struct
@@ -67,6 +72,7 @@ class Row(Structure):
 
     thread: u64
     dropped: u64  # calls that found no cell
+    head: u64  # events that were ever written
 
 
 @struct
@@ -151,6 +157,36 @@ def table_leave(table: ptr[CallTable], ip: u64, caller: u64, ticks: u64) -> void
     cell.returns += 1
     cell.total += ticks
     cell.buckets[bucket_of(ticks)] += 1
+
+
+@struct
+class Event(Structure):
+    """An entry or a return, in a thread's ring."""
+
+    time: u64  # ticks
+    ip: u64
+    slot: u64  # address of the return slot, plus ENTER or LEAVE
+    value: u64  # return address, or what is returned
+
+
+assert Event.size == EVENT
+
+
+@native
+def table_event(table: ptr[CallTable], ip: u64, slot: u64, value: u64) -> void:
+    """Keep an event; the thread's oldest one gives way."""
+    if table.events == 0 or table.rows == 0:
+        return
+    row = row_of(table)
+    header = cast(ptr[Row], row)
+    number = header.head
+    header.thread = cast(u64, current().tid)
+    header.head = number + 1
+    event = cast(ptr[Event], row + EVENTS_AT + (number & table.events) * EVENT)
+    event.time = rdtsc()
+    event.ip = ip
+    event.slot = slot
+    event.value = value
 
 
 @native(export=True)
