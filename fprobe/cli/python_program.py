@@ -49,10 +49,10 @@ def program_words() -> list[str]:
 
 
 def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Each pattern once. Raises Failure for one that names no library."""
+    """Each pattern once. Raises Failure for one that is empty before or after its colon."""
     for pattern in patterns:
         owner, colon, functions = pattern.partition(":")
-        if not (owner and colon and functions):
+        if not owner or (colon and not functions):
             raise Failure(f"the pattern is {pattern!r}; name a library and functions of it, as 'libz:inflate*'")
     return tuple(dict.fromkeys(patterns))
 

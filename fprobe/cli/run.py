@@ -61,5 +61,5 @@ def run_command(
     from fprobe.run import reporting
     from fprobe.run.launching import end_like
 
-    wanted = reporting.Wanted.of(stats, hists, traces, by)
+    wanted = reporting.Wanted(stats, hists, traces, by)
     end_like(reporting.after(program, counts, journal, wanted, output, format_))

@@ -6,13 +6,16 @@ import os
 import threading
 from typing import Any
 
-from fprobe.run import probing, session
+from fprobe.attachment import attach
+from fprobe.run import session
 from fprobe.run.names import described
-from fprobe.run.patterns import Pattern
+from fprobe.run.patterns import Pattern, new_functions
+from fprobe.run.probing import Calls
 from fprobe.run.session import Settings
 from fprobe.run.table import Table
+from ftrace.filters.resolve import Found
 from sandbox.process import fork
-from sandbox.symbols.libraries import Library, libraries
+from sandbox.symbols.libraries import libraries
 
 
 class Arming:
@@ -20,8 +23,10 @@ class Arming:
 
     def __init__(self, address: str, settings: Settings) -> None:
         self._address = address
-        self._patterns = [Pattern.parse(text) for text in settings.patterns]
-        self._seen: set[tuple[str, int]] = set()
+        self._settings = settings
+        self._patterns = [Pattern(text) for text in settings.patterns]
+        self._libraries: set[tuple[str, int]] = set()
+        self._known: dict[int, Found] = {}
         self._lock = fork.renew(threading.RLock())
         self._kept: list[Any] = []
         counts = session.open_counts(address)
@@ -33,40 +38,43 @@ class Arming:
     def begin(self) -> None:
         """Arm what is loaded; watch for the rest."""
         self.look()
-        if all(pattern.is_settled(self._seen_names()) for pattern in self._patterns):
+        if all(pattern.is_settled for pattern in self._patterns):
             return
         from fprobe.run.watching import watch
 
         self._kept += watch(self.look)
         self.look()
+        reasons = [(pattern.text, pattern.reason) for pattern in self._patterns if pattern.reason]
+        session.note(self._address, waiting=reasons)
 
     def look(self) -> None:
         """Arm what has been loaded since the last look, and tell the launcher. Nothing is raised: the program runs on."""
         try:
             with self._lock:
-                for library in self._new():
-                    for pattern in self._patterns:
-                        if pattern.means(library.name):
-                            self._arm(pattern, library)
+                self._tell_libraries()
+                for pattern in self._patterns:
+                    functions = pattern.found()
+                    new = list(new_functions(functions, self._known))
+                    self._known |= {each.function.address: each for each in new}
+                    told = [(each.function.address, each.function.name, each.image.name) for each in functions]
+                    if new:
+                        session.note(self._address, pattern=pattern.text, functions=told, skipped=self._arm(new))
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
 
-    def _new(self) -> list[Library]:
-        found = [library for library in libraries() if (str(library.path), library.base) not in self._seen]
-        self._seen.update((str(library.path), library.base) for library in found)
+    def _arm(self, functions: list[Found]) -> list[tuple[str, str]]:
+        """Attach to these functions; names and reasons of those that cannot be probed."""
+        addresses = [each.function.address for each in functions]
+        try:
+            attachment = attach(addresses, action=Calls(self._table, self._settings.with_events)).attach()
+        except OSError as error:
+            return [(str(functions[0]), error.strerror or str(error))]
+        self._kept.append(attachment)
+        session.note(self._address, attached=len(attachment.functions))
+        return [(skipped.name, skipped.reason) for skipped in attachment.skipped]
+
+    def _tell_libraries(self) -> None:
+        found = [library for library in libraries() if (str(library.path), library.base) not in self._libraries]
+        self._libraries.update((str(library.path), library.base) for library in found)
         if found:
             session.note(self._address, libraries=[described(library) for library in found])
-        return found
-
-    def _seen_names(self) -> set[str]:
-        return {os.path.basename(path) for path, _ in self._seen}  # noqa: PTH119  # quicker than a Path each
-
-    def _arm(self, pattern: Pattern, library: Library) -> None:
-        try:
-            armed = probing.arm(f"{library.name}:{pattern.functions}", self._table)
-        except (LookupError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error.args[0]
-            session.note(self._address, skipped=[(str(pattern), str(reason))])
-            return
-        self._kept.append(armed.attachment)
-        session.note(self._address, attached=armed.attached, skipped=armed.skipped)

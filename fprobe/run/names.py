@@ -39,8 +39,8 @@ class Names:
             self._libraries.append(_library(name, path, base, spans))
 
     def take_functions(self, told: list[tuple[int, str, str]]) -> None:
-        """Functions of other code: address, name, and module."""
-        self._functions |= {address: Named(name, module) for address, name, module in told}
+        """Functions that are probed: address, name, and the image that they are in."""
+        self._functions |= {address: Named(name, short(image)) for address, name, image in told}
 
     def inherit(self, parent: Names) -> None:
         """The child of a fork knows what its parent knew."""
@@ -49,8 +49,7 @@ class Names:
 
     def function(self, address: int) -> Named:
         """The function that begins at an address."""
-        found = self._locate(address)
-        return Named(found.symbol.name, short(found.symbol.module)) if found else self._unknown(address)
+        return self._functions.get(address) or self.place(address)
 
     def place(self, address: int) -> Named:
         """The function and offset of an address inside."""

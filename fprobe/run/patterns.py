@@ -1,51 +1,42 @@
-"""Patterns of functions of libraries."""
+"""Patterns of functions, as `libz:inflate*`: what may still come that one of them means."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
-from fnmatch import fnmatchcase
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
-from fprobe.run.names import Named
+from ftrace.filters.resolve import Found, resolve
 
 
-class Pattern(NamedTuple):
-    """`libz:inflate*`: functions of the libraries that `owner` means."""
+class Pattern:
+    """A pattern and what of it has been found. Owner and name may both be globs; without an owner modules are meant."""
 
-    owner: str
-    functions: str
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reason = ""
+        """Why nothing has been found, as a sentence."""
+        self._is_found = False
+        self._names_one = ":" in text and not re.search(r"[*?\[]", text.partition(":")[0])
 
-    @classmethod
-    def parse(cls, text: str) -> Pattern:
-        """Raises ValueError for one without a library."""
-        owner, colon, functions = text.partition(":")
-        if not (owner and colon and functions):
-            raise ValueError(f"the pattern is {text!r}; name a library and functions of it, as 'libz:inflate*'")
-        return cls(owner, functions)
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing can come that it means: it names one library, and that is there."""
+        return self._is_found and self._names_one
 
-    def __str__(self) -> str:
-        return f"{self.owner}:{self.functions}"
-
-    def means(self, library: str) -> bool:
-        """Whether `owner` means the library with this file name, as `libz` means libz.so.1."""
-        stem = library.partition(".so")[0]
-        return any(fnmatchcase(name, self.owner) for name in (library, stem, re.sub(r"-[\d.]+$", "", stem)))
-
-    def is_settled(self, loaded: Set[str]) -> bool:
-        """Whether no library can come that it means: it names one, and that is there."""
-        return not set(self.owner) & set("*?[") and any(map(self.means, loaded))
-
-    def shows(self, function: Named) -> bool:
-        """Whether it means a function that was counted."""
-        return self.means(function.library) and fnmatchcase(function.name, self.functions)
+    def found(self) -> list[Found]:
+        """The functions that it means now."""
+        try:
+            functions = resolve(self.text)
+        except LookupError as error:
+            self.reason = str(error.args[0])
+            return []
+        self._is_found = True
+        return functions
 
 
-def parsed(texts: Iterable[str]) -> tuple[Pattern, ...]:
-    """Each text's pattern. Raises ValueError for what is none."""
-    return tuple(map(Pattern.parse, texts))
-
-
-def shown(patterns: Iterable[Pattern], function: Named) -> bool:
-    """Whether one of the patterns means a function; also if its name is not known, so that nothing is kept back."""
-    return function.name.startswith("0x") or any(pattern.shows(function) for pattern in patterns)
+def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterator[Found]:
+    """Those of the functions that are not in `known`, or whose place another image has taken since."""
+    for each in functions:
+        before = known.get(each.function.address)
+        if before is None or not before.image.is_live:
+            yield each

@@ -10,7 +10,6 @@ from fprobe.run import tree
 from fprobe.run.durations import bars, duration
 from fprobe.run.events import Kept
 from fprobe.run.events import calls as calls_of
-from fprobe.run.patterns import Pattern, parsed, shown
 from fprobe.run.results import Calls, Process, Results
 
 _PERCENTILES = (0.5, 0.9, 0.99)
@@ -21,15 +20,10 @@ _LISTED = 5
 class Wanted(NamedTuple):
     """Of which functions to show tables, histograms, and every call; `by`: function, caller or thread."""
 
-    stats: tuple[Pattern, ...]
-    hists: tuple[Pattern, ...]
-    traces: tuple[Pattern, ...]
+    stats: tuple[str, ...]
+    hists: tuple[str, ...]
+    traces: tuple[str, ...]
     by: str
-
-    @classmethod
-    def of(cls, stats: Sequence[str], hists: Sequence[str], traces: Sequence[str], by: str) -> Wanted:
-        """From texts. Raises ValueError for what is no pattern."""
-        return cls(parsed(stats), parsed(hists), parsed(traces), by)
 
 
 def text(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]) -> Iterator[str]:
@@ -50,7 +44,8 @@ def _why_nothing(results: Results) -> str:
             "nothing was counted: the program did not start as a Python that can import fprobe (python -I, -E or -S?)"
         )
     if not any(process.attached for process in results.processes):
-        return "nothing was counted: the program loaded no library with functions that match"
+        reasons = dict(reason for process in results.processes for reason in process.waiting)
+        return f"nothing was counted: {'; '.join(reasons.values()) or 'nothing matches'}"
     return "nothing was counted: no probed function was called"
 
 
@@ -70,15 +65,14 @@ def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
             yield from bars(each.buckets, rate)
 
 
-def _of_patterns(process: Process, kept: Kept, patterns: Sequence[Pattern]) -> Kept:
-    meant = {ip: shown(patterns, process.names.function(ip)) for ip in {event.ip for event in kept.events}}
-    return kept._replace(events=[event for event in kept.events if meant[event.ip]])
+def _of_patterns(process: Process, kept: Kept, patterns: Sequence[str]) -> Kept:
+    return kept._replace(events=[event for event in kept.events if process.means(patterns, event.ip)])
 
 
-def rows(process: Process, by: str, patterns: Sequence[Pattern]) -> list[Calls]:
+def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
     """The rows of a table, those with most time first."""
     known = process.functions() if by == "function" else list(process.calls.values())
-    found = [calls for calls in known if shown(patterns, process.names.function(calls.ip))] if patterns else []
+    found = [calls for calls in known if process.means(patterns, calls.ip)]
     return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
 
 
@@ -154,7 +148,7 @@ def _process_object(process: Process, rate: float, wanted: Wanted, kept: Kept | 
     return found
 
 
-def _recorded(process: Process, kept: Kept, rate: float, patterns: Sequence[Pattern]) -> Iterator[dict[str, Any]]:
+def _recorded(process: Process, kept: Kept, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The recorded calls in the order in which they began; without a duration where the return was not seen."""
     begun = [call for call, begins in calls_of(_of_patterns(process, kept, patterns).events) if begins]
     first = begun[0].entered if begun else 0

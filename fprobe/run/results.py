@@ -78,6 +78,10 @@ class Process:
     parent: int | None = None
     names: Names = field(default_factory=Names)
     attached: int = 0
+    meant: dict[str, set[int]] = field(default_factory=dict)
+    """The functions that each pattern means."""
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+    """Patterns of which nothing was there at the start, and why."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     parts: list[int] = field(default_factory=list)
@@ -92,7 +96,10 @@ class Process:
         if "argv" in entry:  # after an exec, other libraries are at other addresses: the names are those of the last
             self.command, self.names, self.spoke = entry["argv"], Names(), True
         self.names.take_libraries(entry.get("libraries", []))
-        self.names.take_functions(entry.get("functions", []))
+        self.names.take_functions(functions := entry.get("functions", []))
+        if functions:
+            self.meant.setdefault(entry["pattern"], set()).update(address for address, _, _ in functions)
+        self.waiting += [(pattern, reason) for pattern, reason in entry.get("waiting", ())]
         self.attached += entry.get("attached", 0)
         self.skipped += [(name, reason) for name, reason in entry.get("skipped", ())]
         self.remarks += [entry["remark"]] if "remark" in entry else []
@@ -102,7 +109,12 @@ class Process:
         """It is the child of a fork."""
         self.parent = parent.pid
         self.names.inherit(parent.names)
+        self.meant = {pattern: set(functions) for pattern, functions in parent.meant.items()} | self.meant
         self.command = self.command or parent.command
+
+    def means(self, patterns: Iterable[str], ip: int) -> bool:
+        """Whether one of these patterns means the function."""
+        return any(ip in self.meant.get(pattern, ()) for pattern in patterns)
 
     def functions(self) -> list[Calls]:
         """The calls of each function, whoever made them."""

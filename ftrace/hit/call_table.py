@@ -8,7 +8,9 @@ The child of a fork, also of one that C code makes, takes another part before it
 
 from __future__ import annotations
 
+from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.hashing import first_place
+from ftrace.hit.records import Probe
 from sandbox.native import (
     Structure,
     addressof,
@@ -16,6 +18,7 @@ from sandbox.native import (
     atomic_add,
     cast,
     global_var,
+    i32,
     leading_zeros,
     native,
     null,
@@ -213,4 +216,34 @@ def table_in_child() -> void:
         table_take(table_address, cast(ptr[CallTable], table_address).part + 1)
 
 
-FUNCTIONS = (table_take, table_in_child)
+@native(cc="preserve_most")
+def calls_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    """The data are the time of the entry; null: the return is not waited for."""
+    if data == null:
+        table_enter(cast(ptr[CallTable], probe.action), ip, ret_ip, 1)
+        return 0
+    table_enter(cast(ptr[CallTable], probe.action), ip, ret_ip, 0)
+    data[0] = rdtsc()
+    return 0
+
+
+@native(cc="preserve_most")
+def calls_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
+    ticks = rdtsc() - data[0]
+    table_leave(cast(ptr[CallTable], probe.action), ip, ret_ip, ticks)
+
+
+@native(cc="preserve_most")
+def events_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
+    """`calls_entry` that keeps the entry, too."""
+    table_event(cast(ptr[CallTable], probe.action), ip, regs.sp + ENTER, ret_ip)
+    return calls_entry(probe, ip, ret_ip, 0, data)
+
+
+@native(cc="preserve_most")
+def events_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
+    calls_exit(probe, ip, ret_ip, 0, data)
+    table_event(cast(ptr[CallTable], probe.action), ip, regs.sp - 8 + LEAVE, regs.ax)
+
+
+FUNCTIONS = (table_take, table_in_child, calls_entry, calls_exit, events_entry, events_exit)

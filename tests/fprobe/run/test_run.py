@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -127,8 +128,8 @@ def test_a_fork_in_c_is_told_apart(launch, tmp_path):
         ((), "no program to run: give a script, -m MODULE or -c CODE"),
         (("-m",), "-m needs the name of a module after it"),
         (
-            ("--stat", "deflate", "app.py"),
-            "the pattern is 'deflate'; name a library and functions of it, as 'libz:inflate*'",
+            ("--stat", "libz:", "app.py"),
+            "the pattern is 'libz:'; name a library and functions of it, as 'libz:inflate*'",
         ),
     ],
 )
@@ -147,13 +148,15 @@ def test_a_script_that_does_not_exist(launch, tmp_path):
 def test_a_library_that_does_not_come(launch):
     done = launch("--stat", "libnone:*", source="print(1)", as_json=False)
     assert (done.returncode, done.out) == (0, "1\n")
-    assert done.err == "fprobe: nothing was counted: the program loaded no library with functions that match\n"
+    assert done.err.startswith("fprobe: nothing was counted: no module, library or other image 'libnone' is loaded")
 
 
 def test_a_function_that_does_not_exist(launch):
     done = launch("--stat", "libz:deflat", source="print(1)", as_json=False)
     assert (done.returncode, done.out) == (0, "1\n")
-    assert "not probed: libz:deflat: " in done.err
+    assert done.err.startswith(
+        "fprobe: nothing was counted: no function of [libz.so.1] matches 'deflat'; did you mean "
+    )
 
 
 def test_a_report_that_cannot_be_written(launch, tmp_path):
@@ -165,10 +168,8 @@ def test_a_report_that_cannot_be_written(launch, tmp_path):
 def test_address_space_that_is_limited(launch):
     source = "import zlib; print(len(zlib.compress(b'x' * 1000)))"
     command = f"ulimit -v 4000000; exec {sys.executable} -m fprobe.cli run --stat libz:deflate -c {source!r}"
-    import subprocess
-
     done = subprocess.run(["sh", "-c", command], text=True, capture_output=True, timeout=60)
-    assert (done.returncode, done.out if hasattr(done, "out") else done.stdout) == (0, "17\n")
+    assert (done.returncode, done.stdout) == (0, "17\n")
     assert "Cannot allocate memory" in done.stderr
 
 
@@ -185,3 +186,62 @@ def test_top_shows_the_calls_and_then_the_output(launch):
     assert head.startswith("1 functions called, ")
     assert heads.split() == ["CALLS", "CALLS/S", "TOTAL", "AVERAGE", "P50", "P99", "GRAPH", "FUNCTION"]
     assert row.split()[0] == "40" and row.endswith("deflate [libz]")
+
+
+# -- trace
+
+NESTED = """
+import os, zlib
+zlib.compress(b"x" * 1000)
+zlib.decompress(zlib.compress(b"y"))
+os.kill(os.getpid(), 15)
+"""
+
+
+def test_every_call_is_shown_with_what_it_calls(launch):
+    done = launch("--trace", "libz:deflate*", source=NESTED, as_json=False)
+    assert done.returncode == -signal.SIGTERM
+    _, heads, *lines = done.err.splitlines()
+    assert heads.split() == ["#", "DURATION", "THREAD", "FUNCTION"]
+    shown = [line.partition("| ")[2].partition(" [libz]")[0] for line in lines]
+    assert shown.count("deflateInit2_") == 2 and shown.count("  deflateReset") == 2
+    assert lines[0].endswith("| deflateInit2_ [libz]() {")
+
+
+def test_patterns_of_several_options_overlap(launch):
+    done = launch("--trace", "libz:deflate*", "--stat", "libz:deflate", "--stat", "libz:inflate", source=NESTED)
+    (process,) = done.report["processes"]
+    assert {row["name"]: row["hits"] for row in process["functions"]} == {"deflate": 2, "inflate": 1}
+    calls = [(call["name"], call["depth"]) for call in process["calls"]]
+    begin = [("deflateInit2_", 0), ("deflateReset", 1), ("deflateResetKeep", 2), ("deflate", 0), ("deflateEnd", 0)]
+    assert calls == begin * 2
+    assert all(call["duration_ns"] > 0 and call["thread"] == process["pid"] for call in process["calls"])
+
+
+def test_the_perfetto_trace_by_its_own_definitions(launch, tmp_path):
+    definitions = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="no package perfetto")
+    path = tmp_path / "trace"
+    launch("--trace", "libz:deflate*", "--format", "perfetto", "-o", str(path), source=NESTED, as_json=False)
+    trace = definitions.Trace.FromString(path.read_bytes())
+    tracks = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
+    process, thread = tracks
+    assert process.process.pid == thread.thread.pid == thread.thread.tid
+    assert thread.parent_uuid == process.uuid
+    steps = [packet for packet in trace.packet if packet.HasField("track_event")]
+    assert [step.timestamp for step in steps] == sorted(step.timestamp for step in steps)
+    assert {step.track_event.track_uuid for step in steps} == {thread.uuid}
+    open_, names = 0, []
+    for step in steps:
+        if step.track_event.type == definitions.TrackEvent.TYPE_SLICE_BEGIN:
+            names.append(step.track_event.name)
+            open_ += 1
+        else:
+            open_ -= 1
+        assert open_ >= 0
+    assert open_ == 0 and names.count("deflateReset [libz]") == 2 and len(names) == 10
+
+
+def test_a_format_without_what_it_shows(launch):
+    done = launch("--stat", "libz:*", "--format", "perfetto", source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (2, "")
+    assert done.err == "fprobe: --format perfetto shows what --trace records: give --trace PATTERN\n"
