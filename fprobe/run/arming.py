@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fprobe.attachment import attach
+from fprobe.attachment import Attachment, attach
 from fprobe.run import session
 from fprobe.run.names import described
 from fprobe.run.patterns import Pattern, new_functions
@@ -18,58 +19,75 @@ from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
 
 
+class _Group:
+    """Patterns whose functions get the same probe. `probe`: makes one for the functions at these addresses."""
+
+    def __init__(self, patterns: Sequence[str], probe: Callable[[list[int]], Attachment[Any]]) -> None:
+        self.patterns = [Pattern(text) for text in patterns]
+        self.probe = probe
+        self.known: dict[int, Found] = {}
+        self.attached: list[Attachment[Any]] = []
+
+
 class Arming:
     """What has been armed in this process, and what waits for its library."""
 
     def __init__(self, address: str, settings: Settings) -> None:
         self._address = address
-        self._settings = settings
-        self._patterns = [Pattern(text) for text in settings.patterns]
         self._libraries: set[tuple[str, int]] = set()
-        self._known: dict[int, Found] = {}
         self._lock = fork.renew(threading.RLock())
-        self._kept: list[Any] = []
+        self._watches: list[Any] = []
         counts = session.open_counts(address)
         try:
-            self._table = Table(counts, settings.by, settings.with_events)
+            table = Table(counts, settings.by, settings.with_events)
         finally:
             os.close(counts)
+        self._groups = [_Group(settings.patterns, lambda ips: attach(ips, action=Calls(table, settings.with_events)))]
+        if settings.stacks:
+            from fprobe.run.stacks import Stacks
+
+            handlers = Stacks(address, table).handlers
+            self._groups.append(_Group(settings.stacks, lambda ips: attach(ips, **handlers)))
 
     def begin(self) -> None:
         """Arm what is loaded; watch for the rest."""
         self.look()
-        if all(pattern.is_settled for pattern in self._patterns):
+        patterns = [pattern for group in self._groups for pattern in group.patterns]
+        if all(pattern.is_settled for pattern in patterns):
             return
         from fprobe.run.watching import watch
 
-        self._kept += watch(self.look)
+        self._watches = watch(self.look)
         self.look()
-        reasons = [(pattern.text, pattern.reason) for pattern in self._patterns if pattern.reason]
-        session.note(self._address, waiting=reasons)
+        session.note(self._address, waiting=[(each.text, each.reason) for each in patterns if each.reason])
 
     def look(self) -> None:
         """Arm what has been loaded since the last look, and tell the launcher. Nothing is raised: the program runs on."""
         try:
             with self._lock:
                 self._tell_libraries()
-                for pattern in self._patterns:
-                    functions = pattern.found()
-                    new = list(new_functions(functions, self._known))
-                    self._known |= {each.function.address: each for each in new}
-                    told = [(each.function.address, each.function.name, each.image.name) for each in functions]
-                    if new:
-                        session.note(self._address, pattern=pattern.text, functions=told, skipped=self._arm(new))
+                for group in self._groups:
+                    for pattern in group.patterns:
+                        self._look_for(pattern, group)
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
 
-    def _arm(self, functions: list[Found]) -> list[tuple[str, str]]:
+    def _look_for(self, pattern: Pattern, group: _Group) -> None:
+        functions = pattern.found()
+        new = list(new_functions(functions, group.known))
+        if not new:
+            return
+        group.known |= {each.function.address: each for each in new}
+        told = [(each.function.address, each.function.name, each.image.name) for each in functions]
+        session.note(self._address, pattern=pattern.text, functions=told, skipped=self._arm(new, group))
+
+    def _arm(self, functions: list[Found], group: _Group) -> list[tuple[str, str]]:
         """Attach to these functions; names and reasons of those that cannot be probed."""
-        addresses = [each.function.address for each in functions]
         try:
-            attachment = attach(addresses, action=Calls(self._table, self._settings.with_events)).attach()
+            attachment = group.probe([each.function.address for each in functions]).attach()
         except OSError as error:
             return [(str(functions[0]), error.strerror or str(error))]
-        self._kept.append(attachment)
+        group.attached.append(attachment)
         session.note(self._address, attached=len(attachment.functions))
         return [(skipped.name, skipped.reason) for skipped in attachment.skipped]
 

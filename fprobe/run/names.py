@@ -58,6 +58,13 @@ class Names:
             return self._unknown(address)
         return Named(f"{found.symbol.name}+{found.offset:#x}", short(found.symbol.module))
 
+    def around(self, address: int) -> Named:
+        """The function that an address is inside of."""
+        found = self._locate(address)
+        if found is None:
+            return self._unknown(address)
+        return Named(found.symbol.name, short(found.symbol.module))
+
     def _locate(self, address: int) -> Location | None:
         for library in reversed(self._libraries):
             if address in library:
@@ -66,7 +73,9 @@ class Names:
 
     def _unknown(self, address: int) -> Named:
         library = next((library for library in reversed(self._libraries) if address in library), None)
-        return self._functions.get(address) or Named(hex(address), short(library.name) if library else "")
+        if address in self._functions or library is None:
+            return self._functions.get(address, Named(hex(address)))
+        return Named(f"{library.name}+{address - library.base:#x}", short(library.name))
 
 
 @cache

@@ -6,13 +6,15 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fprobe.run import tree
+from fprobe.run import folded, tree
 from fprobe.run.durations import bars, duration
 from fprobe.run.events import Kept
 from fprobe.run.events import calls as calls_of
 from fprobe.run.results import Calls, Process, Results
 
 _PERCENTILES = (0.5, 0.9, 0.99)
+_STACKS = 10
+"""Stacks that are shown as text."""
 _LISTED = 5
 """Refusals that are listed; the others are counted."""
 
@@ -28,14 +30,25 @@ class Wanted(NamedTuple):
 
 def text(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]) -> Iterator[str]:
     """For people. `rate`: ticks in a nanosecond; `kept`: the events of each process."""
-    shown = [process for process in results.processes if process.calls or process.errors or process.skipped]
+    shown = [process for process in results.processes if process.has_anything]
     for process in shown:
         yield from _process(process, rate, wanted)
+        yield from _stacks(process, rate)
         if process.pid in kept:
             yield from tree.lines(_of_patterns(process, kept[process.pid], wanted.traces), process.names, rate)
-    if not any(process.calls for process in shown):
+    if not any(process.calls or process.stack_counts for process in shown):
         yield f"fprobe: {_why_nothing(results)}"
     yield from _remarks(results)
+
+
+def _stacks(process: Process, rate: float) -> Iterator[str]:
+    """The stacks that took most time: the innermost frame first, callers below it."""
+    stacks = sorted(folded.stacks([process], rate), key=lambda stack: -stack.nanoseconds)
+    for stack in stacks[:_STACKS]:
+        yield f"{duration(stack.nanoseconds):>10} {stack.calls:10,} calls  {stack.frames[-1]}"
+        yield from (f"{'':29}<- {frame}" for frame in reversed(stack.frames[:-1]))
+    if len(stacks) > _STACKS:
+        yield f"# {len(stacks) - _STACKS:,} more stacks; --format folded has every one"
 
 
 def _why_nothing(results: Results) -> str:

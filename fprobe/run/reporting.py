@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fprobe.run import events, perfetto, report, results
+from fprobe.run import events, flame, folded, perfetto, report, results
 from fprobe.run.launching import Program
 from fprobe.run.report import Wanted
 from fprobe.run.results import Results
@@ -38,9 +38,17 @@ def _made(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: st
     if format_ == "perfetto":
         recorded = [perfetto.Recorded(each.pid, each.command, each.names, kept[each.pid]) for each in found.processes]
         return perfetto.trace(recorded, ticks.first, rate)
+    if format_ == "folded":
+        return _joined(folded.lines(found.processes, rate))
+    if format_ == "flame":
+        return flame.page(folded.stacks(found.processes, rate), _title(found)).encode()
     if format_ == "json":
         return _joined([json.dumps(report.document(found, rate, wanted, kept), indent=2)])
     return _joined(report.text(found, rate, wanted, kept))
+
+
+def _title(found: Results) -> str:
+    return " ".join(found.processes[0].command[1:]) if found.processes else "nothing was recorded"
 
 
 def _joined(lines: Iterable[str]) -> bytes:

@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fprobe.run import session
 from fprobe.run.names import Names
@@ -67,6 +67,13 @@ def limits(bucket: int) -> tuple[int, int]:
     return (4 + quarter) << (bits - 1), (5 + quarter) << (bits - 1)
 
 
+class StackCount(NamedTuple):
+    """Calls that were made from one stack, and their ticks."""
+
+    calls: int
+    ticks: int
+
+
 @dataclass
 class Process:
     """A process of the program. `calls`: by function and what they are told apart by."""
@@ -88,6 +95,9 @@ class Process:
     """The numbers of its parts of the file of counts."""
     remarks: list[str] = field(default_factory=list)
     calls: dict[tuple[int, int], Calls] = field(default_factory=dict)
+    stacks: dict[int, list[int | str]] = field(default_factory=dict)
+    """By number, outermost frame first: of Python as text, of native code as an address."""
+    stack_counts: dict[int, StackCount] = field(default_factory=dict)
     dropped: int = 0
     """Calls that the table had no place for."""
 
@@ -102,6 +112,8 @@ class Process:
         self.waiting += [(pattern, reason) for pattern, reason in entry.get("waiting", ())]
         self.attached += entry.get("attached", 0)
         self.skipped += [(name, reason) for name, reason in entry.get("skipped", ())]
+        if "stack" in entry:
+            self.stacks[entry["stack"]] = entry["frames"]
         self.remarks += [entry["remark"]] if "remark" in entry else []
         self.errors += [entry[key] for key in ("error", "not_covered") if key in entry]
 
@@ -109,8 +121,14 @@ class Process:
         """It is the child of a fork."""
         self.parent = parent.pid
         self.names.inherit(parent.names)
+        self.stacks = parent.stacks | self.stacks
         self.meant = {pattern: set(functions) for pattern, functions in parent.meant.items()} | self.meant
         self.command = self.command or parent.command
+
+    @property
+    def has_anything(self) -> bool:
+        """Whether there is anything to report of it."""
+        return bool(self.calls or self.stack_counts or self.errors or self.skipped)
 
     def means(self, patterns: Iterable[str], ip: int) -> bool:
         """Whether one of these patterns means the function."""
@@ -153,6 +171,7 @@ def read(counts: int, journal: int) -> Results:
         if header.parent in of_part and not process.command:
             process.inherit(of_part[header.parent])
         _count(process, cells(counts, header.number))
+        process.stack_counts |= dict(stack_counts(counts, header.number))
     started = {entry["started"]: entry["command"] for entry in entries if "started" in entry}
     return Results(list(processes.values()), started, session.processes_not_counted(counts))
 
@@ -163,6 +182,15 @@ def _count(process: Process, found: Iterable[Calls]) -> None:
             process.calls.setdefault((calls.ip, calls.by), Calls(calls.ip, calls.by)).add(calls)
         else:
             process.dropped += calls.hits
+
+
+def stack_counts(counts: int, number: int) -> Iterator[tuple[int, StackCount]]:
+    """By the stacks' numbers."""
+    start = session.HEADER + number * session.PART + session.STACKS_AT
+    for low, high in used(counts, start, start + session.STACKS * 16):
+        for index, pair in enumerate(struct.iter_unpack("<2Q", os.pread(counts, high - low, low))):
+            if pair[0]:
+                yield (low - start) // 16 + index, StackCount(*pair)
 
 
 def cells(counts: int, number: int) -> Iterator[Calls]:

@@ -31,7 +31,10 @@ STRIDE = 8 << 20
 EVENTS_AT, EVENT = 4 << 20, 32
 EVENTS = (STRIDE - EVENTS_AT) // EVENT
 """Events that a thread's ring holds."""
-PART = ROWS_AT + ROWS * STRIDE
+STACKS_AT = ROWS_AT + ROWS * STRIDE
+STACKS = 1 << 16
+"""Different stacks of a process that are counted: of each the calls and their ticks, 8 bytes each."""
+PART = STACKS_AT + STACKS * 16
 
 MAGIC = b"fproberu"
 _HEADER = struct.Struct("<8sQ")

@@ -40,6 +40,11 @@ class Table:
         return ctypes.addressof(self.native)
 
     @property
+    def stacks(self) -> int:
+        """Address of the counts of this process's stacks; 0 if it has no part."""
+        return int(self.native.parts + self.part * session.PART + session.STACKS_AT) if self.native.rows else 0
+
+    @property
     def part(self) -> int:
         """The number of this process's part."""
         return int(self.native.part)

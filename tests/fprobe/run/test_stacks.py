@@ -1,0 +1,80 @@
+"""`fprobe run --stacks`: who calls, as text, folded, and as a flame graph in a browser."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+CALLERS = """
+import gzip, io, os, zlib
+def inner(n): return zlib.compress(b"x" * n)
+def outer():
+    for _ in range(50): inner(1000)
+def other():
+    with gzip.GzipFile(fileobj=io.BytesIO(), mode="wb") as file: file.write(b"abc" * 1000)
+outer(); other()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_native_and_python_frames_are_one_stack(launch):
+    done = launch("--stacks", "libz:deflate", source=CALLERS, as_json=False)
+    assert done.returncode == -9
+    lines = [line.split("] ")[0].split(" (")[0].strip() for line in done.err.splitlines()[1:]]
+    start = next(at for at, line in enumerate(lines) if "50 calls  deflate [libz]" in line)
+    assert [line.partition(" [")[0] for line in lines[start + 1 : start + 5]] == [
+        "<- zlib_compress", "<- inner", "<- outer", "<- <module>",
+    ]  # fmt: skip
+    assert sum("calls  deflate [libz]" in line for line in lines) == 3
+
+
+def test_folded_stacks_have_the_time_without_what_is_inside(launch, tmp_path):
+    path = tmp_path / "folded"
+    launch("--stacks", "libz:deflate*", "--format", "folded", "-o", str(path), source=CALLERS, as_json=False)
+    stacks = {
+        tuple(line.rpartition(" ")[0].split(";")): int(line.rpartition(" ")[2])
+        for line in path.read_text().splitlines()
+    }
+    assert all(value > 0 for value in stacks.values())
+    ends = {tuple(frame.partition(" ")[0] for frame in stack[-3:]) for stack in stacks}
+    assert ("inner", "zlib_compress", "deflate") in ends
+    assert ("zlib_compress", "deflateReset", "deflateResetKeep") in ends
+
+
+def test_children_have_stacks_of_their_own(launch, tmp_path):
+    path = tmp_path / "folded"
+    source = """
+    import os, zlib
+    def both(): zlib.compress(b"x")
+    def child(): zlib.compress(b"x")
+    both()
+    if not os.fork():
+        both(); child(); os._exit(0)
+    os.wait()
+    """
+    launch("--stacks", "libz:deflate", "--format", "folded", "-o", str(path), source=source, as_json=False)
+    found = [line.split(";") for line in path.read_text().splitlines()]
+    roots = {stack[0] for stack in found}
+    assert len(roots) == 2
+    assert sorted(stack[2].partition(" ")[0] for stack in found) == ["both", "both", "child"]
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium: apt-get install chromium")
+def test_the_flame_graph_in_a_browser(launch, tmp_path):
+    path = tmp_path / "graph.html"
+    launch("--stacks", "libz:deflate*", "--format", "flame", "-o", str(path), source=CALLERS, as_json=False)
+    page = path.read_text()
+    assert "http://" not in page and "https://" not in page and "src=" not in page
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--dump-dom",
+        f"--user-data-dir={tmp_path}/profile",
+    ]
+    seen = subprocess.run([*command, path.as_uri()], text=True, capture_output=True, timeout=100).stdout
+    for kind, name in (("all", "all"), ("python", "outer (app.py:"), ("native", "deflate [libz]")):
+        assert f'class="frame {kind}"' in seen and f">{name}" in seen
