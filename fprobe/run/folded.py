@@ -25,9 +25,7 @@ def stacks(processes: Sequence[Process], rate: float) -> list[Stack]:
         root = [f"{process.pid} {shlex.join(process.command)}"[:60]] if len(counted) > 1 else []
         for number, count in process.stack_counts.items():
             *outer, function = process.stacks.get(number, [0])
-            frames = tuple(
-                [*root, *(_name(process, frame) for frame in outer), str(process.names.function(int(function)))]
-            )
+            frames = (*root, *(_name(process, frame) for frame in outer), str(process.names.function(int(function))))
             known = found.get(frames, Stack(frames, 0, 0))
             found[frames] = Stack(frames, known.calls + count.calls, known.nanoseconds + round(count.ticks / rate))
     return sorted(found.values())

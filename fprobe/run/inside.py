@@ -16,6 +16,8 @@ def start(directory: str) -> None:
     """
     address = os.environ.get(session.VARIABLE, "")
     hide_environment()
+    if address.count(":") != 2:  # nobody has launched it
+        return
     try:
         settings = session.settings(address)
         session.note(address, argv=sys.orig_argv, parent=os.getppid())

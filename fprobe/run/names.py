@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,5 +85,5 @@ def _library(name: str, path: str, base: int, text: tuple[tuple[int, int], ...])
 
 
 def short(library: str) -> str:
-    """`libz` of libz.so.1.2.13."""
-    return library.partition(".so")[0]
+    """`libz` of libz.so.1.2.13, `zlib` of zlib.cpython-311-x86_64-linux-gnu.so."""
+    return re.sub(r"\.(cpython-[\w-]+|abi3)$", "", library.partition(".so")[0])

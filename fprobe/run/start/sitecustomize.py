@@ -45,5 +45,6 @@ def _users_own() -> None:
     spec.loader.exec_module(own)
 
 
-_arm()
-_users_own()
+if __name__ == "sitecustomize":
+    _arm()
+    _users_own()

@@ -77,7 +77,7 @@ def test_callers_and_threads_are_told_apart(launch):
     assert len({row["thread"] for row in by_thread}) == 3
     by_caller = launch("--stat", "libz:deflate", "--by", "caller", source=source).report["processes"][0]["functions"]
     assert sorted(row["hits"] for row in by_caller) == [1, 7]
-    assert all("[zlib.cpython" in row["caller"] or "[python" in row["caller"] for row in by_caller)
+    assert all("[zlib]" in row["caller"] or "[python" in row["caller"] for row in by_caller)
 
 
 def test_processes_are_told_apart(launch):
