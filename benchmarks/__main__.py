@@ -18,6 +18,7 @@ from benchmarks import (
     report,
     scale,
     situations,
+    starting,
     sustained,
     tracers,
 )
@@ -41,6 +42,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *compared.rows(calls),
         *breakpoints.rows(calls, functions),
         *compiling.rows(),
+        *starting.rows(),
         *scale.large_rows(functions, calls),
     ]
 

@@ -8,6 +8,7 @@ from typing import Any
 from ftrace.maps import per_task
 from kprobes.native_decorator import native
 from kprobes.returns import kretprobe, register_kretprobe
+from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.native import u64
 
 _PENDING = 64
@@ -36,12 +37,19 @@ def is_nested(ri, regs):  # type: ignore[no-untyped-def]
 
 
 def watch(loaded: Callable[[], None]) -> list[Any]:
-    """From now on call `loaded()` where a thread has returned from its outermost dlopen. What has to be kept is returned.
+    """From now on call `loaded()` where a thread has returned from its outermost dlopen, and for modules of the sandbox.
 
+    What has to be kept is returned.
     Python waits for the GIL there, which a thread that waits for the loader may hold: so it is never called under the
     loader's lock.
     Raises OSError if dlopen cannot be probed.
     """
+
+    def module_event(event: ModuleState, _module: Module) -> None:
+        if event is ModuleState.LIVE:
+            loaded()
+
+    register_module_notifier(module_event)
 
     def outermost(ri: object, regs: object) -> None:
         loaded()

@@ -64,6 +64,16 @@ def test_libraries_that_are_loaded_later(launch):
     }  # fmt: skip
 
 
+def test_modules_that_the_program_loads_into_the_sandbox(launch):
+    source = """
+    import sandbox, sandbox.demo
+    module = sandbox.load(sandbox.demo.source(), name="demo")
+    module["demo_main"](10)
+    """
+    done = launch("--stat", "vfs_[rw]*", source=source)
+    assert {name: row["hits"] for name, row in done.functions().items()} == {"vfs_read": 11, "vfs_write": 10}
+
+
 def test_callers_and_threads_are_told_apart(launch):
     source = """
     import threading, zlib
