@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fprobe import native_file
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
+from fprobe.native_file import NativeHandlers
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import Match
@@ -21,25 +18,13 @@ if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
 
 
-@dataclass(frozen=True)
-class NativeHandlers:
-    """What a file gives: handlers (`exit` may be None), and its maps by name."""
-
-    entry: Any
-    exit: Any
-    maps: dict[str, Any]
-
-
 def load(text: str) -> NativeHandlers:
     """The handlers that `FILE:ENTRY` or `FILE:ENTRY:EXIT` names; ENTRY may be empty.
 
     Raises Failure naming what is not there or is not in the native language.
     """
-    path, *names = _split(text)
-    with _shown_errors(path):
-        module = _executed(Path(path))
-    entry, exit_ = (_handler(module, path, name) for name in (*names, "")[:2])
-    return NativeHandlers(entry, exit_, dict(_maps(module)))
+    with _shown_errors(text.partition(":")[0]):
+        return native_file.load(text)
 
 
 def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandlers) -> None:
@@ -92,50 +77,15 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (int, type(None))) else [_plain(part) for part in value]
 
 
-def _split(text: str) -> list[str]:
-    path, *names = text.split(":")
-    if not path or not 1 <= len(names) <= 2 or not any(names):
-        raise Failure(f"--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not {text!r}")
-    return [path, *names]
-
-
-def _executed(path: Path) -> ModuleType:
-    """The file, run as a module; what stands beside it can be imported."""
-    if not path.is_file():
-        raise Failure(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise Failure(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
-    return module
-
-
-def _handler(module: ModuleType, path: str, name: str) -> Any:
-    from sandbox.native import NativeFunction
-
-    found = getattr(module, name, None) if name else None
-    if name and not isinstance(found, NativeFunction):
-        known = ", ".join(key for key, value in vars(module).items() if isinstance(value, NativeFunction)) or "none"
-        raise Failure(f"{path}: no native function {name!r}; there are: {known}")
-    return found
-
-
-def _maps(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    from sandbox.native.containers import Container
-
-    return ((name, value) for name, value in vars(module).items() if isinstance(value, Container))
-
-
 @contextmanager
 def _shown_errors(path: str) -> Iterator[None]:
     """What a file raises when it is run, as a Failure."""
     with _compile_errors():
         try:
             yield
-        except (Failure, SyntaxError):
+        except native_file.NativeFileError as error:
+            raise Failure(str(error)) from None
+        except SyntaxError:
             raise
         except Exception as error:
             raise Failure(f"{path}: {type(error).__name__}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,17 @@ _NEEDS = {"perfetto": "--trace", "folded": "--stacks", "flame": "--stacks"}
 _REPEATED: dict[str, Any] = {"metavar": "PATTERN", "multiple": True}
 
 
+def _check_native(native: str, traces: tuple[str, ...]) -> None:
+    """What can be known without executing the file. Raises Failure."""
+    path, _, names = native.partition(":")
+    if not traces:
+        raise Failure("--native says what to do where functions of --trace are called: give --trace PATTERN")
+    if not path or not names.strip(":"):
+        raise Failure(f"--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not {native!r}")
+    if not Path(path).is_file():
+        raise Failure(f"{path}: no such file")
+
+
 @click.command(
     "run", cls=PythonCommand, epilog=_EPILOG, short_help="Run a Python program with probes.",
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
@@ -34,32 +46,38 @@ _REPEATED: dict[str, Any] = {"metavar": "PATTERN", "multiple": True}
 @click.option("--hist", "hists", **_REPEATED, help="Show how long calls of these functions take; repeatable.")
 @click.option("--trace", "traces", **_REPEATED, help="Show every call of these functions; repeatable.")
 @click.option("--stacks", **_REPEATED, help="Show who calls these functions, native and Python frames; repeatable.")
+@click.option(
+    "--native", metavar="FILE:ENTRY[:EXIT]", help="Run these native handlers for --trace, and show their maps."
+)
 @click.option("--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Tell calls apart.")
 @click.option("--output", "-o", metavar="FILE", help="Write the report there.")
 @click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
-    by: str, output: str | None, format_: str, as_json: bool,
+    native: str | None, by: str, output: str | None, format_: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does.
 
     A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'. Exit code: the program's.
     """
-    counted, stacked = checked((*stats, *hists, *traces)), checked(stacks)
+    recorded = () if native else traces
+    counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     format_ = "json" if as_json else format_
     needed = _NEEDS.get(format_)
     if needed and not {"--trace": traces, "--stacks": stacks}[needed]:
         raise Failure(f"--format {format_} shows what {needed} records: give {needed} PATTERN")
-    if not counted and not stacked:
+    if native:
+        _check_native(native, traces)
+    if not (counted or stacked or handled):
         from fprobe.run.launching import replace
 
         replace(program_words())
     from fprobe.run.session import Settings
 
-    program, counts, journal = start(Settings(counted, BY[by], bool(traces), stacked))
+    program, counts, journal = start(Settings(counted, BY[by], bool(recorded), stacked, handled, native or ""))
     from fprobe.run import reporting
     from fprobe.run.launching import end_like
 
-    wanted = reporting.Wanted(stats, hists, traces, by)
+    wanted = reporting.Wanted(stats, hists, traces, by, native or "")
     end_like(reporting.after(program, counts, journal, wanted, output, format_))

@@ -43,11 +43,22 @@ class Arming:
         finally:
             os.close(counts)
         self._groups = [_Group(settings.patterns, lambda ips: attach(ips, action=Calls(table, settings.with_events)))]
+        if settings.native:
+            self._handle(settings, table)
         if settings.stacks:
             from fprobe.run.stacks import Stacks
 
             handlers = Stacks(address, table).handlers
             self._groups.append(_Group(settings.stacks, lambda ips: attach(ips, **handlers)))
+
+    def _handle(self, settings: Settings, table: Table) -> None:
+        """Give functions the user's native handlers."""
+        from fprobe.run.native_maps import load
+
+        handlers, maps = load(settings.native, table)
+        session.note(self._address, maps=maps)
+        options: dict[str, Any] = {"entry": handlers.entry, "exit": handlers.exit}
+        self._groups.append(_Group(settings.handled, lambda ips: attach(ips, **options)))
 
     def begin(self) -> None:
         """Arm what is loaded; watch for the rest."""

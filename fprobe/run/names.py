@@ -59,6 +59,10 @@ class Names:
             return self._unknown(address)
         return Named(f"{found.symbol.name}+{found.offset:#x}", short(found.symbol.module))
 
+    def knows(self, address: int) -> bool:
+        """Whether it is in code of a library, or a function that is probed."""
+        return address in self._functions or any(address in library for library in self._libraries)
+
     def around(self, address: int) -> Named:
         """The function that an address is inside of."""
         found = self._locate(address)

@@ -26,6 +26,8 @@ class Wanted(NamedTuple):
     hists: tuple[str, ...]
     traces: tuple[str, ...]
     by: str
+    native: str = ""
+    """The file and names of native handlers that functions of `traces` got, instead of being recorded."""
 
 
 def text(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]) -> Iterator[str]:
@@ -36,7 +38,7 @@ def text(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]
         yield from _stacks(process, rate)
         if process.pid in kept:
             yield from tree.lines(_of_patterns(process, kept[process.pid], wanted.traces), process.names, rate)
-    if not any(process.calls or process.stack_counts for process in shown):
+    if not any(process.calls or process.stack_counts or process.maps for process in results.processes):
         yield f"fprobe: {_why_nothing(results)}"
     yield from _remarks(results)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fprobe.run import events, flame, folded, perfetto, report, results
@@ -34,7 +34,11 @@ def after(program: Program, counts: int, journal: int, wanted: Wanted, output: s
 
 def _made(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> bytes:
     rate = ticks.per_nanosecond()
-    kept = {process.pid: events.read(counts, process.parts) for process in found.processes} if wanted.traces else {}
+    kept = (
+        {process.pid: events.read(counts, process.parts) for process in found.processes}
+        if wanted.traces and not wanted.native
+        else {}
+    )
     if format_ == "perfetto":
         recorded = [perfetto.Recorded(each.pid, each.command, each.names, kept[each.pid]) for each in found.processes]
         return perfetto.trace(recorded, ticks.first, rate)
@@ -44,7 +48,19 @@ def _made(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: st
         return flame.page(folded.stacks(found.processes, rate), _title(found)).encode()
     if format_ == "json":
         return _joined([json.dumps(report.document(found, rate, wanted, kept), indent=2)])
-    return _joined(report.text(found, rate, wanted, kept))
+    return _joined([*report.text(found, rate, wanted, kept), *_maps(found, counts, wanted.native)])
+
+
+def _maps(found: Results, counts: int, native: str) -> Iterator[str]:
+    if not native:
+        return
+    from fprobe.run.native_maps import shown
+
+    with_maps = [process for process in found.processes if process.maps]
+    for process in with_maps:
+        if len(with_maps) > 1:
+            yield f"# process {process.pid}"
+        yield from shown(native, process, counts)
 
 
 def _title(found: Results) -> str:

@@ -98,6 +98,8 @@ class Process:
     stacks: dict[int, list[int | str]] = field(default_factory=dict)
     """By number, outermost frame first: of Python as text, of native code as an address."""
     stack_counts: dict[int, StackCount] = field(default_factory=dict)
+    maps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Where the maps of native handlers lie: offset and size."""
     dropped: int = 0
     """Calls that the table had no place for."""
 
@@ -112,6 +114,7 @@ class Process:
         self.waiting += [(pattern, reason) for pattern, reason in entry.get("waiting", ())]
         self.attached += entry.get("attached", 0)
         self.skipped += [(name, reason) for name, reason in entry.get("skipped", ())]
+        self.maps |= entry.get("maps", {})
         if "stack" in entry:
             self.stacks[entry["stack"]] = entry["frames"]
         self.remarks += [entry["remark"]] if "remark" in entry else []
@@ -122,6 +125,7 @@ class Process:
         self.parent = parent.pid
         self.names.inherit(parent.names)
         self.stacks = parent.stacks | self.stacks
+        self.maps = parent.maps
         self.meant = {pattern: set(functions) for pattern, functions in parent.meant.items()} | self.meant
         self.command = self.command or parent.command
 

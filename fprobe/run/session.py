@@ -34,7 +34,10 @@ EVENTS = (STRIDE - EVENTS_AT) // EVENT
 STACKS_AT = ROWS_AT + ROWS * STRIDE
 STACKS = 1 << 16
 """Different stacks of a process that are counted: of each the calls and their ticks, 8 bytes each."""
-PART = STACKS_AT + STACKS * 16
+MAPS_AT = STACKS_AT + STACKS * 16
+MAPS = 16 << 30
+"""Bytes of address space for the maps of native handlers."""
+PART = MAPS_AT + MAPS
 
 MAGIC = b"fproberu"
 _HEADER = struct.Struct("<8sQ")
@@ -46,13 +49,16 @@ _PART = struct.Struct("<2Q")
 class Settings(NamedTuple):
     """What the launcher asks for. `patterns`: the functions to count and time; `by`: see `ftrace.hit.call_table`.
 
-    `with_events`: keep every entry and return, too; `stacks`: patterns of functions whose callers' stacks are kept.
+    `with_events`: keep every entry and return, too; `stacks`: patterns of functions whose callers' stacks are kept;
+    `handled`: of functions that get the handlers `native`, a file and names in it.
     """
 
     patterns: tuple[str, ...] = ()
     by: int = 0
     with_events: bool = False
     stacks: tuple[str, ...] = ()
+    handled: tuple[str, ...] = ()
+    native: str = ""
 
 
 class PartHeader(NamedTuple):

@@ -23,6 +23,7 @@ class Table:
             stride=session.STRIDE,
             shift=64 - (EVENTS_AT // CELL).bit_length() + 1,
             events=session.EVENTS - 1 if with_events else 0,
+            maps_at=session.MAPS_AT,
             by=by,
             parts=start + session.HEADER,
             length=session.PART,
@@ -43,6 +44,12 @@ class Table:
     def stacks(self) -> int:
         """Address of the counts of this process's stacks; 0 if it has no part."""
         return int(self.native.parts + self.part * session.PART + session.STACKS_AT) if self.native.rows else 0
+
+    def use_for_maps(self) -> int:
+        """Address of the memory of maps, from now on: in the child of a fork the child's own part is there."""
+        self.native.maps = self.native.parts + self.part * session.PART + session.MAPS_AT
+        self.native.maps_size = session.MAPS
+        return int(self.native.maps)
 
     @property
     def part(self) -> int:

@@ -19,6 +19,7 @@ from sandbox.native import (
     cast,
     global_var,
     i32,
+    i64,
     leading_zeros,
     native,
     null,
@@ -41,7 +42,9 @@ ENTER, LEAVE = 1, 2
 BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
 """What a function's calls are told apart by."""
 
-_SYS_GETPID = 39
+_SYS_MREMAP, _SYS_GETPID = 25, 39
+_MAYMOVE_FIXED = 3
+"""Flags of mremap. With 0 as the old size it maps shared memory once more."""
 
 
 @struct
@@ -59,6 +62,9 @@ class CallTable(Structure):
     next: u64  # address of the number of the next free part
     part: u64  # the number of this process's part
     events: u64  # events in a thread's ring, less 1; 0: none are kept
+    maps: u64  # address of the memory of maps, in every process of the program
+    maps_at: u64  # its offset in a part
+    maps_size: u64  # 0: there are none
 
 
 @struct
@@ -212,8 +218,12 @@ def table_take(address: u64, parent: u64) -> u64:
 @native(export=True)
 def table_in_child() -> void:
     """In the child of a fork."""
-    if table_address != 0:
-        table_take(table_address, cast(ptr[CallTable], table_address).part + 1)
+    if table_address == 0:
+        return
+    table = cast(ptr[CallTable], table_address)
+    if table_take(table_address, table.part + 1) != 0 and table.maps_size != 0:
+        own = table.parts + table.part * table.length + table.maps_at
+        syscall(_SYS_MREMAP, cast(i64, own), 0, cast(i64, table.maps_size), _MAYMOVE_FIXED, cast(i64, table.maps), 0)
 
 
 @native(cc="preserve_most")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ftrace.runtime import runtime
@@ -68,6 +68,18 @@ def spare(state: ptr[MapState], area: ptr[u8]) -> u64:
     return at(area, state.spare)
 
 
+class Memory:
+    """Where new maps lie: private memory, unless somebody has put another `take` in its place."""
+
+    def __init__(self) -> None:
+        self.take: Callable[[int], int] = mappings.reserve
+        """Called with a size in bytes; the address of that much zeroed memory."""
+
+
+memory = Memory()
+"""Of this process."""
+
+
 class Map(Container):
     """A container in areas: what its Python side shares.
 
@@ -84,8 +96,9 @@ class Map(Container):
         if length > MAX_AREA:
             raise ValueError(f"a map of {size} elements of {element} bytes takes {length} bytes, more than {MAX_AREA}")
         areas = 1 if is_shared else tasks.CAPACITY
-        base = mappings.reserve(length * areas)
+        base = memory.take(length * areas)
         self._length = length
+        self._loaded: int | None = None
         where = {"base": base, "stride": 0 if is_shared else length, "spare": HEADER, "first": first}
         self._state = MapState.ctypes(**where, count=size, element=element, **layout)
         self._finalizer = weakref.finalize(self, mappings.release, base, length * areas)
@@ -118,9 +131,22 @@ class Map(Container):
         for area in self._areas():
             ctypes.memset(area, 0, self._length)
 
+    @property
+    def address(self) -> int:
+        """Where its memory is."""
+        return int(self._state.base)
+
+    def load(self, parts: Iterable[tuple[int, bytes]]) -> None:
+        """Take the contents of the same map in another process: offsets in its memory, and what is there."""
+        last = 0
+        for offset, data in parts:
+            ctypes.memmove(self._state.base + offset, data, len(data))
+            last = offset + len(data)
+        self._loaded = -(-last // self._length)
+
     def _areas(self) -> Iterator[int]:
         """The addresses of the areas that may have been written to."""
-        used = 1 if self.is_shared else len(runtime().tasks())
+        used = 1 if self.is_shared else len(runtime().tasks()) if self._loaded is None else self._loaded
         return iter(range(self._state.base, self._state.base + used * self._length, self._length))
 
 

@@ -1,0 +1,68 @@
+"""Native handlers of the user's in a run: their maps lie in the launcher's file, and are shown from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from fprobe import native_file
+from fprobe.native_file import NativeHandlers
+from fprobe.run import session
+from fprobe.run.results import Process
+from fprobe.run.table import Table
+from ftrace.maps.areas import Map, memory
+from ftrace.maps.listing import lines
+from sandbox.memory.mappings import PAGE
+from sandbox.threads.counters import used
+
+_CHUNK = 1 << 20
+Loaded = tuple[NativeHandlers, dict[str, tuple[int, int]]]
+
+
+def load(text: str, table: Table) -> Loaded:
+    """In the program: the handlers, and by name where their maps lie in the memory for them, as offset and size.
+
+    Raises what `native_file.load` raises, and MemoryError for maps that are too large.
+    """
+    start = table.use_for_maps()
+    sizes: dict[int, int] = {}
+    before, memory.take = memory.take, _taker(start, sizes)
+    try:
+        handlers = native_file.load(text)
+    finally:
+        memory.take = before
+    maps = {name: each.address for name, each in handlers.maps.items() if isinstance(each, Map)}
+    return handlers, {name: (address - start, sizes[address]) for name, address in maps.items() if address in sizes}
+
+
+def _taker(start: int, sizes: dict[int, int]) -> Callable[[int], int]:
+    def take(size: int) -> int:
+        address = start + sum(-(-taken // PAGE) * PAGE for taken in sizes.values())
+        if address + size > start + session.MAPS:
+            raise MemoryError(f"the maps of native handlers have {session.MAPS >> 30} GiB of address space")
+        sizes[address] = size
+        return address
+
+    return take
+
+
+def shown(text: str, process: Process, counts: int) -> Iterator[str]:
+    """In the launcher: the contents of a process's maps. The file is executed once more, for their types."""
+    if not process.parts or not process.maps:
+        return
+    maps = native_file.load(text).maps
+    start = session.HEADER + process.parts[-1] * session.PART + session.MAPS_AT
+    for name, (offset, size) in process.maps.items():
+        contents = maps[name]
+        assert isinstance(contents, Map)
+        contents.clear()
+        contents.load(_parts(counts, start + offset, size))
+        yield f"{name}:"
+        yield from lines(contents, lambda key: str(process.names.place(key)) if process.names.knows(key) else str(key))
+
+
+def _parts(counts: int, start: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """What of [start, start + size) takes memory, as offsets and contents."""
+    for low, high in used(counts, start, start + size):
+        for at in range(low, high, _CHUNK):
+            yield at - start, os.pread(counts, min(_CHUNK, high - at), at)

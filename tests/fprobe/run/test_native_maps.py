@@ -1,0 +1,74 @@
+"""`fprobe run --native`: the user's handlers, whose maps outlive the program."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+HANDLERS = """
+import fprobe
+from sandbox.native import u64
+
+callers = fprobe.Hash(u64, u64, size=256)
+sizes = fprobe.Histogram()
+total = fprobe.Array(u64, 1, shared=True)
+
+@fprobe.native
+def asked(fp, ip, ret_ip, regs, data):
+    callers[ret_ip] += 1
+    sizes.add(regs.dx)
+    total[0] += regs.dx
+"""
+
+PROGRAM = """
+import os, zlib
+for number in range(10): zlib.crc32(b"x" * 10 * number)
+if not os.fork():
+    zlib.crc32(b"abc")
+    os.kill(os.getpid(), 9)
+os.wait()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def handlers(tmp_path):
+    path = tmp_path / "handlers.py"
+    path.write_text(HANDLERS)
+    return str(path)
+
+
+def test_maps_of_killed_processes_are_told_apart(launch, handlers):
+    done = launch("--trace", "libz:crc32", "--native", f"{handlers}:asked", source=PROGRAM, as_json=False)
+    assert done.returncode == -9
+    first, second = (textwrap.dedent(part) for part in done.err.split("# process ")[1:])
+    for text, calls, size in ((first, 10, 450), (second, 1, 3)):
+        assert "[zlib]" in text.split("callers:")[1].split("sizes:")[0]
+        counts = [
+            int(line.split("|")[0].split()[-1]) for line in text.split("sizes:")[1].split("total:")[0].splitlines()[1:]
+        ]
+        assert sum(counts) == calls
+        assert text.split("total:")[1].split() == ["0", str(size)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--native", "none.py:f"),
+            "--native says what to do where functions of --trace are called: give --trace PATTERN",
+        ),
+        (("--native", "none.py", "--trace", "libz:*"), "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not 'none.py'"),
+        (("--native", "none.py:f", "--trace", "libz:*"), "none.py: no such file"),
+    ],
+)
+def test_a_bad_command_line(launch, options, message):
+    done = launch(*options, source="print(1)", as_json=False)
+    assert (done.returncode, done.out, done.err) == (2, "", f"fprobe: {message}\n")
+
+
+def test_a_handler_that_is_not_there(launch, handlers):
+    done = launch("--trace", "libz:crc32", "--native", f"{handlers}:askd", source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (0, "1\n")
+    assert f"NativeFileError: {handlers}: no native function 'askd'; there are: asked" in done.err
