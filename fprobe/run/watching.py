@@ -7,7 +7,8 @@ from typing import Any
 
 from ftrace.maps import per_task
 from kprobes.native_decorator import native
-from kprobes.returns import kretprobe, register_kretprobe
+from kprobes.return_probe import kretprobe
+from kprobes.returns import register_kretprobe
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.native import u64
 

@@ -8,9 +8,9 @@ The child of a fork, also of one that C code makes, takes another part before it
 
 from __future__ import annotations
 
-from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 
 from sandbox.memory.backing import SCARCE, filled
 from sandbox.memory.pages import (
+    MADV_DONTDUMP,
     MADV_NOHUGEPAGE,
     MADV_WIPEONFORK,
     MAP_ANONYMOUS,
@@ -207,11 +208,16 @@ def map_closed(fd: int, size: int, instead: int = 0) -> int:
 
 
 def map_shared(fd: int, offset: int, size: int, address: int | None = None) -> int:
-    """Address of a shared view of a part of a file: at `address`, in place of what is there, or anywhere far from all code."""
+    """Address of a shared view of a part of a file: at `address`, in place of what is there, or anywhere far from all code.
+
+    It is left out of core dumps, which would allocate every hole of a sparse file.
+    """
     flags = MAP_SHARED | MAP_NORESERVE | (MAP_FIXED if address is not None else 0)
     where = _far_hint(size) if address is None else address
     result = libc.mmap(where, size, PROT_READ | PROT_WRITE, flags, fd, offset)
-    return check(result, f"mmap of {size} bytes at {where:#x}")
+    mapped = check(result, f"mmap of {size} bytes at {where:#x}")
+    libc.madvise(mapped, size, MADV_DONTDUMP)
+    return mapped
 
 
 def map_private(address: int, size: int) -> None:

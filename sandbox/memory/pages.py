@@ -13,7 +13,7 @@ MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
 MAP_NORESERVE, MAP_FIXED_NOREPLACE = 0x4000, 0x100000
 MREMAP_MAYMOVE, MREMAP_FIXED = 1, 2
 _MAP_FAILED = ctypes.c_void_p(-1).value
-MADV_NOHUGEPAGE, MADV_WIPEONFORK = 15, 18
+MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_WIPEONFORK = 15, 16, 18
 
 
 libc = ctypes.PyDLL(None, use_errno=True)  # with the GIL, which takes longer to get back than these calls do

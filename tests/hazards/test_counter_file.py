@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -210,3 +211,15 @@ def test_counters_whose_descriptor_the_program_has_closed():
 
         in_child(check)
         assert probe.counts[:3] == (20, 0, 12)
+
+
+@isolated
+def test_core_dumps_leave_the_counters_out():
+    """One would allocate all of the sparse file."""
+    import fprobe
+
+    module = basic()
+    with fprobe.attach("leaf", action=fprobe.Count()):
+        module["leaf"](1)
+        areas = re.findall(r"fprobe-counters.*?VmFlags: ([^\n]*)", Path("/proc/self/smaps").read_text(), re.DOTALL)
+    assert areas and all("dd" in flags.split() for flags in areas)
