@@ -9,15 +9,15 @@ from fprobe.run.results import limits
 _BAR = 40
 
 
-def duration(nanoseconds: float) -> str:
-    """A duration with its unit: three digits behind the point, but for whole nanoseconds."""
+def duration(nanoseconds: float, digits: int = 3) -> str:
+    """A duration with its unit, and so many digits behind the point, but for whole nanoseconds."""
     if nanoseconds < 999.5:
         return f"{nanoseconds:.0f} ns"
     for unit in ("us", "ms"):
         nanoseconds /= 1000
-        if nanoseconds < 999.9995:
-            return f"{nanoseconds:.3f} {unit}"
-    return f"{nanoseconds / 1000:.3f} s"
+        if round(nanoseconds, digits) < 1000:
+            return f"{nanoseconds:.{digits}f} {unit}"
+    return f"{nanoseconds / 1000:.{digits}f} s"
 
 
 def powers(buckets: Sequence[int]) -> list[tuple[int, int, int]]:

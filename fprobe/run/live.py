@@ -18,8 +18,10 @@ from fprobe.run.names import Named
 from fprobe.run.results import Calls, Results
 from fprobe.run.ticks import Ticks
 
-_HISTORY = 16
-"""Looks that a row's graph shows."""
+_HISTORY, _NARROW = 16, 6
+"""Looks that a row's graph shows; on a narrow terminal."""
+_WIDE = 100
+"""Columns of a terminal that is not narrow."""
 _FIRST_LOOK = 0.2
 """Seconds."""
 _HEAD = 2
@@ -75,10 +77,11 @@ class Table:
         shown = rows[: view.rows or max(height - _HEAD - 1, 1)]
         total = sum(row.rate for row in rows)
         yield f"{len(rows)} functions called, {total:,.0f} calls/s; {len(shown)} shown, by {view.sort}"[:width]
-        heads = ("CALLS", "CALLS/S", "TOTAL", "AVERAGE", "P50", "P99")
-        yield f"{' '.join(f'{head:>10}' for head in heads)} {'GRAPH':{_HISTORY}} FUNCTION"[:width]
+        graph = _HISTORY if width >= _WIDE else _NARROW
+        heads = " ".join(f"{head:>8}" for head in ("CALLS/S", "TOTAL", "AVERAGE", "P50", "P99"))
+        yield f"{'CALLS':>10} {heads} {'GRAPH':{graph}} FUNCTION"[:width]
         for row in shown:
-            yield _line(row, rate)[:width]
+            yield _line(row, rate, graph)[:width]
 
 
 def _by_name(found: Results) -> dict[Named, Calls]:
@@ -96,11 +99,11 @@ def _value(row: Row, key: str) -> float:
     return {"total": calls.total, "rate": row.rate, "calls": calls.hits, "average": calls.average}[key]
 
 
-def _line(row: Row, rate: float) -> str:
+def _line(row: Row, rate: float, graph: int) -> str:
     calls = row.calls
     times = (calls.total, calls.average, calls.percentile(0.5), calls.percentile(0.99))
-    columns = " ".join(f"{duration(time / rate):>10}" for time in times)
-    return f"{calls.hits:10,} {row.rate:10,.0f} {columns} {levels(row.rates):>{_HISTORY}} {row.name}"
+    columns = " ".join(f"{duration(time / rate, 1):>8}" for time in times)
+    return f"{calls.hits:10,} {row.rate:8,.0f} {columns} {levels(row.rates)[-graph:]:>{graph}} {row.name}"
 
 
 def follow(program: Program, counts: int, journal: int, view: View, kept: int) -> int:

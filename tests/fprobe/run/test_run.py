@@ -255,3 +255,34 @@ def test_a_format_without_what_it_shows(launch):
     done = launch("--stat", "libz:*", "--format", "perfetto", source="print(1)", as_json=False)
     assert (done.returncode, done.out) == (2, "")
     assert done.err == "fprobe: --format perfetto shows what --trace records: give --trace PATTERN\n"
+
+
+def test_options_of_python_follow_two_dashes(launch):
+    isolated = launch("--stat", "libz:deflate", words=("--", "-I", "-c", "print(__debug__)"), as_json=False)
+    assert (isolated.returncode, isolated.out) == (0, "True\n")
+    assert "did not start as a Python that can import fprobe (python -I, -E or -S?)" in isolated.err
+    source = "import zlib; zlib.compress(b'x'); print(__debug__)"
+    optimised = launch("--stat", "libz:deflate", words=("--", "-O", "-c", source))
+    assert (optimised.out, optimised.functions()["deflate"]["hits"]) == ("False\n", 1)
+
+
+@pytest.mark.stress
+def test_libraries_that_come_and_go_with_and_without_the_gil(launch):
+    """Python under the loader's lock would wait for the GIL, whose owner waits for the loader."""
+    source = """
+    import ctypes, threading, time
+    def loop(library, name, counts, index):
+        open_, close = library.dlopen, library.dlclose
+        open_.restype, open_.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_int)
+        close.argtypes = (ctypes.c_void_p,)
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            close(open_(name, 2)); counts[index] += 1
+    counts = [0, 0]
+    kinds = (ctypes.CDLL(None), b"libbz2.so.1.0"), (ctypes.PyDLL(None), b"liblzma.so.5")
+    threads = [threading.Thread(target=loop, args=(*kind, counts, index)) for index, kind in enumerate(kinds)]
+    [t.start() for t in threads]; [t.join() for t in threads]
+    print(min(counts) > 10)
+    """
+    done = launch("--stat", "libnone:*", "--stat", "libbz2:*", "--stat", "liblzma:lzma_[c]*", source=source)
+    assert (done.returncode, done.out) == (0, "True\n"), done

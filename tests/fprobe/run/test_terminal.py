@@ -125,3 +125,19 @@ def test_a_signal_to_the_launcher_reaches_the_program(tmp_path):
     launcher.stdout.readline()
     launcher.terminate()
     assert launcher.wait(timeout=30) == 9
+
+
+def test_top_is_drawn_in_place(tmp_path):
+    source = (
+        "import os, time, zlib\nfor _ in range(50): zlib.compress(b'x'); time.sleep(0.02)\nprint('out', os.isatty(1))"
+    )
+    command = ["-m", "fprobe.cli", "top", "--stat", "libz:*flate", "-d", "0.2", "-n", "5", "-c", source]
+    job = Terminal(sys.executable, *command)
+    seen = job.wait_for("ended 0")
+    job.close()
+    drawn, _, after = seen.partition("\x1b[?1049l")
+    assert drawn.startswith("\x1b[?1049h") and drawn.count("\x1b[H") >= 2
+    assert "\x1b" not in after
+    output, head, heads, row, *_ = after.splitlines()
+    assert output == "out False" and head.startswith("1 functions called") and heads.split()[0] == "CALLS"
+    assert row.split()[0] == "50" and row.endswith("deflate [libz]")
