@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,16 @@ _NEEDS = {"perfetto": "--trace", "folded": "--stacks", "flame": "--stacks"}
 
 
 _REPEATED: dict[str, Any] = {"metavar": "PATTERN", "multiple": True}
+
+
+def _opened(output: str | None) -> int:
+    """A descriptor for the report. Raises Failure before anything is run."""
+    if output is None:
+        return 2
+    try:
+        return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise Failure(f"{output}: {error.strerror}") from None
 
 
 def _check_native(native: str, traces: tuple[str, ...]) -> None:
@@ -62,22 +73,23 @@ def run_command(
     A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'. Exit code: the program's.
     """
     recorded = () if native else traces
-    counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     format_ = "json" if as_json else format_
     needed = _NEEDS.get(format_)
-    if needed and not {"--trace": traces, "--stacks": stacks}[needed]:
+    if needed and not {"--trace": recorded, "--stacks": stacks}[needed]:
         raise Failure(f"--format {format_} shows what {needed} records: give {needed} PATTERN")
     if native:
         _check_native(native, traces)
+    counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     if not (counted or stacked or handled):
         from fprobe.run.launching import replace
 
         replace(program_words())
     from fprobe.run.session import Settings
 
+    report = _opened(output)
     program, counts, journal = start(Settings(counted, BY[by], bool(recorded), stacked, handled, native or ""))
     from fprobe.run import reporting
     from fprobe.run.launching import end_like
 
     wanted = reporting.Wanted(stats, hists, traces, by, native or "")
-    end_like(reporting.after(program, counts, journal, wanted, output, format_))
+    end_like(reporting.after(program, counts, journal, wanted, report, format_))

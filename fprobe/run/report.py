@@ -15,6 +15,8 @@ from fprobe.run.results import Calls, Process, Results
 _PERCENTILES = (0.5, 0.9, 0.99)
 _STACKS = 10
 """Stacks that are shown as text."""
+_LONGEST = 160
+"""Letters of a command that are shown."""
 _LISTED = 5
 """Refusals that are listed; the others are counted."""
 
@@ -131,9 +133,9 @@ def _remarks(results: Results) -> Iterator[str]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """On one line, cut where it is long."""
-    line = shlex.join(words).replace("\n", "\\n")
-    return line if len(line) <= 100 else f"{line[:97]}..."
+    """On one line, cut where it is long; the program without its directory."""
+    line = shlex.join([word.rpartition("/")[2] for word in words[:1]] + list(words[1:])).replace("\n", "\\n")
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
 def document(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from fprobe.run import events, flame, folded, perfetto, report, results
 from fprobe.run.launching import Program
@@ -16,29 +16,29 @@ from fprobe.run.ticks import Ticks
 __all__ = ["Wanted", "after"]
 
 
-def after(program: Program, counts: int, journal: int, wanted: Wanted, output: str | None, format_: str) -> int:
-    """Wait for the program, write the report to `output` or standard error, and return the program's status."""
+def after(program: Program, counts: int, journal: int, wanted: Wanted, output: int, format_: str) -> int:
+    """Wait for the program, write the report to the descriptor `output`, and return the program's status."""
     ticks = Ticks()
     status = program.wait()
     found = results.read(counts, journal)
     try:
-        _write(_made(found, counts, wanted, ticks, format_), output)
+        _write(output, _made(found, counts, wanted, ticks, format_))
     except ModuleNotFoundError as error:
-        _write_all(
-            2, f"fprobe: --format {format_} needs the package {error.name}: pip install 'fprobe[targets]'\n".encode()
-        )
+        _say(f"--format {format_} needs the package {error.name}: pip install 'fprobe[targets]'")
     except OSError as error:
-        _write_all(2, f"fprobe: {output or 'standard error'}: {error.strerror}\n".encode())
+        _say(f"the report could not be written: {error.strerror}")
     return status
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # standard error is closed
+        _write(2, f"fprobe: {sentence}\n".encode())
 
 
 def _made(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> bytes:
     rate = ticks.per_nanosecond()
-    kept = (
-        {process.pid: events.read(counts, process.parts) for process in found.processes}
-        if wanted.traces and not wanted.native
-        else {}
-    )
+    is_recorded = bool(wanted.traces) and not wanted.native
+    kept = {each.pid: events.read(counts, each.parts) for each in found.processes} if is_recorded else {}
     if format_ == "perfetto":
         recorded = [perfetto.Recorded(each.pid, each.command, each.names, kept[each.pid]) for each in found.processes]
         return perfetto.trace(recorded, ticks.first, rate)
@@ -71,13 +71,6 @@ def _joined(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
-def _write(data: bytes, output: str | None) -> None:
-    if output is not None:
-        Path(output).write_bytes(data)
-    else:
-        _write_all(2, data)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]

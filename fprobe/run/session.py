@@ -9,6 +9,7 @@ one JSON object on a line; writers append whole lines.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import struct
@@ -71,12 +72,23 @@ class PartHeader(NamedTuple):
 
 def create(settings: Settings) -> tuple[int, int]:
     """Descriptors of a new file of counts and of a new journal. Raises OSError."""
-    counts = os.memfd_create("fprobe-run", os.MFD_CLOEXEC)
+    counts = _memory_file("fprobe-run")
     os.truncate(counts, HEADER + PARTS * PART)
     os.pwrite(counts, _HEADER.pack(MAGIC, 0), 0)
-    journal = os.memfd_create("fprobe-run-journal", os.MFD_CLOEXEC)
+    journal = _memory_file("fprobe-run-journal")
     os.write(journal, json.dumps(settings._asdict()).encode() + b"\n")
     return counts, journal
+
+
+def _memory_file(name: str) -> int:
+    """Its descriptor is none of the standard ones, even if those are closed: the report would go there."""
+    made = os.memfd_create(name, os.MFD_CLOEXEC)
+    if made > 2:
+        return made
+    try:
+        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(made)
 
 
 def address_of(counts: int, journal: int) -> str:

@@ -43,7 +43,9 @@ class Table:
     @property
     def stacks(self) -> int:
         """Address of the counts of this process's stacks; 0 if it has no part."""
-        return int(self.native.parts + self.part * session.PART + session.STACKS_AT) if self.native.rows else 0
+        if not self.native.rows and not runtime().image.call("table_claim", self.address):
+            return 0
+        return int(self.native.parts + self.part * session.PART + session.STACKS_AT)
 
     def use_for_maps(self) -> int:
         """Address of the memory of maps, from now on: in the child of a fork the child's own part is there."""

@@ -3,7 +3,7 @@
 The memory is a file in equal parts, all of them mapped: a process counts in its own, each thread in a row of its own, which
 is an open hash table of cells.
 
-The child of a fork, also of one that C code makes, takes another part before it runs anything else.
+The child of a fork, also of one that C code makes, takes another part when it first counts.
 """
 
 from __future__ import annotations
@@ -16,29 +16,37 @@ from sandbox.native import (
     addressof,
     array,
     atomic_add,
+    atomic_cas,
+    bool_,
     cast,
     global_var,
     i32,
     i64,
     leading_zeros,
+    load,
     native,
     null,
     ptr,
     rdtsc,
+    store,
     struct,
     syscall,
     u64,
     void,
 )
+from sandbox.process.nap import nap
 from sandbox.threads.tasks import current
 
 BUCKETS = 248
 """Of a cell: four for each power of two."""
+PATIENCE = 20_000
+"""Naps, some seconds in all, for which a thread waits that another one has taken a part."""
 PROBES = 64
 """Places that are looked at for a cell."""
 EVENTS_AT, EVENT = 4 << 20, 32
 """Offset in a row of the thread's ring of events, and bytes of one."""
 ENTER, LEAVE = 1, 2
+UNCLAIMED, CLAIMING = 1, 2
 BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
 """What a function's calls are told apart by."""
 
@@ -62,6 +70,7 @@ class CallTable(Structure):
     next: u64  # address of the number of the next free part
     part: u64  # the number of this process's part
     events: u64  # events in a thread's ring, less 1; 0: none are kept
+    claim: u64  # UNCLAIMED: the first hit takes a part; CLAIMING: a thread does
     maps: u64  # address of the memory of maps, in every process of the program
     maps_at: u64  # its offset in a part
     maps_size: u64  # 0: there are none
@@ -119,10 +128,46 @@ def row_of(table: ptr[CallTable]) -> u64:
     return table.rows + cast(u64, current().index) * table.stride
 
 
+@native(export=True)
+def table_take(address: u64, parent: u64) -> u64:
+    """Take a part for this process; whether there was one. `parent`: the number of its parent's, plus 1."""
+    table = cast(ptr[CallTable], address)
+    number = atomic_add(cast(ptr[u64], table.next), 1)
+    table.part = number
+    if number >= table.count:
+        table.rows = 0
+        return 0
+    start = table.parts + number * table.length
+    part = cast(ptr[Part], start)
+    part.pid = cast(u64, syscall(_SYS_GETPID, 0, 0, 0, 0, 0, 0))
+    part.parent = parent
+    table.rows = start + table.rows_at
+    return 1
+
+
+@native(export=True, noinline=True)
+def table_claim(address: u64) -> u64:
+    """Take a part for the child of a fork, which has had none so far; whether this process has one now."""
+    table = cast(ptr[CallTable], address)
+    if atomic_cas(addressof(table.claim), UNCLAIMED, CLAIMING):
+        table_take(address, table.part + 1)
+        store(addressof(table.claim), 0, "release")
+    for _ in range(PATIENCE):
+        if load(addressof(table.claim), "acquire") != CLAIMING:
+            break
+        nap()
+    return 0 if table.rows == 0 else 1
+
+
+@native(inline=True)
+def has_part(table: ptr[CallTable]) -> bool_:
+    return table.rows != 0 or (table.claim != 0 and table_claim(cast(u64, table)) != 0)
+
+
 @native
 def cell_of(table: ptr[CallTable], ip: u64, caller: u64) -> ptr[Cell]:
     """The running thread's cell for calls of the function at `ip`; null if there is no place for it."""
-    if table.rows == 0:
+    if not has_part(table):
         return null
     by: u64 = 0
     if table.by == BY_CALLER:
@@ -184,7 +229,7 @@ assert Event.size == EVENT
 @native
 def table_event(table: ptr[CallTable], ip: u64, slot: u64, value: u64) -> void:
     """Keep an event; the thread's oldest one gives way."""
-    if table.events == 0 or table.rows == 0:
+    if table.events == 0 or not has_part(table):
         return
     row = row_of(table)
     header = cast(ptr[Row], row)
@@ -199,29 +244,14 @@ def table_event(table: ptr[CallTable], ip: u64, slot: u64, value: u64) -> void:
 
 
 @native(export=True)
-def table_take(address: u64, parent: u64) -> u64:
-    """Take a part for this process; whether there was one. `parent`: the number of its parent's, plus 1."""
-    table = cast(ptr[CallTable], address)
-    number = atomic_add(cast(ptr[u64], table.next), 1)
-    table.part = number
-    if number >= table.count:
-        table.rows = 0
-        return 0
-    start = table.parts + number * table.length
-    part = cast(ptr[Part], start)
-    part.pid = cast(u64, syscall(_SYS_GETPID, 0, 0, 0, 0, 0, 0))
-    part.parent = parent
-    table.rows = start + table.rows_at
-    return 1
-
-
-@native(export=True)
 def table_in_child() -> void:
-    """In the child of a fork."""
+    """In the child of a fork: most only execute another program. Maps have to be the child's own at once."""
     if table_address == 0:
         return
     table = cast(ptr[CallTable], table_address)
-    if table_take(table_address, table.part + 1) != 0 and table.maps_size != 0:
+    table.rows = 0
+    table.claim = UNCLAIMED
+    if table.maps_size != 0 and table_claim(table_address) != 0:
         own = table.parts + table.part * table.length + table.maps_at
         syscall(_SYS_MREMAP, cast(i64, own), 0, cast(i64, table.maps_size), _MAYMOVE_FIXED, cast(i64, table.maps), 0)
 
@@ -256,4 +286,4 @@ def events_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], dat
     table_event(cast(ptr[CallTable], probe.action), ip, regs.sp - 8 + LEAVE, regs.ax)
 
 
-FUNCTIONS = (table_take, table_in_child, calls_entry, calls_exit, events_entry, events_exit)
+FUNCTIONS = (table_take, table_claim, table_in_child, calls_entry, calls_exit, events_entry, events_exit)

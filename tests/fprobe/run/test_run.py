@@ -170,8 +170,8 @@ def test_a_function_that_does_not_exist(launch):
 
 
 def test_a_report_that_cannot_be_written(launch, tmp_path):
-    done = launch("--stat", "libz:deflate", "-o", str(tmp_path / "no" / "report"), source="exit(4)", as_json=False)
-    assert done.returncode == 4
+    done = launch("--stat", "libz:deflate", "-o", str(tmp_path / "no" / "report"), source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (2, "")
     assert done.err == f"fprobe: {tmp_path}/no/report: No such file or directory\n"
 
 
@@ -181,6 +181,37 @@ def test_address_space_that_is_limited(launch):
     done = subprocess.run(["sh", "-c", command], text=True, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "17\n")
     assert "Cannot allocate memory" in done.stderr
+
+
+def test_a_disk_that_is_full(launch):
+    done = launch("--stat", "libz:deflate", "-o", "/dev/full", source="exit(4)", as_json=False)
+    assert done.returncode == 4
+    assert done.err == "fprobe: the report could not be written: No space left on device\n"
+
+
+def test_standard_descriptors_that_are_closed():
+    source = "import os, zlib; zlib.compress(b'x'); os._exit(5)"
+    ours = [sys.executable, "-m", "fprobe.cli", "run", "--stat", "libz:deflate", "-c", source]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *ours], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (5, b"", b"")
+
+
+def test_children_that_only_execute_something_take_no_place(launch):
+    source = """
+    import os, subprocess, zlib
+    for _ in range(3): subprocess.run(["true"])
+    for _ in range(300):
+        if not os.fork(): os._exit(0)
+        os.wait()
+    zlib.compress(b"x")
+    if not os.fork():
+        zlib.compress(b"x"); os._exit(0)
+    os.wait()
+    """
+    done = launch("--stat", "libz:deflate", source=source)
+    assert len(done.report["processes"]) == 2 and done.report["not_told_apart"] == 0
+    assert [process["functions"][0]["hits"] for process in done.report["processes"]] == [1, 1]
+    assert [entry["command"] for entry in done.report["not_covered"]] == [["true"]] * 3
 
 
 # -- top
