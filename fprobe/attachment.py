@@ -27,7 +27,8 @@ from ftrace.entries import Skipped
 from ftrace.filters.resolve import is_compiled, is_there, may_come
 from ftrace.probe import Counts
 from kprobes import departures
-from sandbox.images.coming import follow, unfollow
+from sandbox.images.coming import unfollow
+from sandbox.jit.arrivals import follow
 
 Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""

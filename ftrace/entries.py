@@ -15,7 +15,7 @@ from ftrace.sites.detoured import DetouredBlock
 from ftrace.sites.locations import Location, Selection
 from ftrace.sites.original import original_text
 from ftrace.tracer import tracer
-from sandbox.images.image import image_at
+from sandbox.images.sources import image_at
 from sandbox.symbols.table import Symbol
 
 if TYPE_CHECKING:

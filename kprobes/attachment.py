@@ -18,7 +18,8 @@ from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprob
 from kprobes.return_probe import kretprobe
 from kprobes.returns import unregister_kretprobes
 from kprobes.targets import Target, Where, has_glob, is_followed, may_follow, places
-from sandbox.images.coming import follow, unfollow
+from sandbox.images.coming import unfollow
+from sandbox.jit.arrivals import follow
 
 _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
 """What the place is at fault for, not the process: a glob passes over it."""

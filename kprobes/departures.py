@@ -16,7 +16,7 @@ from kprobes.place import modules
 from kprobes.place.aggregate import settle
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
-from sandbox.images import jit
+from sandbox.images import compiled, jit
 from sandbox.images.jit import JitImage
 from sandbox.jit import arrivals
 from sandbox.symbols import gdbjit
@@ -44,7 +44,7 @@ arrivals.around_closing.append(patching)
 
 def _told(_probe: object, _regs: object) -> int:
     entry, going = gdbjit.relevant() or (0, False)
-    image = jit.source.take(entry) if going else None
+    image = compiled.source.take(entry) if going else None
     if image is not None:
         _leave(image)
     return 0

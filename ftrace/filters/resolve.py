@@ -11,7 +11,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from ftrace.filters.glob import parse
-from sandbox.images.image import Image, images, sources
+from sandbox.images.image import Image
+from sandbox.images.sources import images, sources
 from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.process_text import JIT_NAMES
 from sandbox.symbols.table import Symbol

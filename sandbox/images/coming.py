@@ -14,13 +14,10 @@ Follower = Callable[[], None]
 _followers: list[Follower] = []
 
 
-def follow(follower: Follower) -> None:
-    """Call `follower()` whenever images may have come."""
-    from sandbox.jit import arrivals
-
+def add_follower(follower: Follower) -> None:
+    """Call `follower()` when `images_have_come` is called. One that is called already is not called twice."""
     if follower not in _followers:
         _followers.append(follower)
-    arrivals.watch()
 
 
 def unfollow(follower: Follower) -> None:

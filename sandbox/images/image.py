@@ -7,7 +7,7 @@ source for them is registered.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -70,30 +70,3 @@ class Source(Protocol):
 
     def images(self) -> Sequence[Image]:
         """Those that are there now: the same objects whenever it is asked, so long as the code is there."""
-
-
-_sources: list[Source] = []
-
-
-def register_source(source: Source) -> None:
-    """Let patterns and addresses mean the images of `source`, too. One that is registered is not registered again."""
-    if source not in _sources:
-        _sources.append(source)
-
-
-def sources() -> list[Source]:
-    """Modules first, then libraries, then JIT code, then what has been registered."""
-    from sandbox.images import jit, libraries, modules
-
-    return [modules.source, libraries.source, jit.source, *_sources]
-
-
-def images() -> Iterator[Image]:
-    """All images, in the order of their sources."""
-    for source in sources():
-        yield from source.images()
-
-
-def image_at(address: int) -> Image | None:
-    """The image that `address` is in; None if in none."""
-    return next((image for image in images() if address in image), None)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sandbox.images.coming import images_have_come
+from sandbox.images.coming import Follower, add_follower, images_have_come
 from sandbox.process.once import once
 from sandbox.symbols import gdbjit
 
@@ -27,8 +27,14 @@ around_closing: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
 """Entered around the calls that make code go: LLVM tells of it with its locks held, so others are taken before."""
 
 
+def follow(follower: Follower) -> None:
+    """Call `follower()` from now on whenever JIT compilers may have made code."""
+    add_follower(follower)
+    _watch()
+
+
 @once
-def watch() -> None:
+def _watch() -> None:
     """Notice code that comes from now on."""
     from llvmlite import binding
 

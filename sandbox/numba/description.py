@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sandbox.images import jit
+from sandbox.images import compiled
 from sandbox.numba import live
 from sandbox.numba.layout import Place, Word, offsets, places, words_of
 from sandbox.process.cached import cached_property
@@ -72,7 +72,7 @@ def describe(ip: int) -> Description:
     Raises LookupError if no function of Numba is there, or one that Numba keeps no description of: loops for NumPy, methods of
     jitclasses as Python calls them, and code whose dispatcher has gone.
     """
-    image = jit.source.at(ip)
+    image = compiled.source.at(ip)
     symbol = next((it.name for it in image.object.functions if it.address == ip), "") if image else ""
     if not symbol:
         raise LookupError(f"no function of Numba begins at {ip:#x}")

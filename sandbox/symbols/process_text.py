@@ -70,9 +70,9 @@ def symbol_named(name: str) -> Symbol:
 
 def _compiled_named(owner: str, bare: str) -> Symbol:
     """The same for `numba:` and `jit:`."""
-    from sandbox.images import jit
+    from sandbox.images import compiled
 
-    functions = [symbol for image in jit.source.images() if owner in image.names for symbol in image.functions]
+    functions = [symbol for image in compiled.source.images() if owner in image.names for symbol in image.functions]
     found = [symbol for symbol in functions if symbol.name == bare]
     if not found:
         near = did_you_mean(bare, (symbol.name for symbol in functions))
@@ -140,9 +140,9 @@ def symbol_at(address: int) -> Symbol | None:
 
 
 def _compiled_at(address: int) -> Symbol | None:
-    from sandbox.images import jit
+    from sandbox.images import compiled
 
-    image = jit.source.at(address)
+    image = compiled.source.at(address)
     found = locate(image.functions, address) if image else None
     return found.symbol if found else None
 
@@ -198,9 +198,9 @@ def text_at(address: int) -> TextMapping:
 
 
 def _compiled_text_at(address: int) -> TextMapping:
-    from sandbox.images import jit
+    from sandbox.images import compiled
 
-    image = jit.source.at(address)
+    image = compiled.source.at(address)
     if image is None:
         raise OSError(errno.EINVAL, f"{address:#x} is not in the text of a module, a library or a JIT compiler")
     return image.text_at(address)

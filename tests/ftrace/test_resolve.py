@@ -9,7 +9,7 @@ import pytest
 
 import sandbox
 from ftrace.filters.resolve import resolve, resolve_all
-from sandbox.images import image
+from sandbox.images import sources
 from sandbox.images.image import Image
 from sandbox.memory.mappings import TextMapping
 from sandbox.symbols.process_text import symbol_named
@@ -95,10 +95,10 @@ class _JustInTime:
 
 
 def test_images_of_a_source_that_is_registered_are_meant_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "_sources", [])
+    monkeypatch.setattr(sources, "_sources", [])
     source = _JustInTime()
-    image.register_source(source)
-    image.register_source(source)
+    sources.register_source(source)
+    sources.register_source(source)
     assert names("jitted:module.*") == ["module.square"]
     assert image.sources().count(source) == 1
     with pytest.raises(LookupError):

@@ -93,12 +93,12 @@ def test_this_packages_own_code_is_not_taken_for_somebody_elses():
     import fprobe
     import kprobes
     import sandbox
-    from sandbox.images import jit
+    from sandbox.images import compiled
 
     module = sandbox.load("define i64 @own(i64 %a) { ret i64 %a }", name="own")
     with fprobe.attach("own", entry=lambda *_: 0), kprobes.attach_return("own", lambda *_: None):
         assert module["own"](3) == 3
-        assert jit.source.images() == []
+        assert compiled.source.images() == []
 
 
 def _compiled_handler(number):

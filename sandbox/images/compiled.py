@@ -1,0 +1,61 @@
+"""The source of images of JIT compilers: what the GDB JIT interface lists and is not this package's own."""
+
+from __future__ import annotations
+
+import ctypes
+
+from sandbox.elf.tables import ElfError
+from sandbox.images.jit import JitImage
+from sandbox.jit.objects import read_object
+from sandbox.numba.images import NumbaImage, is_numbas
+from sandbox.symbols import gdbjit
+from sandbox.symbols.gdbjit import Listed
+
+
+class _JitImages:
+    is_named = True
+
+    def __init__(self) -> None:
+        self._known: dict[Listed, JitImage | None] = {}
+        """None: not an object for x86-64, without code, or one of ours."""
+
+    def images(self) -> list[JitImage]:
+        """Those of the objects that are listed now."""
+        for gone in gdbjit.listed(self._update):
+            gone.leave()
+        return [image for image in list(self._known.values()) if image is not None]
+
+    def _update(self, now: list[Listed]) -> list[JitImage]:
+        """Those that are not there any more. While nobody changes the list."""
+        gone = [self._known.pop(listed) for listed in self._known.keys() - set(now)]
+        for listed in now:
+            data = ctypes.string_at(listed.image, listed.size)
+            known = self._known.get(listed)
+            if known is not None and known.object.data != data:
+                gone.append(self._known.pop(listed))
+            if listed not in self._known:
+                self._known[listed] = _image_of(listed, data)
+        return [image for image in gone if image is not None]
+
+    def take(self, entry: int) -> JitImage | None:
+        """Remove and return the image of the object with that entry in the list; None if it is not known."""
+        found = next((listed for listed in list(self._known) if listed.entry == entry), None)
+        return self._known.pop(found) if found else None
+
+    def at(self, address: int) -> JitImage | None:
+        """The image that `address` is in; None if in none."""
+        known = next((image for image in list(self._known.values()) if image is not None and address in image), None)
+        return known if known and known.is_live else next((it for it in self.images() if address in it), None)
+
+
+def _image_of(listed: Listed, data: bytes) -> JitImage | None:
+    try:
+        obj = read_object(listed.entry, data)
+    except ElfError:
+        return None
+    if not obj.functions or not obj.text or any(function.address in gdbjit.own_code for function in obj.functions):
+        return None
+    return NumbaImage(obj) if is_numbas(obj) else JitImage(obj)
+
+
+source = _JitImages()
