@@ -1,4 +1,4 @@
-"""Patching the stubs at the heads of functions while the code runs."""
+"""Patching the sites at function entries while the code runs."""
 
 from __future__ import annotations
 

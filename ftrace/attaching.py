@@ -1,4 +1,4 @@
-"""What every kind of attachment has in common: a context manager and a decorator."""
+"""The base of all attachments: a context manager and a decorator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Failures at a site: ftrace_bug reports one, ftrace_kill ends all tracing.
 
-A mismatch that is found before anything has been written (somebody has planted a breakpoint) is reported, and that
-change refused. One that is found afterwards means that text cannot be written reliably, and kills ftrace.
+A mismatch found before anything has been written, such as a debugger's breakpoint, is reported, and the change is refused. A
+mismatch found afterwards means that text cannot be written reliably: ftrace is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def ftrace_bug(failed: int, location: Location, doing: str = TO_CALL) -> None:
 
 
 def ftrace_kill() -> None:
-    """End function tracing for good: ENODEV from now on, empty listings. What is patched goes on calling."""
+    """End function tracing for good: ENODEV from now on, empty listings. Patched sites keep calling their handlers."""
     tracer().kill()
 
 

@@ -1,4 +1,4 @@
-"""The text of ftrace_bug's report: what is wrong with a site, and what is known of it."""
+"""The text of ftrace_bug's report: what is wrong with a site, and its state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bug_report(
 ) -> str:
     """The report, in the kernel's form. `failed`: a positive errno; `doing`: one of the four reasons of this module.
 
-    `found`: the bytes at the site, by default what is there now; with `expected`, they are shown for EINVAL.
+    `found`: the bytes at the site, by default the present ones; with `expected`, they are shown for EINVAL.
     """
     ip = record.location.ip
     lines = ["------------[ ftrace bug ]------------", _FAILURES.get(failed, "ftrace faulted on unknown error ")]
@@ -54,13 +54,13 @@ def _record_lines(record: Record) -> Sequence[str]:
 
 
 def mismatch_report(failure: SiteMismatch, record: Record) -> str:
-    """The report of a site that holds what it should not."""
+    """The report of a site with unexpected bytes."""
     doing = TO_OTHER_CALL if failure.written else _doing(record.location)
     return bug_report(errno.EINVAL, record, doing, failure.found, failure.expected)
 
 
 def _doing(location: Location) -> str:
-    """By what the site runs and by how many want it: it was to be put on, or off, or changed."""
+    """Whether the site was being armed, disarmed or changed, from the list that it runs and the number of ops that select it."""
     runs = len(location.block.list_at(location.position).probes)
     if not runs:
         return TO_CALL

@@ -1,4 +1,4 @@
-"""This process's counters: in a file that other processes can read, or in private memory where there can be no such file."""
+"""This process's counters: in a file that other processes can read, or in private memory where no file can be made."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CounterFile:
 
     @property
     def readable(self) -> bool:
-        """Whether the counters can be read from the file: somebody may have closed what they did not open."""
+        """Whether the counters can be read from the file: other code may have closed its descriptor."""
         return self._identity is not None and self._identify() == self._identity
 
     def line(self, row: int, number: int) -> Line:
@@ -74,7 +74,7 @@ class CounterFile:
             return
         try:
             self._move(mappings.reserve(tasks.STRIDE), to_file=False)
-        except OSError:  # both sides go on in the same row, until the child has its own
+        except OSError:  # both processes share the row until the child has its own
             self._row = _NO_ROW
 
     def after_in_parent(self) -> None:
@@ -83,7 +83,7 @@ class CounterFile:
             self._into_file()
 
     def after_in_child(self) -> None:
-        """A file of its own, with what has been counted so far."""
+        """Give the child a file of its own, with the counts so far."""
         if self._identity is None:
             return
         if not self.readable:

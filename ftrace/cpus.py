@@ -1,4 +1,4 @@
-"""How many CPUs default pool sizes count with."""
+"""The number of CPUs that default pool sizes are computed from, as num_possible_cpus()."""
 
 from __future__ import annotations
 

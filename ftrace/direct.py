@@ -1,7 +1,7 @@
-"""Direct calls: a function of one's own that a site calls, with the traced function's registers and stack.
+"""Direct calls: a user's function that a site calls, with the traced function's registers and stack.
 
-The site goes through its stub all the same: an ops' callback sends the call on to the direct function, behind the
-handlers of whatever else is on that site. One direct function per site, and none where an ops modifies ip.
+The site still jumps to its stub: the callback of an ops passes the call on to the direct function, after the handlers of the
+site's other probes. A site has at most one direct function, and none if an ops modifies ip.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ direct_call_point = extern("ftrace_direct_call", fn[void])
 
 @struct
 class DirectCall(Structure):
-    """What a direct ops' callback gets: where to go on."""
+    """The argument of a direct ops' callback: where to continue."""
 
     target: u64
 
@@ -53,8 +53,8 @@ def _image() -> NativeImage:
 def register_ftrace_direct(ops: ftrace_ops, address: int) -> None:
     """Have every function that `ops` selects begin by calling the code at `address`.
 
-    That finds the stack as after a call at the site: the address behind the site on top, then the function's return
-    address. It has to keep every register that may hold an argument, vector registers among them; its `ret` goes on in
+    That code finds the stack as after a call at the site: the address after the site on top, then the function's return
+    address. It must preserve every register that may hold an argument, including vector registers; its `ret` continues in
     the function. Raises OSError: EINVAL if there is no code at `address`, or the ops has a func, is registered, or has
     no filter; EBUSY if one of the functions has a direct function already or an ops that modifies ip; ENODEV if ftrace
     is dead.
@@ -104,7 +104,7 @@ def _check(ops: ftrace_ops) -> None:
 
 
 def unregister_ftrace_direct(ops: ftrace_ops, address: int, free_filters: bool = False) -> None:
-    """Take the direct function off. Calls that are in it go on; its code has to stay until they have left.
+    """Remove the direct function. Calls in progress continue; its code must stay until they have left it.
 
     Raises OSError(EINVAL) if the ops is not registered with the direct function at `address`.
     """

@@ -1,4 +1,4 @@
-"""What the kernel keeps of each location in struct dyn_ftrace, read off the registered operations."""
+"""The state of a location that the kernel keeps in struct dyn_ftrace, derived from the registered operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIRECT, DIRECT_EN, TOUCHED, MODIFIED = 1 << 24, 1 << 23, 1 << 20, 1 << 19
 
 
 class Operation(Protocol):
-    """What is asked of a registered ftrace_ops."""
+    """The interface of a registered ftrace_ops."""
 
     func: Any
     flags: int

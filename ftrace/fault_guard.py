@@ -1,4 +1,4 @@
-"""Guarding the calls into loaded modules: a fault in them is raised as SandboxFault where they were called."""
+"""Guarding the calls into loaded modules: a fault in one is raised as SandboxFault in its caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REGISTERS = [
 
 
 class FaultGuard:
-    """Guards the calls into loaded modules, and tells which code is theirs."""
+    """Guards calls into loaded modules, and knows the ranges of their code."""
 
     def __init__(self, image: NativeImage, signals: SignalRoom, tasks: Callable[[], list[ctypes.Structure]]) -> None:
         self._image = image
@@ -61,7 +61,7 @@ class FaultGuard:
         found = self._entries.get(address)
         if found is not None:
             return found
-        # In this order: who has text open for writing may link a handler, and `cover` that.
+        # In this order: code that has text open for writing may link a handler, and `cover` it.
         with mappings.text_mutex, self._lock:
             if address not in self._entries:
                 self._entries[address] = self._emit(address)

@@ -1,4 +1,4 @@
-"""Numbers in written text, with the rules of the kernel's lib/kstrtox.c."""
+"""Parsing numbers, by the rules of the kernel's lib/kstrtox.c."""
 
 from __future__ import annotations
 

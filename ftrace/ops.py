@@ -36,11 +36,11 @@ _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 
 
 class ftrace_ops:
-    """What is called, and where.
+    """A callback and the functions that it is called for (struct ftrace_ops).
 
     `filter_hash` and `notrace_hash`: an empty filter means all functions, an empty notrace excludes none. They
-    are its own (`local_hash`), or those that it shares (`ftrace_ops_set_global_filter`). `detach` is called by
-    `detach_all` in place of a plain unregister. The flags are read when it is registered.
+    are its own (`local_hash`) or shared (`ftrace_ops_set_global_filter`). `detach_all` calls `detach` instead of a plain
+    unregister. The flags are read when the ops is registered.
     """
 
     def __init__(self, func: Any = None, flags: int = 0) -> None:
@@ -60,7 +60,7 @@ class ftrace_ops:
         self.hooks_return = False
         """Whether its probe has something to do when a function returns."""
         self.ever_listed = False
-        """Whether it has been among the registered operations: what saved_func tells in the kernel."""
+        """Whether it has ever been registered, as saved_func shows in the kernel."""
         self._probe: NativeProbe | None = None
 
     @property
@@ -80,7 +80,7 @@ class ftrace_ops:
 
     @property
     def permanent(self) -> bool:
-        """Whether ftrace may not be switched off while it is registered."""
+        """Whether ftrace must not be disabled while it is registered."""
         return bool(self.flags & FTRACE_OPS_FL_PERMANENT)
 
     @property
@@ -107,7 +107,7 @@ class ftrace_ops:
         return [(location, _reason(location)) for location in refused.locations()]
 
     def _refused(self, block: SiteBlock) -> int:
-        """What of a block cannot be patched, or cannot have its return hooked if that is asked for."""
+        """The sites of a block that cannot be patched, or, for ops that hook returns, whose return cannot be hooked."""
         return block.unpatchable | block.unhookable if self.hooks_return else block.unpatchable
 
 
@@ -119,7 +119,7 @@ def register_ftrace_function(ops: ftrace_ops) -> None:
     """Call `ops.func` at the entry of every function that its hashes select.
 
     Raises OSError: ENODEV if ftrace is dead; EINVAL for an ops that is deleted, has no func, or has IPMODIFY and no filter;
-    EBUSY if it is registered, is PERMANENT while ftrace is switched off, or wants to modify ip where another does.
+    EBUSY if it is registered, is PERMANENT while ftrace is disabled, or modifies ip where another ops does.
     """
     tracing = tracer()
     with tracing.reclaimer.settling_later(), tracing.table.lock:
@@ -149,7 +149,7 @@ def _native_half(ops: ftrace_ops) -> NativeProbe:
 
 
 def _in_order(func: Callable[..., Any]) -> Callable[..., None]:
-    """From what a handler is called with to what a callback takes."""
+    """Adapt a callback to the parameters of a handler."""
 
     @functools.wraps(func)
     def callback(ops: ftrace_ops, ip: int, parent_ip: int, fregs: Any, _data: None) -> None:
@@ -323,7 +323,7 @@ def _set_hash(ops: ftrace_ops, which: str, pattern: str | None, reset: bool) -> 
 
 
 def edited(tracing: Tracer, base: Selection, text: str) -> Selection:
-    """`base` with what a pattern adds or removes. Raises OSError(EINVAL) if nothing matches."""
+    """`base` with the matches of a pattern added or removed. Raises OSError(EINVAL) if nothing matches."""
     pattern = parse(text)
     found = tracing.table.select(pattern)
     if not found:
@@ -356,7 +356,7 @@ def install_hash(
 
 
 def _follow(tracing: Tracer, before: list[tuple[Operation, Selection]]) -> None:
-    """Move registered ops from what they were for to what their hashes say now. Raises OSError, with none moved."""
+    """Move registered ops to the functions that their hashes select now. Raises OSError, with none moved."""
     for user, _ in before:
         _check_exclusive(tracing, user)
     moved = []
@@ -367,6 +367,6 @@ def _follow(tracing: Tracer, before: list[tuple[Operation, Selection]]) -> None:
             moved.append((user, new, old))
     except OSError:
         for move in moved:
-            with contextlib.suppress(OSError):  # as far as text is still ours
+            with contextlib.suppress(OSError):  # where the text still holds what we wrote
                 tracing.change(*move)
         raise

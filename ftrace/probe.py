@@ -75,7 +75,7 @@ class CounterLines:
         self._free.append(offset)
 
     def total(self, offset: int) -> Line:
-        """The lines at `offset` of all tasks ever claimed, added up. Nothing is allocated for those that have none."""
+        """The lines at `offset` of all tasks ever claimed, added up. Reads allocate nothing for tasks without counters."""
         if self._file.readable:
             lines = (self._file.line(row, _number(offset)) for row in range(self._rows))
             return Line(*map(sum, zip(Line(), *lines, strict=True)))
@@ -100,7 +100,7 @@ class NativeProbe:
     """A Probe record in native memory. `native` is its ctypes view, `address` where it is, `keep` what it refers to."""
 
     header = 0
-    """Bytes in front of its entry data that are its own too: those of the node, unless others have probes there."""
+    """Bytes before its entry data that are its own too: those of the node, unless the list has other probes."""
 
     def __init__(self, lines: CounterLines, keep: Any = None, **values: Any) -> None:
         self._lines = lines
@@ -120,7 +120,7 @@ class NativeProbe:
         return Counts(*total, missed_task=self.native.missed_task)
 
     def change_flags(self, on: int = 0, off: int = 0) -> None:
-        """Set and clear flags, atomically. The lists have to be told (`ListCache.flags_changed`)."""
+        """Set and clear flags atomically. Call `ListCache.flags_changed` afterwards."""
         self._lines.image.call("probe_set_flags", self.address, on, off)
 
     def free(self) -> None:

@@ -1,4 +1,4 @@
-"""The native runtime: one image with the whole hit path, linked when the first function is to be traced."""
+"""The native runtime: one image with the whole hit path, linked when the first function is traced."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ FUNCTIONS = (
 
 
 FORCE, FORCED = "FPROBE_FORCE", "breakpoints"
-"""Environment variable: what to do though something quicker would do, separated by commas."""
+"""Environment variable: mechanisms to use even where a faster one is available (for tests), separated by commas."""
 
 _TRANSLATED = (
-    "this process runs under a translator of code (valgrind, qemu-user, ...) that does not notice when code changes: "
+    "this process runs under a code translator (valgrind, qemu-user, ...) that does not notice changed code: "
     "nothing can be probed"
 )
 
@@ -144,7 +144,7 @@ class Runtime:
         self.key = ThreadKey()
         self.image = NativeImage.of(_unit(self.key.offset))
         self.own_code: list[Callable[[int], bool]] = [self.image.__contains__]
-        """Each says whether an address is in code of ours, which stack traces leave out; other kinds of probes add theirs."""
+        """Predicates on addresses: code of ours, which stack traces leave out. Other kinds of probes add their own."""
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = mappings.reserve(tasks.COUNTERS + tasks.CAPACITY * tasks.STRIDE)
         self.counters = CounterFile(self.image, self.slab + tasks.COUNTERS)
@@ -170,7 +170,7 @@ class Runtime:
         self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         self.forked_from = 0
-        """In the child of a fork, what the native id of its thread was in the parent; 0 if no probe had ever been hit there."""
+        """In the child of a fork, the native id that its thread had in the parent; 0 if that thread had never hit a probe."""
         barriers.sync_cores()
         fork.in_child(fork.Phase.TASKS, self._after_fork)
 
@@ -190,10 +190,10 @@ class Runtime:
         return [ctypes.c_uint64.from_address(record).value for record in records]
 
     def quiesce(self, lists: Sequence[int] | None = None) -> bool:
-        """Return when no other thread can still be inside what was replaced before. Without the GIL.
+        """Wait until no other thread can be inside what was replaced before. Releases the GIL.
 
-        `lists`: the addresses of the probe lists that were replaced, if it was nothing else; hits in others are not waited
-        for. False: a hit is still inside that waits itself, perhaps the caller's own; nothing may be freed yet.
+        `lists`: the addresses of the replaced probe lists, if nothing else was replaced; hits in other lists are not waited for.
+        Returns False if a hit in progress is itself waiting, perhaps the caller's own; nothing may be freed then.
         """
         if lists is None:
             return bool(self.image.call_and_wait("quiesce", 0, 0))
@@ -210,7 +210,7 @@ class Runtime:
             self.image.variable(name).value = value
 
     def _after_fork(self) -> None:
-        """Only the forking thread lives on in the child: its record goes on, the others' nodes go back to their pools."""
+        """Only the forking thread exists in the child: it keeps its record, the other threads' nodes go back to their pools."""
         self.forked_from = self.image.call("tasks_after_fork")
         for probe in list(live_probes):
             self.image.call("pool_after_fork", probe.address)

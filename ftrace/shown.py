@@ -1,4 +1,4 @@
-"""How objects show themselves in a shell and in a notebook: rows of names and values."""
+"""Representations of objects for shells and notebooks: rows of names and values."""
 
 from __future__ import annotations
 

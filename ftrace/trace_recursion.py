@@ -1,4 +1,4 @@
-"""The callbacks' recursion lock, for callbacks in Python that want one."""
+"""The recursion lock of callbacks, for Python callbacks that use it."""
 
 from __future__ import annotations
 

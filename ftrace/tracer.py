@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ftrace")
 
 OFF_VARIABLE = "FPROBE_OFF"
-"""Environment variable that switches all probing off: nothing can be registered."""
+"""Environment variable that disables probing: nothing can be registered."""
 
 
 class Tracer:
@@ -82,7 +82,7 @@ class Tracer:
     def change(self, ops: Operation, old: Selection, new: Selection) -> None:
         """Move an enabled ops from one selection to another; only the difference is patched. `reclaimer.settle` follows.
 
-        Raises OSError, with nothing changed, if a site does not hold what it should.
+        Raises OSError, with nothing changed, if a site has unexpected bytes.
         """
         with self.table.lock:
             removed, added = old - new, new - old
@@ -101,7 +101,7 @@ class Tracer:
         with self.table.lock:
             self.check_alive()
             if not on and any(ops.permanent for ops in self.enabled):
-                raise OSError(errno.EBUSY, "a PERMANENT Operation is registered")
+                raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops is registered")
             self.switched_on = on
             for block in self.table.patched_blocks():
                 block.switch(on)
@@ -110,20 +110,20 @@ class Tracer:
                     self.touched |= ops.selection()
 
     def kill(self) -> None:
-        """Nothing can be registered or unregistered any more, for good. What is patched stays so."""
+        """Refuse registering and unregistering for good. Patched sites stay patched."""
         self.dead = True
         self.switched_on = False
         for told in self.when_killed:
             told()
 
     def check_alive(self) -> None:
-        """Raise OSError(ENODEV) if ftrace is dead or probing is switched off."""
+        """Raise OSError(ENODEV) if ftrace is dead or probing is disabled."""
         if self.dead:
             raise OSError(errno.ENODEV, "ftrace has been killed after a bug; nothing can be registered any more")
         if os.environ.get(OFF_VARIABLE, "0") not in ("", "0"):
-            raise OSError(errno.ENODEV, f"probing is switched off by {OFF_VARIABLE}")
+            raise OSError(errno.ENODEV, f"probing is disabled by {OFF_VARIABLE}")
 
-    # -- what is known of a site ---------------------------------------------------------------------------------
+    # -- the state of a site ---------------------------------------------------------------------------------
 
     def record_at(self, location: Location) -> Record:
         """The record of one location."""
@@ -138,7 +138,7 @@ class Tracer:
             yield Record(location, wanting, self.switched_on, touched, modified)
 
     def _report(self, failure: SiteMismatch) -> None:
-        """A site does not hold what it should. Once it has been written to, that is the end of tracing."""
+        """Report unexpected bytes at a site. If the site has been written to, tracing is killed."""
         record = self.record_at(Location(failure.block, failure.index))
         log.error("%s", mismatch_report(failure, record))
         if failure.written:
@@ -171,7 +171,7 @@ class Tracer:
         self._note(ops, selection)
 
     def _note(self, ops: Operation, selection: Selection) -> None:
-        """It is on these from now on."""
+        """Record that an ops is on these sites."""
         if self.switched_on:
             self.touched |= selection
         if ops.moves_ip:
@@ -189,7 +189,7 @@ class Tracer:
             raise
 
     def _check(self, selection: Selection) -> None:
-        """Raise OSError if a site does not hold what it should, or cannot be patched now."""
+        """Raise OSError if a site has unexpected bytes, or cannot be patched now."""
         try:
             for block, mask in selection.items():
                 block.check(mask)
@@ -198,12 +198,12 @@ class Tracer:
             raise
 
     def _undo(self, ops: Operation) -> None:
-        """Take off what could not be put on everywhere."""
+        """Remove an ops that could not be put on all of its sites."""
         self._take_back(ops.selection(), self._removing(ops.probe))
         self._leave(ops, unread=False)
 
     def _take_back(self, selection: Selection, change: Change) -> None:
-        """Where the text is not ours there is nothing to take back."""
+        """Undo a change; sites that hold foreign bytes are left alone."""
         for block, mask in selection.items():
             with contextlib.suppress(OSError):
                 block.apply(mask, change)

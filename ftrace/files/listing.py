@@ -1,4 +1,4 @@
-"""The text files of ftrace about functions: a line per function."""
+"""The text files that list functions, one line each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ftrace.tracer import tracer
 def available_filter_functions(addresses: bool = False) -> str:
     """Every function that has a stub, in table order; with `addresses` as in available_filter_functions_addrs.
 
-    Empty, as the other listings, once ftrace is dead.
+    Empty, like the other listings, once ftrace is dead.
     """
     locations = _ordered(tracer().table.everything())
     return "".join(f"{location.ip:x} {location}\n" if addresses else f"{location}\n" for location in locations)

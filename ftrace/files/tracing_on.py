@@ -1,4 +1,4 @@
-"""tracing_on: whether anything is recorded. Probes are hit and handlers run all the same; only records are not kept."""
+"""tracing_on: whether records are kept. While it is off, probes are hit and handlers run as before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tracing_on() -> None:
 
 
 def tracing_off() -> None:
-    """Keep none: `Record` and `Recorder` hold what they have."""
+    """Stop recording: `Record` and `Recorder` keep the records they have."""
     _switch().value = 0
 
 

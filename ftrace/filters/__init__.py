@@ -1,1 +1,1 @@
-"""Which functions are meant: patterns, hashes, requests for modules to come, the filter files."""
+"""Selecting functions: patterns, hashes, requests for modules that are not loaded yet, the filter files."""

@@ -1,12 +1,12 @@
-"""set_ftrace_filter and set_ftrace_notrace: what can be written to them, and what they read.
+"""set_ftrace_filter and set_ftrace_notrace: writing and reading them.
 
     with FilterFile() as file:          # as `> set_ftrace_filter`; append=True as `>>`
         file.write_all("vfs_* !vfs_fsync :mod:later")
     print(read_filter())
 
-A token is `glob`, `!glob`, a number (a position in the table), or `glob:command[:parameter]`: `mod`, `traceon`, `traceoff`,
-and what else has been registered.
-Each `write` takes one token, as each write(2) of the kernel's file does; what was written counts when the file is closed.
+A token is `glob`, `!glob`, a number (a position in the table), or `glob:command[:parameter]` with the command `mod`, `traceon`,
+`traceoff` or another registered one. Each `write` takes one token, as each write(2) to the kernel's file does; the filter takes
+effect when the file is closed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Command = Callable[["FilterFile", str, str, "str | None"], None]
 
 
 class FilterFile:
-    """One of the two files, open for writing. `ops`: whose filters; by default those that ops share.
+    """One of the two files, open for writing. `ops`: the owner of the filters; by default the shared ones.
 
     Raises OSError(ENODEV) if ftrace is dead.
     """
@@ -64,8 +64,8 @@ class FilterFile:
         return self.ops.func_hash
 
     def write(self, text: str) -> int:
-        """Take one token, with the blank that ends it; how many characters were taken. A token without a blank behind it
-        goes on with the next write, or ends with the file.
+        """Take one token with the blank that ends it; returns the number of characters taken. A token without a blank
+        after it continues with the next write, or ends with the file.
 
         Raises OSError(EINVAL) for a token that is too long, matches nothing, or is no command; it is dropped.
         """
@@ -109,9 +109,9 @@ class FilterFile:
             self._pending = edited_by_request(tracing, self.hashes, self._which, self._pending, request)
 
     def close(self) -> None:
-        """Take what is left of the text, ignoring its error, and let the new filter take effect.
+        """Take the rest of the text, ignoring an error in it, and apply the new filter.
 
-        Raises OSError if the filter cannot be that (an ops with IPMODIFY, say); it stays as it was then.
+        Raises OSError if the filter cannot be changed so (for example for an ops with IPMODIFY); it is unchanged then.
         """
         tracing = tracer()
         with tracing.table.lock:
@@ -169,7 +169,7 @@ def _mod(file: FilterFile, func: str, _command: str, module: str | None) -> None
 
 
 def _probe(file: FilterFile, func: str, command: str, parameter: str | None) -> None:
-    """`func:traceon[:count]` and the like: not in set_ftrace_notrace, and not in a file that ops do not share."""
+    """`func:traceon[:count]` and other commands: refused in set_ftrace_notrace, and in a file of filters that are not shared."""
     if not file.is_shared:
         raise OSError(errno.ENODEV, f"the command {command!r} is for set_ftrace_filter, not for the filter of one ops")
     if file.notrace:

@@ -1,7 +1,7 @@
-"""Function probes: native code that a command of set_ftrace_filter has run at functions.
+"""Function probes: native code that commands of set_ftrace_filter attach to functions.
 
-There is one ftrace_ops for each kind of probe, with all its functions; a command with a count and the same one without
-are two kinds.
+There is one ftrace_ops for each kind of probe, with all its functions; a command with a count and the same command without
+one are two kinds.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Match(Enum):
 
 @dataclass(frozen=True)
 class Pattern:
-    """A classified pattern. `negated`: it was written with a leading `!` and removes what it matches."""
+    """A classified pattern. `negated`: it has a leading `!` and removes its matches."""
 
     text: str
     kind: Match
@@ -63,7 +63,7 @@ class Pattern:
 def parse(text: str) -> Pattern:
     """Classify a pattern as filter_parse_regex does. Any string is a pattern; the empty one matches nothing.
 
-    Raises TypeError for what is no str.
+    Raises TypeError if it is not a str.
     """
     if not isinstance(text, str):
         raise TypeError(f"a pattern is a str, not {text!r}")
@@ -106,8 +106,8 @@ def index_of(pattern: Pattern) -> int:
 def translate(glob: str) -> str:
     """A regular expression for the grammar of glob_match() in lib/glob.c: `?`, `*`, classes, backslash.
 
-    The time that it takes is at most the product of the two lengths: what stands between two stars is taken where it is
-    first found, and never looked for again. (Python's only way to say so before 3.11 is a group in a lookahead.)
+    Matching takes at most the product of the two lengths: the text between two stars is taken where it is first found, without
+    backtracking. (Before Python 3.11, only a group in a lookahead expresses that.)
     """
     first, *rest = _between_stars(glob)
     if not rest:
@@ -118,7 +118,7 @@ def translate(glob: str) -> str:
 
 
 def _between_stars(glob: str) -> list[str]:
-    """Expressions for what comes before, between and after the stars of a glob."""
+    """Expressions for the parts before, between and after the stars of a glob."""
     pieces = [""]
     position = 0
     while position < len(glob):
@@ -140,7 +140,7 @@ def _between_stars(glob: str) -> list[str]:
 
 
 def _translate_class(glob: str, start: int) -> tuple[str, int]:
-    """The class that begins behind the `[` at start-1, and where it ends; a `[` without its `]` stands for itself."""
+    """The class that begins after the `[` at start-1, and its end; a `[` without a `]` matches itself."""
     position = start
     inverted = glob[position : position + 1] == "!"
     position += inverted

@@ -1,4 +1,4 @@
-"""What an ftrace_ops selects: its filter and its notrace hash, which several may share."""
+"""The filter and notrace hashes of an ftrace_ops, which several ops may share."""
 
 from __future__ import annotations
 

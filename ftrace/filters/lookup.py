@@ -1,4 +1,4 @@
-"""From addresses and names to locations: ftrace_location and its relatives."""
+"""Locations by address and by name: ftrace_location and its relatives."""
 
 from __future__ import annotations
 

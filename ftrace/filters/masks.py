@@ -1,4 +1,4 @@
-"""Sets of positions as numbers: bit i stands for position i."""
+"""Sets of positions as integers: bit i is position i."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`func:mod:module` requests: functions of modules, also of those that are not loaded yet."""
+"""`func:mod:module` requests: functions of modules, including modules that are not loaded yet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
 
 
 def _is_meant(module: Pattern, block: SiteBlock) -> bool:
-    """Every function is in some module here: what is left when all modules are excluded is empty."""
+    """Every function belongs to a module here: excluding all modules leaves nothing."""
     if not module.search:
         return not module.negated
     return module.matches(block.name) is not module.negated
@@ -72,7 +72,7 @@ _waiting: list[OpsHash] = []
 
 
 def _apply_when_loaded(tracing: Tracer, hashes: OpsHash) -> None:
-    """Have the tracer tell of modules that come, before anybody else is told."""
+    """Be called for new modules before other consumers are."""
     if _module_coming not in tracing.when_coming:
         tracing.when_coming.append(_module_coming)
     if not any(other is hashes for other in _waiting):

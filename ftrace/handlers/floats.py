@@ -1,7 +1,7 @@
 """Floating-point arguments and results, which a pt_regs does not hold.
 
-They are in the low halves of the vector registers 0 to 7. Those are live while a native handler runs; around a Python or C
-handler they are kept in memory, at `Task.vectors`, and what is changed there is what the function, or its caller, finds.
+They are in the low halves of vector registers 0 to 7, which are live while a native handler runs. Around a Python or C handler
+they are saved in memory at `Task.vectors`, and restored from there: changes reach the function or its caller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A handler's code, whichever kind of probe it is for, and what C functions look like from Python."""
+"""The code of a handler of any kind of probe, and the addresses of C functions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def exit_kind(used: Fields | None) -> int:
 
 
 def _kind(used: Fields | None, any_: int, *images: tuple[Fields, int]) -> int:
-    """The first that holds all that is used; `any_`: none of them does."""
+    """The flag of the first image that has all used registers; `any_` if none has."""
     if used is None:
         return any_
     enough = (

@@ -1,4 +1,4 @@
-"""What a Python handler is lent for one call, its registers and entry data, and what becomes of them if it keeps them."""
+"""The registers and entry data of a Python handler: valid for one call, and expired if the handler keeps them."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def _used_late(regs: ExpiredRegisters, name: str) -> ValueError:
 
 
 class Lending:
-    """What one handler is lent. `place(ip)`: the address that its probe is at, by the one it was called with.
+    """The objects lent to one handler. `place(ip)`: the address of its probe, from the ip it was called with.
 
-    `record` is the ftrace.hit.python_call.PythonHandler, which refers to the registers that calls use one after the other.
+    `record` is the ftrace.hit.python_call.PythonHandler, which refers to the registers that its calls reuse.
     """
 
     def __init__(self, handler: Any, probe: Any, place: Callable[[int], int], record: Any) -> None:
@@ -77,8 +77,8 @@ class Lending:
         self._record.spare_taken = 0
 
     def expire(self, regs: Any, data: memoryview | None, ip: int) -> None:
-        """The handler has returned and something still refers to its registers or entry data: their memory is their own,
-        and what was in it has been written back, but a later use would be in vain.
+        """The handler has returned and its registers or entry data are still referred to. Their memory is their own and has
+        been written back; a later use would have no effect, so it raises.
         """
         address = self._place(ip)
         regs.__dict__["expired"] = self._handler, lambda: f"{self._kind} at {_name(address)}"

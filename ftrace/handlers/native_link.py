@@ -1,4 +1,4 @@
-"""Linking what users write in the native language: their handlers find the runtime, the task and their maps."""
+"""Linking native handlers of users to the runtime, the task and their maps."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from sandbox.native.handler import Fields
 
 Made = TypeVar("Made")
 ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS + writer.SYMBOLS + event_state.SYMBOLS)
-"""What the code of users may call without defining it."""
+"""Functions that users' code may call without defining them."""
 
 
 class HandlerCode:
-    """What is made of a handler, which is taken from the cache if it is there."""
+    """The products of compiling a handler, from the cache if they are there."""
 
     def __init__(self, handler: NativeFunction, role: str) -> None:
         self.handler = handler
@@ -39,7 +39,7 @@ class HandlerCode:
         self._fingerprint = fingerprint(self._unit)
 
     def verified_object(self) -> bytes:
-        """The object. Raises TypeError if the handler does what one may not, NativeError if it is not in the language."""
+        """The object. Raises TypeError if the handler violates the restrictions, NativeError if it is not in the language."""
         return self.kept("verified", self._verified)
 
     def registers(self, position: int) -> Fields | None:
@@ -48,7 +48,7 @@ class HandlerCode:
         return found and Fields(*map(frozenset, found))
 
     def kept(self, what: str, make: Callable[[], bytes]) -> bytes:
-        """What `make()` finds out about the handler, from the cache if `what` was found out before."""
+        """The result of `make()`, from the cache if it is there under `what`."""
         store, key = default_cache(), cache_key(what, self._fingerprint)
         made = store.get(key)
         if made is None:
@@ -72,10 +72,9 @@ class HandlerCode:
 
 
 def link(name: str, object_code: bytes) -> NativeImage:
-    """The image of `object_code`, listed as `name`, its variables set; faults in it are its caller's.
+    """The image of `object_code`, listed as `name`, its variables set; a fault in it ends the guarded call.
 
-    It is taken out of the process after it has been collected: who may run it keeps it. Raises LookupError for a map
-    that is gone.
+    It is unmapped after it has been collected: keep it while it may run. Raises LookupError for a map that no longer exists.
     """
     from llvmlite import binding
 
@@ -94,7 +93,7 @@ def link(name: str, object_code: bytes) -> NativeImage:
     return image
 
 
-# The garbage collector may come while a lock is held that withdrawing takes.
+# The garbage collector may run while a lock is held that withdrawing takes.
 _collected: deque[Linked] = deque()
 
 
@@ -112,21 +111,21 @@ def probe_read_faults() -> int:
 
 
 class Once(Generic[Made]):
-    """What is made of handlers, once for each role, and kept by the handler.
+    """Objects made of handlers, once for each role, and kept by the handler.
 
-    A weak-keyed table would keep all of it for good: the image refers to its maps, a map to the module that it was
-    made in, and the module to the handler.
+    A weak-keyed table would never free them: the image refers to its maps, a map to the module that it was made in, and the
+    module to the handler.
     """
 
     def get(self, handler: NativeFunction, role: Any, make: Callable[[], Made]) -> Made:
-        """What was made of `handler` for `role`, else what `make()` returns."""
+        """The object made of `handler` for `role`; `make()` makes it the first time."""
         roles = self._of(handler)
         if role not in roles:
             roles[role] = make()
         return roles[role]
 
     def all(self, handler: NativeFunction) -> list[Made]:
-        """What there is of `handler`."""
+        """All objects made of `handler`."""
         return list(self._of(handler).values())
 
     def _of(self, handler: NativeFunction) -> dict[Any, Made]:

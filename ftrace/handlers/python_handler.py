@@ -1,4 +1,4 @@
-"""Python callables as handlers: the native record that stands for one, and what becomes of their exceptions."""
+"""Python callables as handlers: their native records, and their exceptions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log = logging.getLogger("fprobe")
 
 
 class HandlerErrors:
-    """What a probe's handlers have raised: the first exception is kept and reported, the others are counted."""
+    """The exceptions of a probe's handlers: the first is kept and reported, the others are counted."""
 
     def __init__(self) -> None:
         self.first: BaseException | None = None
         self.count = 0
 
     def report(self, handler: Any, error: BaseException, traceback: TracebackType | None) -> None:
-        """Take note of an exception; it never reaches the traced program."""
+        """Record an exception; it never reaches the traced program."""
         self.count += 1
         if self.first is None:
             self.first = error.with_traceback(traceback)
@@ -43,7 +43,7 @@ _making = fork.renew(threading.Lock())
 
 
 def _image() -> NativeImage:
-    """The native half of all Python handlers; of several threads the first makes it."""
+    """The native half of all Python handlers, made by the first thread that needs it."""
     with _making:
         return _made()
 
@@ -64,14 +64,14 @@ def _made() -> NativeImage:
 
 
 def _switch_off(image: NativeImage) -> None:
-    """The interpreter is about to end: from now on Python handlers are passed over."""
+    """The interpreter is about to end: skip Python handlers from now on."""
     from ftrace.hit.python_call import ENDING
 
     image.variable("python_switched_off").value |= ENDING
 
 
 class _Forks:
-    """No thread is in the midst of getting a thread state when the process is copied (ftrace.hit.thread_states)."""
+    """Keeps threads from creating a thread state while the process is copied (ftrace.hit.thread_states)."""
 
     def __init__(self, image: NativeImage) -> None:
         self._image = image
@@ -86,7 +86,7 @@ class _Forks:
         from ftrace.hit.python_call import FORKED
 
         self._image.variable("python_switched_off").value &= ~FORKED
-        self._image.variable("thread_states_coming").value = 0  # none is left that could be
+        self._image.variable("thread_states_coming").value = 0  # no other thread exists here
         self.after_in_parent()
 
 
@@ -97,13 +97,13 @@ def _check_interpreter() -> None:
 
 
 def _note_blocked_signals() -> None:
-    """What this thread blocks is no sign of a signal handler (ftrace.hit.asynchronous)."""
+    """Signals that this thread blocks do not indicate a signal handler (ftrace.hit.asynchronous)."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     runtime().image.variable("normal_signal_mask").value = sum(1 << number - 1 for number in blocked)
 
 
 class PythonHandler(NamedTuple):
-    """What the hit path needs of a Python handler: code, what that gets as `fp`, and what keeps both alive."""
+    """A Python handler for the hit path: code, its `fp`, and the objects that keep both alive."""
 
     address: int
     cookie: int
@@ -121,9 +121,8 @@ def python_handler(
     """A handler that calls handler(this, entry_ip, ret_ip, regs, entry_data).
 
     `regs` is a pt_regs whose fields can be read and written; `entry_data` a writable memoryview of `data_size` bytes, or
-    None. Both are valid only during the call (ftrace.handlers.lending).
-    `place(entry_ip)` is the address at which the probe is, for
-    the error of a later use. `report(handler, exception, traceback)` is told of exceptions. Raises RuntimeError where Python
+    None. Both are valid only during the call (ftrace.handlers.lending). `place(entry_ip)` is the address of the probe, for the
+    error of a later use. `report(handler, exception, traceback)` is called for exceptions. Raises RuntimeError where Python
     handlers cannot be called.
     """
     from ftrace.hit import python_call

@@ -1,6 +1,6 @@
-"""What a handler asks of its pt_regs by the kernel's names: arguments, the result, the stack.
+"""Reading and changing a pt_regs, with the kernel's function names: arguments, the result, the stack.
 
-Each function here can be called by a Python handler and by a native one (docs/native.md).
+Each function can be called by Python handlers and by native ones (docs/native.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MASK = (1 << 64) - 1
 
 
 class RegisterFunction(NativeFunction):
-    """A native function that Python may call as well, with a pt_regs: `python` is what it does then."""
+    """A native function that Python can also call, with a pt_regs: `python` is called then."""
 
     def __init__(self, function: NativeFunction, python: Callable[..., Any]) -> None:
         super().__init__(function.__wrapped__, function.options, {})
@@ -48,7 +48,7 @@ def _stack_nth(regs: Any, n: int) -> int:
 def _argument(regs: Any, n: int) -> int:
     """The function's n-th integer or pointer argument, from 0, as an unsigned word; at entry only.
 
-    The first six are in registers, the others on the stack, where only arguments of at most 8 bytes count.
+    The first six are in registers, the others on the stack; only arguments of at most 8 bytes are counted.
     """
     if n < len(REGISTER_ARGUMENTS):
         return int(getattr(regs, REGISTER_ARGUMENTS[n]))
@@ -66,12 +66,12 @@ def _set_return_value(regs: Any, value: int) -> None:
 
 
 def _instruction_pointer(regs: Any) -> int:
-    """Where execution goes on (ip)."""
+    """Where execution continues (ip)."""
     return int(regs.ip)
 
 
 def _set_instruction_pointer(regs: Any, address: int) -> None:
-    """Have execution go on at `address`; at entry."""
+    """Continue at `address` instead; at entry."""
     regs.ip = address
 
 

@@ -1,4 +1,4 @@
-"""From what users give as a handler to its code: a Python callable, a C function pointer, or a native function."""
+"""Resolving a handler to its code: a Python callable, a C function pointer, or a native function."""
 
 from __future__ import annotations
 

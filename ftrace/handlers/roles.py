@@ -1,4 +1,4 @@
-"""What a handler is called for, and the checks of its parameters and result."""
+"""The roles of handlers, and checks of parameters and results."""
 
 from __future__ import annotations
 

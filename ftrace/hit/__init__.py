@@ -1,1 +1,1 @@
-"""What runs when a traced function is entered or returns, and what waits for it."""
+"""The hit path: native code that runs when a traced function is entered or returns, and waiting for it."""

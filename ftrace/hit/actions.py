@@ -1,4 +1,4 @@
-"""Built-in handlers: count, record, stat. Native, with their results in memory of each thread's own."""
+"""Built-in handlers: count, record, stat. Native; each thread has its own memory for results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ tracing_switch = global_var(u64, 1, name="tracing_on")
 
 @struct
 class ActionState(Structure):
-    """Where an action keeps what it gathers: one area per task, `stride` bytes apart."""
+    """The memory of an action's results: one area per task, `stride` bytes apart."""
 
     base: u64
     stride: u64

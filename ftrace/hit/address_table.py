@@ -1,7 +1,7 @@
-"""A table from addresses to words that hits look into without locks, while it is written and grows.
+"""A hash table from addresses to words, which hits read without locks while it is written and grows.
 
-Open addressing; an entry keeps its address for good, and its word may become 0. A table that is half full is replaced by
-one of twice the size; the old one stays, since somebody may be reading it.
+Open addressing. An entry keeps its address for good; its word may become 0. A table that is half full is replaced by
+one of twice the size; the old one is kept, since a hit may be reading it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def table_set(table: ptr[Table], address: u64, word: u64) -> void:
 class AddressTable:
     """The writing side, for one writer at a time.
 
-    `image` has `table_set`; `publish` is told the address of the native Table, at once and whenever it is another one.
+    `image` has `table_set`; `publish` is called with the address of the native Table, now and whenever it changes.
     """
 
     def __init__(self, image: NativeImage, publish: Callable[[int], None]) -> None:

@@ -1,4 +1,4 @@
-"""The assembly of the runtime: the trampolines, with the offsets, sizes and flags that they name filled in."""
+"""The assembly of the runtime: the trampolines, with offsets, sizes and flags filled in."""
 
 from __future__ import annotations
 

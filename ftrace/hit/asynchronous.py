@@ -1,9 +1,9 @@
-"""Whether a thread is in a handler of an asynchronous signal, where the interpreter must not be entered.
+"""Detecting the handlers of asynchronous signals, where the interpreter must not be entered.
 
-Such a handler may have interrupted the interpreter or malloc at any place. While one runs the kernel blocks its signal, so
-a thread that blocks more than Python's threads do when they register a handler is taken to be in one. The kernel need not
-be asked where no signal's frame lies on the stack between a hit and the guarded call that led to it. A signal handler
-installed with SA_NODEFER and an empty mask blocks nothing, and cannot be told from the code that it interrupted.
+A signal handler may have interrupted the interpreter or malloc anywhere. While it runs, the kernel blocks its signal: a thread
+that blocks more signals than Python's threads did when they registered a handler is taken to be in one. The mask is read only
+if a signal frame is on the stack between the hit and the guarded call that led to it. A handler installed with SA_NODEFER and
+an empty mask blocks nothing and cannot be detected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ normal_mask = global_var(u64, 0, name="normal_signal_mask")
 _SEGMENTS = 0x002B_0000_0000_0033
 """cs, gs, fs and ss as every signal's frame holds them, in one word."""
 _NEAR = 4096
-"""How much stack, in bytes, is looked through."""
+"""Bytes of stack that are scanned."""
 
 
 @native
@@ -56,7 +56,7 @@ def blocks_signals() -> bool_:
 
 @native(noinline=True)
 def in_signal_handler() -> bool_:
-    """A look at the stack as far as the call from Python mostly tells, and costs less than asking the kernel."""
+    """Scanning the stack up to the call from Python usually decides, and is cheaper than a system call."""
     task = current()
     if task != null and task.guard != addressof(task.guards[0]):
         call = cast(ptr[Guard], addressof(cast(ptr[Guard], task.guard)[-1]))

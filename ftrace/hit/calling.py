@@ -1,4 +1,4 @@
-"""Calling a handler, with what foreign code may change saved around it."""
+"""Calling a handler; errno is preserved around foreign code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Around a fork: the forking thread's row of counters goes from the shared file to private memory and back.
+"""Moving the forking thread's row of counters from the shared file to private memory and back, around a fork.
 
-Until the child has a file of its own, both processes count in that thread's row; return nodes that one of them takes must not be
-taken from the other.
+Until the child has a file of its own, both processes would count in that row, and a return node taken in one process would
+be missing in the other.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Hit(Structure):
     interrupted: bool_
     return_point: u64  # of the stub that the call returns into, once there is a node
     item: ptr[Item]  # whose callback is running
-    index: u64  # which of the list it is: what it arms in the node if it wants to be told of the return
+    index: u64  # its position in the list: the bit that it sets in the node to be called at the return
 
 
 @native
@@ -229,7 +229,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
 
 @native
 def run_list(hit: ptr[Hit]) -> void:
-    """A single probe is called directly; several, or one that asks for it, under the LIST lock."""
+    """Call a single probe directly; several probes, or one with ASSIST, under the LIST lock."""
     task = hit.task
     probes = hit.probes
     if probes.count == 1 and probes.items[0].probe.kind & ASSIST == 0:
@@ -245,7 +245,7 @@ def run_list(hit: ptr[Hit]) -> void:
 
 @native
 def settle(hit: ptr[Hit], return_point: u64) -> u32:
-    """Fill the node or give it back, and say how the stub is to go on."""
+    """Fill the node or release it; returns how the stub continues."""
     task = hit.task
     regs = hit.regs
     moved = regs.ip != hit.stub.ip + SITE_SIZE
@@ -256,7 +256,7 @@ def settle(hit: ptr[Hit], return_point: u64) -> u32:
     node = hit.node
     node_fill(task, node, hit.frame, word_at(hit.frame)[0], hit.return_point)
     if hit.probes.count > ARMED_IN_NODE:
-        node.armed = 3 if hit.armed > 1 else 1  # as many bits as tell one from several
+        node.armed = 3 if hit.armed > 1 else 1  # as many bits as distinguish one from several
     if moved or hit.stub.after_prologue != 0 or hit.return_point != return_point:
         word_at(hit.frame)[0] = hit.return_point + EXIT_FROM_STUB
         return REDIRECTED if moved else DECLINED

@@ -20,7 +20,7 @@ lost_return = extern("ftrace_lost_return", fn[void, u64, u64])
 
 @native
 def run_return_callback(node: ptr[Node], item: ptr[Item], regs: u64, caller: u64) -> void:
-    """The exit half of a callback, with no lock of its own: its handlers. It gives back later (rethook.give_back)."""
+    """The exit half of a callback, without a lock: its handlers. Its nodes are released later (rethook.give_back)."""
     data = node_data(node, probes_of(node)) + cast(u64, item.data)
     item.probe.exit(item.probe.exit_cookie, entry_ip(node), caller, regs, data)
 
@@ -63,7 +63,7 @@ def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
 
 @native(noinline=True)
 def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
-    """Run the exit handlers of the call that returned into `stub`; the result is where it goes on."""
+    """Run the exit handlers of the call that returned into `stub`; returns the address where it continues."""
     task = current()
     outer = task.rec
     outer_list = task.list

@@ -1,4 +1,4 @@
-"""Faults of guarded calls: the signal is turned into a return to whoever made the call (ftrace.fault_guard raises it there)."""
+"""Faults in guarded calls: the signal becomes a return to the caller, where ftrace.fault_guard raises an exception."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def note_calls(task: ptr[Task], fault: ptr[Fault], oldest: u64) -> void:
     for _ in range(_CALLS):
         if cast(u64, node) <= oldest or node == task.bottom:
             return
-        if node.stub > EMPTY:  # else its entry handlers are still running, or the call has gone
+        if node.stub > EMPTY:  # else its entry handlers are still running, or the call has returned
             fault.calls[fault.depth] = entry_ip(node)
             fault.depth += 1
         node = below(node)
@@ -81,7 +81,7 @@ def note_fault(task: ptr[Task], signal: u32, info: u64, context: ptr[ucontext], 
 
 @native
 def leave_guard(context: ptr[ucontext], guard: ptr[Guard]) -> void:
-    """Make the interrupted thread go on as if the guarded call had returned 0."""
+    """Resume the interrupted thread as if the guarded call had returned 0."""
     context.bx = guard.bx
     context.bp = guard.bp
     context.r12 = guard.r12

@@ -1,6 +1,6 @@
-"""Function probes: what a command of set_ftrace_filter does when one of its functions is entered.
+"""Function probes: the native half of the commands of set_ftrace_filter.
 
-A probe's state says what to call and, if its command was given a count, how often for each function.
+A probe's state has the function to call and, if its command has a count, the remaining calls for each function.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sandbox.native import (
 )
 
 ProbeFunction: TypeAlias = fn[void, u64, u64, u64]
-"""func(ip, parent_ip, probe): what a command does. `probe`: the address of its FunctionProbe."""
+"""func(ip, parent_ip, probe): the action of a command. `probe`: the address of its FunctionProbe."""
 
 
 @struct

@@ -25,7 +25,7 @@ def within(ip: u64, first: u64, past: u64) -> bool_:
 
 @native
 def read_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """A consumer of SIGSEGV and SIGBUS: a copy that faulted goes on with clearing its destination, if that is there."""
+    """A consumer of SIGSEGV and SIGBUS: a copy that faulted clears its destination, if that is mapped."""
     ip = context.ip
     if within(ip, cast(u64, copy_words), cast(u64, zero_words)):
         context.ip = cast(u64, zero_words)

@@ -1,4 +1,4 @@
-"""Multiplicative hashing: the first place of a key in an open table whose size is a power of two."""
+"""Multiplicative hashing: the first index of a key in an open-addressing table whose size is a power of two."""
 
 from __future__ import annotations
 

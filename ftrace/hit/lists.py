@@ -1,4 +1,4 @@
-"""A probe list as it is laid out for the trampolines: ftrace.sites.lists says what is in it and which trampolines it takes."""
+"""Laying out a probe list for the trampolines. ftrace.sites.lists chooses its contents and its trampolines."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ from sandbox.native import addressof, bool_, cast, native, null, ptr, u8, u32, u
 from sandbox.threads.tasks import NODE, Node
 
 INLINE_DATA = 64
-"""Entry data up to this many bytes lies in the node itself."""
+"""Entry data of up to this many bytes is in the node itself."""
 EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
-"""What the return slot holds, less what a node calls its stub."""
+"""The address in the return slot minus Node.stub."""
 TAIL_CALL, NOT_NORMAL, DEFERRED = 1, 2, 4
-"""Taken off Node.frame: the node below has the same frame; the call was not made in normal context; it has returned, into the
-stub of an older node of its frame, and waits for the handlers of that before its return nodes go back. Neither its return nor
-a call from its frame is for the fast trampolines then."""
+"""Subtracted from Node.frame: the node below has the same frame; the call was not made in normal context; the call has returned
+into the stub of an older node of its frame, and keeps its return nodes until that node's handlers have run. The fast trampolines
+then handle neither its return nor a call from its frame."""
 
 
 @native(inline=True)
@@ -90,7 +90,7 @@ def disarm(node: ptr[Node], index: u64) -> void:
 def is_armed(node: ptr[Node], index: u32) -> bool_:
     """Whether the probe at `index` of the node's list has given a return node for this call.
 
-    The fast trampolines do not keep `armed`; a node that has no stub yet is being filled by the complete way.
+    The fast trampolines do not keep `armed`; a node without a stub is being filled by the slow path.
     """
     if probes_of(node).count == 1 and node.stub != 0:
         return True

@@ -1,9 +1,9 @@
-"""Hooked calls whose stack was moved away: greenlets share one piece of memory, and copy what is theirs to the heap and back.
+"""Hooked calls of suspended greenlets: greenlets share one piece of stack and copy their part of it to the heap and back.
 
-A node whose slot does not hold what it should would be dead on other stacks. Where greenlets are used it is *parked*: it keeps
-its place on the shadow stack, and its call is found again by its frame and its stub when it returns. Meanwhile another greenlet
-may make a call of the same function in the same place. Its slot gets the address of a *spare* stub, so that no two calls have the
-same frame and the same stub: the slot's contents go to the heap and come back with the rest of the stack.
+On other stacks, a node whose return slot has been overwritten is dead. With greenlets it is *parked*: it keeps its place on the
+shadow stack, and is found again by its frame and its stub when its call returns. Until then another greenlet may call the same
+function at the same stack address. The return slot of that call gets the address of a *spare* stub, so that no two calls have
+the same frame and the same stub. The slot's contents are copied to the heap and back with the rest of the stack.
 """
 
 from __future__ import annotations

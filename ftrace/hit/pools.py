@@ -1,11 +1,10 @@
 """Return-node pools: exactly `nr_maxactive` nodes in flight, without a counter that threads share.
 
-Until the first shortage a task takes from and gives to credits of its own, unlocked; a task that has none claims one of
-the unclaimed nodes. When none is left either, the pool is *switched* for good to one shared atomic counter, and the
-credits of all tasks go there. A task touches its credits only while `rec` has CREDIT set, and by single instructions;
-the switch waits for CREDIT to go out in every other task. A hit that interrupts such a task (a signal) takes CREDIT out
-for as long as it lasts: a credit that is then found missing sends the interrupted hit down the complete path, and one
-given too late is donated.
+Until the first shortage, a task takes nodes from its own credits and returns them there, unlocked; a task without credits
+claims an unclaimed node. When no unclaimed node is left, the pool is *switched* for good to one shared atomic counter, and
+all credits are moved there. A task touches its credits only while `rec` has CREDIT set, and by single instructions; the switch
+waits until no other task has CREDIT set. A hit that interrupts such a task (in a signal handler) clears CREDIT while it lasts:
+if the credit is gone afterwards, the interrupted hit takes the slow path; a credit returned too late is donated.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def credits_of(line: ptr[Counters]) -> i64:
 
 @native(inline=True)
 def empty_credits(line: ptr[Counters]) -> i64:
-    """Take all credits out of a line, whose hits may go on being counted meanwhile by `count_hit`."""
+    """Take all credits out of a line, while `count_hit` may still count hits there."""
     old = load(addressof(line.tally), "relaxed")
     while not atomic_cas(addressof(line.tally), old, old & HITS_MASK, "acq_rel"):
         old = load(addressof(line.tally), "relaxed")
@@ -92,7 +91,7 @@ def gather_credits(probe: ptr[Probe]) -> i64:
 
 @native(noinline=True)
 def pool_switch(task: ptr[Task], probe: ptr[Probe]) -> void:
-    """Leave the contention-free mode. Whoever comes second waits for the first."""
+    """Leave the contention-free mode. A second caller waits for the first."""
     old = atomic_or(addressof(probe.flags), SWITCHING, "acq_rel")
     if old & SWITCHING != 0:
         while load(addressof(probe.flags), "acquire") & POOL_SHARED == 0:
@@ -134,7 +133,7 @@ def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
 
 @native
 def note_credits(task: ptr[Task], probe: ptr[Probe]) -> void:
-    """A node that a task takes for the first time becomes its credit: those who gather credits look at that page of lines."""
+    """A node that a task takes for the first time becomes its credit; the page of its line is marked for `gather_credits`."""
     page = probe.counters - COUNTERS >> 12
     atomic_or(addressof(task.credit_pages[page >> 6]), cast(u64, 1) << (page & 63), "relaxed")
 
@@ -189,13 +188,13 @@ def pool_give(task: ptr[Task], probe: ptr[Probe]) -> void:
 
 @native
 def pool_donate(task: ptr[Task], probe: ptr[Probe]) -> void:
-    """Hand the credits to a pool that is shared by now, though it was not when a signal came between; CREDIT is set."""
+    """Donate the credits to a pool that was switched while a signal handler ran; CREDIT is set."""
     atomic_add(addressof(probe.pool_shared), empty_credits(counters(task, probe.counters)), "acq_rel")
 
 
 @native
 def sum_counters(offset: u64, totals: ptr[Counters]) -> void:
-    """Add up the line at `offset` of every task ever claimed; credits stay out."""
+    """The sum of the lines at `offset` of every task ever claimed, without credits."""
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
         line = counters(task_at(index), offset)

@@ -1,10 +1,10 @@
 """From native code into a Python handler: the GIL, the arguments, the pending exception, the result.
 
-A handler gets copies of its registers and of its entry data, which are written back when it has returned: what it keeps of
-them refers to memory of their own.
+A handler gets copies of its registers and of its entry data, which are written back after it returns: objects that it keeps
+refer to memory of their own.
 
-With ftrace.hit.thread_states the one place of the native side that knows CPython. Symbols are the interpreter's own; Python
-3.10 and all since have them.
+This module and ftrace.hit.thread_states are the only native code that knows CPython. The symbols are the interpreter's; Python
+3.10 and later have them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PythonHandler(Structure):
     fp: Object
     registers: Object  # callable: () -> pt_regs with memory of its own
     expire: Object  # callable: (pt_regs, entry data, ip), when one of them was kept
-    spare: Object  # a pt_regs that calls use one after the other, and where its memory is
+    spare: Object  # a pt_regs that calls reuse, and the address of its memory
     spare_memory: ptr[u64]
     spare_taken: u64
     report: Object  # callable: (handler, exception)
@@ -98,7 +98,7 @@ class Lent(Structure):
 
 @native(inline=True)
 def references(object: Object) -> u32:
-    """The low half of ob_refcnt, which is all of it, or for what is immortal a large number."""
+    """The low half of ob_refcnt: the whole count, or a large number for immortal objects."""
     return cast(ptr[u32], object)[0]
 
 
@@ -162,7 +162,7 @@ def write_back(this: ptr[PythonHandler], lent: ptr[Lent], regs: u64, data: u64) 
 
 @native(noinline=True)
 def expire(this: ptr[PythonHandler], lent: ptr[Lent], ip: u64) -> void:
-    """The handler has kept something: it must not be used any more. An exception that is pending stays so."""
+    """The handler has kept a reference: expire the object. A pending exception is preserved."""
     pending: array[Object, 3] = zeroed
     error_fetch(addressof(pending[0]), addressof(pending[1]), addressof(pending[2]))
     arguments: array[Object, 3] = zeroed
@@ -219,9 +219,9 @@ def call_handler(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data
 
 @native
 def report_error(this: ptr[PythonHandler]) -> void:
-    """Hand the exception to Python's `report`; it never reaches the traced program.
+    """Pass the exception to Python's `report`; it never reaches the traced program.
 
-    An interrupt is meant for whoever called that: it comes again, at the latest when the call returns.
+    A KeyboardInterrupt is meant for the program's caller: it is raised again, at the latest when the call returns.
     """
     error: array[Object, 3] = zeroed
     error_fetch(addressof(error[0]), addressof(error[1]), addressof(error[2]))
@@ -257,7 +257,7 @@ def as_result(this: ptr[PythonHandler], result: Object) -> i32:
 
 @native(export=True)
 def no_python_in_child() -> void:
-    """In the child of a fork, also of one that C has made, where nobody may be left who would give up the GIL."""
+    """In the child of a fork, including one made by C, where no thread may be left that would release the GIL."""
     store(addressof(switched_off), switched_off | FORKED, "release")
 
 

@@ -1,10 +1,10 @@
 """Quiescing: waiting until no thread is inside what was replaced, or can still enter it.
 
-A hit marks its task (`rec` becomes non-zero) before it loads its site's list, and notes the list (`list`) when it has. So
-after the lists have been swapped and a membarrier has passed, whoever is not marked will find the new list, and whoever has
-noted one that was not replaced, or that it is in the hit of a kprobe and in no list, is in no handler that goes. The others
-are waited for until the mark has gone or another hit has begun. A hit within another one takes the note away meanwhile. A
-thread that blocks in a probed function, outside any handler, is not marked.
+A hit marks its task (`rec` becomes non-zero) before it loads its site's list, and stores the list in `list` afterwards. Once
+the lists have been swapped and a membarrier has passed, an unmarked task will find the new list. A task whose `list` was not
+replaced, or that is in a kprobe's hit and in no list, is in no handler that is about to be freed. The other tasks are waited for
+until they are unmarked or have begun another hit. A nested hit clears `list` while it lasts. A thread that blocks in a probed
+function, outside of handlers, is not marked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _YIELDS = 200
 
 @native(inline=True)
 def is_elsewhere(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
-    """Whether the task is in a list that is known, and none of `lists`; null stands for all there are."""
+    """Whether the task's list is known and not in `lists`; null means all lists."""
     inside = volatile_load(addressof(task.list))
     if lists == null or inside == 0:
         return False
@@ -47,10 +47,10 @@ def is_elsewhere(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
 
 @native
 def wait_for_task(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
-    """Return once the task has been seen outside, or has begun another outermost hit. False: it waits like this itself.
+    """Return once the task has been seen outside of hits, or has begun another outermost hit. False: it is quiescing itself.
 
-    A hit counts itself when it has the list already: the first count after ours may be its own, the second is another's. On
-    the fast path nothing tells one hit from the next; it is over soon, and the task is seen outside before long.
+    A hit increments `serial` after it has loaded the list: the first increment may be its own, the second is another hit's. Hits
+    on the fast path do not increment it, but are short: the task is soon seen outside.
     """
     rounds: u64 = 0
     serial = volatile_load(addressof(task.serial))

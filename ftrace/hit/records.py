@@ -1,4 +1,4 @@
-"""The records that a hit reads: probes, the immutable lists of them, and what a stub knows of itself."""
+"""The records that a hit reads: probes, immutable probe lists, and the data of a stub."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sandbox.native import Structure, array, fn, i32, i64, ptr, struct, u8, u16,
 # Probe.flags: whatever is not 0 sends a hit down the complete path.
 DISABLED = 1
 STOPPED = 2  # rethook_stop: no new nodes, no exit handlers
-FILTERED = 4  # a thread filter or a limit of hits is to be asked
+FILTERED = 4  # has a thread filter or a limit of hits
 POOL_SHARED = 8  # the node pool has left its contention-free mode
 SWITCHING = 16  # ... and is just doing so
 COMPLETE = 32  # the handlers are not native functions that keep their registers
-EXHAUSTED = 64  # max_hits are used up: no more entries; the exits of those that were still come
+EXHAUSTED = 64  # max_hits reached: no more entries; exits of earlier calls still run
 
 # Probe.kind
 HAS_ENTRY = 1
@@ -24,17 +24,17 @@ KPROBE_SHARED = 16
 CALLBACK = 32  # a bare ftrace_ops: func(ip, parent_ip, ops, regs), no recursion lock of its own
 ASSIST = 64  # FTRACE_OPS_FL_RECURSION or _RCU: called under the LIST lock even when alone
 WANTS_REGS = 128  # FTRACE_OPS_FL_SAVE_REGS
-ENTRY_ARGUMENTS = 256  # a native entry handler that looks at no registers but those that arguments come in
+ENTRY_ARGUMENTS = 256  # a native entry handler that uses only argument registers
 ENTRY_SP = 512  # ... and sp
 ENTRY_REGS = 1024  # ... that looks at others
-EXIT_RESULTS = 2048  # a native exit handler that looks at no registers but those that results come in
+EXIT_RESULTS = 2048  # a native exit handler that uses only result registers
 EXIT_REGS = 4096  # ... that looks at others
 KPROBE = 8192  # of one kprobe or kretprobe, which is alone on the function
 UNLOCKED = 16384  # ... and not on an ftrace location: its entries take no recursion lock
 
 MAX_PROBES_PER_SITE = 1024
 ARMED_IN_NODE = 64
-"""Lists of more probes than that have a bit for each behind their entry data, in place of Node.armed."""
+"""Longer lists have a bit for each probe after their entry data, instead of Node.armed."""
 
 Handler: TypeAlias = fn[i32, u64, u64, u64, u64, u64]
 """entry(fp, entry_ip, ret_ip, regs, entry_data); an exit handler's result is ignored."""
@@ -74,19 +74,19 @@ class Item(Structure):
     data_size: u32
     in_node: u32  # offset of its entry data in a node; 0 if it has none, or there is too much for a node
     bit: u64  # its bit in Node.armed, if that is where the list has it; 0 if it has no exit handler
-    takes: u64  # what a plain hit adds to the tally: 1, less a credit if it has an exit handler
+    takes: u64  # added to the tally by a plain hit: 1, minus a credit if it has an exit handler
 
 
 @struct
 class ProbeList(Structure):
-    """The probes of a site, newest first, and behind the last an item without a probe. Immutable; swapped in whole."""
+    """The probes of a site, newest first, followed by an item without a probe. Immutable; replaced as a whole."""
 
     entry: u64  # entry trampoline
     exit: u64  # exit trampoline
     count: u32
     data_size: u32  # all entry data together, bytes
     data_words: u32  # what the fast path has to clear, in words of 8
-    wants_regs: u16  # somebody asked for all registers
+    wants_regs: u16  # an ops asked for all registers
     last: u16  # offset of the last item from the first, if there are no more than ARMED_IN_NODE
     armed_at: u32  # where in the entry data the bits are, if there are more
     keeping: u32  # 1: for code without stubs, where every vector register is live
@@ -95,7 +95,7 @@ class ProbeList(Structure):
 
 @struct
 class StubRecord(Structure):
-    """The words in front of and behind a stub's code (ftrace.x86_64.stubs)."""
+    """The words before and after a stub's code (ftrace.x86_64.stubs)."""
 
     ip: u64  # the site: entry_ip
     after_prologue: u16  # 1: the return slot is at 8(%rbp) (mcount), and the classic swap is used

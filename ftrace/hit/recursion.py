@@ -1,8 +1,8 @@
 """Recursion protection, as in include/linux/trace_recursion.h.
 
-Two families of context bits per task. A context that already holds its bit may once take the family's TRANSITION bit, so
-that a callback which calls a traced function runs twice, and no deeper. `INSIDE` marks the outermost hit from before it
-loads a site's list until it has done with it: unregistering waits for it (ftrace.hit.quiesce).
+Each task has two families of context bits. A context that already holds its bit may take the family's TRANSITION bit once, so
+that a callback that calls a traced function runs twice, and no deeper. `INSIDE` marks the outermost hit from before it loads a
+site's list until it has finished with it: unregistering waits for that (ftrace.hit.quiesce).
 """
 
 from __future__ import annotations

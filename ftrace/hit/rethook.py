@@ -52,12 +52,12 @@ FAR = 65536
 
 @native(inline=True)
 def pop(task: ptr[Task], node: ptr[Node]) -> void:
-    """Take off a node that was the newest when the caller looked, and an empty place.
+    """Pop an empty node that was the newest when the caller read `top`.
 
-    A signal's handler that hooks calls in between has taken it off already, and may have used it again: then nothing is left
-    to do. So it is looked at once only, its data first: if it has been used again before its list is read, with entry data
-    elsewhere, those began where its own did. If the handler jumps past a call that it hooked, when this node is off, then the
-    node is that call's, and the data behind `end` are: what was below them is free again when the shadow stack is empty.
+    A signal handler that hooked calls in between has popped it already, and may have reused it: then there is nothing to do. So
+    the node is read only once, its data first: if it was reused before its list is read, with entry data outside of the node,
+    that data began at the same address. If the handler jumps past a call that it hooked, after this node was popped, the node
+    and the data after `end` belong to that call: the data below is free again once the shadow stack is empty.
     """
     end = volatile_load(addressof(task.data_top))
     data = volatile_load(addressof(node.data))
@@ -72,7 +72,7 @@ def pop(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def pop_empty(task: ptr[Task]) -> void:
-    """Take off the empty places that are on top."""
+    """Pop the empty nodes on top."""
     node = task.top
     while node != task.bottom and node.stub == EMPTY:
         pop(task, node)
@@ -81,7 +81,7 @@ def pop_empty(task: ptr[Task]) -> void:
 
 @native
 def node_release(task: ptr[Task], node: ptr[Node]) -> void:
-    """Take a node off. One that is not the newest (another stack's calls are above it) stays as an empty place."""
+    """Release a node. If it is not the newest (calls on another stack are above it), it stays as an empty node."""
     node.stub = EMPTY
     node.frame = 0xFFFF_FFFF_FFFF_FFFF
     signal_fence()
@@ -92,7 +92,7 @@ def node_release(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def give_back(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
-    """What an armed probe has taken for a call, when its handlers have run or never will.
+    """Release what an armed probe has taken for a call, after its handlers have run or when they never will.
 
     A callback gets the task in place of the caller: it is not `current()` once the thread is about to end, nor after a fork.
     """
@@ -106,7 +106,7 @@ def give_back(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
 
 @native
 def node_recycle(task: ptr[Task], node: ptr[Node]) -> void:
-    """Take a node off and give its return nodes back."""
+    """Release a node and its return nodes."""
     probes = probes_of(node)
     for index in range(probes.count):
         if is_armed(node, index):
@@ -116,7 +116,7 @@ def node_recycle(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
-    """The same for one whose call never returned."""
+    """The same for a node whose call never returned."""
     if not is_deferred(node):
         task.abandoned += 1
     node_recycle(task, node)
@@ -124,7 +124,7 @@ def node_abandon(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def drop_above(task: ptr[Task], frame: u64) -> void:
-    """Take off what is newer than the call whose return slot is at `frame`, and cannot return any more."""
+    """Drop the nodes newer than the call whose return slot is at `frame`: their calls cannot return any more."""
     pop_empty(task)
     while task.top != task.bottom and frame_of(task.top) != frame:
         node_abandon(task, task.top)
@@ -132,7 +132,7 @@ def drop_above(task: ptr[Task], frame: u64) -> void:
 
 @native
 def node_leave(task: ptr[Task], node: ptr[Node]) -> void:
-    """A fast call returns, and newer nodes are on top: the handler of a signal hooked calls and jumped past them."""
+    """A fast call returns while newer nodes are on top: a signal handler hooked calls and jumped past them."""
     drop_above(task, frame_of(node))
     node_release(task, node)
 
@@ -150,7 +150,7 @@ def is_dead(node: ptr[Node], frame: u64) -> bool_:
 
 @native
 def drop_dead(task: ptr[Task], frame: u64) -> void:
-    """For a hit that is in no other one: nothing is being reserved or released now."""
+    """Drop the nodes of dead calls. For outermost hits: no node is being reserved or released then."""
     if spare_stubs != 0:
         park_dead(task, frame)
         return
@@ -162,7 +162,7 @@ def drop_dead(task: ptr[Task], frame: u64) -> void:
 
 @native
 def park_dead(task: ptr[Task], frame: u64) -> void:
-    """Likewise, where what looks dead may be on a stack that is put aside. Below a live node there are live and parked ones."""
+    """The same with greenlets, where such a call may be suspended: park it. Nodes below a live one are live or parked."""
     pop_empty(task)
     node = task.top
     while node != task.bottom:
@@ -182,7 +182,7 @@ def newest_call(task: ptr[Task]) -> ptr[Node]:
 
 @native
 def defer(task: ptr[Task], node: ptr[Node]) -> void:
-    """A call's handlers have run, and those of an older node of its frame come next: its return nodes go back with that."""
+    """A call's handlers have run; those of an older node of its frame run next: release its return nodes with that node."""
     node.reserved = cast(u64, below(node))
     if node == newest_call(task):
         task.top.reserved = node.reserved
@@ -207,7 +207,7 @@ def node_return(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def room_for_data(task: ptr[Task], node: ptr[Node], size: u32) -> u64:
-    """Where the entry data of a new node are to be, or 0 if there is no room."""
+    """The address for the entry data of a new node, or 0 if there is no space."""
     if size <= INLINE_DATA:
         return cast(u64, addressof(node.inline_data[0]))
     return task.data_top if task.data_top + cast(u64, size) <= task.data_limit else 0
@@ -215,12 +215,12 @@ def room_for_data(task: ptr[Task], node: ptr[Node], size: u32) -> u64:
 
 @native
 def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
-    """A node with room for the list's entry data, zeroed, or null if the shadow stack is full."""
+    """A node with zeroed entry data for the list, or null if the shadow stack is full."""
     size = probes.data_size
     node: ptr[Node] = null
     data: u64 = 0
     reserved = False
-    while not reserved:  # the handler of a signal may leave a call in that place that it has jumped past
+    while not reserved:  # a signal handler may leave there a call that it has jumped past
         top = task.top
         node = above(top)
         data = room_for_data(task, node, size)
@@ -292,9 +292,9 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
 
 @native
 def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
-    """The node of the running thread whose return slot is at `frame` and which knows where that really returns to.
+    """The node of the running thread whose return slot is at `frame` and that has the real return address.
 
-    `cur`: the node that the last call found, below which the search goes on; 0 to begin. 0: there is none.
+    `cur`: the result of the previous call, below which the search continues; 0 to begin. 0: there is none.
     """
     task = current()
     if task == null:

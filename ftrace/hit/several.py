@@ -1,7 +1,7 @@
 """Cases that the multi-probe trampolines (ftrace.x86_64.several_trampolines) pass to the slow path.
 
-They do for each probe what those for one do, under the list's lock and the callbacks'. The complete way takes
-and gives those locks at each step, and most of its time goes into that.
+Those do for each probe what the single-probe trampolines do, under the locks of the list and of callbacks. The slow path takes
+and releases these locks for each probe, which is most of its cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEVERAL = FAST | LIST_NORMAL
 
 @native
 def several_one(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs]) -> void:
-    """A probe that is not plain at its turn (disabled, being unregistered, without a credit): the complete way."""
+    """The slow path for one probe that is not plain: disabled, being unregistered, or without a credit."""
     hit: Hit = zeroed
     hit.task = task
     hit.probes = probes_of(node)
@@ -41,6 +41,6 @@ def several_one(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_
 
 @native
 def several_cancel(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
-    """The entry handler of one with an exit handler returned non-zero."""
+    """The entry handler of a probe with an exit handler returned non-zero."""
     node.armed &= ~item.bit
     give_credit(task, item.probe)

@@ -1,7 +1,7 @@
 """Which stack a return slot is on: coroutines and signal handlers have stacks of their own.
 
-Asked only where a newer call of a thread stands above an older one, which on one stack means that the older one never
-returned. The thread's own stack is known exactly; of two slots elsewhere it is not known whether they share one.
+Used only where a newer call's slot is above an older one's, which on one stack means that the older call never returned. The
+thread's own stack is known exactly; for two slots elsewhere it is unknown whether they share a stack.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ _EFAULT = -14
 _ON_STACK = 1
 
 stack_field = global_var(u64, 0, name="stack_field")
-"""Where a thread has the lowest address of its stack, in bytes from %fs, and behind it the size; 0 if that is not known."""
+"""Offset from %fs of the word with the lowest address of a thread's stack, which the size follows; 0 if unknown."""
 main_stack = global_var(u64, 0, name="main_stack")
 main_stack_size = global_var(u64, 0, name="main_stack_size")
-"""Those of the thread that has neither: the first of the process."""
+"""The same for the process's first thread, which has neither word."""
 
 
 @native
 def readable(address: u64) -> bool_:
-    """Whether the aligned word at `address` can be read: the kernel looks at a signal mask before it looks at `how`.
+    """Whether the aligned word at `address` can be read: rt_sigprocmask reads the mask before it checks `how`.
 
-    At no mask at all it looks at neither: the first word is never readable.
+    A null mask is not read: the first word of memory counts as unreadable.
     """
     return address > 7 and syscall(SYS_RT_SIGPROCMASK, -1, cast(i64, address & ~cast(u64, 7)), 0, 8, 0, 0) != _EFAULT
 

@@ -1,4 +1,4 @@
-"""What becomes of the calls on a shadow stack when its thread ends, or in the child of a fork."""
+"""Releasing the nodes of a shadow stack when its thread ends, or in the child of a fork."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def nodes_of(task: ptr[Task], probe: u64) -> i64:
 
 @native
 def pool_after_fork(probe: ptr[Probe]) -> void:
-    """In the child of a fork, when the other threads' nodes have gone: the pool has what this thread does not hold.
+    """In the child of a fork: all nodes of the pool are free except those that this thread holds.
 
-    What threads that are not there any more had in hand is found again, and a switch that they had begun is finished.
+    Nodes that threads of the parent had taken are free again, and a switch that they had begun is completed.
     """
     if probe.nr_nodes == 0:
         return
@@ -49,7 +49,7 @@ def pool_after_fork(probe: ptr[Probe]) -> void:
 
 @native
 def rethook_flush_task(task: ptr[Task]) -> void:
-    """A thread is about to end: its nodes go back without handlers. The destructor of the tasks' key."""
+    """A thread is about to end: release its nodes without running handlers. The destructor of the tasks' key."""
     pop_empty(task)
     while task.top != task.bottom:
         node_abandon(task, task.top)
@@ -58,9 +58,9 @@ def rethook_flush_task(task: ptr[Task]) -> void:
 
 @native
 def tasks_after_fork() -> u64:
-    """In the child of a fork: the calling thread has a new tid, and the others are not there any more. Its tid before, or 0.
+    """In the child of a fork: renew the calling thread's tid, and free the other threads' records. Returns the former tid, or 0.
 
-    A node of theirs may be half filled. What they held is found by whoever counts it (`pool_after_fork`).
+    Nodes of other threads may be half filled, so they are not read: `pool_after_fork` counts what is left.
     """
     me = current()
     before: u64 = 0

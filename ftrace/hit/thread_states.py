@@ -1,10 +1,10 @@
-"""How a thread gets the interpreter's lock for a Python handler, and that no fork comes while it must not.
+"""Acquiring the GIL for a Python handler, and excluding forks while CPython creates a thread state.
 
-CPython gives a thread that it does not know a thread state, and puts that into the list of them all: under a lock, but not
-under the GIL. A child forked at that moment finds the lock taken, and up to Python 3.11 waits for it before `os.fork` has
-returned there; or it finds the list half changed. So whoever is about to get a state is counted; `os.fork` waits until
-there is none, and holds off those that come (`ftrace.handlers.python_handler`). A thread that has a state passes by all that.
-States are given back under the GIL, which the forking thread has.
+CPython gives an unknown thread a state and links it into its list: under a lock, but not under the GIL. A child forked at that
+moment finds the lock taken, and up to Python 3.11 waits for it inside `os.fork`; or it finds the list half changed. So threads
+that are about to get a state are counted; `os.fork` waits until there are none, and holds off new ones
+(`ftrace.handlers.python_handler`). A thread that has a state skips all this. States are released under the GIL, which the
+forking thread holds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sandbox.native import (
 from sandbox.process.nap import nap
 
 PATIENCE = 40_000
-"""Naps, some seconds in all: whoever has waited for that long goes on, lest those who wait for each other do so for ever."""
+"""Naps, some seconds in all: a limit that turns a deadlock into a delay."""
 
 gil_ensure = extern("PyGILState_Ensure", fn[i32])
 this_thread = extern("PyGILState_GetThisThreadState", fn[ptr[u8]])

@@ -1,4 +1,4 @@
-"""Where a hit keeps the vector registers, for those who look at them in a Python or C handler (ftrace.handlers.floats)."""
+"""Where a hit saves the vector registers, for Python and C handlers that read them (ftrace.handlers.floats)."""
 
 from __future__ import annotations
 

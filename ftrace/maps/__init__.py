@@ -1,4 +1,4 @@
-"""Maps: what native handlers count and gather in, and Python reads as it fills. Nothing is allocated on a hit."""
+"""Maps: native handlers count and collect in them, and Python can read them at any time. Hits allocate nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The memory of maps: an area for each task, written by its thread only, or one that all threads share.
 
-An area is a header of 64 bytes, a spare element that takes what finds no place, and the elements.
+An area is a header of 64 bytes, a spare element for dropped values, and the elements.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ class Map(Container):
 
     @property
     def dropped(self) -> int:
-        """Uses that found no place in the map, over all threads."""
+        """Uses that did not fit into the map, over all threads."""
         return sum(AreaHeader.ctypes.from_address(area).dropped for area in self._areas())
 
     def dropped_line(self) -> str:
-        """What listings say of them: nothing if there are none."""
+        """The listing's line about them; empty if there are none."""
         return f"  {self.dropped} dropped: no place for them" if self.dropped else ""
 
     def clear(self) -> None:

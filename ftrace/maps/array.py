@@ -13,7 +13,7 @@ from sandbox.native.types import Int
 
 @native
 def array_slot(state: ptr[MapState], index: u64) -> u64:
-    """Address of the value at `index`, or of one that nobody reads if there is no such index."""
+    """Address of the value at `index`, or of the spare element if the index is out of range."""
     area = area_of(state)
     if unlikely(index >= state.count):
         return spare(state, area)

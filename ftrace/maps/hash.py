@@ -14,7 +14,7 @@ from sandbox.native.front.structs import Struct
 from sandbox.native.types import Int, Type
 
 PROBES = 64
-"""Places that are looked at for a key; half of all places stay free."""
+"""Places that are probed for a key; half of all places stay free."""
 KEY = 8
 """Bytes before each value that hold its key. A free place has key 0; the key 0 has a place of its own at the end."""
 ZERO_IS_USED = 1

@@ -1,4 +1,4 @@
-"""Histogram: how often values of each size were seen."""
+"""Histogram: counts of values by size."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Histogram(Map):
 
     Bucket 0 is for the value 0 and bucket n for those from 2^(n-1) up to 2^n; with a `step` they are as wide as that,
     from `low` on. With several `rows` there is a histogram for each, and `latency.add(row, value)` says which.
-    What is in no bucket is counted in `dropped`. Raises ValueError for numbers that make no sense.
+    Values outside of all buckets are counted in `dropped`. Raises ValueError for numbers out of range.
     """
 
     def __init__(self, buckets: int = 65, *, step: int = 0, low: int = 0, rows: int = 1) -> None:
@@ -102,7 +102,7 @@ class Histogram(Map):
         return (1 << bucket >> 1, 1 << bucket)
 
     def lines(self) -> Iterator[str]:
-        """Its contents as text: a bar for each bucket, and what was dropped."""
+        """Its contents as text: a bar for each bucket, and the number of dropped values."""
         yield from bars({number: self.row(number) for number in range(self.rows)})
         if dropped := self.dropped_line():
             yield dropped

@@ -1,4 +1,4 @@
-"""per_task: a variable of which every thread has its own, in its task record."""
+"""per_task: variables with a value for each thread, in its task record."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def variable_slot(state: ptr[Place]) -> u64:
 
 
 class Room:
-    """The room for variables in every task's record: which of it is taken, as offsets from its start and sizes."""
+    """The space for variables in every task's record: the allocated parts, as offsets from its start and sizes."""
 
     def __init__(self) -> None:
         self._taken: dict[int, int] = {}
         self._touched = 0
-        """What lies below has been used and may not be zero."""
+        """Space below this offset has been used and may not be zero."""
         self._lock = fork.renew(threading.Lock())
-        # Whoever gives room back may be the garbage collector, which can come while the lock is held.
+        # Space may be given back by the garbage collector, which can run while the lock is held.
         self._given_back: deque[int] = deque()
 
     def take(self, size: int) -> int:
         """The offset in a task of `size` bytes that no other variable has, zero in all tasks. Raises MemoryError."""
         if not self._fits(size):
-            gc.collect()  # variables that only refer to each other, as those of a dropped module and its handlers
+            gc.collect()  # variables in reference cycles, such as those of a dropped module and its handlers
         with self._lock:
             self._take_back()
             start = self._gap(size)
@@ -70,11 +70,11 @@ class Room:
             del self._taken[self._given_back.popleft()]
 
     def give_back(self, offset: int) -> None:
-        """Nobody uses what is at `offset` any more."""
+        """Free the space at `offset`."""
         self._given_back.append(offset - tasks.VARIABLES)
 
     def _gap(self, size: int) -> int:
-        """The start of the first stretch of `size` free bytes; the last one reaches beyond the room."""
+        """The start of the first `size` free bytes; the last free stretch extends beyond the space."""
         end = 0
         for start, length in sorted(self._taken.items()):
             if start - end >= size:
@@ -126,10 +126,10 @@ def _boxed(type_: Any) -> Any:
 
 
 def per_task(type_: Any) -> Any:
-    """A variable that every thread has for itself, zero at first: `depth = per_task(u64)`, then `depth.value += 1`.
+    """A variable with a value for each thread, initially zero: `depth = per_task(u64)`, then `depth.value += 1`.
 
-    One of a struct is used by its fields. It takes room in every task's record for as long as it exists:
-    handlers that name it keep it, and probes keep their handlers.
-    Raises TypeError for what is no integer, pointer or struct, MemoryError if the records' room is used up.
+    A struct is used through its fields. The variable takes space in every task's record for as long as it exists: handlers that
+    name it keep it, and probes keep their handlers. Raises TypeError if the type is not an integer, pointer or struct,
+    MemoryError if the records have no space left.
     """
     return PerTask(type_)

@@ -1,4 +1,4 @@
-"""The spare stubs for calls whose stack greenlets put aside (ftrace.hit.parking): made when greenlet is imported."""
+"""Spare stubs for calls of suspended greenlets (ftrace.hit.parking), made when greenlet is imported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SpareStubs:
             sys.meta_path.insert(0, _Watcher(self.make))
 
     def make(self) -> None:
-        """From now on calls that look dead are taken for calls of other greenlets."""
+        """Treat calls that look dead as calls of other greenlets from now on."""
         from ftrace.unwind.unwinding import describe_stubs
         from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 
@@ -69,7 +69,7 @@ class _Watcher:
         self._notice = notice
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Always None: the next finder is asked."""
+        """Always None: the next finder is used."""
         if name == _COPIES_STACKS:
-            self._notice()  # and it stays: who leaves the list while it is gone through has the next finder skipped
+            self._notice()  # it stays in the list: removing it during the iteration would skip the next finder
         return None

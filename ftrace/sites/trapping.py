@@ -1,4 +1,4 @@
-"""Threads that block SIGTRAP, which a breakpoint would kill together with the process."""
+"""Threads that block SIGTRAP: a breakpoint there would kill the process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _name(tid: int) -> str:
 
 
 def _blocking_threads(runtime: Runtime) -> list[int]:
-    """The threads that go on blocking SIGTRAP; one that begins or ends does so for a moment."""
+    """The threads that keep blocking SIGTRAP; starting and ending threads block it only briefly."""
     blocking = threads_blocking(runtime.image, signals.SIGTRAP)
     for _ in range(_PATIENCE):
         if not blocking:

@@ -1,4 +1,4 @@
-"""Stack traces from inside handlers, with real return addresses where hooked calls have a stub's."""
+"""Stack traces from inside handlers, with real return addresses in place of the stubs' addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sandbox.threads.tasks import Node
 
 DEPTH = 64
 _DEEPEST = 4096
-"""Frames that are looked at, among them those of the interpreter."""
+"""Frames that are examined, including the interpreter's."""
 _ON_THE_WAY_IN = (RETURN_POINT, SLOW_RETURN)
 
 
@@ -30,7 +30,7 @@ class Frame(NamedTuple):
 
 
 class ReturnAddress(NamedTuple):
-    """What a return slot really returns to. `cur`: where a search for the same slot goes on; 0 if nothing was found."""
+    """The real return address of a return slot. `cur`: where a search for the same slot continues; 0 if none was found."""
 
     address: int
     cur: int
@@ -53,8 +53,8 @@ def is_rethook_trampoline(address: int) -> bool:
 def stack_trace_save(size: int = DEPTH, skip: int = 0) -> list[int]:
     """Addresses of the functions on this thread's stack, innermost first; at most `size` of them, without the first `skip`.
 
-    In a handler it begins with the function whose entry was hit, or with the one that is returned to, and goes on with
-    real return addresses. It ends with the function that Python called. Elsewhere it is the whole stack. Raises ValueError
+    In a handler it begins with the function whose entry was hit, or with the function that is returned to, followed by real
+    return addresses, and ends with the function that Python called. Elsewhere it is the whole stack. Raises ValueError
     for a negative number.
     """
     return _part(_of_program(_backtrace()), size, skip)
@@ -117,7 +117,7 @@ def _is_own(address: int) -> bool:
 
 
 def _without_stub(address: int) -> list[int]:
-    """What an address stands for in a trace: a stub on its way in for its function, one that is returned to for nothing."""
+    """How an address appears in a trace: one in a stub's entry half as the function, one in its return half not at all."""
     if not _is_stub(address):
         return [address]
     stub = address & -STUB_SIZE

@@ -1,4 +1,4 @@
-"""Telling the process's unwinder, and debuggers, about the stubs."""
+"""Registering the stubs' frame descriptions with the process's unwinder and with debuggers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _registrars() -> tuple[Any, Any]:
 
 
 def _nobody(_section: object) -> None:
-    """There is no unwinder to tell."""
+    """The process has no unwinder."""
 
 
 class FrameDescription:

@@ -1,1 +1,1 @@
-"""What is x86-64 in this package: the stubs and trampolines, as assembly and bytes."""
+"""The x86-64 parts of ftrace: stubs and trampolines, as assembly and bytes."""

@@ -1,9 +1,9 @@
-"""Call frame information for assembly text: the stack's depth behind every instruction. Text in, text out.
+"""Call frame information for assembly text: the stack's depth after every instruction. Text in, text out.
 
-A procedure of the text begins with `.cfi_startproc`, which stands for CFA = rsp + 8 with the return address below the CFA.
-Where it is not entered by a call, or keeps a frame pointer, its text says so in directives of its own. Behind every
-instruction that moves rsp comes what it does to the CFA; a label that only jumps lead to has the depth of those jumps, and
-labels that are reached at different depths are refused.
+A procedure of the text begins with `.cfi_startproc`, which means CFA = rsp + 8 with the return address below the CFA. A procedure
+that is not entered by a call, or keeps a frame pointer, has directives of its own. Every instruction that moves rsp is followed
+by its effect on the CFA; a label that only jumps lead to has the depth of those jumps, and labels that are reached at different
+depths are refused.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _apart(text: str) -> list[str]:
 
 
 def _after(code: str, depths: _Depths) -> list[str]:
-    """The directives to stand behind one line of the text."""
+    """The directives that follow one line of the text."""
     if code.endswith(":"):
         return [f"    .cfi_def_cfa_offset {depths.here}"] if depths.arrive(code[:-1]) else []
     if code.startswith(".cfi"):

@@ -1,4 +1,4 @@
-"""Going on into a direct function, as assembly text (AT&T) for LLVM to assemble."""
+"""Continuing in a direct function, as assembly text (AT&T)."""
 
 from __future__ import annotations
 

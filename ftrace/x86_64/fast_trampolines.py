@@ -1,9 +1,9 @@
 """The fast trampolines: a site with one probe, whose handlers are native functions, as assembly text (AT&T).
 
-Such handlers touch no vector register, and keep every general register but r11 and rax (LLVM's preserve_most). Those that
-use the registers of arguments or results find them in a pt_regs (ftrace.x86_64.images). What is not plain (another context
-than the normal one, no credit, a dead node below, the shadow stack full) leaves for the complete trampolines before anything
-has been changed; a probe with a flag set has those in its list. Registers and stack at entry and exit:
+Such handlers touch no vector register, and preserve every general register but r11 and rax (LLVM's preserve_most). Handlers that
+use argument or result registers get them in a pt_regs (ftrace.x86_64.images). A hit that is not plain (in another context than
+the normal one, without a credit, above a dead node, with a full shadow stack) takes the slow path before anything has been
+changed; a probe with a flag set has the slow trampolines in its list. Registers and stack at entry and exit:
 ftrace.x86_64.trampolines.
 """
 
@@ -181,10 +181,10 @@ BEGIN_EXIT = """    lea -8(%rsp), %rsi
     jne ftrace_exit_from_list
     movl $$$FAST, $REC(%rdi)
     mov %r10d, $LIST(%rdi)"""
-"""How a return begins, whose node is r11 and whose list r10: what is not plain leaves. Uses rsi and rdi.
+"""The beginning of a return with node r11 and list r10: a return that is not plain takes the slow path. Uses rsi and rdi.
 
-The list was read before this task is marked as inside, so each probe is asked afterwards whether it has been unregistered
-meanwhile: then nobody waits for us.
+The list was read before this task was marked as inside. So each probe is checked afterwards: if it has been unregistered in
+between, nothing waits for this task.
 """
 
 EXIT_FAST = """
@@ -297,7 +297,7 @@ _WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "re
 
 
 def fast_trampolines() -> Iterator[str]:
-    """The fast trampolines: with what their handlers look at, and with and without entry data."""
+    """The fast trampolines: by the registers that their handlers use, with and without entry data."""
     for size, data in (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA)):
         yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_fast{size}", "data": data, **_PLAIN_EXIT})
         yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_results{size}", "data": data, **_WITH_RESULTS})

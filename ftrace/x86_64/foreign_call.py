@@ -1,4 +1,4 @@
-"""Calling C code from a hit without losing what is live in vector registers, as assembly text (AT&T)."""
+"""Calling C code from a hit with live vector registers preserved, as assembly text (AT&T)."""
 
 from __future__ import annotations
 

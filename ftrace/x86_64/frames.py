@@ -1,4 +1,4 @@
-"""Frame descriptions of code that no compiler has described: DWARF expressions, and sections of them. Bytes in, bytes out."""
+"""Frame descriptions for code without compiler-made ones: DWARF expressions and sections. Bytes in, bytes out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate through which Python calls a module's functions: if the call faults, it returns from here."""
+"""The guard through which Python calls a module's functions: if the call faults, it returns from here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying from memory that may not be there, as assembly text: every instruction that may fault has a way on."""
+"""Copying from memory that may be unmapped, as assembly text: every instruction that may fault has a fixup."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Registers on the stack around a handler, each at its place in a pt_regs: all of them, or those that matter at the entry or
-the return of a function. Assembly text (AT&T) that trampolines are put together from.
+"""Images of pt_regs on the stack around a handler: with all registers, or with those that matter at a function's entry or return.
+Assembly text (AT&T) for the trampolines.
 
 A pt_regs is 21 words. From the highest address down: ss, sp, flags, cs, ip, orig_ax by hand; rdi, rsi, rdx, rcx, rax, r8, r9,
-r10, r11, rbx, rbp, r12 to r15. What is not kept stays whatever it was: handlers that would look are given all.
+r10, r11, rbx, rbp, r12 to r15. Registers that are not stored are undefined: handlers that use them get an image of all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The stub that calls return into where no register is free, and the routine that it calls. Bytes and assembly text (AT&T).
+"""The return stub for code where no register is free, and the routine that it calls. Bytes and assembly text (AT&T).
 
-In libraries, and at functions of C programs that have no stub, nothing is free: gcc keeps values in r8 to r11 over the calls of
-functions whose use of registers it knows (-fipa-ra). There the return stub is
+In libraries, and at functions of C programs without stubs, no register is free: gcc keeps values in r8 to r11 across calls of
+functions whose register use it knows (-fipa-ra). The return stub there is
 
       0  .quad site
      54  lea  8(%rsp),%rsp             calls whose return was hooked by a jump: the return address is dropped
@@ -10,7 +10,7 @@ functions whose use of registers it knows (-fipa-ra). There the return stub is
      69  call *exit(%rip)              ftrace_exit_keeping_all
      75  ret
 
-in which calls and returns pair up for the CPU's return predictor.
+whose calls and returns match for the CPU's return predictor.
 """
 
 from __future__ import annotations

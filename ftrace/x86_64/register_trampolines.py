@@ -1,7 +1,7 @@
 """The fast trampolines for native handlers that may use any register, as assembly text.
 
-They are to `ftrace_both` and `ftrace_exit_fast` what those are to the complete ones: the same order of events for a single
-probe, with a register image around the handler. The flags word of the image is a constant: flags are dead at a function's
+They follow the order of events of `ftrace_both` and `ftrace_exit_fast` for a single probe, with a register image around the
+handler. The flags word of the image is a constant: flags are dead at a function's
 entry and return.
 """
 

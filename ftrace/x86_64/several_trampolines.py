@@ -1,8 +1,7 @@
-"""The trampolines of lists of several native probes, as assembly text (AT&T).
+"""The trampolines of lists with several native probes, as assembly text (AT&T).
 
-They walk the list as the fast trampolines do with their one probe. Each probe is asked at its turn whether it is plain, and goes
-the complete way alone if it is not (ftrace.hit.several). The call has its node before it is known whether any of them wants it;
-`armed` tells which do.
+They do for each probe of the list what the fast trampolines do for one. A probe that is not plain at its turn takes the slow path
+alone (ftrace.hit.several). The call gets its node before it is known whether any probe needs it; `armed` has those that do.
 """
 
 SEVERAL = """
@@ -200,4 +199,4 @@ ITEM_DATA = """
 """r8 = the entry data of an item, or 0 if it has none. Uses rax."""
 
 WALK = ("rsi", "rdx", "rcx", "r8", "r9", "r10")
-"""What is kept while a probe goes the complete way; r8 for the stack's alignment."""
+"""Registers that are saved while a probe takes the slow path; r8 aligns the stack."""

@@ -1,7 +1,7 @@
-"""The stub of a site: what a patched function head jumps to. Bytes in, bytes out.
+"""The stub of a site: the code that a patched function entry jumps to. Bytes in, bytes out.
 
 A stub belongs to one site for as long as its module lives. It is 128 bytes, aligned to 64, and position-independent
-but for the words and displacements that `emit_stubs` (ftrace.sites.text_poke) writes into each copy:
+except for the words and displacements that `emit_stubs` (ftrace.sites.text_poke) writes into each copy:
 
     register roles   r11 = task, r10 = the site's probe list; both are free at a stub of ours and nowhere else
 
@@ -37,8 +37,8 @@ but for the words and displacements that `emit_stubs` (ftrace.sites.text_poke) w
     112  .quad slot
     120  .quad 0
 
-The way in lies in the first cache line and the way back in the second. A node names its stub by RETURN_POINT, which is
-what an entry trampoline finds on the stack.
+The entry is in the first cache line and the return in the second. A node identifies its stub by the address of RETURN_POINT,
+which an entry trampoline finds on the stack.
 
 For a stub after the prologue (mcount) the return slot is at 8(%rbp), not on top of the stack: the classic swap puts the
 address of offset 54 there, and the entry always continues at site+5.
@@ -55,13 +55,13 @@ STUB_SIZE = 128
 ENTRY_POINT = 10
 """Offset that the site jumps to."""
 RETURN_POINT = 49
-"""Offset behind the call of the entry trampoline."""
+"""Offset after the call of the entry trampoline."""
 EXIT_POINT = 64
 """Offset of the address that a hooked call's return slot holds."""
 SLOW_RETURN = 110
 AFTER_PROLOGUE = 8
 TO_SLOT, TO_BODY, TO_BODY_BY_CALL, TO_EXIT_SLOW, TO_ENTRY_SLOW = 42, 51, 60, 100, 106
-"""Offsets of the displacements, 4 bytes each and relative to the byte behind."""
+"""Offsets of the displacements, 4 bytes each and relative to the following byte."""
 SLOT = 112
 """Offset of the address of the site's slot, where the code has ended."""
 
@@ -117,7 +117,7 @@ def stub_template(task_offset: int, fast: int, offsets: Mapping[str, int]) -> by
 
 
 def swapping(template: bytes) -> bytes:
-    """The stub for sites whose return slot is not on top of the stack: the entry always goes on at site+5."""
+    """The stub for sites whose return slot is not on top of the stack: the entry always continues at site+5."""
     code = bytearray(template)
     code[RETURN_POINT : RETURN_POINT + 6] = bytes.fromhex("90e900000000")
     code[AFTER_PROLOGUE] = 1

@@ -10,8 +10,8 @@ and returns with ZF=1 to have the stub call the body, ZF=0 to run the function u
     r11 = node   r10 = probe list   rax, rdx, rcx and the vector registers live: they hold the function's results
     stack        rsp = return slot + 8, 16-byte aligned
 
-and returns to the parent. The *complete* trampolines, here, are for every kind of list; native handlers have quicker ones
-(fast_trampolines, register_trampolines, several_trampolines).
+and returns to the parent. The trampolines of this module are those of the slow path, for every kind of list; native handlers have
+faster ones (fast_trampolines, register_trampolines, several_trampolines).
 """
 
 from __future__ import annotations

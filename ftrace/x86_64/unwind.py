@@ -1,16 +1,16 @@
-"""What unwinders need to know of the stubs: one frame description for all stubs of a module. Bytes in, bytes out.
+"""The frame description of stubs for unwinders: one for all stubs of a module. Bytes in, bytes out.
 
 While a hooked body runs, its return slot holds the stub's address and the real one is on a shadow stack. The description
 finds it there by a DWARF expression: the node whose frame is the slot and whose stub is this one, over all tasks. Two
 things are unusual. A stub's frame has no memory of its own, so its CFA would equal the body's, and libgcc takes equal
 CFAs for one frame: it is one byte higher here, and rsp has a rule of its own. And all stubs share one description, which
-tells by the low bits of rip in which half of a stub a frame is:
+determines the half of a stub that a frame is in by the low bits of rip:
 
-    offset < 59, >= 104    on the way in: the return address is on the stack       CFA = rsp + 8
+    offset < 59, >= 104    entry: the return address is on the stack              CFA = rsp + 8
     offset 59..103         the parent's address is in the node                     CFA = rsp + 1
 
-For stubs behind a prologue (mcount) the way in is inside the function: CFA = rbp + 16. Where tail calls have put several
-nodes into one slot, the oldest has the real parent, and one frame stands for all their stubs.
+For stubs after a prologue (mcount) the entry is inside the function: CFA = rbp + 16. Where tail calls have put several nodes
+into one slot, the oldest has the real parent, and one frame represents all their stubs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def caller_rsp(hooked_to: int = HOOKED_TO) -> bytes:
 
 
 def caller_rbp() -> bytes:
-    """From the CFA on the stack, for a stub behind a prologue: what that has saved, or rbp itself."""
+    """From the CFA on the stack, for a stub after a prologue: the saved rbp, or rbp itself."""
     return joined(
         _is_hooked(HOOKED_TO), Jump(BRA, "hooked"), register(RBP) + op(DEREF), Jump(SKIP, "end"),
         Label("hooked"), register(RBP), Label("end"),
@@ -114,7 +114,7 @@ def return_address_place(
         Label("next task"),
         op(DROP) + const4u(stride) + op(PLUS),
         op(DUP) + field(fields["BOTTOM"]) + const1u(0) + op(NE), Jump(BRA, "task"),
-        # Nobody has it. This unclaimed task's own zero word stands for "no caller".
+        # No task has it. This unclaimed task's own zero word means "no caller".
         op(PLUS_UCONST) + uleb(fields["BOTTOM"]), Jump(SKIP, "end"),
         Label("found"),
         frame + const1u(_TAIL_CALL) + op(AND) + const1u(0) + op(EQ), Jump(BRA, "oldest"),

@@ -1,4 +1,4 @@
-"""Looking at the live vector registers, as assembly text: native handlers touch none otherwise."""
+"""Reading live vector registers, as assembly text: native handlers use none otherwise."""
 
 from __future__ import annotations
 

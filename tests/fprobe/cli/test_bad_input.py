@@ -42,7 +42,7 @@ CASES = {
     "nothing as native": (["trace", "vfs_*", "--native", ""], 2, "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not ''"),
     "notrace of nothing": (["list", "--notrace", "nosuch"], 2, "--notrace 'nosuch' is no function of [demo]"),
     "flavour for C": (["list", "-p", "prog.c", "--flavour", "mcount"], 2, "--flavour mcount: C and C++ are compiled with"),
-    "probing is off": (["trace", "vfs_*"], 1, "probing is switched off by FPROBE_OFF"),
+    "probing is off": (["trace", "vfs_*"], 1, "probing is disabled by FPROBE_OFF"),
 }  # fmt: skip
 
 
