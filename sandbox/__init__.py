@@ -1,4 +1,4 @@
-"""Where code comes from and where it lives: compiling, loading, symbols, executable memory, tasks."""
+"""Code that can be probed: compiling, loading, symbols, executable memory, per-thread records."""
 
 from __future__ import annotations
 

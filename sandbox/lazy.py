@@ -1,6 +1,6 @@
-"""Public names that are imported at first use, so that whoever needs one module of a package does not pay for all of them.
+"""Public names that are imported at first use, so that using one module of a package does not import all of them.
 
-What a package exports stands once, in its stub `__init__.pyi`, which type checkers read too.
+A package's exports are listed once, in its stub `__init__.pyi`, which type checkers read too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Compiling and linking in a process of its own.
+"""Compiling and linking in a separate process.
 
-On some mistakes in a program (inline assembly that does not assemble, a type that the machine does not have, a section
-that finds no memory, bitcode that is damaged) LLVM ends the process. What may make them is therefore first compiled, and
-linked once for trial, where that harms nobody.
+On some errors in a program (inline assembly that does not assemble, a type that the machine lacks, a section that does not fit
+into memory, damaged bitcode) LLVM ends the process. Programs that may have them are therefore first compiled and linked on trial
+in a child process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from sandbox.compile.codegen import ProgramError
 
 REFUSED = 3
-"""The status of a child that says on standard error what is wrong with the program."""
+"""The exit status of a child that reports on standard error what is wrong with the program."""
 
 
 def run(entry: str, source: bytes, origin: str, **options: Any) -> bytes:

@@ -1,7 +1,7 @@
 """A cache of compiled objects on disk.
 
-What is in it gets executed. So the directory must be ours alone, entries appear whole or not at all, and each carries a
-hash of its contents; whatever does not fit is taken for absent.
+Its entries are executed. So the directory must be writable by this user only, entries appear whole or not at all, and each has a
+hash of its contents; an entry that does not match is treated as absent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEAL_SIZE = hashlib.sha256().digest_size
 
 
 def key(*parts: str | bytes) -> str:
-    """The key of what is made from `parts`, in their order: 64 hexadecimal digits."""
+    """The key of an object made from `parts`, in their order: 64 hexadecimal digits."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -42,9 +42,9 @@ def default_directory() -> Path:
 
 
 class Cache:
-    """Entries of bytes by key, in `directory`; every one is absent while it is None.
+    """Entries of bytes by key, in `directory`; without a directory, all are absent.
 
-    Beyond `limit` bytes in all, those that were not used for longest are deleted.
+    Beyond `limit` bytes in all, the least recently used entries are deleted.
     """
 
     def __init__(self, directory: Path | None, limit: int = 1 << 28) -> None:
@@ -52,7 +52,7 @@ class Cache:
         self.limit = limit
 
     def get(self, key: str) -> bytes | None:
-        """The contents stored under `key`; None if there are none, or they are not what was stored."""
+        """The contents stored under `key`; None if there are none, or if they are damaged."""
         if self.directory is None or not _is_ours(self.directory):
             return None
         try:
@@ -64,7 +64,7 @@ class Cache:
         return found
 
     def put(self, key: str, data: bytes) -> None:
-        """Store `data` under `key`. Does nothing if the directory cannot be written or is not ours alone."""
+        """Store `data` under `key`. Does nothing if the directory is not writable, or is writable by others."""
         if self.directory is None:
             return
         with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ class Cache:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether it is a directory that nobody else can write to."""
+    """Whether it is a directory that no other user can write to."""
     try:
         status = directory.lstat()
     except OSError:

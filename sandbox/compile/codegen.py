@@ -1,4 +1,4 @@
-"""LLVM at work: parsing, passes, and machine code."""
+"""Running LLVM: parsing, passes, machine code."""
 
 from __future__ import annotations
 

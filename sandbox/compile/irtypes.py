@@ -1,7 +1,7 @@
-"""What printed LLVM IR says about its functions: their signatures and attributes.
+"""Signatures and attributes of functions, from printed LLVM IR.
 
 Only the lines that define functions, types and groups of attributes are kept ("declarations"); they are short, can be
-cached beside the object, and are parsed when somebody asks.
+cached beside the object, and are parsed at first use.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _without_convention(head: str) -> tuple[str, str]:
 
 
 def _return_type(head: str, types: Mapping[str, str]) -> Type:
-    """The type at the end of what stands before the name: linkage, visibility and attributes come first."""
+    """The type at the end of the text before the name, after linkage, visibility and attributes."""
     parser = _Parser(head, types)
     while not parser.at_end():
         start = parser.position

@@ -1,7 +1,7 @@
-"""From a compiled object to one that can be loaded and patched: bytes in, bytes out.
+"""Preparing a compiled object for loading and patching. Bytes in, bytes out.
 
-The stubs are found where the object says that they are (the relocations of their calls, or the table of patchable
-entries), and every one is turned into the 5-byte NOP before anything links the object, as a kernel does at boot.
+The stubs are found through the object's own tables (the relocations of their calls, or the table of patchable entries), and each
+is replaced by the 5-byte NOP before the object is linked, as the kernel does at boot.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LoadableObject:
     undefined: frozenset[str]
     """Names that must come from elsewhere."""
     sections: dict[int, tuple[str, int]]
-    """Section -> its name and size, of those that get memory."""
+    """Section -> its name and size, for allocated sections."""
     executable: frozenset[int]
     constructors: tuple[tuple[int, int], ...]
     """(section, offset) of the functions that run when the object is loaded, in that order."""
@@ -204,7 +204,7 @@ class _Preparation:
 
 
 def _priority(match: re.Match[str]) -> int:
-    """What runs first has the least; `.ctors` counts from the other end."""
+    """The lowest priority runs first; `.ctors` counts in reverse."""
     given = int(match["priority"] or 0)
     if match["kind"] == "ctors":
         return _LAST - given

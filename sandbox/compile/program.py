@@ -1,4 +1,4 @@
-"""Programs in LLVM IR, as text, as bitcode or as an `llvmlite.ir.Module`, made into objects with stubs."""
+"""Compiling programs in LLVM IR (text, bitcode or `llvmlite.ir.Module`) to objects with stubs."""
 
 from __future__ import annotations
 

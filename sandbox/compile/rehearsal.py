@@ -1,4 +1,4 @@
-"""The child's side of `apart.run`: a program is compiled, and linked once for trial."""
+"""The child's side of `apart.run`: compile a program, and link it on trial."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def _compile(data: bytes, origin: str, is_text: bool, flavour: str, opt: int, no
     try:
         obj = prepare(made.object)
     except ValueError:
-        return made  # who loads it says what is wrong with its stubs
+        return made  # errors in stubs are reported by the loader
     try_to_link(obj, origin)
     return made

@@ -1,7 +1,7 @@
-"""Flavours of function-entry stubs: what to ask of LLVM for each, and what each looks like.
+"""Flavours of function-entry stubs: how LLVM is told to emit each, and its bytes.
 
-A stub is asked for by string attributes on the function. They are put on the *printed* form of a module, in which LLVM
-writes every definition on one line and every set of attributes in a group of its own.
+String attributes on a function request a stub. They are added to the *printed* form of a module, in which LLVM writes every
+definition on one line and every set of attributes in a group of its own.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Collection
 
 STUB_SIZE = 5
 SCHEME = "2"
-"""Part of the key of cached objects: changes whenever what is done to programs does."""
+"""Part of the key of cached objects: change it whenever the treatment of programs changes."""
 PATCHABLE_ENTRIES = "__patchable_function_entries"
 
 
 class Flavour(enum.Enum):
-    """Where in a function the stub sits.
+    """The position of the stub in a function.
 
-    FENTRY and PATCHABLE: before the first instruction (behind endbr64, where there is one); the return address is on
-    top of the stack. MCOUNT: behind the prologue; the return address is at 8(%rbp). NONE: there is no stub.
+    FENTRY and PATCHABLE: before the first instruction (after endbr64, if there is one); the return address is on
+    top of the stack. MCOUNT: after the prologue; the return address is at 8(%rbp). NONE: there is no stub.
     """
 
     FENTRY = "fentry"
@@ -74,7 +74,7 @@ def attributes_of(flavour: Flavour) -> str:
 
 
 def unquote(name: str) -> str:
-    r"""The symbol that an IR name stands for: without quotes, `\xx` decoded."""
+    r"""The symbol of an IR name: without quotes, `\xx` decoded."""
     if not name.startswith('"'):
         return name
     return re.sub(r"\\([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)), name[1:-1])
@@ -86,15 +86,15 @@ def attribute_groups(ir: str) -> dict[str, str]:
 
 
 def with_stubs(ir: str, flavour: Flavour, notrace: Collection[str] = ()) -> str:
-    """Printed IR `ir` with stubs of `flavour` asked for on every definition that may have one.
+    """Printed IR `ir` with stubs of `flavour` requested on every definition that may have one.
 
-    Not on those that carry the attribute `"notrace"` or are named in `notrace`. Whatever stubs the text asked for
-    itself are dropped. Private functions become internal, so that every stub belongs to a symbol. All get unwind tables.
+    Definitions with the attribute `"notrace"`, or named in `notrace`, get none. Stubs that the text itself requests are
+    dropped. Private functions become internal, so that every stub belongs to a symbol. All get unwind tables.
 
     Raises ValueError if `ir` has a definition that is not written as LLVM prints them.
     """
     ir = _ANY_STUB.sub("", ir).replace(" = { }\n", ' = { "stubless" }\n')  # a group must not be empty
-    # A naked function has no prologue for a call of mcount to stand behind.
+    # A naked function has no prologue that a call of mcount could follow.
     unfit = re.compile(r'"notrace"|\bnaked\b' if flavour is Flavour.MCOUNT else '"notrace"')
     untraced = {group for group, attributes in attribute_groups(ir).items() if unfit.search(attributes)}
     wanted = _ATTRIBUTES[flavour]

@@ -1,4 +1,4 @@
-"""`adopt`: programs that somebody else's llvmlite engine compiled, or objects that somebody else's compiler made."""
+"""`adopt`: programs compiled by another llvmlite engine, or objects made by another compiler."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def adopt(program: Any, *, name: str | None = None, ir: Any = None) -> Module:
 
     `program` is an llvmlite MCJIT engine that has compiled nothing yet (this finalizes it, with `__fentry__` and
     `mcount` defined, and calls its object cache as usual), or the bytes of a relocatable object. Its functions must
-    have been asked for stubs, and compiled for the small code model. `ir` (text, bitcode or an `llvmlite.ir.Module`)
-    tells the types of functions; an engine's own modules do, unless it is given.
+    have been compiled with stubs, for the small code model. `ir` (text, bitcode or an `llvmlite.ir.Module`)
+    has the functions' types; by default the engine's own modules have them.
 
     An adopted engine is kept alive by the module, and must not be closed before `unload()`, which leaves it usable.
 
     Raises AdoptionError for a program without stubs, or an engine that has compiled already or has several objects;
-    StubError for stubs that are not five bytes, ElfError for bytes that are no object, LinkError for missing symbols,
+    StubError for stubs that are not five bytes, ElfError for bytes that are not an object, LinkError for missing symbols,
     ValueError for a bad name.
     """
     name = name or free_name("adopted")
@@ -104,7 +104,7 @@ def _return() -> int:
 
 
 def _silence(image: Image) -> None:
-    """Turn the stubs, which the engine has linked as calls, into NOPs. Nobody runs the code yet."""
+    """Turn the stubs, which the engine has linked as calls, into NOPs. No thread runs the code yet."""
     for text in image.texts:
         with text.writable() as delta:
             for site in image.sites:
@@ -113,7 +113,7 @@ def _silence(image: Image) -> None:
 
 
 def _compiled_now(engine: ExecutionEngine) -> list[bytes]:
-    """The objects that the engine makes when it is finalized here, by way of its object cache."""
+    """Finalize the engine, and return the objects that it passes to its object cache."""
     objects: list[bytes] = []
     notify = getattr(engine, "_object_cache_notify", None)
     get = getattr(engine, "_object_cache_getbuffer", None)

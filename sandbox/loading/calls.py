@@ -39,7 +39,7 @@ class Gate:
 
     def enter(self, name: str) -> None:
         """Note that a call of function `name` begins; `leave` must follow. Raises OSError(ESHUTDOWN) if closed."""
-        # append and remove are atomic. Noting comes before looking: whoever closes the gate looks at `running` after.
+        # append and remove are atomic. A call is noted before it checks the gate; closing the gate precedes reading `running`.
         self.running.append(name)
         if self.closed:
             self.running.remove(name)
@@ -54,7 +54,7 @@ class Function(ProcessBound):
     """A function of a loaded module, called like a Python function.
 
     Integers are checked for range. A pointer is an int, None, bytes, a str (its UTF-8, NUL-terminated), a writable
-    buffer, a ctypes object or a Function: each stands for its address. Structs, arrays and vectors are sequences. A
+    buffer, a ctypes object or a Function, each passed as its address. Structs, arrays and vectors are sequences. A
     parameter that receives the result (`sret`) is not given; its contents are returned.
 
     TypeError names function, parameter and value where they do not fit, OverflowError where a number is out of range.
@@ -99,7 +99,7 @@ class Function(ProcessBound):
 
     @cached_property
     def _guarded(self) -> Any:
-        """The ctypes function by way of the installed guard."""
+        """The ctypes function, called through the installed guard."""
         assert faults.installed is not None
         return self._pointer_at(faults.installed.entry(self.address))
 
@@ -162,7 +162,7 @@ class Function(ProcessBound):
 
     @cached_property
     def _kinds(self) -> list[tuple[Type, str]]:
-        """What each argument is converted to, and what it is called where it does not fit."""
+        """The conversion of each argument, and its description in errors."""
         names = (f" ({parameter.name})" if parameter.name else "" for parameter in self.signature.passed)
         places = (f"{self.name}() argument {i}{name}" for i, name in enumerate(names, 1))
         return [(p.copied or p.type, place) for p, place in zip(self.signature.passed, places, strict=True)]
@@ -235,7 +235,7 @@ def _for_ctypes(value: Any, kind: Type, where: str) -> Any:
 
 
 def _in_memory(value: Any, kind: Type, where: str, alive: list[Any]) -> bytes:
-    """The bytes of one argument; what they point to is added to `alive`."""
+    """The bytes of one argument; objects that they point to are added to `alive`."""
     if isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)) and isinstance(kind, (Record, Array)):
         value = bytes(value)
     if isinstance(kind, Pointer):
@@ -246,7 +246,7 @@ def _in_memory(value: Any, kind: Type, where: str, alive: list[Any]) -> bytes:
 
 
 def _address(value: Any, kind: Type, where: str) -> Any:
-    """What ctypes accepts as the address that `value` stands for."""
+    """The address that `value` is passed as, in a form that ctypes accepts."""
     if value is None:
         return None
     if isinstance(value, str):

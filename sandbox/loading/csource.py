@@ -1,4 +1,4 @@
-"""C and C++ programs: compiled by the compiler that is there to a shared object with patchable entries."""
+"""C and C++ programs: compiled by the installed compiler to a shared object with patchable entries."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def compile_c(path: Path, output: Path, flavour: Flavour, cflags: Sequence[str])
 
 
 def _refuse_ipa_ra(path: Path) -> None:
-    """No option takes back what a function's own attribute asks for."""
+    """Options cannot override a function's own attribute."""
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         if _ASKS_FOR_IPA_RA.search(line):
             raise ProgramError(
@@ -105,9 +105,9 @@ def _convention(compiler: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def find_compiler(language: str, path: Path) -> list[str]:
-    """The command of the compiler for `language` ('C' or 'C++'): from $CC or $CXX, else the first one that is there.
+    """The command of the compiler for `language` ('C' or 'C++'): from $CC or $CXX, else the first one that is installed.
 
-    Raises ProgramError naming what was looked for; `path` is what should be compiled.
+    Raises ProgramError naming the compilers tried; `path` is the file to compile.
     """
     variable, names = _COMPILERS[language]
     if chosen := shlex.split(os.environ.get(variable, "")):

@@ -1,4 +1,4 @@
-"""Code in place: what every way of loading hands to a module."""
+"""Code in memory, as every kind of loader passes it to a module."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sandbox.symbols.table import Symbol
 
 @dataclass
 class Image:
-    """A program in memory whose stubs are NOPs, and which nobody runs yet.
+    """A program in memory whose stubs are NOPs, and which no thread runs yet.
 
     Functions and data by ascending address; `sites` are the stubs' addresses, ascending, `site_functions` the function
-    of each. `start` runs the constructors, `discard` unmaps everything: nobody may be in it, or come.
+    of each. `start` runs the constructors, `discard` unmaps everything: no thread may be in it, or enter it.
     """
 
     kind: Flavour
@@ -34,11 +34,11 @@ class Image:
 
 
 def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:
-    """The function that each of `sites` lies in; of several names for one, that which comes first.
+    """The function that contains each of `sites`; of several names for one function, the first.
 
     Raises ValueError naming a site outside of all functions.
     """
-    # In ascending order, so that the last one put in is the first of its address.
+    # Reversed, so that the first name of an address is entered last.
     first = {symbol.address: symbol for symbol in reversed(functions) if symbol.size}
     starts = sorted(first)
     found = []

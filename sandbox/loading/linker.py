@@ -1,4 +1,4 @@
-"""Linking a prepared object into the process, with a JIT engine of its own."""
+"""Linking a prepared object into the process, with its own JIT engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LinkError(ValueError):
 
 def link(obj: LoadableObject, name: str) -> Image:
     """Link `obj` as module `name`. Raises LinkError if symbols are missing, OSError if memory is refused."""
-    # Only once there is an engine does LLVM look for symbols in the process.
+    # LLVM searches the process for symbols only once there is an engine.
     engine = _engine()
     _check_undefined(obj, name)
     _check_size(obj, name)
@@ -50,7 +50,7 @@ def _check_undefined(obj: LoadableObject, name: str) -> None:
 
 
 def try_to_link(obj: LoadableObject, name: str) -> None:
-    """Link `obj` for nobody to use, with any address for what it does not define. LLVM may end this process.
+    """Link `obj` on trial, with arbitrary addresses for undefined symbols. LLVM may end this process.
 
     Raises LinkError if there is no memory for it.
     """
@@ -73,7 +73,7 @@ def _check_size(obj: LoadableObject, name: str) -> None:
     if size > MAX_SIZE:
         raise LinkError(f"{what}; the small code model has room for {MAX_SIZE}")
     if not pages.is_available(size):
-        raise LinkError(f"{what}; {pages.why_unavailable() or 'there is no such amount of memory'}")
+        raise LinkError(f"{what}; {pages.why_unavailable() or 'not enough memory is available'}")
 
 
 def _engine() -> ExecutionEngine:

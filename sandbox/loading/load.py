@@ -1,4 +1,4 @@
-"""`load`: from a source, whatever it is written in, to a module that runs."""
+"""`load`: compile a source in any supported language and load it as a module."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def load(
     `source` is LLVM IR as text (str), bitcode (bytes), an `llvmlite.ir.Module`, or the pathlib.Path of a file: IR as
     text (`.ll`) or bitcode (`.bc`), C (`.c`) or C++ (`.cc`, `.cpp`, `.cxx`). `name` defaults to the file's, without
     suffix. `flavour` is that of the stubs ('fentry', 'mcount', 'patchable', 'none'); those of C and C++ are 'patchable'
-    unless 'none' is asked for. `opt` is 0 to 3 and counts for IR; C gets -O1 unless `cflags`, which go to the compiler
-    after our own, say something else. Functions named in `notrace` get no stub.
+    unless 'none' is given. `opt` is 0 to 3 and applies to IR; C is compiled with -O1 unless `cflags`, which follow our own
+    options, override it. Functions named in `notrace` get no stub.
 
-    Raises ProgramError (a ValueError) if it does not compile, LinkError if it needs symbols that are not there,
-    ValueError if the name is not free, OSError if a file cannot be read.
+    Raises ProgramError (a ValueError) if it does not compile, LinkError if it needs undefined symbols,
+    ValueError if the name is taken, OSError if a file cannot be read.
     """
     options = Options(Flavour.of(flavour), opt, notrace, apart=isinstance(source, Path))
     if isinstance(source, Path):

@@ -1,4 +1,4 @@
-"""Modules: programs that are loaded into this process, coming and going.
+"""Modules: programs loaded into this process, and notifiers of their coming and going.
 
 A module is registered while it is loaded, and registered modules are never collected: only `unload()` ends one.
 """
@@ -25,7 +25,7 @@ from sandbox.symbols.table import Symbol, symbol_table
 
 
 class ModuleState(enum.Enum):
-    """COMING: in place, and nobody can run it yet. GOING: being unloaded. GONE: its code is not there any more."""
+    """COMING: in memory, but not running yet. GOING: being unloaded. GONE: its code has been unmapped."""
 
     COMING = "coming"
     LIVE = "live"
@@ -108,7 +108,7 @@ class Module(ProcessBound):
         return self._interface
 
     def symbol(self, name: str) -> Symbol:
-        """The symbol of function `name`. Raises LookupError naming it, and what comes near, if there is none."""
+        """The symbol of function `name`. Raises LookupError naming it and similar names if there is none."""
         if self.state is ModuleState.GONE:
             raise LookupError(f"module {self.name!r} is unloaded")
         try:
@@ -137,10 +137,10 @@ class Module(ProcessBound):
         return self._interface.scratch_kept
 
     def unload(self) -> None:
-        """Take the module out of the process; nothing happens if it is out already.
+        """Unload the module; does nothing if it is already unloaded.
 
-        Raises OSError(EBUSY), and the module stays, if it is being called from Python or if a notifier that is told
-        GOING raises that. Calls by native code that holds an address are its owner's business.
+        Raises OSError(EBUSY), and the module stays, if it is being called from Python or if a notifier raises that for
+        GOING. Calls by native code that holds an address are the caller's responsibility.
         """
         with _lock:
             if self.state is ModuleState.GONE:
@@ -157,7 +157,7 @@ class Module(ProcessBound):
             image.discard()
 
     def _leave(self) -> None:
-        """Go from LIVE to GOING with everybody's consent, or raise OSError and stay."""
+        """Go from LIVE to GOING if every notifier agrees, else raise OSError and stay LIVE."""
         told: list[Notifier] = []
         self.state, self._gate.closed = ModuleState.GOING, f"module {self.name!r} is unloaded"
         try:
@@ -192,10 +192,10 @@ def check_name(name: str) -> None:
 
 
 def introduce(module: Module) -> Module:
-    """Register a module that is in place: tell everyone COMING, run its constructors, tell everyone LIVE.
+    """Register a module that is in memory: notify COMING, run its constructors, notify LIVE.
 
-    If a notifier raises, the module is taken out again, and everyone is told GOING. Raises ValueError, and unmaps the
-    module, if the name is taken.
+    If a notifier raises, the module is removed again after notifying GOING. Raises ValueError, and unmaps the module, if the
+    name is taken.
     """
     image = module._image
     assert image is not None
@@ -225,7 +225,7 @@ def _tell(event: ModuleState, module: Module) -> None:
 
 
 def modules() -> list[Module]:
-    """The loaded modules, in the order in which they were loaded. Takes no lock: whoever holds one of his own may ask."""
+    """The loaded modules, in the order in which they were loaded. Takes no lock, so it can be called with any lock held."""
     return list(_modules.values())
 
 
@@ -254,10 +254,10 @@ def free_name(stem: str) -> str:
 def register_module_notifier(callback: Notifier, first: bool = False) -> None:
     """Call `callback(event, module)` with COMING (before any code of it can run), LIVE and GOING of every module.
 
-    COMING and LIVE are told in the order of registration, GOING in the reverse; with `first` it comes before those that
-    are there. It is told COMING and LIVE of the modules that are already loaded. An OSError(EBUSY) that it raises for
-    GOING stops the unload; whoever had consented before it is told COMING and LIVE again. One that is registered is not
-    registered again.
+    COMING and LIVE are notified in the order of registration, GOING in reverse; with `first`, before those already registered.
+    The callback is called at once with COMING and LIVE of the modules already loaded. If it raises OSError(EBUSY) for GOING, the
+    module stays, and callbacks that had agreed are called with COMING and LIVE again. A registered callback is not registered
+    twice.
     """
     with _lock:
         if callback in _notifiers:

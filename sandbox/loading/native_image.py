@@ -17,14 +17,14 @@ _process = ctypes.CDLL(None)
 
 
 def _process_has(name: str) -> bool:
-    """Whether code that is linked can refer to `name`. What is not found LLVM takes to be at 0, and says nothing."""
+    """Whether code that is linked can refer to `name`. LLVM silently resolves an unknown symbol to 0."""
     from llvmlite import binding
 
     return hasattr(_process, name) or binding.address_of_symbol(name) is not None
 
 
 class Linked:
-    """What the process has of an image, apart from the object that Python sees."""
+    """The process's side of an image, apart from the Python object."""
 
     def __init__(self, name: str, engine: Any) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Linked:
         gdbjit.own_code.update(self._claimed)
 
     def withdraw(self) -> None:
-        """Unmap the code and forget its names. Nobody may be in it, or come."""
+        """Unmap the code and remove its names. No thread may be in it, or enter it."""
         if self.is_published:
             symbol_table.remove(self.name)
             source_lines.remove(self.name)
@@ -94,7 +94,7 @@ class NativeImage:
             raise LookupError(f"no symbol {symbol!r} in the native image") from None
 
     def _resolved(self) -> dict[str, int]:
-        """The address of every symbol, asked for once: the JIT has a lock that a fork may find taken."""
+        """The address of every symbol, read once: the JIT has a lock that may be taken during a fork."""
         from sandbox.elf import tables
 
         file = tables.ElfFile(self.object_code)
@@ -150,13 +150,13 @@ class NativeImage:
     def call(self, symbol: str, *arguments: int) -> int:
         """Call a function whose parameters are all 64-bit integers or pointers; its result as a signed 64-bit number.
 
-        With the GIL, which takes long to get back: for what waits for nobody and is soon over.
+        Keeps the GIL, which takes long to get back: for short functions that do not wait.
         """
         function = self._functions.get(symbol) or self._function(symbol, ctypes.PYFUNCTYPE, len(arguments))
         return int(function(*arguments))
 
     def call_and_wait(self, symbol: str, *arguments: int) -> int:
-        """The same without the GIL, which those that the function waits for may need."""
+        """The same without the GIL, for functions that wait for threads that may need it."""
         function = self._functions.get(symbol) or self._function(symbol, ctypes.CFUNCTYPE, len(arguments))
         return int(function(*arguments))
 

@@ -25,7 +25,7 @@ class SandboxFunction(NativeFunction):
     """A function of a program in the native language.
 
     Calling it runs the machine code; the functions of its program are compiled and loaded by the first call, or by the
-    first look at `module`, `machine` or `address`.
+    first use of `module`, `machine` or `address`.
     """
 
     def __init__(self, function: Any, options: Options, names: dict[str, Any], program: Program) -> None:
@@ -189,11 +189,11 @@ def function(
 
         square(3)                       # machine code, with a stub: fprobe.attach("square", ...) sees the call
 
-    All functions of a Python file form one module, called after it or `module`; `name` is the symbol. It is loaded
+    All functions of a Python file form one module, named after the file or `module`; `name` is the symbol. It is loaded
     when one of them is first called, or by `square.module`. Loops need no bound. With `notrace` a function gets no
-    stub; with `nokprobe` it is named by `square.module.functions_with("nokprobe")`, for what must not be probed at all.
-    Raises NativeError for what is not in the language, TypeError for what is not a plain function, ValueError for a
-    name that is taken or a program that is loaded already.
+    stub; with `nokprobe` it must not be probed at all, and is in `square.module.functions_with("nokprobe")`.
+    Raises NativeError if the function is not in the language, TypeError if it is not a plain function, ValueError if the
+    name is taken or the program is already loaded.
     """
     frame = sys._getframe(1)
     names = enclosing_names(frame)

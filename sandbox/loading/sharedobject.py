@@ -1,7 +1,7 @@
-"""Shared objects with patchable function entries: silenced as bytes, then opened by the dynamic loader.
+"""Shared objects with patchable function entries: patched to NOPs in the file, then opened by the dynamic loader.
 
-What would run while the loader opens the file (its constructors) is held back in the file itself, so that a module can
-be announced before any of its code runs.
+Constructors, which would run while the loader opens the file, are disabled in the file itself, so that a module can be
+announced before any of its code runs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def silence(data: bytes) -> SilencedLibrary:
 
 
 def _patchable_entries(file: elf.ElfFile) -> Iterator[int]:
-    """Addresses in the tables of entries: the addends of their relocations, or what is stored there already."""
+    """Addresses in the tables of entries: the addends of their relocations, or the values stored there."""
     tables = [file.sections[i] for i in file.sections_named(PATCHABLE_ENTRIES)]
     addends = {
         relocation.offset: relocation.addend

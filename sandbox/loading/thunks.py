@@ -1,7 +1,7 @@
 """Calls that ctypes cannot make: aggregates, vectors, odd integers and other calling conventions of LLVM IR.
 
-For each kind of signature a small function is compiled that takes its arguments from memory, makes the call as LLVM
-makes it, and leaves the result in memory. LLVM knows its own conventions; nothing here repeats them.
+For each kind of signature, a small function is compiled that reads the arguments from memory, makes the call, and stores the
+result in memory. LLVM implements its own conventions; nothing here repeats them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sandbox.compile.stubs import Flavour
 
 _NAME = "call_from_memory"
 _PASSED_ON = {"signext", "zeroext", "nest", "inreg", "swiftself", "swifterror", "noalias"}
-# LLVM moves what it takes for aligned with instructions that fault if it is not; no type wants more than this.
+# LLVM moves aligned values with instructions that fault on misaligned ones; no type needs more alignment than this.
 _ALIGNMENT = 64
 _UNCALLABLE = {"x86_intrcc", "cc 83"}
 
@@ -89,7 +89,7 @@ def _compiled(ir: str) -> Thunk:
 def call(signature: Signature, address: int, values: Sequence[bytes], extra: Sequence[Type]) -> Any:
     """Call the function at `address` with `values`, the bytes of one argument each, and return its result.
 
-    The GIL is released meanwhile. Raises TypeError if functions of this signature cannot be called.
+    Releases the GIL during the call. Raises TypeError if functions of this signature cannot be called.
     """
     thunk = _thunk(signature, extra)
     size = 0 if isinstance(signature.result, Void) else layout.size_of(signature.result)

@@ -10,16 +10,16 @@ from pathlib import Path
 from sandbox.memory.pages import check, libc
 
 DENY = "FPROBE_DENY"
-"""Environment variable: facilities to do without, separated by commas."""
+"""Environment variable: denied facilities, separated by commas."""
 
 
 def is_denied(what: str) -> bool:
-    """Whether the environment asks to do without `what` ('memfd', 'membarrier'), as where a sandbox forbids it."""
+    """Whether the environment denies the facility `what` ('memfd', 'membarrier'), as a sandbox would."""
     return what in os.environ.get(DENY, "").split(",")
 
 
 SCARCE = (errno.EMFILE, errno.ENFILE)
-"""No descriptor is free: that says nothing about what can be had at another time."""
+"""No descriptor is free now; that says nothing about which kind of file is available."""
 
 
 def backing_kind() -> str:
@@ -61,7 +61,7 @@ def _backing(name: str) -> int:
         if not os.fstatvfs(descriptor).f_flag & os.ST_NOEXEC:
             return descriptor
         os.close(descriptor)
-    raise OSError(errno.EACCES, "neither memfd nor an executable temporary file can be had: text cannot be patched")
+    raise OSError(errno.EACCES, "neither memfd nor an executable temporary file is available: text cannot be patched")
 
 
 def filled(contents: bytes | int, name: str) -> int:

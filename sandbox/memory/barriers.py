@@ -28,7 +28,7 @@ def _watch_forks() -> None:
 
 @functools.cache
 def register_membarrier() -> bool:
-    """Ask for the expedited barriers that patching and waiting for threads use; False if they are denied."""
+    """Register for the expedited barriers that patching and quiescing use; False if they are denied."""
     _watch_forks()
     commands = (_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE)
     return not is_denied("membarrier") and not any(libc.syscall(SYS_MEMBARRIER, command, 0, 0) for command in commands)
@@ -38,7 +38,7 @@ def register_membarrier() -> bool:
 def barrier_page() -> int:
     """A page whose protection is changed where membarrier is denied; 0 where it is not.
 
-    Taking a right away from a page in use interrupts every core that runs a thread of this process.
+    Making a page in use read-only interrupts every core that runs a thread of this process.
     """
     return 0 if register_membarrier() else reserve(PAGE)
 
@@ -51,7 +51,7 @@ def sync_cores() -> None:
     page = barrier_page()
     if page:
         mprotect(page, PAGE, PROT_READ | PROT_WRITE)
-        # If another thread has taken the right away meanwhile, this fails: see sandbox.threads.barrier.
+        # This fails if another thread has made the page read-only in between: see sandbox.threads.barrier.
         while libc.syscall(SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, ctypes.c_void_p(page)):
             mprotect(page, PAGE, PROT_READ | PROT_WRITE)
         mprotect(page, PAGE, PROT_READ)

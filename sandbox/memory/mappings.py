@@ -1,9 +1,9 @@
 """Mapping memory, near code or far from it, and executable memory that can be written.
 
-Text lives on a memfd that is mapped twice: once private, read + execute, at the address where it runs; once shared, at
-an address of its own, through which it is written. The second view is `PROT_NONE` except inside `writable()`, so that no
-mapping is ever writable and executable, and a stray pointer finds nothing to damage. The executable view is private so
-that a debugger can plant breakpoints in it.
+Text is on a memfd that is mapped twice: once private, read + execute, at the address where it runs; once shared, at another
+address, through which it is written. The second view, the alias, is `PROT_NONE` except inside `writable()`, so that no mapping is
+ever writable and executable, and stray pointers cannot damage text. The executable view is private so that debuggers can
+plant breakpoints in it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sandbox.process import fork
 from sandbox.x86_64.fork_counter import fork_counter
 
 REACH = (1 << 31) - (1 << 20)
-"""How far a rel32 displacement may go, less a margin for what is allocated together, in bytes."""
+"""The largest rel32 displacement in bytes, minus a margin for what is allocated together."""
 
 
 class TextMapping:
@@ -64,7 +64,7 @@ class TextMapping:
 
     @property
     def end(self) -> int:
-        """The first address behind the mapping."""
+        """The first address after the mapping."""
         return self.base + self.size
 
     def __contains__(self, address: int) -> bool:
@@ -74,7 +74,7 @@ class TextMapping:
     def writable(self) -> Iterator[int]:
         """Open the alias for writing; yields `delta`: an address plus delta is its writable alias.
 
-        Holds `text_mutex`, and forks off. May be nested. Raises OSError if a copy of what a fork has left shared cannot be had.
+        Holds `text_mutex` and delays forks. May be nested. Raises OSError if text that a fork has left shared cannot be copied.
         """
         with changes.of(self):
             if not self._writers:
@@ -88,7 +88,7 @@ class TextMapping:
                     mprotect(self._alias, self.size, PROT_NONE)
 
     def write(self, address: int, data: bytes) -> None:
-        """Store `data` at `address`, for text that nobody executes yet.
+        """Store `data` at `address`, in text that no thread executes yet.
 
         Raises ValueError if it does not lie within the mapping.
         """
@@ -104,7 +104,7 @@ class TextMapping:
         return ctypes.string_at(address, size)
 
     def unshare(self) -> None:
-        """Replace the pages by a copy of this process's own, if a fork has left them to parent and child in common.
+        """Replace the pages by this process's own copy, if a fork has left them shared by parent and child.
 
         The alias stays where it is, since a writer may have been interrupted by the fork.
         """
@@ -117,13 +117,13 @@ class TextMapping:
                 mprotect(self._alias, self.size, PROT_READ | PROT_WRITE)
 
     def unmap(self) -> None:
-        """Give both views back. Nothing may execute or reference the text any more."""
+        """Unmap both views. Nothing may execute or reference the text any more."""
         with text_mutex:
             self.forget()
             libc.munmap(self.base, self.size)
 
     def forget(self) -> None:
-        """Give the alias back; somebody else has unmapped the text, or will."""
+        """Unmap the alias; other code has unmapped the text, or will."""
         with text_mutex:
             libc.munmap(self._alias, self.size)
 
@@ -134,7 +134,7 @@ def forks_seen() -> int:
 
 
 def fork_words() -> int:
-    """The address of `changes.words`. From the first call on forks are counted there, and Python's hooks are in place."""
+    """The address of `changes.words`. The first call starts counting forks there and installs the fork hooks."""
     with text_mutex:
         return _count_forks()
 
@@ -172,7 +172,7 @@ def _map_twice(base: int, contents: bytes | int, name: str, placement: int = MAP
 
 
 def _map_twice_without_file(base: int, size: int, contents: bytes, placement: int) -> int:
-    """The same where no descriptor is free: shared memory without a file, of which mremap makes the second view.
+    """The same where no descriptor is free: shared memory without a file, whose second view is made by mremap.
 
     Debuggers cannot plant breakpoints there, since that view is a shared one.
     """
@@ -191,7 +191,7 @@ def _map_twice_without_file(base: int, size: int, contents: bytes, placement: in
 
 
 def _moved(address: int, size: int, to: int) -> int:
-    """Where a mapping is after it was moved to `to`, whatever was there; that is given back if it cannot be."""
+    """Move a mapping to `to`, replacing what is there, and return its address; if it cannot be moved, `to` is unmapped."""
     if libc.mremap(address, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to:
         return to
     libc.munmap(to, size)
@@ -237,7 +237,7 @@ def map_page(fd: int, offset: int, address: int, replace: bool = False) -> None:
 
 
 def write_through_kernel(address: int, data: bytes) -> None:
-    """Write into text by way of /proc/self/mem: also into pages that a debugger's write has copied, which no alias reaches."""
+    """Write text through /proc/self/mem, which also reaches pages that a debugger's write has copied, unlike the alias."""
     descriptor = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
     try:
         os.pwrite(descriptor, data, address)
@@ -291,13 +291,13 @@ def _place_near(near: tuple[int, int], size: int, place: Callable[[int], int]) -
                 return address, place(address)
             except FileExistsError:
                 continue
-    raise OSError(errno.ENOMEM, f"no room for {size} bytes within reach of {near[0]:#x}..{near[1]:#x}")
+    raise OSError(errno.ENOMEM, f"no space for {size} bytes within rel32 range of {near[0]:#x}..{near[1]:#x}")
 
 
 def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:
     """Fresh text pages (zeros) within rel32 reach of the whole range `near` = (low, high).
 
-    `size` is in bytes and widened to whole pages. Raises OSError(ENOMEM) if there is no room in reach.
+    `size` is in bytes and widened to whole pages. Raises OSError(ENOMEM) if there is no space in range.
     """
     size = (size + PAGE - 1) & -PAGE
     forks = forks_seen()
@@ -306,7 +306,7 @@ def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:
 
 
 _FAR, _FAR_SPAN = 1 << 44, 1 << 45
-"""A range of addresses, in bytes, where the kernel puts nothing of its own accord."""
+"""A range of addresses where the kernel maps nothing by default."""
 _far_used = 0
 
 
@@ -322,8 +322,8 @@ def _far_hint(size: int) -> int:
 def reserve(size: int, near: tuple[int, int] | None = None) -> int:
     """Address of `size` bytes of zeroed read/write memory; pages are charged only when they are touched.
 
-    With `near` = (low, high), within rel32 reach of that whole range; OSError(ENOMEM) if there is no room. Without it,
-    far from all code, whose surroundings are for what it has to reach.
+    With `near` = (low, high), within rel32 reach of that whole range; OSError(ENOMEM) if there is no space. Without it,
+    far from all code, so that the space around code stays free for what has to be near it.
     """
     flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
     size = (size + PAGE - 1) & -PAGE

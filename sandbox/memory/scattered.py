@@ -1,7 +1,7 @@
-"""Executable pages at addresses of the caller's choice: many, far apart, on one memfd and with one writable alias.
+"""Executable pages at addresses chosen by the caller: many, far apart, on one memfd and with one writable alias.
 
-Pages of the file may be seen at several addresses, so that pages which are mostly empty share memory; which bytes of a file
-page are taken is the caller's to know. No mapping is writable and executable, and the alias is PROT_NONE outside `writable()`.
+A page of the file may be mapped at several addresses, so that mostly empty pages share memory; the caller keeps track of the
+bytes in use. No mapping is writable and executable, and the alias is PROT_NONE outside `writable()`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ScatteredText:
 
     @property
     def file_pages(self) -> int:
-        """How many pages of memory there are behind them."""
+        """The number of file pages behind them."""
         return self._used
 
     def new_page(self) -> int:
@@ -68,8 +68,8 @@ class ScatteredText:
     def place(self, address: int, page: int) -> None:
         """Let file page `page` be executable at `address`, a multiple of PAGE.
 
-        Raises FileExistsError if something is mapped there, OSError if the kernel refuses, or EBADF if somebody has closed
-        the file's descriptor.
+        Raises FileExistsError if something is mapped there, OSError if the kernel refuses, or EBADF if the file's descriptor
+        was closed by other code.
         """
         with changes.of(self):
             if _identity(self._file) != self._identity:
@@ -78,14 +78,14 @@ class ScatteredText:
             self._pages[address] = page
 
     def page_at(self, address: int) -> int | None:
-        """The number of the file page that is mapped at `address`; None if that is none of ours."""
+        """The number of the file page that is mapped at `address`; None if it is not one of these."""
         return self._pages.get(address & -PAGE)
 
     @contextlib.contextmanager
     def writable(self) -> Iterator[None]:
-        """Open the alias for `store`. Holds `text_mutex`, and forks off. May be nested.
+        """Open the alias for `store`. Holds `text_mutex` and delays forks. May be nested.
 
-        Raises OSError if a copy of what a fork has left shared cannot be had.
+        Raises OSError if text that a fork has left shared cannot be copied.
         """
         with changes.of(self):
             self._writers += 1
@@ -98,12 +98,12 @@ class ScatteredText:
                     self._opened = 0
 
     def write(self, address: int, data: bytes) -> None:
-        """Store `data` at `address`; it may reach over from one of the pages into the next. Nobody executes it yet."""
+        """Store `data` at `address`; it may cross from one page into the next. No thread executes it yet."""
         with self.writable():
             self.store(address, data)
 
     def store(self, address: int, data: bytes) -> None:
-        """`write`, of somebody who is within `writable()`."""
+        """The same, within `writable()`."""
         if self._opened < self._used:
             self._opened = min(self._used + _AHEAD, CAPACITY)
             memory.set_writable(self._alias, self._opened * PAGE, True)
@@ -114,7 +114,7 @@ class ScatteredText:
             address, data = address + room, data[room:]
 
     def unshare(self) -> None:
-        """Replace the pages by copies of this process's own, if a fork has left them to parent and child in common.
+        """Replace the pages by this process's own copies, if a fork has left them shared by parent and child.
 
         The alias stays where it is, since a writer may have been interrupted by the fork. Raises OSError, and changes nothing,
         if there is no descriptor.

@@ -1,9 +1,9 @@
-"""Text that a fork has left to parent and child in common: whoever changes it first takes a copy.
+"""Text that parent and child share after a fork: copied by the process that changes it first.
 
-Text lies in files in memory, whose pages all who map them share: after a plain fork, a patch in one process would run in the
-other. So forks are counted, on both sides, by handlers that libc calls (pthread_atfork) also where no Python hook runs. Text
-that was last its process's own at a lower count is copied before it is changed. The fork itself copies nothing, needs no
-descriptor, and waits for nothing but a change under way (sandbox.process.atfork).
+Text is in files in memory, whose pages are shared by all processes that map them: after a plain fork, a patch in one process
+would run in the other. So both sides count forks, in handlers that libc calls (pthread_atfork) even where no Python hook runs.
+Each text has the count at which it became its process's own; if the count is higher now, the text is copied before it is
+changed. The fork itself copies nothing, needs no descriptor, and waits only for a change in progress (sandbox.process.atfork).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 text_mutex = threading.RLock()
-"""Held by whoever changes text, as the kernel's text_mutex."""
+"""Held while text is changed, as the kernel's text_mutex."""
 
 
 class ForkWords(ctypes.Structure):
-    """What Python and the handlers of a fork tell each other.
+    """The words that Python and the libc fork handlers share.
 
-    `forks`: how many this process has seen, or its parent before. `under_way`: how many are; no change begins meanwhile.
+    `forks`: the number of forks that this process, and its parent before, have seen. `under_way`: forks in progress, during which
+    no change begins.
     `writer`: `threading.get_ident()` of the thread that is changing text, or 0.
     """
 
@@ -33,10 +34,10 @@ class ForkWords(ctypes.Structure):
 
 
 class SharedText(Protocol):
-    """Text that lies in a file in memory."""
+    """Text in a file in memory."""
 
     def unshare(self) -> None:
-        """Replace the pages by copies of this process's own, where they are, if there was a fork since that was last done."""
+        """Replace the pages in place by this process's own copies, if there was a fork since this was last done."""
 
 
 class Changes:
@@ -44,9 +45,9 @@ class Changes:
 
     def __init__(self) -> None:
         self.words = ForkWords()
-        """Moved, when forks are first counted, to memory that is never given back."""
+        """Moved to memory that is never freed when forks are first counted."""
         self.open: list[SharedText] = []
-        """What is being changed now."""
+        """The texts being changed now."""
         self.begin: Callable[[int], None] = self._set_writer
         """Sets `words.writer` when no fork is under way."""
 
@@ -55,7 +56,7 @@ class Changes:
 
     @contextlib.contextmanager
     def of(self, text: SharedText) -> Iterator[None]:
-        """Hold `text_mutex` and every fork off while `text` is changed, which is this process's own then. May be nested.
+        """Hold `text_mutex` and delay forks while `text` is changed, which is this process's own then. May be nested.
 
         Raises OSError if there is no memory for a copy.
         """

@@ -1,6 +1,6 @@
-"""What libc calls around a fork, whoever makes it: no change of text is under way when the process is copied.
+"""The handlers that libc calls around every fork: no change of text is in progress while the process is copied.
 
-A change in Python may need the GIL to come to its end, and the forking thread may have that: it lets go of it meanwhile.
+A change made from Python may need the GIL to finish: a forking thread that holds it releases it while it waits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
 
 PATIENCE = 200_000
-"""Naps, some ten seconds in all: whoever has waited for that long goes on, lest two that wait for each other do so for ever."""
+"""Naps, some ten seconds in all: a limit that turns a deadlock into a delay."""
 
 
 @struct
@@ -75,7 +75,7 @@ def wait_for_writer(own: ptr[ForkWords], me: u64) -> void:
 
 @native(export=True)
 def fork_prepare() -> void:
-    """Before a fork: no change begins any more, and the one that has ends; but for one of the forking thread's own."""
+    """Before a fork: let no change begin, and wait for the end of another thread's change."""
     own = the_words()
     me = pthread_self()
     atomic_add(addressof(own.under_way), 1)
@@ -97,7 +97,7 @@ def fork_in_parent() -> void:
 
 @native(export=True)
 def fork_in_child() -> void:
-    """No other thread is there that could be forking, or writing."""
+    """No other thread exists here that could be forking or writing."""
     own = the_words()
     own.under_way = 0
     if own.writer != pthread_self():
@@ -106,7 +106,7 @@ def fork_in_child() -> void:
 
 @native(export=True)
 def begin_change(thread: u64) -> u32:
-    """Let `thread` be the writer, unless a fork is under way; whether it is."""
+    """Make `thread` the writer unless a fork is in progress; returns whether it is."""
     own = the_words()
     atomic_exchange(addressof(own.writer), thread)
     if load(addressof(own.under_way), "seq_cst") == 0:
@@ -117,7 +117,7 @@ def begin_change(thread: u64) -> u32:
 
 @native(export=True)
 def begin_change_after_forks(thread: u64) -> void:
-    """The same when no fork is under way any more. Without the GIL, which a forking thread may wait for."""
+    """The same once no fork is in progress. Called without the GIL, which a forking thread may wait for."""
     for _ in range(PATIENCE):
         if begin_change(thread) != 0:
             return
@@ -129,7 +129,7 @@ FUNCTIONS = (fork_prepare, fork_in_parent, fork_in_child, begin_change, begin_ch
 
 
 def install(image: NativeImage, address_of_words: int) -> None:
-    """From now on forks and changes of text wait for each other, by the functions of `image`, which stays."""
+    """Make forks and changes of text wait for each other from now on, by the functions of `image`, which must stay."""
     image.variable("fork_words").value = address_of_words
 
     def begin(thread: int) -> None:

@@ -1,7 +1,7 @@
 """Properties that are computed once for each object, without a lock.
 
-Before Python 3.12 functools has one lock for a property of all objects: threads that ask different objects wait for each other,
-and the child of a fork that another thread's computation falls into waits for ever.
+Before Python 3.12, functools has one lock for a property of all objects: threads that use different objects wait for each other,
+and a child forked during another thread's computation deadlocks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ Value = TypeVar("Value")
 
 
 class cached_property(Generic[Value]):
-    """Decorator: the method is called when the attribute is first asked for, and what it returns is the attribute.
+    """Decorator: the method is called when the attribute is first read, and its result becomes the attribute.
 
-    Threads that ask at the same time may each call it; all are given the same.
+    Several threads may call it at the same time; all get the same result.
     """
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:

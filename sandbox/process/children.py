@@ -1,7 +1,7 @@
 """Children that are started while library code is patched.
 
 A child made by vfork or posix_spawn runs in this process's memory, with every signal blocked, until it executes another
-program: a breakpoint that it meets on the way kills it. One made by fork has its own, and our handlers.
+program: a breakpoint hit before that kills it. A child made by fork has memory of its own, and our handlers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import functools
 
 @functools.cache
 def start_by_fork() -> None:
-    """Let `subprocess` start children by fork from now on, by the switches that it documents for that.
+    """Let `subprocess` start children by fork from now on, by its documented switches.
 
-    Children that others make (`os.posix_spawn`, C's `system`) are theirs: what they run before they execute must not have
-    breakpoints.
+    Other callers of vfork and posix_spawn (`os.posix_spawn`, C's `system`) are not changed: code that their children run
+    before they execute must not have breakpoints.
     """
     import subprocess
 

@@ -1,22 +1,22 @@
-"""What is done around a fork: who runs when.
+"""The phases of a fork: which callbacks run when.
 
 `os.fork()` runs these phases; within a phase, callbacks run in the order of their registration.
 
   in the parent, before   HOLD     locks whose state must be consistent in the child are taken      hold()
                           CLOSE    before()                                                         closely_around()
-  by libc, before         change of text under way ends; none begins               sandbox.process.atfork
+  by libc, before         a change of text ends, and none begins                   sandbox.process.atfork
   by libc, after          forks are counted; Python handlers are off in the child  at_fork()
   in the parent, after    CLOSE    after_in_parent()
-                          TEXT     text that the forking thread was changing is made its own again
+                          TEXT     text that the forking thread is changing is copied if shared
                           HOLD     the locks are given back
   in the child            RENEW    locks of threads that are gone are free again                    renew()
                           CLOSE    after_in_child()
-                          KERNEL   what the kernel does not inherit is registered again             in_child()
+                          KERNEL   registrations that a child does not inherit are renewed          in_child()
                           TEXT, HOLD as in the parent
                           TASKS    records of threads that are gone are released                    in_child()
-                          PROBES   what their calls had taken of a probe is released                in_child()
+                          PROBES   what their calls had taken from probes is released               in_child()
                           BUFFERS  memory that the parent records into is replaced                  in_child()
-                          THREADS  threads of ours are started again                                in_child()
+                          THREADS  our worker threads are started again                             in_child()
 
 A fork made by C code runs only what libc runs. How text stays each process's own is described in sandbox.memory.shared_text.
 """
@@ -147,7 +147,7 @@ def _run(*calls: Callable[[], None]) -> None:
 
 
 def _unshare_open_text() -> None:
-    """The fork has interrupted changes of this very thread, which will go on."""
+    """Changes of this thread that the fork has interrupted will continue, on text of the process's own."""
     for text in changes.open:
         text.unshare()
 
@@ -162,7 +162,7 @@ def at_fork(prepare: int, in_parent: int, in_child: int) -> None:
     """Let libc call the functions at these addresses (0: none) around every fork, also where no Python hook runs.
 
     As pthread_atfork, which glibc has under another name in its shared library: `prepare` in reverse order of these calls. They
-    stay to the end of the process. Raises OSError(ENOMEM).
+    stay registered until the process ends. Raises OSError(ENOMEM).
     """
     libc = ctypes.CDLL(None)
     register = getattr(libc, "__register_atfork", None) or libc.pthread_atfork

@@ -1,4 +1,4 @@
-"""Which interpreter of the process this is: what is here works in the main one only."""
+"""Sub-interpreters are not supported: only the main interpreter can use these packages."""
 
 from __future__ import annotations
 

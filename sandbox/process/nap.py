@@ -1,4 +1,4 @@
-"""Native: a short sleep, for whoever looks again and again whether something has come about."""
+"""Native: a short sleep, for polling."""
 
 from __future__ import annotations
 

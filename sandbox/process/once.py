@@ -1,4 +1,4 @@
-"""What there is one of in a process, made by whoever asks first."""
+"""Lazily created process-wide singletons."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[[], Made]) -> Callable[[], Made]:
-    """Decorator: the first call makes it, and others return the same; those that come meanwhile wait.
+    """Decorator: the first call makes the object, and later calls return it; concurrent calls wait.
 
-    A process that is forked meanwhile makes its own.
+    A process forked during the first call makes its own.
     """
     lock = fork.renew(threading.RLock())
     made: list[Made] = []

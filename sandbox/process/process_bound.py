@@ -1,4 +1,4 @@
-"""Objects that mean something in one process only: they hold addresses of its memory."""
+"""Objects that are valid in one process only: they hold addresses of its memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A barrier for all threads of the process, from native code: the slow side of an asymmetric pair.
 
-The fast side, on the hit path, is a plain store followed by a plain load. Without membarrier(2) a page that has been written
-to is made read-only, for which every core that runs a thread of the process is interrupted. Several threads may do so at
-once: a system call writes to the page, so that one which finds it read-only again gets an error instead of a fault.
+The fast side, on the hit path, is a plain store followed by a plain load. Without membarrier(2), a page is written to and made
+read-only, which interrupts every core that runs a thread of the process. Several threads may do so at once: the page is written
+by a system call, so that finding it read-only gives an error instead of a fault.
 """
 
 from __future__ import annotations

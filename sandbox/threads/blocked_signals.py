@@ -1,6 +1,6 @@
-"""Which threads block a signal, as /proc tells.
+"""Finding the threads that block a signal, in /proc.
 
-It is read natively, with the GIL: there may be many threads, and who lets go of the GIL at each step waits long for it.
+/proc is read natively, with the GIL held: there may be many threads, and releasing the GIL for each read would take long.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _RECORD_SIZE, _RECORD_NAME = 16, 19
 """Offsets in a struct linux_dirent64."""
 _ENTRIES, _STATUS = 8192, 4096
 _ROOM = 64
-"""Threads that are told of at once."""
+"""Threads that are reported at once."""
 
 
 @struct
 class Reading(Structure):
-    """Strings that are looked for, and memory to read into."""
+    """The searched strings, and memory to read into."""
 
     directory: array[u8, 16]
     file: array[u8, 8]
@@ -96,7 +96,7 @@ def blocked_by(reading: ptr[Reading], size: u64) -> u64:
 
 @native
 def blocks(reading: ptr[Reading], directory: i64, signal: u64) -> bool_:
-    """Whether the thread whose path has been made does. One that has gone does not."""
+    """Whether the thread of the prepared path blocks the signal. A thread that has ended does not."""
     file = syscall(SYS_OPENAT, directory, address_of(addressof(reading.path[0])), _O_CLOEXEC, 0, 0, 0)
     if file < 0:
         return False
@@ -107,7 +107,7 @@ def blocks(reading: ptr[Reading], directory: i64, signal: u64) -> bool_:
 
 @native
 def look_at(reading: ptr[Reading], directory: i64, size: u64, signal: u64, count: u64) -> u64:
-    """The entries that have been read; how many threads have been found by now."""
+    """Check the threads of the entries just read; returns the number of threads found so far."""
     at: u64 = 0
     while at < size:
         number = make_path(reading, addressof(reading.entries[at + _RECORD_NAME]))

@@ -1,7 +1,7 @@
-"""Contexts: normal, softirq, irq and NMI, as ftrace's recursion protection tells them apart.
+"""Contexts: normal, softirq, irq and NMI, as ftrace's recursion protection distinguishes them.
 
-irq: a real signal, raised on the own thread and taken at once, whose native handler makes the call. softirq: an explicit
-call. NMI: the handler of a breakpoint.
+irq: a signal that the thread sends to itself, and whose native handler makes the call. softirq: an explicit call. NMI: the
+handler of a breakpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NORMAL, SOFTIRQ, IRQ, NMI = range(4)
 NAMES = ("normal", "softirq", "irq", "nmi")
 SIGNAL = SIGSYS
-"""Asynchronous, hardly used, and passed on when it is not ours."""
+"""An asynchronous signal that is rarely used; passed on if it is not ours."""
 _ARGUMENTS = 8
 
 

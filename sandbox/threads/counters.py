@@ -1,9 +1,9 @@
-"""The layout of the file that a process's counters are in, and what another process needs to read them.
+"""The layout of a process's counter file, and reading it from another process.
 
 The file begins with a page of its own: MAGIC (8 bytes), VERSION (u32), 4 bytes of padding, and the fields of `Header`
 (u64 each). Row `t`, of the thread that has task record `t`, begins `stride` bytes after row `t - 1`; line `n` in it, of
 the n-th probe, is a `sandbox.threads.tasks.Counters` of `line` bytes. The file is sparse: use `read_line` or
-`used_rows`, which ask for what is there, and do not map it, since reading a hole through a mapping allocates it."""
+`used_rows`, which use pread, and do not map the file: reading a hole through a mapping allocates it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def used(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     while start < end:
         try:
             start = os.lseek(fd, start, os.SEEK_DATA)
-        except OSError:  # ENXIO: there is nothing behind
+        except OSError:  # ENXIO: no data follows
             return
         if start >= end:
             return
@@ -89,7 +89,7 @@ def used_rows(fd: int, header: Header) -> list[int]:
 
 
 def read_line(fd: int, header: Header, row: int, number: int) -> Line:
-    """A line. What was never written reads as 0, and stays unallocated."""
+    """A line. Lines that were never written read as 0 and stay unallocated."""
     data = os.pread(fd, _LINE.size, header.rows_at + row * header.stride + number * header.line)
     tally, *missed = _LINE.unpack(data)
     return Line(tally & _HITS, *missed)

@@ -1,7 +1,7 @@
-"""What happens when a program faults: the call that entered it raises SandboxFault.
+"""Faults of programs: the call that entered the program raises SandboxFault.
 
 Nothing guards calls until a guard is installed (`ftrace` does, when its runtime starts): without one, a fault ends the
-process as it always would.
+process as usual.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Guard(NamedTuple):
-    """How calls are guarded: `entry(address)` is what to call instead of a function; `check()` raises after a fault."""
+    """Guards calls: `entry(address)` is the address to call instead of a function's; `check()` raises after a fault."""
 
     entry: Callable[[int], int]
     check: Callable[[], None]
@@ -25,7 +25,7 @@ installed: Guard | None = None
 
 
 class SandboxFault(RuntimeError):
-    """A program did something that the CPU or the kernel refuses. The interpreter goes on; the call is lost.
+    """A program caused a fault. The interpreter continues; the call is lost.
 
     `signal`: its number; `address`: what was accessed, or 0; `ip`: where the program was, `location` the same as text;
     `registers`: name -> value; `shadow_stack`: the hooked calls that had not returned, innermost first, as text;

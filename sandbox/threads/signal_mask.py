@@ -1,4 +1,4 @@
-"""Native: which signals the running thread blocks. Bit n - 1 of a mask stands for signal n."""
+"""Native: the running thread's signal mask. Bit n - 1 is signal n."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MASK_SIZE = 8
 
 @native
 def change_mask(how: i64, mask: u64) -> u64:
-    """rt_sigprocmask; the mask of before."""
+    """rt_sigprocmask; returns the previous mask."""
     masks: array[u64, 2] = zeroed
     masks[0] = mask
     old = cast(i64, addressof(masks[1]))
@@ -21,11 +21,11 @@ def change_mask(how: i64, mask: u64) -> u64:
 
 @native
 def block_signals(mask: u64) -> u64:
-    """Block those of `mask` too; the mask of before."""
+    """Block the signals of `mask` too; returns the previous mask."""
     return change_mask(_BLOCK, mask)
 
 
 @native
 def set_signal_mask(mask: u64) -> u64:
-    """Block exactly those of `mask`; the mask of before."""
+    """Block exactly the signals of `mask`; returns the previous mask."""
     return change_mask(_SETMASK, mask)

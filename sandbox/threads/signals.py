@@ -1,7 +1,7 @@
-"""Signals: the only room that installs handlers.
+"""Signals: the only module that installs handlers.
 
-One native dispatcher per synchronous signal asks its consumers in order; a signal that none of them claims goes to
-whoever was there before, or takes its default course.
+One native dispatcher per synchronous signal calls its consumers in order; a signal that no consumer claims goes to the
+previous handler, or takes its default action.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def is_sent(info: u64) -> bool_:
 
 @native
 def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
-    """Hand a signal that is not ours to the previous handler, or let it take its default course by happening again."""
+    """Pass an unclaimed signal to the previous handler, or repeat the fault with the default action."""
     record = addressof(records[cast(u64, signal)])
     if record.previous_handler > _SIG_IGN:
         cast(Action, record.previous_handler)(signal, info, context)
@@ -218,7 +218,7 @@ class SignalRoom:
         self._installed.add(signal)
 
     def check(self) -> None:
-        """Warn, once for each signal, if somebody has put a handler of their own over ours."""
+        """Warn, once for each signal, if other code has replaced our handler."""
         displaced = self._image.call("displaced_handlers", self._dispatcher)
         for signal in sorted(self._installed - self._warned) if displaced else ():
             if displaced >> signal & 1:

@@ -1,9 +1,9 @@
 """Per-thread state, found in one load.
 
-A *task* is a record for a thread that has run a probed function. Records lie in one preallocated slab, `STRIDE` bytes
-apart: the `Task` header and the shadow stack. Behind all of them lie, as far apart, the rows of `Counters`, one line for each
-registered probe (ftrace.counter_file). A thread finds its record through a `pthread` key whose place relative to %fs is
-discovered at start-up: a new thread reads 0 there and claims a record on its first hit, and the key's destructor gives it back.
+A *task* is the record of a thread that has hit a probe. Records are in one preallocated slab, `STRIDE` bytes apart: the `Task`
+header and the shadow stack. The rows of `Counters` follow at the same stride, one line for each registered probe
+(ftrace.counter_file). A thread finds its record through a `pthread` key whose offset from %fs is discovered at start-up: a new
+thread reads 0 there and claims a record on its first hit; the key's destructor releases it.
 Nothing is allocated on the way.
 """
 
@@ -142,7 +142,7 @@ class Task(Structure):
         u32  # the low half of the ProbeList's address that it is in, or IN_NO_LIST; 0: cannot be told. Cleared with rec
     )
     top: ptr[Node]  # the newest node
-    limit: u64  # a node at this address or above does not fit; 0 while nodes are parked: only the complete way makes one then
+    limit: u64  # a node at this address or above does not fit; 0 while nodes are parked: only the slow path reserves one then
     bottom: ptr[Node]  # a sentinel that is no call
     data_top: u64  # entry data that does not fit a node is stacked here
     data_limit: u64
@@ -171,7 +171,7 @@ class Task(Structure):
 
 
 IN_NO_LIST = 1
-"""Task.list in the hit of a kprobe that lies in no other hit."""
+"""Task.list in an outermost hit of a kprobe."""
 
 HITS_MASK = (1 << 48) - 1
 CREDIT_UNIT = 1 << 48
@@ -180,7 +180,7 @@ HIT_WITH_CREDIT = 1 - CREDIT_UNIT
 
 HEADER = 4096 + 512
 COUNTERS = CAPACITY * STRIDE + 5 * 4096
-"""Offset of the first line of a task from its record: the lines lie behind all records, as far apart as those.
+"""Offset of a task's first line from its record: the rows follow all records, at the same stride.
 
 A few pages more than a power of two: way predictors hash the bits from 12 to 27 of an address, and of lines with one hash each
 access to one evicts the other (measured: 25 ns a hit).
@@ -221,7 +221,7 @@ def counters(task: ptr[Task], offset: u64) -> ptr[Counters]:
 
 @native
 def clear_variables(task: ptr[Task]) -> void:
-    """A thread finds its variables zero, whoever had the record before."""
+    """Zero a thread's variables, which a former owner of the record may have used."""
     words = cast(ptr[u64], addressof(cast(ptr[u8], task)[VARIABLES]))
     for index in range(VARIABLE_ROOM // 8):
         if words[index] != 0:
@@ -230,7 +230,7 @@ def clear_variables(task: ptr[Task]) -> void:
 
 @native
 def task_reset(task: ptr[Task]) -> void:
-    """Empty the shadow stack; counters and credits stay with the record, whoever owns it."""
+    """Empty the shadow stack; counters and credits stay with the record when its owner changes."""
     base = cast(ptr[u8], task)
     task.bottom = cast(ptr[Node], addressof(base[NODES]))
     task.bottom.frame = 0xFFFF_FFFF_FFFF_FFFE
@@ -259,7 +259,7 @@ def task_reset(task: ptr[Task]) -> void:
 
 @native
 def task_search(start: u64) -> ptr[Task]:
-    """Take the first free record at or behind `start`."""
+    """Take the first free record at or after `start`."""
     index: u64 = start
     while index < CAPACITY:
         task = task_at(index)
@@ -281,7 +281,7 @@ def raise_high(index: u64) -> void:
 
 @native(noinline=True)
 def task_claim() -> ptr[Task]:
-    """A record for this thread, or null if there is none left. Signals are held off meanwhile."""
+    """Claim a record for this thread, with signals blocked; null if none is left."""
     task = task_search(0)
     if task == null:
         return null

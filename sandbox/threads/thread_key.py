@@ -1,7 +1,7 @@
-"""A word per thread that costs one load: a pthread key whose place relative to %fs is discovered and verified.
+"""A word per thread at the cost of one load: a pthread key whose offset from %fs is discovered and verified.
 
 glibc keeps the values of a process's first 32 keys inside its thread descriptor, which %fs points to. A new thread
-finds 0 there, also when it inherits the memory of a dead one, and the key's destructor runs when a thread ends.
+finds 0 there, even if it inherits the memory of an ended one, and the key's destructor runs when a thread ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a thread's own stack is: glibc keeps its lowest address and its size in the thread descriptor, one behind the other."""
+"""A thread's own stack: glibc keeps its lowest address, followed by its size, in the thread descriptor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find_field(read: Callable[[int], int], size: int) -> int:
 
 
 def main_stack() -> tuple[int, int]:
-    """Start and end of the memory that the stack of the process's first thread may come to take."""
+    """Start and end of the memory that the first thread's stack may grow into."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     top = int(fields[_STARTSTACK - 3])
     limit, _ = resource.getrlimit(resource.RLIMIT_STACK)

@@ -57,6 +57,6 @@ def test_a_translator_of_code_is_refused():
     assert changed_code.is_noticed()
     changed_code.is_noticed = lambda: False
     with pytest.raises(
-        RuntimeError, match=r"under a translator of code \(valgrind, qemu-user, ...\) that does not notice"
+        RuntimeError, match=r"under a code translator \(valgrind, qemu-user, ...\) that does not notice"
     ):
         probe_something()
