@@ -1,6 +1,6 @@
-"""Prototypes of functions and the types behind their pointers, with the offsets of fields: what BTF is to the kernel.
+"""Prototypes of functions, and the types that their pointers refer to with field offsets, as BTF provides in the kernel.
 
-Read from the debug information of C and C++ programs; for others from the signature, which has no structures.
+They are read from the debug information of C and C++ programs; for other programs from signatures, which have no structures.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Other(BtfType):
 
 @dataclass(frozen=True)
 class Prototype:
-    """The parameters of a function, as (name, type) in order, and what it returns."""
+    """The parameters of a function, as (name, type) in order, and its result type."""
 
     parameters: tuple[tuple[str, BtfType], ...]
     returns: BtfType

@@ -1,7 +1,7 @@
-"""The calling convention: where the arguments and the result of a call lie. Signatures in, offsets out.
+"""The calling convention: the places of a call's arguments and result. Signatures in, offsets out.
 
-Offsets are into an *image* of the call: the kernel's pt_regs as it was at entry or return, then the low 8 bytes of the
-vector registers xmm0 to xmm7, then the words above the return slot. What else is in vector registers cannot be seen.
+Offsets are into an *image* of the call: the kernel's pt_regs at entry or return, then the low 8 bytes of the vector registers
+xmm0 to xmm7, then the words above the return slot. The rest of the vector registers is not visible.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Arguments:
         return _narrow(self.vectors.pop(0), size)
 
     def on_stack(self, size: int) -> int:
-        """Where the next value of `size` bytes that goes on the stack is."""
+        """The place of the next value of `size` bytes on the stack."""
         alignment = 16 if size >= 16 else 8
         start = (self.stack + alignment - 1) & -alignment
         self.stack = (start + size + 7) & -8
@@ -108,7 +108,7 @@ class _Results:
 
 
 def argument_places(signature: Signature) -> tuple[list[tuple[Parameter, Place | None]], int]:
-    """(parameter, its place or None) for what a caller passes, and how many bytes of stack are needed to see them."""
+    """(parameter, its place or None) for a caller's arguments, and the bytes of stack that they occupy."""
     room = _Arguments()
     if _result_in_memory(signature):
         room.integer()

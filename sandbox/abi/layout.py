@@ -1,4 +1,4 @@
-"""How values lie in memory on x86-64: sizes, alignments, and Python values to bytes and back.
+"""The layout of values in memory on x86-64: sizes, alignments, and conversion between Python values and bytes.
 
 LLVM and C agree on all of it. Sizes, offsets and alignments are in bytes.
 """

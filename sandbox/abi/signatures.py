@@ -1,4 +1,4 @@
-"""Signatures of functions and the types in them, whatever language they were written in."""
+"""Signatures of functions, and their types, for every source language."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Parameter:
     """A parameter; `name` is empty if the source gives none.
 
     `attributes` are those of LLVM IR, as written. `copied` is the type behind a pointer whose target is passed by
-    value (`byval`), `returned` that behind a pointer to the room for the result (`sret`).
+    value (`byval`), `returned` that behind a pointer to the memory for the result (`sret`).
     """
 
     type: Type
@@ -150,11 +150,11 @@ class Signature:
 
     @property
     def passed(self) -> tuple[Parameter, ...]:
-        """The parameters that a caller gives: all but the room for a result."""
+        """The parameters that a caller passes: all but the pointer for the result."""
         return tuple(parameter for parameter in self.parameters if parameter.returned is None)
 
     @property
     def result(self) -> Type:
-        """What a caller gets: what is returned, or what is left in the room given for the result."""
+        """The type of the result: the returned one, or that of the memory passed for the result."""
         rooms = [parameter.returned for parameter in self.parameters if parameter.returned is not None]
         return rooms[0] if rooms else self.returns

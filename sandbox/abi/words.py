@@ -1,4 +1,4 @@
-"""Arguments written as text, as on a command line."""
+"""Parsing arguments from text, as on a command line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Ty
 
 
 def parse_word(word: str, kind: Type, where: str) -> Any:
-    """The Python value that `word` stands for as a `kind`.
+    """The Python value of `word` as a `kind`.
 
     Integers are written `10`, `-1`, `0x1f`, `0o17`, `1_000` or `'a'`; a pointer parameter takes an integer (an
     address), or else the word itself is passed as a C string; structs, arrays and vectors are written as Python tuples
-    or lists. With any other `kind` the word is taken for what it looks like. Raises ValueError beginning with `where`.
+    or lists. With any other `kind` the word's form decides. Raises ValueError beginning with `where`.
     """
     if isinstance(kind, Integer):
         return _integer(word, kind, where)

@@ -1,4 +1,4 @@
-"""An ELF image that only tells: which code lies where, and how to unwind it. For the GDB JIT interface."""
+"""ELF images with only symbols and unwind information, for the GDB JIT interface."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Section(NamedTuple):
 
 
 def debug_image(start: int, size: int, symbols: Sequence[CodeSymbol], frames: bytes, frames_address: int) -> bytes:
-    """The image for code at `start` of `size` bytes, with its symbols and its .eh_frame section, where that lies."""
+    """The image for `size` bytes of code at `start`, with its symbols and the address of its .eh_frame section."""
     names = b"\0" + b"".join(symbol.name.encode() + b"\0" for symbol in symbols)
     table = _SYMBOL.pack(0, 0, 0, 0, 0, 0)
     offset = 1

@@ -1,4 +1,4 @@
-"""What the stretches of code are that a library's unwind tables describe: functions, if that can be shown, or something else."""
+"""Classifying the code that a library's unwind tables describe: functions, where that can be shown, or something else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _COLD = re.compile(r"\.cold(\.\d+)?$")
 
 
 class Kind(Enum):
-    """What a stretch is; the value is what its name ends in if it has no other, the text is why its returns cannot be probed."""
+    """The kind of a stretch of code. The value is the suffix of its name if it has no symbol, the text the reason why its returns
+    cannot be probed."""
 
     FUNCTION = "", ""
     PLT = ".plt", "it is the procedure linkage table, where each entry jumps on to a function of its own"
@@ -43,9 +44,9 @@ def linkage_tables(file: elf.ElfFile, base: int) -> tuple[tuple[int, int], ...]:
 
 
 def pointed_to(file: elf.ElfFile, base: int, among: Set[int]) -> set[int]:
-    """Which of the addresses `among` the library calls or takes in its code, or keeps a pointer to in its data.
+    """The addresses of `among` that the library's code calls or takes, or that its data points to.
 
-    Code is what stands in the file, whatever has been probed; data are as the dynamic loader has left them.
+    Code is read from the file, so probes do not matter; data is read as the dynamic loader has relocated it.
     """
     found: set[int] = set()
     for segment in file.segments():

@@ -1,4 +1,4 @@
-"""Numbers as DWARF and unwind tables write them, read where they lie in memory."""
+"""Reading the number encodings of DWARF and unwind tables from memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Reader:
         return found
 
     def value(self, encoding: int) -> int:
-        """A number encoded as DW_EH_PE says; a pointer that is null stays so. Raises ValueError for what nobody writes."""
+        """A number in a DW_EH_PE encoding; a null pointer stays null. Raises ValueError for unsupported encodings."""
         here, form = self.position, encoding & 0x0F
         if form == _ULEB128:
             found = self.uleb()

@@ -1,6 +1,6 @@
-"""Where functions begin and end by a library's unwind tables, which are there when its symbols are stripped.
+"""Starts and ends of functions from a library's unwind tables, which remain when symbols are stripped.
 
-Reads the sorted table of `.eh_frame_hdr` and the FDE that it leads to, as they lie in memory.
+Reads the sorted table of `.eh_frame_hdr`, and the FDEs that it refers to, from memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FunctionTable:
             self._entries = [header + offset for offset in words[1::2]]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Each function's first address and the first behind it, ascending."""
+        """Each function's start and end, ascending."""
         for start, entry in zip(self._starts, self._entries, strict=True):
             yield start, start + _range_of(entry)
 
@@ -51,7 +51,7 @@ class FunctionTable:
         return _stretch(self._entries[bisect_right(self._starts, address) - 1], *bounds)
 
     def bounds(self, address: int) -> tuple[int, int] | None:
-        """The first address of the function that `address` lies in, and the first behind it; None if in none."""
+        """Start and end of the function that contains `address`; None if there is none."""
         index = bisect_right(self._starts, address) - 1
         if index < 0:
             return None
@@ -63,8 +63,8 @@ class FunctionTable:
 class Stretch(NamedTuple):
     """A stretch of code [start, end) that an FDE describes: a function, or something else.
 
-    `is_signal_frame`: what the kernel puts there as a return address, nobody calls. `is_as_called`: at its start the stack is as
-    a call leaves it.
+    `is_signal_frame`: it is returned to from signal handlers, and never called. `is_as_called`: at its start the stack is as
+    after a call.
     """
 
     start: int
@@ -74,7 +74,7 @@ class Stretch(NamedTuple):
 
 
 def _range_of(fde: int) -> int:
-    """How many bytes an FDE covers; 0 if it is encoded in a way that no compiler of ours uses."""
+    """The number of bytes that an FDE covers; 0 for encodings that compilers do not use."""
     back = ctypes.c_uint32.from_address(fde + 4).value
     width = WIDTHS.get(encodings(fde + 4 - back).get("R", 0) & 0x0F)
     if width is None:
@@ -97,7 +97,7 @@ def _stretch(fde: int, start: int, end: int) -> Stretch:
 
 
 class _Augmentation(NamedTuple):
-    """What stands in a CIE before its instructions; `size`: up to those, in bytes from its version on.
+    """The head of a CIE; `size`: bytes from its version to its instructions.
 
     `is_sized`: the FDEs have augmentation data, too.
     """
@@ -119,7 +119,7 @@ def encodings(cie: int) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=256)
 def _augmentation(contents: bytes) -> _Augmentation:
-    """The same by what stands behind the CIE's head: there are few kinds, and each is read for very many functions."""
+    """The same, cached by the head's contents: there are few kinds, and each is read for many functions."""
     memory = ctypes.create_string_buffer(contents)
     begin = ctypes.addressof(memory)
     reader = Reader(begin)

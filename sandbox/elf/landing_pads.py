@@ -1,6 +1,6 @@
-"""Where exceptions land in a function: the landing pads of its language-specific data (.gcc_except_table).
+"""The landing pads of exceptions in a function, from its language-specific data (.gcc_except_table).
 
-A function's description is asked of the unwinder, which knows those of libraries and of compiled programs alike.
+The unwinder finds a function's description, in libraries and in compiled programs.
 """
 
 from __future__ import annotations

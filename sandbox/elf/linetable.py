@@ -1,4 +1,4 @@
-"""Which line of the source each stretch of an object's code comes from."""
+"""Source lines of an object's code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """ELF64 tables of an x86-64 object or shared library, read as arrays.
 
-Only what a loader needs, and nothing per symbol or section that is not asked for: a program of 50,000 functions with
-patchable entries has 100,000 sections.
+Only what a loader needs, and without work for unused symbols and sections: a program of 50,000 functions with patchable entries
+has 100,000 sections.
 """
 
 from __future__ import annotations

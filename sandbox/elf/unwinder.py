@@ -1,4 +1,4 @@
-"""The unwinder that C++ code of this process uses: libgcc's."""
+"""libgcc's unwinder, which the C++ code of this process uses."""
 
 from __future__ import annotations
 

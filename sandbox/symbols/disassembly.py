@@ -1,4 +1,4 @@
-"""Machine code as text: with the names of what it calls and touches, and the stubs marked."""
+"""Machine code as text, with the names of call targets and operands, and with the stubs marked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sandbox.compile.stubs import STUB_SIZE
 from sandbox.x86_64.decoding import decoder
 
 Describe = Callable[[int], "str | None"]
-"""An address -> what is there, such as `vfs_read+0x0/0x30 [demo]`; None if that is not known."""
+"""An address -> its name, such as `vfs_read+0x0/0x30 [demo]`; None if unknown."""
 
 _TARGET = re.compile(r"0x[0-9a-f]+|\d")
 _RIP_RELATIVE = re.compile(r"\[rip (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|\d+)\]")

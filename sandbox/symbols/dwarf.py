@@ -1,4 +1,4 @@
-"""What DWARF debug information says about the functions of a C or C++ program."""
+"""Functions of a C or C++ program, from its DWARF debug information."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SCOPES = {"DW_TAG_namespace", "DW_TAG_structure_type", "DW_TAG_class_type", "DW
 
 
 class DwarfInterface:
-    """Answers questions about functions from the debug information of an ELF file, read when first asked."""
+    """The functions in the debug information of an ELF file, which is read at first use."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -198,7 +198,7 @@ def _record(die: DIE) -> Type:
     record = Record(fields, name)
     if _agrees(record, members, _size(die)):
         return record
-    # A packed struct with an unaligned field goes on the stack, which ctypes does not know.
+    # A packed struct with an unaligned field is passed on the stack, which ctypes does not implement.
     return Unsupported(name, "it is packed, or has bit fields or unions")
 
 

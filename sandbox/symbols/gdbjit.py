@@ -74,7 +74,7 @@ class Registration:
         interface.insert(self._entry)
 
     def withdraw(self) -> None:
-        """Tell debuggers that the code is gone."""
+        """Notify debuggers that the code has been unmapped."""
         self._interface.remove(self._entry)
         _own_entries.discard(self._memory)
         _libc.free(self._memory)

@@ -1,4 +1,4 @@
-"""The shared libraries in this process: where they lie and what is in them."""
+"""The shared libraries in this process: their addresses and symbols."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Information), ctypes.
 class Library:
     """A shared library, or the program itself (then `path` is that of /proc/self/exe).
 
-    `base` is what is added to the addresses in the file; `text` are the executable ranges (start, end); `unwind_table` is
+    `base` is added to the addresses in the file; `text` are the executable ranges (start, end); `unwind_table` is
     the address of its .eh_frame_hdr, 0 if it has none.
     """
 
@@ -66,7 +66,7 @@ class Library:
         """Functions and variables by ascending address, from the full symbol table if the file has one, else from the
         dynamic one. Empty if no ELF file is there (the vDSO has none).
 
-        Raises OSError if the file cannot be read, say because no descriptor is free; the next one who asks may have luck.
+        Raises OSError if the file cannot be read, for example without a free descriptor; a later call may succeed.
         """
         file = self._file()
         return _symbols(file, self.base, self.name) if file else ()
@@ -96,9 +96,9 @@ class Library:
             return None
 
     def function_bounds(self, address: int) -> tuple[int, int] | None:
-        """Start and end of the stretch of code, mostly a function, that unwind tables describe around `address`; None if none.
+        """Start and end of the code, usually a function, that unwind tables describe around `address`; None if there is none.
 
-        What is described as a signal frame begins behind `address` if that is not the first byte of an instruction.
+        A signal frame begins after `address` if that is not the first byte of an instruction.
         """
         stretch = self._functions.stretch(address) if self._functions else None
         if stretch is None:
@@ -131,7 +131,7 @@ class Library:
         return Kind.FUNCTION if stretch.start in self._shown else Kind.UNKNOWN
 
     def locate(self, address: int) -> Location | None:
-        """The symbol that `address` lies in."""
+        """The symbol that contains `address`."""
         return locate(self.symbols, address)
 
 
@@ -174,7 +174,7 @@ def _library(information: _Information) -> Library:
 
 
 def library_at(address: int) -> Library | None:
-    """The library whose code `address` lies in; None if in none."""
+    """The library whose code contains `address`; None if there is none."""
     return next((library for library in libraries() if address in library), None)
 
 

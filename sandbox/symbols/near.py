@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 _MOST = 20_000
-"""Names that are looked at: comparing many more takes seconds."""
+"""The most names that are compared: comparing many more takes seconds."""
 
 
 def did_you_mean(name: str, names: Iterable[str], shown: Mapping[str, str] | None = None) -> str:

@@ -1,7 +1,7 @@
-"""The map file by which `perf` and other profilers name code that is in no library: /tmp/perf-PID.map.
+"""/tmp/perf-PID.map, from which `perf` and other profilers take the names of JIT code.
 
-Each line is `address size name`, the numbers in hexadecimal. Lines are only ever added; of several that cover an
-address the last one counts.
+Each line is `address size name`, with numbers in hexadecimal. Lines are only appended; of several lines that cover an address,
+the last one counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PerfMap:
             try:
                 self._write(text)
             except OSError:
-                self._stream, self._pid = None, 0  # what was not written is when there is more
+                self._stream, self._pid = None, 0  # lines that were not written are written with the next ones
 
     def _write(self, text: str) -> None:
         self._written.append(text)
@@ -63,7 +63,7 @@ class PerfMap:
         self._stream.flush()
 
     def _open(self) -> TextIO:
-        # The name can be guessed and the directory is everybody's: follow no link, append to nobody else's file.
+        # The name is predictable and the directory is writable by all: follow no link, append to no other user's file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o644)
         status = os.fstat(descriptor)

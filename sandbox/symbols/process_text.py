@@ -1,7 +1,7 @@
 """Any code in the process, by name or address: modules, the shared libraries beside them, and the code of JIT compilers.
 
-A library's functions are written `libz:deflate`, or `libm.so.6:sin` with its full name. Its text is put on a memfd, where
-it runs, when it is first to be patched; threads that are in it find the same bytes.
+A library's functions are written `libz:deflate`, or `libm.so.6:sin` with its full name. Its text is moved to a memfd, in place,
+when it is first patched; threads that are in it find the same bytes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ JIT_NAMES = frozenset({"jit", "numba"})
 """What stands before the colon of a name for code of JIT compilers (sandbox.images.jit): many objects share each."""
 
 _chosen: dict[int, Symbol] = {}
-"""Indirect functions that have been resolved, by the address of what was chosen."""
+"""Resolved indirect functions, by the address of the chosen one."""
 
 _patchable: dict[tuple[str, int], TextMapping] = {}
 """The text of libraries that has been made patchable, by path and first address."""
 
 
 def module_at(address: int) -> Module | None:
-    """The module whose text `address` lies in."""
+    """The module whose text contains `address`."""
     for module in modules():
         for text in module.texts:
             if address in text:
@@ -41,8 +41,8 @@ def module_at(address: int) -> Module | None:
 def symbol_named(name: str) -> Symbol:
     """The function or object called `name`: `symbol`, `module:symbol` or `library:symbol`.
 
-    An indirect function (IFUNC) is what it resolves to in this process. Of several that bear the name, the one at the
-    lowest address. Raises LookupError naming it, and what was looked through.
+    An indirect function (IFUNC) is the one that it resolves to in this process. Of several with the name, the one at the
+    lowest address. Raises LookupError naming it, and the modules and libraries searched.
     """
     found = symbol_table.named(name)
     if found:
@@ -115,11 +115,11 @@ def _resolved(library: Library, symbol: Symbol) -> Symbol:
 
 
 def symbol_at(address: int) -> Symbol | None:
-    """The function that `address` lies in.
+    """The function that contains `address`.
 
-    Where a library's symbols are stripped its unwind tables say where functions begin; one without a name is called
-    `library+0xoffset`. What cannot be shown to be a function has a suffix that says what it is: `.plt`, `.signal-frame`,
-    `.cold`, or `.part` for a part of a function or a function that is only jumped to.
+    In a library without symbols, functions are taken from its unwind tables and called `library+0xoffset`. Code that cannot be
+    shown to be a function has a suffix: `.plt`, `.signal-frame`, `.cold`, or `.part` for a part of a function or a function
+    that is only jumped to.
     """
     location = symbol_table.locate(address)
     if location is not None:

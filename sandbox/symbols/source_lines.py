@@ -1,4 +1,4 @@
-"""Lines of source for addresses: what crash reports show of code that carries debug information."""
+"""Source lines of addresses, for crash reports of code with debug information."""
 
 from __future__ import annotations
 

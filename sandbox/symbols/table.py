@@ -14,7 +14,7 @@ from sandbox.process import fork
 class Symbol(NamedTuple):
     """A function or data object of a module. `size` is in bytes; `module` is the module's name.
 
-    `indirect`: what lies at `address` is not the function but chooses it (IFUNC).
+    `indirect`: the code at `address` is not the function but chooses it (IFUNC).
     """
 
     name: str
@@ -29,12 +29,12 @@ class Symbol(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first address behind it."""
+        """The first address after it."""
         return self.address + self.size
 
 
 class Location(NamedTuple):
-    """An address seen from the symbol that it lies in; prints as `name+0xoff/0xsize [module]`."""
+    """An address relative to the symbol that contains it; prints as `name+0xoff/0xsize [module]`."""
 
     symbol: Symbol
     offset: int
@@ -57,10 +57,10 @@ _address_of = operator.itemgetter(1)
 
 
 def locate(symbols: Sequence[Symbol], address: int) -> Location | None:
-    """The symbol that `address` lies in, of `symbols` by ascending address; None if in none.
+    """The symbol of `symbols`, in ascending order, that contains `address`; None if there is none.
 
-    A symbol without a size covers only its own address. Of several at one address the last one with a size wins, but a
-    compiler's alias (`rec.localalias`) only over other such.
+    A symbol without a size covers only its own address. Of several at one address the last one with a size wins, except that a
+    compiler's alias (`rec.localalias`) wins only over other aliases.
     """
     end = bisect_right(symbols, address, key=_address_of)
     around = [s for s in symbols[max(end - _ENCLOSING, 0) : end] if s.address <= address < s.address + s.size]
@@ -130,7 +130,7 @@ class SymbolTable:
         return found[0].address
 
     def locate(self, address: int) -> Location | None:
-        """The symbol that `address` lies in, and how far; None if in none."""
+        """The symbol that contains `address`, and the offset in it; None if there is none."""
         return locate(self._sorted, address)
 
     def describe(self, address: int) -> str:

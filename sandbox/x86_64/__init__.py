@@ -1,1 +1,1 @@
-"""What is x86-64 in this package."""
+"""The x86-64 parts of the sandbox: decoding, relocation, vector state, system calls."""

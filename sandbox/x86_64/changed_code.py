@@ -1,4 +1,4 @@
-"""Whether changed code is executed as it is now: translators of code (valgrind, qemu-user) may go on with what they made."""
+"""Detecting code translators (valgrind, qemu-user) that keep executing old code after it has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions as text, from capstone's library alone: its Python package imports every architecture, for 30 ms."""
+"""Instructions as text, by capstone's library without its Python package, which takes 30 ms to import every architecture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Instruction(ctypes.Structure):
 
 
 def decoded(code: bytes, address: int = 0) -> Iterator[Decoded]:
-    """The instructions of `code`, which lies at `address`, up to the first that is none."""
+    """The instructions of `code` at `address`, up to the first invalid one."""
     library = _library()
     if library is None:
         return _by_package(code, address)
@@ -74,7 +74,7 @@ def decoder(detail: bool = False) -> Cs:
 
 @cache
 def _library() -> Any:
-    """The library in capstone's package; None if it is elsewhere, or of a version that is not known."""
+    """The library in capstone's package; None if it is elsewhere or of an unknown version."""
     package = find_spec("capstone")
     path = Path(str(package.origin)).parent / "lib" / "libcapstone.so" if package else None
     if path is None or not path.exists():

@@ -1,4 +1,4 @@
-"""What an unwind table says of the stack where a stretch of code begins: is it as a call leaves it?"""
+"""Whether the stack is as after a call where a stretch of code begins, from its unwind table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in parent and child of every fork, whoever makes it: one is added to a word."""
+"""Code that increments a word; run in parent and child of every fork."""
 
 from __future__ import annotations
 

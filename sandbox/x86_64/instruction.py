@@ -1,8 +1,8 @@
 """One decoded instruction. Bytes in, facts out.
 
-`capstone` says where an instruction ends, what it is called and where its displacement lies; the few facts that the
-rules of kprobes are about (encoding, opcode map, how it goes on) are read from the bytes between its prefixes and its
-ModRM, so that a VEX or EVEX opcode is never taken for the one-byte opcode of the same number.
+`capstone` provides an instruction's length, name and displacement; the few facts that the rules of kprobes need (encoding, opcode
+map, control flow) are read from the bytes between its prefixes and its ModRM, so that a VEX or EVEX opcode is never taken for the
+one-byte opcode of the same number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Encoding(enum.Enum):
 
 
 class Flow(enum.Enum):
-    """Where execution goes on after the instruction."""
+    """Where execution continues after the instruction."""
 
     __hash__ = object.__hash__
 
@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
     """One instruction at `address`; `code` is exactly its bytes.
 
     `opcode_map` is 0 for one-byte opcodes, 1 for 0f, 2 for 0f 38, 3 for 0f 3a, or the number in a VEX, EVEX or XOP prefix.
-    `modrm` is None if it has no ModRM byte, which otherwise lies at `modrm_offset`. `displacement_offset` is the offset of
+    `modrm` is None if it has no ModRM byte, which is otherwise at `modrm_offset`. `displacement_offset` is the offset of
     the 4-byte displacement of a RIP-relative operand, or 0; `rip_target` is the address of that operand. `target` is the
     address that a direct branch goes to.
     """
@@ -88,7 +88,7 @@ class Instruction(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The address behind the instruction."""
+        """The address after the instruction."""
         return self.address + len(self.code)
 
     @property
@@ -117,7 +117,7 @@ class Instruction(NamedTuple):
         return bool(self.rex & _REX_W)
 
     def has(self, prefix: int) -> bool:
-        """Whether this legacy prefix byte stands in front of the instruction."""
+        """Whether the instruction has this legacy prefix."""
         return prefix in self.prefixes
 
     def legacy(self, opcode_map: int, *opcodes: int) -> bool:
@@ -126,9 +126,9 @@ class Instruction(NamedTuple):
 
 
 def decode(code: bytes, address: int) -> Instruction:
-    """The instruction at the beginning of `code`, as it stands at `address`.
+    """The instruction at the beginning of `code`, located at `address`.
 
-    Raises ValueError if the bytes are no instruction (also: too few of them).
+    Raises ValueError if the bytes are not an instruction, or too few.
     """
     known = _known.get(code)
     if known is not None:
@@ -141,7 +141,7 @@ def decode(code: bytes, address: int) -> Instruction:
 
 
 _known: dict[bytes, Instruction] = {}
-"""Instructions that are the same wherever they stand, by their bytes, with which no other one can begin."""
+"""Position-independent instructions, by their bytes, which are the prefix of no other instruction."""
 _MOST_KNOWN = 1 << 12
 
 
@@ -240,7 +240,7 @@ def _rip_target(code: bytes, address: int, displacement: int, prefixes: bytes) -
 
 
 def _target(code: bytes, address: int, flow: Flow) -> int | None:
-    """A direct branch ends in its displacement, of one byte in the short forms and of four in the others."""
+    """A direct branch ends with its displacement: one byte in the short forms, four in the others."""
     if flow is Flow.NEXT or (flow not in DIRECT and flow is not Flow.TRANSACTION):
         return None
     size = 1 if _is_short(code) else 4

@@ -1,7 +1,7 @@
-"""Which of a function's parameters are its integer arguments, by the calling convention of System V.
+"""Numbering a function's integer arguments, by the System V calling convention.
 
-The first six integers and pointers are in registers, those after them on the stack; floating-point numbers are counted
-apart, and structures are on the stack if they are large.
+The first six integers and pointers are in registers, later ones on the stack; floating-point numbers are counted separately, and
+large structures are on the stack.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _LARGE = 16
 
 
 def integer_argument(prototype: Prototype, parameter: int) -> int | None:
-    """The number, from 0, of the integer argument that parameter number `parameter` is.
+    """The number, from 0, of parameter number `parameter` among the integer arguments.
 
-    None if the parameter is no integer or pointer, or what comes before it leaves open where it is.
+    None if it is not an integer or pointer, or if its place depends on earlier parameters of unknown size.
     """
     kinds = [kind for _, kind in prototype.parameters[: parameter + 1]]
     if not _is_integer(kinds.pop()):
         return None
-    index = int(_is_large(prototype.returns))  # the address of the room for the result
+    index = int(_is_large(prototype.returns))  # the address of the memory for the result
     for kind in kinds:
         if _is_integer(kind):
             index += 1

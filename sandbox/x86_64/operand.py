@@ -1,4 +1,4 @@
-"""The memory operand of an instruction, by its ModRM and SIB bytes: where it lies is worked out on a pt_regs."""
+"""The memory operand of an instruction, from its ModRM and SIB bytes: its address is computed from a pt_regs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIB, _NO_BASE, _NO_INDEX = 4, 5, 4
 
 
 class Segment(enum.IntEnum):
-    """What is added to an address; the bases of the others are 0."""
+    """Segments that are added to an address; the bases of the others are 0."""
 
     NONE = 0
     FS = 1

@@ -1,10 +1,10 @@
 """Jumps in place of instructions that are shorter than a jump (punning). Bytes in, bytes out.
 
-`jmp rel32` takes 5 bytes. In place of an instruction of n < 5 bytes its opcode and the first bytes of its displacement are
-written. What follows either stays as it is and is *borrowed* as the rest of the displacement, so that the jump can go to a
-window of 256**(n - 1) addresses; redundant prefixes in front of the opcode shift the displacement and give a smaller window
-each. Or the following instructions are *absorbed*: their copies run behind the probed one, and the byte at the start of each
-is made an int3, so that whoever stands there, or jumps there, is led to its copy.
+`jmp rel32` takes 5 bytes. Over an instruction of n < 5 bytes, its opcode and the first bytes of its displacement are written. The
+following bytes either stay and are *borrowed* as the rest of the displacement, so that the jump can reach a window of
+256**(n - 1) addresses; redundant prefixes before the opcode shift the displacement and give a smaller window each. Or the
+following instructions are *absorbed*: their copies run after the probed one, and the first byte of each becomes an int3, so that
+a thread that is there, or jumps there, is moved to the copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FEW = _NEAREST[:32:4] + _NEAREST[1:32:4]
 
 
 class Window(NamedTuple):
-    """A jump behind `prefixes` redundant prefixes that absorbs `absorbed` instructions can go to any address in [low, high)."""
+    """A jump with `prefixes` redundant prefixes that absorbs `absorbed` instructions can reach any address in [low, high)."""
 
     prefixes: int
     low: int
@@ -33,14 +33,14 @@ class Window(NamedTuple):
 
 
 def borrowed(length: int) -> int:
-    """How many bytes behind `length` bytes of one's own a jump in their place takes as part of its displacement."""
+    """The number of bytes after an instruction of `length` bytes that a jump over it needs as part of its displacement."""
     return max(JMP32_SIZE - length, 0)
 
 
 def windows(address: int, length: int, following: bytes) -> list[Window]:
     """The windows of a jump at `address` in place of one instruction of `length` < 5 bytes, widest first.
 
-    `following` are the bytes behind it, four at least; with fewer there are fewer windows.
+    `following` are the bytes after it, at least four; with fewer there are fewer windows.
     """
     found: list[Window] = []
     for prefixes in range(length):
@@ -51,7 +51,7 @@ def windows(address: int, length: int, following: bytes) -> list[Window]:
 def wider_windows(address: int, lengths: Sequence[int], following: bytes) -> Iterator[Window]:
     """The windows of a jump at `address` that absorbs all but the first of instructions of these `lengths`.
 
-    `following` are the bytes behind the last of them.
+    `following` are the bytes after the last of them.
     """
     starts = tuple(itertools.accumulate(lengths))
     pattern = _pattern(0, starts[-1], starts[:-1], following)
@@ -85,7 +85,7 @@ def _windows(address: int, prefixes: int, pattern: Sequence[int | None], absorbe
 
 
 def _filled(upper: Sequence[int | None]) -> Iterator[Sequence[int]]:
-    """Values for the bytes at the top of a displacement, of which some may be anything; those that lead least far first."""
+    """Values for the top bytes of a displacement, of which some are free; the shortest distances first."""
     known = [byte for byte in upper if byte is not None]
     if len(known) == len(upper):
         yield known

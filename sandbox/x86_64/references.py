@@ -1,4 +1,4 @@
-"""What machine code refers to: the addresses that it calls, or takes."""
+"""The addresses that machine code calls or takes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def referred_to(code: bytes, start: int, among: Set[int]) -> set[int]:
 
 
 def signal_return(code: bytes) -> int:
-    """How many bytes stand in front of the instructions of a signal frame; 0 if `code` is something else.
+    """The number of bytes before the instructions of a signal frame; 0 if `code` is something else.
 
-    Such a description begins a byte early, since unwinders look for the caller in front of the return address.
+    Its description begins a byte early, since unwinders look up the byte before the return address.
     """
     return max(code.find(_SIGRETURN), 0)

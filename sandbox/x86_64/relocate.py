@@ -1,7 +1,7 @@
-"""The same instruction at another address. Bytes in, bytes out.
+"""Moving an instruction to another address. Bytes in, bytes out.
 
-`relocate` keeps the length and serves slots; `expand` may need more bytes and serves detours, in which calls and jumps do
-what they did at their original place: a call pushes the original return address.
+`relocate` keeps the length, for slots; `expand` may need more bytes, for detours, in which calls and jumps have their original
+effects: a call pushes the original return address.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _CALL32 = 0xE8
 _PUSH_RIP_RELATIVE = b"\xff\x35"
 _JUMP_OVER_A_WORD = bytes.fromhex("ff2508000000")
-"""To the address in the second word behind it."""
+"""A jump to the address in the second word after it."""
 _LEA_RCX_RIP_RELATIVE = b"\x48\x8d\x0d"
 _JUMP, _PUSH = 4, 6
 """Operations of group 5, which indirect calls belong to."""
 
 
 def relocate(insn: Instruction, to: int) -> bytes:
-    """The bytes that do at `to` what `insn` does where it stands, in as many bytes.
+    """The bytes that do at `to` what `insn` does at its address, in the same length.
 
-    A RIP-relative operand and the target of a near branch stay where they are. Raises OverflowError when a displacement
+    RIP-relative operands and targets of near branches keep their addresses. Raises OverflowError when a displacement
     does not fit: beyond 2 GB, or beyond 127 bytes in a short branch.
     """
     if insn.flow is not Flow.NEXT and (insn.flow in DIRECT or insn.flow is Flow.TRANSACTION):
@@ -61,11 +61,10 @@ def _is_short(insn: Instruction) -> bool:
 
 
 def expand(insn: Instruction, to: int) -> bytes:
-    """The bytes that do at `to`, in a detour, what `insn` does where it stands.
+    """The bytes that do at `to`, in a detour, what `insn` does at its address.
 
-    They go on behind themselves when the original would go on behind itself. Raises OverflowError when something is
-    beyond 2 GB, and ValueError for an instruction that cannot be moved: a trap, a far transfer, the beginning of a
-    transaction, a branch of 16 bits, a call through rsp.
+    They fall through where the original does. Raises OverflowError for distances beyond 2 GB, and ValueError for an instruction
+    that cannot be moved: a trap, a far transfer, the beginning of a transaction, a 16-bit branch, a call through rsp.
     """
     refuse_to_move(insn)
     make = _EXPANSIONS.get(insn.flow)
@@ -102,7 +101,7 @@ def _by_count(insn: Instruction, to: int) -> bytes:
 
 
 def _push_return(insn: Instruction, branch: bytes) -> bytes:
-    """`push` of the original return address, which lies behind the branch; then the branch."""
+    """`push` of the original return address, which is stored after the branch; then the branch."""
     return _PUSH_RIP_RELATIVE + len(branch).to_bytes(4, "little") + branch + insn.end.to_bytes(8, "little")
 
 

@@ -1,4 +1,4 @@
-"""How the vector state is saved around foreign code: which instruction, which components, how many bytes."""
+"""Saving the vector state around foreign code: the instruction, the components, the size."""
 
 from __future__ import annotations
 
