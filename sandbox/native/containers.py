@@ -1,7 +1,7 @@
-"""Containers: objects whose contents native functions use by subscript and method, and Python reads.
+"""Containers: objects that native functions use by subscript and method, and whose contents Python reads.
 
-The language knows only their shape: a state that the linker fills in, and operations, which are native functions that
-take the state's address and words. What is behind them is defined elsewhere.
+The language knows only their interface: a state that the linker fills in, and operations, which are native functions that take
+the state's address and words. Containers themselves are defined elsewhere.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Operation:
     With a *place* the result is the address of a value of that type, else a word that is cut to *result*.
     """
 
-    function: Any  # a NativeFunction: to type checkers its decorator leaves it what it was
+    function: Any  # a NativeFunction: for type checkers, the decorator returns the function unchanged
     parameters: tuple[Type, ...] = ()
     result: Type = void
     place: Type | None = None
 
 
 class Container(ProcessBound):
-    """Base of everything that native functions use as `name[key]`, `name.method(...)` or `name.field`.
+    """Base of objects that native functions use as `name[key]`, `name.method(...)` or `name.field`.
 
-    `operations`: name -> Operation; "[]" is the subscript and "." what the bare name stands for. `is_shared` says that
-    other threads write to the same memory, so that `+=` has to be atomic.
+    `operations`: name -> Operation; "[]" is the subscript and "." the bare name. `is_shared`: other threads write to the
+    same memory, so that `+=` must be atomic.
     """
 
     def __init__(self, state: Any, operations: Mapping[str, Operation], is_shared: bool = False) -> None:

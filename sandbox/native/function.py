@@ -1,4 +1,4 @@
-"""Native functions: the decorator and the objects that it makes, checked at definition or at first need."""
+"""Native functions: the decorator and its objects, which are checked at definition or at first use."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ class NativeFunction(Callee):
         return self._source[0]
 
     def check(self) -> None:
-        """Checks the function and all that it reaches, as a unit would, and warns of what is surprising.
+        """Checks the function and all functions that it reaches, as a unit would, and emits warnings.
 
-        Raises NativeError at the first thing that is not in the language.
+        Raises NativeError at the first construct that is not in the language.
         """
         from sandbox.native.front import graph, lint
 
@@ -182,14 +182,13 @@ def native(
 ) -> Any:
     """Decorator: compile a function of restricted Python to machine code (docs/native.md has the language).
 
-    The result is a NativeFunction; to a type checker it stays the function that it was, which other native functions
-    call.
+    The result is a NativeFunction; for type checkers it is the undecorated function, which other native functions call.
     `name` is its symbol, `export` makes it visible to assembly and to the linker under that name, `inline` and
     `noinline` force and forbid inlining, `bounded=False` allows loops without a visible bound, `cc` is the calling
-    convention (`c`, `preserve_most`, `preserve_all`). In a program, a function gets no stub with `notrace` and is named by
+    convention (`c`, `preserve_most`, `preserve_all`). In a program, a function gets no stub with `notrace` and is in
     `module.functions_with("nokprobe")` with `nokprobe`. `eager` checks at once and raises NativeError, except that a
-    function which names something that its file defines further down is checked at first use, like the others.
-    Raises TypeError for what is not a plain function, ValueError for options that do not go together.
+    function that uses a name defined further down in its file is checked at first use, as without `eager`.
+    Raises TypeError if it is not a plain function, ValueError for contradictory options.
     """
     options = Options(name, export or bool(name), inline, noinline, bounded, cc, notrace, nokprobe)
     options.check()
@@ -228,7 +227,7 @@ def check_now(function: NativeFunction) -> bool:
 
 
 def enclosing_names(frame: Any) -> dict[str, Any]:
-    """The names that a function defined in *frame* can see there, beside those of its module."""
+    """The names visible to a function defined in *frame*, besides those of its module."""
     return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
 
 

@@ -1,4 +1,4 @@
-"""Native functions that a runtime calls: what their author leaves out is filled in from what they are called for."""
+"""Handlers: native functions whose missing types follow from the role in which they are called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sandbox.native.tree import TypedFunction
 
 SCRATCH = 64
-"""The least number of bytes that stand in for entry data that a call does not have."""
+"""The least size of the memory that replaces the entry data of calls without any."""
 
 
 class Fields(NamedTuple):
@@ -29,8 +29,8 @@ class Fields(NamedTuple):
 class HandlerFunction(NativeFunction):
     """A handler. Parameters without a type get those of its kind; a missing result type follows from its role.
 
-    *parameters* are its kind's types. A handler whose last parameter, the entry data, has a type never finds it null:
-    calls that have no data share some memory that nobody reads, unless it compares it with null itself.
+    *parameters* are its kind's types. A handler whose last parameter, the entry data, has a type never gets null: calls
+    without data share scratch memory, unless the handler compares the parameter with null.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class HandlerFunction(NativeFunction):
         self._variants: dict[Type, HandlerFunction] = {}
 
     def returning(self, result: Type) -> HandlerFunction:
-        """This handler in the role in which it returns *result*, if it does not say itself what it returns."""
+        """This handler in a role that returns *result*, unless it declares its own result type."""
         if self._has_result_type or self._assumed_result == result:
             return self
         if result not in self._variants:
@@ -95,7 +95,7 @@ class HandlerFunction(NativeFunction):
 
     @property
     def returns_a_value(self) -> bool:
-        """Whether the body says anywhere what it returns; otherwise that is 0, or nothing."""
+        """Whether the body returns a value anywhere; otherwise the result is 0, or nothing."""
         return _returns_a_value(self._definition)
 
     def mentions_null_data(self) -> bool:

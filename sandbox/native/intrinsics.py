@@ -1,6 +1,6 @@
-"""The operations of the machine that the language offers as functions: their names and their shapes.
+"""The intrinsics of the language: their names, parameters and results.
 
-`TABLE` says for each what it takes and what it returns; `calls` checks against it, `lower_intrinsics` emits it.
+`TABLE` has the parameters and result of each; `calls` checks against it, `lower_intrinsics` emits it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python model: what a function without pointers means, as Python on unbounded integers that wrap.
+"""The Python model: the meaning of functions without pointers, in Python with integers that wrap.
 
 This is the second back end. It shares nothing with the lowering to LLVM, so that the two can be compared.
 """

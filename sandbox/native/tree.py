@@ -1,7 +1,7 @@
 """The typed tree: what the front end produces and the back ends read. Nothing here knows Python or LLVM.
 
 An *expression* has a value of a scalar type. A *place* is memory with a type: it can be loaded from, stored
-to, and its address taken. Every node knows the line and column that it came from. Nobody changes a node.
+to, and its address taken. Every node has its line and column. Nodes are immutable.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class LocalPlace(Place):
 
 @dataclass(eq=False)
 class GlobalPlace(Place):
-    """A variable of the unit or an external one; `name` is what the source calls it."""
+    """A variable of the unit or an external one; `name` is its name in the source."""
 
     name: str
     variable: GlobalVariable | Extern

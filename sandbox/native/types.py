@@ -101,7 +101,7 @@ class Bool(Type):
 
 
 class Void(Type):
-    """No value: what a function without a result returns."""
+    """No value: the result type of functions without a result."""
 
     def __str__(self) -> str:
         return "void"
@@ -143,7 +143,7 @@ class Function(_Address):
 
 
 class Array(Type):
-    """`count` elements one after the other."""
+    """`count` consecutive elements."""
 
     def __init__(self, element: Type, count: int) -> None:
         self.element = element
@@ -223,7 +223,7 @@ class _FunctionOf:
 
 
 def as_type(value: Any) -> Type:
-    """The type that *value* stands for: a Type, a name as a string, Python's `bool`, or None for void.
+    """The type denoted by *value*: a Type, a name as a string, Python's `bool`, or None for void.
 
     Raises TypeError for anything else, naming it.
     """

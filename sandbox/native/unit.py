@@ -1,4 +1,4 @@
-"""Units: the functions that are compiled together, gathered from what the given ones reach."""
+"""Units: functions that are compiled together, with all functions that they reach."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Assembly(NamedTuple):
 class Unit:
     """Functions that become one LLVM module.
 
-    *functions* are its entry points: visible under their own names. What they reach comes along and stays internal.
-    *assembly* is text for LLVM's assembler in the same module; at a wrong line LLVM ends the process.
+    *functions* are its entry points: visible under their own names. Functions that they reach are included as internal ones.
+    *assembly* is text for LLVM's assembler in the same module; LLVM ends the process at an invalid line.
     *features*: `no_sse` (nothing but general registers).
-    *bounded* is False for a unit whose loops are trusted to end.
+    *bounded* is False for a unit whose loops are trusted to terminate.
     *checked* compares every index into an array of known length with that length; one outside becomes 0.
-    *llvm* is LLVM IR text, without a target, for what the language cannot say: a part of the module whose functions and
-    variables are reached by `extern`, and which may name the unit's functions, variables and structs.
+    *llvm* is LLVM IR text, without a target, for code that the language cannot express: its functions and variables are
+    reached by `extern`, and it may refer to the unit's functions, variables and structs.
     *red_zone* allows code to use the 128 bytes under the stack pointer. *functions* may be extended until it is compiled.
     """
 
@@ -66,7 +66,7 @@ class Unit:
         return self.assembly.make(*self.assembly.inputs) if isinstance(self.assembly, Assembly) else self.assembly
 
     def add(self, *functions: Callable[..., Any]) -> None:
-        """Adds entry points. Raises TypeError for what is not a native function."""
+        """Adds entry points. Raises TypeError for an object that is not a native function."""
         for function in functions:
             if not isinstance(function, NativeFunction):
                 raise TypeError(f"a unit is made of @native functions, not of {function!r}")

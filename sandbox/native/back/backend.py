@@ -1,4 +1,4 @@
-"""The back end: from a unit to the text of one LLVM module, with a symbol for everything in it."""
+"""The back end: lowering a unit to the text of one LLVM module, with a symbol for everything in it."""
 
 from __future__ import annotations
 

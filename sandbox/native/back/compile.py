@@ -1,4 +1,4 @@
-"""From a unit to machine code: LLVM's optimiser and code generator, kept from inventing calls."""
+"""Compiling a unit to machine code, with LLVM's optimiser kept from inserting calls."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sandbox.native.unit import Unit
 def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> bytes:
     """The object file of *unit* (ELF, small code model, position independent), optimised at level *opt* (0-3).
 
-    With a *cache* an object that is in it is taken from there, and nothing is parsed or checked.
-    Raises NativeError for what is not in the language.
+    With a *cache*, an object in it is used, and nothing is parsed or checked. Raises NativeError if a function is not in
+    the language.
     """
     if cache is None:
         return compile_ir(_ir(unit), opt)
@@ -65,7 +65,7 @@ def target_machine(opt: int = 2) -> Any:
 
 
 def optimise(module: Any, machine: Any, opt: int) -> None:
-    """Runs LLVM's pipeline of level *opt* on *module*; vectors stay out, loops stay loops."""
+    """Runs LLVM's pipeline of level *opt* on *module*, without vectorisation and loop idioms."""
     from llvmlite import binding
 
     options = binding.create_pipeline_tuning_options(speed_level=opt)

@@ -1,6 +1,6 @@
 """The instructions of one function as text: fresh names, blocks, and the source position of each instruction.
 
-Names that the compiler makes have a dot in them, which no name of the source has.
+Names made by the compiler contain a dot, which names of the source cannot.
 """
 
 from __future__ import annotations

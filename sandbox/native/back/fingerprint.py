@@ -1,8 +1,8 @@
 """A key for the compiled form of a unit, found without parsing or compiling anything.
 
-Whatever could change the object changes the key: the text of the files that the functions come from, the values that
-those files see (constants, structs, externs), the unit's options, this compiler and the LLVM underneath. The key says
-more than it must: any edit of such a file makes a new one.
+Everything that could change the object changes the key: the text of the functions' files, the values that those files see
+(constants, structs, externs), the unit's options, this compiler, and LLVM's version. The key is conservative: any edit of such a
+file changes it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Reader:
                 yield from self._type(field)
 
     def _is_new(self, thing: Any) -> bool:
-        """Everything here outlives the reading, so that its id stays its own."""
+        """Objects that are kept while the key is computed, so that their ids stay unique."""
         new = id(thing) not in self._seen
         self._seen.add(id(thing))
         return new

@@ -1,9 +1,8 @@
-"""Fingerprints that are known already: those of our own units, as long as our own files are what they were.
+"""Cached fingerprints of our own units, valid as long as our own files are unchanged.
 
-A unit of the packages here depends on nothing but their files, the inputs of its assembly, Python and llvmlite. What the
-file system says of the files (length, and when contents and anything else were changed) so stands for what is in them: the
-cache has for each unit the fingerprint that it last had and the state of the files at that time. Looking at two hundred
-files takes half a millisecond, reading those that matter ten.
+A unit of these packages depends only on their files, the inputs of its assembly, Python and llvmlite. The files' metadata
+(length, times of change) represents their contents: for each unit, the cache has its last fingerprint and the metadata of then.
+Reading the metadata of two hundred files takes half a millisecond, reading the relevant files ten.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sandbox.native.unit import Unit
 _ROOT = os.path.dirname(os.path.dirname(sandbox.__file__))  # noqa: PTH120 (hot enough)
 _OURS = tuple(f"{_ROOT}{os.sep}{name}{os.sep}" for name in ("sandbox", "ftrace", "kprobes", "fprobe"))
 _MARGIN = 1_000_000_000
-"""Nanoseconds: the clock that files are dated by may be so much behind."""
+"""Nanoseconds: the clock of file times may lag by this much."""
 
 
 class ObjectCache(Protocol):
@@ -60,7 +59,7 @@ def _read(unit: Unit, form: int | str) -> str:
 
 
 def _is_ours(unit: Unit) -> bool:
-    """Whether all its functions are of our modules: what they see then is, too."""
+    """Whether all its functions are in our modules, and so everything that they refer to."""
     return all(
         function.filename.startswith(_OURS) and not function.implied and "<" not in function.__wrapped__.__qualname__
         for function in unit.functions
@@ -68,7 +67,7 @@ def _is_ours(unit: Unit) -> bool:
 
 
 def _state_of_files() -> str:
-    """What tells our files, and the version of llvmlite, from others; '' if some may have changed since they were loaded."""
+    """The state of our files and the version of llvmlite, as a key; '' if a file may have changed since it was loaded."""
     try:
         files = sorted(_files())
     except OSError:

@@ -11,7 +11,7 @@ PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 
 
 def binary(emitter: Emitter, type_: Type, operator: str, left: str, right_node: Expression, right: str) -> str:
-    """`left operator right`; *right_node* tells whether the right operand is a constant."""
+    """`left operator right`; *right_node* shows whether the right operand is a constant."""
     if operator in PLAIN:
         return emitter.value(f"{PLAIN[operator]} {register(type_)} {left}, {right}")
     assert isinstance(type_, Int)

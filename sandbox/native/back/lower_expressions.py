@@ -204,5 +204,5 @@ def alignment(place: Place) -> int:
 
 
 def value_of_bool(emitter: Emitter, value: str) -> str:
-    """A bool as the byte that lies in memory."""
+    """A bool as the byte that is stored in memory."""
     return emitter.value(f"zext i1 {value} to i8")

@@ -1,4 +1,4 @@
-"""Lowering the operations of the machine: atomics, fences, single instructions, system calls."""
+"""Lowering intrinsics: atomics, fences, single instructions, system calls."""
 
 from __future__ import annotations
 

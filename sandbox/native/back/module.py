@@ -1,4 +1,4 @@
-"""The text of one LLVM module while functions are lowered into it: types, symbols, declarations, metadata."""
+"""The LLVM module that functions are lowered into: types, symbols, declarations, metadata."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ModuleText:
         self._declarations[name] = declaration
 
     def memory(self, type_: Type) -> str:
-        """How *type_* is written where it lies in memory."""
+        """The text of *type_* as stored in memory."""
         if isinstance(type_, Bool):
             return "i8"
         if isinstance(type_, Array):

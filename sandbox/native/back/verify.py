@@ -1,7 +1,7 @@
-"""Verification of compiled native code: nothing is called that may not be, and no vector register is touched.
+"""Verification of compiled native code: only permitted calls, and no use of vector registers.
 
-A handler runs while the traced program's vector and x87 registers are live, so an object
-that touches one of them would change the program's results, silently.
+A handler runs while the traced program's vector and x87 registers are live: code that used one of them would silently change the
+program's results.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sandbox.elf import tables
 from sandbox.x86_64.decoding import decoded
 
 MAX_FRAME = 4096 + 256
-"""Bytes that one function may take from the stack: its variables and what is saved around calls."""
+"""Bytes of stack that one function may use: its variables and saved registers."""
 REGISTERS = re.compile(r"\b(?:[xyz]?mm\d+|st(?:\(\d\))?|k[0-7]|tmm\d|bnd\d)\b")
 MNEMONICS = re.compile(r"^(?:f|v(?!err$|erw$|mcall$)|emms|(?:ld|st)mxcsr|xsave|xrstor|bnd)|^(?:wait)$")
 ALLOCATION = re.compile(r"^rsp, (0x[0-9a-f]+|\d+)$")

@@ -1,4 +1,4 @@
-"""Checking what is done with containers: subscripts, methods and fields become calls of their operations."""
+"""Checking uses of containers: subscripts, methods and fields become calls of their operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what is written after a colon to a Type: names are looked up where the declaration stands."""
+"""Resolving annotations to Types, with the names of the declaration's scope."""
 
 from __future__ import annotations
 

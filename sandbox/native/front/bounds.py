@@ -1,4 +1,4 @@
-"""Bounded work and bounded frames: what can be seen of a function's loops and variables."""
+"""Bounds on a function's loop iterations and frame, as far as its source shows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sandbox.native.tree import (
 from sandbox.native.types import Int
 
 MAX_ITERATIONS = 1 << 20
-"""How often the innermost statements of a function may run in one call, by what is visible."""
+"""The most that a function's innermost statements may run in one call, by the visible bounds."""
 MAX_FRAME = 4096
 """Bytes of local variables in one function."""
 ADVICE = "write `for i in range(n)` with a constant or min(n, constant), or @native(bounded=False)"
@@ -39,9 +39,9 @@ def frame(function: TypedFunction) -> int:
 
 
 def work(function: TypedFunction, callees: Mapping[Any, int]) -> int:
-    """An upper limit of the loop iterations in one call of *function*; *callees* has those of what it calls.
+    """An upper limit of the loop iterations in one call of *function*; *callees* has the limits of its callees.
 
-    Raises LocatedError at a loop without a visible bound, and at the loop or call that makes them too many.
+    Raises LocatedError at a loop without a visible bound, and at the loop or call that exceeds the limit.
     """
     return _Work(callees).block(function.body)
 

@@ -1,4 +1,4 @@
-"""Checking calls: intrinsics, native functions, external functions, function pointers, a few of Python's own."""
+"""Checking calls: intrinsics, native functions, external functions, function pointers, a few of Python's built-ins."""
 
 from __future__ import annotations
 

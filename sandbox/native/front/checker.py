@@ -1,4 +1,4 @@
-"""What the checks of operators, calls and containers need of the checker of expressions that called them."""
+"""The interface of the expression checker that the checks of operators, calls and containers use."""
 
 from __future__ import annotations
 

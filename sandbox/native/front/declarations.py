@@ -1,4 +1,4 @@
-"""What a module declares beside functions: typed constants, external symbols and global variables."""
+"""Declarations of a module other than functions: typed constants, external symbols, global variables."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class NullObject:
 
 
 class Zeroed:
-    """The value of the word `zeroed`: what a local array or struct starts as."""
+    """The value of the word `zeroed`, with which a local array or struct is initialised."""
 
     def __repr__(self) -> str:
         return "zeroed"

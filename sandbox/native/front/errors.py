@@ -1,4 +1,4 @@
-"""What the compiler says when a function is not in the language: the message, the source line and a caret."""
+"""The compiler's errors: the message, the source line and a caret."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NativeError(SyntaxError):
     """
 
     unknown: str = ""
-    """The name that nothing is known of, when that is what is wrong: it may be defined later."""
+    """The unknown name, if that is the error: it may be defined later."""
 
     def render(self) -> str:
         """The error as text: place, message, source line and caret."""
@@ -52,11 +52,11 @@ class NativeError(SyntaxError):
 
 
 class NativeWarning(SyntaxWarning):
-    """Accepted, but probably not what was meant."""
+    """A warning: accepted, but probably not intended."""
 
 
 def position(node: ast.AST) -> At:
-    """Where *node* stands."""
+    """The location of *node*."""
     line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
     end_line = getattr(node, "end_lineno", None) or line
     end_column = getattr(node, "end_col_offset", None) or column
@@ -72,7 +72,7 @@ def error_at(origin: Origin, at: At, message: str) -> NativeError:
 
 
 def render(error: SyntaxError) -> str:
-    """*error* as `file:line:column: message`, the source line and carets under what is wrong."""
+    """*error* as `file:line:column: message`, the source line and carets under the error."""
     place = f"{error.filename}:{error.lineno}:{error.offset}: error: {error.msg}"
     text = (error.text or "").rstrip("\n")
     if not text.strip():

@@ -1,4 +1,4 @@
-"""Checking expressions: from Python's syntax tree to typed expressions and places."""
+"""Checking expressions: Python's syntax tree to typed expressions and places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fields of a struct a function reads and writes through one of its parameters, as far as its source shows it."""
+"""The fields of a struct that a function reads and writes through one of its parameters, as far as its source shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds on every path through a function: locals are assigned before they are read, a value is returned."""
+"""Checks of every path through a function: locals are assigned before they are read, a value is returned."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Names = frozenset[str] | None
 
 
 def check_flow(function: TypedFunction, implicit: int | None = None) -> None:
-    """Raises LocatedError where a local may be read unassigned, at code that is never reached, and when the end of a
-    function that returns something can be reached; with *implicit*, that is what is returned there."""
+    """Raises LocatedError where a local may be read unassigned, at unreachable code, and when the end of a function with a
+    result can be reached; with *implicit*, that is returned there."""
     end = Flow().block(function.body, frozenset(function.parameters))
     if end is None or function.signature.result == void:
         return

@@ -1,4 +1,4 @@
-"""The front end: from a function's syntax tree and the names that it sees to a typed tree."""
+"""The front end: checking a function's syntax tree, with the names it sees, to a typed tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check(
 ) -> TypedFunction:
     """The typed tree of the function *node*, whose signature is *type_*.
 
-    *implicit* is what it returns where it does not say what. Raises NativeError at the first thing that is not in the
+    *implicit* is returned where the source names no value. Raises NativeError at the first construct that is not in the
     language.
     """
     scope = Scope(origin, namespace, type_.result, *assigned_names(node), implicit=implicit)

@@ -1,4 +1,4 @@
-"""Which functions call which: callees before callers, no recursion, a bounded stack and bounded work."""
+"""The call graph: callees before callers, no recursion, a bounded stack and bounded work."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ F = TypeVar("F", bound=Checkable)
 
 
 def check(functions: Sequence[F], bounded: bool = True) -> list[F]:
-    """*functions* and all that they reach, callees before callers, with everything about them checked.
+    """*functions* and all functions that they reach, callees before callers, fully checked.
 
-    Raises NativeError for what is not in the language, recursion, a stack that is too deep and, if *bounded*,
-    for loops without a visible bound.
+    Raises NativeError for code that is not in the language, recursion, a stack that is too deep and, if *bounded*,
+    loops without a visible bound.
     """
     ordered = order(functions)
     work: dict[Any, int] = {}

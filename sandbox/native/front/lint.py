@@ -1,4 +1,4 @@
-"""Warnings: what the language accepts and the writer probably did not mean."""
+"""Warnings about code that is accepted but probably not intended."""
 
 from __future__ import annotations
 

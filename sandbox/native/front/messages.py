@@ -1,4 +1,4 @@
-"""The sentences of the front end: what is wrong with a construct and what to write instead."""
+"""The front end's messages: the error, and what to write instead."""
 
 from __future__ import annotations
 

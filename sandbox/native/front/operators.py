@@ -30,7 +30,7 @@ MAX_LITERAL_BITS = 128
 
 
 class Operand(NamedTuple):
-    """An operand: where it is written and what it is."""
+    """An operand: its syntax node and its typed expression."""
 
     node: ast.expr
     value: Expression

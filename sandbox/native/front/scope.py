@@ -1,4 +1,4 @@
-"""What the names in one function mean, while it is being checked."""
+"""Name lookup in a function that is being checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Scope:
     globals: frozenset[str] = frozenset()
     locals: dict[str, Type] = field(default_factory=dict)
     loops: int = 0
-    implicit: int | None = None  # what a `return` without a value returns, if the result is not void
+    implicit: int | None = None  # returned by a `return` without a value, if the result is not void
 
     def error(self, node: ast.AST, message: str) -> NativeError:
         """The error *message* at *node*, to be raised by the caller."""

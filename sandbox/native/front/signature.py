@@ -1,4 +1,4 @@
-"""The type of a function, from what its definition says of parameters and result."""
+"""The type of a function, from its definition's annotations."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from sandbox.native.front.errors import NativeError, Origin
 from sandbox.native.front.text import changed, traits
 
 MAX_ENDS = 200
-"""How many lines are looked at as the end of a function."""
+"""The most lines that are tried as the end of a function."""
 _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
@@ -84,9 +84,9 @@ def _definition(lines: tuple[str, ...], first: int, name: str) -> ast.FunctionDe
 
 
 def _ends(lines: tuple[str, ...], first: int) -> Iterator[int]:
-    """Where the statement in line *first* may end: before a line that is not indented more, or at the end of the file.
+    """Possible ends of the statement in line *first*: before a line that is not indented more, or at the end of the file.
 
-    Too early an end is inside of a string or brackets, or behind a decorator, so that what comes before does not parse.
+    A wrong end is inside a string or brackets, or after a decorator, so that the lines before it do not parse.
     """
     depth = _indentation(lines[first - 1]) if first <= len(lines) else 0
     for number, line in enumerate(lines[first:], first):
@@ -128,7 +128,7 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 @lru_cache(maxsize=64)
 def bound_names(lines: tuple[str, ...]) -> frozenset[str]:
-    """The names that a file with these *lines* binds anywhere, so that they may yet come to exist."""
+    """The names that a file with these *lines* binds anywhere, and that may therefore be defined later."""
     names = set()
     for node in ast.walk(ast.parse("".join(lines))):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):

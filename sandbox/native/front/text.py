@@ -1,4 +1,4 @@
-"""The text of the file that a function was compiled from, as it was then."""
+"""The text of a function's file at the time when it was compiled."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def changed(function: FunctionType, since: str) -> NativeError:
 
 
 def _state(filename: str) -> tuple[int, int] | None:
-    """When the file was written, in nanoseconds, and its size; None for what is no file (a cell of a notebook)."""
+    """When the file was written, in nanoseconds, and its size; None if there is no file (a notebook's cell)."""
     try:
         status = os.stat(filename)  # noqa: PTH116 (for each function of the runtime)
     except (OSError, ValueError):
