@@ -1,4 +1,4 @@
-"""kprobe_running and its relatives: which kprobe this thread is handling (FP-31, FP-35).
+"""kprobe_running and its relatives: which kprobe this thread is handling.
 
 A CPU is a thread here. FPROBE_FL_KPROBE_SHARED handlers mark their task as busy for as long as they run.
 """
@@ -38,7 +38,7 @@ def kprobe_busy_begin() -> None:
 
 
 def kprobe_busy_end() -> None:
-    """The end of what `kprobe_busy_begin` began. Not nestable: the first end clears the mark, as in the kernel (KP-42)."""
+    """The end of what `kprobe_busy_begin` began. Not nestable: the first end clears the mark, as in the kernel."""
     task = _task()
     task.kprobe = 0
     task.preempt -= 1

@@ -1,4 +1,4 @@
-"""The text files of debugfs `kprobes/` and the sysctl: list, enabled, blacklist (KP-91..93)."""
+"""The text files of debugfs `kprobes/` and the sysctl: list, enabled, blacklist."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_kprobes_enabled() -> str:
 
 
 def write_kprobes_enabled(text: str) -> None:
-    """Write to `kprobes/enabled` (KP-92). Raises OSError: EINVAL for what is no truth value; what arming raises."""
+    """Write to `kprobes/enabled`. Raises OSError: EINVAL if the text is not a truth value; the errors of arming."""
     switch.set_kprobes_enabled(truth_value(text))
 
 

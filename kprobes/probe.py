@@ -1,4 +1,4 @@
-"""A probe on an instruction: what its owner says of it, how it stands, and its native half (KP-1, KP-2, KP-45)."""
+"""A probe on an instruction: its owner's settings, its state, and its native half."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class kprobe(ProcessBound):
     ('vfs_read', 'demo:vfs_read') or of a library ('libz:deflate'). pre_handler(p, regs) -> int runs before the
     instruction; non-zero: it is not executed, and the thread goes on at regs.ip. post_handler(p, regs, flags) runs after
     it. fault_handler(p, regs, trapnr) -> int runs when the instruction faults, and, if it is not Python, when a handler of
-    this probe does; non-zero: handled, the thread goes on with regs (KP-90). Each may be None, a Python callable, a C
+    this probe does; non-zero: handled, the thread goes on with regs. Each may be None, a Python callable, a C
     function pointer, or a native function. `flags`: KPROBE_FLAG_DISABLED.
     `python_unsafe`: a Python handler may be in the C library, the dynamic loader or the interpreter, and may hang there.
     """
@@ -146,7 +146,7 @@ class kprobe(ProcessBound):
 
     @property
     def is_off(self) -> bool:
-        """kprobe_disabled(): disabled, or gone with its code (KP-2)."""
+        """kprobe_disabled(): disabled, or gone with its code."""
         return bool(self._flags & _OFF_FLAGS)
 
     @property
@@ -161,7 +161,7 @@ class kprobe(ProcessBound):
 
     @property
     def nmissed(self) -> int:
-        """How often a hit has called nobody since the registration (KP-45)."""
+        """How often a hit has called nobody since the registration."""
         return int(self.native.nmissed)
 
     @property

@@ -1,4 +1,4 @@
-"""The kprobe API: KP-1..21 and KP-55..58, with the kernel's names. Failures raise OSError with the kernel's errno."""
+"""The kprobe API of include/linux/kprobes.h. Failures raise OSError with the kernel's errno."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def registered_probes() -> list[kprobe]:
 
 
 def register_kprobe(p: kprobe) -> None:
-    """Probe an instruction (KP-5..21).
+    """Probe an instruction.
 
     `p.addr` is set to where the probe is, and stays set. Raises OSError: EINVAL (both or neither of addr and symbol_name;
     registered already; no code, or code that may not be probed), ENOENT (no such symbol, address in no symbol, module on its
@@ -107,7 +107,7 @@ def _join(p: kprobe, place: Aggregate) -> None:
 
 
 def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
-    """Register the first `num`, or all: on the first error those before it are unregistered, and it is raised (KP-58)."""
+    """Register the first `num`, or all: on the first error those before it are unregistered, and it is raised."""
     count = integer("num", len(ps) if num is None else num, 1, INT_MAX)
     make_ready()
     done: list[kprobe] = []
@@ -126,12 +126,12 @@ def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
 
 
 def unregister_kprobe(p: kprobe) -> None:
-    """Take `p` off. When this returns no handler of it runs any more, in any thread but the calling one (KP-57)."""
+    """Unregister `p`. Afterwards none of its handlers runs in any thread but the calling one."""
     unregister_kprobes([p])
 
 
 def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
-    """Take the first `num` off, or all. One that is not registered only gets its addr cleared (KP-57)."""
+    """Unregister the first `num`, or all. A probe that is not registered only gets its addr cleared."""
     with patching():
         left = take_off(ps[: len(ps) if num is None else max(num, 0)])
     if left:
@@ -167,7 +167,7 @@ def _leave(p: kprobe, place: Aggregate) -> None:
 
 
 def disable_kprobe(p: kprobe) -> None:
-    """Do not call the handlers of `p` until it is enabled (KP-55). Raises OSError(EINVAL) if it is not registered."""
+    """Do not call the handlers of `p` until it is enabled. Raises OSError(EINVAL) if it is not registered."""
     with patching():
         place = _place(p)
         if p.is_off:
@@ -177,7 +177,7 @@ def disable_kprobe(p: kprobe) -> None:
 
 
 def enable_kprobe(p: kprobe) -> None:
-    """Call them again (KP-55). Raises OSError: EINVAL if it is not registered or its code is gone; what arming raises."""
+    """Call them again. Raises OSError: EINVAL if it is not registered or its code is gone; what arming raises."""
     with patching():
         place = _place(p)
         if p.flags & KPROBE_FLAG_GONE:

@@ -1,4 +1,4 @@
-"""The kretprobe API: KP-74..86, with the kernel's names. Failures raise OSError with the kernel's errno."""
+"""The kretprobe API of include/linux/kprobes.h. Failures raise OSError with the kernel's errno."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KRETPROBE_MAX_DATA_SIZE = 4096
 
 
 def register_kretprobe(rp: kretprobe) -> None:
-    """Probe the returns of a function (KP-75). Handlers of `rp.kp` are taken off.
+    """Probe the returns of a function. Handlers of `rp.kp` are removed.
 
     Raises OSError: EINVAL (not a function's entry; a function that switches stacks, moves its return address or returns twice,
     by its name or its code), E2BIG for more than
@@ -66,7 +66,7 @@ def _check(rp: kretprobe, place: Place) -> None:
 
 
 def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
-    """Register the first `num`, or all; on the first error those before it are unregistered, and it is raised (KP-58)."""
+    """Register the first `num`, or all; on the first error those before it are unregistered, and it is raised."""
     count = integer("num", len(rps) if num is None else num, 1, INT_MAX)
     done: list[kretprobe] = []
     try:
@@ -80,7 +80,7 @@ def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> Non
 
 
 def unregister_kretprobe(rp: kretprobe) -> None:
-    """Take `rp` off. Calls that it waits for return without its handler (KP-84)."""
+    """Unregister `rp`. Calls in progress return without its handler."""
     unregister_kretprobes([rp])
 
 
@@ -95,10 +95,10 @@ def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> N
 
 
 def disable_kretprobe(rp: kretprobe) -> None:
-    """disable_kprobe(&rp->kp): calls that it waits for still get its handler (KP-80, KP-86)."""
+    """disable_kprobe(&rp->kp): calls in progress still get its handler."""
     probes.disable_kprobe(rp.kp)
 
 
 def enable_kretprobe(rp: kretprobe) -> None:
-    """enable_kprobe(&rp->kp) (KP-86)."""
+    """enable_kprobe(&rp->kp)."""
     probes.enable_kprobe(rp.kp)

@@ -1,4 +1,4 @@
-"""Where copied instructions lie: pages within reach of the text that they come from (KP-26).
+"""Where copied instructions lie: pages within reach of the text that they come from.
 
 A slot belongs to one address for as long as the text there stays. A thread may be in it at any time, so it is never given
 to another instruction.
@@ -23,7 +23,7 @@ _FIRST, _MOST = mappings.PAGE, 1 << 18
 """Sizes of the pieces that are allocated: each is twice the one before."""
 
 PSEUDO_SYMBOL, OWNER = "kprobe_insn_page", "__builtin__kprobes"
-"""What addresses in slots are called (KP-94)."""
+"""What addresses in slots are called."""
 
 
 def _listed(page: TextMapping) -> str:

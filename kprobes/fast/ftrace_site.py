@@ -1,4 +1,4 @@
-"""kprobes on an ftrace location: no breakpoint, but the function's stub (KP-50..54).
+"""kprobes on an ftrace location: no breakpoint, but the function's stub.
 
 Two ftrace_ops are shared by all of them; the one with IPMODIFY serves the places where a probe has a post_handler. A probe
 that is alone, and whose handlers are native, has an ftrace_ops of its own (kprobes.fast.lone).
@@ -64,7 +64,7 @@ class SharedOps:
         """Its callback sees for itself that ftrace is dead."""
 
     def disarm(self, address: int) -> None:
-        """The last place takes the ops off. Nothing happens once ftrace is dead (KP-54)."""
+        """The last place takes the ops off. Nothing happens once ftrace is dead."""
         self.places.discard(address)
         if tracer().dead:
             return
@@ -100,7 +100,7 @@ def _ops_for(aggregate: Aggregate) -> SharedOps | LoneOps:
 
 
 _armed_by: dict[int, SharedOps | LoneOps] = {}
-"""By address (KP-53)."""
+"""By address."""
 
 
 def arm(aggregate: Aggregate) -> None:
@@ -112,14 +112,14 @@ def arm(aggregate: Aggregate) -> None:
 
 
 def disarm(aggregate: Aggregate) -> None:
-    """By the ops that armed it (KP-53)."""
+    """By the ops that armed it."""
     ops = _armed_by.pop(aggregate.address, None)
     if ops is not None:
         ops.disarm(aggregate.address)
 
 
 def rearm(aggregate: Aggregate) -> None:
-    """Go over to another ops if the probes have come to need it (KP-53). Raises OSError, and nothing has changed.
+    """Go over to another ops if the probes have come to need it. Raises OSError, and nothing has changed.
 
     A hit meanwhile is for one of them (kprobes.hit.ftrace_handler).
     """

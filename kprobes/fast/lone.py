@@ -55,7 +55,7 @@ class LoneProbe(NativeProbe):
         """Whether its owner is being unregistered, and not only taken off its place."""
 
     def change_flags(self, on: int = 0, off: int = 0) -> None:
-        """Calls in flight still get their handler when it is taken off, and so do hits that have found it (KP-80)."""
+        """Calls in flight still get their handler when it is taken off, and so do hits that have found it."""
         super().change_flags(on if self.stopping else on & ~STOPPED, off)
 
     def take_away(self, nodes: int) -> None:
@@ -125,7 +125,7 @@ class LoneOps(FastPath):
             raise
 
     def disarm(self, _address: int) -> None:
-        """Nothing happens once ftrace is dead (KP-54)."""
+        """Nothing happens once ftrace is dead."""
         if self.ops.enabled and not tracer().dead:
             ftrace.unregister_ftrace_function(self.ops)
             ftrace.ftrace_free_filter(self.ops)
@@ -136,7 +136,7 @@ class LoneOps(FastPath):
         self._set(0)
 
     def kill(self) -> None:
-        """Ftrace is dead: no more entries (KP-54)."""
+        """Ftrace is dead: no more entries."""
         self._set(EXHAUSTED)
 
     def _set(self, flag: int) -> None:
@@ -203,7 +203,7 @@ def kretprobe_values(
 ) -> dict[str, Any] | None:
     """Fields of the native half of a kretprobe with native handlers and not too much data; None for others.
 
-    On an ftrace location its entries take the recursion lock (KP-52), elsewhere they do not.
+    On an ftrace location its entries take the recursion lock, elsewhere they do not.
     """
     given = [one for one in (entry_handler, handler) if one is not None]
     if data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):

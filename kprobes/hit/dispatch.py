@@ -1,4 +1,4 @@
-"""A kprobe hit: calling the handlers of a place and executing the probed instruction (KP-36..49).
+"""A kprobe hit: calling the handlers of a place and executing the probed instruction.
 
 `begin` is the same for a hit whose handlers run on the signal's frame and for one that has been sent to its detour: it
 works on a pt_regs and says how to go on. Re-entrancy is the task's: `Task.kprobe` is current_kprobe.
@@ -54,7 +54,7 @@ RESUME, STEP_IT = 0, 1
 
 
 unrecoverable = extern("kprobe_unrecoverable", fn[void])
-"""Says so and ends the process (KP-44)."""
+"""Says so and ends the process."""
 
 
 @native
@@ -91,7 +91,7 @@ def count_miss(child: ptr[Child]) -> void:
 
 @native
 def count_misses(children: ptr[ChildList]) -> void:
-    """A hit that calls nobody counts for every child, also for those that are disabled (KP-43)."""
+    """A hit that calls nobody counts for every child, also for those that are disabled."""
     for index in range(children.count):
         count_miss(children.children[index])
 
@@ -119,7 +119,7 @@ def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Ho
 
 @native
 def run_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], hook: ptr[Hook]) -> i32:
-    """The children's pre_handlers, newest first; one that returns non-zero is the last (KP-47)."""
+    """The children's pre_handlers, newest first; one that returns non-zero is the last."""
     for index in range(children.count):
         child = children.children[index]
         if child.flags & OFF == 0 and run_pre(task, child, regs, hook) != 0:
@@ -129,7 +129,7 @@ def run_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], hook
 
 @native
 def run_all_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], hook: ptr[Hook]) -> void:
-    """For an optimised probe: all of them, whatever they return (KP-68)."""
+    """For an optimised probe: all of them, whatever they return."""
     for index in range(children.count):
         child = children.children[index]
         if child.flags & OFF == 0:
@@ -153,7 +153,7 @@ def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
 
 @native
 def run_posts(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> void:
-    """The children's post_handlers, newest first (KP-39)."""
+    """The children's post_handlers, newest first."""
     for index in range(children.count):
         child = children.children[index]
         if child.flags & OFF == 0:

@@ -1,4 +1,4 @@
-"""Faults of probed instructions and of handlers: where they are seen, and who is asked about them (KP-87..90)."""
+"""Faults of probed instructions and of handlers: where they are seen, and who is asked about them."""
 
 from __future__ import annotations
 

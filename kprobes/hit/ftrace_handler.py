@@ -1,4 +1,4 @@
-"""A hit of kprobes on an ftrace location: the callback of the ftrace_ops that they share (KP-52, kprobes.fast.ftrace_site)."""
+"""A hit of kprobes on an ftrace location: the callback of their shared ftrace_ops, as kprobe_ftrace_handler()."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandbox.native import addressof, bool_, cast, global_var, native, null, ptr
 from sandbox.threads.tasks import Task, current
 
 killed = global_var(u64, 0, name="kprobe_ftrace_killed")
-"""1 once ftrace is dead: its kprobes are too (KP-54)."""
+"""1 once ftrace is dead: its kprobes are too."""
 
 
 @native
@@ -61,7 +61,7 @@ def is_for_another(hit: ptr[Hit]) -> bool_:
 
 @native
 def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs], hit: ptr[Hit]) -> u32:
-    """The callback of both ops. A lock that is not to be had drops the hit without a count (KP-45)."""
+    """The callback of both ops. A lock that is not to be had drops the hit without a count."""
     record = find_record(ip)
     if record == null or killed != 0 or (hit.probes.count > 1 and is_for_another(hit)):
         return 0

@@ -1,4 +1,4 @@
-"""Kretprobes on the hit path: an instance at entry, the return hooked, the handler at return (KP-77..83).
+"""Kretprobes on the hit path: an instance at entry, the return hooked, the handler at return.
 
 On an ftrace location the call's return is hooked by the balanced hook of its stub: this is a callback that takes the node
 (ftrace.hit.dispatch.Hit). At a breakpoint the address in the return slot is replaced by that of a stub of the place's own. Either
@@ -213,7 +213,7 @@ def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], fram
 
 @native
 def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Hook]) -> void:
-    """A function with a kretprobe is entered (KP-78, KP-81)."""
+    """A function with a kretprobe is entered."""
     rp = cast(ptr[Kretprobe], child.rp)
     if rp.kind & (PRE_PYTHON | RETURN_PYTHON) != 0 and in_signal_handler():
         atomic_add(addressof(child.nmissed), 1, "relaxed")
@@ -238,7 +238,7 @@ def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook
 def kretprobe_in_list(task: ptr[Task], instance: ptr[Instance]) -> void:
     """The kretprobe of an instance is the only one on a function, but not the only probe there: what a node of its own
 
-    would hold (KP-82). It has one nevertheless if a signal's handler has left newer ones on top.
+    would hold. It has one nevertheless if a signal's handler has left newer ones on top.
     """
     place = cast(u64, instance) - cast(u64, task.bottom)
     if place & (NODE - 1) == 0 and cast(u64, instance) < task.nodes_end:

@@ -1,4 +1,4 @@
-"""Native: what a hit of a jump-optimised probe does (KP-66..68, KP-72)."""
+"""Native: what a hit of a jump-optimised probe does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which kprobe a task is handling, and whether it still is (KP-42, KP-46).
+"""Which kprobe a task is handling, and whether it still is.
 
 A handler that is left by longjmp, its own or that of a signal handler which has interrupted it, never comes to an end. So it is
 noted where the stack was when the handlers were called, below which they and whatever they call run: a hit at or above that
-place on the same stack (HAZARDS: liveness) says that they are gone.
+place on the same stack says that they are gone.
 """
 
 from __future__ import annotations

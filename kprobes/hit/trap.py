@@ -1,4 +1,4 @@
-"""The breakpoints of kprobes: the consumer of SIGTRAP, and what runs off its frame (KP-36..44).
+"""The breakpoints of kprobes: the consumer of SIGTRAP, and what runs off its frame.
 
 A place whose handlers are all native runs them on the signal's frame, on a pt_regs made from it. Any other is sent to its
 detour (kprobes.x86_64.detour), which calls `kprobe_detour_hit` as an ordinary function of the interrupted thread. Either

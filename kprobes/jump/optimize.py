@@ -1,4 +1,4 @@
-"""Jump optimisation: which probes become jumps, when, and when they go back (KP-60..73).
+"""Jump optimisation: which probes become jumps, when, and when they become breakpoints again.
 
 Beyond the kernel, a probe on any single instruction may become a jump (kprobes.jump.safety says why that is sound) wherever a
 punned jump finds a free place to land. `why_not` says of every other which rule was against it.
@@ -38,9 +38,9 @@ class Extent(enum.Enum):
     """How far optimisation goes."""
 
     KERNEL = "kernel"
-    """Only what the kernel's rules allow too (KP-61)."""
+    """Only what the kernel's rules allow too."""
     ALONE = "alone"
-    """Every instruction for which a jump is found, unless another enabled probe is among the jump's bytes (KP-63)."""
+    """Every instruction for which a jump is found, unless another enabled probe is among the jump's bytes."""
     DENSE = "dense"
     """Beside enabled probes too: a jump borrows the bytes that its neighbours have by now. When those change it is taken
     back first, and queued again. For probes on every instruction of a function."""
@@ -204,7 +204,7 @@ class JumpOptimizer:
     def _disturb(self, changing: Aggregate) -> None:
         """The first byte of a place changes: jumps that borrow it are taken back, and those that would are not written.
 
-        They are not queued again (KP-69), but where optimisation is dense.
+        They are not queued again, but where optimisation is dense.
         """
         near = between(changing.address - LONGEST + 1, changing.address)
         if not near:
@@ -273,7 +273,7 @@ class JumpOptimizer:
             self.run()
 
     def run(self) -> None:
-        """First back, then forth (KP-65).
+        """First back, then forth.
 
         Raises OSError(EBUSY), with nothing done, while breakpoints are needed to take something back and a thread blocks
         SIGTRAP.
@@ -363,7 +363,7 @@ def kprobes_optimization() -> int:
 
 
 def set_kprobes_optimization(value: int) -> None:
-    """Write sysctl debug.kprobes-optimization (KP-73).
+    """Write sysctl debug.kprobes-optimization.
 
     1: everything that may be is queued. 0: no jump is left when this returns, and none is made. Raises OSError(EINVAL) for
     another value.

@@ -1,4 +1,4 @@
-"""Whether a probe may become a jump, and which rule says no (KP-60, KP-61).
+"""Whether a probe may become a jump, and which rule forbids it.
 
 A jump of ours takes the place of one instruction and of nothing else: either it is as long as the jump, or the jump is punned
 (sandbox.x86_64.puns). No thread can stand inside of it, whatever it was doing before; no jump, landing pad or jump table can lead
@@ -159,7 +159,7 @@ def _nothing(_low: int, _high: int) -> None:
 
 
 def kernel_refusal(function: Function, address: int, reserved: Reserved = _nothing) -> Refusal | None:
-    """Why the kernel would not optimise a probe at `address` (KP-61, 6.1, in its order); None if it would."""
+    """Why the kernel would not optimise a probe at `address` (can_optimize() of 6.1, in its order); None if it would."""
     if function.end - address < JMP32_SIZE:
         return Refusal("too short", f"only {function.end - address} bytes of the function are left")
     if function.stopped != function.end:

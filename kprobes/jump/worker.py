@@ -1,4 +1,4 @@
-"""The optimiser's thread: delayed work (KP-65)."""
+"""The optimiser's thread: delayed work."""
 
 from __future__ import annotations
 

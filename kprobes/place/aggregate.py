@@ -1,4 +1,4 @@
-"""A probed place: the probes on it, its native record, its slot, and whether it is armed (KP-17, KP-26, KP-47..49).
+"""A probed place: the probes on it, its native record, its slot, and whether it is armed.
 
 There is one for every address that has ever been probed, whether it has one probe, several or, by now, none: a thread may
 still be on its way through its slot. It goes when the code goes.
@@ -163,7 +163,7 @@ class Aggregate:
 
     @property
     def disabled(self) -> bool:
-        """Whether no child is to be called (KP-49)."""
+        """Whether no child is to be called."""
         return all(child.is_off for child in self.children)
 
     @property
@@ -174,7 +174,7 @@ class Aggregate:
 
     @property
     def has_post(self) -> bool:
-        """Whether a child has a post_handler, disabled or not (KP-48)."""
+        """Whether a child has a post_handler, disabled or not."""
         return any(child.post_handler is not None for child in self.children)
 
     @property

@@ -1,4 +1,4 @@
-"""Where no probe may be: NOKPROBE functions and what a hit itself runs (KP-22..25)."""
+"""Functions that must not be probed: NOKPROBE functions and the code of the hit path."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _entries: list[Entry] = []
 
 
 def entries() -> list[Entry]:
-    """In the order in which they were added (KP-93)."""
+    """In the order in which they were added."""
     _hit_path()
     return list(_entries)
 
 
 def kprobe_add_ksym_blacklist(address: int) -> int:
-    """Let nobody probe the function at `address`; its size in bytes. Raises OSError(EINVAL) if no function is there (KP-24)."""
+    """Forbid probes in the function at `address`; returns its size in bytes. Raises OSError(EINVAL) if no function is there."""
     symbol = symbol_at(address)
     if symbol is None:
         raise OSError(errno.EINVAL, f"{address:#x} is in no function")
@@ -44,7 +44,7 @@ def kprobe_add_ksym_blacklist(address: int) -> int:
 
 
 def kprobe_add_area_blacklist(start: int, end: int) -> None:
-    """Let nobody probe the functions that begin in [start, end)."""
+    """Forbid probes in the functions that begin in [start, end)."""
     address = start
     while address < end:
         symbol = symbol_at(address)
@@ -61,7 +61,7 @@ def _add(symbol: Symbol) -> None:
 
 
 def within_kprobe_blacklist(address: int, symbol: Symbol | None = None) -> str:
-    """Why `address`, which is in `symbol` if that is known, may not be probed; '' if it may (KP-22, KP-23)."""
+    """Why `address`, which is in `symbol` if that is known, may not be probed; '' if it may."""
     _hit_path()
     for entry in _entries:
         if entry.start <= address < entry.end:

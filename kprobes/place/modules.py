@@ -1,4 +1,4 @@
-"""Modules that come and go under the probes in them (KP-95, KP-96)."""
+"""Probes in modules that are loaded or unloaded."""
 
 from __future__ import annotations
 

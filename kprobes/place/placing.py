@@ -1,4 +1,4 @@
-"""Where a probe is to be, and whether it may be there: the checks of a registration in their order (KP-5..20)."""
+"""Locating a probe and checking its place, in the order of register_kprobe()."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """An address in a function. `is_entry`: a probe there is at the function's entry (KP-8)."""
+    """An address in a function. `is_entry`: a probe there is at the function's entry."""
 
     address: int
     symbol: Symbol
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """What a place is in. `text`: through which it is patched; `module` is None in a library."""
+    """The surroundings of a place. `text`: the mapping through which it is patched; `module` is None in a library."""
 
     text: TextMapping
     module: Module | None
@@ -45,7 +45,7 @@ class Ground(NamedTuple):
 
 
 def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
-    """The place that an address or a symbol's name means, in the function that contains it (KP-5..8).
+    """The place of an address or symbol, in the function that contains it.
 
     Raises OSError: EINVAL for both or neither, ENOENT for an unknown symbol or an address in none.
     """
@@ -68,7 +68,7 @@ def _address_of(name: str) -> int:
 
 
 def _adjusted(address: int, symbol: Symbol) -> Place:
-    """Behind an endbr64 is a function's entry too, and a probe on the endbr64 is put there (KP-8)."""
+    """The address after an endbr64 is a function's entry too; a probe on the endbr64 is moved there."""
     offset = address - symbol.address
     skip = len(ENDBR64)
     if symbol.size > skip and ctypes.string_at(symbol.address, skip) == ENDBR64:
@@ -78,7 +78,7 @@ def _adjusted(address: int, symbol: Symbol) -> Place:
 
 
 def check(place: Place) -> Ground:
-    """What the place is in. Raises OSError if it may not be probed (KP-12..15)."""
+    """The text and module of a place. Raises OSError if it may not be probed, as check_kprobe_address_safe()."""
     location = tracer().table.location(place.address)
     on_ftrace = location is not None and location.ip == place.address and location.block.is_live(location.position)
     reason = blacklist.within_kprobe_blacklist(place.address, place.symbol)
@@ -93,7 +93,7 @@ def check(place: Place) -> Ground:
 
 
 def prepare(place: Place, ground: Ground) -> Aggregate:
-    """The aggregate of an address that has not been probed before (KP-18..20). Raises OSError if it cannot be."""
+    """The aggregate of an address that has not been probed before. Raises OSError if it cannot be."""
     made = Aggregate(place.address, place.symbol, ground.text, ground.module)
     if ground.on_ftrace:
         made.on_ftrace = True

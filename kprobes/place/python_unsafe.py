@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check(place: Place, calls_python: bool, allowed: bool) -> None:
-    """Raise OSError(EINVAL) for a Python handler in the C library, the dynamic loader or the interpreter (HAZARDS 6).
+    """Raise OSError(EINVAL) for a Python handler in the C library, the dynamic loader or the interpreter.
 
     There a thread may hold a lock, or be amid a change, that the handler needs: it would wait for itself.
     """

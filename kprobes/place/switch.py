@@ -1,4 +1,4 @@
-"""Arming and disarming: what follows from a place's children, and the global switch (KP-17, KP-48, KP-49, KP-59)."""
+"""Arming and disarming places by their children, and the global switch."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _switch(on: bool) -> tuple[list[OSError], int]:
 
 
 def set_kprobes_enabled(on: bool) -> None:
-    """The global switch (KP-59): off disarms every probe, and none is armed until it is on again."""
+    """The global switch: off disarms every probe, and none is armed until it is on again."""
     with patching():
         if kprobes_enabled() == on:
             return

@@ -1,7 +1,7 @@
 """A bug is mended in a function that runs, without touching its code: by a probe that changes the execution path.
 
 `average` divides by the number of values and forgets that there may be none. A pre_handler on the division looks at the
-divisor; where it is 0 it sets the result and returns 1, so that the division is not executed (KP-36).
+divisor; where it is 0 it sets the result and returns 1, so that the division is not executed.
 
     python -m kprobes.samples.live_fix
 """

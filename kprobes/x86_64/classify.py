@@ -1,7 +1,7 @@
-"""What is done with a probed instruction: carried out, run in its slot once or twice trapped, or refused (KP-27..34).
+"""What is done with a probed instruction: carried out, run in its slot once or twice trapped, or refused.
 
 Decided by the decoded instruction. The tables of opcodes are those of the kernel's legacy maps and are asked only for
-legacy encodings; VEX, EVEX and XOP instructions are plain copies (KP-33).
+legacy encodings; VEX, EVEX and XOP instructions are plain copies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction
 
 BOOST_LIMIT = 10
-"""The longest instruction that leaves room for a jump back in its slot, in bytes (KP-29)."""
+"""The longest instruction that leaves room for a jump back in its slot, in bytes."""
 
 
 class Kind(enum.Enum):
@@ -149,7 +149,7 @@ _BOOSTABLE_1 = frozenset(
         0xFC, 0xFD, 0xFE,
     }
 )  # fmt: skip
-"""The opcodes behind 0f that boost (KP-31)."""
+"""The opcodes behind 0f that boost."""
 
 _UNBOOSTABLE_0 = frozenset(
     {0x62, *range(0x70, 0x80), 0x9A, 0xCC, 0xCD, 0xCE, 0xD6, *range(0xD8, 0xE4), 0xE8, 0xE9, 0xEB, *range(0xF0, 0xF5)}
@@ -158,7 +158,7 @@ _SHIFTS, _UNARY, _STEP_BYTE, _GROUP_5 = (0xC0, 0xC1, 0xD0, 0xD1, 0xD2, 0xD3), (0
 
 
 def can_boost(insn: Instruction) -> bool:
-    """The kernel's can_boost (KP-30, KP-31, as in 6.12), but for VEX, EVEX and XOP, which it misreads (KP-33)."""
+    """The kernel's can_boost() of 6.12, except for VEX, EVEX and XOP, which it misreads."""
     if insn.has(CS_OVERRIDE) or insn.has(ADDRESS_SIZE):
         return False
     if insn.encoding is not Encoding.LEGACY:

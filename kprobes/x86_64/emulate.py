@@ -1,4 +1,4 @@
-"""Instructions that are carried out on a pt_regs instead of being executed, with their architectural meaning (KP-27, KP-34)."""
+"""Instructions that are carried out on a pt_regs instead of being executed, with their architectural meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions that are carried out on a pt_regs instead of being run out of line (KP-27, KP-34, KP-35).
+"""Instructions that are carried out on a pt_regs instead of being run out of line.
 
 This half describes: an instruction in, a record of plain numbers out. The native half carries the record out.
 """

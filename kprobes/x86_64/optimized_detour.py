@@ -1,4 +1,4 @@
-"""The detour of a jump-optimised probe, as assembly text (AT&T) and bytes (KP-66).
+"""The detour of a jump-optimised probe, as assembly text (AT&T) and bytes.
 
 A detour has 64 bytes or a few more, is aligned to 64, and belongs to one address for as long as the code there does:
 

@@ -1,4 +1,4 @@
-"""What a slot holds: the copied instruction, then a trap or a jump back (KP-26). Bytes in, bytes out."""
+"""What a slot holds: the copied instruction, then a trap or a jump back. Bytes in, bytes out."""
 
 from __future__ import annotations
 
