@@ -1,4 +1,4 @@
-"""The fprobe API: FP-1..59, with the kernel's names. Failures raise OSError with the kernel's errno."""
+"""The fprobe API of include/linux/fprobe.h. Failures raise OSError with the kernel's errno."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class fprobe(ProcessBound):
 
     @property
     def flags(self) -> int:
-        """FPROBE_FL_*; DISABLED can be set and cleared at any time (FP-41). It also shows that max_hits are used up."""
+        """FPROBE_FL_*; DISABLED can be set and cleared at any time. It is also set once max_hits is reached."""
         if self.registered and self.ops.probe.native.flags & (DISABLED | EXHAUSTED):
             return self._flags | FPROBE_FL_DISABLED
         return self._flags
@@ -151,7 +151,7 @@ class fprobe(ProcessBound):
 
     @property
     def counts(self) -> Counts:
-        """Hits, and misses by cause, since the last registration; they stay after unregistering (FP-48)."""
+        """Hits, and misses by cause, since the last registration; they stay after unregistering."""
         if self._final is not None:
             return self._final
         with tracer().table.lock:  # nothing of it is freed meanwhile
@@ -159,7 +159,7 @@ class fprobe(ProcessBound):
 
     @property
     def nmissed(self) -> int:
-        """How often a handler was not called that should have been (section G)."""
+        """The number of missed handler calls, over all causes."""
         return self.counts.missed
 
     @property
@@ -169,7 +169,7 @@ class fprobe(ProcessBound):
 
 
 def _build(fp: fprobe, pool: int) -> NativeProbe:
-    """The native half of `fp` as it stands: handlers, flags, sizes are fixed here (FP-52)."""
+    """The native half of `fp`: its handlers, flags and sizes are fixed here, as in fprobe_init()."""
     thread, max_hits = integer("thread", fp.thread, 0, INT_MAX), integer("max_hits", fp.max_hits, 0, S64_MAX)
     data_size = _data_size(fp)
     integer("flags", fp._flags, 0, U32_MAX)
@@ -193,7 +193,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
 
 
 def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None = None) -> None:
-    """Attach `fp` to the functions whose name matches `filter` but not `notfilter` (FP-10..15).
+    """Attach `fp` to the functions whose name matches `filter` but not `notfilter`.
 
     Both are patterns of the ftrace filter language. Raises OSError: EINVAL if a pattern matches nothing, if `fp` or
     `filter` is None, or if the pool size is not positive; ENOMEM for an impossible entry_data_size; EBUSY if `fp` is
@@ -263,7 +263,7 @@ def extend_fprobe(fp: fprobe) -> None:
 
 
 def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:
-    """Attach `fp` to the functions at these addresses (FP-16).
+    """Attach `fp` to the functions at these addresses.
 
     Raises OSError(EINVAL) if an address belongs to no function that can be traced; nothing is registered then.
     """
@@ -280,7 +280,7 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
 
 
 def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | None = None) -> None:
-    """Attach `fp` to the functions with exactly these names; `syms` is sorted in place (FP-17).
+    """Attach `fp` to the functions with exactly these names; `syms` is sorted in place.
 
     Raises OSError: ENOENT if a name is unknown, has no function that can be traced, or occurs twice.
     """
@@ -337,9 +337,9 @@ def _begin(fp: fprobe) -> None:
 
 
 def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
-    """Filter, pool, native half, sites, in this order; a failure undoes what was done (FP-18). One that is live, or on its
+    """Filter, pool, native half, sites, in this order; a failure undoes what was done. One that is live, or on its
 
-    way in another thread, is refused without side effects (FP-20).
+    way in another thread, is refused without side effects.
     """
     _claim(fp, registered=False)
     try:
@@ -402,7 +402,7 @@ _PYTHON_UNSAFE = (
 
 
 def _pool_size(fp: fprobe, count: int) -> int:
-    """How many calls may be pending (FP-26); 0 without an exit handler."""
+    """The most calls that may be pending; 0 without an exit handler."""
     size = integer("nr_maxactive", fp.nr_maxactive)
     if fp.exit_handler is None:
         return 0
@@ -412,17 +412,17 @@ def _pool_size(fp: fprobe, count: int) -> int:
 
 
 def _data_size(fp: fprobe) -> int:
-    """Bytes of entry data of each call; none without an exit handler (FP-7)."""
+    """Bytes of entry data of each call; none without an exit handler."""
     size = integer("entry_data_size", fp.entry_data_size)
     return integer("entry_data_size", size, 0, ENTRY_DATA_MAX, errno.ENOMEM) if fp.exit_handler is not None else 0
 
 
 def unregister_fprobe(fp: fprobe | None) -> None:
-    """Detach `fp`. When this returns, no handler of it runs any more, in any thread but the calling one (FP-43..48).
+    """Detach `fp`. Afterwards none of its handlers runs in any thread but the calling one.
 
     Raises OSError: EINVAL if it was never registered, EBUSY if it is not registered any more, or another thread is
     unregistering it, ENODEV if ftrace is dead:
-    it stays registered then, but without return nodes (FP-46).
+    it stays registered then, but without return nodes.
     """
     if fp is None or not fp.ops.ever_listed:
         raise OSError(errno.EINVAL, "this fprobe was never registered")
@@ -444,24 +444,24 @@ def _tell_disabled(fp: fprobe) -> None:
 
 
 def disable_fprobe(fp: fprobe | None) -> None:
-    """Stop calling the handlers; the sites stay patched and nothing is waited for (FP-41)."""
+    """Stop calling the handlers; the sites stay patched, and handlers in progress are not waited for."""
     if fp is not None:
         fp.flags = fp.flags | FPROBE_FL_DISABLED
 
 
 def enable_fprobe(fp: fprobe | None) -> None:
-    """Call the handlers again (FP-41)."""
+    """Call the handlers again."""
     if fp is not None:
         fp.flags = fp.flags & ~FPROBE_FL_DISABLED
 
 
 def fprobe_disabled(fp: fprobe | None) -> bool:
-    """Whether `fp` is soft-disabled; False for None (FP-42)."""
+    """Whether `fp` is soft-disabled; False for None."""
     return fp is not None and bool(fp.flags & FPROBE_FL_DISABLED)
 
 
 def fprobe_is_registered(fp: fprobe | None) -> bool:
-    """Whether `fp` has been registered; stays True after unregistering (FP-49)."""
+    """Whether `fp` has been registered; stays True after unregistering."""
     return fp is not None and fp.ops.ever_listed
 
 
