@@ -337,9 +337,9 @@ def _begin(fp: fprobe) -> None:
 
 
 def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
-    """Filter, pool, native half, sites, in this order; a failure undoes what was done. One that is live, or on its
+    """Filter, pool, native half, sites, in this order; a failure undoes the earlier steps.
 
-    way in another thread, is refused without side effects.
+    An fprobe that is registered, or that another thread is registering, is refused without side effects.
     """
     _claim(fp, registered=False)
     try:
