@@ -184,7 +184,7 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
         if ops.enabled:
             raise OSError(errno.EBUSY, "this ftrace_ops is registered already")
         if ops.permanent and not tracing.switched_on:
-            raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is switched off")
+            raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is disabled")
         ops.ever_listed = True
         ops.flags |= FTRACE_OPS_FL_INITIALIZED
         _check_exclusive(tracing, ops)

@@ -37,7 +37,7 @@ def _count(text: str) -> int:
     """A number in C's notation, as the kernel keeps it: in a signed word."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise OSError(errno.EINVAL, f"{text!r} is no count")
+        raise OSError(errno.EINVAL, f"{text!r} is not a count")
     digits = match[1]
     number = int(digits, 8 if digits[0] == "0" and digits[1:].isdigit() else 0)
     if number > _LARGEST:

@@ -53,7 +53,9 @@ class Room:
             start = self._gap(size)
             if start + size > tasks.VARIABLE_ROOM:
                 left = tasks.VARIABLE_ROOM - sum(self._taken.values())
-                raise MemoryError(f"a per-task variable of {size} bytes does not fit: {left} of a task's room are left")
+                raise MemoryError(
+                    f"a per-task variable of {size} bytes does not fit: {left} bytes are left in a task's record"
+                )
             self._taken[start] = size
             if start < self._touched:
                 _clear(tasks.VARIABLES + start, size)

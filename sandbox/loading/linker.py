@@ -71,7 +71,7 @@ def _check_size(obj: LoadableObject, name: str) -> None:
     largest = max(obj.sections.values(), key=lambda section: section[1], default=("", 0))
     what = f"{name}: its code and variables take {size} bytes, {largest[1]} of them in {largest[0]!r}"
     if size > MAX_SIZE:
-        raise LinkError(f"{what}; the small code model has room for {MAX_SIZE}")
+        raise LinkError(f"{what}; the small code model allows {MAX_SIZE}")
     if not pages.is_available(size):
         raise LinkError(f"{what}; {pages.why_unavailable() or 'not enough memory is available'}")
 

@@ -81,7 +81,7 @@ class Program:
         """Raises ValueError if there is a function of that name, or if the program is loaded."""
         if self.is_loaded:
             raise ValueError(
-                f"{function.name} comes too late: the program {self.name!r} is loaded; name another module"
+                f"{function.name} is defined too late: the program {self.name!r} is already loaded; give another module name"
             )
         if function.name in self.functions:
             raise ValueError(f"the program {self.name!r} has a function {function.name!r} already")

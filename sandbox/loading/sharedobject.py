@@ -83,7 +83,7 @@ def _section_at(file: elf.ElfFile, address: int) -> int:
     for i, section in enumerate(file.sections):
         if section.flags & elf.SHF_EXECINSTR and section.address <= address < section.address + section.size:
             return i
-    raise elf.ElfError(f"the patchable entry at {address:#x} lies in no section of code")
+    raise elf.ElfError(f"the patchable entry at {address:#x} is in no code section")
 
 
 def _take_constructors(file: elf.ElfFile, image: bytearray) -> tuple[int, int]:

@@ -73,7 +73,7 @@ class ScatteredText:
         """
         with changes.of(self):
             if _identity(self._file) != self._identity:
-                raise OSError(errno.EBADF, f"the descriptor {self._file} of {self.name} was closed by somebody else")
+                raise OSError(errno.EBADF, f"the descriptor {self._file} of {self.name} was closed by other code")
             memory.map_page(self._file, page * PAGE, address)
             self._pages[address] = page
 

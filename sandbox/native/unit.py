@@ -69,5 +69,5 @@ class Unit:
         """Adds entry points. Raises TypeError for an object that is not a native function."""
         for function in functions:
             if not isinstance(function, NativeFunction):
-                raise TypeError(f"a unit is made of @native functions, not of {function!r}")
+                raise TypeError(f"a unit consists of @native functions; {function!r} is not one")
             self.functions.append(function)

@@ -69,7 +69,7 @@ class PerfMap:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
             os.close(descriptor)
-            raise PermissionError(f"{self.path} belongs to somebody else")
+            raise PermissionError(f"{self.path} belongs to another user")
         if status.st_mtime < _began() - 1:  # left by another process that had this number
             os.ftruncate(descriptor, 0)
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="surrogateescape")

@@ -187,7 +187,7 @@ def text_at(address: int) -> TextMapping:
     if library is None:
         return _compiled_text_at(address)
     if not library.path.exists():
-        raise OSError(errno.EINVAL, f"{address:#x} is in {library.name}, which no file stands behind")
+        raise OSError(errno.EINVAL, f"{address:#x} is in {library.name}, which has no backing file")
     with mappings.text_mutex:
         start, end = next(span for span in library.text if span[0] <= address < span[1])
         known = _patchable.get((str(library.path), start))

@@ -149,7 +149,7 @@ def _decode(code: bytes, address: int) -> Instruction:
     code = code[:MAX_INSN_SIZE]
     decoded = next(decoder().disasm_lite(code, address, 1), None)
     if decoded is None:
-        raise ValueError(f"the bytes {code.hex(' ')} at {address:#x} are no x86-64 instruction")
+        raise ValueError(f"the bytes {code.hex(' ')} at {address:#x} are not an x86-64 instruction")
     _address, size, mnemonic, op_str = decoded
     insn = _described(code[:size], address, mnemonic, op_str)
     if insn.rip_target is None and insn.target is None and len(_known) < _MOST_KNOWN:

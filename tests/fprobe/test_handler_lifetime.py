@@ -100,7 +100,7 @@ def test_a_registered_probe_keeps_its_handlers_variables() -> None:
 @isolated
 def test_gaps_are_used_again_if_they_are_large_enough() -> None:
     first, second, third = fprobe.per_task(Half), fprobe.per_task(u64), fprobe.per_task(Half)
-    with pytest.raises(MemoryError, match="480 bytes does not fit: 56 of a task's room are left"):
+    with pytest.raises(MemoryError, match="480 bytes does not fit: 56 bytes are left in a task's record"):
         fprobe.per_task(Half)
     offset = first._place.offset
     del first

@@ -269,7 +269,9 @@ def test_division_by_zero_and_bad_indices_are_counted(module: Any) -> None:
 @isolated
 def test_the_room_for_per_task_variables_is_limited() -> None:
     made = [fprobe.per_task(given.u64)]
-    with pytest.raises(MemoryError, match="a per-task variable of 8 bytes does not fit: 0 of a task's room are left"):
+    with pytest.raises(
+        MemoryError, match="a per-task variable of 8 bytes does not fit: 0 bytes are left in a task's record"
+    ):
         while True:
             made.append(fprobe.per_task(given.u64))
     assert len(made) + 1 == 1024 // 8

@@ -381,7 +381,7 @@ UNLINKABLE = {
     "a huge variable": (
         f"@big = global [400000000000 x i8] zeroinitializer\n{LEAF}",
         r"unlinkable.ll: its code and variables take 4000000000\d\d bytes, 400000000000 of them in '.bss'; "
-        r"the small code model has room for 2130706432",
+        r"the small code model allows 2130706432",
     ),
     "a number that does not fit": (
         f"@p = global i8 trunc (i64 ptrtoint (ptr @leaf to i64) to i8)\n{LEAF}",

@@ -77,7 +77,7 @@ def test_names_that_are_taken() -> None:
     with pytest.raises(ValueError, match="the program 'taken' has a function 'twice' already"):
         sandbox.function(module="taken")(twice.__wrapped__)
     assert twice(4) == 8
-    with pytest.raises(ValueError, match="thrice comes too late: the program 'taken' is loaded"):
+    with pytest.raises(ValueError, match="thrice is defined too late: the program 'taken' is already loaded"):
         sandbox.function(module="taken", name="thrice")(twice.__wrapped__)
     twice.module.unload()
 

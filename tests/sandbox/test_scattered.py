@@ -56,7 +56,7 @@ def test_a_taken_address_is_refused():
 def test_a_descriptor_that_somebody_closed_is_noticed():
     text = ScatteredText("scattered")
     os.closerange(3, 64)
-    with pytest.raises(OSError, match="closed by somebody else"):
+    with pytest.raises(OSError, match="closed by other code"):
         text.place(FAR, text.new_page())
 
 

@@ -199,7 +199,7 @@ class Statements:
 
     def _range(self, node: ast.expr, target: ast.Name) -> tuple[Expression, Expression, int]:
         if not isinstance(node, ast.Call) or self.scope.static(node.func) is not range:
-            raise self.scope.error(node, "a for loop goes over range(...)")
+            raise self.scope.error(node, "a for loop iterates over range(...)")
         if node.keywords or not 1 <= len(node.args) <= 3:
             raise self.scope.error(node, "range takes one to three arguments")
         step = self._step(node.args[2]) if len(node.args) == 3 else 1

@@ -106,7 +106,7 @@ DECLARATIONS = [
     (lambda: native(inline=True, noinline=True), ValueError, "inline and noinline exclude each other"),
     (lambda: native(cc="fast"), ValueError, "cc is one of c, preserve_most, preserve_all, not 'fast'"),
     (lambda: native(inline=1), TypeError, "inline is True or False, not 1"),
-    (lambda: Unit("u", [len]), TypeError, "a unit is made of @native functions, not of <built-in function len>"),
+    (lambda: Unit("u", [len]), TypeError, "a unit consists of @native functions; <built-in function len> is not one"),
     (lambda: struct(Empty), TypeError, "@struct takes a class, not <struct Empty>"),
     (lambda: struct(type("S", (), {})), TypeError, "struct S declares no fields: write `name: type` lines"),
     (lambda: Empty.offset("x"), AttributeError, "Empty has no field 'x'; it has pass_"),
