@@ -1,4 +1,4 @@
-"""What can be wrong with a probe event's definition: the messages of error_log, and where their carets go."""
+"""Errors in probe event definitions: the messages of error_log, and the offsets of their carets."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ErrorCode(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """An error of a definition: what is wrong, and at which offset of which word (both from 0)."""
+    """An error in a definition: its code, the word and the offset in it (both from 0)."""
 
     code: ErrorCode
     offset: int = 0

@@ -1,4 +1,4 @@
-"""Words that stand for others: `$arg*` and `$argN` for parameters, `:%pd` and `:%pD` for the name of a dentry."""
+"""Abbreviations: `$arg*` and `$argN` for parameters, `:%pd` and `:%pD` for the name of a dentry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.scope import Scope
 
 _MAX_PARAMETERS = 128
-"""Bytes of all words that parameters' names are put in place of, each with a NUL."""
+"""Bytes of all words that are replaced by parameters' names, each with a NUL."""
 _MAX_DENTRIES = 256
 
 
@@ -31,7 +31,7 @@ dentry_layout = DentryLayout()
 
 
 def expand(words: Sequence[str], scope: Scope) -> list[str]:
-    """The arguments' words with the parameters that they stand for. Raises ProbeError."""
+    """The arguments' words, with parameters in place of abbreviations. Raises ProbeError."""
     star = _find_star(words, scope)
     if not any(word.startswith("$arg") for word in words):
         return list(words)
@@ -94,7 +94,7 @@ def _numbered(word: str, names: Sequence[str], at: int) -> str:
 
 
 def expand_dentries(words: Sequence[str], layout: DentryLayout) -> list[str]:
-    """`NAME=X:%pd` and `:%pD` as the dereferences that they stand for. Raises OSError(ENOMEM) for too much text."""
+    """`NAME=X:%pd` and `:%pD` as dereferences. Raises OSError(ENOMEM) if the text gets too long."""
     made, used = [], 0
     for word in words:
         expanded = _dentry(word, layout)

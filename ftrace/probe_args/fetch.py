@@ -1,6 +1,6 @@
-"""What an argument fetches: a source and the dereferences from there, and how the result is stored.
+"""The fetch of an argument: a source, dereferences, and the storage of the result.
 
-These values are what the grammar produces and what the compiler of recorders reads.
+The grammar produces these values, and the compiler of handlers reads them.
 """
 
 from __future__ import annotations

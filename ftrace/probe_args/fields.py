@@ -1,4 +1,4 @@
-"""`->field.field` behind a parameter, and the types that prototypes give to arguments."""
+"""`->field.field` after a parameter, and argument types from prototypes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def follow(start: Typed, path: str, offset: int) -> tuple[Typed, list[int], int]
 
 
 def _fields(structure: BtfType, path: str, offset: int) -> tuple[Typed, str, str, int]:
-    """Follow the fields up to the next arrow: the last one's type, what comes after it, the rest and where that is."""
+    """Follow the fields up to the next arrow: the last field's type, the mark after it, the rest and its offset."""
     bits, mark, member = 0, ".", None
     while mark == ".":
         name, mark, rest = split(path, offset)

@@ -1,8 +1,8 @@
-"""The grammar of a fetch argument, and the offset of what is wrong with it.
+"""The grammar of a fetch argument, with the offsets of errors.
 
-Offsets count from the start of the word. They are those of kernel/trace/trace_probe.c in Linux 6.12, also where that
-kernel is off: `+u` and `-u` count one character too few, and what is found out after the fetch part was parsed is shown
-behind the outermost dereference.
+Offsets count from the start of the word. They are those of kernel/trace/trace_probe.c in Linux 6.12, even where that kernel is
+wrong: `+u` and `-u` count one character too few, and errors found after the fetch part was parsed are shown after the outermost
+dereference.
 """
 
 from __future__ import annotations

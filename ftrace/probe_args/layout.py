@@ -1,6 +1,6 @@
-"""The record of a probe event: which field is where, and the texts of `format` and `print fmt`.
+"""The record of a probe event: the places of its fields, and the texts of `format` and `print fmt`.
 
-`record_layout` is all that a recorder needs of a definition: from each field's place and fetch it can be compiled.
+`record_layout` has everything that a handler is compiled from: each field's place and fetch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Field:
 
 @dataclass(frozen=True)
 class ArgumentField(Field):
-    """The field of an argument, which says what is fetched for it."""
+    """The field of an argument, with its fetch."""
 
     argument: Argument
 

@@ -1,4 +1,4 @@
-"""What the arguments of a probe can refer to: registers, parameters, the return value."""
+"""The names that a probe's arguments can refer to: registers, parameters, the return value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scope:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether the function's arguments can be had: at its entry, or, saved there, at its return."""
+        """Whether the function's arguments are available: at its entry, or, saved there, at its return."""
         return self.at_entry or self.at_return
 
     def slot_of(self, parameter: int) -> int:

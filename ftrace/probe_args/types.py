@@ -1,4 +1,4 @@
-"""The types of probe event arguments: their size, sign, and how `format` and `print fmt` name them."""
+"""The types of probe event arguments: size, sign, and their names in `format` and `print fmt`."""
 
 from __future__ import annotations
 

@@ -51,5 +51,5 @@ def _string_text(word: int, record: bytes) -> str:
 
 
 def _characters(data: bytes) -> str:
-    """Bytes as files of tracefs have them: what is no UTF-8 stays as it is."""
+    """Bytes in the form of tracefs files: invalid UTF-8 is kept."""
     return data.decode("utf-8", "surrogateescape")

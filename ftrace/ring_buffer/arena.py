@@ -1,4 +1,4 @@
-"""The process's memory file of pages, the rings in it, and what a fork does to them."""
+"""The process's memory file of pages, its rings, and their replacement after a fork."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Arena:
 
     def __init__(self) -> None:
         self.lock = fork.renew(threading.RLock())
-        """Held by whoever makes or releases rings."""
+        """Held while rings are made or released."""
         self.handles = mappings.reserve(_HANDLES)
         mappings.wipe_on_fork(self.handles, _HANDLES)
         self._free_handles = list(range(self.handles, self.handles + _HANDLES, RingBuffer.size))

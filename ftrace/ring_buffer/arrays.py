@@ -23,7 +23,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Page, slot: int, type_id: int, dtype: Any) -> Iterator[Block]:
-    """The events of a type in a sub-buffer, those that follow one another at equal distance together, oldest first.
+    """The events of a type in a sub-buffer, oldest first; consecutive events at equal distances in one array.
 
     `dtype` describes an event from its common fields on. Raises ModuleNotFoundError without numpy, ValueError for a dtype that
     is longer than an event.

@@ -1,4 +1,4 @@
-"""The memory file that pages lie in: another process that has it open reads what was recorded, whatever becomes of this one."""
+"""The memory file of the pages: another process that has it open can read the records even after this one has ended."""
 
 from __future__ import annotations
 

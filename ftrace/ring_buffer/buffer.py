@@ -1,4 +1,4 @@
-"""Buffer: a ring buffer as tracefs has one for the top level and one for each instance."""
+"""Buffer: a ring buffer, as the top level and each instance of tracefs have one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_SUBBUF_KB = 512
 class Buffer:
     """A ring buffer with a slot for each thread that records.
 
-    `size_kb`: what a slot may hold, in KiB, rounded up to whole sub-buffers, at least 2; `subbuf_kb`: of a sub-buffer, 1 to 512
+    `size_kb`: the capacity of a slot in KiB, rounded up to whole sub-buffers, at least 2; `subbuf_kb`: of a sub-buffer, 1 to 512
     KiB, rounded up to a power of two of at least 4; `overwrite`: whether a full slot loses its oldest events, else new ones;
     `clock`: a name of trace_clock.
     Raises ValueError for a value out of range, OSError(ENOMEM) for a size above the pool's or if there are too many buffers.
@@ -57,7 +57,7 @@ class Buffer:
 
     @property
     def address(self) -> int:
-        """Of the native handle, a `RingBuffer`: what a handler gives to `writer.reserve`."""
+        """The address of the native `RingBuffer`, which handlers pass to `writer.reserve`."""
         return ctypes.addressof(self._handle)
 
     # settings
@@ -173,7 +173,7 @@ class Buffer:
         return reader.records(self._live, slot)
 
     def consume(self, slot: int | None = None) -> Iterator[Record]:
-        """What the buffer (or one slot) holds, merged by time, as trace_pipe reads it: what was iterated over is gone."""
+        """The events of the buffer, or of one slot, merged by time and consumed, as trace_pipe reads them."""
         return Reader(self._live).consume(slot)
 
     def arrays(self, type_id: int, dtype: Any, slot: int | None = None) -> Iterator[Block]:
@@ -194,7 +194,7 @@ class Buffer:
         return SlotReader(self._live, slot).take_raw()
 
     def drain(self, descriptor: int, slot: int | None = None) -> int:
-        """Write the complete sub-buffers of all slots, or one, to a file, and consume them; how many bytes were written.
+        """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
         Lost events are marked as in `raw_pages`. Raises OSError; what was consumed but not written is lost.
         """
@@ -205,7 +205,7 @@ class Buffer:
         return reader.stats(self._live, slot, self.now)
 
     def overrun(self, slot: int | None = None) -> int:
-        """Events that were overwritten before anybody consumed them, in all slots or one."""
+        """The number of events that were overwritten before they were consumed, in all slots or one."""
         return reader.overrun(self._live, slot)
 
     # emptying, snapshots
@@ -293,7 +293,7 @@ class Buffer:
         self._until_done("ring_set_live", ring.address, int(self._is_on))
 
     def _replace_spare(self, address: int) -> None:
-        """A thread may take a snapshot meanwhile: what is retired is what is neither the live ring nor the spare one then."""
+        """A thread may take a snapshot at the same time: retire the rings that are then neither live nor spare."""
         self._until_done("ring_set_spare", address)
         self._retire_unused()
 

@@ -1,4 +1,4 @@
-"""trace_clock: the clocks that events can be stamped by, and how the time-stamp counter is fitted to them."""
+"""trace_clock: the clocks for time stamps, and fitting the time-stamp counter to them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CLOCKS = (
 
 
 def find(name: str) -> Clock:
-    """The clock of that name. Raises ValueError naming those that there are."""
+    """The clock of that name. Raises ValueError naming the available clocks."""
     for clock in CLOCKS:
         if clock.name == name:
             return clock

@@ -1,4 +1,4 @@
-"""The native half of clocks: the time stamp of an event, without a lock and without waiting for anybody."""
+"""The native half of clocks: time stamps without locks and without waiting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCALED, SYSTEM, COUNTER, TSC = 0, 1, 2, 3
 SHIFT = 32
 MAX_MULT = (1 << SHIFT) - 1
 AHEAD = 1 << 20
-"""Ticks by which a segment begins before the moment that it is made: another core's counter may be a little behind."""
+"""Ticks by which a segment begins before it is made, since another core's counter may lag a little."""
 LONGEST = 1 << 34
 """Ticks between two fits at most: some seconds."""
 JUMP = 10_000_000
@@ -86,7 +86,7 @@ def scaled_by(clock: ptr[ClockState], sequence: u64) -> u64:
 
 @native
 def scaled_now(clock: ptr[ClockState]) -> u64:
-    """The time by the segment in use; of one that is replaced meanwhile, by the next."""
+    """The time by the segment in use; if that is replaced during the read, by the next."""
     stamp: u64 = 0
     for _attempt in range(_RETRIES):
         sequence = volatile_load(addressof(clock.sequence))
@@ -105,7 +105,7 @@ def rate(time: u64, ticks: u64) -> u64:
 
 @native
 def steered(mult: u64, error: i64, ticks: u64) -> u64:
-    """A rate at which an error, of the system's clock less ours, is made up for in so many ticks; at most 0.1 % from `mult`."""
+    """A rate that corrects `error`, the system's clock minus ours, within `ticks`; at most 0.1 % from `mult`."""
     most = cast(i64, mult >> 10)
     size = cast(u64, error if error >= 0 else -error)
     change = cast(i64, min(rate(size, ticks), cast(u64, most)))
@@ -122,7 +122,7 @@ def system_now(clock_id: u64) -> u64:
 
 @native
 def read_both(clock: ptr[ClockState], ticks: ptr[u64]) -> u64:
-    """The system's clock, and what the counter was meanwhile: the closest of several readings."""
+    """The system's clock and the counter at the same moment: the closest of several readings."""
     best: u64 = 0xFFFF_FFFF_FFFF_FFFF
     time: u64 = 0
     for _sample in range(4):
@@ -138,7 +138,7 @@ def read_both(clock: ptr[ClockState], ticks: ptr[u64]) -> u64:
 
 @native
 def begin_segment(clock: ptr[ClockState], ticks: u64, time: u64, mult: u64) -> void:
-    """Let the clock go on from `time` at another rate. The segment in use stays whole until the next is."""
+    """Continue the clock from `time` at another rate. The segment in use stays valid until the next one is."""
     segment = addressof(clock.segments[clock.sequence + 1 & 1])
     segment.ticks = ticks - AHEAD
     segment.base = time - scale(AHEAD, mult)

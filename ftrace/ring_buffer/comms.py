@@ -1,4 +1,4 @@
-"""The names of threads, taken when they first record: they are known after the thread has ended, and cost a hit nothing."""
+"""The names of threads, saved when they first record: available after the thread has ended, at no cost to a hit."""
 
 from __future__ import annotations
 

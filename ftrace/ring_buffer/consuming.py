@@ -1,4 +1,4 @@
-"""The native half of a consuming reader: what it and a writer that overwrites the oldest sub-buffer decide by one CAS."""
+"""The native half of a consuming reader. One CAS decides between it and a writer that overwrites the oldest sub-buffer."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def copy_page(ring: ptr[Ring], page: u64, to: ptr[u64]) -> void:
 
 @native
 def mark_lost(to: ptr[u64], lost: u64, size: u64) -> void:
-    """Say in a copied sub-buffer's commit word that events are missing before it, and how many if there is room."""
+    """Mark in a copied sub-buffer's commit word that events are missing before it, with their number if there is space."""
     end = HEADER + to[1]
     to[1] |= MISSED_EVENTS
     if end + 8 <= size:

@@ -1,6 +1,6 @@
 """The page format of the kernel's ring buffer, and the layout of the memory file that holds the pages.
 
-A sub-buffer is a u64 time stamp, a u64 commit word and events, as events/header_page says. The file begins with a header,
+A sub-buffer is a u64 time stamp, a u64 commit word and events, as described by events/header_page. The file begins with a header,
 followed by a directory of the rings in it, a bitmap of the free pages, a PageMeta for each page, the rings' slots, and the
 pages. Everything in the file refers to pages by their number, so that another process can map it anywhere.
 """

@@ -1,4 +1,4 @@
-"""Reading sub-buffers: their bytes to events, without any state of the process."""
+"""Reading sub-buffers: bytes to events, without process state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A copy of a sub-buffer, and what is known of it."""
+    """A copy of a sub-buffer with its properties."""
 
     data: bytes
     """As trace_pipe_raw gives it, but for the flags of lost events."""
@@ -123,7 +123,7 @@ def _start_of(data: bytes, number: int) -> int:
 
 
 def marked(data: bytes, lost: int) -> bytes:
-    """A sub-buffer whose commit word says that `lost` events are missing before it, and how many if there is room."""
+    """A sub-buffer whose commit word marks that `lost` events are missing before it, with their number if there is space."""
     if not lost:
         return data
     stamp, word = _HEAD.unpack_from(data)

@@ -1,6 +1,6 @@
 """The pool of free pages: a bitmap, taken from and given back to by one compare-and-swap, by threads of any ring.
 
-A sub-buffer of 2^order pages is an aligned run of bits; what is given back needs no merging.
+A sub-buffer of 2^order pages is an aligned run of bits, so freed ones need no merging.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def take_page(ring: ptr[Ring]) -> u64:
 
 @native(name="ring_give_page")
 def give_page(ring: ptr[Ring], page: u64) -> void:
-    """Give a sub-buffer back. Nobody writes to it any more."""
+    """Free a sub-buffer, which no thread writes to any more."""
     meta = meta_at(ring, page)
     store(addressof(meta.sequence), 0, "release")
     index = page // WORD

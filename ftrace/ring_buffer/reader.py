@@ -1,4 +1,4 @@
-"""Readers of a ring in this process: records merged by time, consumed one by one or looked at, and sub-buffers in whole."""
+"""Readers of a ring in this process: records merged by time, consumed or not, and whole sub-buffers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Stats(NamedTuple):
     """Time of the oldest of them; 0 if there is none."""
     now: int
     dropped: int
-    """Events lost because there was no room, or because they interrupted a page switch or an endless row of others."""
+    """Events lost for lack of space, or because they interrupted a page switch or an endless series of others."""
     read: int
     """Events that were consumed."""
 
@@ -112,7 +112,7 @@ class SlotReader:
         return None
 
     def pop(self, record: Record) -> bool:
-        """Consume what `peek` has returned. False: it was overwritten meanwhile."""
+        """Consume the event that `peek` has returned. False: it has been overwritten."""
         assert self._page is not None
         after = self._head + (1 << PAGE_BITS)
         if not runtime().image.call("ring_consume", self._address, self._head, after) & 1:
@@ -148,7 +148,7 @@ class SlotReader:
                     return page, lost
 
     def take_raw(self) -> bytes | None:
-        """The same as trace_pipe_raw gives it: a sub-buffer without what was consumed before, and with a mark of losses."""
+        """The same in the form of trace_pipe_raw: a sub-buffer without consumed events, with losses marked."""
         taken = self.take()
         if taken is None:
             return None
@@ -235,9 +235,9 @@ class Reader:
         self.reap()
 
     def drain(self, descriptor: int, slot: int | None = None) -> int:
-        """Write the complete sub-buffers of all slots, or one, to a file, and consume them; how many bytes were written.
+        """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
-        What is in a sub-buffer that is still being written stays. Raises OSError; what was consumed but not written is lost.
+        Sub-buffers that are still being written stay. Raises OSError; what was consumed but not written is lost.
         """
         size, written = PAGE_SIZE << self._ring.entry.order, 0
         room = ctypes.create_string_buffer(_BATCH * size)
@@ -295,6 +295,6 @@ def stats(ring: Rings, slot: int, now: int) -> Stats:
 
 
 def overrun(ring: Rings, slot: int | None = None) -> int:
-    """Events of a ring, or of one of its slots, that were overwritten before anybody consumed them."""
+    """The number of events of a ring, or of one slot, that were overwritten before they were consumed."""
     chosen = ring.slots() if slot is None else [slot]
     return sum(ring.view.slot_word(each, field) for each in chosen for field in ("overrun", "trimmed"))

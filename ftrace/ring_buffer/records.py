@@ -1,4 +1,4 @@
-"""What writers and readers of a ring share: slots, page metadata, rings; the handle that handlers are given."""
+"""Records shared by a ring's writers and readers: slots, page metadata, rings; and the handle for handlers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENTRY_MASK = (1 << ENTRY_BITS) - 1
 SEQUENCE_SHIFT = OFFSET_BITS + ENTRY_BITS
 SEQUENCE_MASK = (1 << (64 - SEQUENCE_SHIFT)) - 1
 NO_PAGE = OFFSET_MASK
-"""A tail that no event fits behind."""
+"""A tail after which no event fits."""
 
 # Slot.head: the oldest page, how many of its events were consumed, and a tag that differs for each page.
 PAGE_BITS = 24
@@ -43,9 +43,9 @@ class Slot(Structure):
     pages: u64  # sub-buffers that it has
     max_pages: u64  # 0: as the ring says
     spare: u64  # page to be written next, plus 1; 0: it has to be found first
-    overrun: u64  # events that were overwritten before anybody consumed them
+    overrun: u64  # events that were overwritten before they were consumed
     commit_overrun: u64  # events lost because an unfinished record lay in the oldest sub-buffer
-    dropped: u64  # ... because there was no room
+    dropped: u64  # ... for lack of space
     nested: u64  # ... because they interrupted a page switch
     retried: u64  # ... because others interrupted them again and again
     abandoned: u64  # ... with a record that never ended
@@ -61,7 +61,7 @@ class Slot(Structure):
 class PageMeta(Structure):
     """What is known of the sub-buffer that begins with a page."""
 
-    sequence: u64  # 0: nobody's, or being prepared
+    sequence: u64  # 0: free, or being prepared
     first: u64  # events that the slot had written before
     lost: u64  # events that it had dropped before
     end: u64  # bytes of data, once it is full

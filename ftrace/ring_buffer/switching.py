@@ -1,4 +1,4 @@
-"""What a writer does rarely: it goes on to another sub-buffer, publishes what was interrupted, clears up after a dead record."""
+"""The slow path of a writer: the next sub-buffer, nested records, records that never end."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def events_in(page: ptr[SubBuffer], end: u64) -> u64:
 
 @native
 def adopt(slot: ptr[Slot], task: ptr[Task]) -> bool_:
-    """The running thread becomes the owner of the slot; what the one before it has written stays. False: not now."""
+    """Make the running thread the slot's owner, keeping its former owner's events. False: not possible now."""
     before = load(addressof(slot.owner), "relaxed")
     if before == REAPED or not atomic_cas(addressof(slot.owner), before, task.tid, "acq_rel"):
         return False
@@ -91,7 +91,7 @@ def adopt(slot: ptr[Slot], task: ptr[Task]) -> bool_:
 
 @native
 def is_writing(slot: ptr[Slot], task: ptr[Task], mark: ptr[Mark]) -> bool_:
-    """Whether the outermost record in progress, which `mark` is inside of, will go on: it may have been left by siglongjmp."""
+    """Whether the outermost record in progress, which contains `mark`, will continue: it may have been left by siglongjmp."""
     outer = volatile_load(addressof(slot.writer))
     here = cast(u64, mark)
     if slot.owner != task.tid or here == outer or (here > outer and on_one_stack(outer, here)):
@@ -117,7 +117,7 @@ def free_after(ring: ptr[Ring], slot: ptr[Slot], page: u64) -> void:
 
 @native
 def recover(ring: ptr[Ring], slot: ptr[Slot]) -> void:
-    """Go back to what was committed when a record was left that will never end; count what is lost with it."""
+    """Return to the committed state after a record that will never end; count the lost events."""
     volatile_store(addressof(slot.switching), 0)
     if slot.sequence == 0:
         volatile_store(addressof(slot.tail), NO_PAGE)
@@ -143,7 +143,7 @@ def recover(ring: ptr[Ring], slot: ptr[Slot]) -> void:
 
 @native
 def steal_oldest(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
-    """Take the slot's own oldest sub-buffer to overwrite it: its number plus 1; 0, counted, if it cannot be had."""
+    """Take the slot's own oldest sub-buffer to overwrite it: its number plus 1; 0, counted, if it is not available."""
     for _attempt in range(RETRIES):
         head = load(addressof(slot.head), "acquire")
         page = head & PAGE_MASK
@@ -197,7 +197,7 @@ def find_spare(ring: ptr[Ring], slot: ptr[Slot]) -> bool_:
 
 @native
 def prepare(ring: ptr[Ring], slot: ptr[Slot], page: u64, stamp: u64, first: u64) -> void:
-    """Make an empty sub-buffer of `page`. Until its sequence is set readers take it for nobody's."""
+    """Make an empty sub-buffer of `page`. Until its sequence is set, readers treat it as free."""
     meta = meta_at(ring, page)
     buffer = page_at(ring, page)
     store(addressof(meta.sequence), 0, "release")
@@ -239,7 +239,7 @@ def advance_commit(ring: ptr[Ring], slot: ptr[Slot]) -> void:
 
 @native
 def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_) -> bool_:
-    """Go on to another sub-buffer, unless there is room now. False: there is none; counted."""
+    """Switch to another sub-buffer, unless there is space now. False: none is available; counted."""
     if not find_spare(ring, slot):
         volatile_store(addressof(slot.last_stamp), 0)
         return False

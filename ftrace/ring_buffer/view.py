@@ -1,4 +1,4 @@
-"""Reading the slots of a ring out of a memory file, whoever writes to it, or has before it was killed. Nothing is consumed."""
+"""Reading the slots of a ring in any memory file, also while it is written or after its writer was killed. Consumes nothing."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class RingView:
         return self.file.words[self._metas + (page * META_SIZE + PageMeta.offset(field) >> 3)]
 
     def copy(self, page: int, skip: int = 0) -> Page | None:
-        """A copy of a sub-buffer as far as it is committed; None if it was overwritten meanwhile."""
+        """A copy of the committed part of a sub-buffer; None if it was overwritten during the copy."""
         sequence = self.meta_word(page, "sequence")
         start = self.file.geometry.data + (page << PAGE_SHIFT)
         stamp, commit = self.file.words[start >> 3], self.file.words[(start >> 3) + 1] & COMMIT_MASK
@@ -115,7 +115,7 @@ class RingView:
         return Page(data, first, skip, lost, sequence)
 
     def pages(self, slot: int) -> list[Page]:
-        """Copies of a slot's sub-buffers, oldest first; what is overwritten while it is read is missing at the beginning."""
+        """Copies of a slot's sub-buffers, oldest first; sub-buffers overwritten during the read are missing at the beginning."""
         newest, copies, copied = self.slot_word(slot, "sequence"), [], 0
         for _ in range(_TRIES):
             head = self.slot_word(slot, "head")

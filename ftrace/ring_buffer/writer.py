@@ -1,13 +1,13 @@
-"""Recording an event: reserve, fill, commit. Inlined into handlers; what is not plain is done in the runtime.
+"""Recording an event: reserve, fill, commit. Inlined into handlers; the slow path is in the runtime.
 
     mark: Mark = zeroed
     event = reserve(buffer, addressof(mark), type_id, length)
     if event != null:
-        ...                           # fields from offset 8 on; the common fields are there
+        ...                           # fields from offset 8; the common fields are set
         commit(addressof(mark))
 
-A record in a signal's handler that interrupted another one of the same thread is nested in it, and is published with the
-outermost. The order of stores is what keeps a reader in another process right whenever this one is killed.
+A record made in a signal handler that interrupted another record of the same thread is nested, and published with the outermost.
+The order of stores keeps a reader in another process correct whenever this process is killed.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
 
 @native(cc="preserve_most", noinline=True, name="ring_publish")
 def publish(mark: ptr[Mark]) -> void:
-    """End the outermost record, and publish what was recorded inside it."""
+    """End the outermost record, and publish the nested ones."""
     slot = mark.slot
     for _attempt in range(RETRIES):
         begin(mark, slot)
@@ -233,7 +233,7 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_) -> pt
 
 @native(cc="preserve_most", noinline=True, name="ring_reserve")
 def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
-    """What `reserve` does when it is not plain: another clock, no room, a long pause, a nested record, a new thread."""
+    """The slow path of `reserve`: another clock, no space, a long pause, a nested record, a new thread."""
     slot = mark.slot
     task = current()
     if mark.token == 0:
