@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from sandbox.native import Structure, array, fn, i32, i64, ptr, struct, u8, u16, u32, u64
 
-# Probe.flags: whatever is not 0 sends a hit down the complete path.
+# Probe.flags: a hit takes the slow path if they are not 0.
 DISABLED = 1
 STOPPED = 2  # rethook_stop: no new nodes, no exit handlers
 FILTERED = 4  # has a thread filter or a limit of hits

@@ -72,7 +72,7 @@ class Node(Structure):
     probes: u64  # the ftrace ProbeList the call came in with, which it pins
     armed: u64  # bit i: the i-th probe of the list wants its exit; not kept for a list of one
     data: u64  # address of the entry data, if it is not inline_data
-    record: u64  # its stub's StubRecord; kept by the complete way only
+    record: u64  # its stub's StubRecord; set by the slow path only
     reserved: u64
     inline_data: array[u64, 8]
 
@@ -159,7 +159,7 @@ class Task(Structure):
     guard_end: ptr[Guard]
     fault: Fault
     guards: array[Guard, 32]
-    serial: u64  # hits through the complete path that began outside any other
+    serial: u64  # outermost hits that took the slow path
     nested: u64  # hits that began inside another one
     waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
     kprobe_ctlblk: array[u64, 13]  # room for kprobes' own (kprobes.hit.control); 0 when a thread gets the record
