@@ -102,6 +102,20 @@ def test_native_handlers_see_each_hit_once():
     assert all(pre == post == wanted for pre, post, wanted in counts.values()), counts
 
 
+@kprobes.native
+def divide_by_nothing(p, regs):
+    seen[0] = regs.di // (regs.di - regs.di)
+
+
+@isolated
+def test_mishaps_of_native_handlers_are_counted():
+    module = load()
+    with kprobes.attach("stack", pre=divide_by_nothing):
+        for _ in range(3):
+            call(module, "stack", 30, 12)
+    assert fprobe.native_mishaps(divide_by_nothing) == (3, 0)
+
+
 @isolated
 def test_kp36_what_the_handlers_see():
     optimize.set_kprobes_optimization(0)
