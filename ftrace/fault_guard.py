@@ -14,7 +14,7 @@ from sandbox.process import fork
 from sandbox.symbols import source_lines
 from sandbox.symbols.table import symbol_table
 from sandbox.threads import faults
-from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, SignalRoom
+from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, SignalDispatcher
 from sandbox.threads.tasks import Fault
 
 _SIGNALS = (SIGSEGV, SIGBUS, SIGFPE, SIGILL)
@@ -27,7 +27,9 @@ _REGISTERS = [
 class FaultGuard:
     """Guards calls into loaded modules, and knows the ranges of their code."""
 
-    def __init__(self, image: NativeImage, signals: SignalRoom, tasks: Callable[[], list[ctypes.Structure]]) -> None:
+    def __init__(
+        self, image: NativeImage, signals: SignalDispatcher, tasks: Callable[[], list[ctypes.Structure]]
+    ) -> None:
         self._image = image
         self._tasks = tasks
         self._entries: dict[int, int] = {}

@@ -155,7 +155,7 @@ class Runtime:
         self._tell_stacks()
         self.image.variable("barrier_page").value = barriers.barrier_page()
         self.key.set_destructor(self.image.address("rethook_flush_task"))
-        self.signals = signals.SignalRoom(self.image)
+        self.signals = signals.SignalDispatcher(self.image)
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
         self.signals.add_consumer(signals.SIGTRAP, self.image.address("detour_trap"))
         self.detours = address_table.AddressTable(self.image, self._publish_detours)

@@ -33,7 +33,7 @@ def variable_slot(state: ptr[Place]) -> u64:
     return cast(u64, addressof(cast(ptr[u8], current())[state.offset]))
 
 
-class Room:
+class Space:
     """The space for variables in every task's record: the allocated parts, as offsets from its start and sizes."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class Room:
         with self._lock:
             self._take_back()
             start = self._gap(size)
-            if start + size > tasks.VARIABLE_ROOM:
-                left = tasks.VARIABLE_ROOM - sum(self._taken.values())
+            if start + size > tasks.VARIABLE_SPACE:
+                left = tasks.VARIABLE_SPACE - sum(self._taken.values())
                 raise MemoryError(
                     f"a per-task variable of {size} bytes does not fit: {left} bytes are left in a task's record"
                 )
@@ -65,7 +65,7 @@ class Room:
     def _fits(self, size: int) -> bool:
         with self._lock:
             self._take_back()
-            return self._gap(size) + size <= tasks.VARIABLE_ROOM
+            return self._gap(size) + size <= tasks.VARIABLE_SPACE
 
     def _take_back(self) -> None:
         while self._given_back:
@@ -90,7 +90,7 @@ def _clear(offset: int, size: int) -> None:
         ctypes.memset(_address(task) + offset, 0, size)
 
 
-_room = Room()
+_space = Space()
 
 
 class PerTask(Container):
@@ -100,9 +100,9 @@ class PerTask(Container):
         self.type = check_value_type(value, "a per-task variable")
         record = self.type if isinstance(self.type, Struct) else _boxed(self.type)
         super().__init__(Place, {".": Operation(variable_slot, place=record)})
-        offset = _room.take(-(-self.type.size // 8) * 8)
+        offset = _space.take(-(-self.type.size // 8) * 8)
         self._place = Place.ctypes(offset)
-        self._finalizer = weakref.finalize(self, _room.give_back, offset)
+        self._finalizer = weakref.finalize(self, _space.give_back, offset)
         self._finalizer.atexit = False
 
     @property

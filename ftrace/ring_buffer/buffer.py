@@ -159,8 +159,8 @@ class Buffer:
             )
         if not 0 <= type_id <= 0xFFFF:
             raise ValueError(f"type_id is {type_id}; it must be between 0 and 65535")
-        room = ctypes.create_string_buffer(data, len(data) or 1)
-        return bool(runtime().image.call("ring_write", self.address, type_id, ctypes.addressof(room), len(data)) & 1)
+        copy = ctypes.create_string_buffer(data, len(data) or 1)
+        return bool(runtime().image.call("ring_write", self.address, type_id, ctypes.addressof(copy), len(data)) & 1)
 
     # reading
 

@@ -226,12 +226,12 @@ class Reader:
 
     def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Slot and bytes of sub-buffers with all the events that are there now, which are consumed; lost ones are marked."""
-        room = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
+        memory = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
         for each in self._readers(slot):
-            yield from ((each.slot, page) for page in self._drained(each, room))
+            yield from ((each.slot, page) for page in self._drained(each, memory))
             while (page := each.take_raw()) is not None:
                 yield each.slot, page
-                yield from ((each.slot, page) for page in self._drained(each, room))
+                yield from ((each.slot, page) for page in self._drained(each, memory))
         self.reap()
 
     def drain(self, descriptor: int, slot: int | None = None) -> int:
@@ -240,11 +240,11 @@ class Reader:
         Sub-buffers that are still being written stay. Raises OSError; what was consumed but not written is lost.
         """
         size, written = PAGE_SIZE << self._ring.entry.order, 0
-        room = ctypes.create_string_buffer(_BATCH * size)
+        memory = ctypes.create_string_buffer(_BATCH * size)
         for each in self._readers(slot):
-            where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(room), _BATCH
+            where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(memory), _BATCH
             while count := runtime().image.call_and_wait("ring_drain", *where):
-                left = memoryview(room)[: count * size]
+                left = memoryview(memory)[: count * size]
                 while left:
                     left = left[os.write(descriptor, left) :]
                 written += count * size
@@ -267,12 +267,12 @@ class Reader:
         chosen = self._ring.slots() if slot is None else [slot]
         return [self._slots.setdefault(each, SlotReader(self._ring, each)) for each in chosen]
 
-    def _drained(self, each: SlotReader, room: Any) -> Iterator[bytes]:
+    def _drained(self, each: SlotReader, memory: Any) -> Iterator[bytes]:
         """Complete sub-buffers that nothing was consumed of."""
         size = PAGE_SIZE << self._ring.entry.order
-        where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(room), _BATCH
+        where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(memory), _BATCH
         while count := runtime().image.call_and_wait("ring_drain", *where):
-            view = memoryview(room)
+            view = memoryview(memory)
             yield from (bytes(view[index * size : (index + 1) * size]) for index in range(count))
 
 

@@ -86,7 +86,7 @@ def begin(mark: ptr[Mark], slot: ptr[Slot]) -> void:
 
 @native(inline=True)
 def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
-    """Room for an event of `length` bytes, the 8 of its common fields included, which are filled in. To be committed.
+    """Reserve an event of `length` bytes, the 8 of its common fields included, which are filled in. To be committed.
 
     null: nothing is recorded, or the event is lost, which is counted.
     """

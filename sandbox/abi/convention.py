@@ -109,23 +109,23 @@ class _Results:
 
 def argument_places(signature: Signature) -> tuple[list[tuple[Parameter, Place | None]], int]:
     """(parameter, its place or None) for a caller's arguments, and the bytes of stack that they occupy."""
-    room = _Arguments()
+    free = _Arguments()
     if _result_in_memory(signature):
-        room.integer()
-    places = [(parameter, _argument(parameter, signature, room)) for parameter in signature.parameters]
-    return [(parameter, place) for parameter, place in places if parameter.returned is None], room.stack
+        free.integer()
+    places = [(parameter, _argument(parameter, signature, free)) for parameter in signature.parameters]
+    return [(parameter, place) for parameter, place in places if parameter.returned is None], free.stack
 
 
-def _argument(parameter: Parameter, signature: Signature, room: _Arguments) -> Place | None:
+def _argument(parameter: Parameter, signature: Signature, free: _Arguments) -> Place | None:
     if parameter.copied is not None:
         size = layout.size_of(parameter.copied)
-        return Place(((0, room.on_stack(size), size),), size)
+        return Place(((0, free.on_stack(size), size),), size)
     if signature.is_c and isinstance(parameter.type, Record):
-        return _c_record(parameter.type, room)
-    return _place(parameter.type, room)
+        return _c_record(parameter.type, free)
+    return _place(parameter.type, free)
 
 
-def _place(kind: Type, room: _Arguments | _Results) -> Place | None:
+def _place(kind: Type, free: _Arguments | _Results) -> Place | None:
     """A value whose every part travels like an argument of its own."""
     pieces: list[tuple[int, int, int]] = []
     readable = True
@@ -136,7 +136,7 @@ def _place(kind: Type, room: _Arguments | _Results) -> Place | None:
         return None
     for offset, part in parts:
         try:
-            pieces += _scalar(part, offset, room)
+            pieces += _scalar(part, offset, free)
         except (_Unreadable, IndexError):
             readable = False
     return Place(tuple(pieces), size) if readable and pieces else None
@@ -154,32 +154,32 @@ def _parts(kind: Type, offset: int) -> Iterator[tuple[int, Type]]:
         yield offset, kind
 
 
-def _scalar(kind: Type, offset: int, room: _Arguments | _Results) -> list[tuple[int, int, int]]:
+def _scalar(kind: Type, offset: int, free: _Arguments | _Results) -> list[tuple[int, int, int]]:
     size = layout.size_of(kind)
     if isinstance(kind, (Integer, Pointer)):
-        return [(offset + at, room.integer(), min(8, size - at)) for at in range(0, size, 8)]
+        return [(offset + at, free.integer(), min(8, size - at)) for at in range(0, size, 8)]
     if isinstance(kind, Floating) and kind.kind == "x86_fp80":
-        return [(offset, room.on_stack(16), 16)]
-    return [(offset, room.vector(size), size)]
+        return [(offset, free.on_stack(16), 16)]
+    return [(offset, free.vector(size), size)]
 
 
-def _c_record(kind: Record, room: _Arguments) -> Place | None:
+def _c_record(kind: Record, free: _Arguments) -> Place | None:
     """A C struct: in registers if it has at most two words and both find one, else on the stack as a whole."""
     try:
         size, words = layout.size_of(kind), _words(kind)
     except TypeError:
         return None
     integers = words.count(False) if words else 0
-    if not words or integers > len(room.integers) or len(words) - integers > len(room.vectors):
-        return Place(((0, room.on_stack(size), size),), size)
-    return _by_words(words, size, room)
+    if not words or integers > len(free.integers) or len(words) - integers > len(free.vectors):
+        return Place(((0, free.on_stack(size), size),), size)
+    return _by_words(words, size, free)
 
 
-def _by_words(words: list[bool], size: int, room: _Arguments | _Results) -> Place | None:
+def _by_words(words: list[bool], size: int, free: _Arguments | _Results) -> Place | None:
     pieces, readable = [], True
     for number, floating in enumerate(words):
         try:
-            source = room.vector(8) if floating else room.integer()
+            source = free.vector(8) if floating else free.integer()
             pieces.append((number * 8, source, min(8, size - number * 8)))
         except _Unreadable:
             readable = False

@@ -108,10 +108,10 @@ class ScatteredText:
             self._opened = min(self._used + _AHEAD, CAPACITY)
             memory.set_writable(self._alias, self._opened * PAGE, True)
         while data:
-            room = PAGE - address % PAGE
+            left = PAGE - address % PAGE
             where = self._alias + self._pages[address & -PAGE] * PAGE + address % PAGE
-            ctypes.memmove(where, data[:room], len(data[:room]))
-            address, data = address + room, data[room:]
+            ctypes.memmove(where, data[:left], len(data[:left]))
+            address, data = address + left, data[left:]
 
     def unshare(self) -> None:
         """Replace the pages by this process's own copies, if a fork has left them shared by parent and child.

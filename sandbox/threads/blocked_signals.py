@@ -31,7 +31,7 @@ _O_DIRECTORY, _O_CLOEXEC = 0o200000, 0o2000000
 _RECORD_SIZE, _RECORD_NAME = 16, 19
 """Offsets in a struct linux_dirent64."""
 _ENTRIES, _STATUS = 8192, 4096
-_ROOM = 64
+_MOST = 64
 """Threads that are reported at once."""
 
 
@@ -111,7 +111,7 @@ def look_at(reading: ptr[Reading], directory: i64, size: u64, signal: u64, count
     at: u64 = 0
     while at < size:
         number = make_path(reading, addressof(reading.entries[at + _RECORD_NAME]))
-        if number != 0 and count < _ROOM and blocks(reading, directory, signal):
+        if number != 0 and count < _MOST and blocks(reading, directory, signal):
             reading.found[count] = number
             count += 1
         low = cast(u64, reading.entries[at + _RECORD_SIZE])

@@ -17,7 +17,7 @@ from sandbox.x86_64.syscalls import SYS_GETPID, SYS_TGKILL
 
 if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
-    from sandbox.threads.signals import SignalRoom
+    from sandbox.threads.signals import SignalDispatcher
 
 NORMAL, SOFTIRQ, IRQ, NMI = range(4)
 NAMES = ("normal", "softirq", "irq", "nmi")
@@ -74,7 +74,7 @@ FUNCTIONS = (context_signal, context_call)
 class Contexts:
     """The contexts of a running native image."""
 
-    def __init__(self, image: NativeImage, signals: SignalRoom) -> None:
+    def __init__(self, image: NativeImage, signals: SignalDispatcher) -> None:
         self._image = image
         signals.add_consumer(SIGNAL, image.address("context_signal"))
 

@@ -183,7 +183,7 @@ def _sigaction(signal: int, action: _KernelAction | None) -> _KernelAction:
     return old
 
 
-class SignalRoom:
+class SignalDispatcher:
     """The installed dispatchers of a native image."""
 
     def __init__(self, image: NativeImage) -> None:

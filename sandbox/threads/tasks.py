@@ -189,8 +189,8 @@ FIRST_LINE = 8
 """Lines are handed out from this on: where the hot fields of a record are in a page, others would delay each other's loads."""
 VARIABLES = HEADER
 """Where the per-task variables of native functions are."""
-VARIABLE_ROOM = 1024
-NODES = VARIABLES + VARIABLE_ROOM
+VARIABLE_SPACE = 1024
+NODES = VARIABLES + VARIABLE_SPACE
 DATA_STACK = STRIDE - (1 << 18)
 NODE = 128
 
@@ -223,7 +223,7 @@ def counters(task: ptr[Task], offset: u64) -> ptr[Counters]:
 def clear_variables(task: ptr[Task]) -> void:
     """Zero a thread's variables, which a former owner of the record may have used."""
     words = cast(ptr[u64], addressof(cast(ptr[u8], task)[VARIABLES]))
-    for index in range(VARIABLE_ROOM // 8):
+    for index in range(VARIABLE_SPACE // 8):
         if words[index] != 0:
             words[index] = 0
 

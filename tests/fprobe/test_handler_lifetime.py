@@ -58,7 +58,7 @@ def names() -> list[str]:
 @isolated
 def test_the_room_of_variables_comes_back_zeroed() -> None:
     counted.module  # noqa: B018 (loads it)
-    for _ in range(2 * tasks.VARIABLE_ROOM // 8):
+    for _ in range(2 * tasks.VARIABLE_SPACE // 8):
         handler, calls = counter()
         with fprobe.attach(["counted"], entry=handler):
             assert [counted(1), counted(2)] == [2, 3]

@@ -42,7 +42,7 @@ class Emitter:
         self._lines.append(f"  {instruction}{self._location}")
 
     def alloca(self, name: str, memory: str, align: int) -> str:
-        """Room on the stack, allocated once at the function's entry."""
+        """Space on the stack, allocated once at the function's entry."""
         slot = f"%{identifier(name + '.slot')}"
         self._allocas.append(f"  {slot} = alloca {memory}, align {align}")
         return slot
