@@ -47,7 +47,7 @@ def symbols(pattern: str) -> list[Symbol]:
 
 def load(pattern: str) -> None:
     """Load the library that a pattern names, if it is not there and can be found."""
-    from sandbox.images.image import images
+    from sandbox.images.sources import images
 
     owner = pattern.lstrip("!").partition(":")[0]
     if any(owner in image.names for image in images()) or any(special in owner for special in "*?["):
@@ -63,7 +63,7 @@ def reason(symbol: Symbol) -> str:
     """Why a function cannot be probed, by what `match` has made of it; '' if it can."""
     from ftrace.entries import locations_of
     from ftrace.filters.resolve import Found
-    from sandbox.images.image import image_at
+    from sandbox.images.sources import image_at
 
     image = image_at(symbol.address)
     skipped = locations_of([Found(image, symbol)]).skipped if image is not None else []

@@ -100,6 +100,6 @@ def test_images_of_a_source_that_is_registered_are_meant_by_name(monkeypatch: py
     sources.register_source(source)
     sources.register_source(source)
     assert names("jitted:module.*") == ["module.square"]
-    assert image.sources().count(source) == 1
+    assert sources.sources().count(source) == 1
     with pytest.raises(LookupError):
         resolve("module.*")
