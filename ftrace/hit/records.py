@@ -30,6 +30,7 @@ ENTRY_REGS = 1024  # ... that looks at others
 EXIT_RESULTS = 2048  # a native exit handler that uses only result registers
 EXIT_REGS = 4096  # ... that looks at others
 KPROBE = 8192  # of one kprobe or kretprobe, which is alone on the function
+EXIT_VALUE = 32768  # a native exit handler that looks at no register but ax
 UNLOCKED = 16384  # ... and not on an ftrace location: its entries take no recursion lock
 
 MAX_PROBES_PER_SITE = 1024

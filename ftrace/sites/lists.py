@@ -17,6 +17,7 @@ from ftrace.hit.records import (
     ENTRY_SP,
     EXIT_REGS,
     EXIT_RESULTS,
+    EXIT_VALUE,
     FILTERED,
     HAS_ENTRY,
     HAS_EXIT,
@@ -138,7 +139,8 @@ def _exit_of_one(probe: NativeProbe, data_size: int) -> str:
     kind = probe.native.kind
     if kind & EXIT_REGS:
         return "ftrace_exit_regs"
-    return ("ftrace_exit_results" if kind & EXIT_RESULTS else "ftrace_exit_fast") + ("_data" if data_size else "")
+    looks = "_results" if kind & EXIT_RESULTS else "_value" if kind & EXIT_VALUE else "_fast"
+    return f"ftrace_exit{looks}" + ("_data" if data_size else "")
 
 
 class ListCache:

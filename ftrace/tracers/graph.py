@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ftrace.hit.records import EXIT_RESULTS, HAS_ENTRY, HAS_EXIT
+from ftrace.hit.records import EXIT_VALUE, HAS_ENTRY, HAS_EXIT
 from ftrace.ring_buffer import clock
 from ftrace.tracers.graph_hit import GraphState, GraphTask
 from ftrace.tracers.graph_rules import graph_rules
@@ -49,7 +49,7 @@ class GraphTracing(Tracing):
             exit="trace_graph_return",
             detach=array.stop_tracing,
             keep=self._tasks,
-            kind=HAS_ENTRY | HAS_EXIT | EXIT_RESULTS,
+            kind=HAS_ENTRY | HAS_EXIT | EXIT_VALUE,
             data_size=_WORD,
             pool_unclaimed=INT_MAX,
             nr_nodes=INT_MAX,

@@ -211,6 +211,8 @@ def record_entry(state: ptr[GraphState], ip: u64, depth: u64) -> u64:
 def enter_specially(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, data: ptr[u64]) -> i32:
     """An entry to which rules apply."""
     data[0] = 0
+    if own.depth <= own.function_depth:
+        own.inside = own.inside & ~cast(u32, _IN_GRAPH)  # the call returned while there were no rules
     does = judge_entry(state, own, ip, data)
     if does == _IGNORE:
         return 1
@@ -248,11 +250,13 @@ def trace_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, dat
             own.overrun += 1
             return 1
         return enter_specially(state, own, ip, data)
-    time = record_entry(state, ip, own.depth)
+    depth = own.depth
+    own.depth = depth + 1
+    time = record_entry(state, ip, depth)
     if unlikely(time == 0):
+        graph_task(state, current()).depth = depth
         return 1
-    data[0] = own.depth << _DEPTH_SHIFT | time & _TIME
-    own.depth += 1
+    data[0] = depth << _DEPTH_SHIFT | time & _TIME
     return 0
 
 
@@ -276,7 +280,7 @@ def trace_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_
     own = graph_task(state, current())
     word: u64 = data[0]
     own.depth = word >> _DEPTH_SHIFT
-    if unlikely(volatile_load(addressof(state.is_special)) != 0 or own.inside != 0 or word & (_SILENT | _AWAKE) != 0):
+    if unlikely(volatile_load(addressof(state.is_special)) != 0 or word & (_SILENT | _AWAKE) != 0):
         if not leave_specially(state, own, data):
             return
         word = data[0]
@@ -288,8 +292,8 @@ def trace_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_
         record = cast(ptr[GraphReturn], entry)
         record.func = ip
         record.retval = regs.ax
-        record.depth = cast(u32, own.depth)
-        record.overrun = cast(u32, own.overrun)
+        record.depth = cast(u32, word >> _DEPTH_SHIFT)
+        record.overrun = cast(u32, graph_task(state, current()).overrun)
         time = time_of(state, addressof(mark))
         record.calltime = time - (time - word & _TIME)
         record.rettime = time

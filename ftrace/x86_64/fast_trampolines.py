@@ -293,6 +293,7 @@ WITH_SP = WITH_ARGUMENTS | {
     "parent": "    mov $slot(%rsp), %rdx\n    mov %rdx, $PARENT(%r9)",
 }
 _PLAIN_EXIT = {"save": images.push(("rdx",)), "restore": images.pop(("rdx",)), "regs": ""}
+_WITH_VALUE = {"save": images.KEEP_VALUE, "restore": images.GET_VALUE, "regs": images.VALUE_ONLY}
 _WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "regs": images.EXIT_SP_IP}
 
 
@@ -300,6 +301,7 @@ def fast_trampolines() -> Iterator[str]:
     """The fast trampolines: by the registers that their handlers use, with and without entry data."""
     for size, data in (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA)):
         yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_fast{size}", "data": data, **_PLAIN_EXIT})
+        yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_value{size}", "data": data, **_WITH_VALUE})
         yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_results{size}", "data": data, **_WITH_RESULTS})
     for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
         yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", **saving})

@@ -86,3 +86,8 @@ EXIT_SP_IP = """    lea 176(%rsp), %r11
     mov %rdx, $REGS_IP(%rsp)
     mov %rsp, %rcx"""
 """Complete the image of results: rdx = the parent; rcx = the image. Uses r11."""
+
+KEEP_VALUE = push(("rdx", "rcx", "rax"))
+GET_VALUE = pop(("rdx", "rcx", "rax"))
+VALUE_ONLY = """    lea -$REGS_AX(%rsp), %rcx"""
+"""rcx = where an image would be that has ax on top of the stack. Nothing else of it is there."""

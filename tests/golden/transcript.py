@@ -75,6 +75,7 @@ _NORMAL = [
         (r"^( N\))? +(\S+)-\d+ +\| ", r"\1 \2-PID | "),
         (r"^ N\) +(\S+)-\d+ +=> +(\S+)-\d+ +$", r" N) \1-PID => \2-PID"),
         (r"^ *(\S+)-\d+ +\d[^ ]{5} +-?\d+us[ $@*#!+]: ", r"\1-PID N..... Nus: "),
+        (r"\b(blk|mmiotrace) (?=[\w ]*\bnop$)", ""),
         (r"latency trace v1\.1\.5 on \S+", "latency trace v1.1.5 on RELEASE"),
         (r"^\d+ \d+ \d+ type: \d+$", "PID CPU TIME type: N"),
         (r"^[0-9a-f]{8} [0-9a-f]{8} ADDR type: \d+$", "PID CPU TIME type: N"),

@@ -39,9 +39,9 @@ def test_calls_in_signal_handlers_are_nested_where_they_interrupted() -> None:
     from fprobe.tracefs import tracefs
 
     module = program(ALARMS)
-    tracefs.write("buffer_size_kb", "20000")
+    tracefs.write("buffer_size_kb", "6000")
     with tracing("function_graph"):
-        assert module["interrupted"](5000) == 5000
+        assert module["interrupted"](2000) == 2000
         module["leaf"](1)
         lines = shown()
     # Each entry is closed at its own depth, whatever was interrupted.
@@ -65,6 +65,7 @@ def test_tracers_are_switched_while_four_threads_run() -> None:
     from fprobe.tracefs import tracefs
 
     module = program()
+    tracefs.write("buffer_size_kb", "16")
     done = threading.Event()
     results: set[int] = set()
 
