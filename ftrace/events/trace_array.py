@@ -94,7 +94,7 @@ class TraceArray:
             self.buffer.overwrite = on
         elif name == "record-tgid":
             self.tgids.switch(self.buffer.now if on else None)
-        elif name in ("sleep-time", "graph-time") or name in self.tracer.flags:
+        elif name not in self.options.own:  # of a tracer, which all trace arrays share
             function_profiler.follow_options()
             for array in trace_arrays:
                 array.update_tracing()

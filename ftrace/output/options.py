@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 from ftrace.tracers.registry import tracers
 from ftrace.tracers.tracer import Tracer, TracerFlags
@@ -78,6 +78,11 @@ class TraceOptions:
         yield from (name for name in self._on if self._is_top or name not in _TOP_LEVEL)
         for tracer in reversed(tracers):
             yield from tracer.flags
+
+    @property
+    def own(self) -> Set[str]:
+        """The names of the trace array's own switches, without those of tracers."""
+        return self._on.keys()
 
     def set(self, name: str, on: bool) -> None:
         """Set a switch, or one of any tracer. Raises OSError(EINVAL) for an unknown one, and for one that its tracer refuses."""

@@ -45,6 +45,20 @@ tracing in this process: a short guide
      accepts: func_full_name or glob-matching-pattern, :mod:, commands
   set_ftrace_notrace\t- functions not to trace
   tracing_on\t\t- 0 stops recording, 1 resumes it
+  set_event_pid\t\t- the threads whose events are recorded; empty: all
+  set_event_notrace_pid - the threads whose events are not recorded
+  instances\t\t- make a directory here for a buffer with settings of its own
+
+# Tracers
+  available_tracers\t- the tracers that can be set in current_tracer
+  current_tracer\t- function, function_graph, or nop
+  set_ftrace_pid\t- the threads whose functions are traced; empty: all
+  set_ftrace_notrace_pid - the threads whose functions are not traced
+  set_graph_function\t- show these functions and what they call (function_graph)
+  set_graph_notrace\t- leave out these functions and what they call (function_graph)
+  max_graph_depth\t- how deep function_graph goes; 0: no limit
+  tracing_thresh\t- show calls that take at least so many microseconds
+  function_profile_enabled - 1 counts calls and times in trace_stat/
 
 # events/<group>/<event>/
   enable\t- 0 or 1
