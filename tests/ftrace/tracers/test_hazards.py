@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from isolation import isolated
-from traced import CALLS, error_of, program, shown, tracing
+from traced import CALLS, program, shown, tracing
 
 ALARMS = (
     """
@@ -160,14 +160,13 @@ def test_a_python_handler_that_calls_and_reads_while_the_tracer_records() -> Non
 
 @isolated
 def test_calls_that_are_too_deep_are_counted_as_overruns() -> None:
-    from fprobe.tracefs import tracefs
+    import struct
+
+    from ftrace.events.trace_array import global_trace
 
     module = program()
-    tracefs.write("buffer_size_kb", "8000")
     with tracing("function_graph"):
         assert module["down"](20_000) == 20_000
-        tracefs.write("trace_options", "funcgraph-overrun")
-        text = tracefs.read("trace")
-        assert "(Overruns: " in text
-        assert max(int(line.split("Overruns: ")[1].rstrip(")")) for line in text.splitlines() if "Overruns" in line) > 0
-        assert error_of(tracefs.write, "options/nosuch", "1") in ("EACCES", "ENOENT")
+        returns = [record for record in global_trace().buffer.records() if record.common.type == 10]
+        overruns = [struct.unpack_from("<I", record.data, 28)[0] for record in returns]
+        assert len(returns) == 16_383 and set(overruns) == {20_001 - 16_383}
