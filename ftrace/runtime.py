@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from ftrace.counter_file import CounterFile
-from ftrace.events import event_state
+from ftrace.events import event_state, stack_records
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
     actions,
@@ -37,6 +37,7 @@ from ftrace.ring_buffer import consuming, pool, writer
 from ftrace.sites import detour_trap, poke, text_poke
 from ftrace.sites.spare_stubs import SpareStubs
 from ftrace.tracers import function_hit, graph_hit, profile_hit, task_filter
+from ftrace.unwind import walk
 from ftrace.x86_64 import stubs
 from sandbox.loading.native_image import NativeImage
 from sandbox.memory import barriers, mappings
@@ -123,6 +124,8 @@ FUNCTIONS = (
     *function_hit.FUNCTIONS,
     *graph_hit.FUNCTIONS,
     *profile_hit.FUNCTIONS,
+    *stack_records.FUNCTIONS,
+    *walk.FUNCTIONS,
 )
 
 

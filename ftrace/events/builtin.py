@@ -23,6 +23,25 @@ FUNCTION = _event(
     '" %ps <-- %ps", (void *)REC->ip, (void *)REC->parent_ip',
 )
 """A function's entry."""
+_CALLER = Field("unsigned long", "caller[8]", 16, 64, False)
+_CALLERS = ", ".join(f"(void *)REC->caller[{index}]" for index in range(8))
+_FRAME = r"\t=> %ps\n"
+KERNEL_STACK = _event(
+    4,
+    "kernel_stack",
+    (Field("int", "size", 8, 4, True), _CALLER),
+    f'"{_FRAME * 3}" "{_FRAME * 3}" "{_FRAME * 2}", {_CALLERS}',
+)
+"""The stack of a hit."""
+_ADDRESS = '"\\t=> (" "%016lx" ")\\n'
+_NEXT = '\\t=> (" "%016lx" ")\\n'
+USER_STACK = _event(
+    12,
+    "user_stack",
+    (Field("unsigned int", "tgid", 8, 4, False), _CALLER),
+    f'{_ADDRESS}{_NEXT}{_NEXT}" {_ADDRESS}{_NEXT}{_NEXT}" {_ADDRESS}{_NEXT}", {_CALLERS.replace("(void *)", "")}',
+)
+"""The same, as the option userstacktrace records it."""
 PRINT = _event(
     5,
     "print",
@@ -76,4 +95,4 @@ FUNC_REPEATS = _event(
 )
 """How often a call was repeated, with func-no-repeats."""
 
-BUILTIN_EVENTS = (FUNCTION, PRINT, GRAPH_EXIT, GRAPH_ENTRY, RAW_DATA, FUNC_REPEATS)
+BUILTIN_EVENTS = (FUNCTION, KERNEL_STACK, PRINT, GRAPH_EXIT, GRAPH_ENTRY, USER_STACK, RAW_DATA, FUNC_REPEATS)

@@ -5,10 +5,12 @@ The handlers themselves are generated from the event's definition (ftrace.events
 
 from __future__ import annotations
 
+from ftrace.events.stack_records import record_stack
 from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
+from ftrace.unwind.walk import StackPoint
 from sandbox.native import (
     Structure,
     addressof,
@@ -58,6 +60,7 @@ class Target(Structure):
     filter: Condition
     triggers: ptr[ptr[TriggerTable]]
     tasks: ptr[TaskFilter]
+    stacks: ptr[u64]  # which stacks are recorded with each event: the options of ftrace.events.stack_records
 
 
 @struct
@@ -177,16 +180,17 @@ def copy_words(to: ptr[u8], source: ptr[u8], size: u64) -> void:
 
 @native(inline=True)
 def is_judged(target: ptr[Target]) -> bool_:
-    """Whether there is a filter, for threads too, or a trigger: then the record is made in scratch room first."""
+    """Whether there is a filter, a trigger, or a stack to be recorded: then the record is made in scratch memory first."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     table = volatile_load(cast(ptr[u64], target.triggers))
     tasks = volatile_load(addressof(target.tasks.is_set))
-    return (condition | table | tasks) != 0 or volatile_load(addressof(target.recording)) == 0
+    stack = volatile_load(target.stacks)
+    return (condition | table | tasks | stack) != 0 or volatile_load(addressof(target.recording)) == 0
 
 
 # -- the record ---------------------------------------------------------------------------------------------------
 
-judge = extern("event_record_judged", fn[void, ptr[Target], u64, ptr[u8], u64], cc="preserve_most")
+judge = extern("event_record_judged", fn[void, ptr[Target], u64, ptr[u8], u64, ptr[StackPoint]], cc="preserve_most")
 
 
 @native(inline=True)
@@ -206,46 +210,62 @@ def begin_record(state: ptr[EventState], target: ptr[Target], judged: bool_, mar
 
 @native(inline=True)
 def end_record(
-    state: ptr[EventState], target: ptr[Target], judged: bool_, mark: ptr[Mark], entry: ptr[u8], size: u64
+    state: ptr[EventState],
+    target: ptr[Target],
+    judged: bool_,
+    mark: ptr[Mark],
+    entry: ptr[u8],
+    size: u64,
+    ip: u64,
+    sp: u64,
+    bp: u64,
 ) -> void:
-    """The fields are there."""
+    """The fields are there. `ip`, `sp`, `bp`: where the hit is."""
     if likely(not judged):
         commit(mark)
     else:
-        judge(target, state.type_id, entry, size)
+        point: StackPoint = zeroed
+        point.ip = ip
+        point.sp = sp
+        point.bp = bp
+        judge(target, state.type_id, entry, size, addressof(point))
         scratch = scratch_of(state)
         give_back(scratch, cast(u64, entry) - cast(u64, addressof(scratch.text[0])))
 
 
 @native(cc="preserve_most", noinline=True, name="event_record_judged")
-def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64) -> void:
+def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
     """Run the triggers, and record what the filter passes: trace_event_buffer_commit()."""
     cast(ptr[u64], record)[0] = type_id | cast(u64, current().tid) << 32
     table = volatile_load(target.triggers)
     if ignores_task(target.tasks):
         if table != null and table.needs_record == 0:
-            run_triggers(table, null, size)
+            run_triggers(table, null, size, point)
         return
     post: u64 = 0
     if table != null:
         seen: ptr[u8] = record if table.needs_record != 0 else null
-        post = run_triggers(table, seen, size)
+        post = run_triggers(table, seen, size, point)
     if volatile_load(addressof(target.recording)) != 0 and volatile_load(target.tracing_on) != 0:
-        record_filtered(target, type_id, record, size)
+        stacks = volatile_load(target.stacks)
+        if record_filtered(target, type_id, record, size) and stacks != 0:
+            record_stack(target.buffer, point, stacks)
     if post != 0:
-        run_post_triggers(table, post)
+        run_post_triggers(table, post, point)
 
 
 @native
-def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64) -> void:
+def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64) -> bool_:
+    """Record what the filter passes; False: it does not."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     if condition != 0 and cast(Condition, condition)(record, size) == 0:
-        return
+        return False
     mark: Mark = zeroed
     entry = reserve(target.buffer, addressof(mark), type_id, size)
     if entry != null:
         copy_words(addressof(entry[8]), addressof(record[8]), size - 8)
         commit(addressof(mark))
+    return True
 
 
 FUNCTIONS = (record_judged,)

@@ -117,7 +117,8 @@ class _Writer:
         if self._texts:
             rest = f"size - {self._layout.size}"
             yield f"    copy_words(addressof(entry[{self._layout.size}]), addressof(scratch.text[start]), {rest})"
-        yield "    end_record(state, target, judged, addressof(mark), entry, size)"
+        ip = self._shape.addresses[-1]
+        yield f"    end_record(state, target, judged, addressof(mark), entry, size, {ip}, regs.sp, regs.bp)"
 
     def _put(self, index: int, field: ArgumentField) -> Iterator[str]:
         argument, width = field.argument, field.argument.type.size

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import errno
+import ctypes
 from collections.abc import Sequence
 from typing import Protocol
 
 from ftrace.events.event_file import EventFile
 from ftrace.events.filters.fields import EventField
+from ftrace.events.stack_records import StackTarget
 from ftrace.events.trace_array import TraceArray
 from ftrace.events.triggers.event_file import NativeCall
 from ftrace.runtime import runtime
+from ftrace.unwind.code_map import unwind_tables
 
 SYNTHETIC = "synthetic"
 """The group of synthetic events."""
@@ -52,8 +54,11 @@ class TraceActions:
 
     @property
     def stacktrace(self) -> NativeCall:
-        """Raises OSError(EOPNOTSUPP): hits cannot record their stack yet."""
-        raise OSError(errno.EOPNOTSUPP, "the trigger stacktrace cannot be set yet: hits do not record their stack")
+        """Records the stack of the hit."""
+        unwind_tables().refresh()
+        target = StackTarget.ctypes(self._trace.buffer.address, self._trace.switch)
+        address = runtime().image.address("event_stacktrace_trigger")
+        return NativeCall(address, ctypes.addressof(target), (target, self._trace.buffer))
 
     @property
     def snapshot(self) -> NativeCall:
@@ -62,8 +67,9 @@ class TraceActions:
 
     @property
     def capture_stack(self) -> NativeCall:
-        """None: stack traces of histograms are empty."""
-        return NativeCall(0)
+        """Stores the stack of the hit."""
+        unwind_tables().refresh()
+        return NativeCall(runtime().image.address("event_capture_stack"))
 
     def find_event(self, group: str, name: str) -> EventFile | None:
         """The event of that name."""

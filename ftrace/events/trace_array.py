@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from ftrace.events.error_log import ErrorLog, error_log
+from ftrace.events.stack_records import STACKTRACE, USERSTACKTRACE
 from ftrace.filters.hashes import OpsHash, global_hash
 from ftrace.output.cmdlines import SavedTgids
 from ftrace.output.options import TraceOptions
@@ -19,6 +20,7 @@ from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.pid_lists import PidLists
 from ftrace.tracers.profile import function_profiler
 from ftrace.tracers.tracer import Tracer, Tracing, nop
+from ftrace.unwind.code_map import unwind_tables
 from sandbox.process import fork
 from sandbox.process.cached import cached_property
 
@@ -48,6 +50,9 @@ class PipeClaims:
         self._slots.remove(slot)
 
 
+_STACKS = {"stacktrace": STACKTRACE, "userstacktrace": USERSTACKTRACE}
+
+
 class TraceArray:
     """A ring buffer and what belongs to it. `name`: of its directory under instances/, empty for the top level.
 
@@ -72,6 +77,7 @@ class TraceArray:
         self.pipes = PipeClaims()
         self.buffer_percent = 50
         """How full a buffer is to be, in percent, before waiting readers are woken: kept for programs that set it."""
+        self._stacks = ctypes.c_uint64()
         self.max_latency_us = 0
         """tracing_max_latency: no tracer here measures latencies; kept for programs that set it."""
         self.tgids = SavedTgids()
@@ -92,6 +98,8 @@ class TraceArray:
     def _option_changed(self, name: str, on: bool) -> None:
         if name == "overwrite":
             self.buffer.overwrite = on
+        elif name in _STACKS:
+            self._record_stacks(_STACKS[name], on)
         elif name == "record-tgid":
             self.tgids.switch(self.buffer.now if on else None)
         elif name not in self.options.own:  # of a tracer, which all trace arrays share
@@ -103,6 +111,16 @@ class TraceArray:
         """Empty the buffer."""
         self.buffer.clear()
         self.emptied = self.buffer.now
+
+    def _record_stacks(self, which: int, on: bool) -> None:
+        if on:
+            unwind_tables().refresh()
+        self._stacks.value = self._stacks.value & ~which | which * on
+
+    @property
+    def stack_options(self) -> int:
+        """Address of a word: which stacks are recorded with each event (ftrace.events.stack_records)."""
+        return ctypes.addressof(self._stacks)
 
     def empty(self) -> None:
         """Empty the buffer and the snapshot."""

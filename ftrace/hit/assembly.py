@@ -26,6 +26,7 @@ def common(task_offset: int, area: SaveArea) -> dict[str, int | str]:
     return {
         "USER_SS": USER_SS, "USER_CS": USER_CS, "REGS_IP": regs.offset("ip"), "REGS_SP": regs.offset("sp"),
         "REGS_FLAGS": regs.offset("flags"), "REGS_BX": regs.offset("bx"), "REGS_AX": regs.offset("ax"),
+        "REGS_BP": regs.offset("bp"),
         "TASK": task_offset, "REC": task.offset("rec"), "TOP": task.offset("top"), "VECTORS": task.offset("vectors"),
         "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
     }  # fmt: skip

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ftrace.events.builtin import BUILTIN_EVENTS, FUNC_REPEATS, FUNCTION, PRINT, RAW_DATA
+from ftrace.events.builtin import BUILTIN_EVENTS, FUNC_REPEATS, FUNCTION, KERNEL_STACK, PRINT, RAW_DATA, USER_STACK
 from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.output.options import TraceOptions
@@ -20,6 +20,8 @@ _REPEATS = struct.Struct("<QQHHI")
 _NUMBER = struct.Struct("<I")
 _OWN = 8
 """Where an event's own fields begin."""
+_CALLERS = 16
+"""Where the addresses of a stack record begin."""
 
 Printer = Callable[[TraceEvent, bytes, TraceOptions], str]
 
@@ -51,6 +53,21 @@ def _function(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
     ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
     called = f" <-{ip_sym(parent, options)}" if options["print-parent"] else ""
     return f"{ip_sym(ip, options)}{called}\n"
+
+
+def _stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    return "<stack trace>\n" + "".join(f" => {ip_sym(address, options)}\n" for address in _callers(data))
+
+
+def _user_stack(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    frames = struct.unpack_from("<8Q", data, _CALLERS)
+    return "<user stack trace>\n" + "".join(f" =>  <{address:016x}>\n" for address in frames if address)
+
+
+def _callers(data: bytes) -> tuple[int, ...]:
+    """The addresses of a stack record."""
+    count = min(_NUMBER.unpack_from(data, _OWN)[0], (len(data) - _CALLERS) // 8)
+    return struct.unpack_from(f"<{count}Q", data, _CALLERS)
 
 
 def _print(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
@@ -125,7 +142,9 @@ class Printers(NamedTuple):
 _BUILTIN = {
     FUNCTION.id: Printers(_function, _addresses, _addresses_in_hex),
     FUNC_REPEATS.id: Printers(_function, _repeats_raw, _repeats_raw),
+    KERNEL_STACK.id: Printers(_stack, _stack, _stack),
     PRINT.id: Printers(_print, _print_raw),
+    USER_STACK.id: Printers(_user_stack, _user_stack, _user_stack),
     RAW_DATA.id: Printers(_raw_data, _raw_data),
 }
 _PROBE = Printers(_probe, fields=_fields)

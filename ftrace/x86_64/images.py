@@ -55,10 +55,10 @@ GET_REGISTERS = "\n".join(f"    mov {8 * at}(%rsp), %{register}" for at, registe
 _ARGUMENT_FIELDS = frozenset({"di", "si", "dx", "cx", "ax", "r8", "r9"})
 ARGUMENTS = Fields(_ARGUMENT_FIELDS | {"ip"}, _ARGUMENT_FIELDS)
 """What of a pt_regs a handler may read and write that is given the image of arguments."""
-ARGUMENTS_SP = Fields(ARGUMENTS.read | {"sp"}, ARGUMENTS.written)
-"""The same with sp, by which it may change what is on the stack."""
+ARGUMENTS_SP = Fields(ARGUMENTS.read | {"sp", "bp"}, ARGUMENTS.written)
+"""The same with sp, by which it may change what is on the stack, and bp, from which the stack can be walked."""
 _RESULT_FIELDS = frozenset({"dx", "cx", "ax", "ip", "sp"})
-RESULTS = Fields(_RESULT_FIELDS, _RESULT_FIELDS)
+RESULTS = Fields(_RESULT_FIELDS | {"bp"}, _RESULT_FIELDS)
 """The same for the image of results. What is written to ip and sp does not count."""
 
 KEEP_ARGUMENTS = "    sub $$56, %rsp\n" + push(_ARGUMENTS) + "\n    sub $$64, %rsp"
@@ -72,10 +72,11 @@ ENTRY_IP = """    lea 5(%rsi), %r11
 ENTRY_SP_IP = (
     """    lea 184(%rsp), %r11
     mov %r11, $REGS_SP(%rsp)
+    mov %rbp, $REGS_BP(%rsp)
 """
     + ENTRY_IP
 )
-"""The same with sp."""
+"""The same with sp and bp."""
 
 KEEP_RESULTS = "    sub $$64, %rsp\n" + push(_RESULTS) + "\n    sub $$80, %rsp"
 """The registers that results come in, in an image of 168 bytes below the return slot."""
@@ -83,6 +84,7 @@ GET_RESULTS = "    lea 80(%rsp), %rsp\n" + pop(_RESULTS) + "\n    lea 64(%rsp), 
 """Undo KEEP_RESULTS. Flags are kept."""
 EXIT_SP_IP = """    lea 176(%rsp), %r11
     mov %r11, $REGS_SP(%rsp)
+    mov %rbp, $REGS_BP(%rsp)
     mov %rdx, $REGS_IP(%rsp)
     mov %rsp, %rcx"""
 """Complete the image of results: rdx = the parent; rcx = the image. Uses r11."""

@@ -19,19 +19,25 @@ _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
 
 
+def table_in_memory(header: int) -> tuple[int, int, int]:
+    """Of the .eh_frame_hdr at `header`: what its pairs are relative to, the address of the first one, and their number.
+
+    Zeros if there is none, or it is encoded in a way that no linker of ours uses.
+    """
+    usual = (_VERSION, _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4)
+    if not header or tuple(ctypes.string_at(header, 4)) != usual:
+        return 0, 0, 0
+    return header, header + 12, ctypes.c_uint32.from_address(header + 8).value
+
+
 class FunctionTable:
     """The functions of one library by the table at `header` (address of its .eh_frame_hdr, in this process)."""
 
     def __init__(self, header: int) -> None:
-        version, frame, count, table = ctypes.string_at(header, 4)
-        self._header = header
-        self._starts: list[int] = []
-        self._entries: list[int] = []
-        if (version, frame, count, table) == (_VERSION, _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4):
-            number = ctypes.c_uint32.from_address(header + 8).value
-            words = (ctypes.c_int32 * (2 * number)).from_address(header + 12)
-            self._starts = [header + offset for offset in words[::2]]
-            self._entries = [header + offset for offset in words[1::2]]
+        base, pairs, count = table_in_memory(header)
+        words = list((ctypes.c_int32 * (2 * count)).from_address(pairs)) if count else []
+        self._starts = [base + offset for offset in words[::2]]
+        self._entries = [base + offset for offset in words[1::2]]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Each function's start and end, ascending."""

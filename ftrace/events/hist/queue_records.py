@@ -9,6 +9,7 @@ from __future__ import annotations
 from ftrace.events.filters.matching import read_cpu
 from ftrace.events.triggers.records import Call
 from ftrace.ring_buffer.clock_state import system_now
+from ftrace.unwind.walk import StackPoint
 from sandbox.native import (
     Structure,
     addressof,
@@ -83,7 +84,7 @@ def take_slot(queue: ptr[HitQueue]) -> u64:
 
 
 @native
-def queue_hit(argument: u64, record: ptr[u8], length: u64) -> void:
+def queue_hit(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
     """What the trigger of such a histogram does."""
     target = cast(ptr[QueueTarget], argument)
     queue = target.queue
@@ -99,7 +100,7 @@ def queue_hit(argument: u64, record: ptr[u8], length: u64) -> void:
     if target.with_stack != 0 and cast(u64, queue.capture) != 0:
         for index in range(16):
             slot.stack[index] = 0
-        queue.capture(queue.capture_argument, cast(ptr[u8], addressof(slot.stack)), STACK_BYTES)
+        queue.capture(queue.capture_argument, cast(ptr[u8], addressof(slot.stack)), STACK_BYTES, point)
     slot.length = min(length, MAX_RECORD)
     for index in range(min(length, MAX_RECORD)):
         slot.record[index] = record[index]

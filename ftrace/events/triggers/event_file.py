@@ -58,7 +58,7 @@ class EventFile(Protocol):
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A native function `void (u64 argument, void *record, u64 length)` and what it is called with first.
+    """A native function `void (u64 argument, void *record, u64 length, StackPoint *point)` and what it is called with first.
 
     `keep`: what has to live as long.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from ftrace.unwind.walk import StackPoint
 from sandbox.native import (
     Structure,
     addressof,
@@ -36,8 +37,8 @@ TRACEOFF, STACKTRACE = 1, 2
 
 Condition: TypeAlias = fn[u64, ptr[u8], u64]
 """condition(record, length): not 0 if the trigger is to act; of a compiled filter."""
-Call: TypeAlias = fn[void, u64, ptr[u8], u64]
-"""call(argument, record, length): what a trigger does that is no switch."""
+Call: TypeAlias = fn[void, u64, ptr[u8], u64, ptr[StackPoint]]
+"""call(argument, record, length, point): what a trigger does that is no switch. `point`: of the hit; null: not known."""
 
 
 @struct
@@ -86,7 +87,7 @@ def take_one(left: ptr[u64]) -> bool_:
 
 
 @native(noinline=True)
-def act(trigger: ptr[NativeTrigger], record: ptr[u8], length: u64) -> void:
+def act(trigger: ptr[NativeTrigger], record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
     """A switch that is in its position already does not count."""
     if trigger.switch != null and load(trigger.switch, "relaxed") == trigger.value:
         return
@@ -95,7 +96,7 @@ def act(trigger: ptr[NativeTrigger], record: ptr[u8], length: u64) -> void:
     if trigger.switch != null:
         store(trigger.switch, trigger.value, "release")
     else:
-        trigger.call(trigger.argument, record, length)
+        trigger.call(trigger.argument, record, length, point)
 
 
 @native(inline=True)
@@ -104,7 +105,7 @@ def entry(table: ptr[TriggerTable], index: u64) -> ptr[NativeTrigger]:
 
 
 @native
-def run_triggers(table: ptr[TriggerTable], record: ptr[u8], length: u64) -> u64:
+def run_triggers(table: ptr[TriggerTable], record: ptr[u8], length: u64, point: ptr[StackPoint]) -> u64:
     """Have the triggers act whose condition `record` meets; null: all. Returns those that act after the commit."""
     post: u64 = 0
     for index in range(table.count):
@@ -112,28 +113,28 @@ def run_triggers(table: ptr[TriggerTable], record: ptr[u8], length: u64) -> u64:
         if load(addressof(trigger.paused), "relaxed") != 0:
             continue
         if record == null:
-            act(trigger, record, length)
+            act(trigger, record, length, point)
         elif cast(u64, trigger.condition) == 0 or trigger.condition(record, length) != 0:
             if likely(trigger.is_hist != 0):
-                trigger.call(trigger.argument, record, length)
+                trigger.call(trigger.argument, record, length, point)
             elif trigger.post != 0:
                 post |= trigger.post
             else:
-                act(trigger, record, length)
+                act(trigger, record, length, point)
     return post
 
 
 @native
-def run_post_triggers(table: ptr[TriggerTable], post: u64) -> void:
+def run_post_triggers(table: ptr[TriggerTable], post: u64, point: ptr[StackPoint]) -> void:
     """Have those act that `run_triggers` returned."""
     for index in range(table.count):
         trigger = entry(table, index)
         if trigger.post & post != 0 and load(addressof(trigger.paused), "relaxed") == 0:
-            act(trigger, null, 0)
+            act(trigger, null, 0, point)
 
 
 @native
-def switch_hists(argument: u64, record: ptr[u8], length: u64) -> void:
+def switch_hists(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
     """Pause or continue every histogram of another event."""
     switch = cast(ptr[HistSwitch], argument)
     table = load(switch.table, "acquire")

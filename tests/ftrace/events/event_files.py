@@ -88,12 +88,12 @@ def hit(file, data=None, **values):
     at, table = ctypes.addressof(held), ctypes.c_uint64.from_address(file.triggers.table_address).value
     post = 0
     if table and not file.triggers.need_record:
-        image.call("run_triggers", table, 0, 0)
+        image.call("run_triggers", table, 0, 0, 0)
     recorded = bool(instance.on.value and file.word.value)
     if table and file.triggers.need_record:
-        post = image.call("run_triggers", table, at, len(data))
+        post = image.call("run_triggers", table, at, len(data), 0)
     if recorded:
         instance.done.append(file.name)
     if post:
-        image.call("run_post_triggers", table, post)
+        image.call("run_post_triggers", table, post, 0)
     return recorded

@@ -1,0 +1,99 @@
+"""Stack records: the stack of a hit, in the ring buffer or where a histogram has its key. Native."""
+
+from __future__ import annotations
+
+from ftrace.ring_buffer.records import Mark, RingBuffer
+from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    cast,
+    copy,
+    native,
+    null,
+    ptr,
+    struct,
+    syscall,
+    u8,
+    u32,
+    u64,
+    void,
+    volatile_load,
+    zeroed,
+)
+
+KERNEL_STACK, USER_STACK = 4, 12
+"""The types of stack records (TRACE_STACK, TRACE_USER_STACK)."""
+STACKTRACE, USERSTACKTRACE = 1, 2
+"""Bits of a trace array's word: the options of these names are on."""
+_HEAD = 16
+_USER_DEPTH = 8
+_GETPID = 39
+
+
+@struct
+class StackRecord(Structure):
+    """struct stack_entry, where `first` is the number of addresses, and struct userstack_entry, where it is the process's id."""
+
+    common: u64
+    first: u32
+    padding: u32
+    caller: array[u64, 64]
+
+
+@struct
+class StackTarget(Structure):
+    """What the trigger `stacktrace` records into."""
+
+    buffer: ptr[RingBuffer]
+    tracing_on: ptr[u64]
+
+
+@native(noinline=True)
+def write_stack(buffer: ptr[RingBuffer], type_id: u64, first: u32, entries: ptr[u64], count: u64) -> void:
+    mark: Mark = zeroed
+    made = reserve(buffer, addressof(mark), type_id, _HEAD + count * 8)
+    if made == null:
+        return
+    record = cast(ptr[StackRecord], made)
+    record.first = first
+    record.padding = 0
+    for index in range(count):
+        record.caller[index] = entries[index]
+    commit(addressof(mark))
+
+
+@native(noinline=True)
+def record_stack(buffer: ptr[RingBuffer], point: ptr[StackPoint], options: u64) -> void:
+    """Record the stack from a place outwards: ftrace_trace_stack() and ftrace_trace_userstack() in kernel/trace/trace.c."""
+    entries: array[u64, 64] = zeroed
+    at: StackPoint = zeroed
+    copy(addressof(at), point)
+    count = walk_stack(addressof(at), addressof(entries[0]), MAX_DEPTH)
+    if options & STACKTRACE != 0:
+        write_stack(buffer, KERNEL_STACK, cast(u32, count), addressof(entries[0]), count)
+    if options & USERSTACKTRACE != 0:
+        process = cast(u32, syscall(_GETPID, 0, 0, 0, 0, 0, 0))
+        write_stack(buffer, USER_STACK, process, addressof(entries[0]), _USER_DEPTH)
+
+
+@native(name="event_stacktrace_trigger")
+def stacktrace_trigger(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
+    """What the trigger `stacktrace` does."""
+    target = cast(ptr[StackTarget], argument)
+    if point != null and volatile_load(target.tracing_on) != 0:
+        record_stack(target.buffer, point, STACKTRACE)
+
+
+@native(name="event_capture_stack")
+def capture_stack(argument: u64, to: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
+    """Store as many addresses as fit `size` bytes; the rest stays as it is."""
+    if point != null:
+        at: StackPoint = zeroed
+        copy(addressof(at), point)
+        walk_stack(addressof(at), cast(ptr[u64], to), size >> 3)
+
+
+FUNCTIONS = (stacktrace_trigger, capture_stack)
