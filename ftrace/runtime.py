@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from ftrace.counter_file import CounterFile
-from ftrace.events import event_state, stack_records
+from ftrace.events import dump_request, event_state, stack_records, symbol_text
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
     actions,
@@ -125,6 +125,8 @@ FUNCTIONS = (
     *graph_hit.FUNCTIONS,
     *profile_hit.FUNCTIONS,
     *stack_records.FUNCTIONS,
+    *dump_request.FUNCTIONS,
+    *symbol_text.FUNCTIONS,
     *walk.FUNCTIONS,
 )
 

@@ -45,7 +45,7 @@ SCRATCH = 1 << 16
 ROOM = SCRATCH - 8
 MAX_TEXT = 4096
 """Bytes of a string, with its NUL."""
-SYMBOLS = ("event_record_judged",)
+SYMBOLS = ("event_record_judged", "event_symbol_text")
 """What the handlers call in the runtime."""
 _DECIMAL = 10
 
@@ -97,6 +97,7 @@ def scratch_of(state: ptr[EventState]) -> ptr[Scratch]:
 
 
 copy_text = extern("ftrace_probe_read_str", fn[i64, u64, u64, u64])
+put_symbol_text = extern("event_symbol_text", fn[u64, ptr[u8], u64, u64], cc="preserve_most")
 
 
 @native(inline=True)
@@ -141,22 +142,10 @@ def fetch_comm(scratch: ptr[Scratch], at: u64, end: u64) -> u64:
     return length + 1
 
 
-@native(noinline=True, bounded=False)
+@native(inline=True)
 def fetch_symbol(scratch: ptr[Scratch], at: u64, end: u64, value: u64) -> u64:
-    """An address as hexadecimal text, likewise."""
-    if at + 24 > end:
-        return 0
-    to = addressof(scratch.text[at])
-    digits: u64 = 1
-    while digits < 16 and value >> (digits * 4) != 0:
-        digits += 1
-    to[0] = 48
-    to[1] = 120
-    for index in range(digits):
-        digit = value >> ((digits - 1 - index) * 4) & 15
-        to[2 + index] = cast(u8, digit + 48 if digit < _DECIMAL else digit + 87)
-    to[2 + digits] = 0
-    return digits + 3
+    """An address as text, likewise."""
+    return put_symbol_text(addressof(scratch.text[at]), end - at, value)
 
 
 @native(inline=True)

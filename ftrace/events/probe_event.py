@@ -18,11 +18,12 @@ from ftrace.events.handlers import Make, native_handler
 from ftrace.events.names import parse_event_name, sanitized
 from ftrace.events.recording import Recording
 from ftrace.events.registry import TraceEvent, after_unlocking, event_registry, events_locked
+from ftrace.events.symbol_names import symbol_names
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import MAX_ARGUMENTS, parse_arguments
 from ftrace.probe_args.errors import ErrorCode, ProbeError, error
 from ftrace.probe_args.expansion import dentry_layout, expand, expand_dentries
-from ftrace.probe_args.fetch import Argument, SymbolAddress
+from ftrace.probe_args.fetch import Argument, Store, SymbolAddress
 from ftrace.probe_args.layout import print_fmt, record_layout
 from ftrace.probe_args.scope import Scope
 from sandbox.native.handler import HandlerFunction
@@ -138,6 +139,8 @@ class Probe(DynamicEvent):
     def resolve_symbols(self) -> None:
         """Find the addresses of each `@SYMBOL`. Raises OSError: ENOENT if it is unknown, EINVAL if its offset is no number."""
         self.recording.resolve([address_of(source) for source in constants_of(self.layout)])
+        if any(argument.store is Store.SYMBOL_TEXT for argument in self.arguments):
+            symbol_names().ensure()
 
     def is_same(self, other: Probe) -> bool:
         """Whether both record the same at the same place."""

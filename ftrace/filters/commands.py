@@ -18,19 +18,24 @@ _NUMBER = re.compile(r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 def probe_command(func: str, command: str, parameter: str | None) -> None:
-    """`func:command[:count]`; with a leading `!` it is taken back: `!func:command` the one without a count,
+    """traceon and traceoff: `func:command[:count]`."""
+    name = "function_switch_on" if command == "traceon" else "function_switch_off"
+    apply(func, FunctionProbeOps(command, name, counted=parameter is not None), parameter)
+
+
+def apply(func: str, probe_ops: FunctionProbeOps, count: str | None) -> None:
+    """Put a probe on the functions of `func`, or, with a leading `!`, take it off: `!func:command` the one without a count,
     `!func:command:0` the one with a count.
 
     Raises OSError: EINVAL for a count that is no number, and if there is nothing to add; ENODEV if there is nothing to take
     back; ERANGE for a count beyond 64 bits.
     """
-    probe_ops = FunctionProbeOps(command, f"ftrace_{command}", counted=parameter is not None)
     if func.startswith("!!"):
         raise OSError(errno.EINVAL, f"{func!r} is negated twice")
     if func.startswith("!"):
         unregister_ftrace_function_probe_func(func[1:], probe_ops)
     else:
-        register_ftrace_function_probe(func, probe_ops, _count(parameter) if parameter else UNLIMITED)
+        register_ftrace_function_probe(func, probe_ops, _count(count) if count else UNLIMITED)
 
 
 def _count(text: str) -> int:

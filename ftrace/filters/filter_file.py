@@ -169,12 +169,17 @@ def _mod(file: FilterFile, func: str, _command: str, module: str | None) -> None
 
 
 def _probe(file: FilterFile, func: str, command: str, parameter: str | None) -> None:
-    """`func:traceon[:count]` and other commands: refused in set_ftrace_notrace, and in a file of filters that are not shared."""
+    """`func:traceon[:count]` and the like."""
+    check_takes_probes(file, command)
+    probe_command(func, command, parameter)
+
+
+def check_takes_probes(file: FilterFile, command: str) -> None:
+    """Raise OSError unless it is set_ftrace_filter: not set_ftrace_notrace, and not a file that ops do not share."""
     if not file.is_shared:
         raise OSError(errno.ENODEV, f"the command {command!r} is for set_ftrace_filter, not for the filter of one ops")
     if file.notrace:
         raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}")
-    probe_command(func, command, parameter)
 
 
 _commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _probe}

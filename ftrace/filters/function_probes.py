@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ftrace.filters.glob import Match, parse
 from ftrace.filters.hashes import FILTER
@@ -26,13 +26,37 @@ from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
 
 
+class Subject(NamedTuple):
+    """What a kind of probe acts on: the word that it switches or, if that is 0, what it calls. `give_up` ends its use."""
+
+    switch: int = 0
+    act: int = 0
+    argument: int = 0
+    keep: object = None
+    give_up: Callable[[], None] = lambda: None
+
+
+def _of_tracing() -> Subject:
+    return Subject(tracer().runtime.image.address("tracing_on"))
+
+
 @dataclass(frozen=True)
 class FunctionProbeOps:
-    """A kind of function probe (struct ftrace_probe_ops). `func`: the symbol of its native function."""
+    """A kind of function probe (struct ftrace_probe_ops). `func`: the symbol of its native function.
+
+    `name` is the command, with its target if it has one; a function has one probe of each command, whatever the target.
+    `subject()` is called for each registration, without locks; it may raise OSError.
+    """
 
     name: str
     func: str
     counted: bool
+    subject: Callable[[], Subject] = field(default=_of_tracing, compare=False)
+
+    @property
+    def command(self) -> tuple[str, bool]:
+        """What a function can have one of."""
+        return self.name.partition(":")[0], self.counted
 
 
 class _CountTable:
@@ -63,13 +87,14 @@ class _CountTable:
 class _Probe:
     """The functions that have one kind of probe (struct ftrace_func_probe)."""
 
-    def __init__(self, probe_ops: FunctionProbeOps) -> None:
+    def __init__(self, probe_ops: FunctionProbeOps, subject: Subject) -> None:
         self.probe_ops = probe_ops
+        self._subject = subject
         self.registered = False
         """Whether its registration is over: functions can be taken from it."""
         self.native: Any = FunctionProbe.ctypes()
         self.native.func = _image().address(probe_ops.func)
-        self.native.switch = tracer().runtime.image.address("tracing_on")
+        self.native.switch, self.native.act, self.native.argument = subject[:3]
         self.counts = _CountTable(self.native) if probe_ops.counted else None
         self.ops = ftrace_ops(_image().address("function_trace_probe_call"))
         self.ops.detach = partial(_withdraw, self)
@@ -78,7 +103,7 @@ class _Probe:
         """What the ops is registered with; it keeps what its callback reads."""
         return NativeProbe(
             tracer().table.lines,
-            (self.native, self.counts),
+            (self.native, self.counts, self._subject),
             kind=CALLBACK | HAS_ENTRY,
             flags=COMPLETE,
             entry=self.ops.func,
@@ -89,6 +114,10 @@ class _Probe:
         """Before hits of these functions can come."""
         if self.counts is not None:
             self.counts.set([location.ip for location in functions.locations()], count)
+
+    def give_up(self) -> None:
+        """No function has it any more, and no hit is in it."""
+        self._subject.give_up()
 
     def lines(self) -> Iterator[str]:
         """A line for each function that is there."""
@@ -113,32 +142,50 @@ def _find(probe_ops: FunctionProbeOps) -> _Probe | None:
     return next((probe for probe in _probes if probe.probe_ops == probe_ops), None)
 
 
+def _of_command(probe_ops: FunctionProbeOps) -> list[_Probe]:
+    return [probe for probe in _probes if probe.probe_ops.command == probe_ops.command]
+
+
 def register_ftrace_function_probe(glob: str, probe_ops: FunctionProbeOps, count: int = -1) -> int:
     """Put a probe on the functions that match; how many were added. `count`: for each, how often it is to act.
 
-    Raises OSError: EINVAL if nothing matches, or all that does has this probe; ENODEV if ftrace is dead.
+    Raises OSError: EINVAL if nothing matches, or all that does has this command; ENODEV if ftrace is dead.
     """
     tracing = tracer()
-    with tracing.table.lock:
-        tracing.check_alive()
-        probe = _find(probe_ops) or _Probe(probe_ops)
-        added = _added(tracing.table.select(parse(glob)), probe, glob)
-        probe.set_count(added, count)
-        install_hash(tracing, probe.ops, FILTER, probe.ops.filter_hash | added)
-        is_new = probe not in _probes
-        if is_new:
-            _probes.insert(0, probe)
-    if is_new:
+    subject = probe_ops.subject()
+    try:
+        with tracing.table.lock:
+            tracing.check_alive()
+            added = _added(tracing.table.select(parse(glob)), probe_ops, glob)
+            found = _find(probe_ops)
+            probe = found or _Probe(probe_ops, subject)
+            probe.set_count(added, count)
+            install_hash(tracing, probe.ops, FILTER, probe.ops.filter_hash | added)
+            if found is None:
+                _insert(probe)
+    except BaseException:
+        subject.give_up()
+        raise
+    if found is None:
         _register(probe)
     else:
+        subject.give_up()  # the probe has its own
         tracing.reclaimer.settle()
     return added.count()
 
 
-def _added(found: Selection, probe: _Probe, glob: str) -> Selection:
-    added = found - probe.ops.filter_hash
+def _insert(probe: _Probe) -> None:
+    """Before those of its command, or in front."""
+    siblings = _of_command(probe.probe_ops)
+    _probes.insert(_probes.index(siblings[0]) if siblings else 0, probe)
+
+
+def _added(found: Selection, probe_ops: FunctionProbeOps, glob: str) -> Selection:
+    added = found
+    for probe in _of_command(probe_ops):
+        added = added - probe.ops.filter_hash
     if found and not added:
-        raise OSError(errno.EINVAL, f"every function that matches {glob!r} has {probe.probe_ops.name!r} already")
+        raise OSError(errno.EINVAL, f"every function that matches {glob!r} has {probe_ops.command[0]!r} already")
     if not found:
         raise OSError(errno.EINVAL, f"no function matches {glob!r}")
     return added
@@ -150,6 +197,7 @@ def _register(probe: _Probe) -> None:
         register_ops(probe.ops, probe.native_half())
     except BaseException:
         _forget(probe)
+        probe.give_up()
         raise
     probe.registered = True
 
@@ -164,26 +212,35 @@ def _forget(probe: _Probe) -> bool:
 
 
 def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps) -> None:
-    """Take a probe off the functions that match; "" and "*" are all of them. When it returns, no other thread is in it.
+    """Take a command off the functions that match; "" and "*" are all of them. When it returns, no other thread is in it.
 
     Raises OSError(ENODEV) if no function that matches has it.
     """
     tracing = tracer()
     with tracing.table.lock:
         tracing.check_alive()
-        probe = _find(probe_ops)
-        removed = _matching(glob, probe.ops.filter_hash) if probe and probe.registered else Selection()
-        if probe is None or not removed:
-            raise OSError(errno.ENODEV, f"no function that matches {glob!r} has {probe_ops.name!r}")
-        left = probe.ops.filter_hash - removed
-        if left:
-            install_hash(tracing, probe.ops, FILTER, left)
-        else:
-            _forget(probe)
-    if left:
-        tracing.reclaimer.settle()
-    else:
+        chosen = [
+            (probe, removed)
+            for probe in _of_command(probe_ops)
+            if probe.registered and (removed := _matching(glob, probe.ops.filter_hash))
+        ]
+        if not chosen:
+            raise OSError(errno.ENODEV, f"no function that matches {glob!r} has {probe_ops.command[0]!r}")
+        ended = [probe for probe, removed in chosen if not _keep_rest(probe, removed)]
+    tracing.reclaimer.settle()
+    for probe in ended:
         unregister_ftrace_function(probe.ops)
+        probe.give_up()
+
+
+def _keep_rest(probe: _Probe, removed: Selection) -> bool:
+    """Take functions off a probe; False: none is left, and it is forgotten."""
+    left = probe.ops.filter_hash - removed
+    if left:
+        install_hash(tracer(), probe.ops, FILTER, left)
+    else:
+        _forget(probe)
+    return bool(left)
 
 
 def _matching(glob: str, functions: Selection) -> Selection:
@@ -199,6 +256,7 @@ def _matching(glob: str, functions: Selection) -> Selection:
 def _withdraw(probe: _Probe) -> None:
     if _forget(probe):
         unregister_ftrace_function(probe.ops)
+        probe.give_up()
 
 
 def probe_lines() -> Iterator[str]:

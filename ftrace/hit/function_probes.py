@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ftrace.hit.address_table import Table, look_up, table_set
+from ftrace.unwind.walk import StackPoint
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,
@@ -26,10 +28,13 @@ from sandbox.native import (
     struct,
     u64,
     void,
+    zeroed,
 )
 
-ProbeFunction: TypeAlias = fn[void, u64, u64, u64]
-"""func(ip, parent_ip, probe): the action of a command. `probe`: the address of its FunctionProbe."""
+ProbeFunction: TypeAlias = fn[void, u64, u64, ptr[pt_regs]]
+"""func(ip, probe, regs): what a command does. `probe`: the address of its FunctionProbe."""
+Act: TypeAlias = fn[void, u64, u64, u64, ptr[StackPoint]]
+"""act(argument, 0, 0, point): what a command does that is no switch, as the actions of triggers are called."""
 
 
 @struct
@@ -38,13 +43,15 @@ class FunctionProbe(Structure):
 
     func: ProbeFunction
     counts: ptr[Table]  # where how often it is still to act at a function is; null: there is no limit
-    switch: ptr[u64]  # tracing_on
+    switch: ptr[u64]  # what is switched: tracing_on, or whether an event is recorded
+    act: Act
+    argument: u64
 
 
 @native
-def function_trace_probe_call(ip: u64, parent_ip: u64, probe: u64, regs: u64, data: u64) -> i32:
+def function_trace_probe_call(ip: u64, parent_ip: u64, probe: u64, regs: ptr[pt_regs], data: u64) -> i32:
     """The callback of every such ops."""
-    cast(ptr[FunctionProbe], probe).func(ip, parent_ip, probe)
+    cast(ptr[FunctionProbe], probe).func(ip, probe, regs)
     return 0
 
 
@@ -58,7 +65,7 @@ def take_one(left: ptr[i64]) -> bool_:
 
 
 @native
-def switch_tracing(probe: ptr[FunctionProbe], ip: u64, on: u64) -> void:
+def switch_to(probe: ptr[FunctionProbe], ip: u64, on: u64) -> void:
     """Only a hit that changes something counts, and each change counts once, whatever other threads do."""
     if load(probe.switch, "relaxed") == on:
         return
@@ -70,13 +77,28 @@ def switch_tracing(probe: ptr[FunctionProbe], ip: u64, on: u64) -> void:
 
 
 @native
-def ftrace_traceon(ip: u64, parent_ip: u64, probe: u64) -> void:
-    switch_tracing(cast(ptr[FunctionProbe], probe), ip, 1)
+def function_switch_on(ip: u64, probe: u64, regs: ptr[pt_regs]) -> void:
+    """traceon, enable_event."""
+    switch_to(cast(ptr[FunctionProbe], probe), ip, 1)
 
 
 @native
-def ftrace_traceoff(ip: u64, parent_ip: u64, probe: u64) -> void:
-    switch_tracing(cast(ptr[FunctionProbe], probe), ip, 0)
+def function_switch_off(ip: u64, probe: u64, regs: ptr[pt_regs]) -> void:
+    """traceoff, disable_event."""
+    switch_to(cast(ptr[FunctionProbe], probe), ip, 0)
 
 
-FUNCTIONS = (function_trace_probe_call, ftrace_traceon, ftrace_traceoff, table_set)
+@native
+def function_act(ip: u64, probe: u64, regs: ptr[pt_regs]) -> void:
+    """stacktrace, snapshot, dump, cpudump."""
+    state = cast(ptr[FunctionProbe], probe)
+    left = cast(ptr[i64], look_up(load(addressof(state.counts), "acquire"), ip))
+    if left == null or take_one(left):
+        point: StackPoint = zeroed
+        point.ip = ip
+        point.sp = regs.sp
+        point.bp = regs.bp
+        state.act(state.argument, 0, 0, addressof(point))
+
+
+FUNCTIONS = (function_trace_probe_call, function_switch_on, function_switch_off, function_act, table_set)

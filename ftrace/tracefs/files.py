@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import cache
 
 from ftrace.events import dynevent, eprobe, synthetic
+from ftrace.events.function_commands import register_function_commands
 from ftrace.events.registry import event_registry
+from ftrace.events.symbol_names import symbol_names
 from ftrace.events.trace_array import global_trace
 from ftrace.files import listing
 from ftrace.output.cmdlines import saved_cmdlines
@@ -17,6 +19,7 @@ from ftrace.tracefs.readme import README
 from ftrace.tracefs.trace_files import trace_array_files
 from ftrace.tracefs.tracer_files import graph_files
 from ftrace.tracefs.tree import tracefs
+from ftrace.unwind.code_map import unwind_tables
 
 
 def definitions_file(
@@ -33,6 +36,9 @@ def _available_events() -> str:
 @cache
 def add_ftrace_files() -> None:
     """Put ftrace's files into the tree, once."""
+    unwind_tables()  # these watch modules, and so are made while no lock is held
+    symbol_names()
+    register_function_commands()
     synthetic.register_synthetic_events()
     eprobe.register_eprobe_events()
     dynevent.on_removal(global_trace().empty)

@@ -42,13 +42,15 @@ class UnwindTables:
     def __init__(self) -> None:
         self._lock = fork.renew(threading.Lock())
         self._of_modules: dict[Module, list[Region]] = {}
-        self._map = mappings.reserve(_MAP_SIZE)
-        runtime().image.variable("unwind_code_map").value = self._map
+        self._map = 0
         register_module_notifier(self._module_event)
 
     def refresh(self) -> None:
         """Learn what has been loaded since."""
         with self._lock:
+            if not self._map:
+                self._map = mappings.reserve(_MAP_SIZE)
+                runtime().image.variable("unwind_code_map").value = self._map
             known = {module: self._of_modules.get(module) or _module_regions(module) for module in modules()}
             self._publish([*_library_regions(), *(region for found in known.values() for region in found)])
             self._of_modules = known
@@ -63,7 +65,7 @@ class UnwindTables:
         count.value = len(ordered)
 
     def _module_event(self, event: ModuleState, _module: Module) -> None:
-        if event is ModuleState.COMING:
+        if self._map and event is ModuleState.COMING:
             self.refresh()
 
 

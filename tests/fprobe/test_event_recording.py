@@ -135,6 +135,32 @@ def test_a_symbol_comm_and_constants(program):
     assert text.startswith('w=0x123456789abcdef c="') and text.endswith("i=42")
 
 
+def test_a_symstr_is_looked_up_when_it_is_recorded(program):
+    event("p:k ev_self a=%di:symstr b=%si:symstr c=+0(%di):u8 d=$comm")
+    address = program["ev_add"].address
+    size = program.symbol("ev_add").size
+    program["ev_self"](address)
+    program["ev_self"](0xDEAD)
+    later = sandbox.load("define i64 @ev_later() noinline { ret i64 1 }", name="evlater")
+    try:
+        program["ev_self"](later.symbol("ev_later").address)
+    finally:
+        later.unload()
+    found = [dict(word.split("=", 1) for word in text.replace(" [", "[").split()) for _, text in texts()]
+    assert found[0]["a"] == f'"ev_add+0x0/{size:#x}[evprog]"'
+    assert found[1]["a"] == '"0xdead"'
+    assert found[2]["a"].startswith('"ev_later+0x0/0x') and found[2]["a"].endswith('[evlater]"')
+    assert found[0]["d"] == found[2]["d"] and found[0]["d"].startswith('"')
+
+
+def test_a_filter_matches_a_symstr(program):
+    event("p:k ev_self a=%di:symstr")
+    tracefs.write("events/kprobes/k/filter", 'a ~ "ev_add+0x0/*"')
+    program["ev_self"](program["ev_add"].address)
+    program["ev_self"](program["ev_many"].address)
+    assert len(texts()) == 1
+
+
 def test_several_probes_of_one_event(program):
     event("p:k ev_add a=$arg1")
     tracefs.write("dynamic_events", "p:k ev_many a=$arg2", append=True)

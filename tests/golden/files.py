@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
+from collections.abc import Callable
 
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile
 from ftrace.tracefs.tree import Tracefs
@@ -78,8 +79,9 @@ _OUTSIDE: dict[str, Node] = {
 class Files:
     """Paths as the transcripts write them."""
 
-    def __init__(self, tree: Tracefs) -> None:
+    def __init__(self, tree: Tracefs, opened: Callable[[str], None] = lambda _path: None) -> None:
         self.tree = tree
+        self._opened = opened
         self._temporary: dict[str, TemporaryFile] = {}
 
     def find(self, path: str) -> Node:
@@ -103,7 +105,8 @@ class Files:
         return path.removeprefix(TRACEFS)
 
     def open(self, path: str, flags: int) -> Handle:
-        """Open a file. Raises OSError."""
+        """Open a file, as a command does. Raises OSError."""
+        self._opened(path)
         if path == "/dev/null":
             return _TemporaryHandle(TemporaryFile())
         if path.startswith("/tmp/") and path not in self._temporary and flags & os.O_CREAT:

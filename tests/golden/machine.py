@@ -83,27 +83,41 @@ class Machine:
 
     def hit(self, words: list[str]) -> None:
         """`hit CALL ARGUMENTS , CALL ARGUMENTS ...`, in a thread that is called `hit`."""
-        with ThreadPoolExecutor(1, initializer=self._libc.prctl, initargs=(_PR_SET_NAME, b"hit")) as thread:
+        with self._task("hit") as thread:
             for call in " ".join(words).split(","):
                 thread.submit(self._call, call.split()).result()
+
+    def opened(self, path: str) -> None:
+        """A command opens a file: a system call like those of `hit`."""
+        with self._task("sh") as thread:
+            thread.submit(self._open, path).result()
+
+    def _task(self, name: str) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, initializer=self._libc.prctl, initargs=(_PR_SET_NAME, name.encode()))
 
     def _call(self, words: list[str]) -> None:
         ctypes.memmove(BASE, self._image, len(self._image))
         kind, *given = words
         if kind == "open":
-            path = ctypes.create_string_buffer(given[0].encode())
-            self.module["__x64_sys_openat"](-100, ctypes.addressof(path), 0)
+            self._open(given[0])
             return
         numbers = [int(number, 0) for number in given]
         if kind == "listen":
             for _ in range(numbers[2] if len(numbers) > 2 else 1):
-                self.module["__x64_sys_listen"](*numbers[:2])
+                self._system_call(50, *numbers[:2])
         elif kind == "bind":
             for _ in range(numbers[2] if len(numbers) > 2 else 1):
-                self.module["__x64_sys_bind"](numbers[0], BASE, numbers[1])
+                self._system_call(49, numbers[0], BASE, numbers[1])
         elif kind == "spair":
-            self.module["__x64_sys_socketpair"](*numbers[:3], BASE)
+            self._system_call(53, *numbers[:3], BASE)
         elif kind == "sock":
-            self.module["__x64_sys_socket"](*numbers[:3])
+            self._system_call(41, *numbers[:3])
         else:
             raise ValueError(f"hit {kind}: not a call of FORMAT.md")
+
+    def _open(self, path: str) -> None:
+        text = ctypes.create_string_buffer(path.encode("utf-8", "surrogateescape"))
+        self._system_call(257, -100, ctypes.addressof(text), 0)
+
+    def _system_call(self, number: int, *arguments: int) -> None:
+        self.module["entry_SYSCALL_64_after_hwframe"](number, *arguments, *[0] * (4 - len(arguments)))

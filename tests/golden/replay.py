@@ -16,7 +16,7 @@ class Replayer:
     """Runs the steps of one transcript; the machine must be fresh."""
 
     def __init__(self, machine: Machine) -> None:
-        self.files = Files(machine.tracefs)
+        self.files = Files(machine.tracefs, machine.opened)
         self._commands = Commands(machine)
         self._shell = Shell(self.files, self._commands.run)
 

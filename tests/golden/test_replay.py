@@ -15,6 +15,7 @@ DATA = Path(__file__).parent / "data"
 WHOLE = [
     "arg-01-registers",
     "arg-06-symbols",
+    "def-01-basic-p",
     "def-04-autoname",
     "def-06-groups",
     "del-01-forms",
@@ -23,14 +24,18 @@ WHOLE = [
     "err-03-long-line",
     "err-04-offset",
     "evt-01-enable",
+    "filter-02-string",
     "graph-01-basic",
     "graph-03-with-probes",
     "hdr-01-trace-header",
     "io-01-semantics",
+    "multi-01-same-event",
     "multi-03-multiline",
     "multi-04-dynamic-events",
     "pid-01",
     "sff-01-globs",
+    "sff-03-commands",
+    "type-05-strings",
     "type-10-bad-types",
 ]
 

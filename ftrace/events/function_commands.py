@@ -1,0 +1,83 @@
+"""The commands of set_ftrace_filter that need the trace buffer or events: what a function's entry does to them.
+
+    glob:stacktrace[:N]  glob:snapshot[:N]  glob:dump  glob:cpudump
+    glob:enable_event:GROUP:EVENT[:N]  glob:disable_event:GROUP:EVENT[:N]
+
+As kernel/trace/trace.c, trace_functions.c and trace_events.c register them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from functools import cache, partial
+
+from ftrace.events.registry import event_registry, trace_actions
+from ftrace.events.trace_array import global_trace
+from ftrace.events.triggers.event_file import NativeCall
+from ftrace.filters.commands import apply
+from ftrace.filters.filter_file import FilterFile, check_takes_probes, register_ftrace_command
+from ftrace.filters.function_probes import FunctionProbeOps, Subject
+from ftrace.output.dump import dump_call
+
+_ACT, _ON, _OFF = "function_act", "function_switch_on", "function_switch_off"
+_ONCE = "1"
+
+
+def _subject(call: NativeCall) -> Subject:
+    return Subject(act=call.address, argument=call.argument, keep=call)
+
+
+def _stacktrace() -> Subject:
+    return _subject(trace_actions(global_trace()).stacktrace)
+
+
+def _snapshot() -> Subject:
+    trace_actions(global_trace()).arm_snapshot()
+    return _subject(trace_actions(global_trace()).snapshot)
+
+
+def _act(subject: Callable[[], Subject], file: FilterFile, func: str, command: str, count: str | None) -> None:
+    check_takes_probes(file, command)
+    apply(func, FunctionProbeOps(command, _ACT, count is not None, subject), count)
+
+
+def _dump(file: FilterFile, func: str, command: str, _count: str | None) -> None:
+    """Once for each function, whatever count is written."""
+    check_takes_probes(file, command)
+    apply(func, FunctionProbeOps(command, _ACT, True, lambda: _subject(dump_call(global_trace(), False))), _ONCE)
+
+
+def _cpudump(file: FilterFile, func: str, command: str, _count: str | None) -> None:
+    """At each hit, whatever count is written."""
+    check_takes_probes(file, command)
+    apply(func, FunctionProbeOps(command, _ACT, False, lambda: _subject(dump_call(global_trace(), True))), None)
+
+
+def _enable(file: FilterFile, func: str, command: str, parameter: str | None) -> None:
+    check_takes_probes(file, command)
+    group, colon, rest = (parameter or "").partition(":")
+    name, counted, count = rest.partition(":")
+    event = event_registry.find(group, name)
+    if not colon or event is None:
+        raise OSError(errno.EINVAL, f"{command}:{parameter or ''}: there is no such event; an event is GROUP:EVENT")
+    if counted and not count and not func.startswith("!"):
+        raise OSError(errno.EINVAL, f"{command}:{parameter}: the count is missing")
+
+    def subject() -> Subject:
+        event.hold()
+        return Subject(event.file.recording, keep=event, give_up=event.release)
+
+    switch = _ON if command == "enable_event" else _OFF
+    apply(func, FunctionProbeOps(f"{command}:{group}:{name}", switch, bool(counted), subject), count or None)
+
+
+@cache
+def register_function_commands() -> None:
+    """Have set_ftrace_filter take them."""
+    register_ftrace_command("stacktrace", partial(_act, _stacktrace))
+    register_ftrace_command("snapshot", partial(_act, _snapshot))
+    register_ftrace_command("dump", _dump)
+    register_ftrace_command("cpudump", _cpudump)
+    for command in ("enable_event", "disable_event"):
+        register_ftrace_command(command, _enable)
