@@ -10,7 +10,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from ftrace.events.registry import event_registry, events_locked
+from ftrace.events.event_mutex import events_locked
+from ftrace.events.registry import event_registry
 
 _LINE_LIMIT = 4095
 """Characters of a line without a newline; with it they may be as many."""

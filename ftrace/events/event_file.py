@@ -24,6 +24,8 @@ class Producer(Protocol):
 
     group: str
     name: str
+    id: int
+    is_armed: bool
 
     @property
     def fields(self) -> Sequence[Field]: ...
@@ -119,10 +121,17 @@ class EventFile:
         """What the file `enable` reads: 1 or 0, and * if triggers need its hits."""
         return f"{int(self.enabled)}{'*' if self.holders else ''}"
 
-    def passes(self, type_id: int, record: bytes) -> bool:
-        """Whether the filter keeps a record, whose common fields are filled in here."""
-        common = type_id | threading.get_native_id() << 32
-        return self._compiled is None or self._compiled.passes(common.to_bytes(8, "little") + record[8:])
+    def record(self, data: bytes) -> None:
+        """Record an event that Python makes, as its filter and triggers say. `data`: what follows the common fields."""
+        if not self._event.is_armed:
+            return
+        common = self._event.id | threading.get_native_id() << 32
+        record = common.to_bytes(8, "little") + data
+        post = self.triggers.run(record)
+        compiled = self._compiled
+        if self.is_recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
+            self._trace.buffer.write(self._event.id, data)
+        self.triggers.run_post(post)
 
     def _use_filter(self, filter_: Filter | None) -> None:
         old, self._compiled = self._compiled, compile_filter(filter_) if filter_ else None

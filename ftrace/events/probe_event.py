@@ -13,11 +13,12 @@ from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, argv_split
 from ftrace.events.error_log import error_log
 from ftrace.events.event_file import EventFile
+from ftrace.events.event_mutex import after_unlocking, events_locked
 from ftrace.events.handler_source import Shape, constants_of, entry_source, hit_source
 from ftrace.events.handlers import Make, native_handler
 from ftrace.events.names import parse_event_name, sanitized
 from ftrace.events.recording import Recording
-from ftrace.events.registry import TraceEvent, after_unlocking, event_registry, events_locked
+from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.events.symbol_names import symbol_names
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import MAX_ARGUMENTS, parse_arguments

@@ -2,66 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from ftrace.events.event_file import EventFile
+from ftrace.events.event_mutex import events_locked, let_go
 from ftrace.events.trace_actions import TraceActions
 from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.probe_args.layout import Field, format_text
-from ftrace.runtime import runtime
-from ftrace.tracer import tracer
-from sandbox.process import fork
 
 FIRST_DYNAMIC_ID = 20
 """The lower ids are those of the kernel's built-in records."""
-
-event_mutex = threading.RLock()
-"""Held while events are created, removed, enabled or disabled; before the locks of what produces them."""
-fork.hold(event_mutex, level=-1)
-
-
-class _Later(threading.local):
-    """What a thread has put off until it has released the mutex."""
-
-    depth = 0
-
-    def __init__(self) -> None:
-        self.due: list[Callable[[], None]] = []
-
-
-_later = _Later()
-
-
-@contextlib.contextmanager
-def events_locked() -> Iterator[None]:
-    """Hold event_mutex. Handlers may want it too: they are waited for when it has been released."""
-    with tracer().reclaimer.settling_later(), _putting_off(), event_mutex:
-        yield
-
-
-@contextlib.contextmanager
-def _putting_off() -> Iterator[None]:
-    _later.depth += 1
-    try:
-        yield
-    finally:
-        _later.depth -= 1
-        if not _later.depth:
-            due, _later.due = _later.due, []
-            for call in due:
-                call()
-
-
-def after_unlocking(call: Callable[[], None]) -> None:
-    """Call what waits for handlers: at once, or, within `events_locked`, when the mutex has been released."""
-    if _later.depth:
-        _later.due.append(call)
-    else:
-        call()
 
 
 class TraceEvent:
@@ -163,7 +114,7 @@ class TraceEvent:
 
     def let_go(self, used: object) -> None:
         """Free what hits have used until now when none does any more."""
-        after_unlocking(partial(_keep_until_quiet, used))
+        let_go(used)
 
     def _start(self, file: EventFile, recorded: bool) -> None:
         before = file.is_recorded
@@ -193,10 +144,6 @@ class TraceEvent:
         """Have it produced no more."""
 
 
-def _keep_until_quiet(_used: object) -> None:
-    runtime().quiesce()
-
-
 class EventRegistry:
     """The events, in the order of their creation."""
 
@@ -217,13 +164,17 @@ class EventRegistry:
     def add(self, event: TraceEvent) -> None:
         """Register `event` under the lowest free id. Raises OSError(EEXIST) if its group has one of that name."""
         with events_locked():
-            key = (event.group, event.name)
-            if key in self._events or key in self._reserved:
-                raise OSError(errno.EEXIST, f"there is an event {event.group}/{event.name} already")
-            taken = {other.id for other in self._events.values()}
-            event.id = next(number for number in range(FIRST_DYNAMIC_ID, 1 << 16) if number not in taken)
-            event.removed = False
-            self._events[key] = event
+            self.add_permanent(event)
+
+    def add_permanent(self, event: TraceEvent) -> None:
+        """The same for an event that is there before any other, so that nothing has to be locked, or started for that."""
+        key = (event.group, event.name)
+        if key in self._events or key in self._reserved:
+            raise OSError(errno.EEXIST, f"there is an event {event.group}/{event.name} already")
+        taken = {other.id for other in self._events.values()}
+        event.id = next(number for number in range(FIRST_DYNAMIC_ID, 1 << 16) if number not in taken)
+        event.removed = False
+        self._events[key] = event
 
     def remove(self, event: TraceEvent) -> None:
         """Unregister it."""

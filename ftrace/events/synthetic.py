@@ -15,7 +15,8 @@ from functools import cache
 from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split
 from ftrace.events.error_log import error_log
-from ftrace.events.registry import TraceEvent, event_registry, events_locked
+from ftrace.events.event_mutex import events_locked
+from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.events.trace_actions import SYNTHETIC as GROUP
 from ftrace.kstrtox import kstrtouint
 from ftrace.probe_args.layout import COMMON_SIZE, Field

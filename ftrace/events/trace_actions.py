@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ftrace.events.event_file import EventFile
+from ftrace.events.event_mutex import let_go
 from ftrace.events.filters.fields import EventField
 from ftrace.events.stack_records import StackTarget
 from ftrace.events.trace_array import TraceArray
@@ -82,14 +83,13 @@ class TraceActions:
         return event.fields if event is not None else None
 
     def generate(self, name: str, values: Sequence[int | bytes], timestamp: int) -> None:
-        """Record a synthetic event wherever it is enabled and its filter passes it; its time is that of the recording."""
+        """Record a synthetic event, as its filters and triggers say; its time is that of the recording."""
         event = self._events.find(SYNTHETIC, name)
         if event is None:
             return
         data = synthetic_record(event.fields, values)
         for file in event.used_files:
-            if file.enabled and file.trace.tracing_on and file.passes(event.id, data):
-                file.trace.buffer.write(event.id, data[_COMMON:])
+            file.record(data[_COMMON:])
 
     def arm_snapshot(self) -> None:
         """Allocate the spare ring. Raises OSError."""
@@ -102,9 +102,9 @@ class TraceActions:
         """Append to error_log."""
         self._trace.error_log.add(subsystem, message, command, position)
 
-    def quiesce(self) -> None:
-        """Wait until no hit uses what was replaced."""
-        runtime().quiesce()
+    def let_go(self, used: object) -> None:
+        """Keep it until no hit uses it any more."""
+        let_go(used)
 
 
 def synthetic_record(fields: Sequence[EventField], values: Sequence[int | bytes]) -> bytes:

@@ -187,10 +187,8 @@ _commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _pr
 
 def register_ftrace_command(name: str, command: Command) -> None:
     """Have `glob:name[:parameter]` call `command`. Raises OSError(EBUSY) if the name is taken."""
-    with tracer().table.lock:
-        if name in _commands:
-            raise OSError(errno.EBUSY, f"there is a filter command {name!r} already")
-        _commands[name] = command
+    if _commands.setdefault(name, command) is not command:
+        raise OSError(errno.EBUSY, f"there is a filter command {name!r} already")
 
 
 def unregister_ftrace_command(name: str) -> None:

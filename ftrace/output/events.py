@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ftrace.events.builtin import BUILTIN_EVENTS, FUNC_REPEATS, FUNCTION, KERNEL_STACK, PRINT, RAW_DATA, USER_STACK
+from ftrace.events.module_events import MODULE_FREE, MODULE_LOAD
 from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
+from ftrace.events.trace_actions import SYNTHETIC
 from ftrace.output.options import TraceOptions
 from ftrace.output.symbols import ip_sym, with_offset
 from ftrace.probe_args.layout import Field
@@ -80,6 +82,33 @@ def _raw_data(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
     return f"# {number:x} buf:" + "".join(f" {byte:02x}" for byte in data[_OWN + 4 :]) + "\n"
 
 
+def _module(event: TraceEvent, data: bytes, end: str) -> str:
+    return f"{event.name}: {_value(event.fields[-1], data)}{end}"
+
+
+def _synthetic(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    """print_synth_event() in kernel/trace/trace_events_synth.c."""
+    return f"{event.name}: " + " ".join(f"{field.name}={_plain_value(field, data)}" for field in event.fields) + "\n"
+
+
+def _plain_value(field: Field, data: bytes) -> str:
+    """A number by its sign, text as it is."""
+    if "char[" in field.type:
+        return (
+            _value(field, data) if field.type.startswith("__data_loc") else text_of(data[field.offset :][: field.size])
+        )
+    if field.type.endswith("long[]"):
+        return "STACK:\n" + "".join(f" => {with_offset(address)}\n" for address in _dynamic_words(field, data))
+    number = int.from_bytes(data[field.offset : field.offset + field.size], "little", signed=field.signed)
+    return f"{number:x}" if field.type == "gfp_t" else str(number)
+
+
+def _dynamic_words(field: Field, data: bytes) -> tuple[int, ...]:
+    word = _word(data, field)
+    count = (word >> 16 & 0xFFFF) // 8
+    return struct.unpack_from(f"<{count}Q", data, word & 0xFFFF)
+
+
 # -- as raw and hex ---------------------------------------------------------------------------------------------------
 
 
@@ -148,12 +177,21 @@ _BUILTIN = {
     RAW_DATA.id: Printers(_raw_data, _raw_data),
 }
 _PROBE = Printers(_probe, fields=_fields)
+_SYNTHETIC = Printers(_synthetic, fields=_fields)
 _OTHER = Printers(_fields, fields=_fields)
+_STATIC = {
+    (MODULE_LOAD.group, MODULE_LOAD.name): Printers(lambda event, data, _: _module(event, data, " \n"), fields=_fields),
+    (MODULE_FREE.group, MODULE_FREE.name): Printers(lambda event, data, _: _module(event, data, "\n"), fields=_fields),
+}
 
 
 def printers(event: TraceEvent) -> Printers:
     """Those of an event's type."""
-    return _BUILTIN.get(event.id) or (_PROBE if isinstance(event, ProbeEvent) else _OTHER)
+    if isinstance(event, ProbeEvent):
+        return _PROBE
+    if event.group == SYNTHETIC:
+        return _SYNTHETIC
+    return _BUILTIN.get(event.id) or _STATIC.get((event.group, event.name), _OTHER)
 
 
 def _word(data: bytes, field: Field) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import struct
+import threading
+from collections.abc import Iterator
 
 from ftrace.events.builtin import PRINT, RAW_DATA
 from ftrace.events.trace_array import TraceArray
@@ -11,6 +14,7 @@ from ftrace.events.trace_array import TraceArray
 _IP = bytes(8)
 """The address in a print record: none, which is shown as `tracing_mark_write`."""
 _END = b"\n\0"
+_COMMON = 8
 _ID = struct.Struct("<I")
 _HEAD = 12
 _LEAST = 13
@@ -22,8 +26,22 @@ def write_marker(array: TraceArray, data: bytes) -> int:
     _check(array)
     taken = data[: array.buffer.longest - len(_IP) - len(_END)]
     end = b"\0" if taken.endswith(b"\n") else _END
-    array.buffer.write(PRINT.id, _IP + taken + end)
+    with _triggers_act(taken):
+        array.buffer.write(PRINT.id, _IP + taken + end)
     return len(taken)
+
+
+@contextlib.contextmanager
+def _triggers_act(text: bytes) -> Iterator[None]:
+    """Those of ftrace/print: before the record is written, on the text as it was given, and after it."""
+    triggers = PRINT.file.triggers
+    if not triggers:
+        yield
+        return
+    common = PRINT.id | threading.get_native_id() << 32
+    post = triggers.run(common.to_bytes(_COMMON, "little") + _IP + text + b"\0")
+    yield
+    triggers.run_post(post)
 
 
 def write_raw_marker(array: TraceArray, data: bytes) -> int:

@@ -8,9 +8,10 @@ from functools import partial
 
 from ftrace.events.builtin import BUILTIN_EVENTS, GROUP, PRINT
 from ftrace.events.event_file import EventFile
+from ftrace.events.event_mutex import events_locked
 from ftrace.events.filters.filter_file import GROUP_HELP, write_group_filter
 from ftrace.events.hist.trigger import read_hists, register_hist_command
-from ftrace.events.registry import TraceEvent, enable_state, event_registry, events_locked, set_all_enabled
+from ftrace.events.registry import TraceEvent, enable_state, event_registry, set_all_enabled
 from ftrace.events.trace_array import TraceArray
 from ftrace.tracefs.buffer_files import header_event, header_page
 from ftrace.tracefs.nodes import Directory, Node, TextFile
@@ -54,7 +55,7 @@ def _builtin_directory(array: TraceArray) -> Directory:
     for event in BUILTIN_EVENTS:
         files: dict[str, Node] = {
             "format": TextFile(event.format),
-            "hist": TextFile(lambda: ""),
+            "hist": TextFile(partial(read_hists, event.file.triggers)),
             "id": TextFile(partial("{}\n".format, event.id)),
         }
         if event is PRINT:

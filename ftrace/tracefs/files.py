@@ -7,6 +7,7 @@ from functools import cache
 
 from ftrace.events import dynevent, eprobe, synthetic
 from ftrace.events.function_commands import register_function_commands
+from ftrace.events.module_events import register_module_events
 from ftrace.events.registry import event_registry
 from ftrace.events.symbol_names import symbol_names
 from ftrace.events.trace_array import global_trace
@@ -39,6 +40,7 @@ def add_ftrace_files() -> None:
     unwind_tables()  # these watch modules, and so are made while no lock is held
     symbol_names()
     register_function_commands()
+    register_module_events()
     synthetic.register_synthetic_events()
     eprobe.register_eprobe_events()
     dynevent.on_removal(global_trace().empty)

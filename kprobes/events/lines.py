@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from functools import cache
 
 from ftrace.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
+from ftrace.events.event_mutex import events_locked
 from ftrace.events.handler_source import Shape
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
-from ftrace.events.registry import events_locked
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument
 from ftrace.probe_args.scope import Scope

@@ -14,7 +14,7 @@ print(tracefs.read("kprobe_events"), end="")
 late = sandbox.load("define i32 @two(i32 %x) {{ ret i32 %x }}", name="late")
 early["one"](1), late["two"](2), late["two"](3)
 print(tracefs.read("dynamic_events"), tracefs.read("kprobe_profile"), sep="", end="")
-print(tracefs.read("events/enable"), tracefs.read("error_log").count("error:"))
+print(tracefs.read("events/kprobes/enable"), tracefs.read("error_log").count("error:"))
 """
 
 

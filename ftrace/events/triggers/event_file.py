@@ -112,5 +112,5 @@ class TraceInstance(Protocol):
         """Append to error_log, with a caret under character `position` of the command."""
 
     @abstractmethod
-    def quiesce(self) -> None:
-        """Return when no hit can still use what was replaced before."""
+    def let_go(self, used: object) -> None:
+        """Keep what was replaced until no hit can still use it. May return before that."""

@@ -47,6 +47,10 @@ class EventTriggers:
         """Address of the word that holds the address of the event's TriggerTable; 0 in it: there are no triggers."""
         return ctypes.addressof(self._table_word)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._triggers)
+
     @property
     def need_record(self) -> bool:
         """Whether `run_triggers` has to be called with the record."""
@@ -104,9 +108,9 @@ class EventTriggers:
         self._publish()
 
     def remove(self, trigger: Trigger) -> None:
-        """Take a trigger off; no hit uses it any more when this returns."""
+        """Take a trigger off. Hits in progress may still use it; it lives until none does."""
         self._triggers.remove(trigger)
-        self._publish()
+        self._publish(trigger)
         trigger.unregister()
         self.event.release()
 
@@ -115,15 +119,34 @@ class EventTriggers:
         for trigger in [*self._triggers]:
             self.remove(trigger)
 
-    def _publish(self) -> None:
-        """Have hits use the present list; the one before is kept until none uses it."""
+    def _publish(self, removed: Trigger | None = None) -> None:
+        """Have hits use the present list; the one before, and a trigger that is not in it, live until none uses them."""
         old = self._table
         pointers = [ctypes.addressof(trigger.native) for trigger in self._triggers]
         self._table = (ctypes.c_uint64 * (2 + len(pointers)))(len(pointers), self.need_record, *pointers)
         self._table_word.value = ctypes.addressof(self._table) if pointers else 0
         trigger_image()
         if old is not None:
-            self.instance.quiesce()
+            self.instance.let_go((old, removed))
+
+    # -- hits that Python makes -----------------------------------------------------------------------------------
+
+    def run(self, record: bytes) -> int:
+        """Have the triggers act on a record before it is written; what `run_post` is to be called with afterwards."""
+        if not self._triggers:
+            return 0
+        held = ctypes.create_string_buffer(record, len(record))
+        seen = (ctypes.addressof(held), len(record)) if self.need_record else (0, 0)
+        return self._call("run_triggers", *seen)
+
+    def run_post(self, post: int) -> None:
+        """Have those act that do when the record has been written."""
+        if post and self._triggers:
+            self._call("run_post_triggers", post)
+
+    def _call(self, function: str, *arguments: int) -> int:
+        used = self._table, tuple(self._triggers)  # which live until the call returns
+        return trigger_image().call(function, ctypes.addressof(used[0]), *arguments, 0)
 
 
 def _command_and_rest(text: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ class Instance:
         self.on = ctypes.c_uint64(1)
         self.tracing_on = ctypes.addressof(self.on)
         self.done, self.log, self.events = [], [], {}
-        self.snapshots = self.quiesced = 0
+        self.snapshots = self.freed = 0
         self.stacktrace, self.snapshot = self._call("stacktrace"), self._call("snapshot")
         self.stack = [0x1000, 0x2000]
         self.capture_stack = self._capture()
@@ -76,8 +76,8 @@ class Instance:
     def log_error(self, *entry):
         self.log.append(entry)
 
-    def quiesce(self):
-        self.quiesced += 1
+    def let_go(self, used):
+        self.freed += 1
 
 
 def hit(file, data=None, **values):

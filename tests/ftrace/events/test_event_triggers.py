@@ -210,9 +210,9 @@ def test_truncation_keeps_what_is_no_histogram(event):
 
 def test_hits_that_may_still_use_a_list_are_waited_for_before_it_goes(instance, event):
     event.triggers.write("traceon")
-    before = instance.quiesced
+    before = instance.freed
     event.triggers.write("!traceon")
-    assert instance.quiesced == before + 1
+    assert instance.freed == before + 1
     assert ctypes.c_uint64.from_address(event.triggers.table_address).value == 0
 
 
