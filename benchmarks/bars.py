@@ -61,6 +61,18 @@ BARS = (
     _times("event.record.2args", "ref.rdtsc2", 1.2, "1.2x ref.rdtsc2"),
     _times("tracer.function", "ref.rdtsc2", 1.2, "1.2x ref.rdtsc2"),
     _times("tracer.function_graph", "ref.rdtsc2", 2.0, "2x ref.rdtsc2"),
+    _times("event.kretprobe", "ref.rdtsc2", 1.7, "1.7x ref.rdtsc2"),
+    _times("event.string", "ref.rdtsc2", 1.8, "1.8x ref.rdtsc2"),
+    Bar(
+        "event.filtered.out",
+        "3 ns over fprobe.entry.native",
+        _added("event.filtered.out"),
+        lambda results: results["fprobe.entry.native"].added_ns + 3,
+    ),
+    Bar("event.hist", "ns", _added("event.hist"), _just(12)),
+    _milliseconds("event.define", "cold", 40),
+    _milliseconds("event.define", "cached", 4),
+    _milliseconds("event.define.1000", "write", 1000),
     Bar(
         "events.sustained",
         "million events a second",

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import time
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import fprobe
+import sandbox
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import sample_loop
 from fprobe.tracefs import tracefs
@@ -68,16 +71,22 @@ def _two_arguments(calls: int) -> Sample:
 
 
 @contextlib.contextmanager
-def _defined(line: str, target: str) -> Iterator[Any]:
-    """The event `b` of a definition, enabled; its counts as sample_loop asks for them."""
+def _defined(line: str, target: str, *, filter_: str = "0", trigger: str = "") -> Iterator[Any]:
+    """The event `b` of a definition, enabled or, with a trigger, counted; its counts as sample_loop asks for them."""
     tracefs.write("dynamic_events", line.format(target), append=True)
     event = event_registry.events()[-1]
-    event.set_enabled(True)
+    files = f"events/{event.group}/{event.name}"
+    tracefs.write(f"{files}/filter", filter_)
+    if trigger:
+        tracefs.write(f"{files}/trigger", trigger)
+    else:
+        event.set_enabled(True)
     try:
         probe = event.probes[0]  # type: ignore[attr-defined]
         yield _Counted(probe)
     finally:
         event.set_enabled(False)
+        tracefs.write(f"{files}/trigger", "")
         tracefs.write("dynamic_events", f"-:{event.group}/{event.name}", append=True)
         global_trace().buffer.clear()
 
@@ -97,8 +106,59 @@ class _Counted:
         return SimpleNamespace(missed=self._probe.misses)
 
 
-def _of(line: str, calls: int) -> Sample:
-    return sample_loop(partial(_defined, line), calls)
+def _of(line: str, calls: int, **options: str) -> Sample:
+    return sample_loop(partial(_defined, line, **options), calls)
+
+
+_TEXT = ctypes.create_string_buffer(b"a text of thirty-one characters")
+
+
+def _string(calls: int) -> Sample:
+    """The text is at an address of its own, so that any function will do."""
+    return _of(f"p:b bench:{{}} s=@{ctypes.addressof(_TEXT):#x}:string", calls)
+
+
+class _Definitions:
+    """Programs whose functions are defined as events, for the time that definitions take."""
+
+    def __init__(self, number: int) -> None:
+        functions = "".join(f"define i64 @d{index}(i64 %x) {{ ret i64 %x }}\n" for index in range(number))
+        self._module = sandbox.load(functions, name="defined")
+
+    def milliseconds(self, lines: str) -> float:
+        """How long one write takes."""
+        started = time.perf_counter()
+        tracefs.write("dynamic_events", lines, append=True)
+        return (time.perf_counter() - started) * 1000
+
+    def close(self) -> None:
+        tracefs.write("dynamic_events", "")
+        self._module.unload()
+
+
+def _define() -> Sample:
+    """A definition whose handler is compiled, the same from the cache, and the first one of the process."""
+    made = _Definitions(8)
+    fresh = time.monotonic_ns() & 0xFFFF_FFFF  # an immediate that no cache has seen
+    try:
+        first = made.milliseconds("p:first d0 a=%di b=%si:u32\n")
+        cold = min(made.milliseconds(f"p:cold{index} d{index} a=%di c=\\{fresh + index}\n") for index in range(1, 4))
+        cached = min(made.milliseconds(f"p:cached{index} d{index} a=%di b=%si:u32\n") for index in range(4, 8))
+    finally:
+        made.close()
+    return Sample(0, 0, 8, 8, extra={"first_ms": first, "cold_ms": cold, "cached_ms": cached})
+
+
+def _define_many() -> Sample:
+    """A thousand definitions in one write."""
+    made = _Definitions(1000)
+    try:
+        made.milliseconds("p:one d0 a=%di b=%si:u32\n")
+        lines = "".join(f"p:e{index} d{index} a=%di b=%si:u32\n" for index in range(1000))
+        took = made.milliseconds(lines)
+    finally:
+        made.close()
+    return Sample(0, 0, 1000, 1000, extra={"write_ms": took})
 
 
 def rows(calls: int) -> list[Row]:
@@ -110,4 +170,17 @@ def rows(calls: int) -> list[Row]:
         Row(
             "event.kretprobe", "a return event with an argument", partial(_of, "r:b bench:{} a=$arg1 r=$retval", calls)
         ),
+        Row("event.string", "a kprobe event of a text of 32 bytes", partial(_string, calls)),
+        Row(
+            "event.filtered.out",
+            "a kprobe event that its filter drops",
+            partial(_of, "p:b bench:{} a=$arg1", calls, filter_="a == 0x123456789"),
+        ),
+        Row(
+            "event.hist",
+            "a histogram of one integer",
+            partial(_of, "p:b bench:{} a=$arg1", calls, trigger="hist:keys=a"),
+        ),
+        Row("event.define", "an event defined: compiled, cached, the first one", _define),
+        Row("event.define.1000", "a thousand definitions in one write", _define_many),
     ]

@@ -25,7 +25,6 @@ class Producer(Protocol):
     group: str
     name: str
     id: int
-    is_armed: bool
 
     @property
     def fields(self) -> Sequence[Field]: ...

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 
 from ftrace.events.event_file import EventFile
-from ftrace.events.event_mutex import events_locked, let_go
+from ftrace.events.event_mutex import event_mutex, events_locked, let_go
 from ftrace.events.trace_actions import TraceActions
 from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.probe_args.layout import Field, format_text
