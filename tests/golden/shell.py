@@ -10,7 +10,7 @@ from ftrace.tracefs.nodes import Handle
 from tests.golden.files import Files, TemporaryFile
 
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<redirection>\d*(?:<>|>>|>&|<&|>|<))|(?P<operator>&&|\|\||;|\||\n)|"""
+    r"""[ \t\r]*(?:(?P<redirection>\d*(?:<>|>>|>&|<&|>|<))|(?P<operator>&&|\|\||;|\||\n)|"""
     r"""(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s;|&<>'"\\])+))""",
     re.DOTALL,
 )
