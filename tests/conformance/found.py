@@ -18,22 +18,29 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 SCENARIOS = TESTS / "scenarios" / "data"
-_NAME = re.compile(r"test_((?:[a-z]{2}\d+_)+)")
-_NAMED = re.compile(r"([a-z]{2})(\d+)_")
+_NAME = re.compile(r"test_((?:(?:[pt]e\d+[bc]?_\d+|[a-z]{2}\d+)_)+)")
+_NAMED = re.compile(r"([pt]e\d+[bc]?_\d+|[a-z]{2}\d+)_")
+_CLAUSE = re.compile(r"\b([PT]E-\d+[bc]?\.\d+)")
 _TEXT = re.compile(r"\b([A-Z]{2})-(\d+)(?:\.\.(?:[A-Z]{2}-)?(\d+))?")
 
 
 def ids_in_name(name: str) -> set[str]:
     """'test_ft74_ft75_columns' -> FT-74, FT-75."""
     match = _NAME.match(name)
-    return {f"{prefix.upper()}-{number}" for prefix, number in _NAMED.findall(match[1])} if match else set()
+    return {_id(named) for named in _NAMED.findall(match[1])} if match else set()
+
+
+def _id(named: str) -> str:
+    """'ft74' -> FT-74, 'pe7b_1' -> PE-7b.1."""
+    return f"{named[:2].upper()}-{named[2:].replace('_', '.')}"
 
 
 def ids_in_text(text: str) -> set[str]:
     """'FT-32..34 and FP-11' -> FT-32, FT-33, FT-34, FP-11."""
-    found = set()
+    found = set(_CLAUSE.findall(text))
     for prefix, first, last in _TEXT.findall(text):
-        found |= {f"{prefix}-{number}" for number in range(int(first), int(last or first) + 1)}
+        if prefix not in ("PE", "TE"):
+            found |= {f"{prefix}-{number}" for number in range(int(first), int(last or first) + 1)}
     return found
 
 

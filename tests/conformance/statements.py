@@ -14,7 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pytest brings it along
 
-FILE = Path(__file__).with_name("statements.toml")
+FILES = [Path(__file__).with_name(name) for name in ("statements.toml", "events.toml")]
 
 HOLDS, ADAPTED, NOT_APPLICABLE, OPEN = "holds", "adapted", "not applicable", "open"
 STATUSES = (HOLDS, ADAPTED, NOT_APPLICABLE, OPEN)
@@ -40,12 +40,12 @@ class Family:
     ids: tuple[str, ...]
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """'1-3, 7' -> (1, 2, 3, 7)."""
-    found: list[int] = []
+def numbers(text: str) -> tuple[int | str, ...]:
+    """'1-3, 7' -> (1, 2, 3, 7); clauses, as 7b.1, stay as they are."""
+    found: list[int | str] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        found += range(int(first), int(last or first) + 1)
+        found += [first] if "." in first else range(int(first), int(last or first) + 1)
     return tuple(found)
 
 
@@ -60,12 +60,13 @@ def statement(id: str, entry: dict[str, Any]) -> Statement:
 @cache
 def load() -> tuple[tuple[Family, ...], dict[str, Statement]]:
     """The families, and each statement by its id."""
-    document = tomllib.loads(FILE.read_text())
-    families = tuple(family(prefix, entry) for prefix, entry in document.pop("families").items())
-    return families, {id: statement(id, entry) for id, entry in document.items()}
+    documents = [tomllib.loads(file.read_text()) for file in FILES]
+    families = [family(*item) for document in documents for item in document.pop("families").items()]
+    return tuple(families), {id: statement(id, entry) for document in documents for id, entry in document.items()}
 
 
-def sort_key(id: str) -> tuple[str, int]:
-    """FT-9 before FT-10."""
-    prefix, number = re.fullmatch(r"([A-Z]+)-(\d+)", id).groups()  # type: ignore[union-attr]
-    return prefix, int(number)
+def sort_key(id: str) -> tuple[str, int, str, int]:
+    """FT-9 before FT-10, PE-7.4 before PE-7b.1."""
+    parts = re.fullmatch(r"([A-Z]+)-(\d+)([a-z]?)(?:\.(\d+))?", id).groups()  # type: ignore[union-attr]
+    prefix, section, letter, clause = parts
+    return prefix, int(section), letter, int(clause or 0)

@@ -135,6 +135,14 @@ def test_a_symbol_comm_and_constants(program):
     assert text.startswith('w=0x123456789abcdef c="') and text.endswith("i=42")
 
 
+def test_pe9_7_a_record_too_large_for_a_sub_buffer_is_dropped(program):
+    event("p:k ev_self s=+0(%di):string")
+    text = ctypes.create_string_buffer(b"x" * 4095)
+    program["ev_self"](ctypes.addressof(text))
+    program["ev_self"](ctypes.addressof(text) + 4000)
+    assert texts() == [("k", f's="{"x" * 95}"')]
+
+
 def test_a_symstr_is_looked_up_when_it_is_recorded(program):
     event("p:k ev_self a=%di:symstr b=%si:symstr c=+0(%di):u8 d=$comm")
     address = program["ev_add"].address

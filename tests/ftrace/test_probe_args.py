@@ -86,7 +86,7 @@ def only(text, where=None):
         ("file->f_text:string", EntryArgument(1), (Dereference(24),)),
     ],
 )
-def test_pe4_what_is_fetched(text, source, dereferences):
+def test_pe4_1_pe4_2_pe4_3_pe4_4_pe4_10_what_is_fetched(text, source, dereferences):
     if source is None:
         with pytest.raises(ProbeError):  # the first `=` ends the name
             only(text)
@@ -205,7 +205,7 @@ def test_pe4_13_names_of_dentries_and_files():
     assert raised.value.errno == errno.ENOMEM
 
 
-def test_te2_format_of_an_event():
+def test_te2_1_te2_3_te2_4_te2_6_format_of_an_event():
     arguments = parse_arguments(["dfd=%ax", "name=+0(%si):string", "+0(%di):u8[4]", "s=+0(%si):string[2]"], scope())
     layout = record_layout(arguments, is_return=False)
     assert [field.line() for field in layout.fields] == [

@@ -64,6 +64,13 @@ def test_a_histogram_of_markers():
     assert "hitcount:          3" in tracefs.read("events/ftrace/print/hist")
 
 
+def test_te3_11_a_long_text_is_shown_in_full():
+    with tracefs.open("trace_marker_raw", os.O_WRONLY) as handle:
+        handle.write(bytes(4060))
+    mark(b"next")
+    assert [len(line.split()) for line in lines()] == [3 + 4060, 2]
+
+
 def test_events_of_modules_are_permanent_and_recorded():
     assert tracefs.read("available_events").splitlines()[-2:] == ["module:module_free", "module:module_load"]
     tracefs.write("events/module/enable", "1")
