@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import weakref
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -40,6 +41,7 @@ def native_handler(source: str, make: Make) -> HandlerFunction:
     found = _made.get((source, make))
     if found is None:
         found = _made[source, make] = make(_function(source))
+        weakref.finalize(found, linecache.cache.pop, found.__wrapped__.__code__.co_filename, None).atexit = False
     return found
 
 

@@ -1,6 +1,8 @@
 """Events from their definition to the record: every source and type against values that the program knows."""
 
 import ctypes
+import gc
+import linecache
 import os
 import struct
 import threading
@@ -141,6 +143,18 @@ def test_pe9_7_a_record_too_large_for_a_sub_buffer_is_dropped(program):
     program["ev_self"](ctypes.addressof(text))
     program["ev_self"](ctypes.addressof(text) + 4000)
     assert texts() == [("k", f's="{"x" * 95}"')]
+
+
+def test_the_source_of_a_handler_goes_with_it(program):
+    def kept():
+        return {name for name in linecache.cache if name.startswith("<event ")}
+
+    before = kept()
+    tracefs.write("dynamic_events", "p:k ev_self a=%di:u32 b=\\987654321\n", append=True)
+    assert len(kept() - before) == 1
+    tracefs.write("dynamic_events", "-:k\n", append=True)
+    gc.collect()
+    assert kept() <= before
 
 
 def test_a_symstr_is_looked_up_when_it_is_recorded(program):

@@ -9,14 +9,8 @@ from collections.abc import Callable
 
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile
 from ftrace.tracefs.tree import Tracefs
-from kprobes import (
-    kprobes_blacklist,
-    kprobes_list,
-    kprobes_optimization,
-    read_kprobes_enabled,
-    set_kprobes_optimization,
-    write_kprobes_enabled,
-)
+from kprobes import kprobes_optimization, set_kprobes_optimization
+from kprobes.events.debugfs import debugfs
 
 TRACEFS = "/sys/kernel/tracing/"
 
@@ -58,20 +52,8 @@ def _set_optimization(text: str) -> None:
     set_kprobes_optimization(int(text))
 
 
-def _private(file: TextFile) -> TextFile:
-    """As debugfs has it: for root only."""
-    file.mode &= 0o600
-    return file
-
-
 _OUTSIDE: dict[str, Node] = {
-    "/sys/kernel/debug/kprobes": Directory(
-        {
-            "blacklist": _private(TextFile(kprobes_blacklist)),
-            "enabled": _private(TextFile(read_kprobes_enabled, write_kprobes_enabled)),
-            "list": _private(TextFile(kprobes_list)),
-        }
-    ),
+    "/sys/kernel/debug/kprobes": debugfs.find("kprobes"),
     "/proc/sys/debug/kprobes-optimization": TextFile(lambda: f"{int(kprobes_optimization())}\n", _set_optimization),
 }
 
