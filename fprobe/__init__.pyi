@@ -6,6 +6,8 @@ from fprobe.attachment import attach as attach
 from fprobe.handler_types import EntryHandler as EntryHandler
 from fprobe.handler_types import ExitHandler as ExitHandler
 from fprobe.native_decorator import native as native
+from fprobe.probe_events import Event as Event
+from fprobe.probe_events import event as event
 from fprobe.registration import FPROBE_FL_DISABLED as FPROBE_FL_DISABLED
 from fprobe.registration import FPROBE_FL_KPROBE_SHARED as FPROBE_FL_KPROBE_SHARED
 from fprobe.registration import disable_fprobe as disable_fprobe

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ftrace.probe_args.errors import ProbeError
 from sandbox.process import fork
@@ -15,8 +16,18 @@ _LIMIT = 8
 _INDENT = " " * len("  Command: ")
 
 
+class LoggedError(NamedTuple):
+    """What was refused, and why: a caret stands under character `position` of the command."""
+
+    subsystem: str
+    message: str
+    command: str
+    position: int
+
+
 class _Quiet(threading.local):
     on = False
+    heard: list[LoggedError] | None = None
 
 
 class ErrorLog:
@@ -36,8 +47,19 @@ class ErrorLog:
         finally:
             self._quiet.on = False
 
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[list[LoggedError]]:
+        """The errors that this thread reports while this is entered; they are added as ever."""
+        before, self._quiet.heard = self._quiet.heard, []
+        try:
+            yield self._quiet.heard
+        finally:
+            self._quiet.heard = before
+
     def add(self, subsystem: str, message: str, command: str, position: int) -> None:
         """Append an entry, with a caret under character `position` of the command."""
+        if self._quiet.heard is not None:
+            self._quiet.heard.append(LoggedError(subsystem, message, command, position))
         if self._quiet.on:
             return
         stamp = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000

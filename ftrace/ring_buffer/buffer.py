@@ -12,6 +12,7 @@ from ftrace.ring_buffer import clock as clocks
 from ftrace.ring_buffer import layout, reader
 from ftrace.ring_buffer.arena import Rings, arena
 from ftrace.ring_buffer.arrays import Block, blocks
+from ftrace.ring_buffer.following import Follower
 from ftrace.ring_buffer.reader import Reader, Record, SlotReader, Stats
 from ftrace.runtime import runtime
 from sandbox.process import fork
@@ -175,6 +176,10 @@ class Buffer:
     def consume(self, slot: int | None = None) -> Iterator[Record]:
         """The events of the buffer, or of one slot, merged by time and consumed, as trace_pipe reads them."""
         return Reader(self._live).consume(slot)
+
+    def follow(self, follower: Follower) -> list[Record]:
+        """The records since the follower's last call, merged by time. Nothing is consumed."""
+        return follower.take(self._live)
 
     def arrays(self, type_id: int, dtype: Any, slot: int | None = None) -> Iterator[Block]:
         """The events of one type as numpy arrays, which are views of copied sub-buffers. Nothing is consumed.

@@ -114,14 +114,21 @@ class RingView:
         data = (struct.pack("<QQ", stamp, commit) + body).ljust(PAGE_SIZE << self.order, b"\0")
         return Page(data, first, skip, lost, sequence)
 
-    def pages(self, slot: int) -> list[Page]:
-        """Copies of a slot's sub-buffers, oldest first; sub-buffers overwritten during the read are missing at the beginning."""
+    def pages(self, slot: int, since: int = 0) -> list[Page]:
+        """Copies of a slot's sub-buffers, oldest first; sub-buffers overwritten during the read are missing at the beginning.
+
+        Sub-buffers with a sequence number below `since` are left out.
+        """
         newest, copies, copied = self.slot_word(slot, "sequence"), [], 0
         for _ in range(_TRIES):
             head = self.slot_word(slot, "head")
             page, skip = head & PAGE_MASK, head >> PAGE_BITS & CONSUMED_MASK
             while copied < newest:
-                after, copy = self.meta_word(page, "next"), self.copy(page, skip)
+                after = self.meta_word(page, "next")
+                if after and 0 < self.meta_word(page, "sequence") < since:
+                    page, skip = after - 1, 0
+                    continue
+                copy = self.copy(page, skip)
                 if copy is None:
                     break
                 if copy.sequence > copied:

@@ -1,0 +1,135 @@
+"""The `format` file of an event, parsed: the fields of its records, their values, and their numpy dtype."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_FIELD = re.compile(
+    r"^\tfield:(.+?)\s*([A-Za-z_]\w*)(\[[^]]*\])?;\toffset:(\d+);\tsize:(\d+);\tsigned:(\d);$", re.MULTILINE
+)
+_SIZES = {
+    "char": 1, "unsigned char": 1, "bool": 1, "u8": 1, "s8": 1, "x8": 1,
+    "short": 2, "unsigned short": 2, "u16": 2, "s16": 2, "x16": 2,
+    "int": 4, "unsigned int": 4, "pid_t": 4, "u32": 4, "s32": 4, "x32": 4,
+}  # fmt: skip
+_WORD = 8
+_LOC_SIZE = 4
+_COMMON = ("common_type", "common_flags", "common_preempt_count", "common_pid")
+
+
+@dataclass(frozen=True)
+class FieldFormat:
+    """A field of a record: where it is, in bytes, and what it holds.
+
+    `count`: elements of an array; 0 for a plain value, -1 where `size` or the record's end says how many there are.
+    """
+
+    name: str
+    type: str
+    offset: int
+    size: int
+    signed: bool
+    count: int = 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds one text, or several."""
+        return self.type in ("char", "__data_loc char")
+
+    @property
+    def element(self) -> int:
+        """Bytes of a value, or of an element of the array."""
+        if self.type.startswith("__data_loc"):
+            return _LOC_SIZE
+        return _SIZES.get(self.type, _WORD) if self.count else self.size
+
+    def value(self, data: bytes) -> Any:
+        """An integer, a text (None if it could not be read), or a list of these; `data`: a record from its common fields on."""
+        if self.type.startswith("__data_loc"):
+            return self._located(data)
+        if self.is_text and self.count:
+            return text(data[self.offset : self.offset + self.size if self.size else None])
+        if self.count:
+            end = self.offset + self.size if self.size else len(data)
+            starts = range(self.offset, end - self.element + 1, self.element)
+            return [self._number(data, start) for start in starts]
+        return self._number(data, self.offset)
+
+    def _number(self, data: bytes, start: int) -> int:
+        return int.from_bytes(data[start : start + self.element], "little", signed=self.signed)
+
+    def _located(self, data: bytes) -> Any:
+        found = [self._at(data, start) for start in range(self.offset, self.offset + self.size, _LOC_SIZE)]
+        return found if self.count > 1 else found[0]
+
+    def _at(self, data: bytes, start: int) -> Any:
+        word = int.from_bytes(data[start : start + _LOC_SIZE], "little")
+        length, offset = word >> 16, word & 0xFFFF
+        if self.is_text:
+            return text(data[offset : offset + length]) if length else None
+        step = _SIZES.get(self.type.removeprefix("__data_loc "), _WORD)
+        return [int.from_bytes(data[at : at + step], "little") for at in range(offset, offset + length, step)]
+
+
+class EventFormat(NamedTuple):
+    """An event of a trace: `group` is its system. `fields`: without the common ones."""
+
+    group: str
+    name: str
+    id: int
+    fields: tuple[FieldFormat, ...]
+    print_fmt: str
+
+    def values(self, data: bytes) -> dict[str, Any]:
+        """The values of a record, which begins with its common fields, by the names of the fields."""
+        return {field.name: field.value(data) for field in self.fields}
+
+    @property
+    def dtype(self) -> dict[str, Any]:
+        """What numpy.dtype() takes for records of this event: the fields of a fixed size; texts as the word that locates them."""
+        plain = [field for field in self.fields if field.size]
+        return {
+            "names": [*_COMMON, *(field.name for field in plain)],
+            "formats": ["<u2", "u1", "u1", "<i4", *map(_numpy_format, plain)],
+            "offsets": [0, 2, 3, 4, *(field.offset for field in plain)],
+        }
+
+
+def _numpy_format(field: FieldFormat) -> Any:
+    if field.is_text and field.count and not field.type.startswith("__data_loc"):
+        return f"S{field.size}"
+    one = f"<{'i' if field.signed and not field.type.startswith('__data_loc') else 'u'}{field.element}"
+    number = field.size // field.element
+    return (one, number) if number > 1 else one
+
+
+def text(data: bytes) -> str:
+    """Text up to its NUL; what is no UTF-8 becomes surrogates."""
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def parse_format(group: str, content: str) -> EventFormat:
+    """The event that the text of a `format` file describes. Raises ValueError for another text."""
+    name = re.search(r"^name: (.+)$", content, re.MULTILINE)
+    number = re.search(r"^ID: (\d+)$", content, re.MULTILINE)
+    print_fmt = re.search(r"^print fmt: (.*)\Z", content, re.MULTILINE | re.DOTALL)
+    if name is None or number is None or print_fmt is None:
+        raise ValueError(f"no format of an event: {content[:60]!r}")
+    fields = (_field(*found) for found in _FIELD.findall(content))
+    own = tuple(field for field in fields if field.name not in _COMMON)
+    return EventFormat(group, name[1], int(number[1]), own, print_fmt[1].rstrip("\n"))
+
+
+def _field(kind: str, name: str, brackets: str, offset: str, size: str, signed: str) -> FieldFormat:
+    plain, bracket, rest = kind.partition("[")
+    inner = (brackets or bracket + rest).strip("[]")
+    count = 0
+    if brackets or bracket:
+        count = -1
+    if plain.startswith("__data_loc"):
+        count = max(int(size) // _LOC_SIZE, 1)
+    elif inner.isdigit():
+        count = int(inner)
+    return FieldFormat(name, plain.strip(), int(offset), int(size), signed == "1", count)
