@@ -83,10 +83,14 @@ class Event:
             raise
         return self
 
+    def disable(self) -> None:
+        """Stop recording; the events stay defined."""
+        self._set_enabled(False)
+
     def detach(self) -> None:
         """Stop recording, and delete the events. What was recorded can still be read. Does nothing if they are not attached."""
         if self._probes:
-            self._set_enabled(False)
+            self.disable()
             self._counts = self.hits, self.missed
             self._left = list(self._recorded())
             self._pending += (record for record in self._new() if self._is_own(record))

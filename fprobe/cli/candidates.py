@@ -24,6 +24,14 @@ def functions(ctx: click.Context, _parameter: click.Parameter, incomplete: str) 
     return [CompletionItem(name) for name in sorted(set(names)) if name.startswith(incomplete)]
 
 
+def definitions(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Definitions of events: the function, after the word that names the event."""
+    front, blank, started = incomplete.rpartition(" ")
+    if not blank or " " in front.strip():
+        return []
+    return [CompletionItem(f"{front} {item.value}") for item in functions(ctx, parameter, started)]
+
+
 def files(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Files: the shell knows them best."""
     return [CompletionItem(incomplete, type="file")]

@@ -29,7 +29,7 @@ def load(text: str) -> NativeHandlers:
 
 def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandlers) -> None:
     """Run the program with the handlers attached, and print the maps. Raises Failure if the program failed."""
-    from fprobe.cli import report
+    from fprobe.cli import conclusion
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.probing import attached
     from fprobe.cli.running import run as run_program
@@ -42,8 +42,8 @@ def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandl
         outcome = run_program(call)
         probe.disable()
         show(console, handlers.maps)
-        report.summarise(console, call, outcome, match, probe)
-        report.conclude(outcome)
+        conclusion.summarise(console, call, outcome, match, probe)
+        conclusion.conclude(outcome)
 
 
 def show(console: Console, maps: dict[str, Any]) -> None:

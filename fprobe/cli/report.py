@@ -1,90 +1,64 @@
-"""The end of a run: result, summary, exit code."""
+"""`fprobe report`: what a trace.dat holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fprobe.cli import failure, summary
+import click
+
+from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.ending import end_process
-from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
+from fprobe.cli.options import output_options
 
 if TYPE_CHECKING:
-    from fprobe.attachment import Attachment
-    from fprobe.cli.matching import Match
-    from fprobe.cli.program import ProgramCall
-    from fprobe.cli.running import Outcome
+    from fprobe.export.trace_dat_reader import Trace
+
+_EPILOG = """\b
+Examples:
+  fprobe report
+  fprobe report calls.dat --format tree
+  fprobe report calls.dat --format folded > calls.folded
+  fprobe report calls.dat --format chrome > calls.json
+  fprobe report --json | jq 'select(.event == "reads") | .count'
+
+tree, folded and chrome put calls together: of the function_graph tracer, or of an entry event and a return event of the
+same function. chrome is what chrome://tracing and ui.perfetto.dev open.
+"""
 
 
-def summarise(
-    console: Console,
-    call: ProgramCall,
-    outcome: Outcome,
-    match: Match,
-    probe: Attachment[Any],
-    remarks: Sequence[str] = (),
-    *,
-    as_objects: bool = True,
-) -> None:
-    """Print the result and the summary; with --json, an object for each if `as_objects`."""
-    ctrl_c.reported = True
-    console.line(outcome_line(call, outcome))
-    for line in summary_lines(match, probe, remarks, everything=console.verbosity > 0):
-        console.note(line)
-    if as_objects:
-        if outcome.returned:
-            console.object({"type": "result", "call": str(call), "result": outcome.result})
-        console.object({"type": "summary", **summary_object(outcome, match, probe)})
-    console.flush()
+@click.command("report", epilog=_EPILOG, short_help="Show a trace.dat.")
+@click.argument("file", metavar="[FILE]", default="trace.dat", shell_complete=candidates.files)
+@click.option(
+    "--format", "-f", "form", type=click.Choice(["kernel", "tree", "folded", "chrome"]), default="kernel",
+    show_default=True, help="How.",
+)  # fmt: skip
+@output_options
+def report_command(file: str, form: str, console: Console) -> None:
+    """Show the records of FILE, which `fprobe record` or trace-cmd has written; trace.dat if it is not given.
+
+    With --json: an object for each record, with event, time_ns, cpu, tid, comm, lost and its fields.
+    """
+    from fprobe.cli.failure import input_errors
+    from fprobe.export.trace_dat_reader import Trace
+
+    with input_errors():
+        trace = Trace(file)
+    if console.json:
+        for item in _objects(trace):
+            console.object(item)
+        return
+    for line in _lines(trace, form):
+        console.line(line)
 
 
-def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
-    """`main(10) = 42`, or what happened instead."""
-    from fprobe.cli.values import value_text
-    from sandbox.abi.signatures import Void
+def _lines(trace: Trace, form: str) -> Any:
+    """The lines of a format. Its module is imported when it is wanted."""
+    from importlib import import_module
 
-    if outcome.interrupted:
-        return f"{call} interrupted"
-    if outcome.exited is not None:
-        return f"{call} called exit({outcome.exited})"
-    if outcome.error is not None:
-        return f"{call} failed"
-    kind = call.function.signature.result
-    return f"{call}" if isinstance(kind, Void) else f"{call} = {value_text(outcome.result, kind)}"
+    return import_module(f"fprobe.export.{form}").lines(trace)
 
 
-def summary_lines(match: Match, probe: Attachment[Any], remarks: Sequence[str], *, everything: bool) -> list[str]:
-    """Functions, skipped ones, hits, errors, remarks."""
-    lines = [summary.functions_line(match), *summary.skipped_lines(match, everything=everything)]
-    lines.append(summary.hits_line(probe.counts))
-    errors = summary.errors_line(probe.fp.errors.count, probe.fp.errors.first)
-    return [*lines, *([errors] if errors else []), *remarks]
+def _objects(trace: Trace) -> Any:
+    from fprobe.export.objects import objects
 
-
-def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> dict[str, Any]:
-    """The same, for JSON."""
-    counts = probe.counts
-    numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
-    missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": summary.causes(counts)}
-    return (
-        numbers
-        | missed
-        | {"handler_errors": probe.fp.errors.count, "interrupted": outcome.interrupted}
-        | ending(outcome)
-    )
-
-
-def ending(outcome: Outcome) -> dict[str, Any]:
-    """For JSON: the status with which the program called `exit`, if it did."""
-    return {} if outcome.exited is None else {"exited": outcome.exited}
-
-
-def conclude(outcome: Outcome) -> None:
-    """Turn the outcome into an end: none if it is well, Failure if the program failed, an exit after Ctrl-C or `exit`."""
-    if outcome.exited is not None:
-        end_process(failure.FAILED if outcome.exited else 0)
-    if outcome.interrupted:
-        end_process(INTERRUPTED)
-    if outcome.error is not None:
-        raise failure.of_call(outcome.error)
+    return objects(trace)

@@ -64,7 +64,7 @@ def stat_command(
     With --json: one object with program, call, result, matched, attached, skipped and functions.
     """
     from fprobe.actions import Stat
-    from fprobe.cli import matching, program, report
+    from fprobe.cli import conclusion, matching, program
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.probing import attached
     from fprobe.cli.running import run
@@ -83,9 +83,9 @@ def stat_command(
         rows = ordered(rows_of(match, stat), sort)
         for line in table(rows, console):
             console.line(line)
-        report.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
+        conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
         console.document(document(module.name, call, outcome, match, rows))
-        report.conclude(outcome)
+        conclusion.conclude(outcome)
 
 
 def rows_of(match: Match, stat: Stat) -> list[Row]:
@@ -128,8 +128,8 @@ def _remarks(rows: list[Row]) -> list[str]:
 
 def document(program: str, call: ProgramCall, outcome: Outcome, match: Match, rows: list[Row]) -> dict[str, Any]:
     """What --json prints; if the program failed, with an `error`."""
+    from fprobe.cli.conclusion import ending
     from fprobe.cli.failure import of_call
-    from fprobe.cli.report import ending
 
     found = {
         "program": program,

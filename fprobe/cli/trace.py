@@ -150,7 +150,7 @@ class _Session:
             self.console.line(line)
 
     def _end(self, outcome: Outcome, probe: Attachment[Any]) -> None:
-        from fprobe.cli.report import conclude, summarise
+        from fprobe.cli.conclusion import conclude, summarise
 
         summarise(self.console, self.call, outcome, self.match, probe, self._remarks())
         conclude(outcome)

@@ -11,6 +11,8 @@ _VERBS = {
     "stat": "Count and time the calls of each function.",
     "run": "Run a Python program with probes on the libraries that it loads.",
     "top": "Show calls of library functions while a Python program runs.",
+    "record": "Record probe events to a trace.dat.",
+    "report": "Show a trace.dat as text, tree, folded stacks or JSON.",
     "list": "List the functions that can be probed.",
     "disasm": "Show the bytes at a function's entry, before and while probed.",
     "explain": "Say whether a function can be probed, and if not why.",

@@ -110,6 +110,10 @@ class Arena:
         """The name that a thread had when it first recorded; None if it is not known."""
         return comms.find_comm(self.comms, tid)
 
+    def recorded_threads(self) -> list[int]:
+        """The ids of the threads whose names are kept: those that have recorded."""
+        return comms.threads(self.comms)
+
     def handle(self) -> Any:
         """A new handle, as a ctypes structure: nothing is recorded through it yet. Raises OSError(ENOMEM)."""
         with self.lock:

@@ -54,3 +54,9 @@ def find_comm(address: int, tid: int) -> str | None:
     comm = Comm.ctypes.from_address(address + tid % CAPACITY * Comm.size)
     text = ctypes.string_at(ctypes.addressof(comm.name), 16).partition(b"\0")[0]
     return text.decode("utf-8", "surrogateescape") if comm.tid == tid else None
+
+
+def threads(address: int) -> list[int]:
+    """The ids of the threads whose names are in the table at `address`."""
+    kept = (Comm.ctypes * CAPACITY).from_address(address)
+    return [comm.tid for comm in kept if comm.tid]

@@ -54,17 +54,11 @@ class Tracefs:
         try:
             *above, node = self._walk(path)
         except FileNotFoundError:
-            if flags & os.O_CREAT and self._has_parent(path):
+            if flags & os.O_CREAT and self.is_directory(path.rpartition("/")[0]):
                 raise OSError(errno.EACCES, os.strerror(errno.EACCES), path) from None
             raise
         held = next((each for each in above if isinstance(each, HeldDirectory)), None)
         return node.open(flags) if held is None else HoldingHandle(held, node, flags)
-
-    def _has_parent(self, path: str) -> bool:
-        try:
-            return isinstance(self.find(os.path.dirname(path)), Directory)  # noqa: PTH120
-        except OSError:
-            return False
 
     def read(self, path: str) -> str:
         """The whole content of a file. Raises OSError."""
@@ -88,6 +82,13 @@ class Tracefs:
         if not isinstance(node, Directory):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return sorted(node.entries)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory of that name."""
+        try:
+            return isinstance(self.find(path), Directory)
+        except OSError:
+            return False
 
     def mkdir(self, path: str) -> None:
         """Make a directory. Raises OSError: EPERM where that cannot be, EEXIST."""

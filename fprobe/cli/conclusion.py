@@ -1,0 +1,90 @@
+"""The end of a run: result, summary, exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fprobe.cli import failure, summary
+from fprobe.cli.console import Console
+from fprobe.cli.ending import end_process
+from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
+
+if TYPE_CHECKING:
+    from fprobe.attachment import Attachment
+    from fprobe.cli.matching import Match
+    from fprobe.cli.program import ProgramCall
+    from fprobe.cli.running import Outcome
+
+
+def summarise(
+    console: Console,
+    call: ProgramCall,
+    outcome: Outcome,
+    match: Match,
+    probe: Attachment[Any],
+    remarks: Sequence[str] = (),
+    *,
+    as_objects: bool = True,
+) -> None:
+    """Print the result and the summary; with --json, an object for each if `as_objects`."""
+    ctrl_c.reported = True
+    console.line(outcome_line(call, outcome))
+    for line in summary_lines(match, probe, remarks, everything=console.verbosity > 0):
+        console.note(line)
+    if as_objects:
+        if outcome.returned:
+            console.object({"type": "result", "call": str(call), "result": outcome.result})
+        console.object({"type": "summary", **summary_object(outcome, match, probe)})
+    console.flush()
+
+
+def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
+    """`main(10) = 42`, or what happened instead."""
+    from fprobe.cli.values import value_text
+    from sandbox.abi.signatures import Void
+
+    if outcome.interrupted:
+        return f"{call} interrupted"
+    if outcome.exited is not None:
+        return f"{call} called exit({outcome.exited})"
+    if outcome.error is not None:
+        return f"{call} failed"
+    kind = call.function.signature.result
+    return f"{call}" if isinstance(kind, Void) else f"{call} = {value_text(outcome.result, kind)}"
+
+
+def summary_lines(match: Match, probe: Attachment[Any], remarks: Sequence[str], *, everything: bool) -> list[str]:
+    """Functions, skipped ones, hits, errors, remarks."""
+    lines = [summary.functions_line(match), *summary.skipped_lines(match, everything=everything)]
+    lines.append(summary.hits_line(probe.counts))
+    errors = summary.errors_line(probe.fp.errors.count, probe.fp.errors.first)
+    return [*lines, *([errors] if errors else []), *remarks]
+
+
+def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> dict[str, Any]:
+    """The same, for JSON."""
+    counts = probe.counts
+    numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
+    missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": summary.causes(counts)}
+    return (
+        numbers
+        | missed
+        | {"handler_errors": probe.fp.errors.count, "interrupted": outcome.interrupted}
+        | ending(outcome)
+    )
+
+
+def ending(outcome: Outcome) -> dict[str, Any]:
+    """For JSON: the status with which the program called `exit`, if it did."""
+    return {} if outcome.exited is None else {"exited": outcome.exited}
+
+
+def conclude(outcome: Outcome) -> None:
+    """Turn the outcome into an end: none if it is well, Failure if the program failed, an exit after Ctrl-C or `exit`."""
+    if outcome.exited is not None:
+        end_process(failure.FAILED if outcome.exited else 0)
+    if outcome.interrupted:
+        end_process(INTERRUPTED)
+    if outcome.error is not None:
+        raise failure.of_call(outcome.error)

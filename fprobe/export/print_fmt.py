@@ -1,0 +1,131 @@
+"""The `print fmt` of events, carried out: what the kernel's printf makes of a record.
+
+Understood is what formats of this project and plain kernel events use: integers, texts, array elements, symbols.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from fprobe.export.formats import EventFormat
+
+Name = Callable[[int], str]
+"""name(address): how an address is shown."""
+
+_LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+_CONVERSION = re.compile(
+    r"%(?P<flags>[-+ #0]*)(?P<width>\d*)(?:\.\d+)?(?:hh|h|ll|l|L|q|z)?(?P<kind>p[sSfF]?|[diuxXcs%])"
+)
+_ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
+_FIELD = re.compile(r"(?:REC->|__get_(?:str|dynamic_array)\()(\w+)(?:\[(\d+)\])?")
+_FAULT = "(fault)"
+_ADDRESS_FIELDS = ("__probe_ip", "__probe_func", "__probe_ret_ip")
+_PLACES = re.compile(r"^\(%lx(?: <- %lx)?\) ?")
+
+
+class Argument(NamedTuple):
+    """An argument of the format: a field of the record, or an element of it."""
+
+    field: str
+    element: int | None = None
+
+    def value(self, values: dict[str, Any]) -> Any:
+        """The value in a record."""
+        found = values.get(self.field)
+        if self.element is None or not isinstance(found, list):
+            return found
+        return found[self.element] if self.element < len(found) else None
+
+
+class Printf(NamedTuple):
+    """A parsed `print fmt`. `pieces`: plain text, and conversions, each with its argument."""
+
+    pieces: tuple[str | tuple[re.Match[str], Argument | None], ...]
+
+    def text(self, values: dict[str, Any], with_offset: Name, name: Name) -> str:
+        """What is printed of a record."""
+        shown = ""
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                closes = shown.endswith(f'"{_FAULT}') and piece.startswith('"')
+                shown = shown[: -len(_FAULT) - 1] + _FAULT + piece[1:] if closes else shown + piece
+            else:
+                shown += _converted(piece[0], piece[1].value(values) if piece[1] else None, with_offset, name)
+        return shown
+
+
+def printed(event: EventFormat, data: bytes, with_offset: Name, name: Name) -> str:
+    """The text of a record after the event's name, as the file `trace` has it.
+
+    `with_offset`, `name`: an address with its offset in a symbol, and as a symbol alone.
+    """
+    values = event.values(data)
+    places = [values[field] for field in _ADDRESS_FIELDS if field in values]
+    shown = _parsed(event.print_fmt, bool(places)).text(values, with_offset, name)
+    if not places:
+        return shown
+    where = f"{with_offset(places[1])} <- {name(places[0])}" if len(places) > 1 else with_offset(places[0])
+    return f"({where})" + (f" {shown}" if shown else "")
+
+
+@cache
+def _parsed(print_fmt: str, has_places: bool) -> Printf:
+    """A `print fmt`; without the addresses before the arguments if it `has_places`."""
+    literal = _LITERAL.match(print_fmt)
+    if literal is None:
+        return Printf((print_fmt,))
+    form = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), literal[1])
+    arguments = [_argument(text) for text in _split(print_fmt[literal.end() :])]
+    if has_places and (place := _PLACES.match(form)):
+        form, arguments = form[place.end() :], arguments[place[0].count("%") :]
+    return Printf(tuple(_pieces(form, arguments)))
+
+
+def _pieces(form: str, arguments: list[Argument | None]) -> Iterator[str | tuple[re.Match[str], Argument | None]]:
+    left, at = iter(arguments), 0
+    for found in _CONVERSION.finditer(form):
+        if found.start() > at:
+            yield form[at : found.start()]
+        at = found.end()
+        if found["kind"] == "%":
+            yield "%"
+        else:
+            yield found, next(left, None)
+    if at < len(form):
+        yield form[at:]
+
+
+def _split(text: str) -> Iterator[str]:
+    """The arguments, which commas outside of brackets separate."""
+    depth, start = 0, 0
+    for at, letter in enumerate(text + ","):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            if text[start:at].strip():
+                yield text[start:at].strip()
+            start = at + 1
+
+
+def _argument(text: str) -> Argument | None:
+    """The field that an argument is of, None if it names none. Casts, and what computes a sign, change no value here."""
+    found = _FIELD.search(text)
+    return Argument(found[1], int(found[2]) if found[2] else None) if found else None
+
+
+def _converted(conversion: re.Match[str], value: Any, with_offset: Name, name: Name) -> str:
+    kind, width = conversion["kind"], int(conversion["width"] or 0)
+    if value is None:
+        return _FAULT if kind == "s" else "?"
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, int):
+        return str(value)
+    if kind.startswith("p"):
+        return (with_offset if kind in ("pS", "pF") else name)(value)
+    if kind == "c":
+        return chr(value & 0xFF)
+    digits = f"{value & ((1 << 64) - 1):{kind}}" if kind in "xX" else str(value)
+    return digits.rjust(width, "0" if "0" in conversion["flags"] else " ")

@@ -1,0 +1,117 @@
+"""Recording the top-level buffer to a trace.dat while a program runs."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+
+from fprobe.export.trace_dat import Metadata, TraceDat
+from fprobe.tracefs import tracefs
+from ftrace.events.trace_array import global_trace
+from ftrace.output.cmdlines import saved_cmdlines
+from ftrace.ring_buffer.arena import arena
+from sandbox.symbols.table import symbol_table
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SYSTEM = "ftrace"
+END_MARK = "$end"
+"""The symbol that stands where another one ends: readers take what follows a symbol for a part of it."""
+
+
+class Recording:
+    """Moves what the buffer holds into a file: `drain` whenever there is time, `finish` at the end.
+
+    Raises OSError if the file cannot be made: ELOOP for a symbolic link.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._buffer = global_trace().buffer
+        self._buffer.clear()
+        self.file = TraceDat(path, self._buffer.subbuf_kb * 1024)
+        self.failure: OSError | None = None
+        """Why nothing more was written: the disk is full."""
+        self.lost = 0
+        """Records that were overwritten or dropped before they could be written."""
+        self.given_up = 0
+        """Sub-buffers that had to make room for the rest of the file."""
+
+    def drain(self) -> bool:
+        """Write the sub-buffers that are full; whether there were any."""
+        before = self.file.pages
+        for slot in self._buffer.slots():
+            if self.failure is None:
+                self._drain_slot(slot)
+        return self.file.pages > before
+
+    def _drain_slot(self, slot: int) -> None:
+        try:
+            self._buffer.drain(self.file.descriptor, slot)
+        except OSError as failed:
+            self._fail(failed)
+        finally:
+            self.file.account(slot)
+
+    def finish(self, stop: Callable[[], None] = lambda: None) -> None:
+        """Write the rest, after `stop` has ended the recording, and what the records mean. Raises OSError if that fails."""
+        stop()
+        stats = {slot: tracefs.read(f"per_cpu/cpu{slot}/stats") for slot in self._buffer.slots()}
+        self.lost = self._buffer.overrun() + sum(self._buffer.stats(slot).dropped for slot in stats)
+        try:
+            for slot, page in self._buffer.raw_pages() if self.failure is None else ():
+                self.file.add(slot, page)
+        except OSError as failed:
+            self._fail(failed)
+        self.given_up = self.file.finish(metadata(stats))
+
+    def _fail(self, failed: OSError) -> None:
+        if failed.errno not in _DISK_FULL:
+            raise failed
+        self.failure = failed
+
+
+def metadata(stats: dict[int, str]) -> Metadata:
+    """What the files of tracefs say of the buffer now."""
+    return Metadata(
+        header_page=tracefs.read("events/header_page"),
+        header_event=tracefs.read("events/header_event"),
+        formats=dict(_formats()),
+        symbols=kallsyms(),
+        printk_formats=tracefs.read("printk_formats"),
+        cmdlines=_cmdlines(),
+        clock=global_trace().buffer.clock,
+        clocks=tracefs.read("trace_clock"),
+        stats=stats,
+    )
+
+
+def _formats() -> Iterator[tuple[str, list[str]]]:
+    for system in tracefs.listdir("events"):
+        if tracefs.is_directory(f"events/{system}"):
+            events = [
+                name for name in tracefs.listdir(f"events/{system}") if tracefs.is_directory(f"events/{system}/{name}")
+            ]
+            yield system, [tracefs.read(f"events/{system}/{name}/format") for name in events]
+
+
+def _cmdlines() -> str:
+    for tid in arena().recorded_threads():
+        saved_cmdlines.find(tid)
+    return saved_cmdlines.read()
+
+
+def kallsyms() -> str:
+    """The functions of all modules as lines of /proc/kallsyms, with a mark at the end of each that nothing follows."""
+    symbols = sorted(
+        (symbol for symbol in symbol_table if symbol.section == ".text"), key=lambda symbol: symbol.address
+    )
+    lines = []
+    for number, symbol in enumerate(symbols):
+        name = symbol.name.replace(" ", "_")
+        lines.append(f"{symbol.address:016x} t {name}\t[{symbol.module.replace(' ', '_')}]\n")
+        after = symbols[number + 1].address if number + 1 < len(symbols) else None
+        if after is None or after > symbol.end:
+            lines.append(f"{symbol.end:016x} t {END_MARK}\n")
+    return "".join(lines)
+
+
+__all__ = ["Recording", "kallsyms", "metadata"]

@@ -1,0 +1,267 @@
+"""trace.dat: written by a recording, read byte by byte, by our reader, and by trace-cmd where that is installed."""
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import fprobe
+import sandbox
+from fprobe.export.trace_dat import Metadata, TraceDat
+from fprobe.export.trace_dat_reader import UNKNOWN, Symbols, Trace
+from fprobe.recording import Recording
+from ftrace.events.trace_array import global_trace
+from tests.isolation import isolated
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from plain_trace_dat import buffer_of, events_of, formats_of, sections_of
+
+PROGRAM = """
+define i64 @td_add(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }
+define ptr @td_self(ptr %p, i64 %n) noinline { ret ptr %p }
+"""
+ADD = "p:adds td_add x=%di:u64 y=%si:s32"
+TYPES = "f:selves td_self name=+0($arg1):string far=@16:string a=+0($arg1):u8[3] s=$arg2:s8 w=$arg2:s16 d=$arg2:s32 h=$arg2:x16"
+
+
+@pytest.fixture(scope="module")
+def program():
+    module = sandbox.load(PROGRAM, name="tdprog")
+    yield module
+    module.unload()
+
+
+@pytest.fixture(scope="module")
+def recorded(program, tmp_path_factory):
+    """The path of a file with 3 threads of 2000 records each, two of them one after the other, and one of many types."""
+    path = str(tmp_path_factory.mktemp("dat") / "trace.dat")
+    recording = Recording(path)
+    kept = ctypes.create_string_buffer(b"hello")
+    with fprobe.event(ADD, "r:sums td_add $retval:s64", TYPES) as events:
+        threads = [threading.Thread(target=_add, args=(program, number)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            recording.drain()
+        for thread in threads:
+            thread.join()
+        program["td_self"](ctypes.addressof(kept), -8)
+        recording.finish(events.disable)
+    return path
+
+
+def _add(program, thread):
+    for number in range(1000):
+        program["td_add"](number, -thread)
+
+
+def test_the_file_is_what_its_description_says(recorded):
+    data = Path(recorded).read_bytes()
+    page_size, options, named = sections_of(data)
+    by_id = {}
+    for number, value in options:
+        by_id.setdefault(number, []).append(value)
+    assert {16, 17, 18, 19, 21} <= set(named) and 3 in by_id
+    assert named[16].startswith(b"header_page\0") and b"header_event\0" in named[16]
+    place, clock, own_size, cpus = buffer_of(by_id[3][0])
+    assert (clock, own_size, page_size) == ("local", 4096, 4096)
+    assert struct.unpack_from("<HH", data, place) == (3, 0)
+    assert [cpu for cpu, _, _ in cpus] == sorted({cpu for cpu, _, _ in cpus})
+    assert int.from_bytes(by_id[8][0], "little") == max(cpu for cpu, _, _ in cpus) + 1
+    for _, offset, size in cpus:
+        assert offset % page_size == 0 and size % page_size == 0 and offset + size <= len(data)
+
+
+def test_every_record_is_there_once_in_order(recorded):
+    data = Path(recorded).read_bytes()
+    page_size, options, named = sections_of(data)
+    formats = formats_of(named)
+    ids = {text.split("\n")[0].removeprefix("name: "): number for number, (_, text) in formats.items()}
+    found = {}
+    for _, offset, size in buffer_of(next(value for number, value in options if number == 3))[3]:
+        before = 0
+        for at in range(offset, offset + size, page_size):
+            events, lost = events_of(data[at : at + page_size])
+            assert lost == 0
+            for stamp, number, pid, record in events:
+                assert stamp >= before
+                before = stamp
+                if number == ids["adds"]:
+                    x, y = struct.unpack_from("<Qi", record, 16)
+                    found.setdefault((pid, y), []).append(x)
+    assert sorted(y for _, y in found) == [-2, -1, 0]
+    assert all(values == list(range(1000)) for values in found.values())
+
+
+def test_the_reader_agrees(recorded):
+    trace = Trace(recorded)
+    records = list(trace.records())
+    assert len(records) == 6001
+    stamps = [record.stamp for record in records]
+    assert stamps == sorted(stamps)
+    last = records[-1]
+    values = trace.formats[last.common.type].values(last.data)
+    assert values["a"] == [104, 101, 108] and (values["s"], values["w"], values["d"]) == (-8, -8, -8)
+    assert (values["name"], values["far"], values["h"]) == ("hello", None, 0xFFF8)
+    assert trace.comm(last.common.pid).startswith(("pytest", "python"))
+
+
+def test_text_is_that_of_the_file_trace(program, tmp_path):
+    path = str(tmp_path / "trace.dat")
+    recording = Recording(path)
+    with fprobe.event(ADD, "r:sums td_add $retval:s64") as events:
+        program["td_add"](1, 2)
+        text = events.text()
+        recording.finish(events.disable)
+    from fprobe.export.kernel import lines
+
+    assert "".join(f"{line}\n" for line in lines(Trace(path))) == text
+    assert "(td_add+0x0/" in text and "<- td_add [tdprog]" in text
+
+
+def test_trace_cmd_reads_it(recorded):
+    if shutil.which("trace-cmd") is None:
+        pytest.skip("trace-cmd is not installed: apt-get install trace-cmd")
+    done = subprocess.run(
+        ["trace-cmd", "report", "-R", recorded], capture_output=True, encoding="latin-1", check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("adds:") == done.stdout.count("sums:") == 3000
+    shown = subprocess.run(
+        ["trace-cmd", "report", recorded], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert shown.rstrip().endswith('name="hello" far="" a={104,101,108} s=-8 w=-8 d=-8 h=0xfff8')
+    assert "x=999 y=-2" in shown
+
+
+def test_losses_are_marked_where_they_were(program, tmp_path):
+    buffer = global_trace().buffer
+    size = buffer.size_kb
+    buffer.size_kb = 8
+    try:
+        recording = Recording(str(tmp_path / "trace.dat"))
+        with fprobe.event(ADD) as events:
+            for number in range(5000):
+                program["td_add"](number, 0)
+            recording.finish(events.disable)
+    finally:
+        buffer.size_kb = size
+    trace = Trace(recording.file.path)
+    records = list(trace.records())
+    assert recording.lost == 5000 - len(records) > 0
+    assert records[0].lost == recording.lost and not any(record.lost for record in records[1:])
+
+
+def test_it_is_private_and_takes_no_links_place(tmp_path, program):
+    path = tmp_path / "trace.dat"
+    path.write_bytes(b"old" * 100_000)
+    path.chmod(0o644)
+    Recording(str(path)).finish()
+    assert path.stat().st_mode & 0o777 == 0o600 and path.stat().st_size < 100_000
+    assert list(Trace(str(path)).records()) == []
+    link = tmp_path / "link.dat"
+    link.symlink_to(path)
+    with pytest.raises(OSError):
+        Recording(str(link))
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="no regular file"):
+        Recording(str(tmp_path / "fifo"))
+
+
+def test_pages_are_put_in_order_in_place(tmp_path):
+    slots = [3, 0, 7, 0, 3, 3, 7, 1, 0, 7, 7, 3]
+    file = TraceDat(str(tmp_path / "order.dat"), 4096)
+    for number, slot in enumerate(slots):
+        page = struct.pack("<QQ", number, 0).ljust(4096, b"\0")
+        file.add(slot, page)
+    file.finish(Metadata("", "", {}, ""))
+    data = (tmp_path / "order.dat").read_bytes()
+    _, options, _ = sections_of(data)
+    for cpu, offset, size in buffer_of(next(value for number, value in options if number == 3))[3]:
+        found = [struct.unpack_from("<Q", data, at)[0] for at in range(offset, offset + size, 4096)]
+        assert found == [number for number, slot in enumerate(slots) if slot == cpu]
+
+
+@isolated(timeout=60)
+def test_a_full_disk_keeps_what_was_recorded():
+    import resource
+    import tempfile
+
+    import sandbox as box
+    from fprobe.export.trace_dat_reader import Trace as Read
+    from fprobe.recording import Recording as Record
+
+    module = box.load("define i64 @fd_add(i64 %x) noinline { ret i64 %x }", name="fdprog")
+    path = tempfile.mkdtemp() + "/trace.dat"
+    recording = Record(path)
+    with fprobe.event("p:adds fd_add x=%di:u64") as events:
+        module["fd_add"](0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, resource.RLIM_INFINITY))
+        for number in range(1, 40_000):
+            module["fd_add"](number)
+            if number % 2000 == 0:
+                recording.drain()
+        recording.finish(events.disable)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert recording.failure is not None and recording.given_up > 0
+    assert Path(path).stat().st_size <= 100 << 10
+    trace = Read(path)
+    found = [trace.formats[record.common.type].values(record.data)["x"] for record in trace.records()]
+    assert found == list(range(len(found))) and len(found) > 1000
+
+
+def test_bad_files_are_refused_with_a_reason(recorded, tmp_path):
+    data = Path(recorded).read_bytes()
+    path = tmp_path / "bad.dat"
+    for content, message in [
+        (b"", "not a trace.dat"),
+        (b"hello", "not a trace.dat"),
+        (data[:10] + b"6\0" + data[12:], "version 6; version 7 can be read"),
+        (data[:12] + b"\1" + data[13:], "big-endian"),
+        (data[:18] + b"zstd\0001\0" + data[24:], "compressed by zstd"),
+        (data[:24] + bytes(8) + data[32:], "never finished"),
+        (data[:5000], "cut off"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            list(Trace(str(path)).records())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_files_raise_value_errors_only(recorded, tmp_path, seed):
+    import random
+
+    data, chance = bytearray(Path(recorded).read_bytes()), random.Random(seed)
+    path = tmp_path / "damaged.dat"
+    tail = data.rindex(b"header_page")
+    for _ in range(60):
+        damaged = bytearray(data)
+        for _ in range(4):
+            damaged[chance.choice([chance.randrange(40), chance.randrange(tail - 50, len(data))])] = chance.randrange(
+                256
+            )
+        path.write_bytes(damaged)
+        try:
+            trace = Trace(str(path))
+            for record, _ in zip(trace.records(), range(50), strict=False):
+                event = trace.formats.get(record.common.type)
+                if event is not None:
+                    event.values(record.data)
+        except ValueError:
+            pass
+
+
+def test_symbols_end_where_nothing_follows():
+    symbols = Symbols("1000 t f\t[m]\n1020 t g\t[m]\n1030 t $end\n2000 t h\n2010 t $end\n")
+    assert symbols.describe(0x1004) == "f+0x4/0x20 [m]"
+    assert symbols.name(0x1020) == "g [m]"
+    assert symbols.describe(0x1030) == "0x1030" and symbols.describe(0x500) == "0x500"
+    assert symbols.describe(0x200F) == "h+0xf/0x10"
+    assert UNKNOWN < 0
