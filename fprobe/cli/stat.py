@@ -109,7 +109,7 @@ def ordered(rows: list[Row], key: str) -> list[Row]:
 
 def table(rows: list[Row], console: Console) -> Iterator[str]:
     """The functions that were called, as text."""
-    from fprobe.cli.tree import duration_text
+    from fprobe.export.durations import duration_text
 
     yield console.dim(f"{'TOTAL':>10}  {'AVERAGE':>10}  {'HITS':>10}  {'MISSED':>8}  FUNCTION")
     for row in rows:

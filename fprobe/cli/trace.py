@@ -115,7 +115,8 @@ class _Session:
         recorder.close()
 
     def _begin(self) -> None:
-        from fprobe.cli import summary, tree
+        from fprobe.cli import summary
+        from fprobe.export.durations import HEADER
 
         name = self.module.name
         self.console.note(
@@ -123,7 +124,7 @@ class _Session:
         )
         if not self.recorder.limit and sys.stdout.isatty():
             self.console.note("# every call is shown: --limit N shows the first N, Ctrl-C ends")
-        self.console.note(tree.HEADER)
+        self.console.note(HEADER)
         skipped = [{"name": name, "reason": reason} for name, reason in self.match.skipped]
         begin = {"type": "begin", "program": self.module.name, "call": str(self.call), "matched": self.match.matched}
         self.console.object(begin | {"attached": len(self.match.sites), "skipped": skipped})

@@ -7,18 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from fprobe.cli.calls import Call
 from fprobe.cli.console import Console
 from fprobe.cli.views import View, entry_text, result_text
+from fprobe.export.durations import duration_text
 
-HEADER = "#  DURATION       TID   FUNCTION"
 _INDENT = "  "
-_UNITS = ((1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s "))
-
-
-def duration_text(nanoseconds: float) -> str:
-    """A duration in 10 characters: `  1.234 us`."""
-    for scale, unit in _UNITS:
-        if nanoseconds < scale * 1000 or unit == "s ":
-            break
-    return f"{nanoseconds / scale:7.3f} {unit}"
 
 
 class Tree:

@@ -64,11 +64,17 @@ def printed(event: EventFormat, data: bytes, with_offset: Name, name: Name) -> s
     """
     values = event.values(data)
     places = [values[field] for field in _ADDRESS_FIELDS if field in values]
-    shown = _parsed(event.print_fmt, bool(places)).text(values, with_offset, name)
+    shown = arguments(event, data, with_offset, name)
     if not places:
         return shown
     where = f"{with_offset(places[1])} <- {name(places[0])}" if len(places) > 1 else with_offset(places[0])
     return f"({where})" + (f" {shown}" if shown else "")
+
+
+def arguments(event: EventFormat, data: bytes, with_offset: Name, name: Name) -> str:
+    """The same without the addresses of a probe: `count=512 name="x"`."""
+    has_places = any(field.name in _ADDRESS_FIELDS for field in event.fields)
+    return _parsed(event.print_fmt, has_places).text(event.values(data), with_offset, name)
 
 
 @cache

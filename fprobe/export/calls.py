@@ -1,0 +1,114 @@
+"""Calls out of records: which return belongs to which entry, how deep, how long.
+
+A call is a funcgraph_entry and a funcgraph_exit of the function_graph tracer, or a hit of a probe at a function's entry and one
+at its return. What is neither is an instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fprobe.export.print_fmt import arguments
+from fprobe.export.trace_dat_reader import Trace
+from ftrace.ring_buffer.reader import Record
+
+ENTER, LEAVE, INSTANT = "enter", "leave", "instant"
+_GRAPH_ENTRY, _GRAPH_EXIT = "funcgraph_entry", "funcgraph_exit"
+
+
+@dataclass
+class Call:
+    """A call that has begun. `inner`: nanoseconds that it spent in calls of its own."""
+
+    function: int
+    name: str
+    entered: int
+    arguments: str
+    inner: int = 0
+
+
+@dataclass
+class Step:
+    """What a record is: the beginning or the end of a call, or something else that happened inside `stack`."""
+
+    kind: str
+    record: Record
+    name: str
+    text: str
+    """Arguments, results, or what an instant says."""
+    stack: tuple[Call, ...]
+    """The calls of the thread that are under way, outermost first; the one that begins or ends included."""
+    duration: int = 0
+
+
+@dataclass
+class Calls:
+    """The calls of a trace, thread by thread."""
+
+    trace: Trace
+    stacks: dict[int, list[Call]] = field(default_factory=dict)
+
+    def steps(self) -> Iterator[Step]:
+        """What the records mean, by time. A call whose return is missing is never left."""
+        returning = self._returning()
+        for record in self.trace.records():
+            event = self.trace.formats.get(record.common.type)
+            values = event.values(record.data) if event is not None else {}
+            name = event.name if event is not None else f"type {record.common.type}"
+            stack = self.stacks.setdefault(record.common.pid, [])
+            function = _entered(name, values, returning)
+            if function is not None:
+                yield self._enter(record, function, stack)
+            elif (function := _left(name, values)) is not None and any(call.function == function for call in stack):
+                yield self._leave(record, function, stack)
+            else:
+                yield Step(INSTANT, record, name, self._text(record), tuple(stack))
+
+    def _enter(self, record: Record, function: int, stack: list[Call]) -> Step:
+        name = self.trace.symbols.name(function)
+        call = Call(function, name.partition(" ")[0], record.stamp, self._text(record))
+        stack.append(call)
+        return Step(ENTER, record, call.name, call.arguments, tuple(stack))
+
+    def _leave(self, record: Record, function: int, stack: list[Call]) -> Step:
+        while stack[-1].function != function:  # its return was not seen
+            stack.pop()
+        before = tuple(stack)
+        call = stack.pop()
+        duration = record.stamp - call.entered
+        if stack:
+            stack[-1].inner += duration
+        return Step(LEAVE, record, call.name, self._text(record), before, duration)
+
+    def _text(self, record: Record) -> str:
+        event = self.trace.formats.get(record.common.type)
+        if event is None or event.group == "ftrace":
+            return ""
+        return arguments(event, record.data, self.trace.symbols.describe, self.trace.symbols.name)
+
+    def _returning(self) -> set[int]:
+        """The functions whose returns were recorded."""
+        kinds = {number: event for number, event in self.trace.formats.items() if _has(event, "__probe_func")}
+        if not kinds:
+            return set()
+        records = (record for record in self.trace.records() if record.common.type in kinds)
+        return {kinds[record.common.type].values(record.data)["__probe_func"] for record in records}
+
+
+def _has(event: Any, name: str) -> bool:
+    return any(field.name == name for field in event.fields)
+
+
+def _entered(name: str, values: dict[str, Any], returning: set[int]) -> int | None:
+    if name == _GRAPH_ENTRY:
+        return int(values["func"])
+    ip = values.get("__probe_ip")
+    return ip if ip in returning else None
+
+
+def _left(name: str, values: dict[str, Any]) -> int | None:
+    if name == _GRAPH_EXIT:
+        return int(values["func"])
+    return values.get("__probe_func")

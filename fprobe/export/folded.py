@@ -1,0 +1,37 @@
+"""Records as folded stacks, which flame graphs are made of: `comm;outer;inner VALUE`.
+
+The value is nanoseconds that a function took without its callees; where there are no calls, how often a stack, or an event,
+was recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fprobe.export.calls import INSTANT, LEAVE, Calls, Step
+from fprobe.export.trace_dat_reader import Trace
+
+
+def lines(trace: Trace) -> Iterator[str]:
+    """A line for each stack, sorted."""
+    times: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for step in Calls(trace).steps():
+        comm = trace.comm(step.record.common.pid).replace(";", ":")
+        if step.kind == LEAVE:
+            frames = [comm, *(call.name for call in step.stack)]
+            times[";".join(frames)] += step.duration - step.stack[-1].inner
+        elif step.kind == INSTANT:
+            counts[";".join([comm, *_frames(trace, step)])] += 1
+    for stack, value in sorted((times or counts).items()):
+        yield f"{stack} {value}"
+
+
+def _frames(trace: Trace, step: Step) -> list[str]:
+    """The frames of a recorded stack, outermost first; else the name of the event."""
+    event = trace.formats.get(step.record.common.type)
+    if event is None or step.name not in ("kernel_stack", "user_stack"):
+        return [step.name]
+    callers = [address for address in event.values(step.record.data)["caller"] if address]
+    return [trace.symbols.name(address).partition(" ")[0] for address in reversed(callers)]
