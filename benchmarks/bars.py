@@ -57,7 +57,7 @@ BARS = (
     _times("fprobe.both.native", "ref.swap", 0.5, "half of ref.swap"),
     _times("fprobe.both.native.regs", "ref.swap", 9 / 12.5, "0.72x ref.swap"),
     _times("fprobe.x3.native", "fprobe.both.native", 3, "3x fprobe.both.native"),
-    _times("fprobe.both.record", "ref.rdtsc2", 1.5, "1.5x ref.rdtsc2"),
+    _times("fprobe.both.record", "ref.rdtsc2", 1.45, "1.45x ref.rdtsc2"),
     _times("event.record.2args", "ref.rdtsc2", 1.2, "1.2x ref.rdtsc2"),
     _times("tracer.function", "ref.rdtsc2", 1.2, "1.2x ref.rdtsc2"),
     _times("tracer.function_graph", "ref.rdtsc2", 2.0, "2x ref.rdtsc2"),

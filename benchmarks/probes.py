@@ -189,7 +189,11 @@ def rows(calls: int) -> list[Row]:
         Row("fprobe.both.native.regs", "... that read pt_regs", partial(sample_loop, _both_regs, calls)),
         Row("fprobe.both.native.recursive", f"fib({FIB_N})", _recursive(FIB_N if calls > 10_000 else 8)),
         Row("fprobe.both.python", "Python callables at both ends", partial(sample_loop, _both_python, few)),
-        Row("fprobe.both.record", "two time stamps, a record of 32 bytes", partial(_recorded, calls)),
+        Row(
+            "fprobe.both.record",
+            "two time stamps and a record of the call into the ring buffer",
+            partial(_recorded, calls),
+        ),
         Row("fprobe.first_hit", "the first hit of a new thread", _first_hit),
         Row("threads.2", "two threads through one fprobe", partial(_threads, calls)),
     ]

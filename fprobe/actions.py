@@ -1,7 +1,7 @@
 """Built-in actions: handlers that need no code of the user's. Each is an attachment's `entry`/`exit` pair.
 
 attach("vfs_*", action=Count())      hits only: `fp.hits`
-attach("vfs_*", action=Record())     a time-stamped record per call, in a ring of each thread's own
+attach("vfs_*", action=Record())     a time-stamped record of each call, in a ring buffer
 attach("vfs_*", action=Stat())       hits, misses and time per function
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import struct
 import weakref
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.handlers.kinds import Resolved
 from ftrace.hit import actions as native
-from ftrace.hit.actions import CELL_SIZE, HEADER_SIZE, RECORD_SIZE
+from ftrace.hit.actions import CELL_SIZE, RECORD_SIZE
+from ftrace.ring_buffer.buffer import Buffer
+from ftrace.ring_buffer.layout import event_size
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from sandbox.memory import mappings
@@ -27,7 +31,7 @@ from sandbox.threads import tasks
 if TYPE_CHECKING:
     from fprobe.registration import fprobe
 
-_RECORD = native.Record.ctypes
+_CALL = struct.Struct("<QQQQ")
 _CELL = native.Cell.ctypes
 
 
@@ -67,7 +71,7 @@ class Count(Action):
 
 
 class CallRecord(NamedTuple):
-    """One call. `entered` and `left` are time-stamp counter readings; `ticks_per_ns()` converts."""
+    """One call. `entered` and `left` are nanoseconds of the clock `local`, which is CLOCK_MONOTONIC."""
 
     entered: int
     left: int
@@ -76,29 +80,13 @@ class CallRecord(NamedTuple):
     thread: int
 
 
-class _Memory:
-    """An area of `stride` bytes for each task. It is given back when no probe, action or reader refers to it any more."""
-
-    def __init__(self, stride: int) -> None:
-        size = stride * tasks.CAPACITY
-        self.native: Any = native.ActionState.ctypes()
-        self.native.base, self.native.stride = mappings.reserve(size), stride
-        weakref.finalize(self, mappings.release, self.native.base, size).atexit = False
-
-    def areas(self) -> Iterator[tuple[int, Any]]:
-        """Address of the area and record of every task ever claimed."""
-        for index, task in enumerate(runtime().tasks()):
-            yield self.native.base + index * self.native.stride, task
-
-
-class _Areas(Action):
-    """An action with an area of memory per task, reserved at each registration. Its probe keeps it, too."""
+class _Exclusive(Action):
+    """An action that serves one fprobe at a time. Its memory is made at each registration; its probe keeps it, too."""
 
     entry_data_size = 8
 
     def __init__(self) -> None:
         super().__init__()
-        self._memory: _Memory | None = None
         self._owner: fprobe | None = None
 
     def belong_to(self, fp: fprobe) -> None:
@@ -112,63 +100,66 @@ class _Areas(Action):
         if owner is not None and (owner.registered or owner.is_claimed):
             raise OSError(errno.EBUSY, f"this {type(self).__name__} is in use: detach it, or make another one")
 
-    @property
-    def state(self) -> int:
-        return ctypes.addressof(self._memory.native) if self._memory is not None else 0
-
-    def _reserve(self, names: tuple[str, str], header: int, count: int, size: int, bits: int) -> None:
-        """Memory, and the handlers with these names, which keep it."""
-        self._memory = _Memory((header + count * size + mappings.PAGE - 1) & -mappings.PAGE)
-        self._memory.native.mask, self._memory.native.shift = count - 1, 64 - bits
-        self.entry, self.exit = (_handler(name, self._memory) for name in names)
-
     def close(self) -> None:
         """Give the memory back. Raises OSError(EBUSY) while the action is in use."""
         with tracer().table.lock:
             self._refuse_if_in_use()
             self.entry = self.exit = None
-            self._memory = None
+            self._forget()
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Let go of the memory."""
 
 
-class Record(_Areas):
-    """Record each call that returns while tracing is on: entry and return time, function, caller. A full ring overwrites its
-    oldest records.
+class _Calls:
+    """A ring buffer for calls, which is closed when no probe, action or reader refers to it any more."""
 
-    `capacity`: records per thread, a power of two.
+    def __init__(self, capacity: int) -> None:
+        self.buffer = Buffer("record", size_kb=-(-capacity * int(event_size(RECORD_SIZE) or 0) // 1024))
+        weakref.finalize(self, self.buffer.close).atexit = False
+
+
+class Record(_Exclusive):
+    """Record each call that returns while tracing is on: entry and return time, function, caller.
+
+    `capacity`: records of each thread, a power of two, rounded up to whole sub-buffers of the ring buffer; the oldest give way.
     """
 
     def __init__(self, capacity: int = 1 << 15) -> None:
         super().__init__()
         if capacity <= 0 or capacity & capacity - 1:
-            raise ValueError(f"the capacity of a ring is a power of two, not {capacity}")
+            raise ValueError(f"capacity is {capacity}; it must be a power of two")
         self.capacity = capacity
+        self._calls: _Calls | None = None
 
     def prepare(self, functions: int) -> None:
-        self._reserve(("record_entry", "record_exit"), HEADER_SIZE, self.capacity, RECORD_SIZE, 0)
+        self._calls = _Calls(self.capacity)
+        self.entry, self.exit = (_handler(name, self._calls) for name in ("record_entry", "record_exit"))
+
+    @property
+    def state(self) -> int:
+        return self._calls.buffer.address if self._calls is not None else 0
 
     @property
     def written(self) -> int:
         """Records ever written."""
-        return sum(self._heads())
+        return self._calls.buffer.written() if self._calls is not None else 0
 
     @property
     def lost(self) -> int:
         """Records that newer ones have overwritten."""
-        return sum(max(0, head - self.capacity) for head in self._heads())
-
-    def _heads(self) -> Iterator[int]:
-        known = self._memory
-        return (ctypes.c_uint64.from_address(area).value for area, _ in known.areas()) if known else iter(())
+        return self._calls.buffer.overrun() if self._calls is not None else 0
 
     def records(self) -> Iterator[CallRecord]:
-        """What the rings hold, thread by thread, oldest first."""
-        known = self._memory
-        for area, task in known.areas() if known else ():
-            head = ctypes.c_uint64.from_address(area).value
-            for number in range(max(0, head - self.capacity), head):
-                place = area + HEADER_SIZE + (number & self.capacity - 1) * RECORD_SIZE
-                record = _RECORD.from_address(place)
-                yield CallRecord(record.entered, record.left, record.ip, record.caller, task.tid)
+        """What was recorded and not overwritten, in the order of the returns. Nothing is consumed."""
+        calls = self._calls  # keeps the buffer
+        for record in calls.buffer.records() if calls is not None else ():
+            _, entered, ip, caller = _CALL.unpack_from(record.data)
+            yield CallRecord(entered, record.stamp, ip, caller, record.common.pid)
+
+    def _forget(self) -> None:
+        self._calls = None
 
 
 @dataclass
@@ -181,30 +172,52 @@ class FunctionStat:
     total_ns: float
 
 
-class Stat(_Areas):
+class _Cells:
+    """A table of cells for each task. It is given back when no probe, action or reader refers to it any more."""
+
+    def __init__(self, bits: int) -> None:
+        stride = ((CELL_SIZE << bits) + mappings.PAGE - 1) & -mappings.PAGE
+        size = stride * tasks.CAPACITY
+        self.native: Any = native.ActionState.ctypes(mask=(1 << bits) - 1, shift=64 - bits)
+        self.native.base, self.native.stride = mappings.reserve(size), stride
+        weakref.finalize(self, mappings.release, self.native.base, size).atexit = False
+
+    def __iter__(self) -> Iterator[Any]:
+        """The cells of every task ever claimed."""
+        cells = _CELL * (self.native.mask + 1)
+        for index in range(len(runtime().tasks())):
+            yield from cells.from_address(self.native.base + index * self.native.stride)
+
+
+class Stat(_Exclusive):
     """Count and time the calls of each function."""
 
-    _cells = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self._cells: _Cells | None = None
 
     def prepare(self, functions: int) -> None:
-        bits = max(4, (2 * functions - 1).bit_length())
-        self._cells = 1 << bits
-        self._reserve(("stat_entry", "stat_exit"), 0, self._cells, CELL_SIZE, bits)
+        self._cells = _Cells(max(4, (2 * functions - 1).bit_length()))
+        self.entry, self.exit = (_handler(name, self._cells) for name in ("stat_entry", "stat_exit"))
+
+    @property
+    def state(self) -> int:
+        return ctypes.addressof(self._cells.native) if self._cells is not None else 0
 
     def functions(self) -> dict[int, FunctionStat]:
         """Entry address -> what is known of the function, over all threads. Functions without a hit are left out."""
         found: dict[int, FunctionStat] = {}
         scale = 1 / ticks_per_ns()
-        known = self._memory
-        cells = _CELL * (known.native.mask + 1) if known else _CELL * 0
-        for area, _task in known.areas() if known else ():
-            for cell in cells.from_address(area):
-                if cell.ip:
-                    stat = found.setdefault(cell.ip, FunctionStat(cell.ip, 0, 0, 0.0))
-                    stat.hits += cell.hits
-                    stat.missed += cell.missed
-                    stat.total_ns += cell.ticks * scale
+        for cell in self._cells or ():
+            if cell.ip:
+                stat = found.setdefault(cell.ip, FunctionStat(cell.ip, 0, 0, 0.0))
+                stat.hits += cell.hits
+                stat.missed += cell.missed
+                stat.total_ns += cell.ticks * scale
         return found
+
+    def _forget(self) -> None:
+        self._cells = None
 
 
 @cache

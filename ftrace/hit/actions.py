@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe
+from ftrace.ring_buffer.clock_state import clock_now, scaled_by
+from ftrace.ring_buffer.records import Mark, Ring, RingBuffer
+from ftrace.ring_buffer.writer import commit, reserve
 from sandbox.native import (
     Structure,
     addressof,
     cast,
+    extern,
+    fn,
     global_var,
     i32,
+    likely,
     load,
     native,
     null,
@@ -18,11 +24,14 @@ from sandbox.native import (
     struct,
     u64,
     void,
+    volatile_load,
+    zeroed,
 )
 from sandbox.threads.tasks import current
 
 RECORD_SIZE = 32
-HEADER_SIZE = 64
+CALL = 19
+"""The type of a call's record, below those of events."""
 CELL_SIZE = 32
 
 tracing_switch = global_var(u64, 1, name="tracing_on")
@@ -41,10 +50,10 @@ class ActionState(Structure):
 
 @struct
 class Record(Structure):
-    """A call, in a thread's buffer: `record`."""
+    """A call: what `record` writes to its buffer. The record's time stamp says when the call returned."""
 
-    entered: u64  # time-stamp counter
-    left: u64
+    common: u64
+    entered: u64  # by the buffer's clock
     ip: u64
     caller: u64
 
@@ -75,29 +84,45 @@ def count_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u6
     return 0
 
 
+clock_slowly = extern("ftrace_action_clock", fn[u64, ptr[Ring]], cc="preserve_most")
+
+
+@native(inline=True)
+def clock_of(ring: ptr[Ring]) -> u64:
+    """The time by the clock of a ring, as its records are stamped."""
+    clock = ring.clock
+    sequence = volatile_load(addressof(clock.sequence))
+    stamp = scaled_by(clock, sequence)
+    if likely(volatile_load(addressof(clock.sequence)) == sequence and ring.is_scaled != 0):
+        return stamp
+    return clock_slowly(ring)
+
+
+@native(cc="preserve_most", noinline=True, name="ftrace_action_clock")
+def read_clock_slowly(ring: ptr[Ring]) -> u64:
+    return clock_now(ring.clock)
+
+
 @native(cc="preserve_most")
 def record_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
     if data != null:
-        data[0] = rdtsc()
+        data[0] = clock_of(volatile_load(addressof(cast(ptr[RingBuffer], probe.action).live)))
     return 0
 
 
 @native(cc="preserve_most")
 def record_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
-    """Append to the thread's ring; the oldest record gives way."""
-    left = rdtsc()
+    """Record the call, stamped by the time of its return."""
     if load(addressof(tracing_switch), "relaxed") == 0:
         return
-    state = action_of(probe)
-    area = cast(ptr[u64], area_of(state))
-    head = area[0]
-    place = HEADER_SIZE + (head & state.mask) * RECORD_SIZE
-    record = cast(ptr[Record], addressof(area[place >> 3]))
-    record.entered = data[0]
-    record.left = left
-    record.ip = ip
-    record.caller = ret_ip
-    area[0] = head + 1
+    mark: Mark = zeroed
+    event = reserve(cast(ptr[RingBuffer], probe.action), addressof(mark), CALL, RECORD_SIZE)
+    if event != null:
+        record = cast(ptr[Record], event)
+        record.entered = data[0]
+        record.ip = ip
+        record.caller = ret_ip
+        commit(addressof(mark))
 
 
 @native
@@ -136,4 +161,4 @@ def read_tsc() -> u64:
     return rdtsc()
 
 
-HANDLERS = (count_entry, record_entry, record_exit, stat_entry, stat_exit, read_tsc)
+HANDLERS = (read_clock_slowly, count_entry, record_entry, record_exit, stat_entry, stat_exit, read_tsc)

@@ -209,6 +209,10 @@ class Buffer:
         """What per_cpu/cpuN/stats says."""
         return reader.stats(self._live, slot, self.now)
 
+    def written(self, slot: int | None = None) -> int:
+        """Events that were ever written, in all slots or one."""
+        return sum(reader.written(self._live, each) for each in (self.slots() if slot is None else [slot]))
+
     def overrun(self, slot: int | None = None) -> int:
         """The number of events that were overwritten before they were consumed, in all slots or one."""
         return reader.overrun(self._live, slot)

@@ -14,7 +14,7 @@ from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.arena import Rings
 from ftrace.ring_buffer.layout import PAGE_SIZE
 from ftrace.ring_buffer.pages import Common, Event, Page
-from ftrace.ring_buffer.records import CONSUMED_MASK, PAGE_BITS, PAGE_MASK
+from ftrace.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BITS, PAGE_BITS, PAGE_MASK
 from ftrace.runtime import runtime
 from sandbox.threads.tasks import FREE
 
@@ -292,6 +292,14 @@ def stats(ring: Rings, slot: int, now: int) -> Stats:
         dropped=dropped,
         read=word("consumed"),
     )
+
+
+def written(ring: Rings, slot: int) -> int:
+    """Events that were ever written to a slot."""
+    if not ring.view.slot_word(slot, "sequence"):
+        return 0
+    tail = ring.view.slot_word(slot, "tail")
+    return ring.view.meta_word(ring.view.slot_word(slot, "current"), "first") + (tail >> OFFSET_BITS & ENTRY_MASK)
 
 
 def overrun(ring: Rings, slot: int | None = None) -> int:

@@ -151,12 +151,12 @@ def test_record_keeps_the_calls_with_times_and_callers(program):
 
 
 def test_record_the_oldest_gives_way(program):
-    record = fprobe.Record(capacity=16)
+    record = fprobe.Record(capacity=128)
     with fprobe.attach("leaf", action=record):
-        program["loop"](100)
-    assert record.written == 100 and record.lost == 84
+        program["loop"](1000)
     calls = list(record.records())
-    assert len(calls) == 16 and calls == sorted(calls)
+    assert record.written == 1000 and record.lost == 1000 - len(calls)
+    assert 100 < len(calls) <= 256 and calls == sorted(calls)
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 3, 1000])
