@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.recorder import Recorder
+    from fprobe.call_log import CallLog
     from sandbox.loading.module import Module
 
 FLAVOURS = ("fentry", "patchable", "mcount")
@@ -65,7 +65,7 @@ class _Session:
         self.modules: list[Module] = []
         self.attached: list[Attachment[Any]] = []
         self.watched: list[Attachment[Any]] = []
-        self.traces: list[Recorder] = []
+        self.traces: list[CallLog] = []
         self.before = list(tracer().enabled)
 
     def keep(self, attachment: Attachment[Any], allow_errors: bool = False) -> Attachment[Any]:
@@ -80,14 +80,14 @@ class _Session:
         pattern = self.item.config.getoption("--fprobe-trace")
         if not pattern:
             return
-        from fprobe.recorder import record
+        from fprobe.call_log import log_calls
         from ftrace.filters.glob import parse
 
         wanted = parse(pattern)
         sites = zip(module.sites, module.site_functions, strict=True)
         addresses = [site for site, function in sites if wanted.matches(function.name)]
         if addresses:
-            self.traces.append(record(addresses))
+            self.traces.append(log_calls(addresses))
 
     def check(self) -> None:
         """Raise what a handler has raised."""
@@ -196,13 +196,13 @@ def fprobe_attach(_fprobe_session: _Session) -> Callable[..., Attachment[Any]]:
 
 
 @pytest.fixture
-def fprobe_record(_fprobe_session: _Session) -> Callable[..., Recorder]:
-    """fprobe_record(target, **options): a recorder of calls (`fprobe.recorder.Recorder`), attached until the end of the test."""
-    from fprobe.recorder import record
+def fprobe_record(_fprobe_session: _Session) -> Callable[..., CallLog]:
+    """fprobe_record(target, **options): a log of calls (`fprobe.call_log.CallLog`), attached until the end of the test."""
+    from fprobe.call_log import log_calls
 
-    def start(*arguments: Any, **options: Any) -> Recorder:
-        recorder = record(*arguments, **options)
-        _fprobe_session.keep(recorder.probe)
-        return recorder
+    def start(*arguments: Any, **options: Any) -> CallLog:
+        log = log_calls(*arguments, **options)
+        _fprobe_session.keep(log.probe)
+        return log
 
     return start

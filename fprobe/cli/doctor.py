@@ -181,20 +181,6 @@ def _shadow_stack() -> Answer:
     return OK, "off"
 
 
-def _memory_reads() -> Answer:
-    import ctypes
-
-    from fprobe.cli.values import Memory
-
-    memory, word = Memory(), ctypes.create_string_buffer(b"fprobe")
-    try:
-        if memory.read(ctypes.addressof(word), 6) == b"fprobe":
-            return OK, "/proc/self/mem: strings behind pointers are shown"
-        return WARNING, "/proc/self/mem cannot be read: strings behind pointers are not shown"
-    finally:
-        memory.close()
-
-
 def _sigtrap() -> Answer:
     blocked = int(_status_field("SigBlk") or "0", 16)
     if blocked >> 4 & 1:
@@ -231,7 +217,6 @@ _CHECKS: dict[str, Callable[[], Answer]] = {
     "thread key": _thread_key,
     "sigtrap": _sigtrap,
     "shadow stacks": _shadow_stack,
-    "memory reads": _memory_reads,
     "C compiler": _c_compiler,
     "C++ compiler": _cxx_compiler,
     "cache": _cache,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from fprobe.call_capture import Images
 from fprobe.cli.calls import Call
-from fprobe.cli.views import Images, Side, View
+from fprobe.cli.views import Side, View
 
 Describe = Callable[[int], str]
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fprobe.attachment import Attachment
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
-    from fprobe.cli.recording import Recorder
     from fprobe.cli.running import Outcome
     from fprobe.cli.views import Views
     from sandbox.loading.module import Module
@@ -63,7 +62,6 @@ def trace_command(
     """
     from fprobe.cli import matching, program
     from fprobe.cli import native as natively
-    from fprobe.cli.recording import Recorder
 
     handlers = natively.load(native) if native is not None else None
     module = program.load(target)
@@ -72,8 +70,7 @@ def trace_command(
     if handlers:
         natively.run(console, match, call, handlers)
         return
-    recorder = Recorder(_views(module, match), limit or 0)
-    _Session(console, module, match, call, recorder).run()
+    _Session(console, module, match, call, _views(module, match), limit or 0).run()
 
 
 def _views(module: Module, match: Match) -> Views:
@@ -86,16 +83,22 @@ def _views(module: Module, match: Match) -> Views:
 class _Session:
     """One run of the program, traced."""
 
-    def __init__(self, console: Console, module: Module, match: Match, call: ProgramCall, recorder: Recorder) -> None:
+    def __init__(
+        self, console: Console, module: Module, match: Match, call: ProgramCall, views: Views, limit: int
+    ) -> None:
+        from fprobe.call_capture import CallCapture
         from fprobe.cli.calls import Calls
         from fprobe.cli.ndjson import Objects
         from fprobe.cli.tree import Tree
+        from fprobe.cli.views import ANYTHING
         from sandbox import symbol_table
 
-        self.console, self.module, self.match, self.call, self.recorder = console, module, match, call, recorder
+        self.console, self.module, self.match, self.call = console, module, match, call
+        self.views, self.limit = views, limit
+        self.capture = CallCapture(views.sights(), ANYTHING, limit=limit)
         self.calls = Calls()
-        self.tree = Tree(recorder.views, console)
-        self.objects = Objects(recorder.views, symbol_table.describe)
+        self.tree = Tree(views, console)
+        self.objects = Objects(views, symbol_table.describe)
 
     def run(self) -> None:
         """Attach, run, detach, sum up. Raises Failure if the program failed; ends the process after Ctrl-C."""
@@ -103,16 +106,13 @@ class _Session:
         from fprobe.cli.probing import attached
         from fprobe.cli.running import run
 
-        recorder = self.recorder
-        handlers = recorder.handlers()
         ctrl_c.hold()
         ctrl_c.check()
-        with self.console.alone(), attached(self.match, **handlers) as probe:
+        with self.console.alone(), attached(self.match, action=self.capture) as probe:
             self._begin()
             outcome = run(self.call, self._show)
             self._show_rest(probe)
             self._end(outcome, probe)
-        recorder.close()
 
     def _begin(self) -> None:
         from fprobe.cli import summary
@@ -122,7 +122,7 @@ class _Session:
         self.console.note(
             f"# tracing {summary.count(len(self.match.sites), 'function')} of [{name}], calling {self.call}"
         )
-        if not self.recorder.limit and sys.stdout.isatty():
+        if not self.limit and sys.stdout.isatty():
             self.console.note("# every call is shown: --limit N shows the first N, Ctrl-C ends")
         self.console.note(HEADER)
         skipped = [{"name": name, "reason": reason} for name, reason in self.match.skipped]
@@ -131,7 +131,7 @@ class _Session:
 
     def _show(self) -> bool:
         """Print what has happened; whether there is more."""
-        events = self.recorder.take()
+        events = [self.views.seen(event) for event in self.capture.take()]
         steps = self.calls.steps(events)
         if self.console.json:
             for item in self.objects.objects(steps):
@@ -144,7 +144,7 @@ class _Session:
 
     def _show_rest(self, probe: Attachment[Any]) -> None:
         probe.disable()
-        self.recorder.stopped = True
+        self.capture.stop_waiting()
         while self._show():
             pass
         for line in self.tree.flush():
@@ -160,11 +160,11 @@ class _Session:
         from fprobe.cli.summary import count
 
         remarks = []
-        if self.recorder.over_limit:
-            remarks.append(
-                f"{count(self.recorder.over_limit, 'call')} more than --limit {self.recorder.limit}: not shown"
-            )
-        unfinished = [self.recorder.views[call.ip].name for call in self.calls.unfinished()]
+        if self.capture.over_limit:
+            remarks.append(f"{count(self.capture.over_limit, 'call')} more than --limit {self.limit}: not shown")
+        if self.capture.lost:
+            remarks.append(f"{count(self.capture.lost, 'record')} lost: calls came faster than they could be shown")
+        unfinished = [self.views[call.ip].name for call in self.calls.unfinished()]
         if unfinished:
             remarks.append(f"not returned: {' > '.join(unfinished[:20])}")
         return remarks

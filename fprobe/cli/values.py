@@ -1,8 +1,7 @@
-"""Values of the traced program: read where they can be read, and written the way its source writes them."""
+"""Values of the traced program, written the way its source writes them."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Type
@@ -12,27 +11,6 @@ STRING_LIMIT = 64
 FAULT = "<fault>"
 UNREADABLE = "?"
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n\r"
-_HIGHEST_ADDRESS = (1 << 47) - 1
-
-
-class Memory:
-    """This process's memory, read through the kernel: a bad address is an answer, not a fault."""
-
-    def __init__(self) -> None:
-        self._file = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self, address: int, size: int) -> bytes | None:
-        """Up to `size` bytes at `address`, fewer if they end earlier; None if none can be read."""
-        if not 0 < address <= _HIGHEST_ADDRESS:
-            return None
-        try:
-            return os.pread(self._file, size, address)
-        except OSError:
-            return None
-
-    def close(self) -> None:
-        """Give the file back."""
-        os.close(self._file)
 
 
 def is_character_pointer(kind: Type) -> bool:

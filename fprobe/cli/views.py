@@ -1,7 +1,4 @@
-"""How the calls of a function are looked at: what to capture at a hit, and what it says.
-
-Capturing happens in the traced thread and has to be cheap; decoding happens later, in the main thread.
-"""
+"""How the calls of a function are looked at: what to record of a hit (fprobe.call_capture), and what it says."""
 
 from __future__ import annotations
 
@@ -9,15 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fprobe.call_capture import Event, Followed, Images, Sights, Wanted
 from fprobe.cli import values
-from fprobe.cli.values import Memory
 from sandbox.abi import convention as x86_64
 from sandbox.abi import layout
 from sandbox.abi.signatures import Pointer, Signature, Type, Void
 from sandbox.symbols.table import Symbol
 
-Images = tuple[bytes, tuple["bytes | None", ...]]
-"""The image of a call (see x86_64), and what was found at the addresses that were followed."""
+_ANY_STACK = 64
+ANYTHING = (
+    Wanted(True, _ANY_STACK, tuple(Followed(at, values.STRING_LIMIT) for at in x86_64.ARGUMENTS)),
+    Wanted(True, 0, (Followed(x86_64.RESULTS[0], values.STRING_LIMIT),)),
+)
+"""What is recorded of functions that were not looked at."""
 
 
 @dataclass(frozen=True)
@@ -55,31 +56,22 @@ class Value:
 
 @dataclass(frozen=True)
 class Side:
-    """What to capture at the entry or at the return: bytes of stack, and addresses to follow (offset in image, bytes)."""
+    """The values at the entry or at the return, and what to record for them: bytes of stack, and pointers to follow."""
 
     values: tuple[Value, ...]
     stack: int = 0
-    follow: tuple[tuple[int, int], ...] = ()
+    follow: tuple[Followed, ...] = ()
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the registers are all there is to capture."""
-        return not self.stack and not self.follow
+    def wanted(self) -> Wanted:
+        """What has to be recorded."""
+        vectors = any(value.place is not None and value.place.in_vectors for value in self.values)
+        return Wanted(vectors, self.stack, self.follow)
 
-    @property
-    def wants_vectors(self) -> bool:
-        """Whether a value is in a vector register."""
-        return any(value.place is not None and value.place.in_vectors for value in self.values)
-
-    def capture(self, registers: bytes, memory: Memory) -> Images:
-        """The images of a call whose registers, with or without vectors, these are; to be called while it is there."""
-        image = registers
-        if self.stack:
-            slot = int.from_bytes(registers[x86_64.STACK_POINTER : x86_64.STACK_POINTER + 8], "little")
-            image = image.ljust(x86_64.STACK, b"\0")
-            image += (memory.read(slot + 8, self.stack) or b"").ljust(self.stack, b"\0")
-        addresses = ((int.from_bytes(image[at : at + 8], "little"), size) for at, size in self.follow)
-        return image, tuple([memory.read(address, size) for address, size in addresses])
+    def of(self, images: Images, wanted: Wanted) -> Images:
+        """The images of a call as this side numbers followed pointers; `wanted`: as they were recorded."""
+        found = {followed.offset: target for followed, target in zip(wanted.follow, images[1], strict=False)}
+        return images[0], tuple(found.get(followed.offset) for followed in self.follow)
 
 
 @dataclass(frozen=True)
@@ -119,11 +111,17 @@ class Views(dict[int, View]):
         view = self[ip] = view_of(symbol, self._signature_of(symbol))
         return view
 
-    @property
-    def want_vectors(self) -> bool:
-        """Whether a value of any of them may be in a vector register."""
-        unseen = len(self) < len(self._symbols)
-        return unseen or any(side.wants_vectors for view in self.values() for side in (view.entry, view.leave))
+    def sights(self) -> dict[int, Sights]:
+        """What to record of each function that was looked at."""
+        return {ip: (view.entry.wanted, view.leave.wanted) for ip, view in self.items()}
+
+    def seen(self, event: Event) -> Event:
+        """An event as the function's view has it."""
+        if len(self._symbols) <= self.AT_ONCE:
+            return event
+        view = self[event.ip]
+        side = view.entry if event.is_entry else view.leave
+        return event._replace(images=side.of(event.images, ANYTHING[not event.is_entry]))
 
 
 def view_of(symbol: Symbol, signature: Signature | None) -> View:
@@ -148,13 +146,13 @@ def _result_place(signature: Signature) -> x86_64.Place | None:
 
 
 def _side(described: list[tuple[str, Type, x86_64.Place | None]], stack: int) -> Side:
-    follow: list[tuple[int, int]] = []
+    follow: list[Followed] = []
     found = []
     for name, kind, place in described:
         size = _size_to_follow(kind, place)
         if place is not None and size:
             found.append(Value(name, kind, place, len(follow)))
-            follow.append((place.pieces[0][1], size))
+            follow.append(Followed(place.pieces[0][1], size, not place.indirect))
         else:
             found.append(Value(name, kind, place))
     return Side(tuple(found), stack, tuple(follow))

@@ -16,8 +16,9 @@ _WORDS = (
     "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "orig_ax",
     "ip", "cs", "flags", "sp", "ss",
 )  # fmt: skip
-_ARGUMENTS = [_WORDS.index(name) * 8 for name in ("di", "si", "dx", "cx", "r8", "r9")]
-_RESULTS = [_WORDS.index(name) * 8 for name in ("ax", "dx", "cx")]
+ARGUMENTS = [_WORDS.index(name) * 8 for name in ("di", "si", "dx", "cx", "r8", "r9")]
+RESULTS = [_WORDS.index(name) * 8 for name in ("ax", "dx", "cx")]
+"""Where integer arguments, and the words of a result, are in an image."""
 _VECTOR_ARGUMENTS, _VECTOR_RESULTS = 8, 2
 REGISTERS = len(_WORDS) * 8
 """Bytes of pt_regs; the vector registers come at this offset."""
@@ -68,7 +69,7 @@ class _Arguments:
     """Hands out registers and stack words in the order of the parameters."""
 
     def __init__(self) -> None:
-        self.integers = list(_ARGUMENTS)
+        self.integers = list(ARGUMENTS)
         self.vectors = [REGISTERS + 8 * number for number in range(_VECTOR_ARGUMENTS)]
         self.stack = 0
 
@@ -94,7 +95,7 @@ class _Results:
     """The same for results."""
 
     def __init__(self) -> None:
-        self.integers = list(_RESULTS)
+        self.integers = list(RESULTS)
         self.vectors = [REGISTERS + 8 * number for number in range(_VECTOR_RESULTS)]
 
     def integer(self) -> int:
@@ -205,7 +206,7 @@ def _result_in_memory(signature: Signature) -> bool:
     try:
         if signature.is_c:
             return isinstance(kind, Record) and not _words(kind)
-        return sum(isinstance(part, (Integer, Pointer)) for _, part in _parts(kind, 0)) > len(_RESULTS)
+        return sum(isinstance(part, (Integer, Pointer)) for _, part in _parts(kind, 0)) > len(RESULTS)
     except TypeError:
         return False
 
@@ -216,7 +217,7 @@ def result_place(signature: Signature) -> Place | None:
     if isinstance(kind, Void):
         return None
     if kind is not signature.returns or _result_in_memory(signature):
-        return Place(((0, _RESULTS[0], 8),), layout.size_of(kind), indirect=True)
+        return Place(((0, RESULTS[0], 8),), layout.size_of(kind), indirect=True)
     if signature.is_c and isinstance(kind, Record):
         return _by_words(_words(kind), layout.size_of(kind), _Results())
     return _place(kind, _Results())

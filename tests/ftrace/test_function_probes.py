@@ -11,7 +11,7 @@ from programs import basic, is_patched
 
 import fprobe
 import sandbox
-from fprobe.recorder import record
+from fprobe.call_log import log_calls
 from ftrace.files.listing import enabled_functions
 from ftrace.files.tracing_on import read_tracing_on, tracing_is_on, tracing_off, tracing_on, write_tracing_on
 from ftrace.filters.filter_file import FilterFile, read_filter, register_ftrace_command
@@ -66,7 +66,7 @@ def test_ft65_tracing_on_takes_numbers():
 
 def test_ft65_while_tracing_is_off_probes_are_hit_and_nothing_is_recorded(program):
     calls = fprobe.Record()
-    recorder = record("leaf")
+    recorder = log_calls("leaf")
     with fprobe.attach("leaf", action=calls) as probe:
         program["leaf"](1)
         tracing_off()

@@ -1,4 +1,4 @@
-"""fprobe.recorder: events in order, with depth, arguments and results as far as they are known."""
+"""fprobe.call_log: calls in order, with depth, arguments and results as far as they are known."""
 
 # ruff: noqa: ARG005  (the signature of a handler is given)
 
@@ -9,7 +9,7 @@ from programs import basic
 
 import fprobe
 import sandbox
-from fprobe.recorder import record
+from fprobe.call_log import log_calls
 
 SHAPES = """
 define i8 @negative(i8 signext %x, i1 zeroext %flag) noinline { %r = sub i8 0, %x  ret i8 %r }
@@ -41,14 +41,14 @@ def shapes():
     ],
 )
 def test_values(shapes, name, arguments, tree):
-    log = record(name)
+    log = log_calls(name)
     shapes[name](*arguments)
     log.probe.detach()
     assert log.tree() == tree
 
 
 def test_a_tail_call_is_within_its_caller(shapes):
-    log = record(["tail", "after"])
+    log = log_calls(["tail", "after"])
     assert shapes["tail"](5) == 5
     log.probe.detach()
     assert log.order == ["> tail", "> after", "< after", "< tail"]
@@ -58,7 +58,7 @@ def test_a_tail_call_is_within_its_caller(shapes):
 def test_calls_whose_return_is_not_seen_end_with_the_next(shapes):
     """Disabled while a call runs: its exit does not come."""
     program = basic()
-    log = record("twice")
+    log = log_calls("twice")
     with fprobe.attach("leaf", entry=lambda *hit: log.probe.disable()):
         program["twice"](1)
     log.probe.enable()
@@ -69,7 +69,7 @@ def test_calls_whose_return_is_not_seen_end_with_the_next(shapes):
 
 
 def test_the_copy_of_the_registers_stays(shapes):
-    log = record("seven")
+    log = log_calls("seven")
     shapes["seven"](*range(7))
     shapes["seven"](*range(10, 17))
     log.probe.detach()

@@ -1,26 +1,32 @@
-"""A probe that keeps what it sees, in order: for tests that assert on who was called, with what, and what came back."""
+"""A log of calls, in order: for tests that assert on who was called, with what, and what came back.
+
+The calls are recorded natively (fprobe.call_capture) and become objects when they are asked for.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
-from ftrace.files.tracing_on import tracing_is_on
+from fprobe.call_capture import CallCapture, Event
+from fprobe.registration import functions_of
 from ftrace.handlers.registers import regs_get_kernel_argument, regs_return_value
-from ftrace.tracer import tracer
+from ftrace.hit.dispatch import pt_regs
+from ftrace.sites.locations import Location
 from ftrace.unwind.stacktrace import is_rethook_trampoline
 from sandbox.abi.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"
 _MARKS = {ENTRY: "> ", EXIT: "< "}
+_PT_REGS: Any = pt_regs
+_IN_REGISTERS = 6
 
 
 @dataclass(frozen=True)
-class Event:
-    """One entry or return. `regs`: a copy of the registers at that moment; `depth`: recorded calls around it, in its thread."""
+class LoggedCall:
+    """One entry or return. `regs`: a copy of the registers at that moment; `depth`: logged calls around it, in its thread."""
 
     kind: str
     function: str
@@ -44,9 +50,9 @@ class Event:
         return f"{self} = {result}" if result else str(self)
 
     def argument(self, n: int) -> int:
-        """The n-th integer or pointer argument, from 0, of the six in registers; of an entry."""
-        if not 0 <= n < 6:
-            raise IndexError(f"argument {n} is not in a register: there are 0 to 5")
+        """The n-th integer or pointer argument of an entry, from 0, of the six in registers. Raises IndexError."""
+        if not 0 <= n < _IN_REGISTERS:
+            raise IndexError(f"argument {n} is not in a register: there are 0 to {_IN_REGISTERS - 1}")
         return int(regs_get_kernel_argument(self.regs, n))
 
     @property
@@ -57,7 +63,7 @@ class Event:
 
 def _arguments(signature: Signature, regs: Any) -> Iterator[str]:
     for n, parameter in enumerate(signature.parameters):
-        plain = n < 6 and parameter.copied is None
+        plain = n < _IN_REGISTERS and parameter.copied is None
         value = _value(parameter.type, regs_get_kernel_argument(regs, n)) if plain else None
         if value is None:
             yield "..."
@@ -76,17 +82,37 @@ def _value(kind: Type, word: int) -> str | None:
     return str(word - (1 << kind.bits) if negative else word)
 
 
-class Recorder:
-    """Attached to functions, it keeps an Event for each of their entries and returns, while tracing is on. Made by `record`."""
+class CallLog:
+    """Attached to functions, it keeps their entries and returns while tracing is on. Made by `log_calls`.
+
+    A thread's calls take 200 bytes each of 8 MiB; what does not fit any more is counted in `lost`.
+    """
 
     def __init__(self, target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> None:
-        self.events: list[Event] = []
-        """What happened, oldest first; of several threads in the order in which their handlers ran."""
-        self._thread = threading.local()
+        self.capture = CallCapture(patience=0)
+        self.probe: Attachment[Any] = attach(target, action=self.capture, exclude=exclude, **options)
+        self._events: list[LoggedCall] = []
+        self._frames: dict[int, list[int]] = {}
+        self._locations: dict[int, Location] = {}
         self._functions: dict[int, tuple[str, Signature | None]] = {}
-        handlers = {"entry": self._entry, "exit": self._exit}
-        given: dict[str, Any] = {**handlers, **options}
-        self.probe: Attachment[Any] = attach(target, exclude=exclude, **given)
+
+    def attach(self) -> CallLog:
+        """Attach the probe. Raises OSError as `fprobe.attach` does."""
+        self.probe.attach()
+        self._locations = {location.ip: location for location in functions_of(self.probe.fp).locations()}
+        return self
+
+    @property
+    def events(self) -> list[LoggedCall]:
+        """What happened, oldest first."""
+        while taken := self.capture.take():
+            self._events += map(self._logged, taken)
+        return self._events
+
+    @property
+    def lost(self) -> int:
+        """Entries and returns for which there was no room."""
+        return self.capture.lost
 
     @property
     def calls(self) -> list[str]:
@@ -98,7 +124,7 @@ class Recorder:
         """Entries and returns: `["> outer", "> inner", "< inner", "< outer"]`."""
         return [str(event) for event in self.events]
 
-    def of(self, function: str, kind: str = ENTRY) -> list[Event]:
+    def of(self, function: str, kind: str = ENTRY) -> list[LoggedCall]:
         """The entries (or exits) of one function."""
         return [event for event in self.events if event.function == function and event.kind == kind]
 
@@ -114,46 +140,37 @@ class Recorder:
         """The calls as an indented text, with arguments and results."""
         return "".join(f"{'  ' * event.depth}{event.text}\n" for event in self.events)
 
-    @property
-    def _frames(self) -> list[int]:
-        """Where the return slots of this thread's recorded calls are, outermost first."""
-        frames: list[int] | None = getattr(self._thread, "frames", None)
-        if frames is None:
-            frames = self._thread.frames = []
-        return frames
-
-    def _entry(self, fp: Any, entry_ip: int, ret_ip: int, regs: Any, data: Any) -> None:
-        frames = self._frames
-        while frames and frames[-1] < regs.sp:  # calls whose return was not seen
-            frames.pop()
-        if (
-            frames and frames[-1] == regs.sp and not is_rethook_trampoline(ret_ip)
-        ):  # another one, unless this is a tail call
-            frames.pop()
-        self._note(ENTRY, entry_ip, ret_ip, regs, len(frames))
-        frames.append(regs.sp)
-
-    def _exit(self, fp: Any, entry_ip: int, ret_ip: int, regs: Any, data: Any) -> None:
-        frames, slot = self._frames, regs.sp - 8
-        while frames and frames[-1] < slot:
-            frames.pop()
-        if frames and frames[-1] == slot:
-            frames.pop()
-        self._note(EXIT, entry_ip, ret_ip, regs, len(frames))
-
-    def _note(self, kind: str, entry_ip: int, ret_ip: int, regs: Any, depth: int) -> None:
-        if not tracing_is_on():
-            return
-        if entry_ip not in self._functions:
-            self._functions[entry_ip] = _function_at(entry_ip)
-        name, signature = self._functions[entry_ip]
-        kept = type(regs).from_buffer_copy(regs)
-        self.events.append(Event(kind, name, kept, ret_ip, depth, threading.get_ident(), signature))
+    def _logged(self, event: Event) -> LoggedCall:
+        regs = _PT_REGS.ctypes.from_buffer_copy(event.images[0])
+        frames = self._frames.setdefault(event.thread, [])
+        depth = _entered(frames, regs.sp, event.caller) if event.is_entry else _left(frames, regs.sp - 8)
+        if event.ip not in self._functions:
+            self._functions[event.ip] = _function_at(self._locations.get(event.ip), event.ip)
+        name, signature = self._functions[event.ip]
+        kind = ENTRY if event.is_entry else EXIT
+        return LoggedCall(kind, name, regs, event.caller, depth, event.thread, signature)
 
 
-def _function_at(entry_ip: int) -> tuple[str, Signature | None]:
+def _entered(frames: list[int], slot: int, caller: int) -> int:
+    """Note a call by its return slot, among those of its thread, outermost first; its depth."""
+    while frames and frames[-1] < slot:  # calls whose return was not seen
+        frames.pop()
+    if frames and frames[-1] == slot and not is_rethook_trampoline(caller):  # another one, unless this is a tail call
+        frames.pop()
+    frames.append(slot)
+    return len(frames) - 1
+
+
+def _left(frames: list[int], slot: int) -> int:
+    while frames and frames[-1] < slot:
+        frames.pop()
+    if frames and frames[-1] == slot:
+        frames.pop()
+    return len(frames)
+
+
+def _function_at(location: Location | None, entry_ip: int) -> tuple[str, Signature | None]:
     """The name of the function at a location, and what its source says of it."""
-    location = tracer().table.location(entry_ip)
     if location is None:
         return hex(entry_ip), None
     try:
@@ -163,8 +180,6 @@ def _function_at(entry_ip: int) -> tuple[str, Signature | None]:
         return location.name, None
 
 
-def record(target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> Recorder:
-    """Attach a recorder; `options` are those of `fprobe.attach`. Raises OSError as that does."""
-    recorder = Recorder(target, exclude, **options)
-    recorder.probe.attach()
-    return recorder
+def log_calls(target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> CallLog:
+    """Attach a log; `options` are those of `fprobe.attach`. Raises OSError as that does."""
+    return CallLog(target, exclude, **options).attach()

@@ -1,0 +1,229 @@
+"""Calls with their registers, and what pointers point to: recorded natively into a ring buffer, and read back as events."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from fprobe.actions import Action
+from fprobe.call_handlers import (
+    ENTRY,
+    FOLLOW_SHIFT,
+    HEAD,
+    MAX_FOLLOWED,
+    REGISTERS,
+    TEXT,
+    VECTORS,
+    Capture,
+    Place,
+    Sight,
+    capture_entry,
+    capture_exit,
+)
+from fprobe.handlers import ENTRY as ENTRY_ROLE
+from fprobe.handlers import EXIT as EXIT_ROLE
+from ftrace.files.tracing_on import switch_address
+from ftrace.handlers.resolve import native
+from ftrace.hit.hashing import first_place
+from ftrace.ring_buffer import pages
+from ftrace.ring_buffer.buffer import Buffer
+from sandbox.native import NativeFunction
+
+SIZE_KB = 8192
+"""What a thread's part of the buffer may hold: beyond it the thread waits, and then loses its newest records."""
+PATIENCE = 2000
+"""Pauses of 50 us that a thread makes for the reader before it loses a record."""
+_HEAD = struct.Struct("<QQ")
+_COMMON = 8
+_LENGTH = struct.Struct("<q")
+_BATCH = 1000
+_PAGES = 16
+"""Sub-buffers that are taken of each thread in one go: it may fill them as fast."""
+
+Images = tuple[bytes, tuple["bytes | None", ...]]
+"""The image of a call (sandbox.abi.convention), and what was found at the addresses that were followed."""
+
+
+class Followed(NamedTuple):
+    """A pointer whose target is recorded: its offset in the image of the call, how many bytes, and whether they end at a NUL."""
+
+    offset: int
+    size: int
+    is_text: bool = True
+
+    @property
+    def room(self) -> int:
+        """Bytes that its target takes in a record: a text is read with one more, which tells whether it ends there."""
+        return self.size + self.is_text
+
+
+class Wanted(NamedTuple):
+    """What to record of a function's entry or return beside the general registers.
+
+    `stack`: bytes above the return address; `follow`: at most 32 pointers, others are not followed.
+    """
+
+    vectors: bool = False
+    stack: int = 0
+    follow: tuple[Followed, ...] = ()
+
+
+Sights = tuple[Wanted, Wanted]
+"""What is wanted at the entry and at the return."""
+REGISTERS_ONLY: Sights = (Wanted(), Wanted())
+
+
+class Event(NamedTuple):
+    """An entry or a return; `time` is in nanoseconds of CLOCK_MONOTONIC."""
+
+    is_entry: bool
+    time: int
+    thread: int
+    ip: int
+    caller: int
+    images: Images
+
+
+class _Kept:
+    """The native state, its tables and the buffer; they go when neither the action nor a probe refers to them."""
+
+    def __init__(self, sights: Mapping[int, Sights], others: Sights, limit: int, patience: int, size_kb: int) -> None:
+        self.buffer = Buffer("calls", size_kb=size_kb, overwrite=False)
+        weakref.finalize(self, self.buffer.close).atexit = False
+        bits = max(4, (2 * len(sights)).bit_length())
+        self.places: Any = (Place.ctypes * (1 << bits))()
+        self._natives: dict[Wanted, Any] = {}
+        self.state: Any = Capture.ctypes(
+            buffer=self.buffer.address, tracing_on=switch_address(), places=ctypes.addressof(self.places),
+            mask=(1 << bits) - 1, shift=64 - bits, limit=limit, patience=patience,
+        )  # fmt: skip
+        self._fill(self.state.others, 0, others)
+        for ip, wanted in sights.items():
+            index = int(first_place(ip, 64 - bits) or 0)
+            while self.places[index].ip:
+                index = index + 1 & (1 << bits) - 1
+            self._fill(self.places[index], ip, wanted)
+
+    def _fill(self, place: Any, ip: int, wanted: Sights) -> None:
+        place.ip, place.entry, place.leave = ip, *map(self._native, wanted)
+
+    def _native(self, wanted: Wanted) -> int:
+        if wanted not in self._natives:
+            self._natives[wanted] = _sight(wanted)
+        return ctypes.addressof(self._natives[wanted])
+
+
+class CallCapture(Action):
+    """Record entries and returns of functions while tracing is on.
+
+    `sights`: entry address -> what to record at the entry and at the return; `others`: the same of other functions; `limit`:
+    calls to record (0: all), the others are counted in `over_limit`; `patience`: 0 if threads do not wait for the reader when
+    the buffer is full.
+    """
+
+    def __init__(
+        self,
+        sights: Mapping[int, Sights] | None = None,
+        others: Sights = REGISTERS_ONLY,
+        *,
+        limit: int = 0,
+        patience: int = PATIENCE,
+        size_kb: int = SIZE_KB,
+    ) -> None:
+        super().__init__()
+        self._sights, self._others = sights or {}, others
+        self._kept = _Kept(self._sights, others, limit, patience, size_kb)
+        self._pending: deque[Event] = deque()
+
+    def prepare(self, functions: int) -> None:
+        self.entry, self.exit = (
+            native(cast(NativeFunction, handler), role)
+            for handler, role in ((capture_entry, ENTRY_ROLE), (capture_exit, EXIT_ROLE))
+        )
+
+    @property
+    def state(self) -> int:
+        return ctypes.addressof(self._kept.state)
+
+    @property
+    def over_limit(self) -> int:
+        """Calls that came after the limit."""
+        state = self._kept.state
+        return max(0, state.calls - state.limit) if state.limit else 0
+
+    @property
+    def lost(self) -> int:
+        """Records for which there was no room."""
+        buffer = self._kept.buffer
+        return sum(buffer.stats(slot).dropped for slot in buffer.slots())
+
+    def stop_waiting(self) -> None:
+        """Nobody reads any more: threads do not wait."""
+        self._kept.state.patience = 0
+
+    def take(self) -> list[Event]:
+        """The next events, each once, by time; at most a thousand, so that whoever takes them stays responsive."""
+        if not self._pending:
+            self._pending += sorted(self._read(), key=lambda event: event.time)
+        return [self._pending.popleft() for _ in range(min(len(self._pending), _BATCH))]
+
+    def _read(self) -> Iterator[Event]:
+        buffer = self._kept.buffer
+        for slot in buffer.slots():
+            for _ in range(_PAGES):
+                page = buffer.take_page(slot)
+                if page is None:
+                    break
+                for event in pages.decode(page):
+                    yield self._event(event.stamp, page[event.offset : event.offset + event.size])
+
+    def _event(self, stamp: int, data: bytes) -> Event:
+        common, (ip, caller) = pages.common(data), _HEAD.unpack_from(data, _COMMON)
+        is_entry = common.type == ENTRY
+        wanted = self._sights.get(ip, self._others)[not is_entry]
+        return Event(is_entry, stamp, common.pid, ip, caller, _images(wanted, data))
+
+
+def _places(wanted: Wanted) -> tuple[int, list[int]]:
+    """Where the targets of followed pointers begin in a record, and where each is."""
+    at = HEAD + REGISTERS + VECTORS * wanted.vectors + wanted.stack
+    found = []
+    for followed in wanted.follow[:MAX_FOLLOWED]:
+        found.append(at)
+        at += _LENGTH.size + (followed.room + 7 & ~7)
+    return at, found
+
+
+def _sight(wanted: Wanted) -> Any:
+    """The native half of what is wanted."""
+    size, _ = _places(wanted)
+    sight = Sight.ctypes(length=size, vectors=int(wanted.vectors), stack=wanted.stack)
+    for number, followed in enumerate(wanted.follow[:MAX_FOLLOWED]):
+        missing = VECTORS if followed.offset >= REGISTERS + VECTORS and not wanted.vectors else 0
+        where = HEAD + followed.offset - missing
+        sight.follow[number] = where << FOLLOW_SHIFT | followed.is_text * TEXT | followed.room
+        sight.count = number + 1
+    return sight
+
+
+def _images(wanted: Wanted, data: bytes) -> Images:
+    """What a record holds, with the vector registers as zeros where they were not wanted but stack was."""
+    start, places = _places(wanted)
+    start = places[0] if places else start
+    image = data[HEAD:start]
+    if wanted.stack and not wanted.vectors:
+        image = image[:REGISTERS] + bytes(VECTORS) + image[REGISTERS:]
+    return image, tuple(_target(data, at, followed) for at, followed in zip(places, wanted.follow, strict=False))
+
+
+def _target(data: bytes, at: int, followed: Followed) -> bytes | None:
+    (length,) = _LENGTH.unpack_from(data, at)
+    if length < 0:
+        return None
+    at += _LENGTH.size
+    taken = min(length, followed.size) if followed.is_text else followed.size
+    return data[at : at + taken]

@@ -1,0 +1,187 @@
+"""The native handlers that record calls with what is needed to show them: registers, stack, and memory behind pointers.
+
+What is taken at a function's entry and return is told by a `Sight` for each; functions are found by their entry's address.
+"""
+
+from __future__ import annotations
+
+from fprobe.native_decorator import native
+from ftrace.handlers.floats import read_xmm
+from ftrace.hit.dispatch import pt_regs
+from ftrace.hit.hashing import first_place
+from ftrace.hit.records import Probe
+from ftrace.ring_buffer.records import Mark, Ring, RingBuffer, slot_at
+from ftrace.ring_buffer.writer import commit, reserve
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    atomic_add,
+    bool_,
+    cast,
+    i32,
+    i64,
+    null,
+    probe_read,
+    probe_read_str,
+    ptr,
+    struct,
+    syscall,
+    u8,
+    u64,
+    void,
+    volatile_load,
+    zeroed,
+)
+from sandbox.threads.tasks import current
+
+ENTRY, EXIT = 1, 2
+"""Types of the records."""
+HEAD, REGISTERS, VECTORS = 24, 21 * 8, 8 * 8
+"""Bytes: common fields, entry and caller; pt_regs; the low halves of eight vector registers."""
+MAX_FOLLOWED = 32
+FOLLOW_SHIFT, FOLLOW_MASK = 32, (1 << 31) - 1
+"""A followed pointer: its place in the record, then whether it is text (bit 31), then the bytes to take."""
+TEXT = 1 << 31
+_LOWEST, _HIGHEST = 1 << 12, 1 << 47
+_SYS_NANOSLEEP = 35
+_PAUSE_NS = 50_000
+
+
+@struct
+class Sight(Structure):
+    """What is recorded of a function's entry, or of its return."""
+
+    length: u64  # of the record
+    vectors: u64  # 1: vector registers too
+    stack: u64  # bytes above the return address
+    count: u64  # pointers that are followed
+    follow: array[u64, 32]
+
+
+@struct
+class Place(Structure):
+    """A function, in a hash table."""
+
+    ip: u64  # 0: none
+    entry: ptr[Sight]
+    leave: ptr[Sight]
+
+
+@struct
+class Capture(Structure):
+    """What the handlers find through their probe's `action`."""
+
+    buffer: ptr[RingBuffer]
+    tracing_on: ptr[u64]
+    others: Place  # of functions that are not in the table
+    places: ptr[Place]
+    mask: u64
+    shift: u64
+    limit: u64  # calls that are recorded; 0: all
+    calls: u64  # that came, if there is a limit
+    patience: u64  # how often a thread waits for the reader before records are lost
+
+
+@native(inline=True, bounded=False)
+def place_of(state: ptr[Capture], ip: u64) -> ptr[Place]:
+    """What is wanted of a function."""
+    index = first_place(ip, state.shift)
+    while state.places[index].ip != ip and state.places[index].ip != 0:
+        index = (index + 1) & state.mask
+    return addressof(state.places[index]) if state.places[index].ip != 0 else addressof(state.others)
+
+
+@native(inline=True)
+def is_nearly_full(ring: ptr[Ring]) -> bool_:
+    return volatile_load(addressof(slot_at(ring, cast(u64, current().index)).pages)) + 1 >= ring.max_pages
+
+
+@native(bounded=False, cc="c")
+def wait_for_reader(state: ptr[Capture]) -> void:
+    """Wait while the thread's part of the buffer is nearly full, but not for ever."""
+    time: array[u64, 2] = zeroed
+    time[1] = _PAUSE_NS
+    for _attempt in range(volatile_load(addressof(state.patience))):
+        ring = volatile_load(addressof(state.buffer.ring))
+        if ring == null or not is_nearly_full(ring) or volatile_load(addressof(state.patience)) == 0:
+            return
+        syscall(_SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
+
+
+@native(inline=True)
+def take_vectors(words: ptr[u64]) -> void:
+    words[0] = read_xmm(0)
+    words[1] = read_xmm(1)
+    words[2] = read_xmm(2)
+    words[3] = read_xmm(3)
+    words[4] = read_xmm(4)
+    words[5] = read_xmm(5)
+    words[6] = read_xmm(6)
+    words[7] = read_xmm(7)
+
+
+@native(bounded=False, cc="c")
+def follow(sight: ptr[Sight], record: ptr[u8], at: u64) -> void:
+    """Copy what pointers in the record point to behind it: how many bytes it is, negative for a fault, and the bytes."""
+    for number in range(sight.count):
+        what = sight.follow[number]
+        address = cast(ptr[u64], addressof(record[what >> FOLLOW_SHIFT]))[0]
+        size = what & FOLLOW_MASK
+        length: i64 = -1
+        if address >= _LOWEST and address < _HIGHEST:
+            if what & TEXT != 0:
+                length = probe_read_str(addressof(record[at + 8]), address, size)
+            else:
+                length = probe_read(addressof(record[at + 8]), address, size)
+        cast(ptr[i64], addressof(record[at]))[0] = length
+        at += 8 + (size + 7 & ~7)
+
+
+@native(inline=True)
+def take(state: ptr[Capture], sight: ptr[Sight], kind: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs]) -> void:
+    """Record an entry or a return."""
+    ring = volatile_load(addressof(state.buffer.ring))
+    if ring != null and is_nearly_full(ring):
+        wait_for_reader(state)
+    mark: Mark = zeroed
+    record = reserve(state.buffer, addressof(mark), kind, sight.length)
+    if record == null:
+        return
+    words = cast(ptr[u64], record)
+    words[1] = ip
+    words[2] = ret_ip
+    held = cast(ptr[u64], regs)
+    for index in range(21):
+        words[3 + index] = held[index]
+    at: u64 = HEAD + REGISTERS
+    if sight.vectors != 0:
+        take_vectors(cast(ptr[u64], addressof(record[at])))
+        at += VECTORS
+    if sight.stack != 0:
+        probe_read(addressof(record[at]), regs.sp + 8, sight.stack)
+        at += sight.stack
+    if sight.count != 0:
+        follow(sight, record, at)
+    commit(addressof(mark))
+
+
+@native(bounded=False)
+def capture_entry(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: u64) -> i32:
+    """Record the entry; after the limit the call is counted, and its return is not wanted."""
+    state = cast(ptr[Capture], fp.action)
+    if volatile_load(state.tracing_on) == 0:
+        return 0
+    if state.limit != 0 and atomic_add(addressof(state.calls), 1, "relaxed") >= state.limit:
+        return 1
+    take(state, place_of(state, ip).entry, ENTRY, ip, ret_ip, regs)
+    return 0
+
+
+@native(bounded=False)
+def capture_exit(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: u64) -> void:
+    """Record the return."""
+    state = cast(ptr[Capture], fp.action)
+    if volatile_load(state.tracing_on) == 0:
+        return
+    take(state, place_of(state, ip).leave, EXIT, ip, ret_ip, regs)
