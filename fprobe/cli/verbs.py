@@ -13,6 +13,7 @@ _VERBS = {
     "top": "Show calls of library functions while a Python program runs.",
     "record": "Record probe events to a trace.dat.",
     "report": "Show a trace.dat as text, tree, folded stacks or JSON.",
+    "tracefs": "Read and write the files of tracefs, or run a shell on them.",
     "list": "List the functions that can be probed.",
     "disasm": "Show the bytes at a function's entry, before and while probed.",
     "explain": "Say whether a function can be probed, and if not why.",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
-from tests.golden.commands import Commands
-from tests.golden.files import Files
+from fprobe.shell.commands import Commands
+from fprobe.shell.files import Files
+from fprobe.shell.shell import Shell, Sink, UnsupportedError
 from tests.golden.machine import Machine
-from tests.golden.shell import Shell, Sink, UnsupportedError
 from tests.golden.transcript import ECHO, NO_NEWLINE, Step
 
 
@@ -17,7 +17,7 @@ class Replayer:
 
     def __init__(self, machine: Machine) -> None:
         self.files = Files(machine.tracefs, machine.opened)
-        self._commands = Commands(machine)
+        self._commands = Commands({"hit": lambda _shell, words, _fds: machine.hit(words) or 0})
         self._shell = Shell(self.files, self._commands.run)
 
     def outcome(self, command: str) -> Step:

@@ -1,4 +1,4 @@
-"""The commands of transcripts: echo, cat, hit, ls, dd and the like; grep, sed, head, tail and wc are the system's own."""
+"""The commands of the shell: echo, cat, ls, find, dd and the like; grep, sed, head, tail and wc are the system's own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from ftrace.tracefs.nodes import Directory
-from tests.golden.files import TemporaryFile
-from tests.golden.machine import Machine
-from tests.golden.shell import Shell, UnsupportedError
+from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError
+from ftrace.tracefs.nodes import Directory, Node
 
 _TEXT_TOOLS = {"grep": "efmABC", "sed": "ef", "head": "nc", "tail": "nc", "wc": ""}
 """Options that take a value, of each tool that reads files or standard input."""
@@ -22,44 +22,50 @@ _BLOCK = 512
 
 
 class Commands:
-    """Runs simple commands on a machine."""
+    """Runs simple commands. `others`: more of them, by name."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, others: Mapping[str, Run] | None = None) -> None:
+        self._commands: dict[str, Run] = {
+            "cat": self._cat, "cp": self._cp, "dd": self._dd, "echo": self._echo, "find": self._find, "ls": self._ls,
+            "mkdir": self._mkdir, "printf": self._printf, "rm": self._rm, "rmdir": self._rmdir, "sh": self._sh,
+            "sleep": self._sleep, "timeout": self._timeout, "touch": self._touch,
+            **dict.fromkeys((":", "true"), lambda *_: 0), **dict.fromkeys(_TEXT_TOOLS, self._text_tool), **(others or {}),
+        }  # fmt: skip
 
-    def run(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    @property
+    def names(self) -> list[str]:
+        """Of the commands."""
+        return sorted(self._commands)
+
+    def run(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         """Run a command; its exit status. Raises UnsupportedError for one that is not known."""
         name = words[0]
-        if name in _TEXT_TOOLS:
-            return self._text_tool(shell, words, fds)
-        method = getattr(self, f"_{name}", None) if name.isidentifier() else None
-        if name in (":", "true"):
-            return 0
-        if method is None or name in ("run", "text_tool"):
+        if name not in self._commands:
             raise UnsupportedError(name)
-        return method(shell, words[1:], fds)
+        given = words if name in _TEXT_TOOLS else words[1:]
+        return self._commands[name](shell, given, fds)
 
     # -- output ---------------------------------------------------------------------------------------------------
 
-    def _echo(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _echo(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         newline = "\n"
         while words[:1] in (["-n"], ["-e"]):
             newline = "" if words[0] == "-n" else newline
             words = words[1:]
         return _output("sh", (" ".join(words) + newline).encode(), fds)
 
-    def _printf(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _printf(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         form, values = re.sub(r"%(?=[^sdxu%])", "%%", words[0]), iter(words[1:])
         text = re.sub(r"%[sdxu]", lambda _: next(values, ""), form).replace("%%", "%")
         return _output(None, text.encode().decode("unicode_escape").encode("latin-1"), fds)
 
-    def _cat(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _cat(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         status = 0
         for path in words or ["-"]:
             try:
                 data = _input(fds) if path == "-" else shell.files.read(path)
             except OSError as failed:
-                fds[2].write(f"cat: can't open '{path}': {os.strerror(failed.errno)}\n".encode())
+                fds[2].write(f"cat: can't open '{path}': {os.strerror(failed.errno or 0)}\n".encode())
                 status = 1
                 continue
             status = _output("cat", data, fds) or status
@@ -67,18 +73,18 @@ class Commands:
 
     # -- files ----------------------------------------------------------------------------------------------------
 
-    def _cp(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _cp(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         source, target = words
         try:
             data = shell.files.read(source)
             with shell.files.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
                 _write_all(handle, data)
         except OSError as failed:
-            fds[2].write(f"cp: can't open '{source}': {os.strerror(failed.errno)}\n".encode())
+            fds[2].write(f"cp: can't open '{source}': {os.strerror(failed.errno or 0)}\n".encode())
             return 1
         return 0
 
-    def _dd(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _dd(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         given = dict(word.split("=", 1) for word in words)
         size, count = int(given.get("bs", _BLOCK)), int(given.get("count", -1))
         blocks: list[bytes] = []
@@ -97,10 +103,10 @@ class Commands:
         fds[2].write(f"{tally} in\n{tally} out\n".encode())
         return 0
 
-    def _touch(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _touch(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         return _each(words, lambda path: shell.files.open(path, os.O_WRONLY | os.O_CREAT).close(), "touch: {}: {}", fds)
 
-    def _mkdir(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _mkdir(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         tree = shell.files.tree
         return _each(
             _operands(words),
@@ -109,25 +115,30 @@ class Commands:
             fds,
         )
 
-    def _rmdir(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _rmdir(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         tree = shell.files.tree
         return _each(words, lambda path: tree.rmdir(shell.files.inside(path)), "rmdir: '{}': {}", fds)
 
-    def _rm(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _rm(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         return _each(_operands(words), shell.files.remove, "rm: can't remove '{}': {}", fds)
 
     # -- ls -------------------------------------------------------------------------------------------------------
 
-    def _ls(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _ls(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         options = "".join(word[1:] for word in words if word.startswith("-"))
-        files, directories, missing = [], [], []
+        files: list[tuple[str, Node]] = []
+        directories: list[tuple[str, Directory]] = []
+        missing = []
         for path in _operands(words) or ["."]:
             try:
                 node = shell.files.find(path)
             except OSError as failed:
-                missing.append(f"ls: {path}: {os.strerror(failed.errno)}\n")
+                missing.append(f"ls: {path}: {os.strerror(failed.errno or 0)}\n")
                 continue
-            (directories if isinstance(node, Directory) and "d" not in options else files).append((path, node))
+            if isinstance(node, Directory) and "d" not in options:
+                directories.append((path, node))
+            else:
+                files.append((path, node))
         fds[2].write("".join(missing).encode())
         blocks = ["".join(_listed(path, node, options) for path, node in sorted(files, key=lambda pair: pair[0]))]
         titled = len(files) + len(directories) + len(missing) > 1
@@ -139,26 +150,25 @@ class Commands:
         fds[1].write("\n".join(block for block in blocks if block).encode())
         return int(bool(missing))
 
+    def _find(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
+        return _each(_operands(words) or ["."], lambda path: _walk(shell, path, fds), "find: {}: {}", fds)
+
     # -- processes ------------------------------------------------------------------------------------------------
 
-    def _hit(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
-        self.machine.hit(words)
-        return 0
-
-    def _sh(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _sh(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         if words[:1] != ["-c"]:
             raise UnsupportedError("sh " + " ".join(words))
         return Shell(shell.files, self.run).run(words[1], fds[1], fds[2])
 
-    def _sleep(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _sleep(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         time.sleep(float(words[0]))
         return 0
 
-    def _timeout(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _timeout(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         # What blocks here is a read of trace_pipe, which gives up by itself once it is empty.
         return self.run(shell, words[1:], fds)
 
-    def _text_tool(self, shell: Shell, words: list[str], fds: dict[int, object]) -> int:
+    def _text_tool(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         """Run the system's tool on copies of the files, in a directory that has them by the same names."""
         tool = words[0]
         paths = _file_operands(words)
@@ -169,7 +179,7 @@ class Commands:
                 try:
                     data = shell.files.read(path)
                 except OSError as failed:
-                    fds[2].write(f"{tool}: {path}: {os.strerror(failed.errno)}\n".encode())
+                    fds[2].write(f"{tool}: {path}: {os.strerror(failed.errno or 0)}\n".encode())
                     arguments.remove(path)
                     status = 2 if tool == "grep" else 1
                     continue
@@ -208,7 +218,14 @@ def tool_scripts(words: list[str]) -> int:
     return int(words[0] in _WITH_SCRIPT and "-e" not in words)
 
 
-def _listed(name: str, node: object, options: str) -> str:
+def _walk(shell: Shell, path: str, fds: Descriptors) -> None:
+    node = shell.files.find(path)
+    fds[1].write(f"{path}\n".encode())
+    for name in sorted(node.entries) if isinstance(node, Directory) else ():
+        _walk(shell, f"{path.rstrip('/')}/{name}", fds)
+
+
+def _listed(name: str, node: Node, options: str) -> str:
     if "l" not in options:
         return f"{name}\n"
     kind = stat.S_IFDIR if isinstance(node, Directory) else stat.S_IFREG
@@ -216,34 +233,31 @@ def _listed(name: str, node: object, options: str) -> str:
     return f"{stat.filemode(kind | node.mode)}    1 root     root             0 {when} {name}\n"
 
 
-def _input(fds: dict[int, object]) -> bytes:
-    return fds[0].read() if fds[0] is not None else b""
+def _input(fds: Descriptors) -> bytes:
+    return bytes(fds[0].read()) if fds[0] is not None else b""
 
 
-def _write_all(handle: object, data: bytes) -> None:
+def _write_all(handle: Any, data: bytes) -> None:
     while data:
         data = data[handle.write(data) :]
 
 
-def _output(program: str | None, data: bytes, fds: dict[int, object]) -> int:
+def _output(program: str | None, data: bytes, fds: Descriptors) -> int:
     try:
         _write_all(fds[1], data)
     except OSError as failed:
         if program:
-            fds[2].write(f"{program}: write error: {os.strerror(failed.errno)}\n".encode())
+            fds[2].write(f"{program}: write error: {os.strerror(failed.errno or 0)}\n".encode())
         return 1
     return 0
 
 
-def _each(paths: list[str], action, message: str, fds: dict[int, object]) -> int:
+def _each(paths: list[str], action: Callable[[str], object], message: str, fds: Descriptors) -> int:
     status = 0
     for path in paths:
         try:
             action(path)
         except OSError as failed:
-            fds[2].write((message.format(path, os.strerror(failed.errno)) + "\n").encode())
+            fds[2].write((message.format(path, os.strerror(failed.errno or 0)) + "\n").encode())
             status = 1
     return status
-
-
-__all__ = ["Commands", "TemporaryFile"]

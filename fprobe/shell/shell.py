@@ -1,20 +1,28 @@
-"""A small shell: lists, pipes, redirections, `exec`, quoting and globs, over the files of a transcript."""
+"""A small shell: lists, pipes, redirections, `exec`, quoting and globs, over the files of a tree."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from fprobe.shell.files import Files, TemporaryFile
 from ftrace.tracefs.nodes import Handle
-from tests.golden.files import Files, TemporaryFile
 
 _TOKEN = re.compile(
-    r"""[ \t\r]*(?:(?P<redirection>\d*(?:<>|>>|>&|<&|>|<))|(?P<operator>&&|\|\||;|\||\n)|"""
+    r"""[^\S\n]*(?:(?P<redirection>\d*(?:<>|>>|>&|<&|>|<))|(?P<operator>&&|\|\||;|\||\n)|"""
     r"""(?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s;|&<>'"\\])+))""",
     re.DOTALL,
 )
 _PART = re.compile(r"""\\(.)|'([^']*)'|"((?:\\.|[^"\\])*)"|([^'"\\]+)""", re.DOTALL)
+
+
+Descriptors = dict[int, Any]
+"""What a command has open, by number: handles and sinks; None is nothing to read."""
+Run = Callable[["Shell", list[str], Descriptors], int]
+"""run(shell, words, descriptors): runs a simple command; its exit status. Raises UnsupportedError."""
 
 
 class UnsupportedError(Exception):
@@ -73,16 +81,16 @@ def unquoted(word: str) -> tuple[str, bool]:
 
 
 class Shell:
-    """Runs the text of `sh -c`. `run_program` runs a simple command's words with its files; it is in commands.py."""
+    """Runs the text of `sh -c`. `run_program` runs a simple command (fprobe.shell.commands)."""
 
-    def __init__(self, files: Files, run_program) -> None:
+    def __init__(self, files: Files, run_program: Run) -> None:
         self.files = files
         self._run_program = run_program
         self.status = 0
 
-    def run(self, text: str, stdout: Sink, stderr: Sink) -> int:
+    def run(self, text: str, stdout: Any, stderr: Any) -> int:
         """Run a script; its exit status. Raises UnsupportedError."""
-        fds: dict[int, object] = {0: None, 1: stdout, 2: stderr}
+        fds: Descriptors = {0: None, 1: stdout, 2: stderr}
         pipeline: list[Command] = [Command()]
         condition = ";"
         for kind, token in [*tokens(text), ("operator", ";")]:
@@ -102,7 +110,8 @@ class Shell:
     def _add(self, command: Command, kind: str, token: str) -> None:
         pending = command.redirections and not command.redirections[-1].target
         if kind == "redirection":
-            number, operator = re.fullmatch(r"(\d*)(.*)", token).groups()
+            operator = token.lstrip("0123456789")
+            number = token[: len(token) - len(operator)]
             command.redirections.append(Redirection(int(number or ("<" not in operator)), operator, ""))
         elif pending:
             command.redirections[-1].target = unquoted(token)[0]
@@ -110,7 +119,7 @@ class Shell:
             word, quoted = unquoted(token)
             command.words += [word] if quoted else self.files.expand(word.replace("$?", str(self.status)))
 
-    def _run_pipeline(self, commands: list[Command], fds: dict[int, object]) -> int:
+    def _run_pipeline(self, commands: list[Command], fds: Descriptors) -> int:
         stdin, status = fds[0], 0
         for index, command in enumerate(commands):
             own = dict(fds)
@@ -122,7 +131,7 @@ class Shell:
                 stdin = _reader(own[1])
         return status
 
-    def _run_command(self, command: Command, own: dict[int, object], shell_fds: dict[int, object]) -> int:
+    def _run_command(self, command: Command, own: Descriptors, shell_fds: Descriptors) -> int:
         opened: list[Handle] = []
         try:
             for redirection in command.redirections:
@@ -130,7 +139,7 @@ class Shell:
         except OSError as failed:
             name = command.redirections[len(opened)].target
             verb = "create" if failed.errno != 2 or ">" in command.redirections[0].operator else "open"
-            own[2].write(f"sh: can't {verb} {name}: {os.strerror(failed.errno)}\n".encode())
+            own[2].write(f"sh: can't {verb} {name}: {os.strerror(failed.errno or 0)}\n".encode())
             return 1
         if command.words[:1] == ["exec"] and len(command.words) == 1:
             shell_fds.update({number: own[number] for number in own if number not in (0,) or command.redirections})
@@ -141,7 +150,7 @@ class Shell:
             for handle in opened:
                 handle.close()
 
-    def _target(self, redirection: Redirection, own: dict[int, object], opened: list[Handle]) -> object:
+    def _target(self, redirection: Redirection, own: Descriptors, opened: list[Handle]) -> Any:
         operator, target = redirection.operator, redirection.target
         if operator.endswith("&"):
             return None if target == "-" else own[int(target)]
@@ -156,7 +165,7 @@ class Shell:
         return handle
 
 
-def _reader(sink: object) -> Handle:
+def _reader(sink: Any) -> Handle:
     file = TemporaryFile()
     file.content = sink.data
     return file.open(os.O_RDONLY)

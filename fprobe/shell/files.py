@@ -1,4 +1,4 @@
-"""The files that a transcript sees: tracefs at the current directory, debugfs' kprobes/, the sysctl, and /tmp."""
+"""The files that the shell sees: tracefs at the current directory, debugfs' kprobes/, the sysctl, and a /tmp of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRACEFS = "/sys/kernel/tracing/"
 
 
 class TemporaryFile(Node):
-    """A plain file under /tmp."""
+    """A plain file under /tmp: it is gone with the shell."""
 
     mode = 0o644
 
@@ -59,7 +59,7 @@ _OUTSIDE: dict[str, Node] = {
 
 
 class Files:
-    """Paths as the transcripts write them."""
+    """Paths: relative ones are in tracefs, as those below /sys/kernel/tracing are."""
 
     def __init__(self, tree: Tracefs, opened: Callable[[str], None] = lambda _path: None) -> None:
         self.tree = tree

@@ -1,0 +1,138 @@
+"""`fprobe tracefs`: the files of tracefs from the command line, with the kernel's text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fprobe.cli.console import Console
+from fprobe.cli.failure import FAILED, Failure
+from fprobe.cli.options import Target, output_options, program_options
+
+if TYPE_CHECKING:
+    from fprobe.shell.shell import Descriptors, Shell
+    from sandbox.loading.module import Module
+
+_EPILOG = """\b
+Examples:
+  fprobe tracefs ls events
+  fprobe tracefs cat events/header_page
+  fprobe tracefs write kprobe_events 'p:reads vfs_read count=%dx'
+  fprobe tracefs sh -c 'echo p:reads vfs_read > kprobe_events; echo 1 > events/kprobes/enable; call demo_main 1; cat trace'
+  fprobe tracefs --program prog.ll sh setup.sh
+  fprobe tracefs sh
+
+COMMAND is a command of the shell: cat, echo, ls, find, grep, sed, head and others, `call FUNC ARG...`, which calls a function of
+the program, `write FILE TEXT`, or `sh [-c TEXT | FILE]`, which runs several, from standard input without both.
+"""
+_PROMPT = "tracefs$ "
+_UNKNOWN = 127
+
+
+class _Output:
+    """Standard output or error, for the shell."""
+
+    def __init__(self, descriptor: Any) -> None:
+        self._file = descriptor
+
+    def write(self, data: bytes) -> int:
+        """Write all."""
+        self._file.buffer.write(data)
+        self._file.flush()
+        return len(data)
+
+
+@click.command(
+    "tracefs",
+    epilog=_EPILOG,
+    short_help="Read and write the files of tracefs.",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+)
+@click.argument("words", metavar="COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@program_options
+@output_options
+def tracefs_command(words: tuple[str, ...], target: Target, console: Console) -> None:
+    """Run COMMAND on the tracefs of a process that has the program loaded. Its exit status is that of COMMAND."""
+    from fprobe.cli import program
+    from fprobe.shell.commands import Commands
+    from fprobe.shell.files import Files
+    from fprobe.shell.shell import Shell, UnsupportedError
+    from fprobe.tracefs import tracefs
+
+    module = program.load(target)
+    commands = Commands({"call": lambda _shell, given, fds: _call(module, target, given, fds), "write": _write})
+    shell = Shell(Files(tracefs), commands.run)
+    output, errors = _Output(sys.stdout), _Output(sys.stderr)
+    try:
+        if words[0] == "sh":
+            status = _run_script(shell, words[1:], output, errors)
+        else:
+            status = commands.run(shell, list(words), {0: None, 1: output, 2: errors})
+    except UnsupportedError as unknown:
+        raise Failure(f"no command {str(unknown)!r}; there are: {', '.join(commands.names)}", _UNKNOWN) from None
+    if status:
+        sys.exit(status)
+
+
+def _run_script(shell: Shell, words: tuple[str, ...], output: _Output, errors: _Output) -> int:
+    """Run `sh` with these arguments; its exit status."""
+    if words[:1] == ("-c",):
+        if len(words) != 2:
+            raise Failure("sh -c takes one text; put it into quotes")
+        return shell.run(words[1], output, errors)
+    if len(words) > 1:
+        raise Failure(f"sh takes one file, not {len(words)}")
+    if words:
+        try:
+            return shell.run(Path(words[0]).read_text(), output, errors)
+        except OSError as failed:
+            raise Failure(f"{words[0]}: {failed.strerror}") from None
+    return _read_commands(shell, output, errors)
+
+
+def _read_commands(shell: Shell, output: _Output, errors: _Output) -> int:
+    """Run the lines of standard input, with a prompt if that is a terminal; an unknown command does not end it there."""
+    from fprobe.shell.shell import UnsupportedError
+
+    is_terminal, status = sys.stdin.isatty(), 0
+    while True:
+        if is_terminal:
+            output.write(_PROMPT.encode())
+        line = sys.stdin.readline()
+        if not line:
+            return status
+        try:
+            status = shell.run(line, output, errors)
+        except UnsupportedError as unknown:
+            if not is_terminal:
+                raise
+            errors.write(f"sh: {unknown}: not found\n".encode())
+
+
+def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    """`write FILE TEXT`: as `echo TEXT >> FILE`, with what error_log says if it is refused."""
+    from fprobe.probe_events import explained
+    from fprobe.tracefs import tracefs
+
+    if len(words) != 2:
+        raise Failure("write takes a file and a text; put the text into quotes")
+    path, text = words
+    try:
+        explained(lambda: tracefs.write(shell.files.inside(path), f"{text}\n", append=True), text)
+    except OSError as failed:
+        fds[2].write(f"fprobe: {path}: {failed.strerror}\n".encode())
+        return FAILED
+    return 0
+
+
+def _call(module: Module, target: Target, words: list[str], fds: Descriptors) -> int:
+    """`call FUNC ARG...`: call a function of the program, in this thread."""
+    from fprobe.cli.program import prepare_call
+
+    call = prepare_call(module, words or None, target)
+    result = call()
+    fds[2].write(f"{call} = {result}\n".encode())
+    return 0
