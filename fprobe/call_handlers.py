@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from fprobe.native_decorator import native
 from ftrace.handlers.floats import read_xmm
-from ftrace.hit.dispatch import pt_regs
 from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.records import Mark, Ring, RingBuffer, slot_at
 from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,

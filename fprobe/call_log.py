@@ -13,9 +13,9 @@ from fprobe.attachment import Attachment, attach
 from fprobe.call_capture import CallCapture, Event
 from fprobe.registration import functions_of
 from ftrace.handlers.registers import regs_get_kernel_argument, regs_return_value
-from ftrace.hit.dispatch import pt_regs
 from ftrace.sites.locations import Location
 from ftrace.unwind.stacktrace import is_rethook_trampoline
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.abi.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"

@@ -5,12 +5,13 @@
         for record in reads.records():
             print(record["count"])
 
-Everything goes through the files of tracefs (fprobe.tracefs).
+Everything goes through the files of tracefs (fprobe.tracefs); records go to an instance of their own.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,16 +20,15 @@ from typing import TYPE_CHECKING, Any
 from fprobe.export.formats import EventFormat, parse_format
 from fprobe.tracefs import tracefs
 from ftrace.events import dynevent
-from ftrace.events.error_log import error_log
+from ftrace.events.error_log import errors_heard
 from ftrace.events.probe_event import Probe
-from ftrace.events.registry import events_locked
-from ftrace.events.trace_array import global_trace
 from ftrace.output.cmdlines import saved_cmdlines
-from ftrace.output.trace import line_format
 from ftrace.ring_buffer.following import Follower
+from ftrace.tracefs.instances import InstanceDirectory
 
 if TYPE_CHECKING:
     from ftrace.events.probe_event import ProbeEvent
+    from ftrace.events.trace_array import TraceArray
     from ftrace.ring_buffer.arrays import Block
     from ftrace.ring_buffer.reader import Record
 
@@ -38,7 +38,9 @@ _COMMON = ("event", "time", "tid", "comm", "lost")
 
 
 class Event:
-    """Definitions of probe events. Inside a `with` block, or between `attach` and `detach`, they are defined and recorded.
+    """Definitions of probe events, which are recorded into an instance of their own; at most 15 exist.
+
+    Inside a `with` block, or between `attach` and `detach`, they are defined and recorded.
 
     A record is a dict: `event`, `time` (nanoseconds of the buffer's clock), `tid`, `comm`, `lost` (records of its thread that
     are missing just before it), and the arguments by their names: integers, texts (None where memory could not be read), lists.
@@ -53,7 +55,8 @@ class Event:
         self._follower = Follower()
         self._pending: deque[Record] = deque()
         self._left: list[Record] | None = None
-        self._counts: tuple[int, int] = (0, 0)
+        self._array: TraceArray | None = None
+        self._counts = (0, 0, 0)
 
     def __repr__(self) -> str:
         state = f"{self.hits} hits" if self.attached else "not attached"
@@ -77,7 +80,8 @@ class Event:
         try:
             for definition in self.definitions:
                 self._probes += _define(definition)
-            self._start()
+            self._array = _instance()
+            self._start(self._array)
         except BaseException:
             self._delete()
             raise
@@ -91,9 +95,9 @@ class Event:
         """Stop recording, and delete the events. What was recorded can still be read. Does nothing if they are not attached."""
         if self._probes:
             self.disable()
-            self._counts = self.hits, self.missed
+            self._counts = self.hits, self.missed, self.lost
             self._left = list(self._recorded())
-            self._pending += (record for record in self._new() if self._is_own(record))
+            self._pending += self._new()
             self._delete()
 
     def __enter__(self) -> Event:
@@ -110,14 +114,28 @@ class Event:
         return sum(probe.hits for probe in self._probes) if self._probes else self._counts[0]
 
     @property
+    def array(self) -> TraceArray:
+        """The trace array that they are recorded in. Raises OSError(ENODEV) if they are not attached."""
+        if self._array is None:
+            raise OSError(errno.ENODEV, "the events are not defined now: ask before they are detached")
+        return self._array
+
+    @property
+    def instance(self) -> str:
+        """Its directory in tracefs. Raises OSError(ENODEV) likewise."""
+        return f"instances/{self.array.name}"
+
+    @property
     def missed(self) -> int:
         """Hits at which a probe could not run."""
         return sum(probe.misses for probe in self._probes) if self._probes else self._counts[1]
 
     @property
     def lost(self) -> int:
-        """Records of the whole buffer that were overwritten or dropped before anybody read them."""
-        buffer = global_trace().buffer
+        """Records that were overwritten or dropped before anybody read them."""
+        if self._array is None:
+            return self._counts[2]
+        buffer = self._array.buffer
         return buffer.overrun() + sum(buffer.stats(slot).dropped for slot in buffer.slots())
 
     @property
@@ -139,7 +157,7 @@ class Event:
         deadline = None
         while True:
             if self.attached:
-                self._pending += (record for record in self._new() if self._is_own(record))
+                self._pending += self._new()
             if self._pending:
                 deadline = None
                 yield self._decoded(self._pending.popleft())
@@ -154,21 +172,17 @@ class Event:
         return self.follow()
 
     def text(self) -> str:
-        """The records so far as the lines of the kernel's file `trace`."""
-        if not self.attached and self._left:
-            raise OSError(errno.ENODEV, "the events are deleted: ask for their text before they are detached")
-        shown = line_format(global_trace())
-        return "".join(shown.line(record) for record in self._recorded())
+        """The records so far as the lines of the kernel's file `trace`. Raises OSError(ENODEV) if it is not attached."""
+        lines = tracefs.read(f"{self.instance}/trace").splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("#"))
 
     def arrays(self) -> dict[str, list[Block]]:
         """The records so far as numpy arrays, by the events' names: views of copied sub-buffers, thread by thread.
 
         A block has `slot`, `stamps` (u64) and `events`, a structured array whose fields are those of the event. Raises
-        ModuleNotFoundError without numpy, OSError(ENODEV) if the events are deleted.
+        ModuleNotFoundError without numpy, OSError(ENODEV) if it is not attached.
         """
-        if not self.attached:
-            raise OSError(errno.ENODEV, "the events are deleted: ask for arrays before they are detached")
-        buffer = global_trace().buffer
+        buffer = self.array.buffer
         return {each.name: list(buffer.arrays(each.id, each.dtype)) for each in self._formats.values()}
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -177,45 +191,53 @@ class Event:
     def _events(self) -> list[ProbeEvent]:
         return list(dict.fromkeys(probe.event for probe in self._probes))
 
-    def _start(self) -> None:
+    def _start(self, array: TraceArray) -> None:
         self._formats = {event.id: parse_format(event.group, event.format()) for event in self._events}
         self._left, self._pending = None, deque()
-        self._new()
         for event in self._events:
-            directory = f"events/{event.group}/{event.name}"
             if self.filter is not None:
-                _write(f"{directory}/filter", self.filter)
+                _write(f"{self._directory(event)}/filter", self.filter)
             for trigger in self.triggers:
-                _write(f"{directory}/trigger", trigger, append=True)
+                _write(f"{self._directory(event)}/trigger", trigger, append=True)
         self._set_enabled(True)
+
+    def _directory(self, event: ProbeEvent) -> str:
+        return f"{self.instance}/events/{event.group}/{event.name}"
 
     def _set_enabled(self, on: bool) -> None:
         for event in self._events:
-            tracefs.write(f"events/{event.group}/{event.name}/enable", str(int(on)))
+            tracefs.write(f"{self._directory(event)}/enable", str(int(on)))
 
     def _delete(self) -> None:
-        for event in self._events:
-            event.set_enabled(False)
-            with events_locked():
-                event.file.triggers.remove_all()
+        array, self._array = self._array, None
+        if array is not None:
+            tracefs.rmdir(f"instances/{array.name}")
         for probe in reversed(self._probes):
             tracefs.write("dynamic_events", f"-:{probe.group}/{probe.name}", append=True)
         self._probes = []
 
     def _new(self) -> list[Record]:
-        return global_trace().buffer.follow(self._follower)
-
-    def _is_own(self, record: Record) -> bool:
-        return record.common.type in self._formats
+        return self._array.buffer.follow(self._follower) if self._array is not None else []
 
     def _recorded(self) -> Iterator[Record]:
-        held = global_trace().buffer.records() if self.attached else iter(self._left or ())
-        return (record for record in held if self._is_own(record))
+        return self._array.buffer.records() if self._array is not None else iter(self._left or ())
 
     def _decoded(self, record: Record) -> dict[str, Any]:
         kind, tid = self._formats[record.common.type], record.common.pid
         common = (kind.name, record.stamp, tid, saved_cmdlines.find(tid), record.lost)
         return dict(zip(_COMMON, common, strict=True)) | kind.values(record.data)
+
+
+_numbers = itertools.count(1)
+
+
+def _instance() -> TraceArray:
+    """A new trace array, so that what others record and empty is theirs. Raises OSError(ENOMEM) if there are too many."""
+    name = f"fprobe.event-{next(_numbers)}"
+    tracefs.mkdir(f"instances/{name}")
+    node = tracefs.find(f"instances/{name}")
+    assert isinstance(node, InstanceDirectory)
+    return node.array
 
 
 def _define(definition: str) -> list[Probe]:
@@ -235,7 +257,7 @@ def _write(path: str, text: str, append: bool = False) -> None:
 
 def explained(call: Callable[[], None], command: str) -> None:
     """Make the call. Raises its OSError with what error_log says of `command`: the message, the text, and a caret under it."""
-    with error_log.heard() as found:
+    with errors_heard() as found:
         try:
             call()
         except OSError as refused:

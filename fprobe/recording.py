@@ -1,4 +1,4 @@
-"""Recording the top-level buffer to a trace.dat while a program runs."""
+"""Recording the buffer of a trace array to a trace.dat while a program runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from fprobe.export.trace_dat import Metadata, TraceDat
 from fprobe.tracefs import tracefs
-from ftrace.events.trace_array import global_trace
+from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.ring_buffer.arena import arena
 from sandbox.symbols.table import symbol_table
@@ -21,11 +21,13 @@ END_MARK = "$end"
 class Recording:
     """Moves what the buffer holds into a file: `drain` whenever there is time, `finish` at the end.
 
-    Raises OSError if the file cannot be made: ELOOP for a symbolic link.
+    `array`: that of the top level if it is not given. Raises OSError if the file cannot be made: ELOOP for a symbolic link.
     """
 
-    def __init__(self, path: str) -> None:
-        self._buffer = global_trace().buffer
+    def __init__(self, path: str, array: TraceArray | None = None) -> None:
+        self._array = array or global_trace()
+        self._directory = f"instances/{self._array.name}/" if self._array.name else ""
+        self._buffer = self._array.buffer
         self._buffer.clear()
         self.file = TraceDat(path, self._buffer.subbuf_kb * 1024)
         self.failure: OSError | None = None
@@ -54,34 +56,32 @@ class Recording:
     def finish(self, stop: Callable[[], None] = lambda: None) -> None:
         """Write the rest, after `stop` has ended the recording, and what the records mean. Raises OSError if that fails."""
         stop()
-        stats = {slot: tracefs.read(f"per_cpu/cpu{slot}/stats") for slot in self._buffer.slots()}
+        stats = {slot: tracefs.read(f"{self._directory}per_cpu/cpu{slot}/stats") for slot in self._buffer.slots()}
         self.lost = self._buffer.overrun() + sum(self._buffer.stats(slot).dropped for slot in stats)
         try:
             for slot, page in self._buffer.raw_pages() if self.failure is None else ():
                 self.file.add(slot, page)
         except OSError as failed:
             self._fail(failed)
-        self.given_up = self.file.finish(metadata(stats))
+        self.given_up = self.file.finish(self._metadata(stats))
+
+    def _metadata(self, stats: dict[int, str]) -> Metadata:
+        return Metadata(
+            header_page=tracefs.read("events/header_page"),
+            header_event=tracefs.read("events/header_event"),
+            formats=dict(_formats()),
+            symbols=kallsyms(),
+            printk_formats=tracefs.read("printk_formats"),
+            cmdlines=_cmdlines(),
+            clock=self._buffer.clock,
+            clocks=tracefs.read(f"{self._directory}trace_clock"),
+            stats=stats,
+        )
 
     def _fail(self, failed: OSError) -> None:
         if failed.errno not in _DISK_FULL:
             raise failed
         self.failure = failed
-
-
-def metadata(stats: dict[int, str]) -> Metadata:
-    """What the files of tracefs say of the buffer now."""
-    return Metadata(
-        header_page=tracefs.read("events/header_page"),
-        header_event=tracefs.read("events/header_event"),
-        formats=dict(_formats()),
-        symbols=kallsyms(),
-        printk_formats=tracefs.read("printk_formats"),
-        cmdlines=_cmdlines(),
-        clock=global_trace().buffer.clock,
-        clocks=tracefs.read("trace_clock"),
-        stats=stats,
-    )
 
 
 def _formats() -> Iterator[tuple[str, list[str]]]:
@@ -112,6 +112,3 @@ def kallsyms() -> str:
         if after is None or after > symbol.end:
             lines.append(f"{symbol.end:016x} t {END_MARK}\n")
     return "".join(lines)
-
-
-__all__ = ["Recording", "kallsyms", "metadata"]

@@ -64,11 +64,11 @@ def record_command(
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
-    with input_errors():
-        recording = Recording(output)
     ctrl_c.hold()
     ctrl_c.check()
     with console.alone(), attached(definitions, filter_text, triggers) as events:
+        with input_errors():
+            recording = Recording(output, events.array)
         console.note(f"# recording {', '.join(each.name for each in events.formats)}, calling {call}")
         outcome = run(call, recording.drain)
         recording.finish(events.disable)

@@ -27,7 +27,23 @@ class LoggedError(NamedTuple):
 
 class _Quiet(threading.local):
     on = False
-    heard: list[LoggedError] | None = None
+
+
+class _Listening(threading.local):
+    found: list[LoggedError] | None = None
+
+
+_listening = _Listening()
+
+
+@contextlib.contextmanager
+def errors_heard() -> Iterator[list[LoggedError]]:
+    """The errors that this thread reports while this is entered, to whichever log."""
+    before, _listening.found = _listening.found, []
+    try:
+        yield _listening.found
+    finally:
+        _listening.found = before
 
 
 class ErrorLog:
@@ -47,19 +63,10 @@ class ErrorLog:
         finally:
             self._quiet.on = False
 
-    @contextlib.contextmanager
-    def heard(self) -> Iterator[list[LoggedError]]:
-        """The errors that this thread reports while this is entered; they are added as ever."""
-        before, self._quiet.heard = self._quiet.heard, []
-        try:
-            yield self._quiet.heard
-        finally:
-            self._quiet.heard = before
-
     def add(self, subsystem: str, message: str, command: str, position: int) -> None:
         """Append an entry, with a caret under character `position` of the command."""
-        if self._quiet.heard is not None:
-            self._quiet.heard.append(LoggedError(subsystem, message, command, position))
+        if _listening.found is not None:
+            _listening.found.append(LoggedError(subsystem, message, command, position))
         if self._quiet.on:
             return
         stamp = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000

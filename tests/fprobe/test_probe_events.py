@@ -48,10 +48,10 @@ def test_triggers_are_set_and_removed(program):
     with fprobe.event(ADD, trigger=["hist:keys=x", "traceoff:1 if x == 3"]) as adds:
         for number in range(5):
             program["pe_add"](number, 0)
-        assert tracefs.read("events/kprobes/adds/hist").count("hitcount:") >= 5
+        assert tracefs.read(f"{adds.instance}/events/kprobes/adds/hist").count("hitcount:") >= 5
         assert [record["x"] for record in adds.records()] == [0, 1, 2, 3]
-    assert tracefs.read("tracing_on") == "0\n"
-    tracefs.write("tracing_on", "1")
+        assert tracefs.read(f"{adds.instance}/tracing_on") == "0\n"
+    assert tracefs.read("tracing_on") == "1\n" and tracefs.listdir("instances") == []
     assert tracefs.read("dynamic_events") == ""
 
 

@@ -16,7 +16,6 @@ import sandbox
 from fprobe.export.trace_dat import Metadata, TraceDat
 from fprobe.export.trace_dat_reader import UNKNOWN, Symbols, Trace
 from fprobe.recording import Recording
-from ftrace.events.trace_array import global_trace
 from tests.isolation import isolated
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,9 +41,9 @@ def program():
 def recorded(program, tmp_path_factory):
     """The path of a file with 3 threads of 2000 records each, two of them one after the other, and one of many types."""
     path = str(tmp_path_factory.mktemp("dat") / "trace.dat")
-    recording = Recording(path)
     kept = ctypes.create_string_buffer(b"hello")
     with fprobe.event(ADD, "r:sums td_add $retval:s64", TYPES) as events:
+        recording = Recording(path, events.array)
         threads = [threading.Thread(target=_add, args=(program, number)) for number in range(3)]
         for thread in threads:
             thread.start()
@@ -115,8 +114,8 @@ def test_the_reader_agrees(recorded):
 
 def test_text_is_that_of_the_file_trace(program, tmp_path):
     path = str(tmp_path / "trace.dat")
-    recording = Recording(path)
     with fprobe.event(ADD, "r:sums td_add $retval:s64") as events:
+        recording = Recording(path, events.array)
         program["td_add"](1, 2)
         text = events.text()
         recording.finish(events.disable)
@@ -142,17 +141,12 @@ def test_trace_cmd_reads_it(recorded):
 
 
 def test_losses_are_marked_where_they_were(program, tmp_path):
-    buffer = global_trace().buffer
-    size = buffer.size_kb
-    buffer.size_kb = 8
-    try:
-        recording = Recording(str(tmp_path / "trace.dat"))
-        with fprobe.event(ADD) as events:
-            for number in range(5000):
-                program["td_add"](number, 0)
-            recording.finish(events.disable)
-    finally:
-        buffer.size_kb = size
+    with fprobe.event(ADD) as events:
+        events.array.buffer.size_kb = 8
+        recording = Recording(str(tmp_path / "trace.dat"), events.array)
+        for number in range(5000):
+            program["td_add"](number, 0)
+        recording.finish(events.disable)
     trace = Trace(recording.file.path)
     records = list(trace.records())
     assert recording.lost == 5000 - len(records) > 0
@@ -200,8 +194,8 @@ def test_a_full_disk_keeps_what_was_recorded():
 
     module = box.load("define i64 @fd_add(i64 %x) noinline { ret i64 %x }", name="fdprog")
     path = tempfile.mkdtemp() + "/trace.dat"
-    recording = Record(path)
     with fprobe.event("p:adds fd_add x=%di:u64") as events:
+        recording = Record(path, events.array)
         module["fd_add"](0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, resource.RLIM_INFINITY))
         for number in range(1, 40_000):
