@@ -65,6 +65,17 @@ class Recording:
             self._fail(failed)
         self.given_up = self.file.finish(self._metadata(stats))
 
+    @property
+    def text(self) -> str:
+        """What was written and what is missing, in a few words."""
+        parts = [f"{self.lost:,} records lost"] if self.lost else []
+        if self.failure is not None:
+            parts.append(f"{self.failure.strerror}: records after that are missing")
+        if self.given_up:
+            parts.append(f"{self.given_up} pages of the newest records gave way to the end of the file")
+        size = self.file.pages * self.file.page_size >> 10
+        return f"{size:,} KiB of records; {'; '.join(parts) or 'nothing lost'}"
+
     def _metadata(self, stats: dict[int, str]) -> Metadata:
         return Metadata(
             header_page=tracefs.read("events/header_page"),

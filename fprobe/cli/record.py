@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
+from fprobe.cli.definitions import attached, definition_option, filter_option
 from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
 
 if TYPE_CHECKING:
@@ -30,11 +29,8 @@ Definitions, filters and triggers are those of the kernel (docs/events.md). trac
 
 
 @click.command("record", cls=CallingCommand, epilog=_EPILOG, short_help="Record probe events to a file.")
-@click.option(
-    "--event", "-e", "definitions", metavar="DEFINITION", multiple=True, required=True,
-    shell_complete=candidates.definitions, help="A line p, r or f; repeatable.",
-)  # fmt: skip
-@click.option("--filter", "filter_text", metavar="FILTER", help="Record only hits that this filter passes.")
+@definition_option()
+@filter_option
 @click.option("--trigger", "triggers", metavar="TRIGGER", multiple=True, help="A trigger of each event; repeatable.")
 @click.option(
     "--output", "-o", metavar="FILE", default="trace.dat", show_default=True, shell_complete=candidates.files,
@@ -76,21 +72,6 @@ def record_command(
         conclude(outcome)
 
 
-@contextmanager
-def attached(definitions: tuple[str, ...], filter_text: str | None, triggers: tuple[str, ...]) -> Iterator[Event]:
-    """The events, defined and enabled. Raises Failure with a caret under what is wrong."""
-    from fprobe.cli.failure import input_errors
-    from fprobe.probe_events import event
-
-    events = event(*definitions, filter=filter_text, trigger=triggers)
-    with input_errors():
-        events.attach()
-    try:
-        yield events
-    finally:
-        events.detach()
-
-
 def _summarise(console: Console, call: ProgramCall, outcome: Outcome, events: Event, recording: Recording) -> None:
     from fprobe.cli import summary
     from fprobe.cli.conclusion import outcome_line
@@ -99,19 +80,9 @@ def _summarise(console: Console, call: ProgramCall, outcome: Outcome, events: Ev
     ctrl_c.reported = True
     console.line(outcome_line(call, outcome))
     console.note(f"{summary.count(events.hits, 'hit')}, {summary.count(events.missed, 'miss')}")
-    size = recording.file.pages * recording.file.page_size >> 10
-    console.note(f"{recording.file.path}: {size:,} KiB of records; {_losses(recording)}")
+    console.note(f"{recording.file.path}: {recording.text}")
     console.document(_document(call, outcome, events, recording))
     console.flush()
-
-
-def _losses(recording: Recording) -> str:
-    parts = [f"{recording.lost:,} records lost"] if recording.lost else []
-    if recording.failure is not None:
-        parts.append(f"{recording.failure.strerror}: records after that are missing")
-    if recording.given_up:
-        parts.append(f"{recording.given_up} pages of the newest records gave way to the end of the file")
-    return "; ".join(parts) or "nothing lost"
 
 
 def _document(call: ProgramCall, outcome: Outcome, events: Event, recording: Recording) -> dict[str, Any]:

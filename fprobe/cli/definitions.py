@@ -1,0 +1,44 @@
+"""Probe events of the command line: -e DEFINITION, --filter, --trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fprobe.cli import candidates
+
+if TYPE_CHECKING:
+    from fprobe.probe_events import Event
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def definition_option(required: bool = True) -> Callable[[_Command], _Command]:
+    """-e; the command gets `definitions`."""
+    return click.option(
+        "--event", "-e", "definitions", metavar="DEFINITION", multiple=True, required=required,
+        shell_complete=candidates.definitions, help="A line p, r or f; repeatable.",
+    )  # fmt: skip
+
+
+filter_option = click.option(
+    "--filter", "filter_text", metavar="FILTER", help="Take only hits that this filter passes."
+)
+
+
+@contextmanager
+def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequence[str] = ()) -> Iterator[Event]:
+    """The events, defined and enabled. Raises Failure with a caret under what is wrong."""
+    from fprobe.cli.failure import input_errors
+    from fprobe.probe_events import event
+
+    events = event(*definitions, filter=filter_text, trigger=triggers)
+    with input_errors():
+        events.attach()
+    try:
+        yield events
+    finally:
+        events.detach()

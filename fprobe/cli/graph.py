@@ -1,0 +1,144 @@
+"""`fprobe graph`: the call graph, as the tracer function_graph shows it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from fprobe.cli import candidates
+from fprobe.cli.console import Console
+from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+
+if TYPE_CHECKING:
+    from fprobe.cli.program import ProgramCall
+    from fprobe.cli.running import Outcome
+    from ftrace.tracefs.nodes import Handle
+
+_EPILOG = """\b
+Examples:
+  fprobe graph
+  fprobe graph 'vfs_*' --depth 2
+  fprobe graph --inside ksys_read
+  fprobe graph 'vfs_*' -o calls.dat && fprobe report calls.dat --format tree
+  fprobe graph --tracer function 'func*' --program prog.ll --call main 3
+
+Options of tracers are set in trace_options by --option: funcgraph-tail, nofuncgraph-cpu, funcgraph-retval and others.
+"""
+_CHUNK = 1 << 16
+
+
+@click.command("graph", cls=CallingCommand, epilog=_EPILOG, short_help="Show the call graph.")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=candidates.functions)
+@click.option(
+    "--inside", metavar="FUNC", multiple=True, shell_complete=candidates.functions, help="Only calls inside it."
+)
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Only this many levels.")
+@click.option(
+    "--option", "trace_options", metavar="NAME", multiple=True, help="An option of trace_options; repeatable."
+)
+@click.option(
+    "--tracer", type=click.Choice(["function_graph", "function"]), default="function_graph", show_default=True,
+    help="Which tracer.",
+)  # fmt: skip
+@click.option(
+    "--output", "-o", metavar="FILE", shell_complete=candidates.files,
+    help="Write a trace.dat instead, for fprobe report --format tree, folded or chrome.",
+)  # fmt: skip
+@call_option
+@program_options
+@output_options
+def graph_command(
+    patterns: tuple[str, ...],
+    inside: tuple[str, ...],
+    depth: int | None,
+    trace_options: tuple[str, ...],
+    tracer: str,
+    output: str | None,
+    target: Target,
+    console: Console,
+) -> None:
+    """Run the program under the tracer function_graph, on the functions that match PATTERN (all without one)."""
+    from fprobe.cli import program
+    from fprobe.cli.failure import input_errors
+    from fprobe.cli.interrupting import ctrl_c
+    from fprobe.tracefs import tracefs
+
+    module = program.load(target)
+    call = program.prepare_call(module, call_words(), target)
+    settings = [("set_ftrace_filter", pattern) for pattern in patterns or ("*",)]
+    settings += [("set_graph_function", function) for function in inside]
+    settings += [("max_graph_depth", str(depth))] if depth else []
+    with input_errors():
+        for file, text in settings:
+            tracefs.write(file, text, append=True)
+        tracefs.write("current_tracer", tracer)
+        for option in trace_options:
+            tracefs.write("trace_options", option)
+    ctrl_c.hold()
+    ctrl_c.check()
+    with console.alone():
+        if output is not None:
+            _record(console, call, output)
+            return
+        with tracefs.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK) as pipe:
+            _run(console, call, pipe)
+
+
+def _record(console: Console, call: ProgramCall, output: str) -> None:
+    """Run the program, and write the records to a file. Raises Failure if that cannot be made."""
+    from fprobe.cli.conclusion import conclude
+    from fprobe.cli.failure import input_errors
+    from fprobe.cli.running import run
+    from fprobe.recording import Recording
+    from fprobe.tracefs import tracefs
+
+    with input_errors():
+        recording = Recording(output)
+    console.note(f"# recording, calling {call}")
+    outcome = run(call, recording.drain)
+    recording.finish(lambda: tracefs.write("tracing_on", "0"))
+    _summarise(console, call, outcome, recording.lost)
+    console.note(f"{output}: {recording.text}")
+    conclude(outcome)
+
+
+def _run(console: Console, call: ProgramCall, pipe: Handle) -> None:
+    from fprobe.cli.conclusion import conclude
+    from fprobe.cli.running import run
+    from fprobe.tracefs import tracefs
+    from ftrace.events.trace_array import global_trace
+
+    console.note(f"# calling {call}")
+    outcome = run(call, lambda: _show(console, pipe))
+    tracefs.write("tracing_on", "0")
+    while _show(console, pipe):
+        pass
+    buffer = global_trace().buffer
+    _summarise(console, call, outcome, buffer.overrun() + sum(buffer.stats(slot).dropped for slot in buffer.slots()))
+    conclude(outcome)
+
+
+def _show(console: Console, pipe: Handle) -> bool:
+    """Print what has been recorded; whether there was anything."""
+    try:
+        data = pipe.read(_CHUNK)
+    except BlockingIOError:
+        return False
+    for line in data.decode("utf-8", "surrogateescape").splitlines():
+        console.line(line)
+        console.object({"type": "line", "text": line})
+    console.flush()
+    return True
+
+
+def _summarise(console: Console, call: ProgramCall, outcome: Outcome, lost: int) -> None:
+    from fprobe.cli.conclusion import outcome_line
+    from fprobe.cli.interrupting import ctrl_c
+
+    ctrl_c.reported = True
+    console.line(outcome_line(call, outcome))
+    console.note(f"{lost:,} records lost" if lost else "nothing lost")
+    console.object({"type": "summary", "call": str(call), "lost": lost, "interrupted": outcome.interrupted})
+    console.flush()

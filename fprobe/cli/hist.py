@@ -1,0 +1,125 @@
+"""`fprobe hist`: count hits by what they carry, with bars."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from fprobe.cli.console import Console
+from fprobe.cli.definitions import attached, definition_option, filter_option
+from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+
+if TYPE_CHECKING:
+    from fprobe.cli.program import ProgramCall
+    from fprobe.cli.running import Outcome
+    from fprobe.probe_events import Event
+
+_EPILOG = """\b
+Examples:
+  fprobe hist -e 'p:reads vfs_read count=%dx:u64' keys=count
+  fprobe hist -e 'p:reads vfs_read count=%dx:u64' keys=count.log2 sort=hitcount.descending
+  fprobe hist -e 'r:results vfs_read size=$retval:s64' keys=common_pid vals=size --filter 'size > 0'
+
+The words are the parameters of the kernel's hist trigger: keys=, vals=, sort=, size= and others. Counting is native.
+"""
+_COUNT = re.compile(r"hitcount:\s*(\d+)")
+_TOTALS = re.compile(r"^Totals:\n(?:    .*\n?)*", re.MULTILINE)
+_WIDTH = 40
+
+
+class Entry(NamedTuple):
+    """An entry of a histogram: its text, and how often it was hit."""
+
+    text: str
+    hits: int
+
+
+@click.command("hist", cls=CallingCommand, epilog=_EPILOG, short_help="Count hits by their fields.")
+@click.argument("parameters", metavar="keys=FIELD [PARAMETER]...", nargs=-1, required=True)
+@definition_option()
+@filter_option
+@call_option
+@program_options
+@output_options
+def hist_command(
+    parameters: tuple[str, ...], definitions: tuple[str, ...], filter_text: str | None, target: Target, console: Console
+) -> None:
+    """Run the program with a histogram on the events of DEFINITION, and show it.
+
+    With --json: one object with call, result, and the entries of each event.
+    """
+    from fprobe.cli import program
+    from fprobe.cli.conclusion import conclude
+    from fprobe.cli.interrupting import ctrl_c
+    from fprobe.cli.running import run
+
+    module = program.load(target)
+    call = program.prepare_call(module, call_words(), target)
+    trigger = f"hist:{':'.join(parameters)}" + (f" if {filter_text}" if filter_text else "")
+    ctrl_c.hold()
+    ctrl_c.check()
+    with console.alone(), attached(definitions, None, [trigger]) as events:
+        console.note(f"# counting {', '.join(each.name for each in events.formats)}, calling {call}")
+        outcome = run(call)
+        events.disable()
+        _show(console, call, outcome, events)
+        conclude(outcome)
+
+
+def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) -> None:
+    from fprobe.cli import summary
+    from fprobe.cli.conclusion import ending, outcome_line
+    from fprobe.cli.interrupting import ctrl_c
+    from fprobe.tracefs import tracefs
+
+    shown = {}
+    for event in events.formats:
+        text = tracefs.read(f"{events.instance}/events/{event.group}/{event.name}/hist")
+        entries = shown[event.name] = list(entries_of(text))
+        console.line(console.bold(f"{event.name}:"))
+        for line in bars(entries):
+            console.line(line)
+        totals = _TOTALS.search(text)
+        console.note(" ".join(totals[0].split()).replace("Totals: ", "") if totals else "")
+    ctrl_c.reported = True
+    console.line(outcome_line(call, outcome))
+    console.note(f"{summary.count(events.hits, 'hit')}, {summary.count(events.missed, 'miss')}")
+    result = {
+        "call": str(call),
+        "result": outcome.result if outcome.returned else None,
+        "interrupted": outcome.interrupted,
+    }
+    console.document(
+        result | {"histograms": {name: list(map(_object, found)) for name, found in shown.items()}} | ending(outcome)
+    )
+
+
+def entries_of(text: str) -> Iterator[Entry]:
+    """The entries of a `hist` file; the lines of a stack trace belong to the entry that they begin."""
+    entry = ""
+    for line in text.splitlines():
+        if entry or line.startswith("{"):
+            entry = f"{entry}\n{line}" if entry else line
+            if found := _COUNT.search(line):
+                yield Entry(entry, int(found[1]))
+                entry = ""
+
+
+def bars(entries: list[Entry]) -> Iterator[str]:
+    """A line for each entry, with a bar as long as its share of the largest."""
+    width = max((len(entry.text.splitlines()[-1]) for entry in entries), default=0)
+    largest = max((entry.hits for entry in entries), default=1) or 1
+    for entry in entries:
+        *before, last = entry.text.splitlines()
+        yield from before
+        bar = "#" * max(1, round(_WIDTH * entry.hits / largest)) if entry.hits else ""
+        yield f"{last:<{width}} |{bar}"
+
+
+def _object(entry: Entry) -> dict[str, Any]:
+    key, _, values = entry.text.rpartition("}")
+    numbers = {name: int(number) for name, number in re.findall(r"(\w+):\s*(-?\d+)", values)}
+    return {"key": " ".join(key.lstrip("{ ").split()), **numbers}

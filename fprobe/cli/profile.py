@@ -1,0 +1,98 @@
+"""`fprobe profile`: the function profiler's table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from fprobe.cli import candidates
+from fprobe.cli.console import Console
+from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+
+if TYPE_CHECKING:
+    from fprobe.cli.program import ProgramCall
+    from fprobe.cli.running import Outcome
+
+_EPILOG = """\b
+Examples:
+  fprobe profile
+  fprobe profile 'vfs_*' --program prog.c --call main
+"""
+_ROW = re.compile(r"^  (\S+)\s+(\d+)\s+([\d.]+) us")
+
+
+class Row(NamedTuple):
+    """A function, over all threads. `time_us`: with what it calls."""
+
+    name: str
+    hits: int
+    time_us: float
+
+
+@click.command("profile", cls=CallingCommand, epilog=_EPILOG, short_help="Profile functions.")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=candidates.functions)
+@call_option
+@program_options
+@output_options
+def profile_command(patterns: tuple[str, ...], target: Target, console: Console) -> None:
+    """Run the program under the function profiler, on the functions that match PATTERN (all without one)."""
+    from fprobe.cli import program
+    from fprobe.cli.conclusion import conclude
+    from fprobe.cli.failure import input_errors
+    from fprobe.cli.interrupting import ctrl_c
+    from fprobe.cli.running import run
+    from fprobe.tracefs import tracefs
+
+    module = program.load(target)
+    call = program.prepare_call(module, call_words(), target)
+    with input_errors():
+        for pattern in patterns or ("*",):
+            tracefs.write("set_ftrace_filter", pattern, append=True)
+        tracefs.write("function_profile_enabled", "1")
+    ctrl_c.hold()
+    ctrl_c.check()
+    with console.alone():
+        console.note(f"# profiling, calling {call}")
+        outcome = run(call)
+        tracefs.write("function_profile_enabled", "0")
+        _show(console, call, outcome, rows())
+        conclude(outcome)
+
+
+def rows() -> list[Row]:
+    """What the files of trace_stat say together, the most time first."""
+    from fprobe.tracefs import tracefs
+
+    found: dict[str, Row] = {}
+    for name in tracefs.listdir("trace_stat"):
+        for row in _rows_of(tracefs.read(f"trace_stat/{name}")):
+            before = found.get(row.name, Row(row.name, 0, 0.0))
+            found[row.name] = Row(row.name, before.hits + row.hits, before.time_us + row.time_us)
+    return sorted(found.values(), key=lambda row: (-row.time_us, row.name))
+
+
+def _rows_of(text: str) -> Iterator[Row]:
+    for line in text.splitlines():
+        if found := _ROW.match(line):
+            yield Row(found[1], int(found[2]), float(found[3]))
+
+
+def _show(console: Console, call: ProgramCall, outcome: Outcome, found: list[Row]) -> None:
+    from fprobe.cli.conclusion import ending, outcome_line
+    from fprobe.cli.interrupting import ctrl_c
+
+    console.note(f"  {'Function':<30}  {'Hit':>10}  {'Time':>15}  {'Avg':>12}")
+    for row in found:
+        average = row.time_us / row.hits if row.hits else 0.0
+        console.line(f"  {row.name:<30}  {row.hits:10,}  {row.time_us:12.3f} us  {average:9.3f} us")
+    ctrl_c.reported = True
+    console.line(outcome_line(call, outcome))
+    result = {
+        "call": str(call),
+        "result": outcome.result if outcome.returned else None,
+        "interrupted": outcome.interrupted,
+    }
+    console.document(result | {"functions": [row._asdict() for row in found]} | ending(outcome))

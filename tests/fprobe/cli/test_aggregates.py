@@ -1,0 +1,77 @@
+"""fprobe hist, graph, profile, events: what ftrace aggregates and traces by itself."""
+
+import json
+
+import pytest
+
+from fprobe.cli.hist import bars, entries_of
+
+
+def test_hist_shows_bars(run, programs):
+    done = run(
+        "hist", "-e", "p:facts fact n=%di:u64", "keys=n", "sort=n", "--program", str(programs / "prog.ll"),
+        "--call", "main", "3",
+    )  # fmt: skip
+    lines = [line for line in done.out.splitlines() if line.startswith("{")]
+    assert [line.split("}")[0].split()[-1] for line in lines] == ["1", "2", "3"]
+    assert all(line.endswith("|" + "#" * 40) for line in lines)
+    assert "Hits: 3 Entries: 3 Dropped: 0" in done.out and done.out.endswith("3 hits, 0 misses\n")
+
+
+def test_hist_with_a_condition_as_json(run, programs):
+    document = run(
+        "hist", "-e", "p:facts fact n=%di:u64", "keys=n", "vals=n", "--filter", "n > 1", "--json",
+        "--program", str(programs / "prog.ll"), "--call", "main", "3",
+    ).document  # fmt: skip
+    assert {entry["key"]: entry["n"] for entry in document["histograms"]["facts"]} == {"n: 2": 2, "n: 3": 3}
+
+
+def test_bars_are_shares_of_the_largest_and_stacks_stay_whole():
+    text = "# event histogram\n{ a:  1 } hitcount:   10\n{ stacktrace:\n         f+0x1\n} hitcount:   40\n\nTotals:\n"
+    entries = list(entries_of(text))
+    assert [entry.hits for entry in entries] == [10, 40]
+    shown = list(bars(entries))
+    assert shown[0].endswith("|" + "#" * 10) and shown[-1].endswith("|" + "#" * 40)
+    assert shown[1:3] == ["{ stacktrace:", "         f+0x1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["keys=zz"], "Couldn't find field\n  hist:keys=zz\n            ^"),
+        (["vals=n"], "needs keys="),
+        (["keys=n", "--filter", "m > 1"], "Field not found"),
+    ],
+)
+def test_bad_histograms_are_refused(run, words, message):
+    assert message in run("hist", "-e", "p:reads vfs_read n=%dx", *words, code=2).err
+
+
+def test_graph_nests_and_takes_a_depth(run, programs):
+    words = ["--program", str(programs / "prog.ll"), "--call", "main", "3"]
+    whole = run("graph", *words).out
+    assert " main [prog]() {" in whole and "    fact [prog]()" in whole and "nothing lost" in whole
+    flat = run("graph", "--depth", "1", *words).out
+    assert " main [prog]();" in flat and "fact" not in flat
+
+
+def test_a_recorded_graph_is_reported_as_a_tree(run, programs, tmp_path):
+    path = str(tmp_path / "graph.dat")
+    run("graph", "-o", path, "--program", str(programs / "prog.ll"), "--call", "main", "3")
+    tree = run("report", path, "--format", "tree").out
+    assert " | main() {" in tree and " |   fact() {" in tree
+    folded = dict(line.rsplit(" ", 1) for line in run("report", path, "--format", "folded").out.splitlines())
+    assert any(stack.endswith("main;fact;fact;fact") for stack in folded)
+
+
+def test_profile_counts_each_function(run, programs):
+    document = run("profile", "--json", "--program", str(programs / "prog.ll"), "--call", "main", "3").document
+    hits = {row["name"]: row["hits"] for row in document["functions"]}
+    assert hits["fact"] == 3 and hits["main"] == hits["func1"] == hits["func2"] == 1
+
+
+def test_events_lists_fields(run):
+    done = run("events", "-e", "p:reads vfs_read a=+0(%di):u8[3] who=$comm")
+    assert "kprobes:reads  unsigned long __probe_ip, u8 a[3], __data_loc char who[1]" in done.out
+    found = {f"{event['group']}:{event['name']}" for event in json.loads(run("events", "--json").out)}
+    assert {"ftrace:function", "ftrace:print"} <= found
