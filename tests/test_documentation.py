@@ -16,6 +16,7 @@ PRINTED = {
     "fprobe": [r"^vfs_open\+0x0/.* = 0x[^0]*[\s\S]* hits, 0 misses$", r"^15\.0$"],
     "kprobes": ["kmalloc returns 0x", "0x44 44", r"^\d+ hits at \d+ places$", r"^\d+ \[", r"\[FTRACE\]"],
     "optimization": ["^True None$"],
+    "recording": [r"(?s)^reads \d+ \d+ 512 None$.*: done: \(ksys_read\+0x.*^4 0 0$"],
     "ring-buffer": [r"^\d+ \d+ 2 4$"],
     "tracers": [r"(?m)^ \d+\)[^|]*\|  vfs_read \[demo\]\(\) \{$"],
     "stacktraces": [r"^vfs_fsync\+0x[^\n]*\n\w+\+0x"],
