@@ -13,13 +13,13 @@ import struct
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.handlers.kinds import Resolved
 from ftrace.hit import actions as native
-from ftrace.hit.actions import CELL_SIZE, RECORD_SIZE
+from ftrace.hit.actions import CELL_SIZE, RECORD_SIZE, TIMED_CELL_SIZE
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.ring_buffer.layout import event_size
 from ftrace.runtime import runtime
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from fprobe.registration import fprobe
 
 _CALL = struct.Struct("<QQQQ")
-_CELL = native.Cell.ctypes
+_CELL, _TIMED_CELL = native.Cell.ctypes, native.TimedCell.ctypes
+_BUCKET_WIDTH = 1.25
+"""The end of a bucket over its start, at most."""
 
 
 class Action:
@@ -164,41 +166,71 @@ class Record(_Exclusive):
 
 @dataclass
 class FunctionStat:
-    """What `Stat` gathered for one function. `total_ns`: time between entry and return, of the calls that were timed."""
+    """What `Stat` gathered for one function. Times are of the calls that were timed, from entry to return.
+
+    `durations`: calls by bucket, if they were asked for; a bucket is the shortest duration in it, in nanoseconds.
+    """
 
     ip: int
-    hits: int
-    missed: int
-    total_ns: float
+    hits: int = 0
+    missed: int = 0
+    total_ns: float = 0.0
+    min_ns: float = 0.0
+    max_ns: float = 0.0
+    durations: dict[float, int] = field(default_factory=dict)
+
+    def percentile(self, share: float) -> float:
+        """The duration in nanoseconds that `share` percent of the calls did not exceed; 0 without durations.
+
+        It is at most a fifth too long: the end of its bucket. Raises ValueError unless `share` is between 0 and 100.
+        """
+        if not 0 <= share <= 100:
+            raise ValueError(f"share is {share}; it must be between 0 and 100")
+        wanted, seen = sum(self.durations.values()) * share / 100, 0
+        for start, calls in sorted(self.durations.items()):
+            seen += calls
+            if seen >= wanted:
+                return min(start * _BUCKET_WIDTH, self.max_ns)
+        return self.max_ns
 
 
 class _Cells:
     """A table of cells for each task. It is given back when no probe, action or reader refers to it any more."""
 
-    def __init__(self, bits: int) -> None:
-        stride = ((CELL_SIZE << bits) + mappings.PAGE - 1) & -mappings.PAGE
-        size = stride * tasks.CAPACITY
-        self.native: Any = native.ActionState.ctypes(mask=(1 << bits) - 1, shift=64 - bits)
-        self.native.base, self.native.stride = mappings.reserve(size), stride
-        weakref.finalize(self, mappings.release, self.native.base, size).atexit = False
+    def __init__(self, bits: int, size: int) -> None:
+        stride = ((size << bits) + mappings.PAGE - 1) & -mappings.PAGE
+        area = stride * tasks.CAPACITY
+        self.native: Any = native.ActionState.ctypes(mask=(1 << bits) - 1, shift=64 - bits, cell_size=size)
+        self.native.base, self.native.stride = mappings.reserve(area), stride
+        weakref.finalize(self, mappings.release, self.native.base, area).atexit = False
 
-    def __iter__(self) -> Iterator[Any]:
-        """The cells of every task ever claimed."""
-        cells = _CELL * (self.native.mask + 1)
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """The cells that are used, of every task ever claimed, and the address of each."""
+        size = self.native.cell_size
         for index in range(len(runtime().tasks())):
-            yield from cells.from_address(self.native.base + index * self.native.stride)
+            base = self.native.base + index * self.native.stride
+            for place in range(base, base + (self.native.mask + 1) * size, size):
+                cell = _CELL.from_address(place)
+                if cell.ip:
+                    yield cell, place
 
 
 class Stat(_Exclusive):
-    """Count and time the calls of each function."""
+    """Count and time the calls of each function.
 
-    def __init__(self) -> None:
+    `durations`: also count them by duration, for histograms and percentiles.
+    """
+
+    def __init__(self, *, durations: bool = False) -> None:
         super().__init__()
+        self._durations = durations
         self._cells: _Cells | None = None
 
     def prepare(self, functions: int) -> None:
-        self._cells = _Cells(max(4, (2 * functions - 1).bit_length()))
-        self.entry, self.exit = (_handler(name, self._cells) for name in ("stat_entry", "stat_exit"))
+        size = TIMED_CELL_SIZE if self._durations else CELL_SIZE
+        self._cells = _Cells(max(4, (2 * functions - 1).bit_length()), size)
+        leave = "stat_hist_exit" if self._durations else "stat_exit"
+        self.entry, self.exit = (_handler(name, self._cells) for name in ("stat_entry", leave))
 
     @property
     def state(self) -> int:
@@ -208,16 +240,36 @@ class Stat(_Exclusive):
         """Entry address -> what is known of the function, over all threads. Functions without a hit are left out."""
         found: dict[int, FunctionStat] = {}
         scale = 1 / ticks_per_ns()
-        for cell in self._cells or ():
-            if cell.ip:
-                stat = found.setdefault(cell.ip, FunctionStat(cell.ip, 0, 0, 0.0))
-                stat.hits += cell.hits
-                stat.missed += cell.missed
-                stat.total_ns += cell.ticks * scale
+        for cell, place in self._cells or ():
+            stat = found.setdefault(cell.ip, FunctionStat(cell.ip))
+            stat.hits += cell.hits
+            stat.missed += cell.missed
+            stat.total_ns += cell.ticks * scale
+            if cell.shortest:
+                shortest = (cell.shortest - 1) * scale
+                stat.min_ns = min(stat.min_ns, shortest) if stat.max_ns else shortest
+                stat.max_ns = max(stat.max_ns, cell.longest * scale)
+            if self._durations:
+                _add_durations(stat, _TIMED_CELL.from_address(place).durations, scale)
         return found
 
     def _forget(self) -> None:
         self._cells = None
+
+
+def _add_durations(stat: FunctionStat, buckets: Any, scale: float) -> None:
+    for number, calls in enumerate(buckets):
+        if calls:
+            start = _bucket_start(number) * scale
+            stat.durations[start] = stat.durations.get(start, 0) + calls
+
+
+def _bucket_start(number: int) -> int:
+    """The shortest duration of a bucket, in ticks (ftrace.hit.actions.bucket_of)."""
+    if number < 4:
+        return number
+    power, quarter = number // 4 + 1, number % 4
+    return (4 + quarter) << power - 2
 
 
 @cache

@@ -37,6 +37,8 @@ class Row(NamedTuple):
     hits: int
     missed: int
     total_ns: int
+    min_ns: int = 0
+    max_ns: int = 0
 
     @property
     def average_ns(self) -> float:
@@ -53,18 +55,21 @@ class Row(NamedTuple):
 @click.option(
     "--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of the table."
 )
+@click.option(
+    "--hist", "with_hist", is_flag=True, help="Show a histogram and percentiles of each function's durations."
+)
 @call_option
 @program_options
 @output_options
 def stat_command(
-    patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, target: Target, console: Console
+    patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, with_hist: bool, target: Target, console: Console
 ) -> None:
     """Count and time the calls of the functions that match PATTERN; without PATTERN, of all.
 
     With --json: one object with program, call, result, matched, attached, skipped and functions.
     """
     from fprobe.actions import Stat
-    from fprobe.cli import conclusion, matching, program
+    from fprobe.cli import conclusion, durations, matching, program
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.probing import attached
     from fprobe.cli.running import run
@@ -73,7 +78,7 @@ def stat_command(
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
-    stat = Stat()
+    stat = Stat(durations=with_hist)
     ctrl_c.hold()
     ctrl_c.check()
     with console.alone(), attached(match, action=stat) as probe:
@@ -83,8 +88,11 @@ def stat_command(
         rows = ordered(rows_of(match, stat), sort)
         for line in table(rows, console):
             console.line(line)
+        found = durations.by_name(match, stat) if with_hist else {}
+        for line in durations.lines(found):
+            console.line(line)
         conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
-        console.document(document(module.name, call, outcome, match, rows))
+        console.document(document(module.name, call, outcome, match, rows, durations.objects(found)))
         conclusion.conclude(outcome)
 
 
@@ -94,8 +102,11 @@ def rows_of(match: Match, stat: Stat) -> list[Row]:
     rows = []
     for site in match.sites:
         known = found.get(site.address)
-        row = (known.hits, known.missed, round(known.total_ns)) if known else (0, 0, 0)
-        rows.append(Row(site.symbol.name, *row))
+        row = Row(site.symbol.name, 0, 0, 0)
+        if known:
+            times = (round(time) for time in (known.total_ns, known.min_ns, known.max_ns))
+            row = Row(site.symbol.name, known.hits, known.missed, *times)
+        rows.append(row)
     return rows
 
 
@@ -111,11 +122,13 @@ def table(rows: list[Row], console: Console) -> Iterator[str]:
     """The functions that were called, as text."""
     from fprobe.export.durations import duration_text
 
-    yield console.dim(f"{'TOTAL':>10}  {'AVERAGE':>10}  {'HITS':>10}  {'MISSED':>8}  FUNCTION")
+    yield console.dim(
+        f"{'TOTAL':>10}  {'AVERAGE':>10}  {'MIN':>10}  {'MAX':>10}  {'HITS':>10}  {'MISSED':>8}  FUNCTION"
+    )
     for row in rows:
         if row.hits or row.missed:
             missed = f"{row.missed:8,}"
-            times = f"{duration_text(row.total_ns)}  {duration_text(row.average_ns)}"
+            times = "  ".join(map(duration_text, (row.total_ns, row.average_ns, row.min_ns, row.max_ns)))
             yield f"{times}  {row.hits:10,}  {console.bad(missed) if row.missed else missed}  {console.bold(row.name)}"
 
 
@@ -126,8 +139,10 @@ def _remarks(rows: list[Row]) -> list[str]:
     return [f"{count(idle, 'function')} never called"] if idle else []
 
 
-def document(program: str, call: ProgramCall, outcome: Outcome, match: Match, rows: list[Row]) -> dict[str, Any]:
-    """What --json prints; if the program failed, with an `error`."""
+def document(
+    program: str, call: ProgramCall, outcome: Outcome, match: Match, rows: list[Row], more: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """What --json prints; if the program failed, with an `error`. `more`: of functions, by their names."""
     from fprobe.cli.conclusion import ending
     from fprobe.cli.failure import of_call
 
@@ -138,7 +153,7 @@ def document(program: str, call: ProgramCall, outcome: Outcome, match: Match, ro
         "matched": match.matched,
         "attached": len(match.sites),
         "skipped": [skipped._asdict() for skipped in match.skipped],
-        "functions": [row._asdict() for row in rows],
+        "functions": [row._asdict() | more.get(row.name, {}) for row in rows],
     }
     found |= ending(outcome)
     return found | {"error": of_call(outcome.error).as_object()} if outcome.error else found

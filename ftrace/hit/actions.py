@@ -10,11 +10,13 @@ from ftrace.ring_buffer.writer import commit, reserve
 from sandbox.native import (
     Structure,
     addressof,
+    array,
     cast,
     extern,
     fn,
     global_var,
     i32,
+    leading_zeros,
     likely,
     load,
     native,
@@ -22,6 +24,7 @@ from sandbox.native import (
     ptr,
     rdtsc,
     struct,
+    u32,
     u64,
     void,
     volatile_load,
@@ -32,7 +35,10 @@ from sandbox.threads.tasks import current
 RECORD_SIZE = 32
 CALL = 19
 """The type of a call's record, below those of events."""
-CELL_SIZE = 32
+CELL_SIZE = 64
+DURATIONS = 256
+"""Buckets of a histogram of durations: four for each power of two."""
+TIMED_CELL_SIZE = CELL_SIZE + 4 * DURATIONS
 
 tracing_switch = global_var(u64, 1, name="tracing_on")
 """Whether records are kept: 0 or 1 (ftrace.files.tracing_on)."""
@@ -44,8 +50,9 @@ class ActionState(Structure):
 
     base: u64
     stride: u64
-    mask: u64  # number of records or cells in an area, less one
+    mask: u64  # number of cells in an area, less one
     shift: u64  # 64 less the number of bits of a cell's index
+    cell_size: u64  # in bytes
 
 
 @struct
@@ -66,6 +73,17 @@ class Cell(Structure):
     hits: u64
     missed: u64  # calls without a return node: not timed
     ticks: u64
+    shortest: u64  # ticks of the shortest call, plus one; 0: none was timed
+    longest: u64
+    reserved: array[u64, 2]
+
+
+@struct
+class TimedCell(Structure):
+    """The same with a histogram of durations."""
+
+    cell: Cell
+    durations: array[u32, 256]
 
 
 @native(inline=True)
@@ -128,14 +146,16 @@ def record_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u6
 @native
 def cell_of(state: ptr[ActionState], ip: u64) -> ptr[Cell]:
     """The thread's cell for the function at `ip`; there are twice as many cells as functions."""
-    area = cast(ptr[Cell], area_of(state))
+    area = area_of(state)
     index = first_place(ip, state.shift)
-    while area[index].ip != ip:
-        if area[index].ip == 0:
-            area[index].ip = ip
-            return addressof(area[index])
+    cell = cast(ptr[Cell], area + index * state.cell_size)
+    while cell.ip != ip:
+        if cell.ip == 0:
+            cell.ip = ip
+            return cell
         index = (index + 1) & state.mask
-    return addressof(area[index])
+        cell = cast(ptr[Cell], area + index * state.cell_size)
+    return cell
 
 
 @native(cc="preserve_most")
@@ -149,11 +169,36 @@ def stat_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64
     return 0
 
 
+@native(inline=True)
+def add_duration(cell: ptr[Cell], ticks: u64) -> void:
+    cell.ticks += ticks
+    if ticks + 1 < cell.shortest or cell.shortest == 0:
+        cell.shortest = ticks + 1
+    if ticks > cell.longest:
+        cell.longest = ticks
+
+
 @native(cc="preserve_most")
 def stat_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     ticks = rdtsc() - data[0]
+    add_duration(cell_of(action_of(probe), ip), ticks)
+
+
+@native
+def bucket_of(ticks: u64) -> u64:
+    """The number of a duration's bucket: the power of two, and the two bits below the highest."""
+    if ticks < 4:
+        return ticks
+    power = 63 - leading_zeros(ticks)
+    return (power - 1) * 4 + (ticks >> (power - 2) & 3)
+
+
+@native(cc="preserve_most")
+def stat_hist_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
+    ticks = rdtsc() - data[0]
     cell = cell_of(action_of(probe), ip)
-    cell.ticks += ticks
+    add_duration(cell, ticks)
+    cast(ptr[TimedCell], cell).durations[bucket_of(ticks)] += 1
 
 
 @native
@@ -161,4 +206,4 @@ def read_tsc() -> u64:
     return rdtsc()
 
 
-HANDLERS = (read_clock_slowly, count_entry, record_entry, record_exit, stat_entry, stat_exit, read_tsc)
+HANDLERS = (read_clock_slowly, count_entry, record_entry, record_exit, stat_entry, stat_exit, stat_hist_exit, read_tsc)

@@ -34,7 +34,7 @@ def normal(text):
     """Without what differs from run to run: times, thread ids, addresses, and the code bytes that hold them."""
     text = re.sub(r" *\d+\.\d+ (us|ms|s )", " TIME", text)
     text = re.sub(r"\[ *\d+\] \|", "[TID] |", text)
-    text = re.sub(r'"(time_ns|tid|duration_ns|total_ns)": \d+', r'"\1": N', text)
+    text = re.sub(r'"(time_ns|tid|duration_ns|total_ns|min_ns|max_ns)": \d+', r'"\1": N', text)
     text = re.sub(r"\b[0-9a-f]{2}( [0-9a-f]{2})+ *", "BYTES ", text)
     text = re.sub(r"[-+] 0x[0-9a-f]+\]", "+ OFFSET]", text)
     return re.sub(r"0x[0-9a-f]{3,}", "ADDRESS", text)

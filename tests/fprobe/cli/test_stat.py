@@ -19,7 +19,7 @@ def test_json_is_the_object_of_the_specification(run, programs):
         {"name": "nested", "reason": "has an argument in r10 or r11"},
     ]
     functions = {row["name"]: row for row in found["functions"]}
-    assert all(list(row) == ["name", "hits", "missed", "total_ns"] for row in functions.values())
+    assert all(list(row) == ["name", "hits", "missed", "total_ns", "min_ns", "max_ns"] for row in functions.values())
     assert {name: row["hits"] for name, row in functions.items()} == {
         "main": 1, "func1": 1, "func2": 1, "fact": 4, "half": 0, "text": 0,
     }  # fmt: skip
@@ -28,8 +28,8 @@ def test_json_is_the_object_of_the_specification(run, programs):
 
 def test_the_table(run):
     found = run("stat", "vfs_*").out
-    assert re.search(r"^ +TOTAL +AVERAGE +HITS +MISSED +FUNCTION$", found, re.MULTILINE)
-    assert re.search(r"^ +[\d.]+ us +[\d.]+ us +10 +0  vfs_write$", found, re.MULTILINE)
+    assert re.search(r"^ +TOTAL +AVERAGE +MIN +MAX +HITS +MISSED +FUNCTION$", found, re.MULTILINE)
+    assert re.search(r"^( +[\d.]+ us){4} +10 +0  vfs_write$", found, re.MULTILINE)
     assert "11 functions matched: 11 attached, 0 skipped" in found
     assert "106 hits, 0 misses" in found
 
@@ -52,9 +52,8 @@ def test_tracing_does_not_change_the_result(run):
 
 def test_deep_recursion_is_not_missed(run, programs):
     found = run("stat", "fact", "-p", "prog.ll", "--call", "fact", "20000", "--json", cwd=programs).document
-    assert found["functions"] == [
-        {"name": "fact", "hits": 20000, "missed": 0, "total_ns": found["functions"][0]["total_ns"]}
-    ]
+    [row] = found["functions"]
+    assert (row["name"], row["hits"], row["missed"]) == ("fact", 20000, 0)
 
 
 def test_several_patterns(run):
@@ -70,3 +69,19 @@ def test_what_the_program_prints_is_kept_out_of_the_json(run, programs, verb):
     assert found.err == "hello, world\n"
     assert json.loads(found.out.splitlines()[-1] if verb == "trace" else found.out)
     assert "hello, world\n" in run(verb, "hello", "-p", "hello.ll", cwd=programs).out
+
+
+def test_shortest_and_longest_calls(run, programs):
+    found = run("stat", "fact", "main", "-p", programs / "prog.ll", "--call", "main", "20", "--json").document
+    rows = {row["name"]: row for row in found["functions"]}
+    assert 0 <= rows["fact"]["min_ns"] <= rows["fact"]["max_ns"] <= rows["main"]["max_ns"]
+    assert rows["main"]["min_ns"] == rows["main"]["max_ns"] == rows["main"]["total_ns"]
+
+
+def test_histograms_and_percentiles(run, programs):
+    words = ["stat", "fact", "-p", programs / "prog.ll", "--call", "main", "50", "--hist"]
+    row = run(*words, "--json").document["functions"][0]
+    assert sum(bucket["calls"] for bucket in row["durations"]) == row["hits"] == 50
+    assert row["min_ns"] <= row["p50_ns"] <= row["p90_ns"] <= row["p99_ns"] <= row["max_ns"]
+    text = run(*words).out
+    assert re.search(r"^fact: p50 .*, p90 .*, p99 .*$", text, re.MULTILINE) and "|####" in text
