@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint stress masks bench clean
+.PHONY: demo test lint stress masks libraries bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,10 @@ masks: $(VENV)/.installed
 	FPROBE_FORCE=breakpoints $(MASKED)
 	FPROBE_DENY=memfd,membarrier $(MASKED)
 	taskset -c 0 $(MASKED)
+
+# CPython's own tests with every function of the libraries under them probed; PYTHON=/usr/bin/python3.11 with its package `test`.
+libraries: $(VENV)/.installed
+	$(BIN)/python -m tests.libraries
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks

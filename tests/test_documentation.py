@@ -15,6 +15,7 @@ PRINTED = {
     "events": [r"(?s)^p:kprobes/reads vfs_read count=%dx:u64$.*^  reads +[1-9]\d* +0$"],
     "fprobe": [r"^vfs_open\+0x0/.* = 0x[^0]*[\s\S]* hits, 0 misses$", r"^15\.0$"],
     "kprobes": ["kmalloc returns 0x", "0x44 44", r"^\d+ hits at \d+ places$", r"^\d+ \[", r"\[FTRACE\]"],
+    "libraries": [r"^\d{2,} functions are probed$[\s\S]*ns a call$"],
     "optimization": ["^True None$"],
     "recording": [r"(?s)^reads \d+ \d+ 512 None$.*: done: \(ksys_read\+0x.*^4 0 0$"],
     "ring-buffer": [r"^\d+ \d+ 2 4$"],
