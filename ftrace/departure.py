@@ -21,15 +21,11 @@ def leave(image: Image) -> Callable[[], None]:
     with tracing.table.lock:
         gone = [it for it in tracing.table.detoured if isinstance(it, DetouredBlock) and it.image is image]
         for block in gone:
-            block.apply(block.everything, lambda old: tracing.table.lists.get((), old.stubs))
-            tracing.table.detoured.remove(block)
-            tracing.touched.pop(block, None)
-            tracing.modified.pop(block, None)
-        tracing.table.lists.retire()
+            tracing.take_out(block)
 
     def free() -> None:
         for block in gone:
-            if not tracing._frames_in(block):  # otherwise a call will return through its stub
+            if not tracing.frames_in(block):  # otherwise a call will return through its stub
                 block.close()
 
     return free

@@ -249,18 +249,22 @@ class Tracer:
             block = self.table.block_of(module)
             if block is None:
                 return
-            busy = self._frames_in(block)
+            busy = self.frames_in(block)
             if busy:
                 raise OSError(errno.EBUSY, f"module {module.name!r} is in use: {', '.join(busy)} has not returned")
-            block.apply(block.everything, lambda old: self.table.lists.get((), old.stubs))
-            self.table.lists.retire()
-            self.table.blocks.remove(block)
-            self.touched.pop(block, None)
-            self.modified.pop(block, None)
+            self.take_out(block)
         self.reclaimer.settle(whole=True)
         block.close()
 
-    def _frames_in(self, block: SiteBlock) -> list[str]:
+    def take_out(self, block: SiteBlock) -> None:
+        """Take a block's functions out of everything; its text is as it was. With the lock; `settle` has to follow."""
+        block.apply(block.everything, lambda old: self.table.lists.get((), old.stubs))
+        self.table.lists.retire()
+        (self.table.blocks if block in self.table.blocks else self.table.detoured).remove(block)
+        self.touched.pop(block, None)
+        self.modified.pop(block, None)
+
+    def frames_in(self, block: SiteBlock) -> list[str]:
         """The functions of a block that are on a shadow stack."""
         position = {address: index for index, address in enumerate(block.addresses)}
         found = {position[ip] for ip in self.runtime.shadow_ips() if ip in position}

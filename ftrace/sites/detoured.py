@@ -282,5 +282,12 @@ class DetouredBlock(SiteBlock):
         return sum(1 << index for index in self.ways)
 
     def close(self) -> None:
+        table, own_code = self._runtime.detours, self._runtime.own_code
+        for index, way in self.ways.items():
+            inner = [offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1]
+            for offset in [*inner, *([0] if way is Way.BREAKPOINT else [])]:
+                table.set(self.addresses[index] + offset, 0)
         super().close()
+        if self._room.__contains__ in own_code:
+            own_code.remove(self._room.__contains__)
         self._room.close()

@@ -136,7 +136,7 @@ def retreat_to_breakpoints() -> None:
 
 @pytest.mark.parametrize("entry", full_registers.ENTRIES)
 @pytest.mark.parametrize("by", ["jump", "breakpoint"])
-@isolated(timeout=120)
+@isolated(timeout=100)
 def test_every_register_and_flag_is_kept(by: str, entry: str) -> None:
     full_registers.library()
     for kind, make in HANDLERS.items():
@@ -157,7 +157,7 @@ def test_every_register_and_flag_is_kept(by: str, entry: str) -> None:
 
 
 @pytest.mark.parametrize("entry", full_registers.ENTRIES)
-@isolated(timeout=120)
+@isolated(timeout=100)
 def test_several_probes_keep_every_register_and_flag(entry: str) -> None:
     probes = [fprobe.attach(f"libfullregs:{entry}", **make()) for make in HANDLERS.values() if full_registers.library()]
     for probe in probes:

@@ -31,7 +31,7 @@ def built(name: str = "libtwice.so", *flags: str) -> Path:
     return path
 
 
-@isolated
+@isolated(timeout=100)
 def test_parent_and_child_of_a_fork_go_their_own_ways() -> None:
     expected = zlib.compress(DATA)
     probe = fprobe.attach("libz:*", action=fprobe.Stat()).attach()
@@ -52,7 +52,7 @@ def test_parent_and_child_of_a_fork_go_their_own_ways() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-@isolated
+@isolated(timeout=100)
 def test_a_library_that_is_closed_while_it_is_probed_stays() -> None:
     path = built()
     library = ctypes.CDLL(str(path))
@@ -68,7 +68,7 @@ def test_a_library_that_is_closed_while_it_is_probed_stays() -> None:
 
 
 @pytest.mark.parametrize("flags", [("-fpatchable-function-entry=5",), ("-pg", "-mfentry"), ("-s",)], ids=str)
-@isolated
+@isolated(timeout=100)
 def test_libraries_with_stubs_of_their_own_and_stripped_ones(flags: tuple[str, ...]) -> None:
     if "-mfentry" in flags:
         (hooks := Path(mkdtemp()) / "hooks.c").write_text("void __fentry__(void) { }\n")
@@ -82,7 +82,7 @@ def test_libraries_with_stubs_of_their_own_and_stripped_ones(flags: tuple[str, .
     assert library.thrice(5) == 16
 
 
-@isolated
+@isolated(timeout=100)
 def test_a_breakpoint_of_a_debugger_is_left_alone() -> None:
     from sandbox.memory.mappings import write_through_kernel
 
@@ -97,7 +97,7 @@ def test_a_breakpoint_of_a_debugger_is_left_alone() -> None:
     assert library.twice(2) == 5
 
 
-@isolated
+@isolated(timeout=100)
 def test_a_file_that_is_replaced_on_disk_changes_nothing() -> None:
     path = built()
     library = ctypes.CDLL(str(path))
@@ -136,3 +136,27 @@ def test_patching_while_threads_run_the_code() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@isolated(timeout=100)
+def test_an_image_that_goes_takes_its_locations_with_it() -> None:
+    from ftrace.departure import leave
+    from ftrace.tracer import tracer
+    from sandbox.images.sources import image_at
+
+    library = ctypes.CDLL(str(built()))
+    address = ctypes.cast(library.twice, ctypes.c_void_p).value or 0
+    original = ctypes.string_at(address, 8)
+    image = image_at(address)
+    assert image is not None
+    probe = fprobe.attach("libtwice:t*", action=fprobe.Stat()).attach()
+    assert library.thrice(5) == 16
+    leave(image)()
+    assert ctypes.string_at(address, 8) == original
+    assert not any(getattr(block, "image", None) is image for block in tracer().table.detoured)
+    assert library.thrice(5) == 16
+    assert probe.hits == 2
+    probe.detach()
+    with fprobe.attach("libtwice:t*", action=fprobe.Stat()) as again:
+        assert library.thrice(5) == 16
+    assert again.hits == 2
