@@ -52,6 +52,9 @@ def _milliseconds(row: str, key: str, limit: float) -> Bar:
 
 
 BARS = (
+    Bar("library.both.native", "ns added", _added("library.both.native"), _just(12)),
+    _milliseconds("attach.library", "first", 1500),
+    _milliseconds("attach.library", "again", 300),
     Bar("nop", "ns added by a stub", _added("nop"), _just(0.3)),
     _times("fprobe.entry.native", "ref.call_inc", 3, "3x ref.call_inc"),
     _times("fprobe.both.native", "ref.swap", 0.5, "half of ref.swap"),

@@ -1,0 +1,76 @@
+"""The rows of functions of libraries, which have no stubs."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from functools import partial
+
+import fprobe
+from benchmarks import program
+from benchmarks.measure import Row, Sample
+from benchmarks.probes import Attach, both_native, entry_native
+from fprobe.attachment import Attachment
+
+_TARGET = "libc:labs"
+"""A function of three instructions. Python handlers are not for the C library: they are measured on another."""
+_PYTHON_TARGET = "libz:zlibVersion"
+_LARGE = "libcrypto.so.3"
+
+
+def _address(target: str) -> int:
+    library, _, name = target.partition(":")
+    loaded = ctypes.CDLL({"libc": "libc.so.6", "libz": "libz.so.1"}[library])
+    return ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0
+
+
+def _sample(target: str, attach: Attach, calls: int) -> Sample:
+    run = program.timed(partial(program.program()["loop"], calls, _address(target)), calls)
+    baseline = run()
+    with attach(target) as probe:
+        probed = run()
+        return Sample(baseline, probed, calls, probe.hits, probe.counts.missed)
+
+
+def _both_python(target: str) -> Attachment[None]:
+    def handler(*_: object) -> None:
+        pass
+
+    return fprobe.attach(target, entry=handler, exit=handler)
+
+
+def _timed_ms(action: Callable[[], object]) -> float:
+    start = time.process_time_ns()
+    action()
+    return (time.process_time_ns() - start) / 1e6
+
+
+def _sample_attach() -> Sample:
+    """All functions of libcrypto: the first time in this process, and again. Milliseconds of CPU time."""
+    ctypes.CDLL(_LARGE)
+    attachment = both_native(f"{_LARGE}:*")
+    first = _timed_ms(attachment.attach)
+    functions = len(attachment.functions)
+    attachment.detach()
+    again = _timed_ms(attachment.attach)
+    attachment.detach()
+    figures = {"first_ms": first, "again_ms": again, "functions": float(functions)}
+    return Sample(0.0, first * 1e6, 0, 0, extra=figures)
+
+
+def rows(calls: int) -> list[Row]:
+    """The rows of this room."""
+    few = max(calls // 100, 10)
+    return [
+        Row(
+            "library.entry.native", f"handler at the entry of {_TARGET}", partial(_sample, _TARGET, entry_native, calls)
+        ),
+        Row("library.both.native", "handlers at both ends", partial(_sample, _TARGET, both_native, calls)),
+        Row(
+            "library.both.python",
+            f"... in Python, on {_PYTHON_TARGET}",
+            partial(_sample, _PYTHON_TARGET, _both_python, few),
+        ),
+        Row("attach.library", f"all of {_LARGE}, both ends, in CPU time", _sample_attach, rounds=1),
+    ]
