@@ -42,7 +42,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *sustained.rows(calls),
         *compared.rows(calls),
         *breakpoints.rows(calls, functions),
-        *libraries.rows(calls),
+        *libraries.rows(calls, functions),
         *compiling.rows(),
         *starting.rows(),
         *scale.large_rows(functions, calls),

@@ -16,7 +16,9 @@ from fprobe.attachment import Attachment
 _TARGET = "libc:labs"
 """A function of three instructions. Python handlers are not for the C library: they are measured on another."""
 _PYTHON_TARGET = "libz:zlibVersion"
-_LARGE = "libcrypto.so.3"
+_LARGE, _SMALL = "libcrypto.so.3", "libz.so.1"
+_MANY = 10_000
+"""Functions of the large program from which on the large library is attached to."""
 
 
 def _address(target: str) -> int:
@@ -46,10 +48,10 @@ def _timed_ms(action: Callable[[], object]) -> float:
     return (time.process_time_ns() - start) / 1e6
 
 
-def _sample_attach() -> Sample:
-    """All functions of libcrypto: the first time in this process, and again. Milliseconds of CPU time."""
-    ctypes.CDLL(_LARGE)
-    attachment = both_native(f"{_LARGE}:*")
+def _sample_attach(library: str) -> Sample:
+    """All functions of a library: the first time in this process, and again. Milliseconds of CPU time."""
+    ctypes.CDLL(library)
+    attachment = both_native(f"{library}:*")
     first = _timed_ms(attachment.attach)
     functions = len(attachment.functions)
     attachment.detach()
@@ -59,9 +61,10 @@ def _sample_attach() -> Sample:
     return Sample(0.0, first * 1e6, 0, 0, extra=figures)
 
 
-def rows(calls: int) -> list[Row]:
-    """The rows of this room."""
+def rows(calls: int, functions: int) -> list[Row]:
+    """The rows of this room. `functions`: of the large program."""
     few = max(calls // 100, 10)
+    large = _LARGE if functions >= _MANY else _SMALL
     return [
         Row(
             "library.entry.native", f"handler at the entry of {_TARGET}", partial(_sample, _TARGET, entry_native, calls)
@@ -72,5 +75,5 @@ def rows(calls: int) -> list[Row]:
             f"... in Python, on {_PYTHON_TARGET}",
             partial(_sample, _PYTHON_TARGET, _both_python, few),
         ),
-        Row("attach.library", f"all of {_LARGE}, both ends, in CPU time", _sample_attach, rounds=1),
+        Row("attach.library", f"all of {large}, both ends, in CPU time", partial(_sample_attach, large), rounds=1),
     ]
