@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -18,6 +19,8 @@ def start(directory: str) -> None:
     hide_environment()
     if address.count(":") != 2:  # nobody has launched it
         return
+    collects = gc.isenabled()
+    gc.disable()  # hundreds of modules are imported, and nothing of them is garbage
     try:
         settings = session.settings(address)
         session.note(address, argv=sys.orig_argv, parent=os.getppid())
@@ -25,6 +28,9 @@ def start(directory: str) -> None:
         arm(address, settings)
     except Exception as error:  # the program is not to suffer from it
         session.note(address, error=f"{type(error).__name__}: {error}")
+    finally:
+        if collects:
+            gc.enable()
 
 
 def hide_environment() -> None:
