@@ -34,7 +34,7 @@ def examples(name):
 def test_an_example_runs(name, index, tmp_path):
     program = tmp_path / "example.py"
     program.write_text(examples(name)[index])
-    done = run_source(f"import runpy; runpy.run_path({str(program)!r})")
+    done = run_source(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
     assert done.returncode == 0, done.stderr
     assert re.search(PRINTED[name][index], done.stdout, re.MULTILINE), done.stdout
 
