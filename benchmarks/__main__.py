@@ -13,6 +13,7 @@ from benchmarks import (
     events,
     libraries,
     machine,
+    numba_calls,
     probes,
     processes,
     reference,
@@ -36,6 +37,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
     return before, [
         *reference.rows(calls),
         *probes.rows(calls),
+        *numba_calls.rows(calls),
         *situations.rows(calls),
         *events.rows(calls),
         *tracers.rows(calls),
