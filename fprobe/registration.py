@@ -59,7 +59,7 @@ ENTRY_DATA_MAX = STRIDE - DATA_STACK
 
 
 class fprobe(ProcessBound):
-    """A function probe (FP-1).
+    """A function probe.
 
     entry_handler(fp, entry_ip, ret_ip, regs, entry_data) -> int runs when a function is entered; non-zero: no exit
     handler for this call. exit_handler(fp, entry_ip, ret_ip, regs, entry_data) runs when it returns. Either may be
@@ -329,7 +329,7 @@ def _claim(fp: fprobe, registered: bool) -> None:
 
 
 def _begin(fp: fprobe) -> None:
-    """What every registration starts with: nmissed is 0 (FP-10)."""
+    """What every registration starts with: nmissed is 0."""
     fp.pattern = fp.located = None
     fp._final = Counts()
     fp.errors = HandlerErrors()

@@ -48,7 +48,7 @@ _FAULT_KIND = {0: 0, FOREIGN: FAULT_FOREIGN, FOREIGN | PYTHON: FAULT_FOREIGN | F
 
 
 class kprobe(ProcessBound):
-    """A probe on an instruction (KP-1).
+    """A probe on an instruction.
 
     Where: `symbol_name` and `offset`, or `addr` (and `offset`), in bytes. `symbol_name` is a function of a module
     ('vfs_read', 'demo:vfs_read') or of a library ('libz:deflate'). pre_handler(p, regs) -> int runs before the

@@ -53,7 +53,7 @@ class kretprobe_instance:
 
     @property
     def ret_addr(self) -> int:
-        """Where the call returns to; for all but the oldest hook of a frame the trampoline's address (KP-82)."""
+        """Where the call returns to; for all but the oldest hook of a frame the trampoline's address."""
         return self._word("ret_addr")
 
     @property
@@ -96,7 +96,7 @@ def get_kretprobe(ri: kretprobe_instance) -> kretprobe:
 
 
 def get_kretprobe_retaddr(ri: kretprobe_instance) -> int:
-    """What the return slot held (KP-82)."""
+    """What the return slot held."""
     return ri.ret_addr
 
 
@@ -114,7 +114,7 @@ def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class kretprobe(ProcessBound):
-    """A probe on the returns of a function (KP-74).
+    """A probe on the returns of a function.
 
     Where: as for `kprobe`, at a function's entry. entry_handler(ri, regs) -> int runs when it is entered; non-zero: no
     `handler` for this call. handler(ri, regs) runs when it returns. Either may be None, a Python callable, a C function
@@ -162,7 +162,7 @@ class kretprobe(ProcessBound):
 
     @property
     def nmissed(self) -> int:
-        """How often no instance was free (KP-81, KP-83)."""
+        """How often no instance was free."""
         return int(self._hook.native.nmissed) if self._hook else 0
 
     @property

@@ -12,7 +12,7 @@ from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.cli.matching import Match
+    from fprobe.cli.match import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
 

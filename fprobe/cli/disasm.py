@@ -13,7 +13,7 @@ from fprobe.cli.failure import input_errors
 from fprobe.cli.options import Target, output_options, program_options
 
 if TYPE_CHECKING:
-    from fprobe.cli.matching import Site
+    from fprobe.cli.match import Site
     from sandbox.loading.module import Module
     from sandbox.symbols.disassembly import Line
     from sandbox.symbols.table import Symbol

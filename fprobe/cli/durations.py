@@ -9,7 +9,7 @@ from fprobe.export.durations import duration_text
 
 if TYPE_CHECKING:
     from fprobe.actions import FunctionStat, Stat
-    from fprobe.cli.matching import Match
+    from fprobe.cli.match import Match
 
 _SHARES = (50, 90, 99)
 _WIDTH = 40

@@ -7,7 +7,7 @@ import ctypes.util
 from typing import TYPE_CHECKING
 
 from fprobe.cli.failure import FAILED, Failure
-from fprobe.cli.matching import Match, Site, Skipped
+from fprobe.cli.match import Match, Site, Skipped
 
 if TYPE_CHECKING:
     from ftrace.sites.detoured import DetouredBlock

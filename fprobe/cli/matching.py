@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fprobe.cli.failure import Failure
+from fprobe.cli.match import Match, Site, Skipped
 from sandbox.symbols.near import did_you_mean
 
 if TYPE_CHECKING:
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
-
-
-class Skipped(NamedTuple):
-    """A function that was asked for and cannot be probed; `reason` is a few words."""
-
-    name: str
-    reason: str
-
-
-class Site(NamedTuple):
-    """A function that can be probed, and the address of its stub."""
-
-    symbol: Symbol
-    address: int
-
-
-@dataclass
-class Match:
-    """What patterns select."""
-
-    sites: list[Site] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-
-    @property
-    def matched(self) -> int:
-        """How many functions were meant."""
-        return len(self.sites) + len(self.skipped)
-
-    @property
-    def addresses(self) -> list[int]:
-        """Of the stubs."""
-        return [site.address for site in self.sites]
 
 
 def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()) -> Match:

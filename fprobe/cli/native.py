@@ -12,7 +12,7 @@ from fprobe.cli.failure import Failure
 from fprobe.native_file import NativeHandlers
 
 if TYPE_CHECKING:
-    from fprobe.cli.matching import Match
+    from fprobe.cli.match import Match
     from fprobe.cli.program import ProgramCall
     from ftrace.handlers.kinds import Resolved
     from sandbox.loading.native_image import NativeImage

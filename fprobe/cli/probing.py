@@ -10,7 +10,7 @@ from fprobe.cli.failure import FAILED, Failure
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.cli.matching import Match
+    from fprobe.cli.match import Match
 
 
 @contextmanager

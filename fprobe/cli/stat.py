@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fprobe.actions import Stat
-    from fprobe.cli.matching import Match
+    from fprobe.cli.match import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
 

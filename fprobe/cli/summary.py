@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fprobe.cli.matching import Match
+    from fprobe.cli.match import Match
     from ftrace.probe import Counts
 
 _CAUSES = {

@@ -13,7 +13,7 @@ from fprobe.cli.options import CallingCommand, Target, call_option, call_words, 
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.cli.matching import Match
+    from fprobe.cli.match import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.cli.views import Views

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from ftrace.filters.glob import parse
 from ftrace.filters.resolve import Found, resolve
-from sandbox.images.image import Image, sources
+from sandbox.images.image import Image
+from sandbox.images.sources import sources
 
 
 class Pattern:

@@ -95,7 +95,7 @@ class FastPath:
         self.probe = probe
 
     def stop(self) -> None:
-        """No instance is taken and no handler called any more, for calls that have not returned either (KP-84)."""
+        """No instance is taken and no handler called any more, for calls that have not returned either."""
         raise NotImplementedError
 
     def is_idle(self) -> bool:

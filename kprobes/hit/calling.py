@@ -32,7 +32,7 @@ class Outer(Structure):
 
 @native
 def into_nmi(task: ptr[Task], trap: u32, mask: u64, outer: ptr[Outer]) -> void:
-    """Handlers of a breakpoint are in NMI context (FT-56); `mask`: the signals that the interrupted code blocks."""
+    """Handlers of a breakpoint are in NMI context; `mask`: the signals that the interrupted code blocks."""
     kcb = get_kprobe_ctlblk(task)
     outer.mask = kcb.trap_mask
     outer.trap = kcb.trap

@@ -192,7 +192,7 @@ def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs
 
 @native
 def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
-    """A hit while a kprobe is running: counted, and the instruction is carried out (KP-43)."""
+    """A hit while a kprobe is running: counted, and the instruction is carried out."""
     kcb = get_kprobe_ctlblk(task)
     count_misses(children)
     if out_of_line(record, children, regs) != IN_SLOT:
@@ -215,7 +215,7 @@ def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs:
 
 @native
 def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
-    """A hit, on a pt_regs of the moment before the instruction (KP-36, KP-37)."""
+    """A hit, on a pt_regs of the moment before the instruction."""
     kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
     if task.kprobe != 0:
@@ -255,7 +255,7 @@ def back_to_outer(task: ptr[Task]) -> void:
 
 @native
 def end_step(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
-    """The instruction has been executed in its slot: the post_handlers, or back to what was interrupted (KP-38)."""
+    """The instruction has been executed in its slot: the post_handlers, or back to what was interrupted."""
     kcb = get_kprobe_ctlblk(task)
     status = kcb.status
     regs.ip = record.address + record.length

@@ -92,7 +92,7 @@ def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool
 
 @native
 def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
-    """The step is over before its time: the state is reset, or that of before is back (KP-87)."""
+    """The step is over before its time: the state is reset, or that of before is back."""
     kcb = get_kprobe_ctlblk(task)
     if kcb.stepping != cast(u64, record):
         return
@@ -185,7 +185,7 @@ def handler_fault_in_detour(task: ptr[Task], record: ptr[Record], regs: ptr[pt_r
 
 @native
 def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
-    """A fault while a handler runs: its own fault_handler is asked, with the registers of the fault (KP-90)."""
+    """A fault while a handler runs: its own fault_handler is asked, with the registers of the fault."""
     kcb = get_kprobe_ctlblk(task)
     child = cast(ptr[Child], kcb.child)
     status = kcb.status

@@ -22,7 +22,7 @@ killed = global_var(u64, 0, name="kprobe_ftrace_killed")
 
 @native
 def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64, hit: ptr[Hit]) -> void:
-    """A hit with the recursion lock held (KP-52)."""
+    """A hit with the recursion lock held."""
     kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
     if children.count == 0:

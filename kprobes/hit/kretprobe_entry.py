@@ -254,7 +254,7 @@ def kretprobe_in_list(task: ptr[Task], instance: ptr[Instance]) -> void:
 
 @native
 def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> void:
-    """The handler, as a kprobe of its own is running; afterwards none is (KP-79)."""
+    """The handler, as a kprobe of its own is running; afterwards none is."""
     kcb = get_kprobe_ctlblk(task)
     rp = instance.rp
     code = cast(u64, rp.handler)

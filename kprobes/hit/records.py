@@ -29,7 +29,7 @@ PRE_PLAIN = 128
 """A native function of ours that keeps every register but rax and r11, and does not look at those of the hit."""
 
 HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE, FAULT_DUE, FAULTING = 1, 2, 4, 8, 16, 32, 64
-"""KprobeCtlblk.status (KP-3). POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame;
+"""KprobeCtlblk.status. POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame;
 FAULT_DUE: it has faulted, and so do the fault handlers; FAULTING: those are running."""
 HANDLER_FAULT_DUE = 128
 """A bit of it: the handler has faulted, and its fault_handler in Python runs off the signal's frame."""

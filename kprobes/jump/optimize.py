@@ -80,9 +80,9 @@ class JumpOptimizer:
     # -- the turns of a place's life ----------------------------------------------------------------------------
 
     def arm(self, place: Aggregate) -> None:
-        """Write the breakpoint, or keep the jump that was to be taken back (KP-70).
+        """Write the breakpoint, or keep the jump that was to be taken back.
 
-        Jumps of others over the place's first byte are taken back at once (KP-69).
+        Jumps of others over the place's first byte are taken back at once.
         """
         self._disturb(place)
         if place.state is State.LEAVING:
@@ -92,7 +92,7 @@ class JumpOptimizer:
             self._set(place, State.BREAKPOINT)
 
     def disarm(self, place: Aggregate, immediate: bool) -> None:
-        """Restore the text; a jump stays for the worker to take back unless `immediate` (KP-69, KP-70)."""
+        """Restore the text; a jump stays for the worker to take back unless `immediate`."""
         if place.state is State.JUMP:
             self._set(place, State.LEAVING)
             if not immediate:
@@ -103,7 +103,7 @@ class JumpOptimizer:
         self._set(place, State.OFF)
 
     def try_to_optimize(self, place: Aggregate) -> None:
-        """An armed place's children have changed: queue it if it may be optimised and is not (KP-17, KP-63)."""
+        """An armed place's children have changed: queue it if it may be optimised and is not."""
         if place.optimized and not self._take_back_outdated(place):
             _jump_of(place).choose_routine()
             return
@@ -142,7 +142,7 @@ class JumpOptimizer:
             self._worker.cancel()
 
     def unoptimize(self, place: Aggregate) -> None:
-        """At once, leaving a breakpoint where a place is armed: a post_handler is coming (KP-48, KP-71)."""
+        """At once, leaving a breakpoint where a place is armed: a post_handler is coming."""
         if place.covered:
             others = [other for other in self._restore([place]) if other is not place]
             self._requeue(others)
@@ -150,7 +150,7 @@ class JumpOptimizer:
             self._set(place, State.BREAKPOINT)
 
     def forget(self, place: Aggregate) -> None:
-        """The code is going away as it is (KP-95). A jump that was to be taken back later is taken back now."""
+        """The code is going away as it is. A jump that was to be taken back later is taken back now."""
         self.unoptimize(place)
         self._pending.pop(place.address, None)
         self.refusals.pop(place.address, None)
@@ -161,7 +161,7 @@ class JumpOptimizer:
     # -- the rules ----------------------------------------------------------------------------------------------
 
     def _wanted(self, place: Aggregate) -> bool:
-        """KP-63."""
+        # KP-63
         if not self.allowed or aggregate.all_disarmed or place.on_ftrace:
             return False
         if place.disabled or place.has_post:

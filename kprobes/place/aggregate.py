@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction
 
 preemptible = False
-"""As a kernel with CONFIG_PREEMPTION: nothing is boosted (KP-29). Looked at when an address is first probed."""
+"""As a kernel with CONFIG_PREEMPTION: nothing is boosted. Looked at when an address is first probed."""
 all_disarmed = False
-"""kprobes_all_disarmed: no place is armed, whatever its probes want (KP-59). Set by kprobes.place.switch."""
+"""kprobes_all_disarmed: no place is armed, whatever its probes want. Set by kprobes.place.switch."""
 
 aggregates: dict[int, Aggregate] = {}
 """By address."""
@@ -141,7 +141,7 @@ class Aggregate:
 
     @property
     def optimized(self) -> bool:
-        """KPROBE_FLAG_OPTIMIZED: it has a jump, or is to have one (KP-64)."""
+        """KPROBE_FLAG_OPTIMIZED: it has a jump, or is to have one."""
         return self.state in _OPTIMIZED
 
     @property
@@ -295,7 +295,7 @@ def between(start: int, end: int) -> list[Aggregate]:
 
 
 def original_text(address: int, size: int) -> bytes:
-    """What the text would be without kprobes and ftrace (KP-18)."""
+    """What the text would be without kprobes and ftrace."""
     return original.original_text(tracer().table, address, size)
 
 

@@ -90,7 +90,7 @@ def _by_base_name(symbol: Symbol) -> str:
 
 
 def kretprobe_blacklist(symbol: Symbol) -> str:
-    """Why the returns of a function cannot be probed; '' if they can (KP-25)."""
+    """Why the returns of a function cannot be probed; '' if they can."""
     if symbol.module in JIT_NAMES:
         return return_refusal(symbol.address, symbol.end)
     by_name = named_refusal(symbol.name)

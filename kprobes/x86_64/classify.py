@@ -49,7 +49,7 @@ class Classified:
 
 
 def classify(insn: Instruction, *, preemptible: bool) -> Classified:
-    """What to do with `insn` (KP-19, KP-20, KP-27..34).
+    """What to do with `insn`.
 
     `preemptible`: nothing is boosted, as in a kernel with CONFIG_PREEMPTION. A system call is boosted even then: it may not
     return (exit), return twice (fork) or change the signal mask, so nothing may be left to be done after it.
