@@ -22,9 +22,9 @@ from fprobe.registration import (
     register_fprobe_syms,
     unregister_fprobe,
 )
-from ftrace.attaching import Attaching
+from ftrace.attaching import Attaching, log
 from ftrace.entries import Skipped
-from ftrace.filters.resolve import is_compiled, is_there, may_come
+from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
 from ftrace.probe import Counts
 from kprobes import departures
 from sandbox.images.coming import unfollow
@@ -108,6 +108,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
             if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_come(pattern):
                 unfollow(self._extend)
                 raise
+        for sentence in inlined_calls(pattern):
+            log.warning("%s", sentence)
 
     def _extend(self) -> None:
         """Code has come: probe what of it is meant."""

@@ -19,6 +19,7 @@ import struct
 from typing import Any, NamedTuple
 
 from ftrace.handlers.floats import regs_get_xmm
+from sandbox.numba import inlining
 from sandbox.numba.description import Description, describe
 from sandbox.numba.layout import Place
 from sandbox.numba.values import NOT_PASSED as NOT_PASSED
@@ -40,6 +41,26 @@ class Outcome(NamedTuple):
 
     result: Any
     exception: BaseException | None
+
+
+def install(*, noinline: bool) -> None:
+    """Change how Numba compiles functions from now on; call this before they are compiled.
+
+    `noinline`: calls of compiled functions by compiled functions are not inlined, so that probes see each one. That changes what
+    is optimised, and costs time. What is compiled so is apart in Numba's cache. Raises ValueError if nothing is asked for,
+    ImportError if Numba is not installed.
+    """
+    if not noinline:
+        raise ValueError("noinline is False, and there is nothing else to install: give noinline=True")
+    inlining.keep_calls()
+
+
+def inlined() -> dict[str, set[str]]:
+    """Functions whose calls by other functions are not seen, and the callers into which LLVM has inlined all of them.
+
+    Both by module and qualified name. Nothing is known of code that comes from Numba's cache.
+    """
+    return inlining.inlined()
 
 
 def signature(ip: int) -> Any:

@@ -78,6 +78,19 @@ def may_come(pattern: str) -> bool:
     return any(map(parse(wanted).matches, declared()))
 
 
+def inlined_calls(pattern: str) -> Iterator[str]:
+    """For a `pattern` without wildcards for a function of Numba: in a sentence, which calls of it a probe does not see."""
+    owner, _, wanted = pattern.partition(":")
+    if owner != "numba" or set(wanted) & set("*?["):
+        return
+    from sandbox.numba.inlining import inlined
+
+    callers = sorted(inlined().get(wanted, ()))
+    if callers:
+        named = ", ".join(callers[:3]) + (f" and {len(callers) - 3} more" if len(callers) > 3 else "")
+        yield f"{wanted} is inlined into {named}: these calls are not seen; see fprobe.numba.install(noinline=True)"
+
+
 def resolve_all(patterns: Iterable[str]) -> list[Found]:
     """`resolve` for several patterns: each function once. Raises LookupError for the first that matches nothing."""
     by_address = {found.function.address: found for pattern in patterns for found in reversed(resolve(pattern))}

@@ -189,3 +189,44 @@ def test_code_from_numbas_cache_is_probed_in_a_second_process(tmp_path):
     source = _PROBED.format(path=str(tmp_path))
     compiled, loaded = (run_source(source, timeout=120, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2))
     assert (compiled.stdout, loaded.stdout) == ("3 0 0\n", "3 1 0\n"), compiled.stderr + loaded.stderr
+
+
+@isolated(timeout=TIME)
+def test_a_call_that_was_inlined_is_told_of_and_kept_if_that_is_asked_for():
+    import logging
+
+    from numba import njit
+
+    import fprobe
+    import fprobe.numba
+
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("fprobe").addHandler(handler)
+    prefix = _names(test_a_call_that_was_inlined_is_told_of_and_kept_if_that_is_asked_for)
+
+    def make():
+        @njit
+        def small(x):
+            return x + 1
+
+        @njit
+        def caller(x):
+            return small(x) * 2
+
+        return caller
+
+    caller = make()
+    caller(3)
+    with fprobe.attach(f"{prefix}.make.<locals>.small", action=fprobe.Count()) as probe:
+        caller(3)
+    assert probe.hits == 0
+    assert "is inlined into" in said[0]
+    with pytest.raises(ValueError, match="noinline=True"):
+        fprobe.numba.install(noinline=False)
+    fprobe.numba.install(noinline=True)
+    kept = make()
+    with fprobe.attach(f"{prefix}.make.<locals>.small", action=fprobe.Count()) as probe:
+        kept(3), kept(4)
+    assert probe.hits == 2
