@@ -187,8 +187,9 @@ _commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _pr
 
 def register_ftrace_command(name: str, command: Command) -> None:
     """Have `glob:name[:parameter]` call `command`. Raises OSError(EBUSY) if the name is taken."""
-    if _commands.setdefault(name, command) is not command:
+    if name in _commands:
         raise OSError(errno.EBUSY, f"there is a filter command {name!r} already")
+    _commands[name] = command
 
 
 def unregister_ftrace_command(name: str) -> None:

@@ -37,12 +37,12 @@ RECORDS = (
 
 
 def _shell():
+    from fprobe.shell.commands import Commands
+    from fprobe.shell.files import Files
+    from fprobe.shell.shell import Shell, Sink
     from fprobe.tracefs import tracefs
-    from tests.golden.commands import Commands
-    from tests.golden.files import Files
-    from tests.golden.shell import Shell, Sink
 
-    shell = Shell(Files(tracefs), Commands(None).run)
+    shell = Shell(Files(tracefs), Commands().run)
 
     def run(script):
         out, err = Sink(), Sink()

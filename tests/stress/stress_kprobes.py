@@ -38,9 +38,9 @@ RETURNS_TWICE = "around"
 NEVER_RETURNS = "jumps"
 
 FOREIGN = f"""
-static long *notes_of(char *p) {{ return *(long **)(p + {Child.offset("rp")}); }}
+static long *notes_of(char *p) {{ return *(long **)(p + {Child.offset("action")}); }}
 static char *rp_of(char *ri) {{ return *(char **)(ri + {Instance.offset("rp")}); }}
-static long *notes_of_call(char *ri) {{ return *(long **)(rp_of(ri) + {Kretprobe.offset("cookie")}); }}
+static long *notes_of_call(char *ri) {{ return *(long **)(rp_of(ri) + {Kretprobe.offset("action")}); }}
 int c_pre(char *p, void *regs) {{ __atomic_fetch_add(&notes_of(p)[0], 1, 0); return 0; }}
 void c_post(char *p, void *regs, long flags) {{ __atomic_fetch_add(&notes_of(p)[1], 1, 0); }}
 int c_call(char *ri, void *regs) {{ __atomic_fetch_add(&notes_of_call(ri)[0], 1, 0); return 0; }}

@@ -116,5 +116,5 @@ def test_a_closed_stdout_is_no_error(words):
 
 
 def test_a_verb_that_comes_near_is_suggested(run):
-    assert "no verb 'trac'; did you mean trace?" in run("trac", code=2).err
+    assert "no verb 'trac'; did you mean trace or tracefs?" in run("trac", code=2).err
     assert "no verb 'qqq'; there are: trace, " in run("qqq", code=2).err

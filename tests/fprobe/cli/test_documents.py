@@ -31,7 +31,9 @@ def commands():
 
 
 def normal(text):
-    """Without what differs from run to run: times, thread ids, addresses, and the code bytes that hold them."""
+    """Without what differs from run to run: times, ids, histograms of times, addresses, and the code bytes that hold them."""
+    text = re.sub(r"^ +[\d.]+ [num]?s \.\. .*\|[# ]+\|(\n|\Z)", "", text, flags=re.MULTILINE)
+    text = re.sub(r"# process \d+: \S+", "# process N: PYTHON", text)
     text = re.sub(r" *\d+\.\d+ (us|ms|s )", " TIME", text)
     text = re.sub(r"\[ *\d+\] \|", "[TID] |", text)
     text = re.sub(r'"(time_ns|tid|duration_ns|total_ns|min_ns|max_ns)": \d+', r'"\1": N', text)

@@ -17,7 +17,7 @@ from sandbox.symbols.perfmap import OPT_OUT
 def test_help_is_that_of_the_option(run):
     assert run("help").out == run("--help").out
     assert run("help", "trace").out == run("trace", "--help").out
-    assert "did you mean trace?" in run("help", "trac", code=2).err
+    assert "did you mean trace or tracefs?" in run("help", "trac", code=2).err
 
 
 def test_stat_without_a_pattern_counts_every_function(run):

@@ -44,7 +44,8 @@ def completed(*words):
 
 
 def test_verbs_are_completed():
-    assert completed("") == ["trace", "stat", "list", "disasm", "explain", "doctor", "completion", "help"]
+    first = ["trace", "stat", "run", "top", "record", "report", "hist", "graph", "profile", "events", "tracefs"]
+    assert completed("") == [*first, "list", "disasm", "explain", "doctor", "completion", "help"]
     assert completed("di") == ["disasm"]
 
 

@@ -114,8 +114,8 @@ def test_pointers(address, kind, target, text):
 def test_of_very_many_functions_each_is_looked_at_when_it_is_called():
     asked = []
 
-    def signature_of(name):
-        asked.append(name)
+    def signature_of(function):
+        asked.append(function.name)
         return SIGNATURE
 
     views = Views({ip: Symbol(f"f{ip}", ip, 1, "m") for ip in range(Views.AT_ONCE + 1)}, signature_of)

@@ -78,7 +78,7 @@ def test_te10_1_te10_2_events_filters_triggers_and_switches_of_its_own() -> None
     tracefs.mkdir("instances/one")
     tracefs.write(f"{one}set_event", "fprobes:ev\n")
     assert (tracefs.read(f"{one}{event}enable"), tracefs.read(f"{event}enable")) == ("1\n", "0\n")
-    assert (tracefs.read(f"{one}events/enable"), tracefs.read("events/enable")) == ("1\n", "0\n")
+    assert (tracefs.read(f"{one}events/enable"), tracefs.read("events/enable")) == ("X\n", "0\n")
     tracefs.write(f"{one}{event}filter", "x > 1")
     assert error_of(tracefs.write, f"{one}{event}filter", "nosuch > 1") == "EINVAL"
     assert "nosuch" in tracefs.read(f"{one}error_log") and tracefs.read("error_log") == ""
