@@ -47,9 +47,9 @@ class Action:
         self.exit: Resolved | None = None
 
     def belong_to(self, fp: fprobe) -> None:
-        """Called before `prepare` with the fprobe that it is for. Raises OSError(EBUSY) if it serves only one at a time, and
+        """Called before `prepare` with the fprobe that it is for.
 
-        does so already.
+        Raises OSError(EBUSY) if it serves only one at a time, and does so already.
         """
 
     def prepare(self, functions: int) -> None:

@@ -13,7 +13,7 @@ _YES, _NO = frozenset("yYtT1"), frozenset("nNfF0")
 
 
 def kprobes_list() -> str:
-    """`kprobes/list`: a line per registered probe: address, k or r, place, module, flags."""
+    """The file `list` of debugfs: a line per registered probe: address, k or r, place, module, flags."""
     return "".join(f"{_line(p, place)}\n" for p in registered_probes() if (place := p.aggregate) is not None)
 
 
@@ -33,17 +33,17 @@ def _flags(p: kprobe, place: Aggregate) -> str:
 
 
 def kprobes_blacklist() -> str:
-    """`kprobes/blacklist`: start, end (exclusive) and name of what may not be probed, in the order of insertion."""
+    """The file `blacklist` of debugfs: start, end (exclusive) and name of what may not be probed, in the order of insertion."""
     return "".join(f"0x{entry.start:016x}-0x{entry.end:016x}\t{entry.name}\n" for entry in blacklist.entries())
 
 
 def read_kprobes_enabled() -> str:
-    """`kprobes/enabled`."""
+    """The file `enabled` of debugfs, 0 or 1, and a newline."""
     return f"{int(switch.kprobes_enabled())}\n"
 
 
 def write_kprobes_enabled(text: str) -> None:
-    """Write to `kprobes/enabled`. Raises OSError: EINVAL if the text is not a truth value; the errors of arming."""
+    """Write to the file `enabled` of debugfs. Raises OSError: EINVAL if the text is not a truth value; the errors of arming."""
     switch.set_kprobes_enabled(truth_value(text))
 
 

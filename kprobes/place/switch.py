@@ -19,7 +19,7 @@ log = logging.getLogger("kprobes")
 
 
 def kprobes_enabled() -> bool:
-    """Whether probes are armed at all (debugfs `kprobes/enabled`)."""
+    """Whether probes are armed at all (the file `enabled` of debugfs)."""
     return not aggregate.all_disarmed
 
 
