@@ -23,10 +23,14 @@ class Place(NamedTuple):
 
 
 class LineTable:
-    """The DWARF line table of a relocatable object whose code is in one section."""
+    """The DWARF line table of a relocatable object whose code is in one section, or of a shared object.
+
+    Offsets are from the start of that section, or from the address 0 of the shared object.
+    """
 
     def __init__(self, object_code: bytes) -> None:
-        self._places = sorted(_places(object_code), key=attrgetter("offset"))
+        # Where one function's code ends and another's begins, the beginning counts.
+        self._places = sorted(_places(object_code), key=lambda place: (place.offset, place.line > 0))
 
     def at(self, offset: int) -> Place | None:
         """Where the instruction at `offset` comes from; None if nothing is known of it."""

@@ -31,6 +31,8 @@ class Image:
     discard: Callable[[], None]
     debug_image: bytes | None = None
     """An ELF image for debuggers, its sections at the addresses where they are; None if they can find it themselves."""
+    shared_object: tuple[bytes, int] | None = None
+    """The file that the dynamic loader has opened, and the address that it has added to those in the file."""
 
 
 def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:

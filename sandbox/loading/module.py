@@ -181,6 +181,9 @@ class Module(ProcessBound):
             source_lines.add(self.name, self._image.debug_image)
             self._seen_by_debuggers = gdbjit.register(self._image.debug_image)
             self._image.debug_image = None
+        if self._image and self._image.shared_object:
+            source_lines.add_shared_object(self.name, *self._image.shared_object)
+            self._image.shared_object = None
 
 
 def check_name(name: str) -> None:

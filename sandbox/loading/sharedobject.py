@@ -135,6 +135,7 @@ def open_library(
         texts=texts,
         start=lambda: _construct(base + library.constructors[0], library.constructors[1]),
         discard=close,
+        shared_object=(library.data, base),
     )
 
 

@@ -1,4 +1,4 @@
-"""Source lines of addresses, for crash reports of code with debug information."""
+"""Source lines of addresses, for crash reports and listings of code with debug information."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ class SourceLine(NamedTuple):
 
 
 class _Code:
-    """Code that is in place: its section and the object that describes it. The line table is read when it is needed."""
+    """Code that is in place, and the file whose line table describes it, which is read when it is needed.
 
-    def __init__(self, image: bytes, section: elf.Section) -> None:
-        self.start, self.end = section.address, section.address + section.size
+    `start`, `end`: addresses; `base`: the address of what is at 0 for the line table.
+    """
+
+    def __init__(self, image: bytes, start: int, end: int, base: int) -> None:
+        self.start, self.end, self._base = start, end, base
         self._image = image
         self._table: LineTable | None = None
 
@@ -37,7 +40,7 @@ class _Code:
 
         if self._table is None:
             self._table = LineTable(self._image)
-        place = self._table.at(address - self.start)
+        place = self._table.at(address - self._base)
         return place and SourceLine(place.file, place.line, linecache.getline(place.file, place.line).strip())
 
 
@@ -52,7 +55,20 @@ def add(module: str, image: bytes) -> None:
     file = elf.ElfFile(image)
     text = [file.sections[index] for index in file.sections_named(".text")]
     if len(text) == 1 and file.sections_named(".debug_line"):
-        _code[module] = _Code(image, text[0])
+        start = text[0].address
+        _code[module] = _Code(image, start, start + text[0].size, start)
+
+
+def add_shared_object(module: str, data: bytes, base: int) -> None:
+    """Make the lines of `module` known; `data` is its file, `base` the address that was added to those in it.
+
+    Nothing happens for a file without line tables.
+    """
+    file = elf.ElfFile(data)
+    code = [section for section in file.sections if section.flags & elf.SHF_EXECINSTR]
+    if code and file.sections_named(".debug_line"):
+        start, end = min(each.address for each in code), max(each.address + each.size for each in code)
+        _code[module] = _Code(data, base + start, base + end, base)
 
 
 def remove(module: str) -> None:

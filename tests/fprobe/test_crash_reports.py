@@ -1,7 +1,9 @@
-"""What a crash in code of the native language says: the Python file, the line and its text."""
+"""What a crash in code of the native language, or of C, says: the file, the line and its text."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,22 @@ def test_ir_without_debug_information_has_no_lines() -> None:
     with fprobe.attach(["poke"], entry=bad_handler), pytest.raises(SandboxFault) as caught:
         module["poke"](0)
     assert caught.value.source is None and "poke+" in str(caught.value)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@isolated
+def test_a_program_in_c() -> None:
+    path = Path(tempfile.mkdtemp(), "peek.c")
+    path.write_text("long peek(long *at)\n{\n\treturn *at; /* faults for null */\n}\n")
+    try:
+        module = sandbox.load(path, name="peek")
+        with fprobe.attach(["peek"], entry=lambda *_: None), pytest.raises(SandboxFault) as caught:
+            module["peek"](None)
+        source = caught.value.source
+        assert source is not None and (source.file, source.line) == (str(path), 3)
+        assert source.text == "return *at; /* faults for null */"
+    finally:
+        shutil.rmtree(path.parent)
 
 
 @isolated
