@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fprobe.cli import progress
 from fprobe.cli.failure import input_errors
 from fprobe.cli.options import CallingCommand, Target
 from sandbox.abi import layout
@@ -31,7 +32,8 @@ def load(target: Target) -> Module:
         os.environ[perfmap.OPT_OUT] = "1"  # a verb that runs nothing has nothing to profile
     with input_errors():
         _check_flavour(target)
-        module = _load(target)
+        with progress.shown(f"compiling {Path(target.path).name if target.path else 'the demo'}"):
+            module = _load(target)
         unknown = [name for name in target.notrace if name not in module]
         if unknown:
             raise LookupError(f"--notrace {unknown[0]!r} is no function of [{module.name}]")

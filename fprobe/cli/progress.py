@@ -1,0 +1,57 @@
+"""What a terminal shows while work goes on that nothing else tells of."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+_ERASE_LINE = "\r\x1b[K"
+
+
+@contextmanager
+def shown(work: str, after: float = 1) -> Iterator[None]:
+    """Name `work` on a terminal's standard error once it takes `after` seconds, with the seconds so far; gone at its end.
+
+    Nothing is shown with --json or -q, or if standard error is no terminal that can erase a line.
+    """
+    if not _is_wanted():
+        yield
+        return
+    ended = threading.Event()
+    teller = threading.Thread(target=_tell, args=(work, after, ended), name="fprobe-progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+
+
+def _is_wanted() -> bool:
+    context = click.get_current_context(silent=True)
+    options = context.params if context else {}
+    if options.get("as_json") or options.get("quiet") or os.environ.get("TERM") == "dumb":
+        return False
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _tell(work: str, after: float, ended: threading.Event) -> None:
+    begin = time.monotonic()
+    if ended.wait(after):
+        return
+    while True:
+        _write(f"{_ERASE_LINE}{work}: {time.monotonic() - begin:.0f} s")
+        if ended.wait(1):
+            break
+    _write(_ERASE_LINE)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

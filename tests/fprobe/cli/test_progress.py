@@ -1,0 +1,106 @@
+"""Work that takes long is named on a terminal while it lasts, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from command import COMMAND, environment
+
+from fprobe.cli import progress
+
+
+class Terminal:
+    """A pseudo-terminal: `file` is what a program writes to."""
+
+    def __init__(self):
+        self.descriptor, theirs = pty.openpty()
+        self.file = os.fdopen(theirs, "w")
+
+    def read_until(self, text):
+        """What it shows up to and with `text`."""
+        shown = ""
+        while text not in shown:
+            assert select.select([self.descriptor], [], [], 20)[0], f"only {shown!r}"
+            shown += os.read(self.descriptor, 4096).decode()
+        return shown
+
+    @property
+    def is_empty(self):
+        return not select.select([self.descriptor], [], [], 0)[0]
+
+    def close(self):
+        self.file.close()
+        os.close(self.descriptor)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    made = Terminal()
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=made.file))  # pytest puts its own into sys
+    monkeypatch.setenv("TERM", "xterm")
+    yield made
+    made.close()
+
+
+def test_work_is_named_with_its_seconds_and_erased(terminal):
+    with progress.shown("compiling x.c", after=0):
+        assert terminal.read_until(" s") == "\r\x1b[Kcompiling x.c: 0 s"
+    assert terminal.read_until("\x1b[K") == "\r\x1b[K"
+
+
+def test_it_is_erased_when_the_work_fails(terminal):
+    with pytest.raises(ValueError), progress.shown("compiling x.c", after=0):
+        terminal.read_until(" s")
+        raise ValueError
+    assert terminal.read_until("\x1b[K") == "\r\x1b[K"
+
+
+def test_nothing_is_shown_of_work_that_is_quick(terminal):
+    with progress.shown("compiling x.c", after=60):
+        pass
+    assert terminal.is_empty
+
+
+@pytest.mark.parametrize("option", ["as_json", "quiet"])
+def test_nobody_tells_where_it_is_not_wanted(terminal, option):
+    with click.Context(click.Command("list")) as context:
+        context.params[option] = False
+        assert progress._is_wanted()
+        context.params[option] = True
+        assert not progress._is_wanted()
+
+
+def test_only_a_terminal_that_can_erase_is_told(terminal, monkeypatch):
+    assert progress._is_wanted()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not progress._is_wanted()
+    monkeypatch.setenv("TERM", "xterm")
+    with Path(os.devnull).open("w") as other:
+        monkeypatch.setattr(progress.sys, "stderr", other)
+        assert not progress._is_wanted()
+
+
+def test_compiling_is_such_work(tmp_path):
+    """The compiler goes on when it has been named: the reader then opens the pipe that it waits for."""
+    (tmp_path / "prog.c").write_text("int twice(int x) { return 2 * x; }\n")
+    (tmp_path / "slow").write_text('#!/bin/sh\ncase "$*" in *-E*) ;; *) read line < gate ;; esac\nexec cc "$@"\n')
+    (tmp_path / "slow").chmod(0o755)
+    os.mkfifo(tmp_path / "gate")
+    terminal = Terminal()
+    with subprocess.Popen(
+        [*COMMAND, "list", "-p", "prog.c"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal.file,
+        env=environment(CC=str(tmp_path / "slow"), TERM="xterm"),
+    ) as process:  # fmt: skip
+        assert terminal.read_until(" s").startswith("\r\x1b[Kcompiling prog.c: 1")
+        (tmp_path / "gate").write_text("go on\n")
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"twice [prog]\n")
+    assert terminal.read_until("\x1b[K").endswith("\r\x1b[K")
+    terminal.close()
