@@ -1,8 +1,9 @@
-"""What the shell may complete: names of functions, read from sources without compiling them; files of programs."""
+"""What the shell may complete: functions, read from sources without compiling them; fields of events; files of programs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -11,6 +12,8 @@ from click.shell_completion import CompletionItem
 _IR_FUNCTION = re.compile(r'^define [^@\n]*@(?:([-\w$.]+)|"([^"\n]*)")', re.MULTILINE)
 _C_FUNCTION = re.compile(r"^[A-Za-z_][\w\s*&:<>,]*?[\s*&](\w+)\s*\([^;{}]*\)\s*\{", re.MULTILINE)
 _NO_FUNCTIONS = {"if", "for", "while", "switch", "return"}
+_LAST_WORD = re.compile(r"\w+$")
+_COMMON_FIELDS = ("common_pid",)
 _BITCODE = b"BC\xc0\xde"
 
 
@@ -30,6 +33,24 @@ def definitions(ctx: click.Context, parameter: click.Parameter, incomplete: str)
     if not blank or " " in front.strip():
         return []
     return [CompletionItem(f"{front} {item.value}") for item in functions(ctx, parameter, started)]
+
+
+def fields(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Fields of the events that were defined so far, in place of the last word of an expression."""
+    begun = _LAST_WORD.search(incomplete)
+    start = begun.start() if begun else len(incomplete)
+    names = [*_COMMON_FIELDS, *field_names(ctx.params.get("definitions") or ())]
+    return [CompletionItem(incomplete[:start] + name) for name in names if name.startswith(incomplete[start:])]
+
+
+def field_names(definitions: Iterable[str]) -> list[str]:
+    """The names that the arguments of definitions have or, where none is given, get: `arg1`."""
+    names = []
+    for definition in definitions:
+        for number, argument in enumerate(definition.split()[2:], 1):
+            name, given, _ = argument.partition("=")
+            names.append(name if given else f"arg{number}")
+    return list(dict.fromkeys(names))
 
 
 def files(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

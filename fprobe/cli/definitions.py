@@ -25,8 +25,9 @@ def definition_option(required: bool = True) -> Callable[[_Command], _Command]:
 
 
 filter_option = click.option(
-    "--filter", "filter_text", metavar="FILTER", help="Take only hits that this filter passes."
-)
+    "--filter", "filter_text", metavar="FILTER", shell_complete=candidates.fields,
+    help="Take only hits that this filter passes.",
+)  # fmt: skip
 
 
 @contextmanager

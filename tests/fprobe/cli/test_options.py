@@ -67,6 +67,13 @@ def test_functions_of_a_program_are_completed(programs):
     assert completed("stat", "-p", str(programs / "nothing.c"), "s") == []
 
 
+def test_fields_of_the_events_are_completed():
+    event = ("-e", "'p:reads vfs_read count=%dx:u64 %si caller=@1'")
+    assert completed("record", *event, "--filter", "c") == ["common_pid", "count", "caller"]
+    assert completed("hist", *event, "--filter", "'count > 0 && a") == ["count > 0 && arg2"]
+    assert completed("hist", *event, "--filter", "'count > 9") == []
+
+
 def test_names_in_sources():
     assert ir_names('define i64 @a(i64 %x) {\ndefine internal %"s t" @"b c"() {\ndeclare void @d()\n') == ["a", "b c"]
     assert c_names("int f(void);\nint g(int a,\n      int b)\n{\n  if (a) {}\n}\nstatic char *h(void) {") == ["g", "h"]
