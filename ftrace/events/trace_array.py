@@ -183,8 +183,8 @@ class TraceArray:
             running.stop()
 
     def update_tracing(self) -> None:
-        """Have the tracer follow what was changed."""
-        with trace_types_lock:
+        """Have the tracer follow what was changed. Raises OSError if it cannot; there is no tracer then."""
+        with tracer().reclaimer.settling_later(), trace_types_lock:
             if self._tracing is not None:
                 self._tracing.update()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ftrace.hit.records import HAS_ENTRY
+from ftrace.hit.records import ENTRY_SP, HAS_ENTRY
 from ftrace.tracers.function_hit import FunctionState, LastCall
 from ftrace.tracers.probing import FunctionProbing, follow, silence
 from ftrace.tracers.task_areas import TaskAreas
 from ftrace.tracers.tracer import TracedArray, Tracer, TracerFlags, Tracing
+from ftrace.unwind.code_map import unwind_tables
 
 
 class FunctionTracing(Tracing):
@@ -18,20 +19,38 @@ class FunctionTracing(Tracing):
         self._array = array
         self._native: Any = FunctionState.ctypes()
         self._last_calls = TaskAreas(LastCall.size)
-        self.update()
+        self._follow()
+        self._probe()
+
+    def _follow(self) -> None:
+        follow(self._native, self._array)
+        self._native.last_calls = self._last_calls.address if function_tracer.flags["func-no-repeats"] else 0
+
+    def _probe(self) -> None:
+        """Put the handler on the functions that the options ask for: select_trace_function()."""
+        self._with_stacks = function_tracer.flags["func_stack_trace"]
+        if self._with_stacks:
+            unwind_tables().refresh()
         self._probing = FunctionProbing(
-            array.function_hash,
+            self._array.function_hash,
             self._native,
-            entry="function_trace_call",
-            detach=array.stop_tracing,
+            entry="function_stack_trace_call" if self._with_stacks else "function_trace_call",
+            detach=self._array.stop_tracing,
             keep=self._last_calls,
-            kind=HAS_ENTRY,
+            kind=HAS_ENTRY | (ENTRY_SP if self._with_stacks else 0),
         )
 
     def update(self) -> None:
-        """Follow the settings."""
-        follow(self._native, self._array)
-        self._native.last_calls = self._last_calls.address if function_tracer.flags["func-no-repeats"] else 0
+        """Follow the settings. Raises OSError if the functions cannot be probed in another way; there is no tracer then."""
+        self._follow()
+        if function_tracer.flags["func_stack_trace"] == self._with_stacks:
+            return
+        self._probing.stop()
+        try:
+            self._probe()
+        except OSError:
+            self._array.stop_tracing()
+            raise
 
     def stop(self) -> None:
         """Record no more."""

@@ -1,13 +1,16 @@
-"""What the tracer function does when a function is entered: function_trace_call() of kernel/trace/trace_functions.c."""
+"""What the tracer function does when a function is entered: kernel/trace/trace_functions.c."""
 
 from __future__ import annotations
 
+from ftrace.events.stack_records import STACKTRACE, record_stack
 from ftrace.hit.nodes import EXIT_FROM_STUB, below
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import clock_now
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
+from ftrace.unwind.walk import StackPoint
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,
@@ -133,14 +136,14 @@ def is_repeated(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
     return False
 
 
-@native(cc="preserve_most")
-def function_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[u64]) -> i32:
-    state = cast(ptr[FunctionState], probe.action)
+@native(inline=True)
+def record_call(state: ptr[FunctionState], ip: u64, parent_ip: u64) -> bool_:
+    """Record an entry; False: nothing is recorded of it."""
     if not is_recorded(state):
-        return 0
+        return False
     parent = true_parent(parent_ip)
     if unlikely(volatile_load(addressof(state.last_calls)) != 0) and is_repeated(state, ip, parent):
-        return 0
+        return False
     mark: Mark = zeroed
     entry = reserve(state.buffer, addressof(mark), TRACE_FN, _SIZE)
     if entry != null:
@@ -148,7 +151,26 @@ def function_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, d
         record.ip = ip
         record.parent_ip = parent
         commit(addressof(mark))
+    return True
+
+
+@native(cc="preserve_most")
+def function_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    record_call(cast(ptr[FunctionState], probe.action), ip, parent_ip)
     return 0
 
 
-FUNCTIONS = (function_trace_call,)
+@native(cc="preserve_most")
+def function_stack_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
+    """The same with func_stack_trace: the stack, from the function outwards, is recorded after each entry."""
+    state = cast(ptr[FunctionState], probe.action)
+    if record_call(state, ip, parent_ip):
+        point: StackPoint = zeroed
+        point.ip = ip
+        point.sp = regs.sp
+        point.bp = regs.bp
+        record_stack(state.buffer, addressof(point), STACKTRACE)
+    return 0
+
+
+FUNCTIONS = (function_trace_call, function_stack_trace_call)

@@ -40,7 +40,7 @@ class Tracing(Protocol):
 
     @abstractmethod
     def update(self) -> None:
-        """Follow the options, the thread filter and the clock as they are now."""
+        """Follow the options, the thread filter and the clock as they are now. Raises OSError if it cannot."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -52,6 +52,60 @@ def test_te9_3_the_functions_that_set_ftrace_filter_selects() -> None:
         assert shown() == ["middle <-outer"]
 
 
+@isolated
+def test_te9_1_func_stack_trace_records_the_stack_of_each_entry() -> None:
+    from fprobe.tracefs import tracefs
+
+    def stack(*functions: str) -> list[str]:
+        return [f" => {name}" for name in functions]
+
+    module = program()
+    tracefs.write("set_ftrace_filter", "leaf\nouter\n")
+    with tracing("function"):
+        module["leaf"](1)
+        tracefs.write("options/func_stack_trace", "1")  # while it records
+        assert tracefs.read("trace_options").splitlines()[-2] == "func_stack_trace"
+        assert "->function_stack_trace_call+0x0/" in tracefs.read("enabled_functions")
+        module["outer"](1)
+        assert shown() == [
+            "leaf <-sandbox_guard",
+            *("outer <-sandbox_guard", "<stack trace>", *stack("outer")),
+            *("leaf <-middle", "<stack trace>", *stack("leaf", "middle", "outer")),
+            *("leaf <-middle", "<stack trace>", *stack("leaf", "middle", "outer")),
+            *("leaf <-outer", "<stack trace>", *stack("leaf", "outer")),
+        ]
+        tracefs.write("tracing_on", "0")
+        module["leaf"](1)
+        tracefs.write("tracing_on", "1")
+        tracefs.write("trace", "")
+        tracefs.write("options/func-no-repeats", "1")
+        module["many"](3)
+        assert shown() == ["leaf <-many", "<stack trace>", *stack("leaf", "many")]
+        tracefs.write("options/func-no-repeats", "0")
+        tracefs.write("options/func_stack_trace", "0")
+        tracefs.write("trace", "")
+        module["leaf"](1)
+        assert shown() == ["leaf <-sandbox_guard"]
+
+
+@isolated
+def test_func_stack_trace_walks_through_hooked_calls_and_shared_entries() -> None:
+    import fprobe
+    from fprobe.tracefs import tracefs
+
+    module = program()
+    hooked = fprobe.attach("outer", exit=lambda *_: None).attach()  # the return address of outer's call is a stub's
+    counted = fprobe.attach("leaf", action=fprobe.Count()).attach()  # leaf's entry has two probes
+    tracefs.write("options/func_stack_trace", "1")
+    tracefs.write("set_ftrace_filter", "leaf\n")
+    with tracing("function"):
+        assert module["outer"](1) == 3
+        assert shown()[:5] == ["leaf <-middle", "<stack trace>", " => leaf", " => middle", " => outer"]
+        assert shown().count("<stack trace>") == 3
+    counted.detach()
+    hooked.detach()
+
+
 TAIL = """
 define i64 @leaf(i64 %x) noinline { %r = add i64 %x, 1  ret i64 %r }
 define i64 @jumps(i64 %x) noinline { %r = musttail call i64 @leaf(i64 %x)  ret i64 %r }
