@@ -98,12 +98,14 @@ class FprobeEventProbe(Probe):
 
     def unregister(self) -> None:
         """Unregister it."""
-        if self.fp is not None:
+        if self.fp is not None and self.fp.registered:
             unregister_fprobe(self.fp)
         self.fp = None
 
     def arm(self) -> None:
-        """Enable it."""
+        """Enable it; register it anew if `detach_all` has taken it off. Raises OSError."""
+        if self.fp is not None and not self.fp.registered:
+            register_fprobe(self.fp, self.symbol)
         enable_fprobe(self.fp)
 
     def disarm(self) -> None:

@@ -277,8 +277,17 @@ def tracer() -> Tracer:
     return Tracer(runtime())
 
 
+before_detaching: list[Callable[[], None]] = []
+"""Called first by `detach_all`: what uses ops of its own disables its users."""
+
+
 def detach_all() -> None:
-    """Unregister every ops: all text is as it was loaded when this returns."""
+    """Unregister every ops: all text is as it was loaded when this returns, but for breakpoints and jumps of kprobes.
+
+    Kprobes on function entries and all probe events are disabled, and can be enabled again. Raises OSError.
+    """
+    for disable in before_detaching:
+        disable()
     current = tracer()
     with current.table.lock:
         registered = list(current.enabled)

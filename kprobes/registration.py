@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ftrace.tracer import before_detaching
 from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.fast import fast_returns
 from kprobes.jump.optimize import jump_optimizer
@@ -190,6 +192,17 @@ def enable_kprobe(p: kprobe) -> None:
             p.flags = kept
             place.publish()
             raise
+
+
+def _disable_on_ftrace() -> None:
+    """Those that are on ftrace locations: their ops are about to be unregistered."""
+    for p in registered_probes():
+        if p.flags & KPROBE_FLAG_FTRACE:
+            with contextlib.suppress(OSError):  # it has been unregistered meanwhile
+                disable_kprobe(p)
+
+
+before_detaching.append(_disable_on_ftrace)
 
 
 def _place(p: kprobe) -> Aggregate:

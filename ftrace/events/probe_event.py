@@ -27,6 +27,7 @@ from ftrace.probe_args.expansion import dentry_layout, expand, expand_dentries
 from ftrace.probe_args.fetch import Argument, Store, SymbolAddress
 from ftrace.probe_args.layout import print_fmt, record_layout
 from ftrace.probe_args.scope import Scope
+from ftrace.tracer import before_detaching
 from sandbox.native.handler import HandlerFunction
 from sandbox.process.cached import cached_property
 from sandbox.symbols.table import symbol_table
@@ -210,6 +211,17 @@ class ProbeEvent(TraceEvent):
         """Disarm every probe."""
         for probe in self.probes:
             probe.disarm()
+
+
+def _disable_probe_events() -> None:
+    """In every trace array: their probes are about to be taken off."""
+    for event in event_registry.events():
+        if isinstance(event, ProbeEvent):
+            for file in list(event.files.values()):
+                event.set_enabled(False, file)
+
+
+before_detaching.append(_disable_probe_events)
 
 
 def address_of(source: SymbolAddress) -> int:

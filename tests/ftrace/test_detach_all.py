@@ -43,3 +43,57 @@ def test_with_fprobe_off_nothing_can_be_registered():
     else:
         raise AssertionError("registered")
     assert module["demo_main"](1)
+
+
+EVENTS = ("p:k/first vfs_read", "p:k/second vfs_read", "r:k/returned vfs_read", "f:k/entered vfs_read")
+
+
+@isolated
+def test_detach_all_disables_events_which_can_be_enabled_again():
+    import fprobe
+    import sandbox
+    import sandbox.demo
+    from fprobe.tracefs import tracefs
+
+    def recorded() -> set[str]:
+        tracefs.write("trace", "")
+        module["demo_main"](1)
+        text = tracefs.read("trace")
+        return {name for line in EVENTS if f" {(name := line.split()[0].partition('/')[2])}: " in text}
+
+    module = sandbox.load(sandbox.demo.source(), name="demo")
+    before = module.texts[0].read(module.texts[0].base, module.texts[0].size)
+    tracefs.write("dynamic_events", "\n".join(EVENTS))
+    for _ in range(2):
+        tracefs.write("events/k/enable", "1")
+        assert recorded() == {"first", "second", "returned", "entered"}
+        fprobe.detach_all()
+        assert module.texts[0].read(module.texts[0].base, module.texts[0].size) == before
+        assert tracefs.read("events/k/enable") == "0\n" and recorded() == set()
+        tracefs.write("events/k/enable", "0")
+    tracefs.write("dynamic_events", "")
+    assert tracefs.read("dynamic_events") == ""
+
+
+@isolated
+def test_detach_all_disables_kprobes_on_function_entries():
+    import fprobe
+    import kprobes
+    import sandbox
+    import sandbox.demo
+
+    module = sandbox.load(sandbox.demo.source(), name="demo")
+    seen: list[str] = []
+    probes = [kprobes.kprobe(symbol_name="vfs_read", pre_handler=lambda *_: seen.append("hit")) for _ in range(2)]
+    for probe in probes:
+        kprobes.register_kprobe(probe)
+    fprobe.detach_all()
+    module["demo_main"](1)
+    assert not seen and all(probe.flags & kprobes.KPROBE_FLAG_DISABLED for probe in probes)
+    for probe in probes:
+        kprobes.disable_kprobe(probe)
+        kprobes.enable_kprobe(probe)
+    module["demo_main"](1)
+    assert seen
+    for probe in probes:
+        kprobes.unregister_kprobe(probe)
