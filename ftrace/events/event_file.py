@@ -126,11 +126,18 @@ class EventFile:
             return
         common = self._event.id | threading.get_native_id() << 32
         record = common.to_bytes(8, "little") + data
-        post = self.triggers.run(record)
         compiled = self._compiled
-        if self.is_recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
+        reserved = self._is_reserved
+        post = self.triggers.run(record)
+        if reserved and self.is_recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
             self._trace.buffer.write(self._event.id, data)
         self.triggers.run_post(post)
+
+    @property
+    def _is_reserved(self) -> bool:
+        """See is_reserved() in ftrace.events.event_state."""
+        is_copied = not self.triggers.need_record or self._compiled is not None or not self.is_recorded
+        return is_copied or self._trace.tracing_on
 
     def _use_filter(self, filter_: Filter | None) -> None:
         old, self._compiled = self._compiled, compile_filter(filter_) if filter_ else None

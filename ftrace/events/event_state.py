@@ -222,6 +222,17 @@ def end_record(
         give_back(scratch, cast(u64, entry) - cast(u64, addressof(scratch.text[0])))
 
 
+@native(inline=True)
+def is_reserved(target: ptr[Target]) -> bool_:
+    """Whether the kernel would have room for the record before triggers look at it, or copy it when they have acted.
+
+    trace_event_buffer_lock_reserve(): a trigger that begins to record comes too late for an event without a filter.
+    """
+    condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
+    is_copied = condition != 0 or volatile_load(addressof(target.recording)) == 0
+    return is_copied or volatile_load(target.tracing_on) != 0
+
+
 @native(cc="preserve_most", noinline=True, name="event_record_judged")
 def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
     """Run the triggers, and record what the filter passes: trace_event_buffer_commit()."""
@@ -232,10 +243,14 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64,
             run_triggers(table, null, size, point)
         return
     post: u64 = 0
+    reserved = True
     if table != null:
-        seen: ptr[u8] = record if table.needs_record != 0 else null
+        seen: ptr[u8] = null
+        if table.needs_record != 0:
+            seen = record
+            reserved = is_reserved(target)
         post = run_triggers(table, seen, size, point)
-    if volatile_load(addressof(target.recording)) != 0 and volatile_load(target.tracing_on) != 0:
+    if reserved and volatile_load(addressof(target.recording)) != 0 and volatile_load(target.tracing_on) != 0:
         stacks = volatile_load(target.stacks)
         if record_filtered(target, type_id, record, size) and stacks != 0:
             record_stack(target.buffer, point, stacks)

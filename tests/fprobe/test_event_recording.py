@@ -279,7 +279,19 @@ def test_triggers_stop_and_start_recording(program):
     tracefs.write("events/kprobes/k/trigger", "traceon if a == 7", append=True)
     for i in range(6, 9):
         program["ev_add"](i, 0)
-    assert texts()[3:] == [("k", "a=0x7"), ("k", "a=0x8")]
+    assert texts()[3:] == [
+        ("k", "a=0x8")
+    ]  # TE-7.8: its room would have been reserved before the condition was looked at
+    tracefs.write("tracing_on", "0")
+    tracefs.write("events/kprobes/k/filter", "a >= 7")  # with a filter the record is written after the triggers
+    for i in range(6, 9):
+        program["ev_add"](i, 0)
+    assert texts()[4:] == [("k", "a=0x7"), ("k", "a=0x8")]
+    tracefs.write("events/kprobes/k/trigger", "!traceon", append=True)
+    tracefs.write("events/kprobes/k/trigger", "traceon", append=True)
+    tracefs.write("tracing_on", "0")
+    program["ev_add"](7, 0)
+    assert texts()[6:] == [("k", "a=0x7")]
     tracefs.write("events/kprobes/k/trigger", "!traceon", append=True)
 
 
