@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from ftrace.events.registry import event_registry, trace_actions
-from ftrace.events.trace_array import global_trace
+from ftrace.events.trace_array import TraceArray, global_trace, trace_arrays
 from ftrace.events.triggers.event_file import NativeCall
 from ftrace.filters.commands import apply
 from ftrace.filters.filter_file import FilterFile, check_takes_probes, register_ftrace_command
@@ -28,30 +28,43 @@ def _subject(call: NativeCall) -> Subject:
     return Subject(act=call.address, argument=call.argument, keep=call)
 
 
-def _stacktrace() -> Subject:
-    return _subject(trace_actions(global_trace()).stacktrace)
+def _array(file: FilterFile) -> TraceArray:
+    """What the commands of a file act on."""
+    return next((array for array in trace_arrays if array is file.instance), global_trace())
 
 
-def _snapshot() -> Subject:
-    trace_actions(global_trace()).arm_snapshot()
-    return _subject(trace_actions(global_trace()).snapshot)
+def _stacktrace(array: TraceArray) -> Subject:
+    return _subject(trace_actions(array).stacktrace)
 
 
-def _act(subject: Callable[[], Subject], file: FilterFile, func: str, command: str, count: str | None) -> None:
+def _snapshot(array: TraceArray) -> Subject:
+    trace_actions(array).arm_snapshot()
+    return _subject(trace_actions(array).snapshot)
+
+
+def _act(
+    subject: Callable[[TraceArray], Subject], file: FilterFile, func: str, command: str, count: str | None
+) -> None:
     check_takes_probes(file, command)
-    apply(func, FunctionProbeOps(command, _ACT, count is not None, subject), count)
+    made = partial(subject, _array(file))
+    apply(func, FunctionProbeOps(command, _ACT, count is not None, made, file.instance), count)
+
+
+def _dumped(one_slot: bool) -> Subject:
+    """Of the top level, wherever the command was written."""
+    return _subject(dump_call(global_trace(), one_slot))
 
 
 def _dump(file: FilterFile, func: str, command: str, _count: str | None) -> None:
     """Once for each function, whatever count is written."""
     check_takes_probes(file, command)
-    apply(func, FunctionProbeOps(command, _ACT, True, lambda: _subject(dump_call(global_trace(), False))), _ONCE)
+    apply(func, FunctionProbeOps(command, _ACT, True, partial(_dumped, False), file.instance), _ONCE)
 
 
 def _cpudump(file: FilterFile, func: str, command: str, _count: str | None) -> None:
     """At each hit, whatever count is written."""
     check_takes_probes(file, command)
-    apply(func, FunctionProbeOps(command, _ACT, False, lambda: _subject(dump_call(global_trace(), True))), None)
+    apply(func, FunctionProbeOps(command, _ACT, False, partial(_dumped, True), file.instance), None)
 
 
 def _enable(file: FilterFile, func: str, command: str, parameter: str | None) -> None:
@@ -64,12 +77,15 @@ def _enable(file: FilterFile, func: str, command: str, parameter: str | None) ->
     if counted and not count and not func.startswith("!"):
         raise OSError(errno.EINVAL, f"{command}:{parameter}: the count is missing")
 
+    recorded = event.file_in(_array(file))
+
     def subject() -> Subject:
-        event.hold()
-        return Subject(event.file.recording, keep=event, give_up=event.release)
+        recorded.hold()
+        return Subject(recorded.recording, keep=event, give_up=recorded.release)
 
     switch = _ON if command == "enable_event" else _OFF
-    apply(func, FunctionProbeOps(f"{command}:{group}:{name}", switch, bool(counted), subject), count or None)
+    kind = FunctionProbeOps(f"{command}:{group}:{name}", switch, bool(counted), subject, file.instance)
+    apply(func, kind, count or None)
 
 
 @cache

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import re
+from dataclasses import replace
+from typing import Protocol
 
 from ftrace.filters.function_probes import (
     FunctionProbeOps,
+    Subject,
     register_ftrace_function_probe,
     unregister_ftrace_function_probe_func,
 )
@@ -17,10 +20,20 @@ _LARGEST = (1 << 64) - 1
 _NUMBER = re.compile(r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
-def probe_command(func: str, command: str, parameter: str | None) -> None:
+class Instance(Protocol):
+    """What traceon and traceoff switch, if not the top level: ftrace.events.trace_array.TraceArray."""
+
+    @property
+    def switch(self) -> int: ...
+
+
+def probe_command(func: str, command: str, parameter: str | None, instance: Instance | None) -> None:
     """traceon and traceoff: `func:command[:count]`."""
     name = "function_switch_on" if command == "traceon" else "function_switch_off"
-    apply(func, FunctionProbeOps(command, name, counted=parameter is not None), parameter)
+    probe_ops = FunctionProbeOps(command, name, counted=parameter is not None)
+    if instance is not None:
+        probe_ops = replace(probe_ops, subject=lambda: Subject(instance.switch, keep=instance), owner=instance)
+    apply(func, probe_ops, parameter)
 
 
 def apply(func: str, probe_ops: FunctionProbeOps, count: str | None) -> None:

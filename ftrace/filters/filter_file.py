@@ -15,7 +15,7 @@ import errno
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from ftrace.filters.commands import probe_command
+from ftrace.filters.commands import Instance, probe_command
 from ftrace.filters.function_probes import probe_lines
 from ftrace.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
 from ftrace.filters.mod_filters import edited_by_request
@@ -36,14 +36,23 @@ Command = Callable[["FilterFile", str, str, "str | None"], None]
 
 
 class FilterFile:
-    """One of the two files, open for writing. `ops`: the owner of the filters; by default the shared ones.
+    """One of the two files, open for writing. `ops`: the owner of the filters; by default the shared ones. `instance`: the
+    trace array whose filters they are, which its commands act on.
 
     Raises OSError(ENODEV) if ftrace is dead.
     """
 
-    def __init__(self, ops: ftrace_ops | None = None, *, notrace: bool = False, append: bool = False) -> None:
+    def __init__(
+        self,
+        ops: ftrace_ops | None = None,
+        *,
+        notrace: bool = False,
+        append: bool = False,
+        instance: Instance | None = None,
+    ) -> None:
         tracer().check_alive()
         self.ops = ops or global_ops
+        self.instance = instance
         self.notrace = notrace
         self._which = NOTRACE if notrace else FILTER
         self._token, self._is_open = "", True
@@ -54,9 +63,9 @@ class FilterFile:
             self.hashes.requests[self._which].clear()
 
     @property
-    def is_shared(self) -> bool:
-        """Whether it is one of the two files, not that of an ops of its own."""
-        return self.ops is global_ops
+    def is_of_array(self) -> bool:
+        """Whether it is one of the two files of a trace array, not that of an ops of its own."""
+        return self.ops is global_ops or self.instance is not None
 
     @property
     def hashes(self) -> OpsHash:
@@ -138,13 +147,13 @@ class FilterFile:
         self.close()
 
 
-def read_filter(ops: ftrace_ops | None = None, *, notrace: bool = False) -> str:
+def read_filter(ops: ftrace_ops | None = None, *, notrace: bool = False, instance: Instance | None = None) -> str:
     """What set_ftrace_filter (or set_ftrace_notrace) reads. Raises OSError(ENODEV) if ftrace is dead."""
     tracer().check_alive()
     hashes = (ops or global_ops).func_hash
     lines = list(_lines(hashes, NOTRACE if notrace else FILTER))
-    if hashes is global_hash and not notrace:
-        lines += probe_lines()
+    if not notrace and (hashes is global_hash or instance is not None):
+        lines += probe_lines(instance)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -171,12 +180,12 @@ def _mod(file: FilterFile, func: str, _command: str, module: str | None) -> None
 def _probe(file: FilterFile, func: str, command: str, parameter: str | None) -> None:
     """`func:traceon[:count]` and the like."""
     check_takes_probes(file, command)
-    probe_command(func, command, parameter)
+    probe_command(func, command, parameter, file.instance)
 
 
 def check_takes_probes(file: FilterFile, command: str) -> None:
     """Raise OSError unless it is set_ftrace_filter: not set_ftrace_notrace, and not a file that ops do not share."""
-    if not file.is_shared:
+    if not file.is_of_array:
         raise OSError(errno.ENODEV, f"the command {command!r} is for set_ftrace_filter, not for the filter of one ops")
     if file.notrace:
         raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}")

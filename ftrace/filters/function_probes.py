@@ -44,19 +44,21 @@ def _of_tracing() -> Subject:
 class FunctionProbeOps:
     """A kind of function probe (struct ftrace_probe_ops). `func`: the symbol of its native function.
 
-    `name` is the command, with its target if it has one; a function has one probe of each command, whatever the target.
-    `subject()` is called for each registration, without locks; it may raise OSError.
+    `name` is the command, with its target if it has one; a function has one probe of each command and `owner`, whatever the
+    target. `owner`: an instance, None for the top level. `subject()` is called for each registration, without locks; it may
+    raise OSError.
     """
 
     name: str
     func: str
     counted: bool
     subject: Callable[[], Subject] = field(default=_of_tracing, compare=False)
+    owner: object = None
 
     @property
-    def command(self) -> tuple[str, bool]:
+    def command(self) -> tuple[str, bool, object]:
         """What a function can have one of."""
-        return self.name.partition(":")[0], self.counted
+        return self.name.partition(":")[0], self.counted, self.owner
 
 
 class _CountTable:
@@ -259,7 +261,17 @@ def _withdraw(probe: _Probe) -> None:
         probe.give_up()
 
 
-def probe_lines() -> Iterator[str]:
+def clear_ftrace_function_probes(owner: object) -> None:
+    """Take off all of an instance that goes."""
+    for probe in _owned_by(owner):
+        _withdraw(probe)
+
+
+def _owned_by(owner: object) -> list[_Probe]:
+    return [probe for probe in list(_probes) if probe.probe_ops.owner is owner]
+
+
+def probe_lines(owner: object = None) -> Iterator[str]:
     """`function:command:unlimited` or `function:command:count=N`, the kind that came last first."""
-    for probe in list(_probes):
+    for probe in _owned_by(owner):
         yield from probe.lines()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ftrace.events.registry import forget_array
 from ftrace.events.trace_array import TraceArray, new_instance, trace_types_lock
+from ftrace.filters.function_probes import clear_ftrace_function_probes
 from ftrace.tracefs.nodes import Directory, HeldDirectory, Node
 from ftrace.tracefs.trace_files import trace_array_files
 
@@ -44,5 +45,6 @@ class InstancesDirectory(Directory):
                 raise OSError(errno.ENOENT, f"there is no instance {name!r}")
             found.retire()
             del self._instances[name]
+        clear_ftrace_function_probes(found.array)
         forget_array(found.array)
         found.array.close()

@@ -106,18 +106,21 @@ class SetFilterFile(Node):
     def __init__(self, array: TraceArray, notrace: bool) -> None:
         self._notrace = notrace
         self._ops: ftrace_ops | None = None
+        self._instance: TraceArray | None = None
         if array.name:
+            self._instance = array
             self._ops = ftrace_ops()
             self._ops.func_hash = array.function_hash
 
     def _read(self) -> str:
-        return read_filter(self._ops, notrace=self._notrace)
+        return read_filter(self._ops, notrace=self._notrace, instance=self._instance)
 
     def open(self, flags: int) -> Handle:
         """Open it. Raises OSError(ENODEV) if ftrace is dead."""
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return TextHandle(self._read, None)
-        file = FilterFile(self._ops, notrace=self._notrace, append=not flags & os.O_TRUNC)
+        append = not flags & os.O_TRUNC
+        file = FilterFile(self._ops, notrace=self._notrace, append=append, instance=self._instance)
         return _FilterHandle(file, self._read)
 
 

@@ -107,6 +107,36 @@ def test_te10_1_te10_2_events_filters_triggers_and_switches_of_its_own() -> None
 
 
 @isolated
+def test_te10_1_commands_of_set_ftrace_filter_act_on_their_instance() -> None:
+    from fprobe.tracefs import tracefs
+
+    one, everything = "instances/one/", "#### all functions enabled ####\n"
+    module = program()
+    tracefs.mkdir("instances/one")
+    tracefs.write("dynamic_events", "f:ev leaf x=$arg1\n")
+    tracefs.write("set_ftrace_filter", "other:traceoff", append=True)  # that of the top level is another one
+    for line in ("other:traceoff:1", "leaf:stacktrace", "middle:enable_event:fprobes:ev"):
+        tracefs.write(f"{one}set_ftrace_filter", line, append=True)
+    assert tracefs.read(f"{one}set_ftrace_filter") == everything + (
+        "middle:enable_event:fprobes:ev:unlimited\nleaf:stacktrace:unlimited\nother:traceoff:count=1\n"
+    )
+    assert tracefs.read("set_ftrace_filter") == everything + "other:traceoff:unlimited\n"
+    assert (tracefs.read(f"{one}events/fprobes/ev/enable"), tracefs.read("events/fprobes/ev/enable")) == ("0*\n", "0\n")
+    tracefs.write("set_ftrace_filter", "!other:traceoff", append=True)
+    module["leaf"](5)
+    assert shown(f"{one}trace") == ["<stack trace>", " => leaf"] and shown() == []
+    module["middle"](1)  # enables the event, calls leaf, and other, which stops this instance
+    assert sum("x=0x1" in line for line in shown(f"{one}trace")) == 1 and shown() == []
+    assert (tracefs.read(f"{one}tracing_on"), tracefs.read("tracing_on")) == ("0\n", "1\n")
+    assert "other:traceoff:count=0" in tracefs.read(f"{one}set_ftrace_filter")
+    assert error_of(tracefs.write, f"{one}set_ftrace_notrace", "leaf:traceoff\n") == "EINVAL"
+    tracefs.rmdir("instances/one")
+    tracefs.write("dynamic_events", "")
+    assert tracefs.read("enabled_functions") == ""
+    module["outer"](1)
+
+
+@isolated
 def test_te10_1_a_tracer_and_functions_of_its_own() -> None:
     from fprobe.tracefs import tracefs
 
