@@ -79,7 +79,7 @@ class Event:
             raise OSError(errno.EBUSY, "the event is attached already: detach it first, or make another one")
         try:
             for definition in self.definitions:
-                self._probes += _define(definition)
+                self._probes += define(definition)
             self._array = _instance()
             self._start(self._array)
         except BaseException:
@@ -240,7 +240,7 @@ def _instance() -> TraceArray:
     return node.array
 
 
-def _define(definition: str) -> list[Probe]:
+def define(definition: str) -> list[Probe]:
     """Define an event; the probe that it made. Raises OSError with a caret under what is wrong."""
     before = set(dynevent.dynamic_events())
     _write("dynamic_events", definition, append=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ Examples:
   fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt -c 'import app; app.main()'
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
+  fprobe run -e 'r:packed libz:deflate result=$retval:s32' app.py
 
 The program runs as if python had started it. The report goes to standard error, or to the file of -o.
 """
@@ -49,6 +51,13 @@ def _check_native(native: str, traces: tuple[str, ...]) -> None:
         raise Failure(f"{path}: no such file")
 
 
+def _check_events(events: tuple[str, ...]) -> None:
+    """The rest is checked in the program, where the functions are. Raises Failure."""
+    for text in events:
+        if not re.match(r"[prf]", text):
+            raise Failure(f"-e takes a line p, r or f, such as 'p:asked libz:deflate strm=%di', not {text!r}")
+
+
 @click.command(
     "run", cls=PythonCommand, epilog=_EPILOG, short_help="Run a Python program with probes.",
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
@@ -60,13 +69,17 @@ def _check_native(native: str, traces: tuple[str, ...]) -> None:
 @click.option(
     "--native", metavar="FILE:ENTRY[:EXIT]", help="Run these native handlers for --trace, and show their maps."
 )
+@click.option(
+    "--event", "-e", "events", metavar="DEFINITION", multiple=True,
+    help="Record this probe event, a line p, r or f; repeatable.",
+)  # fmt: skip
 @click.option("--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Tell calls apart.")
 @click.option("--output", "-o", metavar="FILE", help="Write the report there.")
 @click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
-    native: str | None, by: str, output: str | None, format_: str, as_json: bool,
+    native: str | None, events: tuple[str, ...], by: str, output: str | None, format_: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does.
 
@@ -79,17 +92,19 @@ def run_command(
         raise Failure(f"--format {format_} shows what {needed} records: give {needed} PATTERN")
     if native:
         _check_native(native, traces)
+    _check_events(events)
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
-    if not (counted or stacked or handled):
+    if not (counted or stacked or handled or events):
         from fprobe.run.launching import replace
 
         replace(program_words())
     from fprobe.run.session import Settings
 
     report = _opened(output)
-    program, counts, journal = start(Settings(counted, BY[by], bool(recorded), stacked, handled, native or ""))
+    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, native or "", events)
+    program, counts, journal = start(settings)
     from fprobe.run import reporting
     from fprobe.run.launching import end_like
 
-    wanted = reporting.Wanted(stats, hists, traces, by, native or "")
+    wanted = reporting.Wanted(stats, hists, traces, by, native or "", events)
     end_like(reporting.after(program, counts, journal, wanted, report, format_))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from fprobe.export.formats import EventFormat, text
 from fprobe.export.print_fmt import printed
-from fprobe.export.trace_dat_reader import UNKNOWN, Trace
+from fprobe.export.source import Source
+from fprobe.export.trace_dat_reader import UNKNOWN
 from ftrace.output.context import timestamp
 from ftrace.ring_buffer.clock import find as find_clock
 from ftrace.ring_buffer.reader import Record
@@ -14,7 +15,7 @@ from ftrace.ring_buffer.reader import Record
 _FLAGS = "....."
 
 
-def lines(trace: Trace) -> Iterator[str]:
+def lines(trace: Source) -> Iterator[str]:
     """A line for each record, without a newline, by time; records of which nothing is known are named by their number."""
     in_ns = find_clock(trace.clock).in_ns
     for record in trace.records():
@@ -27,7 +28,7 @@ def lines(trace: Trace) -> Iterator[str]:
         yield front + record_text(trace, record)
 
 
-def record_text(trace: Trace, record: Record) -> str:
+def record_text(trace: Source, record: Record) -> str:
     """The text of a record after its time."""
     event = trace.formats.get(record.common.type)
     if event is None:
@@ -38,23 +39,23 @@ def record_text(trace: Trace, record: Record) -> str:
     return f"{event.name}: {printed(event, record.data, trace.symbols.describe, trace.symbols.name)}"
 
 
-def _function(trace: Trace, event: EventFormat, data: bytes) -> str:
+def _function(trace: Source, event: EventFormat, data: bytes) -> str:
     values = event.values(data)
     return f"{trace.symbols.name(values['ip'])} <-{trace.symbols.name(values['parent_ip'])}"
 
 
-def _print(trace: Trace, event: EventFormat, data: bytes) -> str:
+def _print(trace: Source, event: EventFormat, data: bytes) -> str:
     ip = event.values(data)["ip"]
     return f"{trace.symbols.name(ip) if ip else 'tracing_mark_write'}: {text(data[16:])}".rstrip("\n")
 
 
-def _stack(trace: Trace, event: EventFormat, data: bytes) -> str:
+def _stack(trace: Source, event: EventFormat, data: bytes) -> str:
     callers = [address for address in event.values(data)["caller"] if address]
     name = "<user stack trace>" if event.name == "user_stack" else "<stack trace>"
     return "\n".join([name, *(f" => {trace.symbols.describe(address)}" for address in callers)])
 
 
-_OWN: dict[str, Callable[[Trace, EventFormat, bytes], str]] = {
+_OWN: dict[str, Callable[[Source, EventFormat, bytes], str]] = {
     "function": _function,
     "print": _print,
     "kernel_stack": _stack,

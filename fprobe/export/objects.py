@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fprobe.export.trace_dat_reader import Trace
+from fprobe.export.source import Source
 
 
-def objects(trace: Trace) -> Iterator[dict[str, Any]]:
+def objects(trace: Source) -> Iterator[dict[str, Any]]:
     """An object for each record, by time: who and when, and the fields of the event by their names."""
     for record in trace.records():
         tid = record.common.pid

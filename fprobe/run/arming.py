@@ -50,6 +50,11 @@ class Arming:
 
             handlers = Stacks(address, table).handlers
             self._groups.append(_Group(settings.stacks, lambda ips: attach(ips, **handlers)))
+        self._definitions = None
+        if settings.events:
+            from fprobe.run.defining import Definitions
+
+            self._definitions = Definitions(address, settings.events)
 
     def _handle(self, settings: Settings, table: Table) -> None:
         """Give functions the user's native handlers."""
@@ -64,6 +69,7 @@ class Arming:
         """Arm what is loaded; watch for the rest."""
         self.look()
         patterns = [pattern for group in self._groups for pattern in group.patterns]
+        patterns += self._definitions.patterns if self._definitions else []
         if all(pattern.is_settled for pattern in patterns):
             return
         from fprobe.run.watching import watch
@@ -80,6 +86,8 @@ class Arming:
                 for group in self._groups:
                     for pattern in group.patterns:
                         self._look_for(pattern, group)
+                if self._definitions:
+                    self._definitions.look()
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
 

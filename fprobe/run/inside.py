@@ -45,7 +45,7 @@ def hide_environment() -> None:
 
 def arm(address: str, settings: session.Settings) -> None:
     """Put probes on what is loaded, and watch for what is loaded later."""
-    if not (settings.patterns or settings.stacks or settings.handled):
+    if not (settings.patterns or settings.stacks or settings.handled or settings.events):
         return
     from fprobe.run.arming import Arming
     from fprobe.run.quiet import keep_quiet

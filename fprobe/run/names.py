@@ -70,6 +70,15 @@ class Names:
             return self._unknown(address)
         return Named(found.symbol.name, short(found.symbol.module))
 
+    def describe(self, address: int) -> str:
+        """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if nothing is known of it."""
+        return str(self._locate(address) or hex(address))
+
+    def name(self, address: int) -> str:
+        """`symbol [library]`; likewise."""
+        found = self._locate(address)
+        return str(found.symbol) if found else hex(address)
+
     def _locate(self, address: int) -> Location | None:
         for library in reversed(self._libraries):
             if address in library:

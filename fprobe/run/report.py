@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.run import folded, tree
 from fprobe.run.durations import bars, duration
 from fprobe.run.events import Kept
 from fprobe.run.events import calls as calls_of
 from fprobe.run.results import Calls, Process, Results
+
+if TYPE_CHECKING:
+    from fprobe.run.recorded import RecordedEvents
 
 _PERCENTILES = (0.5, 0.9, 0.99)
 _STACKS = 10
@@ -30,17 +33,23 @@ class Wanted(NamedTuple):
     by: str
     native: str = ""
     """The file and names of native handlers that functions of `traces` got, instead of being recorded."""
+    events: tuple[str, ...] = ()
+    """Definitions of probe events."""
 
 
-def text(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]) -> Iterator[str]:
-    """For people. `rate`: ticks in a nanosecond; `kept`: the events of each process."""
-    shown = [process for process in results.processes if process.has_anything]
+def text(
+    results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept], recorded: Mapping[int, RecordedEvents]
+) -> Iterator[str]:
+    """For people. `rate`: ticks in a nanosecond; `kept`: the calls of each process; `recorded`: its probe events."""
+    shown = [process for process in results.processes if process.has_anything or process.pid in recorded]
     for process in shown:
         yield from _process(process, rate, wanted)
         yield from _stacks(process, rate)
         if process.pid in kept:
             yield from tree.lines(_of_patterns(process, kept[process.pid], wanted.traces), process.names, rate)
-    if not any(process.calls or process.stack_counts or process.maps for process in results.processes):
+        if process.pid in recorded:
+            yield from recorded[process.pid].lines()
+    if not recorded and not any(process.calls or process.stack_counts or process.maps for process in results.processes):
         yield f"fprobe: {_why_nothing(results)}"
     yield from _remarks(results)
 
@@ -138,10 +147,15 @@ def _command(words: Sequence[str]) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
-def document(results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept]) -> dict[str, Any]:
+def document(
+    results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept], recorded: Mapping[int, RecordedEvents]
+) -> dict[str, Any]:
     """For programs; times in nanoseconds. The histograms' functions are among the others."""
     return {
-        "processes": [_process_object(each, rate, wanted, kept.get(each.pid)) for each in results.processes],
+        "processes": [
+            _process_object(each, rate, wanted, kept.get(each.pid)) | _events(recorded.get(each.pid))
+            for each in results.processes
+        ],
         "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
         "not_told_apart": results.uncounted,
     }
@@ -163,6 +177,10 @@ def _process_object(process: Process, rate: float, wanted: Wanted, kept: Kept | 
     if kept is not None:
         found |= {"events_lost": kept.lost, "calls": list(_recorded(process, kept, rate, wanted.traces))}
     return found
+
+
+def _events(recorded: RecordedEvents | None) -> dict[str, Any]:
+    return {} if recorded is None else {"probe_events_lost": recorded.lost, "probe_events": recorded.objects()}
 
 
 def _recorded(process: Process, kept: Kept, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -6,12 +6,16 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from fprobe.run import events, flame, folded, perfetto, report, results
 from fprobe.run.launching import Program
 from fprobe.run.report import Wanted
 from fprobe.run.results import Results
 from fprobe.run.ticks import Ticks
+
+if TYPE_CHECKING:
+    from fprobe.run.recorded import RecordedEvents
 
 __all__ = ["Wanted", "after"]
 
@@ -46,9 +50,18 @@ def _made(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: st
         return _joined(folded.lines(found.processes, rate))
     if format_ == "flame":
         return flame.page(folded.stacks(found.processes, rate), _title(found)).encode()
+    probe_events = _probe_events(found, counts, wanted)
     if format_ == "json":
-        return _joined([json.dumps(report.document(found, rate, wanted, kept), indent=2)])
-    return _joined([*report.text(found, rate, wanted, kept), *_maps(found, counts, wanted.native)])
+        return _joined([json.dumps(report.document(found, rate, wanted, kept, probe_events), indent=2)])
+    return _joined([*report.text(found, rate, wanted, kept, probe_events), *_maps(found, counts, wanted.native)])
+
+
+def _probe_events(found: Results, counts: int, wanted: Wanted) -> dict[int, RecordedEvents]:
+    if not wanted.events:
+        return {}
+    from fprobe.run.recorded import read
+
+    return read(counts, found.processes)
 
 
 def _maps(found: Results, counts: int, native: str) -> Iterator[str]:

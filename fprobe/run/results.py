@@ -100,6 +100,8 @@ class Process:
     stack_counts: dict[int, StackCount] = field(default_factory=dict)
     maps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Where the maps of native handlers lie: offset and size."""
+    formats: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Of the probe events that were defined: group and `format`, by number."""
     dropped: int = 0
     """Calls that the table had no place for."""
 
@@ -115,6 +117,8 @@ class Process:
         self.attached += entry.get("attached", 0)
         self.skipped += [(name, reason) for name, reason in entry.get("skipped", ())]
         self.maps |= entry.get("maps", {})
+        if "event" in entry:
+            self.formats[entry["event"]] = (entry["group"], entry["format"])
         if "stack" in entry:
             self.stacks[entry["stack"]] = entry["frames"]
         self.remarks += [entry["remark"]] if "remark" in entry else []
@@ -126,6 +130,7 @@ class Process:
         self.names.inherit(parent.names)
         self.stacks = parent.stacks | self.stacks
         self.maps = parent.maps
+        self.formats = parent.formats | self.formats
         self.meant = {pattern: set(functions) for pattern, functions in parent.meant.items()} | self.meant
         self.command = self.command or parent.command
 
@@ -168,6 +173,9 @@ def read(counts: int, journal: int) -> Results:
     processes: dict[int, Process] = {}
     for entry in entries:
         processes.setdefault(entry["pid"], Process(entry["pid"])).take(entry)
+    for entry in entries:
+        if "forked_by" in entry and not (child := processes[entry["pid"]]).command and entry["forked_by"] in processes:
+            child.inherit(processes[entry["forked_by"]])
     of_part: dict[int, Process] = {}
     for header in session.parts(counts):
         process = of_part[header.number] = processes.setdefault(header.pid, Process(header.pid))

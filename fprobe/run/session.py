@@ -4,7 +4,8 @@ Both are memory files of the launcher. A process of the program opens them in th
 descriptor.
 The file of counts begins with a header of one page; `PARTS` parts of `PART` bytes follow, one for each process, as in
 `ftrace.hit.call_table`. It is sparse: read it with pread, since reading a hole through a mapping allocates it. The journal has
-one JSON object on a line; writers append whole lines.
+one JSON object on a line; writers append whole lines. Behind the parts of the file of counts is the memory that events are
+recorded into: `fprobe.run.rings`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ MAGIC = b"fproberu"
 _HEADER = struct.Struct("<8sQ")
 NEXT_AT = 8
 """Offset in the header of the number of the next free part."""
+NEXT_RING_AT = 16
+"""Offset in the header of the number of the next free memory for a ring buffer."""
+COMMS_AT = HEADER + PARTS * PART
+"""Offset of the names of threads that have recorded events."""
+RINGS_AT = COMMS_AT + (1 << 20)
+RING = 32 << 30
+"""Bytes of address space for the ring buffer of a process: its pool of pages is not larger than half of it."""
+_SIZE = RINGS_AT + PARTS * RING
 _PART = struct.Struct("<2Q")
 
 
@@ -60,6 +69,7 @@ class Settings(NamedTuple):
     stacks: tuple[str, ...] = ()
     handled: tuple[str, ...] = ()
     native: str = ""
+    events: tuple[str, ...] = ()
 
 
 class PartHeader(NamedTuple):
@@ -73,7 +83,7 @@ class PartHeader(NamedTuple):
 def create(settings: Settings) -> tuple[int, int]:
     """Descriptors of a new file of counts and of a new journal. Raises OSError."""
     counts = _memory_file("fprobe-run")
-    os.truncate(counts, HEADER + PARTS * PART)
+    os.truncate(counts, _SIZE)
     os.pwrite(counts, _HEADER.pack(MAGIC, 0), 0)
     journal = _memory_file("fprobe-run-journal")
     os.write(journal, json.dumps(settings._asdict()).encode() + b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -12,6 +13,7 @@ from ftrace.ring_buffer import backing, clock, comms
 from ftrace.ring_buffer.clock_state import SCALED
 from ftrace.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry
 from ftrace.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
+from ftrace.ring_buffer.sharing import shared
 from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
@@ -83,7 +85,8 @@ class Arena:
         self.handles = mappings.reserve(_HANDLES)
         mappings.wipe_on_fork(self.handles, _HANDLES)
         self._free_handles = list(range(self.handles, self.handles + _HANDLES, RingBuffer.size))
-        self.comms = mappings.reserve(comms.SIZE)
+        memory = shared()
+        self.comms = memory.map_comms(comms.SIZE) if memory else mappings.reserve(comms.SIZE)
         runtime().image.variable("thread_comms").value = self.comms
         self._retired: list[Rings] = []
         self._buffers: list[Any] = []
@@ -92,14 +95,23 @@ class Arena:
 
     def _open(self, path: str) -> None:
         size = geometry(backing.pool_size())
-        self.descriptor = backing.create(size.size, path)
-        """Of the memory file: a process that has it open can read it with `RingView`."""
-        self.base, self._size = mappings.map_closed(self.descriptor, size.size), size.size
-        mappings.set_writable(self.base, size.size, True)
+        self.base, self._size = self._mapped(size.size, path), size.size
         view = memoryview((ctypes.c_char * size.size).from_address(self.base)).cast("B")
         MemoryFile.write_header(view, size, os.getpid())
         self.file = MemoryFile(view)
         self._free_rings = list(range(RINGS))
+
+    def _mapped(self, size: int, path: str) -> int:
+        self.descriptor: int | None = None
+        """Of the memory file: a process that has it open can read it with `RingView`. None if it is another process's."""
+        memory = shared()
+        if memory is not None:
+            with contextlib.suppress(OSError):  # that process has ended
+                return memory.map_pages(size)
+        self.descriptor = backing.create(size, path)
+        base = mappings.map_closed(self.descriptor, size)
+        mappings.set_writable(base, size, True)
+        return base
 
     @property
     def slots_in_use(self) -> int:
@@ -167,7 +179,8 @@ class Arena:
 
     def _after_fork(self) -> None:
         mappings.release(self.base, self._size)
-        os.close(self.descriptor)
+        if self.descriptor is not None:
+            os.close(self.descriptor)
         path = os.environ.get(backing.PATH, "")
         self._retired.clear()
         self._open(f"{path}.{os.getpid()}" if path else "")

@@ -1,0 +1,62 @@
+"""Probe events in the program: each is defined and recorded once its function is there."""
+
+from __future__ import annotations
+
+import re
+
+from fprobe.export.formats import parse_format
+from fprobe.probe_events import define
+from fprobe.run import session
+from fprobe.run.patterns import Pattern
+from fprobe.run.rings import INSTANCE, LauncherMemory
+from fprobe.tracefs import tracefs
+from ftrace.ring_buffer.sharing import share
+
+_PLACE = re.compile(r"[prf]\S*\s+(?P<function>[^\s+%]+)")
+
+
+class _Definition:
+    """A definition, and the functions that it means; None if it names a number, or is wrong."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        found = _PLACE.match(text)
+        is_function = found is not None and not found["function"][0].isdigit()
+        self.pattern = Pattern(found["function"]) if found is not None and is_function else None
+
+    @property
+    def can_be_defined(self) -> bool:
+        return self.pattern is None or bool(self.pattern.found())
+
+
+class Definitions:
+    """The definitions of a run: those that wait for their functions, and those that are recorded."""
+
+    def __init__(self, address: str, texts: tuple[str, ...]) -> None:
+        self._address = address
+        self._waiting = [_Definition(text) for text in texts]
+        if texts:
+            share(LauncherMemory(address))
+            tracefs.mkdir(f"instances/{INSTANCE}")
+
+    @property
+    def patterns(self) -> list[Pattern]:
+        """What is waited for."""
+        return [each.pattern for each in self._waiting if each.pattern is not None]
+
+    def look(self) -> None:
+        """Define and record those whose functions are there now, and tell the launcher."""
+        for each in [waiting for waiting in self._waiting if waiting.can_be_defined]:
+            self._waiting.remove(each)
+            try:
+                self._record(each.text)
+            except OSError as error:
+                session.note(self._address, error=error.strerror or str(error))
+
+    def _record(self, text: str) -> None:
+        for event in dict.fromkeys(probe.event for probe in define(text)):
+            content = event.format()
+            number = parse_format(event.group, content).id
+            session.note(self._address, event=number, group=event.group, format=content)
+            tracefs.write(f"instances/{INSTANCE}/events/{event.group}/{event.name}/enable", "1")
+        session.note(self._address, attached=1)

@@ -1,0 +1,71 @@
+"""What a process of the program has recorded of probe events, as text and as objects for JSON."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+from fprobe.export.formats import parse_format
+from fprobe.export.kernel import lines
+from fprobe.export.objects import objects
+from fprobe.run import rings
+from fprobe.run.names import Names
+from fprobe.run.results import Process
+from ftrace.ring_buffer.reader import Record, of_slot
+from ftrace.ring_buffer.view import RingView
+
+_DROPPED = ("dropped", "nested", "retried", "abandoned", "too_long")
+_BY_TIME = attrgetter("stamp", "slot")
+
+
+class _Symbols:
+    def __init__(self, names: Names) -> None:
+        self.describe = names.describe
+        self.name = names.name
+
+
+class RecordedEvents:
+    """The records of a process, which may have ended. `comm`: the names of threads."""
+
+    def __init__(self, process: Process, found: Sequence[rings.Recorded], comm: Callable[[int], str]) -> None:
+        self.formats = {number: parse_format(*text) for number, text in process.formats.items()}
+        self.symbols = _Symbols(process.names)
+        self.clock = found[0].clock
+        self.comm = comm
+        self._rings = [each.ring for each in found]
+
+    def records(self) -> Iterator[Record]:
+        """The records of all threads, merged by time."""
+        each_slot = (of_slot(slot, ring.pages(slot)) for ring in self._rings for slot in ring.slots())
+        return heapq.merge(*each_slot, key=_BY_TIME)
+
+    @property
+    def lost(self) -> int:
+        """Records that were overwritten, or for which there was no room."""
+        return sum(_lost(ring) for ring in self._rings)
+
+    def lines(self) -> Iterator[str]:
+        """Those of the kernel's file `trace`, and how many records are missing."""
+        yield from lines(self)
+        if self.lost:
+            yield f"# {self.lost:,} older or interrupted events were lost"
+
+    def objects(self) -> list[dict[str, Any]]:
+        """An object for each record."""
+        return list(objects(self))
+
+
+def _lost(ring: RingView) -> int:
+    fields = ("overrun", "trimmed", "commit_overrun", *_DROPPED)
+    return sum(ring.slot_word(slot, field) for slot in ring.slots() for field in fields)
+
+
+def read(counts: int, processes: Sequence[Process]) -> dict[int, RecordedEvents]:
+    """By process number."""
+    comm = rings.comm_of(counts)
+    of_process: dict[int, list[rings.Recorded]] = {}
+    for each in rings.read(counts):
+        of_process.setdefault(each.pid, []).append(each)
+    return {each.pid: RecordedEvents(each, of_process[each.pid], comm) for each in processes if each.pid in of_process}
