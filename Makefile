@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint stress masks libraries bench clean
+.PHONY: demo test lint stress masks libraries mutants bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,10 @@ masks: $(VENV)/.installed
 # CPython's own tests with every function of the libraries under them probed; PYTHON=/usr/bin/python3.11 with its package `test`.
 libraries: $(VENV)/.installed
 	$(BIN)/python -m tests.libraries
+
+# Single changes of the hit path, in a copy of the tree: which ones the tests notice. MUTANTS="glob-* exit-order" for some.
+mutants: $(VENV)/.installed
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks

@@ -76,6 +76,17 @@ def test_max_hits_the_last_hit_has_its_exit_too(program):
     assert probe.hits == 3 and back == [1, 1, 1]
 
 
+@pytest.mark.parametrize("limit", [1, 3])
+def test_the_hit_that_uses_up_max_hits_disables_the_probe(program, limit):
+    """Nobody has to come by once more to find that there is nothing left."""
+    with fprobe.attach("leaf", entry=lambda *hit: 0, max_hits=limit) as probe:
+        for _ in range(limit - 1):
+            program["leaf"](1)
+        assert not fprobe.fprobe_disabled(probe.fp)
+        program["leaf"](1)
+        assert fprobe.fprobe_disabled(probe.fp) and probe.hits == limit
+
+
 def test_thread_filter(program):
     seen = []
     with fprobe.attach(

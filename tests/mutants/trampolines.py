@@ -1,0 +1,152 @@
+"""Changes of the trampolines and of the stub: each check taken out, each value that is stored left out."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, Part
+
+NESTING = "tests/ftrace/test_nesting.py"
+REGISTERS = "tests/ftrace/test_fast_trampolines.py"
+IMAGES = "tests/ftrace/test_register_images.py"
+POOLS = "tests/ftrace/test_pools.py"
+SEVERAL = "tests/fprobe/test_several.py"
+TAILS = "tests/hazards/test_return_hook.py"
+STEPPED = "tests/hazards/test_every_instruction.py::test_a_signal_at_every_instruction"
+MISSES = "tests/fprobe/test_misses.py"
+ENTRY_EXIT = "tests/fprobe/test_entry_exit.py"
+RETHOOK = "tests/conformance/test_rethook_statements.py"
+THREADS = "tests/hazards/test_tasks.py::test_many_threads_every_hit_is_counted"
+
+_fast = Part("ftrace/x86_64/fast_trampolines.py", (REGISTERS, POOLS))
+
+FAST: tuple[Mutant, ...] = (
+    _fast.changed(
+        "entry-fast-context",
+        "    jne $complete\n$save\n    mov $ITEM_COUNTERS(%r10), %rdi",
+        "$save\n    mov $ITEM_COUNTERS(%r10), %rdi",
+        NESTING,
+    ),
+    _fast.changed(
+        "both-fast-context",
+        "    jne $complete\n$save\n    mov $TOP(%r11), %rsi",
+        "$save\n    mov $TOP(%r11), %rsi",
+        NESTING,
+    ),
+    _fast.without("entry-fast-count", "    incq $TALLY(%r11,%rdi)\n"),
+    _fast.changed(
+        "entry-fast-inside",
+        '$restore\n    movq $$0, $REC(%r11)\n    test %rsp, %rsp\n    ret\n"""\n\nBOTH_FAST',
+        '$restore\n    test %rsp, %rsp\n    ret\n"""\n\nBOTH_FAST',
+        NESTING,
+    ),
+    _fast.changed(
+        "entry-fast-hooks",
+        '    test %rsp, %rsp\n    ret\n"""\n\nBOTH_FAST',
+        '    cmp %rsp, %rsp\n    ret\n"""\n\nBOTH_FAST',
+    ),
+    _fast.changed(
+        "both-fast-dead-node",
+        "    jbe 8f\n    lea $NODE(%rsi), %r8\n    cmp $LIMIT",
+        "    lea $NODE(%rsi), %r8\n    cmp $LIMIT",
+        f"{TAILS}::test_tail_calls_on_the_fast_path_get_the_real_return_address",
+    ),
+    _fast.without(
+        "both-fast-limit",
+        "    ja 8f\n",
+        f"{TAILS}::test_mutual_tail_recursion_grows_the_shadow_stack_up_to_its_limit",
+        MISSES,
+    ),
+    _fast.changed(
+        "both-fast-shared-pool", "    jne 8f\n    mov $ITEM_COUNTERS(%r10), %rdx", "    mov $ITEM_COUNTERS(%r10), %rdx"
+    ),
+    _fast.changed("both-fast-credit", "    js 7f\n", ""),
+    _fast.changed("both-fast-interrupted", "    jne 7f\n    lea $NODE(%rsi), %r8", "    lea $NODE(%rsi), %r8", STEPPED),
+    _fast.changed("both-fast-take-back", "7:  sub %r8, $TALLY(%r11,%rdx)\n", "7:\n"),
+    _fast.changed("both-fast-cancel", '    mov %r10, %rax\n    jne 6f"', '    mov %r10, %rax"', REGISTERS, ENTRY_EXIT),
+    _fast.changed(
+        "both-fast-cancel-credit",
+        "    add %rdx, $TALLY(%r11,%rsi)\n    testl",
+        "    testl",
+    ),
+    _fast.changed(
+        "both-fast-cancel-node", "3:  sub $$$NODE, %r8\n    mov %r8, $TOP(%r11)\n", "3:\n", REGISTERS, ENTRY_EXIT
+    ),
+    _fast.changed(
+        "both-fast-cancel-shared", "    jne 4f\n    mov $TOP(%r11), %r8", "    mov $TOP(%r11), %r8", STEPPED, POOLS
+    ),
+    _fast.changed("one-word-zeroed", "    movq $$0, (%r8)", "", ENTRY_EXIT),
+    _fast.changed("inline-data-zeroed", "9:  movq $$0, -8(%r8,%r11,8)", "9:", ENTRY_EXIT),
+    _fast.changed(
+        "exit-fast-frame",
+        "    jne ftrace_exit_from_list\n    mov %fs:$TASK, %rdi\n    cmpl",
+        "    mov %fs:$TASK, %rdi\n    cmpl",
+        TAILS,
+    ),
+    _fast.changed("exit-fast-inside", "    jne ftrace_exit_from_list\n    movl", "    movl", NESTING, SEVERAL),
+    _fast.changed(
+        "exit-fast-off", "    jne 4f\n    mov $STUB(%r11), %rsi", "    mov $STUB(%r11), %rsi", ENTRY_EXIT, RETHOOK
+    ),
+    _fast.changed(
+        "exit-fast-shared-pool", "    jne 6f\n    mov $ITEM_COUNTERS(%r10), %rsi", "    mov $ITEM_COUNTERS(%r10), %rsi"
+    ),
+    _fast.without("exit-fast-credit", "    add %r8, $TALLY(%r11,%rsi)\n"),
+    _fast.without("exit-fast-pool", "    lock incq $PROBE_POOL(%rdi)\n"),
+    _fast.changed("exit-fast-switched", "    jne 7f\n5:", "5:", STEPPED),
+    _fast.changed("exit-fast-jumped-past", "    jne 8f\n    sub $$$NODE, %r9", "    sub $$$NODE, %r9", STEPPED, TAILS),
+)
+
+_several = Part("ftrace/x86_64/several_trampolines.py", (SEVERAL, IMAGES))
+
+SEVERAL_PROBES: tuple[Mutant, ...] = (
+    _several.changed("several-dead-node", "    jbe 8f\n", "", TAILS, SEVERAL),
+    _several.changed("several-limit", "    ja 8f\n", "", TAILS, MISSES),
+    _several.changed("several-context", "    cmpl $$0, $CONTEXT(%r11)\n    jne 8f\n", "", NESTING, SEVERAL),
+    _several.changed("several-interrupted", "    jne 8f\n    mov %r9, $TOP(%r11)", "    mov %r9, $TOP(%r11)", STEPPED),
+    _several.without("several-armed-cleared", "    movq $$0, $ARMED(%r9)\n"),
+    _several.changed("several-data-zeroed", "9:  movq $$0, $INLINE_DATA-8(%r9,%rcx,8)", "9:"),
+    _several.changed("several-flags", "    jne 6f\n    mov $ITEM_TAKES(%r10), %r8", "    mov $ITEM_TAKES(%r10), %r8"),
+    _several.without("several-credit", "    js 5f\n"),
+    _several.changed("several-take-back", "5:  sub %r8, $TALLY(%r11,%rax)\n", "5:\n"),
+    _several.without("several-arms", "    or %r8, $ARMED(%r9)\n"),
+    _several.changed("several-cancel", "    jne 4f\n3:", "3:"),
+    _several.changed("several-cancel-unarmed", "4:  cmpq $$0, $ITEM_BIT(%r10)\n    je 3b\n", "4:\n"),
+    _several.changed("several-nobody-waits", "    je 7f\n", ""),
+    _several.changed("several-exit-armed", "    je 2f\n", ""),
+    _several.changed(
+        "several-exit-off", "    testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)\n    jne 2f\n", "", RETHOOK, SEVERAL
+    ),
+    _several.changed("several-gives-unarmed", "    je 3b\n    testl", "    testl"),
+    _several.without("several-shared-pool", "    jne 6f\n    mov $ITEM_COUNTERS(%r10), %rax\n    add"),
+    _several.without("several-credit-back", "    add %r8, $TALLY(%r11,%rax)\n    testl"),
+)
+
+_complete = Part("ftrace/x86_64/trampolines.py", (ENTRY_EXIT,))
+
+COMPLETE: tuple[Mutant, ...] = (
+    _complete.without("complete-redirected", "    je entry_redirect\n"),
+    _complete.changed("complete-hooked", "    cmpl $$$HOOKED, 8(%rsp)\n", "    cmpl $$$DECLINED, 8(%rsp)\n"),
+    _complete.without("complete-exit-flags", "    jne exit_flags\n", RETHOOK),
+    _complete.changed("complete-exit-parent", "    mov %rax, 184(%rsp)\n$unimage", "$unimage"),
+    _complete.without("slow-to-return", "    subq $$$SLOW_TO_RETURN, (%rsp)\n", THREADS, NESTING),
+)
+
+_stubs = Part("ftrace/x86_64/stubs.py", (THREADS, NESTING))
+
+STUBS: tuple[Mutant, ...] = (
+    _stubs.changed("stub-no-task", "_rel8(0x74, 22, 104)", "bytes.fromhex('6690')"),
+    _stubs.changed("stub-inside", "_rel8(0x75, 29, 104)", "bytes.fromhex('6690')"),
+    _stubs.changed("stub-not-on-top", "_rel8(0x75, 88, 98)", "bytes.fromhex('6690')", TAILS),
+)
+
+_registers = Part("ftrace/x86_64/register_trampolines.py", ("tests/ftrace/test_register_trampolines.py",))
+
+ALL_REGISTERS: tuple[Mutant, ...] = (
+    _registers.without("regs-no-credit", "    js both_regs_no_credit\n"),
+    _registers.changed("regs-cancel", "    jne both_regs_cancel\n", ""),
+    _registers.without("regs-redirect", "    jne both_regs_redirect\n"),
+    _registers.without("regs-redirect-unhooked", "    jne entry_redirect\n"),
+    _registers.without(
+        "regs-dead-node", "    jbe both_regs_complete\n", TAILS, "tests/ftrace/test_register_trampolines.py"
+    ),
+    _registers.changed("regs-take-back", "    sub %r8, $TALLY(%r11,%rdx)\n", ""),
+    _registers.without("regs-exit-credit", "    add %rax, $TALLY(%r11,%rdx)\n    testl"),
+)
