@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
+from sandbox.compile import cache
 from tests.mutants.mutant import Mutant
 
 LIMIT = 240
@@ -35,6 +36,7 @@ class Copy:
 
     def __init__(self, root: Path, where: Path) -> None:
         self.where = where / "tree"
+        self._objects = where / "objects"
         shutil.copytree(root, self.where, ignore=_NOT_COPIED)
 
     def passes(self, tests: Sequence[str]) -> bool:
@@ -64,8 +66,9 @@ class Copy:
         """The exit code of pytest; None if it does not end in time."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
         paths = os.pathsep.join(filter(None, (str(self.where), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": paths, cache.DIRECTORY: str(self._objects)}
         process = subprocess.Popen(
-            command, cwd=self.where, env={**os.environ, "PYTHONPATH": paths}, start_new_session=True,
+            command, cwd=self.where, env=environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
