@@ -69,6 +69,7 @@ def _class(body: str):
         ("a\\*", Match.GLOB, "a\\*"),
         ("7", Match.INDEX, "7"),
         ("0x10*", Match.INDEX, "0x10*"),
+        ("\u0663*", Match.FRONT, "\u0663"),  # a digit of another script is a letter to C
     ],
 )
 def test_ft32_classification(text, kind, search):
