@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from isolation import isolated
 
 import fprobe
 import sandbox
 from sandbox.native import i32, native, u64, void
+from sandbox.threads.tasks import DATA_STACK, NODE, NODES
+
+NODE_COUNT = (DATA_STACK - NODES) // NODE - 1
+"""Calls that a shadow stack has room for, above the sentinel."""
 
 IR = """
 define i64 @six(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e, i64 %f) noinline {
@@ -72,6 +77,26 @@ def test_fp34_the_arguments_reach_the_function_whatever_the_entry_handler_return
     with fprobe.attach("six", entry=entry, exit=exit_, entry_data_size=data_size, nr_maxactive=4) as probe:
         assert [program["six"](1, 2, 3, 4, 5, 6) for _ in range(4)] == [654321] * 4
     assert probe.hits == 4
+
+
+@pytest.mark.parametrize("data_size", [0, 8, 24])
+def test_fp29_a_cancelled_call_gives_its_node_back(program, data_size):
+    with fprobe.attach("six", entry=cancel, exit=leave, entry_data_size=data_size, nr_maxactive=2) as probe:
+        assert {program["six"](1, 2, 3, 4, 5, 6) for _ in range(9)} == {654321}
+    assert probe.hits == 9 and probe.counts.missed == 0
+
+
+@isolated
+def test_rb7_calls_deeper_than_the_shadow_stack_are_missed_and_return():
+    """On the fast path: the second time there is a credit for every call."""
+    module = sandbox.load(IR, name="deep", opt=2)
+    beyond = 100
+    deep = NODE_COUNT + beyond
+    with fprobe.attach("sums", entry=agree, exit=leave, nr_maxactive=2 * deep) as probe:
+        for times in (1, 2):
+            assert module["sums"](deep - 1)[0] == deep * (deep - 1) // 2
+            assert probe.counts.missed == probe.counts.missed_depth == times * beyond
+    module.unload()
 
 
 @pytest.mark.parametrize("data_size", [0, 8, 24])

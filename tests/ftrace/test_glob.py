@@ -96,6 +96,7 @@ def test_ft32_classification(text, kind, search):
         ("x[]s]", ["x]", "xs"], ["xa", "x"]),
         ("x[!]ab]", ["xc"], ["x]", "xa"]),
         ("x[s-a]", [], ["xs", "xa", "xb", "x-"]),  # a reversed range is empty
+        ("x[!s-a]", ["xs", "x-"], ["x", "xab"]),  # ... so that anything is outside of it
         ("[a-]ub", ["aub", "-ub"], ["[a-]ub", "bub"]),  # a class of a and -
         ("x[ab", ["x[ab"], ["xa", "xb"]),  # no class: it does not end
         ("x[", ["x["], ["x"]),

@@ -63,6 +63,7 @@ def test_what_others_patch_is_reserved():
         ("e800000000 75f9 c3", 0, None),
         ("7401 f0 0fb107 c3", 2, "jump target"),
         ("7400 f0 0fb107 c3", 2, None),
+        ("e801000000 f0 0fb107 c3", 5, "jump target"),
         ("90 06 c3", 0, "undecodable"),
         ("0f0b c3", 0, "unsupported"),
         ("ff10 c3", 0, None),
@@ -82,6 +83,7 @@ def test_our_rules(code, offset, rule):
         ("90 4889f8 c3", 1, True),
         ("90 4889f8 c3", 5, False),
         ("90 4889f8 75fb c3", 1, False),
+        ("90 4889f8 e8f8ffffff c3", 1, False),
         ("90 ffd0 4889f8 c3", 1, False),
         ("90 e800000000 c3", 1, True),
         ("90 0f0b", 1, False),
@@ -90,6 +92,10 @@ def test_our_rules(code, offset, rule):
 def test_what_may_be_absorbed(code, at, may):
     """Nothing that something known goes to, and no call that comes back among the bytes of the jump."""
     assert (absorbable(function(code), AT, AT + at) is not None) == may
+
+
+def test_what_an_exception_lands_at_is_not_absorbed():
+    assert absorbable(function("90 4889f8 c3", pads=(1,)), AT, AT + 1) is None
 
 
 @pytest.mark.parametrize(("code", "sets"), [("fd c3", True), ("9d c3", True), ("f3a4 c3", False), ("fc c3", False)])

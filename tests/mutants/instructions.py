@@ -116,7 +116,12 @@ MAY_JUMP: tuple[Mutant, ...] = (
     _safety.changed(
         "absorbs-pads", "(function.targets, function.calls, function.pads)", "(function.targets, function.calls)"
     ),
-    _safety.changed("absorbs-beyond", "    if at >= function.end or any(", "    if any("),
+    _safety.changed(
+        "absorbs-beyond",
+        "    if at >= function.end or any(",
+        "    if any(",
+        harmless="behind the function there is no code to decode, and what cannot be decoded is refused too",
+    ),
     _safety.changed("absorbs-early-calls", "and insn.end < address + JMP32_SIZE:", "and False:"),
     _safety.changed("kernel-short", "    if function.end - address < JMP32_SIZE:", "    if False:"),
     _safety.changed("kernel-indirect", "    if function.indirect is not None:", "    if False:"),

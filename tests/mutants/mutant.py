@@ -18,7 +18,7 @@ class Mutant(NamedTuple):
     """What occurs in the file exactly once."""
     new: str
     tests: tuple[str, ...]
-    """Node ids of pytest, relative to the root."""
+    """Node ids of pytest, relative to the root: files, or functions, which may be marked `stress` if there are no files."""
     harmless: str = ""
     """Why the change makes no difference that a test could notice; then its tests are not run."""
 

@@ -102,7 +102,7 @@ NODES: tuple[Mutant, ...] = (
     _nodes.changed("data-in-node", "    if probes.data_size > INLINE_DATA:", "    if False:", MISSES, ENTRY_EXIT),
 )
 
-_pools = Part("ftrace/hit/pools.py", (POOLS, MISSES, STEPPED))
+_pools = Part("ftrace/hit/pools.py", (POOLS, MISSES))
 
 CREDITS: tuple[Mutant, ...] = (
     _pools.changed("pool-one-more", "    while free > 0:", "    while free >= 0:"),
