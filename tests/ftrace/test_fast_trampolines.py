@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 from isolation import isolated
 
 import fprobe
 import sandbox
-from sandbox.native import i32, native, u64, void
+from ftrace.hit.records import Probe
+from sandbox.native import Structure, cast, i32, native, ptr, struct, u64, void
 from sandbox.threads.tasks import DATA_STACK, NODE, NODES
 
 NODE_COUNT = (DATA_STACK - NODES) // NODE - 1
@@ -46,6 +49,13 @@ more:
   %s = insertvalue {i64, i64} %r, i64 %y1, 1
   ret {i64, i64} %s
 }
+
+define i64 @hold(i64 %n) noinline {
+  %both = call {i64, i64} @sums(i64 %n)
+  %x = extractvalue {i64, i64} %both, 0
+  %r = add i64 %x, 1
+  ret i64 %r
+}
 """
 
 
@@ -62,6 +72,24 @@ def cancel(fp: u64, ip: u64, ret_ip: u64, regs: u64, data: u64) -> i32:
 @native(cc="preserve_most")
 def leave(fp: u64, ip: u64, ret_ip: u64, regs: u64, data: u64) -> void:
     pass
+
+
+@struct
+class Used(Structure):
+    """A probe's action: how many words of entry data there are, and how many were not zero."""
+
+    words: u64
+    found: u64
+
+
+@native(cc="preserve_most", bounded=False)
+def stain(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    used = cast(ptr[Used], fp.action)
+    for index in range(used.words):
+        if data[index] != 0:
+            used.found += 1
+        data[index] = ip
+    return 0
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +115,26 @@ def test_fp29_a_cancelled_call_gives_its_node_back(program, data_size):
 
 
 @isolated
-def test_rb7_calls_deeper_than_the_shadow_stack_are_missed_and_return():
-    """On the fast path: the second time there is a credit for every call."""
+def test_rb7_a_call_deeper_than_the_shadow_stack_is_missed_though_it_has_a_credit():
     module = sandbox.load(IR, name="deep", opt=2)
-    beyond = 100
-    deep = NODE_COUNT + beyond
-    with fprobe.attach("sums", entry=agree, exit=leave, nr_maxactive=2 * deep) as probe:
-        for times in (1, 2):
-            assert module["sums"](deep - 1)[0] == deep * (deep - 1) // 2
-            assert probe.counts.missed == probe.counts.missed_depth == times * beyond
+    with fprobe.attach("sums", entry=agree, exit=leave, nr_maxactive=NODE_COUNT) as probe:
+        module["hold"](NODE_COUNT - 1)
+        assert probe.hits == NODE_COUNT and probe.counts.missed == 0
+        with fprobe.attach("hold", entry=agree, exit=leave):
+            assert module["hold"](NODE_COUNT - 1) == NODE_COUNT * (NODE_COUNT - 1) // 2 + 1
+        assert probe.counts.missed == probe.counts.missed_depth == 1
     module.unload()
+
+
+@pytest.mark.parametrize("data_size", [8, 24, 64])
+def test_fp7_entry_data_is_zero_in_every_call(program, data_size):
+    used = Used.ctypes(data_size // 8, 0)
+    probe = fprobe.fprobe(stain, leave, entry_data_size=data_size, nr_maxactive=1)
+    probe.action = ctypes.addressof(used)
+    fprobe.register_fprobe_ips(probe, [program.symbol("six").address])
+    assert {program["six"](1, 2, 3, 4, 5, 6) for _ in range(5)} == {654321}
+    fprobe.unregister_fprobe(probe)
+    assert (probe.nmissed, used.found) == (0, 0)
 
 
 @pytest.mark.parametrize("data_size", [0, 8, 24])

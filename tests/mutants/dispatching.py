@@ -74,7 +74,11 @@ ENTRY: tuple[Mutant, ...] = (
         FTRACE,
     ),
     _entry.changed(
-        "stopped-runs", "    if probe.flags & STOPPED != 0 and", "    if False and", STATEMENTS, RETHOOK, ENTRY_EXIT
+        "stopped-runs",
+        "    if probe.flags & STOPPED != 0 and",
+        "    if False and",
+        "tests/fprobe/test_inside_handlers.py",
+        ENTRY_EXIT,
     ),
     _entry.changed(
         "python-in-signals",
