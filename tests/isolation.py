@@ -31,17 +31,17 @@ def run_source(source: str, *, timeout: float = 30, **environment: str) -> subpr
     return run([sys.executable, "-c", source], timeout, **_PERTURBED, **environment)
 
 
-@functools.cache
-def _zygotes() -> list[zygote.Zygote]:
-    return []
+_zygote: zygote.Zygote | None = None
 
 
 def _run_forked(source: str, timeout: float) -> subprocess.CompletedProcess[str]:
     """As run_source, in an interpreter that has imported the packages."""
-    zygotes = _zygotes()
-    if not (zygotes and zygotes[0].fits(**_PERTURBED)):
-        zygotes[:] = [zygote.Zygote(**_PERTURBED)]
-    return zygotes[0].run(source, timeout)
+    global _zygote
+    if _zygote is None or not _zygote.fits(**_PERTURBED):
+        if _zygote is not None:
+            _zygote.close()
+        _zygote = zygote.Zygote(**_PERTURBED)
+    return _zygote.run(source, timeout)
 
 
 def run(command: Sequence[str], timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -51,6 +51,7 @@ class Zygote:
 
     def close(self) -> None:
         """End the process."""
+        atexit.unregister(self.close)
         self._socket.close()
         self._process.wait()
 
