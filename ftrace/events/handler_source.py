@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ftrace.handlers.registers import REGISTER_ARGUMENTS
 from ftrace.probe_args.fetch import (
     Argument,
     Comm,
@@ -28,8 +29,6 @@ from ftrace.probe_args.fetch import (
 )
 from ftrace.probe_args.layout import ArgumentField, RecordLayout
 
-IN_REGISTERS = ("di", "si", "dx", "cx", "r8", "r9")
-"""The registers that hold a function's first arguments, as fields of pt_regs."""
 _MASK = (1 << 64) - 1
 _TEXT_CLAIM = 4104
 """Bytes of scratch room that a string is given: the longest text, and what a store of whole words may write more."""
@@ -251,10 +250,10 @@ class _Writer:
 
 def _entry_argument(index: int, variable: str) -> Iterator[str]:
     """As regs_get_kernel_argument(): what does not fit the registers lies above the return address."""
-    if index < len(IN_REGISTERS):
-        yield f"{variable} = regs.{IN_REGISTERS[index]}"
+    if index < len(REGISTER_ARGUMENTS):
+        yield f"{variable} = regs.{REGISTER_ARGUMENTS[index]}"
     else:
-        yield from _stack_word(index - len(IN_REGISTERS) + 1, variable)
+        yield from _stack_word(index - len(REGISTER_ARGUMENTS) + 1, variable)
 
 
 def _stack_word(index: int, variable: str) -> Iterator[str]:

@@ -116,8 +116,9 @@ def fixed(reading: ptr[Reading], size: u64) -> u64:
     return value
 
 
-@native
-def uleb(reading: ptr[Reading]) -> u64:
+@native(inline=True)
+def leb(reading: ptr[Reading], signed: bool_) -> u64:
+    """A LEB128 number."""
     value: u64 = 0
     shift: u64 = 0
     byte: u64 = 128
@@ -125,21 +126,19 @@ def uleb(reading: ptr[Reading]) -> u64:
         byte = next_byte(reading)
         value |= (byte & 127) << shift
         shift += 7
+    if signed and byte & 64 != 0 and shift < 64:
+        value |= ~cast(u64, 0) << shift
     return value
 
 
 @native
+def uleb(reading: ptr[Reading]) -> u64:
+    return leb(reading, False)
+
+
+@native
 def sleb(reading: ptr[Reading]) -> i64:
-    value: u64 = 0
-    shift: u64 = 0
-    byte: u64 = 128
-    while byte >= 128 and reading.failed == 0:
-        byte = next_byte(reading)
-        value |= (byte & 127) << shift
-        shift += 7
-    if byte & 64 != 0 and shift < 64:
-        value |= ~cast(u64, 0) << shift
-    return cast(i64, value)
+    return cast(i64, leb(reading, True))
 
 
 @native

@@ -16,7 +16,9 @@ _WORDS = (
     "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "orig_ax",
     "ip", "cs", "flags", "sp", "ss",
 )  # fmt: skip
-ARGUMENTS = [_WORDS.index(name) * 8 for name in ("di", "si", "dx", "cx", "r8", "r9")]
+ARGUMENT_REGISTERS = ("di", "si", "dx", "cx", "r8", "r9")
+"""What the first integer arguments are in."""
+ARGUMENTS = [_WORDS.index(name) * 8 for name in ARGUMENT_REGISTERS]
 RESULTS = [_WORDS.index(name) * 8 for name in ("ax", "dx", "cx")]
 """Where integer arguments, and the words of a result, are in an image."""
 _VECTOR_ARGUMENTS, _VECTOR_RESULTS = 8, 2

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-_INTEGER_REGISTERS = ("di", "si", "dx", "cx", "r8", "r9")
+from sandbox.abi.convention import ARGUMENT_REGISTERS
+
 _VECTOR_REGISTERS = 8
 _FLOATS = {"half": 16, "float": 32, "double": 64}
 
@@ -77,7 +78,7 @@ def bits_of(kind: str) -> int:
 
 def places(words: Sequence[Word]) -> list[Place]:
     """Where the words after the two pointers are when the function is entered, by the System V calling convention."""
-    integers, vectors, stack = list(_INTEGER_REGISTERS[2:]), list(range(_VECTOR_REGISTERS)), 8
+    integers, vectors, stack = list(ARGUMENT_REGISTERS[2:]), list(range(_VECTOR_REGISTERS)), 8
     found = []
     for word in words:
         if word.is_float and vectors:
