@@ -82,7 +82,7 @@ def _defined(line: str, target: str, *, filter_: str = "0", trigger: str = "") -
     else:
         event.set_enabled(True)
     try:
-        probe = event.probes[0]  # type: ignore[attr-defined]
+        probe = event.probes[0]  # type: ignore[attr-defined]  # a probe event
         yield _Counted(probe)
     finally:
         event.set_enabled(False)

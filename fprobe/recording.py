@@ -13,7 +13,6 @@ from ftrace.ring_buffer.arena import arena
 from sandbox.symbols.table import symbol_table
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_SYSTEM = "ftrace"
 END_MARK = "$end"
 """The symbol that stands where another one ends: readers take what follows a symbol for a part of it."""
 

@@ -36,7 +36,7 @@ def start(directory: str) -> None:
 def hide_environment() -> None:
     """Let `os.environ` be what it would be. The C library keeps ours, which children without an environment of their own get."""
     before = os.environ.get(session.PYTHONPATH)
-    data, encode = os.environ._data, os.environ.encodekey  # type: ignore[attr-defined]
+    data, encode = os.environ._data, os.environ.encodekey  # type: ignore[attr-defined]  # below putenv
     for name in (session.VARIABLE, session.PYTHONPATH, "PYTHONPATH"):
         data.pop(encode(name), None)
     if before is not None:

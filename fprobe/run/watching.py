@@ -26,7 +26,7 @@ def dlopen_begins(ri, regs):  # type: ignore[no-untyped-def]  # the decorator fi
 
 
 @native
-def dlopen_ends(ri, regs):  # type: ignore[no-untyped-def]
+def dlopen_ends(ri, regs):  # type: ignore[no-untyped-def]  # likewise
     depth.value -= 1
 
 

@@ -39,7 +39,6 @@ from sandbox.threads.tasks import current
 
 MAX_TARGETS = 16
 """Trace arrays that may record one event: the top level's and those of instances."""
-MAX_CONSTANTS = 128
 SCRATCH = 1 << 16
 """Bytes of scratch room of a task: for the event that it records, and those that this one interrupted."""
 ROOM = SCRATCH - 8

@@ -35,7 +35,7 @@ BOOSTED, DETOUR, RECORD = 16, 32, 56
 
 _FILL = b"\xcc"
 _SKIP_RED_ZONE = bytes.fromhex("488d642480")
-_PUSH_AT, _JUMP_AT = DETOUR + 5, DETOUR + 11
+_JUMP_AT = DETOUR + 11
 
 _DETOUR = """
 # A hit, in the interrupted thread's own course. Every register and flag is the interrupted code's.

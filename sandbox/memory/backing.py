@@ -22,20 +22,6 @@ SCARCE = (errno.EMFILE, errno.ENFILE)
 """No descriptor is free now; that says nothing about which kind of file is available."""
 
 
-def backing_kind() -> str:
-    """What text is kept on: 'memfd', or 'file' (unlinked, in the first directory that allows it).
-
-    Raises OSError (EMFILE, ENFILE) if no descriptor is free to find out.
-    """
-    try:
-        os.close(_memfd("fprobe"))
-    except OSError as error:
-        if error.errno in SCARCE:
-            raise
-        return "file"
-    return "memfd"
-
-
 def _memfd(name: str) -> int:
     """A descriptor of an empty file in memory. With the GIL, so that no other thread takes a number that was just closed."""
     if is_denied("memfd"):

@@ -216,7 +216,7 @@ _TWO_BYTES = {
     0x34: Flow.FAR, 0x35: Flow.FAR, 0x07: Flow.FAR, 0x0B: Flow.TRAP, 0xB9: Flow.TRAP, 0xFF: Flow.TRAP,
 }  # fmt: skip
 _GROUP_5 = {2: Flow.INDIRECT_CALL, 3: Flow.FAR, 4: Flow.INDIRECT_JUMP, 5: Flow.FAR}
-_XBEGIN, _XABORT = (0xC7, 0xF8), (0xC6, 0xF8)
+_XBEGIN = (0xC7, 0xF8)
 
 
 def _flow(encoding: Encoding, opcode_map: int, opcode: int, modrm: int | None) -> Flow:
