@@ -116,6 +116,19 @@ def assert_untouched() -> None:
     assert busy == [], "a task is still marked as inside"
 
 
+def stacks_not_empty() -> list[str]:
+    """Tasks with nodes, or entry data, of calls that are over."""
+    from ftrace.runtime import runtime
+    from sandbox.threads.tasks import DATA_STACK, STRIDE
+
+    native = runtime()
+    tops = [
+        (task.top - task.bottom, task.data_top - (native.slab + index * STRIDE + DATA_STACK))
+        for index, task in enumerate(native.tasks())
+    ]
+    return [f"stacks of {nodes:#x} bytes of nodes, {data:#x} of data" for nodes, data in tops if nodes or data]
+
+
 def load_c(source: str, *cflags: str, suffix: str = ".c") -> Any:
     """A C program from its text. Needs a compiler."""
     import tempfile

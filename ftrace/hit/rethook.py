@@ -81,9 +81,12 @@ def pop_empty(task: ptr[Task]) -> void:
 
 @native
 def node_release(task: ptr[Task], node: ptr[Node]) -> void:
-    """Release a node. If it is not the newest (calls on another stack are above it), it stays as an empty node."""
+    """Release a node. If it is not the newest (calls on another stack are above it), it stays as an empty node.
+
+    One that is on top once a fast call has returned looks dead to the fast trampolines: the next hit drops it on the slow path.
+    """
     node.stub = EMPTY
-    node.frame = 0xFFFF_FFFF_FFFF_FFFF
+    node.frame = 0
     signal_fence()
     pop_empty(task)
     if task.limit == 0:
@@ -154,6 +157,7 @@ def drop_dead(task: ptr[Task], frame: u64) -> void:
     if spare_stubs != 0:
         park_dead(task, frame)
         return
+    pop_empty(task)
     while task.top != task.bottom and is_dead(task.top, frame):
         node_abandon(task, task.top)
     if task.top == task.bottom:

@@ -27,7 +27,7 @@ from handlers_native import (
     tally_exit_alone,
     tally_exit_regs,
 )
-from programs import assert_untouched, load_c
+from programs import assert_untouched, load_c, stacks_not_empty
 
 # leaf(x) = x + 1, middle(x) = 2x + 3, on_path(x) = 4x + 6; last is tail-called
 IR = """
@@ -293,19 +293,6 @@ def check(manner: Manner, attachments: list[Any], notes: list[Any], rounds: int,
         if note[2]:
             complaints.append(f"{note[2]} exits had not the data of their entry")
     return complaints
-
-
-def stacks_not_empty() -> list[str]:
-    """Tasks with nodes, or entry data, of calls that are over."""
-    from ftrace.runtime import runtime
-    from sandbox.threads.tasks import DATA_STACK, STRIDE
-
-    native = runtime()
-    tops = [
-        (task.top - task.bottom, task.data_top - (native.slab + index * STRIDE + DATA_STACK))
-        for index, task in enumerate(native.tasks())
-    ]
-    return [f"stacks of {nodes:#x} bytes of nodes, {data:#x} of data" for nodes, data in tops if nodes or data]
 
 
 def _tell(spans: list[tuple[int, int]], into: str) -> None:

@@ -18,17 +18,21 @@ from stepped_kprobes import MANNERS as KPROBES
 from stepped_kprobes import Manner as KprobesManner
 from stepper import Denied, Died, Stepper
 
-CHILD, KPROBES_CHILD = (Path(__file__).with_name(name) for name in ("stepped.py", "stepped_kprobes.py"))
+CHILD, KPROBES_CHILD, SWITCH_CHILD = (
+    Path(__file__).with_name(name) for name in ("stepped.py", "stepped_kprobes.py", "stepped_switch.py")
+)
 ROUNDS = 3
 ONCE, OFTEN, EVERY = 1, 50, sys.maxsize
 """At how many comings to an instruction."""
-FEW_PLACES = {"kprobes, native, stepped": 15}
-"""Signals wait while native handlers run on the frame of the breakpoint's."""
+SWITCH = "another thread switches the pool"
+FEW_PLACES = {"kprobes, native, stepped": 15, SWITCH: 0}
+"""Signals wait while native handlers run on the frame of the breakpoint's; the other is interrupted at one instruction."""
 
 
 def step_through(manner: str, times: int) -> tuple[Stepper, dict[str, object]]:
     """Run the child under the tracer; what both counted."""
-    command = [sys.executable, str(KPROBES_CHILD if manner in KPROBES else CHILD), manner, str(ROUNDS)]
+    child_of = KPROBES_CHILD if manner in KPROBES else SWITCH_CHILD if manner == SWITCH else CHILD
+    command = [sys.executable, str(child_of), manner, str(ROUNDS)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
@@ -75,6 +79,11 @@ def hold(manner: str, times: int) -> None:
 )
 def test_a_signal_at_every_instruction(manner: str) -> None:
     hold(manner, ONCE)
+
+
+def test_a_credit_given_back_when_the_pool_has_been_switched_meanwhile() -> None:
+    """By another thread, during a hit of a signal's handler: it is donated, or the pool has a node less for ever."""
+    hold(SWITCH, ONCE)
 
 
 @pytest.mark.stress

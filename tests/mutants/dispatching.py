@@ -110,7 +110,12 @@ ENTRY: tuple[Mutant, ...] = (
         STATEMENTS,
     ),
     _entry.changed("cs-without-regs", "USER_CS if hit.probes.wants_regs != 0 else 0", "USER_CS", CALLBACKS, FTRACE),
-    _entry.changed("declined-keeps-node", "            node_release(task, hit.node)", "            pass"),
+    _entry.changed(
+        "declined-keeps-node",
+        "            node_release(task, hit.node)",
+        "            pass",
+        "tests/hazards/test_shadow_stack.py",
+    ),
     _entry.changed(
         "redirected-unhooked",
         "        return REDIRECTED if moved else DECLINED\n    node = hit.node",

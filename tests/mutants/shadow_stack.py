@@ -13,17 +13,27 @@ SEVERAL = "tests/fprobe/test_several.py"
 RETHOOK = "tests/conformance/test_rethook_statements.py"
 GREENLETS = "tests/hazards/test_greenlets.py"
 KRETPROBES = "tests/kprobes/test_kretprobes.py"
+LEFT = "tests/hazards/test_shadow_stack.py"
+GRAPH = "tests/ftrace/tracers/test_graph.py"
 STEPPED = "tests/hazards/test_every_instruction.py::test_a_signal_at_every_instruction"
 SCENARIOS = "tests/test_scenarios.py"
 
 _rethook = Part("ftrace/hit/rethook.py", (HOOK, RETHOOK, ENTRY_EXIT))
 
 SHADOW_STACK: tuple[Mutant, ...] = (
-    _rethook.changed("pop-data", "        if is_elsewhere:", "        if False:", MISSES, HOOK, TASKS),
+    _rethook.changed("pop-data", "        if is_elsewhere:", "        if False:", LEFT),
     _rethook.changed(
         "pop-one-empty",
         "        node = task.top\n\n\n@native\ndef node_release",
         "        return\n\n\n@native\ndef node_release",
+        LEFT,
+    ),
+    _rethook.changed("empty-live", "    node.frame = 0\n", "    node.frame = 0xFFFF_FFFF_FFFF_FFFF\n", LEFT),
+    _rethook.changed(
+        "empty-dead",
+        "    pop_empty(task)\n    while task.top != task.bottom and is",
+        "    while task.top != task.bottom and is",
+        LEFT,
     ),
     _rethook.changed("release-empty", "    pop_empty(task)\n    if task.limit", "    if task.limit"),
     _rethook.changed("parked-unlooked", "        look_for_parked(task)", "        pass", GREENLETS),
@@ -33,7 +43,7 @@ SHADOW_STACK: tuple[Mutant, ...] = (
     _rethook.changed(
         "recycles-unarmed", "        if is_armed(node, index):", "        if True:", HOOK, ENTRY_EXIT, SEVERAL
     ),
-    _rethook.changed("abandoned-uncounted", "        task.abandoned += 1", "        pass"),
+    _rethook.changed("abandoned-uncounted", "        task.abandoned += 1", "        pass", GRAPH),
     _rethook.changed("own-frame-live", "    if own > frame:", "    if own >= frame:"),
     _rethook.changed("older-frame-dead", "    if own > frame:\n        return False\n", ""),
     _rethook.changed("other-stack-dead", "    return on_one_stack(own, frame) or not", "    return True or not"),

@@ -11,7 +11,8 @@ POOLS = "tests/ftrace/test_pools.py"
 SEVERAL = "tests/fprobe/test_several.py"
 TAILS = "tests/hazards/test_return_hook.py"
 JUMPS = "tests/hazards/test_every_instruction.py::test_a_signal_at_every_instruction_each_time[jumps, {}]".format
-STEPPED = "tests/hazards/test_every_instruction.py::test_a_signal_at_every_instruction"
+SWITCHED = "tests/hazards/test_every_instruction.py::test_a_credit_given_back_when_the_pool_has_been_switched_meanwhile"
+LEFT = "tests/hazards/test_shadow_stack.py"
 MISSES = "tests/fprobe/test_misses.py"
 ENTRY_EXIT = "tests/fprobe/test_entry_exit.py"
 RETHOOK = "tests/conformance/test_rethook_statements.py"
@@ -105,15 +106,15 @@ FAST: tuple[Mutant, ...] = (
     ),
     _fast.without("exit-fast-credit", "    add %r8, $TALLY(%r11,%rsi)\n"),
     _fast.without("exit-fast-pool", "    lock incq $PROBE_POOL(%rdi)\n"),
-    _fast.changed("exit-fast-switched", "    jne 7f\n5:", "5:", STEPPED),
+    _fast.changed("exit-fast-switched", "    jne 7f\n5:", "5:", SWITCHED),
     _fast.changed("exit-fast-jumped-past", "    jne 8f\n    sub $$$NODE, %r9", "    sub $$$NODE, %r9", JUMPS("both")),
 )
 
 _several = Part("ftrace/x86_64/several_trampolines.py", (SEVERAL, IMAGES))
 
 SEVERAL_PROBES: tuple[Mutant, ...] = (
-    _several.changed("several-dead-node", "    jbe 8f\n", "", TAILS, SEVERAL),
-    _several.changed("several-limit", "    ja 8f\n", "", TAILS, MISSES),
+    _several.changed("several-dead-node", "    jbe 8f\n", "", LEFT),
+    _several.changed("several-limit", "    ja 8f\n", "", LEFT),
     _several.changed("several-context", "    cmpl $$0, $CONTEXT(%r11)\n    jne 8f\n", "", NESTING, SEVERAL),
     _several.changed(
         "several-interrupted", "    jne 8f\n    mov %r9, $TOP(%r11)", "    mov %r9, $TOP(%r11)", JUMPS("two probes")
