@@ -16,7 +16,6 @@ from sandbox.native import (
     atomic_add,
     atomic_and,
     atomic_cas,
-    atomic_exchange,
     atomic_or,
     bool_,
     cast,
@@ -79,7 +78,7 @@ def wait_for_credits(me: ptr[Task]) -> void:
 
 @native
 def gather_credits(probe: ptr[Probe]) -> i64:
-    total: i64 = atomic_exchange(addressof(probe.pool_unclaimed), 0, "acq_rel")
+    total: i64 = 0
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
         task = task_at(index)
@@ -126,6 +125,9 @@ def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
     elif credits_of(line) > 0:
         single_sub(addressof(line.tally), CREDIT_UNIT)
         result = 1
+        if credits_of(line) < 0:  # gathered meanwhile, during a signal handler's hit
+            single_add(addressof(line.tally), CREDIT_UNIT)
+            result = 2
     signal_fence()
     task.rec &= ~cast(u32, CREDIT)
     return result

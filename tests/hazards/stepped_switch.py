@@ -1,7 +1,7 @@
-"""What is stepped through: a return whose credit goes back to a pool that another thread has switched to shared meanwhile.
+"""What is stepped through: a call whose credit is being taken, or given back, while another thread switches the pool to shared.
 
-The signal comes at the instruction that gives the credit back. Its handler calls the same function, and during that hit, while
-the thread's own credit does not count as being touched, another thread calls it too, and finds no node.
+The signal comes at that instruction. Its handler calls the same function, and during that hit, while the thread's own credit
+does not count as being touched, another thread calls it too: it finds no credit of its own, and gathers those of all threads.
 
 Run as a program, as `stepped.py` is.
 """
@@ -14,6 +14,7 @@ import ctypes
 import json
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
@@ -62,39 +63,61 @@ def call_if_wanted(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: u64) -
     return 0
 
 
-def giving_back(trampoline: str) -> list[tuple[int, int]]:
-    """The instruction of a trampoline that gives a credit back, after it was seen that the pool is not shared."""
+class Manner(NamedTuple):
+    """The name of a routine, and of the instruction by which it changes the credits in rsi or r8."""
+
+    routine: str
+    change: str
+    slow: bool
+
+
+MANNERS = {
+    "a credit taken": Manner("pool_take", "sub", True),
+    "a credit given back": Manner("ftrace_exit_fast_data", "add", False),
+}
+
+
+def change_of_credits(manner: Manner) -> list[tuple[int, int]]:
+    """Where that instruction is, behind the check that the pool is not shared."""
     from ftrace.runtime import runtime
     from sandbox.x86_64.decoding import decoder
 
-    start = runtime().image.address(trampoline)
-    code = decoder().disasm_lite(ctypes.string_at(start, 256), start)
-    return [(at, at + size) for at, size, name, operands in code if name == "add" and operands.endswith(", r8")][:1]
+    start = runtime().image.address(manner.routine)
+    for at, size, name, operands in decoder().disasm_lite(ctypes.string_at(start, 256), start):
+        if name == manner.change and operands.startswith("qword ptr ["):
+            return [(at, at + size)]
+    raise LookupError(f"no {manner.change} of a word in {manner.routine}")
 
 
-def main(rounds: int) -> int:
+def main(name: str, rounds: int) -> int:
     import fprobe
 
+    manner = MANNERS[name]
     module, driver = load_c(PROGRAM), load_c(DRIVER)
     action = Action.ctypes()
-    probe = fprobe.attach(["leaf"], entry=call_if_wanted, exit=tally_exit_alone, entry_data_size=8, nr_maxactive=1)
+    limits = {"nr_maxactive": 1, "max_hits": 1 << 40 if manner.slow else 0}
+    probe = fprobe.attach(["leaf"], entry=call_if_wanted, exit=tally_exit_alone, entry_data_size=8, **limits)
     probe.fp.action = ctypes.addressof(action)
     with probe:
         module["let"](ctypes.addressof(action))
         drive = driver.symbol("drive")
         driver["prepare"](module["path"], module["aside"], drive.address, drive.end, 1)
-        print(json.dumps(giving_back("ftrace_exit_fast_data")), flush=True)
+        module["leaf"](0)  # its node becomes this thread's credit
+        print(json.dumps(change_of_credits(manner)), flush=True)
         sys.stdin.readline()
         driver["drive"](rounds)
         numbers, places = (ctypes.c_long * 3)(), (ctypes.c_void_p * 1024)()
         driver["told"](numbers, places)
-        missed = probe.counts.missed_nodes
-        module["leaf"](0)
-        complaints = ["no node for a call alone"] * (probe.counts.missed_nodes - missed)
+        misses = [probe.counts.missed_nodes]
+        for call in ("leaf", "aside"):
+            module[call](0)
+            misses.append(probe.counts.missed_nodes)
+    alone, within = misses[1] - misses[0], misses[2] - misses[1]
+    complaints = [f"{alone} misses of a call alone, {within} of one within another"] * ((alone, within) != (0, 1))
     complaints += [f"{numbers[1]} wrong results"] * (numbers[1] > 0) + stacks_not_empty()
     print(json.dumps({"handled": numbers[0], "complaints": complaints}), flush=True)
     return 1 if complaints else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[2])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -178,6 +178,12 @@ with fprobe.attach(["factorial"], action=fprobe.Stat(), nr_maxactive=4) as probe
     if not child:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+for _ in range(3):
+    with fprobe.attach(["factorial"], action=fprobe.Stat(), nr_maxactive=100) as probe:
+        assert probe.hits == 0
+        module["factorial"](10)
+        assert (probe.hits, probe.counts.missed) == (10, 0)
+    del probe
 from ftrace.runtime import runtime
 print("file" if runtime().counters.readable else "memory")
 """

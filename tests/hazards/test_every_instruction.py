@@ -16,6 +16,7 @@ import pytest
 from stepped import MANNERS
 from stepped_kprobes import MANNERS as KPROBES
 from stepped_kprobes import Manner as KprobesManner
+from stepped_switch import MANNERS as SWITCHES
 from stepper import Denied, Died, Stepper
 
 CHILD, KPROBES_CHILD, SWITCH_CHILD = (
@@ -24,14 +25,13 @@ CHILD, KPROBES_CHILD, SWITCH_CHILD = (
 ROUNDS = 3
 ONCE, OFTEN, EVERY = 1, 50, sys.maxsize
 """At how many comings to an instruction."""
-SWITCH = "another thread switches the pool"
-FEW_PLACES = {"kprobes, native, stepped": 15, SWITCH: 0}
-"""Signals wait while native handlers run on the frame of the breakpoint's; the other is interrupted at one instruction."""
+FEW_PLACES = {"kprobes, native, stepped": 15, **dict.fromkeys(SWITCHES, 0)}
+"""Signals wait while native handlers run on the frame of the breakpoint's; the others are interrupted at one instruction."""
 
 
 def step_through(manner: str, times: int) -> tuple[Stepper, dict[str, object]]:
     """Run the child under the tracer; what both counted."""
-    child_of = KPROBES_CHILD if manner in KPROBES else SWITCH_CHILD if manner == SWITCH else CHILD
+    child_of = KPROBES_CHILD if manner in KPROBES else SWITCH_CHILD if manner in SWITCHES else CHILD
     command = [sys.executable, str(child_of), manner, str(ROUNDS)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
@@ -81,9 +81,10 @@ def test_a_signal_at_every_instruction(manner: str) -> None:
     hold(manner, ONCE)
 
 
-def test_a_credit_given_back_when_the_pool_has_been_switched_meanwhile() -> None:
-    """By another thread, during a hit of a signal's handler: it is donated, or the pool has a node less for ever."""
-    hold(SWITCH, ONCE)
+@pytest.mark.parametrize("manner", SWITCHES)
+def test_a_pool_that_another_thread_switches_during_a_signal_keeps_its_nodes(manner: str) -> None:
+    """Neither is one lost for ever, nor are there more of them."""
+    hold(manner, ONCE)
 
 
 @pytest.mark.stress

@@ -138,3 +138,25 @@ def test_empty_nodes_give_back_nothing_a_second_time():
         for rounds in range(1, 4):
             module["in_the_order_of_their_calls"](1)
             assert (probe.counts.hits, probe.counts.missed_nodes) == (3 * rounds, rounds)
+
+
+TAIL_CALL = """
+define i64 @second(i64 %x) noinline { %r = add i64 %x, 2  ret i64 %r }
+define i64 @first(i64 %x) noinline { %a = add i64 %x, 1  %r = musttail call i64 @second(i64 %a)  ret i64 %r }
+"""
+
+
+@isolated
+def test_rh11_a_tail_call_keeps_its_node_until_the_handlers_of_its_frame_have_run():
+    """The exit handler of `first` calls `second`, whose one node is still taken; after it, nothing is."""
+    import fprobe
+    import sandbox
+
+    module = sandbox.load(TAIL_CALL, name="tails")
+    first = fprobe.attach(["first"], exit=lambda *hit: module["second"](1) and None)
+    second = fprobe.attach(["second"], exit=lambda *hit: None, nr_maxactive=1)
+    with first, second:
+        for missed in range(1, 4):
+            module["first"](1)
+            assert second.counts.missed_nodes == missed
+            assert stacks_not_empty() == []

@@ -11,7 +11,9 @@ POOLS = "tests/ftrace/test_pools.py"
 SEVERAL = "tests/fprobe/test_several.py"
 TAILS = "tests/hazards/test_return_hook.py"
 JUMPS = "tests/hazards/test_every_instruction.py::test_a_signal_at_every_instruction_each_time[jumps, {}]".format
-SWITCHED = "tests/hazards/test_every_instruction.py::test_a_credit_given_back_when_the_pool_has_been_switched_meanwhile"
+SWITCHED = (
+    "tests/hazards/test_every_instruction.py::test_a_pool_that_another_thread_switches_during_a_signal_keeps_its_nodes"
+)
 LEFT = "tests/hazards/test_shadow_stack.py"
 MISSES = "tests/fprobe/test_misses.py"
 ENTRY_EXIT = "tests/fprobe/test_entry_exit.py"
