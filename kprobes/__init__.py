@@ -10,7 +10,7 @@
     with kprobes.attach("func+0x12", pre=pre):
         module["main"](10)
 
-The kernel's API stands beside it: `register_kprobe(p)`, `register_kretprobe(rp)` and their relatives.
+The kernel's API is here too: `register_kprobe(p)`, `register_kretprobe(rp)` and their relatives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Pythonic face: kprobes and kretprobes as context managers and decorators."""
+"""attach() and attach_return(): kprobes and kretprobes as context managers and decorators."""
 
 from __future__ import annotations
 
@@ -22,24 +22,28 @@ from sandbox.images.coming import unfollow
 from sandbox.jit.arrivals import follow
 
 _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
-"""What the place is at fault for, not the process: a glob passes over it."""
+"""Errors that are due to the place, not to the process: a glob skips such a place."""
 
 This = TypeVar("This", bound="_Probes")
 
 
 class Skipped(NamedTuple):
-    """A function that a glob matches and that cannot be probed; `reason` is the sentence of the refusal."""
+    """A function that a glob matches and that cannot be probed; `reason` is the text of the error."""
 
     name: str
     reason: str
 
 
 class _Probes(Attaching):
-    """A probe at each place of a target. `target`: as given; `skipped`: what its globs match that cannot be probed."""
+    """A probe at each place of a target.
+
+    `target`: as given. `skipped`: functions that its globs match and that cannot be probed.
+    """
 
     _prepare: ClassVar[Callable[[], None]]
-    """What comes before the locks of a registration."""
+    """Called before a registration takes its locks."""
     _put_on: ClassVar[Callable[[Any], None]]
+    """Registers one probe, within `patching()`."""
     _unregister: ClassVar[Callable[[list[Any]], None]]
 
     def __init__(self, target: Target, make: Callable[[Where], Any], count: Count | PythonCount | None) -> None:
@@ -53,24 +57,24 @@ class _Probes(Attaching):
 
     @property
     def hits(self) -> int:
-        """How often a handler was called since the last `attach`: before the instruction, or where a function returns.
+        """Calls of the handler since the last `attach`: before the instruction or, for return probes, at the return.
 
-        Raises ValueError for handlers in native code or C, which nobody counts.
+        Raises ValueError for native and C handlers: their calls are not counted.
         """
         if self._count is None:
             raise ValueError(
-                "hits of native and C handlers are not counted: count in the handler, or give action=Count()"
+                "hits of native and C handlers are not counted; count in the handler, or give action=Count()"
             )
         return self._count.hits - self._before
 
     @property
     def nmissed(self) -> int:
-        """Hits that called nobody: a kprobe was being handled already or, for returns, no instance was free."""
+        """Hits whose handlers were not called: the thread was handling another kprobe or, for returns, no instance was free."""
         return sum(probe.nmissed for probe in self._probes)
 
     @property
     def errors(self) -> HandlerErrors:
-        """What Python handlers have raised, at all places: `errors.first`, `errors.count`."""
+        """Exceptions of Python handlers, at all places: `errors.first`, `errors.count`."""
         if len(self._probes) == 1:
             return self._probes[0].errors  # type: ignore[no-any-return]
         total = HandlerErrors()
@@ -80,11 +84,11 @@ class _Probes(Attaching):
         return total
 
     def attach(self: This) -> This:
-        """Attach now, at all places or, if that fails, at none. What a glob matches and cannot be probed is in `skipped`.
+        """Attach at all places or, if that fails, at none. Functions that a glob matches and that cannot be probed: `skipped`.
 
-        Raises OSError as the registration does, EINVAL if nothing that a glob matches can be probed; LookupError for a
-        glob that matches nothing. A target of a JIT compiler (`numba:...`) is followed until `detach`: code that is compiled
-        later is probed, too, before it runs. It need not be compiled at all yet, if Numba knows a function of that name.
+        Raises OSError as the registration does, and EINVAL if no function that a glob matches can be probed; LookupError for
+        a glob that matches nothing. A target of a JIT compiler (`numba:...`) is followed until `detach`: code that is
+        compiled later is probed before it runs. If Numba knows a function of that name, it need not be compiled yet.
         """
         type(self)._prepare()
         if is_followed(self.target):
@@ -104,7 +108,7 @@ class _Probes(Attaching):
         return self
 
     def _extend(self) -> None:
-        """Code has come: probe what of it is meant."""
+        """Probe newly compiled code that the target names."""
         self._drop_gone()
         with self._all_or_none() as done:
             there = {_kprobe_of(probe).addr for probe in self._probes}
@@ -115,7 +119,7 @@ class _Probes(Attaching):
         self._probes = self._probes + done
 
     def _drop_gone(self) -> None:
-        """Code at whose place there may be other code now."""
+        """Unregister probes whose code is gone: there may be other code at their addresses now."""
         gone = [probe for probe in self._probes if _kprobe_of(probe).flags & KPROBE_FLAG_GONE]
         if gone:
             type(self)._unregister(gone)
@@ -123,7 +127,7 @@ class _Probes(Attaching):
 
     @contextlib.contextmanager
     def _all_or_none(self) -> Iterator[list[Any]]:
-        """What is put into the list is taken off again if the block raises."""
+        """Unregisters the probes in the list if the block raises."""
         done: list[Any] = []
         try:
             with patching():
@@ -141,7 +145,7 @@ class _Probes(Attaching):
             raise
 
     def _renew(self) -> None:
-        """The probes as they were declared: a glob is looked up again; a registration has left addresses and flags."""
+        """Make the probes anew: a glob may match other functions now, and a registration changes a probe's addr and flags."""
         self._before = self._count.hits if self._count else 0
         self.skipped = []
         if has_glob(self.target):
@@ -166,9 +170,9 @@ class _Probes(Attaching):
             raise OSError(errno.EINVAL, f"{why}: {first.reason}")
 
     def detach(self) -> None:
-        """Detach; when this returns no handler runs any more. Does nothing if it is not attached.
+        """Detach. When this returns, no handler runs any more. Does nothing if it is not attached.
 
-        Calls whose return is waited for return without the handler.
+        Calls in progress return without calling the return handler.
         """
         unfollow(self._extend)
         registered = [probe for probe in self._probes if probe.registered]
@@ -182,7 +186,7 @@ def _kprobe_of(probe: kprobe | kretprobe) -> kprobe:
 
 
 class Attachment(_Probes):
-    """Kprobes and where they are to be."""
+    """The kprobes that `attach` makes."""
 
     _prepare = registration.make_ready
     _put_on = registration.put_on
@@ -195,12 +199,12 @@ class Attachment(_Probes):
 
     @property
     def p(self) -> kprobe:
-        """The kprobe, of several the first. Raises IndexError before a glob is attached."""
+        """The kprobe; the first of several. Raises IndexError before a glob is attached."""
         return self._probes[0]  # type: ignore[no-any-return]
 
     @property
     def address(self) -> int | None:
-        """Where it is; of several, the first."""
+        """Address of the (first) kprobe; None if it was given by name and has not been attached yet."""
         return self.p.addr
 
     def disable(self) -> None:
@@ -215,7 +219,7 @@ class Attachment(_Probes):
 
 
 class ReturnAttachment(_Probes):
-    """Kretprobes and the functions whose returns they are on."""
+    """The kretprobes that `attach_return` makes."""
 
     _prepare = returns.make_ready
     _put_on = returns.put_on
@@ -234,7 +238,7 @@ class ReturnAttachment(_Probes):
 
     @property
     def rp(self) -> kretprobe:
-        """The kretprobe, of several the first. Raises IndexError before a glob is attached."""
+        """The kretprobe; the first of several. Raises IndexError before a glob is attached."""
         return self._probes[0]  # type: ignore[no-any-return]
 
 
@@ -248,16 +252,17 @@ def attach(
     disabled: bool = False,
     python_unsafe: bool = False,
 ) -> Attachment:
-    """Handlers before and after an instruction, or at several places.
+    """Call handlers before and after an instruction, at one place or several.
 
         with kprobes.attach("vfs_read+0x10", pre=lambda p, regs: print(regs.ax)) as probe:
             module["demo_main"](10)
         print(probe.hits)
 
     `target`: `symbol`, `symbol+offset`, `module:symbol`, `libz:deflate`, a glob (`vfs_*`, `libz:crc32*`), an address, or a
-    list of these. `pre(p, regs)`: what it returns is 0 or None to go on, anything else to go on at regs.ip instead of
-    executing the instruction. `post(p, regs, flags)`. `fault(p, regs, trapnr)`. `action`: `Count()` in place of handlers.
-    `python_unsafe`: Python handlers may be in the C library, the dynamic loader or the interpreter, and may hang there.
+    list of these. `pre(p, regs)` runs before the instruction; if it returns anything but 0 or None, the instruction is not
+    executed and the thread continues at regs.ip. `post(p, regs, flags)` runs after the instruction. `fault(p, regs, trapnr)`
+    runs when the instruction faults. `action`: `Count()`, instead of handlers. `python_unsafe`: allow Python handlers on
+    functions of the C library, the dynamic loader and the interpreter, where they may deadlock.
     Raises ValueError for handlers and an action together. Attaching raises OSError as `register_kprobe` does.
     """
     _check_action(action, pre, post, fault)
@@ -286,14 +291,15 @@ def attach_return(
     maxactive: int = 0,
     python_unsafe: bool = False,
 ) -> ReturnAttachment:
-    """Handlers at the return, and at the entry, of functions.
+    """Call handlers at the return, and at the entry, of functions.
 
         with kprobes.attach_return("vfs_read", lambda ri, regs: print(kprobes.regs_return_value(regs))):
             module["demo_main"](10)
 
-    `target`, `action`, `python_unsafe`: as for `attach`. `handler(ri, regs)` runs when a call returns, `entry(ri, regs)`
-    when it begins; non-zero: no `handler` for that call. `ri.data` are `data_size` bytes that they share. `maxactive`: calls
-    of each function that can be waited for at the same time. Attaching raises OSError as `register_kretprobe` does.
+    `target`, `action`, `python_unsafe`: as for `attach`. `entry(ri, regs)` runs when a call begins; if it returns non-zero,
+    `handler` is not called for that call. `handler(ri, regs)` runs when the call returns. `ri.data`: `data_size` bytes that
+    the two share. `maxactive`: how many calls of a function may be in progress at once; further ones are missed.
+    Attaching raises OSError as `register_kretprobe` does.
     """
     _check_action(action, handler, entry)
     count: Count | PythonCount | None = action
@@ -311,7 +317,7 @@ def attach_return(
 
 
 def _first_counted(calls: PythonCount, first: Any, second: Any) -> tuple[Any, Any]:
-    """The handlers, with the calls of `first`, or of `second` if that is None, counted."""
+    """Both handlers; calls of `first` are counted or, if that is None, calls of `second`."""
     return (first, calls.counting(second)) if first is None else (calls.counting(first), second)
 
 
@@ -319,6 +325,6 @@ def _check_action(action: Count | None, *handlers: Any) -> None:
     if action is None:
         return
     if not isinstance(action, Count):
-        raise TypeError(f"{action!r} is no action of kprobes: give kprobes.Count()")
+        raise TypeError(f"{action!r} is not a kprobe action; give kprobes.Count()")
     if any(handler is not None for handler in handlers):
         raise ValueError("give handlers or an action, not both")

@@ -1,6 +1,7 @@
 """kprobe_running and its relatives: which kprobe this thread is handling.
 
-A CPU is a thread here. FPROBE_FL_KPROBE_SHARED handlers mark their task as busy for as long as they run.
+What is per CPU in the kernel is per thread here. A thread is also marked as busy while it runs FPROBE_FL_KPROBE_SHARED
+handlers.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ def _task() -> Any:
 
 
 def kprobe_running() -> bool:
-    """Whether this thread is handling a kprobe, or is kept busy. Not any more once its handlers have been left by longjmp."""
+    """Whether this thread is handling a kprobe, or is marked as busy. False after a longjmp out of the handler."""
     _task()
     return bool(kprobe_runtime().image.call("kprobe_running_here"))
 
 
 def kprobes_abandoned() -> int:
-    """How many hits have been found, at a later one, to have been left in a handler, by longjmp: they never came to an end."""
+    """How many hits never ended because their handler was left by longjmp. Each is noticed at a later hit."""
     return int(kprobe_runtime().image.variable("kprobes_abandoned").value)
 
 
 def kprobe_busy_begin() -> None:
-    """Make this thread look as if it were handling a kprobe: kprobes and shared fprobes that it hits are missed."""
+    """Mark this thread as handling a kprobe: its hits of kprobes and of shared fprobes are missed."""
     task = _task()
     task.preempt += 1
     task.kprobe = SHARED_BUSY
 
 
 def kprobe_busy_end() -> None:
-    """The end of what `kprobe_busy_begin` began. Not nestable: the first end clears the mark, as in the kernel."""
+    """Remove the mark of `kprobe_busy_begin`. The two do not nest: the first end removes the mark, as in the kernel."""
     task = _task()
     task.kprobe = 0
     task.preempt -= 1

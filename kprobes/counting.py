@@ -1,4 +1,4 @@
-"""How often the probes of an attachment were hit: counted natively by `Count`, or where its Python handler is called."""
+"""Hit counts of attachments: `Count`, a native action, and a counter of calls of a Python handler."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sandbox.process import fork
 
 
 class Count:
-    """A built-in action that counts hits, natively: `kprobes.attach("vfs_*", action=kprobes.Count())`.
+    """A built-in native action that counts hits: `kprobes.attach("vfs_*", action=kprobes.Count())`.
 
-    It may be that of several attachments; they are counted together.
+    Attachments that share one Count are counted together.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Count:
 
 
 class PythonCount:
-    """Counts the calls of a Python handler, exactly, with several threads."""
+    """An exact count of the calls of a Python handler by any number of threads."""
 
     def __init__(self) -> None:
         self._calls = itertools.count()
@@ -52,7 +52,7 @@ class PythonCount:
         self._lock = fork.renew(threading.Lock())
 
     def counting(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """`handler`, whose calls are counted."""
+        """A wrapper of `handler` that counts its calls."""
         calls = self._calls
 
         @functools.wraps(handler)
@@ -64,12 +64,12 @@ class PythonCount:
 
     @property
     def hits(self) -> int:
-        """Calls so far. Each reading advances the counter by one, too."""
+        """Calls so far."""
         with self._lock:
-            self._reads += 1
+            self._reads += 1  # a reading advances the counter as well
             return next(self._calls) - (self._reads - 1)
 
 
 def is_python(handler: Any) -> bool:
-    """Whether it is a Python callable, and neither a native function nor a C function pointer."""
+    """Whether `handler` is a Python callable: neither a native function nor a C function pointer."""
     return callable(handler) and not isinstance(handler, NativeFunction) and foreign_address(handler) is None

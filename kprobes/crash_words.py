@@ -1,4 +1,7 @@
-"""What a crash report says of a probe, as C strings: in a crash nothing can be looked up (kprobes.hit.attribution)."""
+"""The texts of crash reports, as C strings made in advance: symbols cannot be resolved during a crash.
+
+kprobes.hit.attribution writes the reports.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _WORDS = {
 
 
 def prepare(image: NativeImage) -> None:
-    """Give the native half its words."""
+    """Fill in the runtime's table of texts."""
     words = (ctypes.c_uint64 * WORDS).from_address(image.address("kprobe_report_words"))
     for number in (SIGSEGV, SIGBUS, SIGFPE, SIGILL):
         words[number] = text_of(signal.Signals(number).name)
@@ -35,19 +38,19 @@ _texts: list[Any] = []
 
 @functools.cache
 def text_of(text: str) -> int:
-    """The address of `text` as a C string, which stays."""
+    """The address of `text` as a C string that is never freed."""
     kept = ctypes.create_string_buffer(text.encode())
     _texts.append(kept)
     return ctypes.addressof(kept)
 
 
 def of_place(child: Any, symbol: Symbol) -> None:
-    """Where a probe is."""
+    """Fill in a probe's symbol and module."""
     child.start = symbol.address
     child.symbol = text_of(symbol.name)
     child.owner = text_of(f" [{symbol.module}]") if symbol.module else 0
 
 
 def of_handler(code: Resolved, role: str) -> int:
-    """Which handler it is: the text's address."""
+    """The address of a text that names the handler; 0 if there is none."""
     return text_of(f"{role} {code.name}") if code.address else 0

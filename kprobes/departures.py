@@ -1,8 +1,8 @@
-"""Code of JIT compilers that goes takes its probes with it: they are GONE, as with a module that is unloaded.
+"""Removal of probes from JIT code that is being freed: they become GONE, like those of an unloaded module.
 
-LLVM calls the hook of the GDB JIT interface while the code is still there, and a kprobe is there. Its handler holds LLVM's
-locks: it waits for nobody, and leaves to later calls what has to wait. The locks that it needs are taken before LLVM's, around
-the calls of llvmlite that make code go.
+LLVM calls the hook of the GDB JIT interface before it frees code; a kprobe on the hook notices. Its handler runs with LLVM's
+locks held, so it must not wait: waiting and freeing are left to later calls. The locks that it needs are taken before LLVM's,
+around those calls of llvmlite that free code.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sandbox.symbols import gdbjit
 
 _watching: list[kprobe] = []
 _left: list[Callable[[], None]] = []
-"""What frees the leavings of images that have gone, once no other thread is in a hit."""
+"""One function for each freed image: frees our memory for it. May be called once no other thread is in a hit."""
 
 
 def watch() -> None:
-    """Notice from now on when JIT code goes. Waits for nobody."""
+    """Put the kprobe on the hook. Does not wait for other threads."""
     hook = gdbjit.hook_address()
     if _watching or not hook:
         return
@@ -66,7 +66,7 @@ def _leave(image: JitImage) -> None:
 
 
 def free_leavings() -> None:
-    """To be called without locks and outside of handlers."""
+    """Free what is left of freed images. The caller holds no locks and is not a handler."""
     if _left:
         left, _left[:] = list(_left), []
         settle()

@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
 
 class PreHandler(Protocol):
-    """What is called before the probed instruction. Non-zero: go on at regs.ip instead of executing it."""
+    """Called before the probed instruction. Non-zero: do not execute it; continue at regs.ip."""
 
     def __call__(self, p: kprobe, regs: Any, /) -> int | None: ...
 
 
 class PostHandler(Protocol):
-    """What is called after it."""
+    """Called after the probed instruction."""
 
     def __call__(self, p: kprobe, regs: Any, flags: int, /) -> object: ...
 
 
 class FaultHandler(Protocol):
-    """What is called when it faults. Non-zero: handled."""
+    """Called when the probed instruction faults. Non-zero: the fault is handled."""
 
     def __call__(self, p: kprobe, regs: Any, trapnr: int, /) -> int | None: ...
 
 
 class ReturnEntryHandler(Protocol):
-    """What is called when a function is entered whose returns are probed. Non-zero: not at the return of this call."""
+    """Called when a function is entered whose returns are probed. Non-zero: do not call the return handler for this call."""
 
     def __call__(self, ri: kretprobe_instance, regs: Any, /) -> int | None: ...
 
 
 class ReturnHandler(Protocol):
-    """What is called when a function returns."""
+    """Called when a function returns whose returns are probed."""
 
     def __call__(self, ri: kretprobe_instance, regs: Any, /) -> object: ...

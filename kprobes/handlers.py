@@ -1,4 +1,4 @@
-"""The handlers of kprobes and kretprobes: their roles, and how Python ones are called."""
+"""Handlers of kprobes and kretprobes: their roles, how Python ones are called, and properties of native ones."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ ENTRY = Role("entry_handler", ("ri", "regs"), _NUMBERS, i32, False, 1)
 RETURN = Role("handler", ("ri", "regs"), _NUMBERS, void, True, 1)
 
 _ignoring: native_link.Once[bool] = native_link.Once()
-"""Whether a native handler does not look at the registers that it is given."""
+"""Cached: whether a native handler does not use the registers that it is given."""
 
 
 def resolve_for(
     handler: Any, role: Role, this: Any, report: Callable[..., Any], adapt: Callable[[Any], Any]
 ) -> Resolved:
-    """The code of a handler of the probe `this`. A Python one is called as adapt(handler)(this, ip, ret_ip, regs, data).
+    """The code of a handler of the probe `this`. A Python handler is called as adapt(handler)(this, ip, ret_ip, regs, data).
 
-    Raises TypeError naming what cannot be a handler, or has the wrong parameters.
+    Raises TypeError, which names the object, for one that cannot be a handler or has the wrong parameters.
     """
 
     def of_python(handler: Callable[..., Any], role: Role) -> Resolved:
@@ -65,15 +65,15 @@ def instance_data(code: Resolved) -> DataUse:
 
 
 def keeps_registers(handler: Any) -> bool:
-    """Whether it is a native handler that keeps every register but rax and r11."""
+    """Whether it is a native handler that preserves every register but rax and r11."""
     return isinstance(handler, HandlerFunction) and handler.options.cc == "preserve_most"
 
 
 def registers(handler: NativeFunction | None, role: Role) -> Fields | None:
-    """The fields of its `regs` that a native handler uses; None: perhaps all."""
+    """The fields of `regs` that a native handler uses; None: perhaps all."""
     return resolve.native(handler, role).registers if handler is not None else Fields()
 
 
 def is_plain(handler: Any) -> bool:
-    """Whether a pre_handler keeps every register but rax and r11, and does not look at those of the hit."""
+    """Whether a pre_handler preserves every register but rax and r11, and does not use the registers of the hit."""
     return keeps_registers(handler) and _ignoring.get(handler, PRE.name, lambda: not handler.uses(PRE.regs))

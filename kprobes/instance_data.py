@@ -1,4 +1,4 @@
-"""How much of a kretprobe instance's data native code uses, as far as its source shows it."""
+"""How much of a kretprobe instance's data native code uses, according to its source."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _WORD = 8
 
 
 class DataUse(NamedTuple):
-    """Bytes of `ri.data`, counted from its start. `changed`: that are written, or whose address is taken."""
+    """Sizes in bytes, from the start of `ri.data`. `used`: read or changed. `changed`: written, or their address is taken."""
 
     used: int = 0
     changed: int = 0
 
 
 def data_use(handler: NativeFunction) -> DataUse:
-    """What a handler and the native functions that it calls refer to. An index that is not a constant counts as 0."""
+    """The data that a handler and the native functions it calls refer to. An index that is not a constant counts as 0."""
     uses = [_use(function) for function in _reachable(handler)]
     return DataUse(max(use.used for use in uses), max(use.changed for use in uses))
 

@@ -13,7 +13,7 @@ _YES, _NO = frozenset("yYtT1"), frozenset("nNfF0")
 
 
 def kprobes_list() -> str:
-    """The file `list` of debugfs: a line per registered probe: address, k or r, place, module, flags."""
+    """The file `list` of debugfs, one line for each registered probe: address, k or r, symbol+offset, module, flags."""
     return "".join(f"{_line(p, place)}\n" for p in registered_probes() if (place := p.aggregate) is not None)
 
 
@@ -24,7 +24,7 @@ def _line(p: kprobe, place: Aggregate) -> str:
 
 
 def _flags(p: kprobe, place: Aggregate) -> str:
-    """GONE hides DISABLED; the others are the place's."""
+    """GONE hides DISABLED; the other two are flags of the place."""
     gone = p.flags & KPROBE_FLAG_GONE
     words = ["[GONE]"] if gone else ["[DISABLED]"] if p.flags & KPROBE_FLAG_DISABLED else []
     words += ["[OPTIMIZED]"] if place.optimized else []
@@ -33,22 +33,22 @@ def _flags(p: kprobe, place: Aggregate) -> str:
 
 
 def kprobes_blacklist() -> str:
-    """The file `blacklist` of debugfs: start, end (exclusive) and name of what may not be probed, in the order of insertion."""
+    """The file `blacklist` of debugfs: start, end (exclusive) and name of each excluded range, in the order of insertion."""
     return "".join(f"0x{entry.start:016x}-0x{entry.end:016x}\t{entry.name}\n" for entry in blacklist.entries())
 
 
 def read_kprobes_enabled() -> str:
-    """The file `enabled` of debugfs, 0 or 1, and a newline."""
+    """The file `enabled` of debugfs: 0 or 1, and a newline."""
     return f"{int(switch.kprobes_enabled())}\n"
 
 
 def write_kprobes_enabled(text: str) -> None:
-    """Write to the file `enabled` of debugfs. Raises OSError: EINVAL if the text is not a truth value; the errors of arming."""
+    """Write to the file `enabled` of debugfs. Raises OSError: EINVAL if `text` is not a truth value; errors of arming."""
     switch.set_kprobes_enabled(truth_value(text))
 
 
 def truth_value(text: str) -> bool:
-    """kstrtobool: y, t, 1, on; n, f, 0, off; by their first letters. Raises OSError(EINVAL)."""
+    """kstrtobool() of lib/kstrtox.c: y, t, 1, on; n, f, 0, off; only the first letters count. Raises OSError(EINVAL)."""
     first, second = text[:1], text[1:2]
     if first in _YES and first:
         return True
@@ -58,4 +58,4 @@ def truth_value(text: str) -> bool:
         return True
     if first in ("o", "O") and second in ("f", "F"):
         return False
-    raise OSError(errno.EINVAL, f"{text!r} is neither yes nor no")
+    raise OSError(errno.EINVAL, f"{text!r} is not a truth value; write 1 or 0, y or n, on or off")

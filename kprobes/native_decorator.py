@@ -18,15 +18,15 @@ from sandbox.native.types import Type
 Python = TypeVar("Python", bound=Callable[..., Any])
 
 INSTANCE = "ri"
-"""What the first parameter of a kretprobe's handler is called."""
+"""The name of the first parameter of a kretprobe's handler; it tells such a handler from a kprobe's."""
 
 
 class KprobeFunction(HandlerFunction):
-    """A handler of a kprobe or kretprobe: its last parameter is no entry data."""
+    """A native handler of a kprobe or kretprobe. Unlike an fprobe's, it has no entry data."""
 
     @property
     def data_size(self) -> int:
-        """None."""
+        """0: it has no entry data."""
         return 0
 
 
@@ -45,9 +45,10 @@ def native(function: Callable[..., Any] | None = None, *, name: str = "", bounde
         def returned(ri, regs):
             sizes.add(regs.ax)
 
-    Parameters without a type: of (p, regs) and (p, regs, flags) `ptr[Child]`, `ptr[pt_regs]`, `u64`; of (ri, regs), when
-    the first is called `ri`, `ptr[Instance]` and `ptr[pt_regs]`. What the handler returns follows from its role, 0 where it
-    does not say. Raises NativeError (a SyntaxError) for what is not in the language.
+    Types of the parameters, if the source gives none: (p, regs) and (p, regs, flags) are `ptr[Child]`, `ptr[pt_regs]`,
+    `u64`. If the first parameter is called `ri`, (ri, regs) are `ptr[Instance]`, `ptr[pt_regs]`. The result type follows
+    from the handler's role; a handler that ends without `return` returns 0. Raises NativeError (a SyntaxError) for source
+    that is not in the language.
     """
     options = Options(name, bool(name), False, False, bounded, "preserve_most")
     options.check()

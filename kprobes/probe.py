@@ -1,4 +1,4 @@
-"""A probe on an instruction: its owner's settings, its state, and its native half."""
+"""struct kprobe: the settings of its owner, its state, and its native half."""
 
 from __future__ import annotations
 
@@ -50,13 +50,17 @@ _FAULT_KIND = {0: 0, FOREIGN: FAULT_FOREIGN, FOREIGN | PYTHON: FAULT_FOREIGN | F
 class kprobe(ProcessBound):
     """A probe on an instruction.
 
-    Where: `symbol_name` and `offset`, or `addr` (and `offset`), in bytes. `symbol_name` is a function of a module
-    ('vfs_read', 'demo:vfs_read') or of a library ('libz:deflate'). pre_handler(p, regs) -> int runs before the
-    instruction; non-zero: it is not executed, and the thread goes on at regs.ip. post_handler(p, regs, flags) runs after
-    it. fault_handler(p, regs, trapnr) -> int runs when the instruction faults, and, if it is not Python, when a handler of
-    this probe does; non-zero: handled, the thread goes on with regs. Each may be None, a Python callable, a C
-    function pointer, or a native function. `flags`: KPROBE_FLAG_DISABLED.
-    `python_unsafe`: a Python handler may be in the C library, the dynamic loader or the interpreter, and may hang there.
+    Its place: `symbol_name` and `offset`, or `addr` (and `offset`), in bytes. `symbol_name` is a function of a module
+    ('vfs_read', 'demo:vfs_read') or of a library ('libz:deflate').
+
+    pre_handler(p, regs) -> int runs before the instruction. If it returns non-zero, the instruction is not executed and
+    the thread continues at regs.ip. post_handler(p, regs, flags) runs after the instruction. fault_handler(p, regs, trapnr)
+    -> int runs when the instruction faults and, unless it is a Python callable, when another handler of this probe faults. If
+    it returns non-zero, the fault is handled and the thread continues with regs. Each handler may be None, a Python
+    callable, a C function pointer, or a native function.
+
+    `flags`: 0 or KPROBE_FLAG_DISABLED. `python_unsafe`: allow Python handlers on functions of the C library, the dynamic
+    loader and the interpreter, where they may deadlock.
     """
 
     def __init__(
@@ -78,25 +82,25 @@ class kprobe(ProcessBound):
         self.post_handler = post_handler
         self.fault_handler = fault_handler
         self.errors = HandlerErrors()
-        """What Python handlers have raised."""
+        """Exceptions of Python handlers."""
         self.native: Any = Child.ctypes()
-        """Its native half, which stays until the next registration."""
+        """Its native half, which lives until the next registration."""
         self.aggregate: Aggregate | None = None
-        """The place that it is on (kprobes.registration)."""
+        """The place that it is registered at (kprobes.registration)."""
         self.foreign = False
-        """Whether a handler is no native function."""
+        """Whether one of its handlers is not a native function."""
         self.asks_of_faults = 0
-        """1: it has a fault_handler; 2: one that is no native function."""
+        """1: it has a fault_handler; 2: one that is not a native function."""
         self._flags = flags
         self.codes: tuple[Resolved, ...] = ()
-        """Its handlers' code, and what keeps it alive."""
+        """Its handlers' code, and the objects that keep the code alive."""
         self.return_hook: ReturnHook | None = None
-        """Of the kprobe of a kretprobe."""
+        """For the kprobe of a kretprobe: how returns are hooked."""
         self.fast: FastPath | None = None
-        """What serves it while it is alone on its place, if its handlers are of that kind."""
+        """The single-probe fast path, if its handlers allow one; in use while no other probe is at its place."""
         self.python_unsafe = python_unsafe
         self.action = 0
-        """Address of what its native handlers find as `p.action`; looked at when it is registered."""
+        """The address that native handlers read as `p.action`; taken over at registration."""
         self.calls_python = False
         """Whether a handler is a Python callable."""
 
@@ -117,13 +121,13 @@ class kprobe(ProcessBound):
         return [("at", self.where()), ("state", self.state()), *named, ("nmissed", self.nmissed)]
 
     def where(self) -> str:
-        """`symbol+0xoffset`, or the address, as it was asked for."""
+        """`symbol+0xoffset`, or the address, as given."""
         if self.symbol_name:
             return self.symbol_name + (f"+{self.offset:#x}" if self.offset else "")
         return f"{(self.addr or 0) + (0 if self.registered else self.offset):#x}"
 
     def state(self) -> str:
-        """`not registered`, `gone`, `disabled`, how it is armed: `stub`, `jump`, `breakpoint`; `off` while all are disarmed."""
+        """`not registered`, `gone`, `disabled`; if armed, how: `stub`, `jump`, `breakpoint`; `off` while all are disarmed."""
         if not self.registered:
             return "not registered"
         if self.is_off:
@@ -146,40 +150,40 @@ class kprobe(ProcessBound):
 
     @property
     def is_off(self) -> bool:
-        """kprobe_disabled(): disabled, or gone with its code."""
+        """kprobe_disabled(): whether it is disabled, or gone with its code."""
         return bool(self._flags & _OFF_FLAGS)
 
     @property
     def registered(self) -> bool:
-        """Whether it is on a place."""
+        """Whether it is registered."""
         return self.aggregate is not None
 
     @property
     def native_address(self) -> int:
-        """Where its native half is: the `p` of native and C handlers."""
+        """Address of its native half: the `p` of native and C handlers."""
         return ctypes.addressof(self.native)
 
     @property
     def nmissed(self) -> int:
-        """How often a hit has called nobody since the registration."""
+        """Hits since the registration whose handlers were not called."""
         return int(self.native.nmissed)
 
     @property
     def opcode(self) -> int:
-        """The first byte of the instruction that it is on."""
+        """The first byte of the probed instruction; 0 if it is not registered."""
         place = self.aggregate
         return place.original[0] if place else 0
 
     @property
     def ainsn(self) -> bytes:
-        """The instruction that it is on, as it was."""
+        """The probed instruction, without the probe; b"" if it is not registered."""
         place = self.aggregate
         return place.original if place else b""
 
     # -- its native half ----------------------------------------------------------------------------------------
 
     def build(self, symbol: Symbol) -> None:
-        """Make a native half for `addr`, in the function `symbol`. Raises TypeError naming what cannot be a handler."""
+        """Make a native half for `addr`, in the function `symbol`. Raises TypeError for an object that cannot be a handler."""
         child = self.native = Child.ctypes()
         child.address, child.flags = self.addr, OFF if self.is_off else 0
         child.action = self.action
@@ -210,10 +214,10 @@ class kprobe(ProcessBound):
         self.asks_of_faults = 2 if fault.kind else int(fault.address != 0)
         self.codes = (pre, post, fault)
 
-    # -- its way to hits ----------------------------------------------------------------------------------------
+    # -- from registration to unregistration --------------------------------------------------------------------
 
     def join(self, place: Aggregate) -> None:
-        """Before it is put on a place: choose how hits get to it there. Within `patching()`."""
+        """Before it joins a place: choose how hits reach it there. Within `patching()`."""
         if self.return_hook is not None:
             self.return_hook.set_up(place, self.native)
             self.fast = self.return_hook.fast
@@ -221,13 +225,13 @@ class kprobe(ProcessBound):
             self.fast = lone.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
 
     def stop(self) -> None:
-        """It is being unregistered: no handler is called any more."""
+        """It is being unregistered: call no handler any more."""
         owner = self.return_hook or self.fast
         if owner is not None:
             owner.stop()
 
     def leave(self) -> None:
-        """It has left its place; calls that a kretprobe waits for have yet to return."""
+        """It has left its place. Calls of a kretprobe's function may still be in progress."""
         if self.return_hook is not None:
             self.return_hook.leave()
         elif self.fast is not None:
@@ -235,7 +239,7 @@ class kprobe(ProcessBound):
         self.fast = None
 
     def give_up(self) -> None:
-        """It was not put on its place after all."""
+        """Its registration failed after `join`."""
         owner = self.return_hook or self.fast
         if owner is not None:
             owner.free()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kprobes.place.placing import Place
 
 _registered: dict[kprobe, None] = {}
-"""The registered probes, in the order of their registration."""
+"""The registered probes, in the order of registration."""
 
 
 def registered_probes() -> list[kprobe]:
@@ -46,10 +46,10 @@ def registered_probes() -> list[kprobe]:
 def register_kprobe(p: kprobe) -> None:
     """Probe an instruction.
 
-    `p.addr` is set to where the probe is, and stays set. Raises OSError: EINVAL (both or neither of addr and symbol_name;
-    registered already; no code, or code that may not be probed), ENOENT (no such symbol, address in no symbol, module on its
-    way out), EILSEQ (not an instruction's first byte), EOPNOTSUPP (an instruction that cannot be probed), ENOSPC, ENOMEM,
-    EBUSY (on a function whose ip another ftrace_ops modifies).
+    Sets `p.addr` to the probe's address. Raises OSError: EINVAL (both or neither of addr and symbol_name given; registered
+    already; not code, or code that must not be probed), ENOENT (no such symbol; an address in no symbol; a module that is
+    being unloaded), EILSEQ (not the first byte of an instruction), EOPNOTSUPP (an instruction that cannot be probed), ENOSPC,
+    ENOMEM, EBUSY (a function whose ip another ftrace_ops modifies). As register_kprobe() in kernel/kprobes.c.
     """
     make_ready()
     with patching():
@@ -62,11 +62,11 @@ def put_on(p: kprobe) -> None:
 
 
 def put_at(place: Place, p: kprobe) -> None:
-    """`put_on`, at the place that `p` names."""
+    """`put_on`, with the place that `p` names already located."""
     integer("flags", p.flags, 0, U32_MAX)
     p.addr = place.address
     if p.registered:
-        raise OSError(errno.EINVAL, f"this kprobe is registered already, at {place.address:#x}")
+        raise OSError(errno.EINVAL, f"this kprobe is already registered, at {place.address:#x}; unregister it first")
     p.flags = p.flags & KPROBE_FLAG_DISABLED
     ground = placing.check(place)
     p.flags |= KPROBE_FLAG_FTRACE * ground.on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
@@ -76,7 +76,8 @@ def put_at(place: Place, p: kprobe) -> None:
     p.flags |= KPROBE_FLAG_FTRACE * found.on_ftrace
     if found.on_ftrace and p.post_handler is not None and ground.module is None:
         raise OSError(
-            errno.EBUSY, f"{place} is an ftrace location since an fprobe was there; it takes no post_handler any more"
+            errno.EBUSY,
+            f"{place} has been an ftrace location since an fprobe was on it; such a place takes no post_handler",
         )
     p.join(found)
     try:
@@ -88,14 +89,14 @@ def put_at(place: Place, p: kprobe) -> None:
 
 @cache
 def make_ready() -> None:
-    """From the first registration on the probes' modules are watched, and so is the end of the interpreter."""
+    """Once, before the first registration: watch the unloading of modules, and the exit of the interpreter."""
     join_ftrace()
     register_module_notifier(module_event)
     atexit.register(switch.disarm_for_good)
 
 
 def _join(p: kprobe, place: Aggregate) -> None:
-    """Put `p` on a place, and arm that unless nothing is to be noticed there. Raises OSError, having undone it."""
+    """Add `p` to a place, and arm the place if a probe there is enabled. On an OSError, everything is undone."""
     place.children.insert(0, p)
     try:
         switch.children_changed(place)
@@ -109,7 +110,7 @@ def _join(p: kprobe, place: Aggregate) -> None:
 
 
 def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
-    """Register the first `num`, or all: on the first error those before it are unregistered, and it is raised."""
+    """Register the first `num`, or all. On the first error, those registered before it are unregistered; it is raised."""
     count = integer("num", len(ps) if num is None else num, 1, INT_MAX)
     make_ready()
     done: list[kprobe] = []
@@ -124,7 +125,7 @@ def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
         raise
 
 
-# -- the way out --------------------------------------------------------------------------------------------------
+# -- unregistration -----------------------------------------------------------------------------------------------
 
 
 def unregister_kprobe(p: kprobe) -> None:
@@ -133,7 +134,7 @@ def unregister_kprobe(p: kprobe) -> None:
 
 
 def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
-    """Unregister the first `num`, or all. A probe that is not registered only gets its addr cleared."""
+    """Unregister the first `num`, or all. Of a probe that is not registered, only `addr` is cleared."""
     with patching():
         left = take_off(ps[: len(ps) if num is None else max(num, 0)])
     if left:
@@ -141,7 +142,10 @@ def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
 
 
 def take_off(ps: Iterable[kprobe]) -> bool:
-    """`unregister_kprobes`, within `patching()`. Whether one was registered: `settle` has to follow, without locks."""
+    """`unregister_kprobes`, within `patching()`.
+
+    Returns whether one was registered. If so, the caller has to call `settle` after it has released its locks.
+    """
     left = []
     for p in ps:
         place = p.aggregate
@@ -169,7 +173,7 @@ def _leave(p: kprobe, place: Aggregate) -> None:
 
 
 def disable_kprobe(p: kprobe) -> None:
-    """Do not call the handlers of `p` until it is enabled. Raises OSError(EINVAL) if it is not registered."""
+    """Stop calling the handlers of `p` until it is enabled. Raises OSError(EINVAL) if it is not registered."""
     with patching():
         place = _place(p)
         if p.is_off:
@@ -179,7 +183,7 @@ def disable_kprobe(p: kprobe) -> None:
 
 
 def enable_kprobe(p: kprobe) -> None:
-    """Call them again. Raises OSError: EINVAL if it is not registered or its code is gone; what arming raises."""
+    """Call the handlers of `p` again. Raises OSError: EINVAL if it is not registered or its code is gone; errors of arming."""
     with patching():
         place = _place(p)
         if p.flags & KPROBE_FLAG_GONE:
@@ -195,10 +199,10 @@ def enable_kprobe(p: kprobe) -> None:
 
 
 def _disable_on_ftrace() -> None:
-    """Those that are on ftrace locations: their ops are about to be unregistered."""
+    """Disable the kprobes on ftrace locations: their ops are about to be unregistered."""
     for p in registered_probes():
         if p.flags & KPROBE_FLAG_FTRACE:
-            with contextlib.suppress(OSError):  # it has been unregistered meanwhile
+            with contextlib.suppress(OSError):  # another thread has unregistered it
                 disable_kprobe(p)
 
 

@@ -1,16 +1,16 @@
-"""How the returns of a function are hooked for a kretprobe, and what its calls in flight refer to.
+"""How the returns of a function are hooked for a kretprobe, and the memory that its calls in progress refer to.
 
-A `ReturnHook` is made at each registration. `set_up` chooses, once, how calls get to the kretprobe and back:
+A `ReturnHook` is made at each registration. `set_up` chooses, once, how calls reach the kretprobe:
 
-    place              shared                                       alone, with native handlers and little data
+    place              multi-probe                                  single-probe, with native handlers and little data
     ftrace location    the stub hooks the return; the callback of   an ftrace_ops of its own, on the fast trampolines
                        kprobes' ftrace_ops takes its node           (LoneOps)
-    elsewhere          the place gets a return stub: calls go on    a jump's detour leads into a stub like ftrace's, whose
-                       in it after a jump; at a breakpoint its      list is of this kretprobe only (FastReturn)
+    elsewhere          the place gets a return stub: after a jump   a jump's detour leads into a stub like ftrace's, whose
+                       calls continue in it; at a breakpoint its    list holds this kretprobe only (FastReturn)
                        address replaces the one in the return slot
 
-What is in the column on the right serves it only while it has the place to itself. A call is counted as one of `maxactive`
-whichever way it has come, so it may return another way than the next call comes in.
+The right column applies while no other probe is at the place. A place may change column while calls are in progress: each
+call returns as it was hooked, and all of them count towards `maxactive`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _INDEX = 0xFFFF_FFFF
 class ReturnHook:
     """The native half of a kretprobe, its instances, and its fast path.
 
-    `handlers`: entry_handler and handler; `codes`: theirs; `data_size`: bytes of data of an instance; `action`: as
+    `handlers`: entry_handler and handler. `codes`: their code. `data_size`: bytes of data in an instance. `action`: as
     `kretprobe.action`.
     """
 
@@ -92,7 +92,9 @@ class ReturnHook:
 
     @property
     def foreign(self) -> bool:
-        """Whether an entry has to be handled off the trap's frame: whether Python may be entered is found out there."""
+        """Whether entries must be handled outside of the trap's frame. For a Python return handler they must be, too: whether
+        Python can be entered is decided there.
+        """
         return self._entry.is_foreign or self._return.is_python
 
     @property
@@ -103,7 +105,7 @@ class ReturnHook:
     # -- from registration to the last return -------------------------------------------------------------------
 
     def set_up(self, place: Aggregate, child: Any) -> None:
-        """Choose how calls at `place` are hooked, `child` being the native half of the kprobe there. Within `patching()`."""
+        """Choose how calls at `place` are hooked. `child`: the native half of the kprobe there. Within `patching()`."""
         self._child = child
         self.native.child = ctypes.addressof(child)
         size = self.native.data_size
@@ -117,17 +119,17 @@ class ReturnHook:
         self.native.pool = self.fast.probe.address if self.fast else 0
 
     def stop(self) -> None:
-        """It is being unregistered: no handler from now on, for calls that have not returned either."""
+        """It is being unregistered: call no handler from now on, not even at the return of calls in progress."""
         self.native.flags |= STOPPED
         if self.fast is not None:
             self.fast.stop()
 
     def leave(self) -> None:
-        """It has been unregistered: keep it until the last of its calls has returned."""
+        """It has been unregistered: keep it until its last call has returned."""
         _leaving.append(self)
 
     def is_idle(self) -> bool:
-        """Whether every instance is free. None can be taken any more."""
+        """Whether every instance is free. Called once no instance can be taken any more."""
         free, index = 0, self.native.free & _INDEX
         while index:
             free += 1
@@ -135,13 +137,13 @@ class ReturnHook:
         return free == self.maxactive and (self.fast is None or self.fast.is_idle())
 
     def free(self) -> None:
-        """No call refers to it, or none has come."""
+        """Free the fast path; no call refers to it."""
         if self.fast is not None:
             self.fast.free()
             self.fast = None
 
     def after_fork(self, before: int, now: int) -> None:
-        """In the child: what calls of other threads have taken is free again. Arguments: native ids of the forking thread."""
+        """In the child of a fork: free the instances of other threads. Arguments: native ids of the forking thread."""
         kept = kprobe_runtime().image.call("kretprobe_after_fork", self.address, self.maxactive, before, now)
         if self.fast is not None:
             self.fast.probe.take_away(kept)
@@ -151,19 +153,19 @@ _leaving: list[ReturnHook] = []
 
 
 def free_idle() -> None:
-    """Free what no call in flight refers to any more. Waits for hits in progress; no lock may be held."""
+    """Free what no call in progress refers to any more. Waits for hits in progress; the caller holds no locks."""
     with kprobe_mutex:
         gone = list(_leaving)
     if not gone or not tracer().runtime.quiesce():
-        return  # a hit that found one before it left may still take an instance
+        return  # a hit that began before the unregistration may still take an instance
     with kprobe_mutex:
         idle = [hook for hook in gone if hook in _leaving and hook.is_idle()]
-    # A call that has just given its instance back may be about to tell the pool.
+    # A call that has just freed its instance may be about to update the pool.
     if any(hook.fast for hook in idle) and not tracer().runtime.quiesce():
         return
     with kprobe_mutex:
         for hook in idle:
-            with contextlib.suppress(ValueError):  # another thread was quicker
+            with contextlib.suppress(ValueError):  # another thread has freed it
                 _leaving.remove(hook)
                 hook.free()
 
@@ -173,12 +175,12 @@ _hooks: weakref.WeakSet[ReturnHook] = weakref.WeakSet()
 
 @once
 def watch_forks() -> None:
-    """From the first registration on."""
+    """Before the first registration: handle forks."""
     fork.in_child(fork.Phase.PROBES, _after_fork)
 
 
 def _after_fork() -> None:
-    # Held, or the collector takes what only it knows of, and leaves addresses behind.
+    # The list holds references: the collector must not free a hook whose address is still in use.
     hooks = list(_hooks)
     for hook in hooks:
         hook.after_fork(tracer().runtime.forked_from, threading.get_native_id())

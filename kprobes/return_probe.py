@@ -1,4 +1,4 @@
-"""A probe on the returns of a function, and what its handlers see of a call: struct kretprobe, struct kretprobe_instance."""
+"""struct kretprobe, and struct kretprobe_instance: one call as its handlers see it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _OFFSETS = {field: Instance.offset(field) for field in ("ret_addr", "frame", "ta
 
 
 class kretprobe_instance:
-    """A call that a kretprobe waits for, while a handler looks at it.
+    """One call of a function whose returns are probed; valid while a handler runs.
 
-    `rp`: the kretprobe. Everything else raises ValueError once the handler has returned.
+    `rp`: the kretprobe. All other attributes raise ValueError once the handler has returned.
     """
 
     __slots__ = ("_address", "_copy", "_handler", "_memory", "_view", "rp")
@@ -43,7 +43,7 @@ class kretprobe_instance:
 
     @property
     def data(self) -> memoryview | None:
-        """A writable view of the `data_size` bytes that entry and return of the call share; None if that is 0."""
+        """A writable view of the `data_size` bytes that the call's entry and return share; None if `data_size` is 0."""
         address = self._field("data")
         if self._view is None and self.rp.data_type is not None:
             self._memory = self.rp.data_type.from_address(address)
@@ -53,12 +53,12 @@ class kretprobe_instance:
 
     @property
     def ret_addr(self) -> int:
-        """Where the call returns to; for all but the oldest hook of a frame the trampoline's address."""
+        """The call's return address. For every hook of a frame but the oldest, this is the trampoline's address."""
         return self._word("ret_addr")
 
     @property
     def task(self) -> int:
-        """Native id of the thread that makes the call."""
+        """Native id of the calling thread."""
         return self._word("task")
 
     @property
@@ -79,29 +79,29 @@ class kretprobe_instance:
         return self._address + _OFFSETS[field]
 
     def _expire(self) -> None:
-        """The handler has returned: its changes of the data are the call's, and the instance is out of its reach."""
+        """The handler has returned: store its changes of the data, and invalidate the instance."""
         if self._view is not None:
             if len(self._copy) == len(self._memory):
                 self._memory.raw = self._copy
             del self._memory
-            with contextlib.suppress(BufferError):  # an array has been made of it
+            with contextlib.suppress(BufferError):  # another object, such as an array, uses its buffer
                 self._view.release()
         self._address = 0
         self._view = None
 
 
 def get_kretprobe(ri: kretprobe_instance) -> kretprobe:
-    """The kretprobe of an instance."""
+    """get_kretprobe(): the kretprobe of an instance."""
     return ri.rp
 
 
 def get_kretprobe_retaddr(ri: kretprobe_instance) -> int:
-    """What the return slot held."""
+    """get_kretprobe_retaddr(): the return address that was in the return slot."""
     return ri.ret_addr
 
 
 def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler that is given instances, as what the hit path calls."""
+    """Adapts a handler that takes an instance to the arguments of the hit path."""
 
     def called(rp: kretprobe, address: int, _ret_ip: int, regs: Any, _data: None) -> Any:
         ri = kretprobe_instance(rp, address, handler)
@@ -116,10 +116,12 @@ def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
 class kretprobe(ProcessBound):
     """A probe on the returns of a function.
 
-    Where: as for `kprobe`, at a function's entry. entry_handler(ri, regs) -> int runs when it is entered; non-zero: no
-    `handler` for this call. handler(ri, regs) runs when it returns. Either may be None, a Python callable, a C function
-    pointer, or a native function. `maxactive`: calls that can be waited for at the same time, 0 for max(10, 2 x CPUs).
-    `data_size`: bytes that entry and return of one call share. `python_unsafe`: see kprobe.
+    Its place: as for `kprobe`, but it must be a function's entry. entry_handler(ri, regs) -> int runs when the function is
+    entered; if it returns non-zero, `handler` is not called for that call. handler(ri, regs) runs when the function returns.
+    Either may be None, a Python callable, a C function pointer, or a native function.
+
+    `maxactive`: how many calls may be in progress at once; further ones are missed. 0: max(10, 2 x CPUs). `data_size`: bytes
+    that the entry and the return of one call share; at most 4096. `python_unsafe`: as for `kprobe`.
     """
 
     def __init__(
@@ -141,13 +143,13 @@ class kretprobe(ProcessBound):
         self.maxactive = maxactive
         self.data_size = data_size
         self.action = 0
-        """Address of what its native handlers find as `ri.rp.action`; looked at when it is registered."""
+        """The address that native handlers read as `ri.rp.action`; taken over at registration."""
         self.errors = HandlerErrors()
-        """What Python handlers have raised."""
+        """Exceptions of Python handlers."""
         self.data_type: Any = None
-        """The ctypes type of an instance's data; None if it has none. Of the last registration."""
+        """The ctypes type of an instance's data, as of the last registration; None if there is none."""
         self._hook: ReturnHook | None = None
-        """What that has made."""
+        """The hook that the last registration has made."""
 
     def __repr__(self) -> str:
         return f"<kretprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
@@ -162,18 +164,21 @@ class kretprobe(ProcessBound):
 
     @property
     def nmissed(self) -> int:
-        """How often no instance was free."""
+        """Calls that were missed because no instance was free."""
         return int(self._hook.native.nmissed) if self._hook else 0
 
     @property
     def registered(self) -> bool:
-        """Whether it is on a function."""
+        """Whether it is registered."""
         return self.kp.registered
 
     # -- its native half ----------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Make its instances, and its handlers callable. Raises OSError: ENOMEM for more instances than there can be; EINVAL."""
+        """Make its instances, and resolve its handlers.
+
+        Raises OSError: ENOMEM if maxactive is too large; EINVAL if a native handler writes beyond `data_size`.
+        """
         integer("maxactive", self.maxactive, 1, _MOST, errno.ENOMEM)
         self.errors = HandlerErrors()
         codes = (self._resolve(self.entry_handler, ENTRY), self._resolve(self.handler, RETURN))
@@ -187,9 +192,9 @@ class kretprobe(ProcessBound):
         return handlers.resolve_for(handler, role, self, self.errors.report, _with_instance)
 
     def _data_used(self, code: Resolved) -> int:
-        """Bytes of data that an instance needs for a handler. What native handlers read beyond `data_size` is 0."""
+        """Bytes of data that an instance needs for a handler. Bytes that native handlers read beyond `data_size` are 0."""
         use = handlers.instance_data(code)
         if use.changed > self.data_size:
-            why = f"{code.name} writes {use.changed} bytes of ri.data, and data_size is {self.data_size}"
+            why = f"data_size is {self.data_size}, but {code.name} writes {use.changed} bytes of ri.data"
             raise OSError(errno.EINVAL, f"{why}; give a data_size of at least {use.changed}")
         return max(self.data_size, use.used)

@@ -24,9 +24,9 @@ KRETPROBE_MAX_DATA_SIZE = 4096
 def register_kretprobe(rp: kretprobe) -> None:
     """Probe the returns of a function. Handlers of `rp.kp` are removed.
 
-    Raises OSError: EINVAL (not a function's entry; a function that switches stacks, moves its return address or returns twice,
-    by its name or its code), E2BIG for more than
-    4096 bytes of data, ENOMEM; and what `register_kprobe` raises.
+    Raises OSError as `register_kprobe` does, and: EINVAL (not a function's entry; a function that switches stacks, moves its
+    return address or returns twice), E2BIG (data_size over 4096), ENOMEM (maxactive too large). As register_kretprobe() in
+    kernel/kprobes.c.
     """
     make_ready()
     with patching():
@@ -34,7 +34,7 @@ def register_kretprobe(rp: kretprobe) -> None:
 
 
 def make_ready() -> None:
-    """What comes before the locks of a registration are taken."""
+    """To be called before the locks of a registration are taken."""
     free_idle()
     watch_forks()
     probes.make_ready()
@@ -51,22 +51,22 @@ def put_on(rp: kretprobe) -> None:
 
 
 def _check(rp: kretprobe, place: Place) -> None:
-    """What is asked of a kretprobe before any of it is touched."""
+    """Raises OSError if `rp` cannot be registered at `place`; changes nothing."""
     if not place.is_entry:
         raise OSError(errno.EINVAL, f"{place} is not the entry of a function")
     if rp.kp.addr and rp.registered:
-        raise OSError(errno.EINVAL, f"this kretprobe is registered already, at {place.address:#x}")
+        raise OSError(errno.EINVAL, f"this kretprobe is already registered, at {place.address:#x}; unregister it first")
     reason = blacklist.kretprobe_blacklist(place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"the returns of {place} cannot be probed: {reason}")
     integer("data_size", rp.data_size, 0, KRETPROBE_MAX_DATA_SIZE, errno.E2BIG)
     integer("maxactive", rp.maxactive)
     if rp.registered:
-        raise OSError(errno.EINVAL, f"this kretprobe is registered already, at {place.address:#x}")
+        raise OSError(errno.EINVAL, f"this kretprobe is already registered, at {place.address:#x}; unregister it first")
 
 
 def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
-    """Register the first `num`, or all; on the first error those before it are unregistered, and it is raised."""
+    """Register the first `num`, or all. On the first error, those registered before it are unregistered; it is raised."""
     count = integer("num", len(rps) if num is None else num, 1, INT_MAX)
     done: list[kretprobe] = []
     try:
@@ -80,12 +80,12 @@ def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> Non
 
 
 def unregister_kretprobe(rp: kretprobe) -> None:
-    """Unregister `rp`. Calls in progress return without its handler."""
+    """Unregister `rp`. Calls in progress return without calling its handler."""
     unregister_kretprobes([rp])
 
 
 def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
-    """Take the first `num` off, or all. One that is not registered only gets its addr cleared."""
+    """Unregister the first `num`, or all. Of one that is not registered, only `kp.addr` is cleared."""
     chosen = rps[: len(rps) if num is None else max(num, 0)]
     with patching():
         left = probes.take_off(rp.kp for rp in chosen)
@@ -95,7 +95,7 @@ def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> N
 
 
 def disable_kretprobe(rp: kretprobe) -> None:
-    """disable_kprobe(&rp->kp): calls in progress still get its handler."""
+    """disable_kprobe(&rp->kp). The handler still runs when calls in progress return."""
     probes.disable_kprobe(rp.kp)
 
 

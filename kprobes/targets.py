@@ -1,4 +1,4 @@
-"""What may be given as the target of an attachment: names, addresses, globs, and lists of them."""
+"""Targets of attachments: names, addresses, globs, and lists of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ an address; or a list of these."""
 
 
 class Where(NamedTuple):
-    """The fields of a kprobe that say where it is to be. `chosen`: by a glob, not by name. `shown`: what it is called."""
+    """The place of a kprobe, as fields of `kprobe`. `chosen`: by a glob, not by name. `shown`: its name in messages."""
 
     symbol_name: str | None = None
     addr: int | None = None
@@ -36,9 +36,9 @@ class Where(NamedTuple):
 
 
 def places(target: Target) -> list[Where]:
-    """Every place that `target` means now, each once.
+    """Every place that `target` names now, without repetitions.
 
-    Raises ValueError for an empty one, LookupError for a glob that matches nothing, TypeError for another type.
+    Raises ValueError for an empty list, LookupError for a glob that matches nothing, TypeError for another type.
     """
     items = [target] if isinstance(target, (str, int)) else list(target)
     if not items:
@@ -47,24 +47,24 @@ def places(target: Target) -> list[Where]:
 
 
 def has_glob(target: Target) -> bool:
-    """Whether what `target` means depends on what is loaded."""
+    """Whether the places that `target` names depend on the code that is loaded."""
     items = [target] if isinstance(target, (str, int)) else target
     return any(isinstance(item, str) and _is_glob(item) for item in items)
 
 
 def _is_glob(name: str) -> bool:
-    """Whether it may mean several functions: a pattern, or code of a JIT compiler, which has a copy for each use."""
+    """Whether it may name several functions: a pattern, or a function of a JIT compiler, which may have many copies."""
     return bool(_SPECIAL.search(name)) or is_compiled(name)
 
 
 def is_followed(target: Target) -> bool:
-    """Whether code of JIT compilers is meant (`numba:...`), which goes on coming."""
+    """Whether `target` names code of a JIT compiler (`numba:...`), more of which may be compiled later."""
     items = [target] if isinstance(target, (str, int)) else target
     return any(isinstance(item, str) and is_compiled(item) for item in items)
 
 
 def may_follow(target: Target) -> bool:
-    """Whether all of it may be compiled later, if it is not there."""
+    """Whether all of `target` may be missing now, because it may be compiled later."""
     items = [target] if isinstance(target, (str, int)) else target
     return all(isinstance(item, str) and may_come(item) for item in items)
 
@@ -74,10 +74,12 @@ def _places_of(item: str | int) -> Iterator[Where]:
         yield Where(addr=item)
         return
     if not isinstance(item, str):
-        raise TypeError(f"{item!r} is no target: give a symbol, symbol+offset, a glob, an address, or a list of them")
+        raise TypeError(
+            f"{item!r} is not a target; give a symbol, symbol+offset, a glob, an address, or a list of them"
+        )
     match = _PLACE.match(item)
     if match is None:
-        raise ValueError(f"{item!r} names no place: write a symbol, or symbol+offset")
+        raise ValueError(f"{item!r} is not a place; write a symbol, or symbol+offset")
     symbol, offset = match["symbol"], int(match["offset"] or "0", 0)
     if _is_glob(symbol):
         yield from _matching(symbol, offset)

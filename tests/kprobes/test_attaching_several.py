@@ -64,7 +64,7 @@ def test_a_failure_at_one_place_leaves_no_probe_at_the_others(program):
 def test_a_list_that_is_empty_and_what_is_no_target():
     with pytest.raises(ValueError, match="list of targets is empty"):
         kprobes.attach([])
-    with pytest.raises(TypeError, match=r"1\.5 is no target"):
+    with pytest.raises(TypeError, match=r"1\.5 is not a target"):
         kprobes.attach([1.5])
 
 
