@@ -1,4 +1,4 @@
-"""Writing probed text: any number of changes under one opening of the alias and one synchronisation of the cores."""
+"""Writing probed text, in batches: one opening of the alias and one synchronisation of the cores for many changes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 INT3 = b"\xcc"
 
 kprobe_mutex = threading.RLock()
-"""Held by whoever changes what is probed, as the kernel's kprobe_mutex. Taken before any lock of ftrace."""
+"""Protects all changes of probes, as the kernel's kprobe_mutex does. Taken before any lock of ftrace."""
 fork.hold(kprobe_mutex, level=0)
 
 
 class _Batch:
-    """The mappings that are open for writing at this moment."""
+    """The present batch: which mappings are open for writing."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -39,7 +39,7 @@ class _Batch:
         self.dirty = False
         self.checked = False
         self.collecting = False
-        """Whether the garbage collector was on: what a batch makes stays, and to look through it again and again is dear."""
+        """Whether the garbage collector was on. It is off in a batch: the many new objects stay, so scanning them is wasted."""
 
 
 _batch = _Batch()
@@ -47,10 +47,10 @@ _batch = _Batch()
 
 @contextlib.contextmanager
 def patching() -> Iterator[None]:
-    """Hold `kprobe_mutex`; at the end of the outermost one what was written is what every core executes.
+    """A batch: hold `kprobe_mutex` and ftrace's lock; when the outermost one ends, every core executes the new text.
 
-    Text is open for writing meanwhile, and on ftrace locations probes are ftrace's: its lock comes before that of the text.
-    Nobody is waited for with these locks held, since handlers may want them.
+    ftrace's lock is taken because kprobes on ftrace locations go through ftrace, and its lock precedes that of the text. Do
+    not wait for other threads within a batch: a handler may need these locks.
     """
     tracing = tracer()
     with tracing.reclaimer.settling_later(), kprobe_mutex, tracing.table.lock:
@@ -78,7 +78,7 @@ def _close() -> None:
 
 
 def check_traps() -> None:
-    """Before the first breakpoint of a batch: raise OSError(EBUSY) while a thread blocks SIGTRAP that may run into it."""
+    """Before the first breakpoint of a batch: raise OSError(EBUSY) if a thread that could hit it blocks SIGTRAP."""
     if not _batch.checked:
         native = tracer().runtime
         refuse_blocked_traps(native)
@@ -87,14 +87,14 @@ def check_traps() -> None:
 
 
 def sync() -> None:
-    """Return when every core executes what has been written so far."""
+    """Return once every core executes what has been written so far."""
     if _batch.dirty:
         _batch.dirty = False
         barriers.sync_cores()
 
 
 def keep_open(text: ScatteredText) -> None:
-    """Leave the pages of `text` open for writing until the batch ends, within `patching()`."""
+    """Open the pages of `text` for writing until the batch ends. Within `patching()`."""
     if text not in _batch.opened:
         _batch.opened.add(text)
         _batch.stack.enter_context(text.writable())
@@ -102,7 +102,7 @@ def keep_open(text: ScatteredText) -> None:
 
 
 def _delta(text: TextMapping) -> int:
-    """From where `text` is executed to where it can be written, until the batch ends."""
+    """The distance from the executable view of `text` to its writable alias; valid until the batch ends."""
     delta = _batch.deltas.get(text)
     if delta is None:
         delta = _batch.deltas[text] = _batch.stack.enter_context(text.writable())
@@ -110,7 +110,7 @@ def _delta(text: TextMapping) -> int:
 
 
 def _store(address: int, data: bytes) -> None:
-    """Within one aligned word by one store of 8 bytes, so that nobody executes or reads a part of it."""
+    """Store `data`. If it lies in one aligned word, one 8-byte store makes it visible as a whole."""
     size, offset = len(data), address & 7
     if size == 1 or size > 8 - offset:
         ctypes.memmove(address, data, size)
@@ -121,16 +121,16 @@ def _store(address: int, data: bytes) -> None:
 
 
 def write(text: TextMapping, address: int, data: bytes) -> None:
-    """Store `data` at `address`, within `patching()`. One byte of running code may be changed so, or text that nobody runs.
+    """Store `data` at `address`, within `patching()`. In code that may be running, only a single byte may be changed so.
 
-    Raises OSError(EINVAL) if it cannot be written.
+    Raises OSError(EINVAL) if the text cannot be written.
     """
     _store(address + _delta(text), data)
     _batch.dirty = True
     if ctypes.string_at(address, len(data)) != data:
         memory.write_through_kernel(address, data)
         if ctypes.string_at(address, len(data)) != data:
-            raise OSError(errno.EINVAL, f"the text at {address:#x} cannot be written")
+            raise OSError(errno.EINVAL, f"the text at {address:#x} could not be written")
 
 
 class Pokes:
@@ -144,7 +144,7 @@ class Pokes:
         self._pokes = (Poke.ctypes * len(pokes))(*pokes)
 
     def run(self, stage: int, first: int, end: int) -> None:
-        """A stage of those in [first, end), within `patching()`. Raises OSError(EINVAL) if text cannot be written."""
+        """Run a stage of the changes [first, end), within `patching()`. Raises OSError(EINVAL) if text cannot be written."""
         _batch.dirty = True
         missed = self._stage(stage, first, end)
         if missed < 0:
@@ -154,14 +154,14 @@ class Pokes:
                 memory.write_through_kernel(poke.address + offset, bytes([byte]))
         missed = self._stage(stage, first, end)
         if missed >= 0:
-            raise OSError(errno.EINVAL, f"the text at {self._pokes[missed].address:#x} cannot be written")
+            raise OSError(errno.EINVAL, f"the text at {self._pokes[missed].address:#x} could not be written")
 
     def _stage(self, stage: int, first: int, end: int) -> int:
         return tracer().runtime.image.call("poke_stage", ctypes.addressof(self._pokes), first, end, stage)
 
 
 def _due(poke: Any, stage: int) -> Iterator[tuple[int, int]]:
-    """The bytes of a poke that change in a stage, with their offsets."""
+    """The bytes that a poke changes in a stage: (offset, byte)."""
     for offset, byte in enumerate(poke.text.to_bytes(8, "little")[: poke.length]):
         if bool(poke.heads >> offset & 1) != (stage == TAILS):
             yield offset, INT3[0] if stage == BREAKPOINTS else byte

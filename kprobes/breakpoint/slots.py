@@ -1,7 +1,7 @@
-"""Where copied instructions lie: pages within reach of the text that they come from.
+"""Instruction slots: pages near the text, for copies of probed instructions.
 
-A slot belongs to one address for as long as the text there stays. A thread may be in it at any time, so it is never given
-to another instruction.
+A slot belongs to one address until the text there is freed. It is never reused for another instruction, since a thread may
+be executing in it at any time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from sandbox.memory.mappings import TextMapping
 
 _FIRST, _MOST = mappings.PAGE, 1 << 18
-"""Sizes of the pieces that are allocated: each is twice the one before."""
+"""Sizes of the first and the largest allocation, in bytes; each is twice the previous one."""
 
 PSEUDO_SYMBOL, OWNER = "kprobe_insn_page", "__builtin__kprobes"
-"""What addresses in slots are called."""
+"""Symbol and module of addresses in slots."""
 
 
 def _listed(page: TextMapping) -> str:
@@ -31,7 +31,7 @@ def _listed(page: TextMapping) -> str:
 
 
 class InsnSlotCache:
-    """The slots of one text mapping: struct kprobe_insn_cache. `common` is the address that every detour goes on to."""
+    """The slots of one text mapping: struct kprobe_insn_cache. `common`: the code that every slot's detour jumps to."""
 
     def __init__(self, text: TextMapping, common: int) -> None:
         self.text = text
@@ -42,9 +42,9 @@ class InsnSlotCache:
         self._size = _FIRST
 
     def take(self) -> tuple[TextMapping, int, int]:
-        """A free slot: the mapping it lies in, its address, and the address of the word that holds `common`.
+        """A free slot: its mapping, its address, and the address of the word that holds `common`.
 
-        Raises OSError(ENOMEM) if there is no room within reach.
+        Raises OSError(ENOMEM) if no memory near the text is free.
         """
         if self._next == self._end:
             self._grow()
@@ -62,7 +62,7 @@ class InsnSlotCache:
         symbol_table.add(_listed(page), [Symbol(PSEUDO_SYMBOL, page.base, page.size, OWNER)])
 
     def close(self) -> None:
-        """Give everything back; nobody can be in the text any more."""
+        """Free all slots. No thread can be in the text any more."""
         for frames, page in zip(self._frames, self.pages, strict=True):
             frames.withdraw()
             symbol_table.remove(_listed(page))

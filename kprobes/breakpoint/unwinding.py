@@ -1,4 +1,4 @@
-"""Telling the process's unwinder, and debuggers, how to get from copied instructions to the code that they were copied from."""
+"""Unwind information for slots and detours: it leads unwinders and debuggers back to the probed code."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _UNIT = optimized_detour.DETOUR_SIZE
 
 
 def describe_slots(page: TextMapping) -> FrameDescription:
-    """For a piece of slots."""
+    """Register unwind information for an allocation of slots."""
     fields = (Record.offset("address"), Record.offset("length"))
     section = slot_section(page.base, page.size, DETOUR, RECORD, fields)
     return FrameDescription("kprobe_insn_page", page.base, page.size, section)
 
 
 class DetourFrames:
-    """For a piece of detours: the description, and the tables that it reads."""
+    """Unwind information for an allocation of detours: the description, and the tables it reads."""
 
     def __init__(self, page: TextMapping) -> None:
         self._base = page.base
@@ -37,7 +37,7 @@ class DetourFrames:
         self._description = FrameDescription("kprobe_optinsn_page", page.base, page.size, section)
 
     def note(self, address: int, size: int, steps: Mapping[int, int]) -> None:
-        """A detour has been written: its address and size in bytes, its steps by offset."""
+        """Add a detour: its address, its size in bytes, and its steps by offset."""
         first = address - self._base
         for number in range(size // _UNIT):
             self._units[first // _UNIT + number] = number
@@ -45,5 +45,5 @@ class DetourFrames:
             self._steps[first + offset] = step
 
     def withdraw(self) -> None:
-        """The code is going away."""
+        """Unregister it: the code is about to be freed."""
         self._description.withdraw()

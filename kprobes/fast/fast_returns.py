@@ -1,10 +1,10 @@
-"""Return probes at the cost of an fprobe: through a jump-optimised entry into a stub of ftrace's own kind.
+"""Return probes at the cost of an fprobe: a jump-optimised entry that leads into a stub like ftrace's.
 
-Where one kretprobe is alone on the entry of a module's function, and its handlers are native, the detour's first instruction
-becomes a jump into such a stub. Its list has a probe whose handlers (a few instructions of assembly:
-kprobes.x86_64.lone_handlers) call the kretprobe's. The node of the call is the instance, and the pool of that probe counts
-all instances in use, also those of calls that came in another way. The stub takes r10 and r11: there is none where those may
-hold something.
+This serves a single kretprobe with native handlers at the entry of a module's function. The first instruction of the detour
+becomes a jump into the stub. The stub's list holds one probe, whose handlers (a few instructions of assembly:
+kprobes.x86_64.lone_handlers) call the kretprobe's. The call's node is the kretprobe instance. The probe's pool counts all
+instances in use, including those of calls that were hooked differently. The stub overwrites r10 and r11, so it is not used
+where they may hold a value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kprobes.place.aggregate import Aggregate
 
 _LIST = SLOT + 8
-"""Offset in a stub of the word with its list's address."""
+"""Offset in a stub of the word that holds its list's address."""
 
 
 class Stub:
@@ -47,7 +47,7 @@ class Stub:
         self._set_list(tracer().table.lists.get(()))
 
     def lead(self, record: ListRecord) -> None:
-        """Let the detour go through the stub, with this list."""
+        """Lead the detour into the stub, with this list."""
         self._set_list(record)
         if not self.on:
             self.on = True
@@ -55,9 +55,10 @@ class Stub:
             self.detour.write_head(jump(self.detour.entry, self.where + ENTRY_POINT))
 
     def lead_back(self, valid: Collection[ListRecord]) -> None:
-        """Let the detour go as it went before. Calls that are in the stub by then go on with its list if it is `valid`:
+        """Lead the detour past the stub again.
 
-        the others who have come to the place are not called for them, but nobody misses them.
+        Calls that are in the stub at that moment keep its list if it is `valid`: probes that have joined the place since are
+        not called for them, which does not count as a miss.
         """
         if self.on:
             self.on = False
@@ -76,7 +77,7 @@ _stubs: dict[int, Stub] = {}
 
 
 def update(place: Aggregate) -> None:
-    """Lead a place's detours where its children, as they are, are served best. Within `patching()`."""
+    """Lead the detours of a place into a stub if its present children allow that, else past it. Within `patching()`."""
     if place.jump is None:
         return
     fast = _fast_of(place)
@@ -101,6 +102,6 @@ def _fast_of(place: Aggregate) -> FastReturn | None:
 
 
 def forget(place: Aggregate) -> None:
-    """The code is going away."""
+    """The code is about to be freed."""
     for detour in place.jump.detours if place.jump is not None else ():
         _stubs.pop(detour.address, None)

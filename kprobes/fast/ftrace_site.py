@@ -1,7 +1,7 @@
-"""kprobes on an ftrace location: no breakpoint, but the function's stub.
+"""kprobes on ftrace locations: armed by the function's stub instead of a breakpoint.
 
-Two ftrace_ops are shared by all of them; the one with IPMODIFY serves the places where a probe has a post_handler. A probe
-that is alone, and whose handlers are native, has an ftrace_ops of its own (kprobes.fast.lone).
+Two ftrace_ops are shared by all of them; the one with IPMODIFY serves places where a probe has a post_handler. A
+single probe with native handlers has an ftrace_ops of its own (kprobes.fast.lone).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class SharedProbe(NativeProbe):
-    """The native half of one of those ops, whose callback knows itself which probes are there."""
+    """The native half of one of the shared ops. Its callback finds the probes of a place itself."""
 
     def change_flags(self, on: int = 0, off: int = 0) -> None:
-        """A hit that has found it goes on after the last place has gone over to another ops."""
+        """Ignores STOPPED: a hit that has found this probe completes, even if the last place has moved to another ops."""
         super().change_flags(on & ~STOPPED, off)
 
 
@@ -61,10 +61,10 @@ class SharedOps:
         )
 
     def kill(self) -> None:
-        """Its callback sees for itself that ftrace is dead."""
+        """Nothing to do: the callback checks whether ftrace is dead."""
 
     def disarm(self, address: int) -> None:
-        """The last place takes the ops off. Nothing happens once ftrace is dead."""
+        """The ops is unregistered with its last place. Does nothing once ftrace is dead."""
         self.places.discard(address)
         if tracer().dead:
             return
@@ -92,7 +92,7 @@ _ipmodify = SharedOps(FTRACE_OPS_FL_IPMODIFY)
 
 
 def _ops_for(aggregate: Aggregate) -> SharedOps | LoneOps:
-    """What is to arm a place, by its probes as they are."""
+    """The ops that has to arm a place, given its present probes."""
     fast = aggregate.children[0].fast if len(aggregate.children) == 1 else None
     if isinstance(fast, LoneOps):
         return fast
@@ -104,7 +104,7 @@ _armed_by: dict[int, SharedOps | LoneOps] = {}
 
 
 def arm(aggregate: Aggregate) -> None:
-    """Raises OSError, having armed nothing."""
+    """Arm a place. If this raises OSError, nothing is armed."""
     _watch_ftrace()
     ops = _ops_for(aggregate)
     ops.arm(aggregate.address)
@@ -112,16 +112,16 @@ def arm(aggregate: Aggregate) -> None:
 
 
 def disarm(aggregate: Aggregate) -> None:
-    """By the ops that armed it."""
+    """Disarm a place, through the ops that armed it."""
     ops = _armed_by.pop(aggregate.address, None)
     if ops is not None:
         ops.disarm(aggregate.address)
 
 
 def rearm(aggregate: Aggregate) -> None:
-    """Go over to another ops if the probes have come to need it. Raises OSError, and nothing has changed.
+    """Move a place to another ops if its present probes need one. If this raises OSError, nothing has changed.
 
-    A hit meanwhile is for one of them (kprobes.hit.ftrace_handler).
+    A hit during the move is served by exactly one of the two (kprobes.hit.ftrace_handler).
     """
     wanted, other = _ops_for(aggregate), _armed_by[aggregate.address]
     if wanted is not other:

@@ -1,10 +1,12 @@
-"""Kprobes and kretprobes that are alone on a function: on an ftrace location an ftrace_ops of their own, on the fast
-trampolines; at a jump (kprobes.fast.fast_returns) the list of a kretprobe, on the same.
+"""Single-probe fast paths: a kprobe or kretprobe with native handlers that is the only probe at its place.
 
-A probe with native handlers gets a native half (ftrace.probe) when it is registered, and is armed by it for as long as it has
-the place to itself; with others it goes the general way (kprobes.fast.ftrace_site). The instances of a kretprobe are nodes of the
-shadow stack then. One pool counts those and its own, so that there are never more than `maxactive`, whichever way calls in
-flight have come.
+On an ftrace location it has an ftrace_ops of its own, on the fast trampolines. At a jump, a kretprobe has a list of its own,
+on the same trampolines (kprobes.fast.fast_returns).
+
+Such a probe gets a native half (ftrace.probe) at registration, which arms it while it is the only one; with others at the
+place it takes the general path (kprobes.fast.ftrace_site). On the fast path, the instances of a kretprobe are nodes of the
+shadow stack. One pool counts both kinds of instances, so that no more than `maxactive` calls are in progress, however they
+were hooked.
 """
 
 from __future__ import annotations
@@ -30,48 +32,48 @@ from kprobes.hit.runtime import kprobe_runtime
 from sandbox.threads.tasks import COUNTER_LINES
 
 MOST_DATA = 64
-"""Bytes of a kretprobe's data that a node has room for."""
+"""Bytes of a kretprobe's data that fit into a node."""
 MOST = COUNTER_LINES // 2
-"""Probes that may have a native half at the same time: fprobes want some too (sandbox.threads.tasks.COUNTER_LINES)."""
+"""Probes that may have a native half at once. The other counter lines are left to fprobes (sandbox.threads.tasks)."""
 
 
 class LoneProbe(NativeProbe):
-    """A native half that is put on its place and taken off time and again until its owner lets it go.
+    """A native half that may be armed and disarmed many times, until its owner calls `let_go`.
 
-    Raises OSError(ENOSPC) if there are enough of them, or no counter line is left.
+    Raises OSError(ENOSPC) if there are MOST of them, or no counter line is free.
     """
 
     header = Instance.offset("data")
     count = 0
-    """How many there are."""
+    """How many exist."""
 
     def __init__(self, keep: Any, **values: Any) -> None:
         if LoneProbe.count >= MOST:
-            raise OSError(errno.ENOSPC, f"{MOST} kprobes and kretprobes are on the fast way already")
+            raise OSError(errno.ENOSPC, f"{MOST} kprobes and kretprobes are on the fast path; that is the maximum")
         super().__init__(tracer().table.lines, keep, **values)
         LoneProbe.count += 1
         self._held = True
         self.stopping = False
-        """Whether its owner is being unregistered, and not only taken off its place."""
+        """Whether its owner is being unregistered, not only disarmed."""
 
     def change_flags(self, on: int = 0, off: int = 0) -> None:
-        """Calls in flight still get their handler when it is taken off, and so do hits that have found it."""
+        """Ignores STOPPED unless `stop` was called: disarming it must not take the handlers from calls in progress."""
         super().change_flags(on if self.stopping else on & ~STOPPED, off)
 
     def take_away(self, nodes: int) -> None:
-        """In the child of a fork: calls that its thread is in have as many of the nodes, beside those on fast ways."""
+        """In the child of a fork: take `nodes` from the pool, for those calls of this thread that hold other instances."""
         if self.native.flags & POOL_SHARED:
             self.native.pool_shared -= nodes
         else:
             self.native.pool_unclaimed -= nodes
 
     def stop(self) -> None:
-        """Its owner is being unregistered. The lists have to be told."""
+        """Its owner is being unregistered: stop calling its handlers. The caller updates the lists."""
         self.stopping = True
         self.change_flags(on=STOPPED)
 
     def free(self) -> None:
-        """No list refers to it at this moment."""
+        """Called when no list refers to it: free it if its owner has let it go."""
         if not self._held and not self._freed:
             self._freed = True
             LoneProbe.count -= 1
@@ -80,7 +82,7 @@ class LoneProbe(NativeProbe):
     _freed = False
 
     def let_go(self) -> None:
-        """It will not be put on anything any more: free it as soon as no list refers to it."""
+        """It will not be armed again: free it as soon as no list refers to it."""
         tracing = tracer()
         with tracing.table.lock:
             self._held = False
@@ -89,26 +91,26 @@ class LoneProbe(NativeProbe):
 
 
 class FastPath:
-    """What serves a probe with native handlers for as long as it has its place to itself."""
+    """The single-probe fast path of a probe."""
 
     def __init__(self, probe: LoneProbe) -> None:
         self.probe = probe
 
     def stop(self) -> None:
-        """No instance is taken and no handler called any more, for calls that have not returned either."""
+        """Take no instances and call no handlers any more, not even at the return of calls in progress."""
         raise NotImplementedError
 
     def is_idle(self) -> bool:
-        """Whether no call in flight refers to it, once all instances are free."""
+        """Whether no call in progress refers to it. Called once all instances are free."""
         return True
 
     def free(self) -> None:
-        """Its probe has left its place, and no call refers to it."""
+        """Free it: its probe has left its place, and no call refers to it."""
         self.probe.let_go()
 
 
 class LoneOps(FastPath):
-    """The ftrace_ops of one probe."""
+    """The ftrace_ops of a single probe."""
 
     def __init__(self, probe: LoneProbe) -> None:
         super().__init__(probe)
@@ -116,7 +118,7 @@ class LoneOps(FastPath):
         self.ops.hooks_return = bool(probe.native.kind & HAS_EXIT)
 
     def arm(self, address: int) -> None:
-        """Raises OSError, having armed nothing."""
+        """Arm the place. If this raises OSError, nothing is armed."""
         ftrace.ftrace_set_filter_ip(self.ops, address, reset=True)
         try:
             ftrace.register_ops(self.ops, self.probe)
@@ -125,7 +127,7 @@ class LoneOps(FastPath):
             raise
 
     def disarm(self, _address: int) -> None:
-        """Nothing happens once ftrace is dead."""
+        """Disarm the place. Does nothing once ftrace is dead."""
         if self.ops.enabled and not tracer().dead:
             ftrace.unregister_ftrace_function(self.ops)
             ftrace.ftrace_free_filter(self.ops)
@@ -136,7 +138,7 @@ class LoneOps(FastPath):
         self._set(0)
 
     def kill(self) -> None:
-        """Ftrace is dead: no more entries."""
+        """Ftrace is dead: handle no more entries."""
         self._set(EXHAUSTED)
 
     def _set(self, flag: int) -> None:
@@ -147,9 +149,9 @@ class LoneOps(FastPath):
 
 
 class FastReturn(FastPath):
-    """The probe in ftrace's shape of a kretprobe whose native half is `rp`, and the list of it alone.
+    """A kretprobe as a probe of ftrace's kind, and the list that holds it alone.
 
-    `values`: the other fields of that probe, see kretprobe_values. Raises OSError as LoneProbe does.
+    `rp`: the kretprobe's native half. `values`: the fields from kretprobe_values. Raises OSError as LoneProbe does.
     """
 
     def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
@@ -162,7 +164,7 @@ class FastReturn(FastPath):
         self.list.choose_trampolines(runtime())
 
     def is_idle(self) -> bool:
-        """Whether no call is under way that came in with its list."""
+        """Whether no call in progress was hooked with its list."""
         return not runtime().image.call("is_pinned", self.list.address)
 
 
@@ -173,18 +175,24 @@ def _ops(keep: Any, **values: Any) -> LoneOps | None:
 
 
 def ops_of_kprobe(pre_handler: Any, native: int, keep: Any) -> LoneOps | None:
-    """For a kprobe on an ftrace location with no other handler; None if that is not such. `native`: address of its half."""
+    """The ops for a kprobe on an ftrace location with only a pre_handler; None unless that is native.
+
+    `native`: address of the kprobe's native half.
+    """
     if not handlers.keeps_registers(pre_handler):
         return None
     regs = entry_kind(handlers.registers(pre_handler, handlers.PRE))
     if regs and pre_handler.returns_a_value:
-        regs = ENTRY_REGS  # the trampolines for others do not look where ip is left
+        regs = ENTRY_REGS  # only the trampolines with registers honour a changed ip
     entry = kprobe_runtime().image.address("kprobe_lone_regs" if regs else "kprobe_lone")
     return _ops(keep, kind=KPROBE | HAS_ENTRY | regs, entry=entry, action=native)
 
 
 def ops_of_kretprobe(values: Mapping[str, Any], address: int, native: int, keep: Any) -> LoneOps | None:
-    """For a kretprobe on the one at `address`, whose native half is at `native`; `values`: see kretprobe_values."""
+    """The ops for a kretprobe on the ftrace location `address`; `values`: from kretprobe_values.
+
+    `native`: address of the kretprobe's native half. None if the return of the function there cannot be hooked.
+    """
     location = tracer().table.location(address)
     if location is None or location.block.unhookable >> location.position & 1:
         return None
@@ -192,7 +200,7 @@ def ops_of_kretprobe(values: Mapping[str, Any], address: int, native: int, keep:
 
 
 def fast_return(rp: Any, values: Mapping[str, Any]) -> FastReturn | None:
-    """For a kretprobe elsewhere whose native half is `rp`; None if there are too many."""
+    """The fast path of a kretprobe that is not on an ftrace location; None if there are too many. `rp`: its native half."""
     with contextlib.suppress(OSError):
         return FastReturn(rp, values)
     return None
@@ -201,9 +209,9 @@ def fast_return(rp: Any, values: Mapping[str, Any]) -> FastReturn | None:
 def kretprobe_values(
     entry_handler: Any, handler: Any, data_size: int, maxactive: int, on_ftrace: bool
 ) -> dict[str, Any] | None:
-    """Fields of the native half of a kretprobe with native handlers and not too much data; None for others.
+    """Fields of the native half of a kretprobe; None unless its handlers are native and its data fit into a node.
 
-    On an ftrace location its entries take the recursion lock, elsewhere they do not.
+    On an ftrace location, entries take the recursion lock; elsewhere they do not.
     """
     given = [one for one in (entry_handler, handler) if one is not None]
     if data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):

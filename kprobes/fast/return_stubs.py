@@ -1,4 +1,4 @@
-"""Where calls return to whose return slot a kretprobe has overwritten: a stub of each place's own, and the list they run."""
+"""Return stubs: each place has one; calls whose return slot a kretprobe has overwritten return to it. And their list."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PIECE = 16 * mappings.PAGE
 
 
 _EXIT_KEEPING = 16
-"""Offset of the third of the words at the beginning of a piece, the one that stubs need which keep every register."""
+"""Offset of the third word at the start of an allocation; only stubs that keep every register need it."""
 
 
 class _Room:
-    """The stubs of one kind near one text. A piece begins with the addresses that every stub has to know."""
+    """The stubs of one kind near one text. Each allocation begins with the addresses that every stub uses."""
 
     def __init__(self, text: TextMapping, keeping: bool) -> None:
         self.text = text
@@ -61,19 +61,19 @@ class _Room:
         self._frames.append(describe_stubs(runtime().slab, name, self._next, size, False, hooked_to))
 
     def close(self) -> None:
-        """Give everything back; no call is to return there."""
+        """Free all stubs. No call will return to one."""
         for frames, piece in zip(self._frames, self.pieces, strict=True):
             frames.withdraw()
             piece.unmap()
 
 
 _rooms: dict[tuple[TextMapping, bool], _Room] = {}
-"""By the text, and whether its stubs keep every register."""
+"""Keys: the text, and whether its stubs keep every register."""
 
 
 @cache
 def return_list() -> ListRecord:
-    """What a call comes in with whose return was hooked here: a list of one, which runs the kretprobes."""
+    """The list of a call whose return is hooked by a return stub: one probe, which runs the kretprobes."""
     exit_ = kprobe_runtime().image.address("kprobe_return_handler")
     probe = NativeProbe(
         tracer().table.lines, kind=CALLBACK | HAS_EXIT, flags=COMPLETE, exit=exit_, data_size=RETURN_DATA
@@ -82,7 +82,7 @@ def return_list() -> ListRecord:
 
 
 def take_stub(text: TextMapping, keeping: bool = False) -> tuple[TextMapping, int, int]:
-    """Room for a stub near a text: its mapping, its address, and where the words are that every stub has to know."""
+    """Memory for a stub near a text: its mapping, its address, and the address of the words that every stub uses."""
     _tell_whose_code_it_is()
     room = _rooms.setdefault((text, keeping), _Room(text, keeping))
     piece, where = room.take()
@@ -90,7 +90,7 @@ def take_stub(text: TextMapping, keeping: bool = False) -> tuple[TextMapping, in
 
 
 def give_return_stub(place: Aggregate) -> None:
-    """Let the returns of the function at `place` be hooked, if they cannot be yet. Within `patching()`."""
+    """Give the place a return stub, unless it has one. Within `patching()`."""
     if place.record.return_stub:
         return
     keeping = not place.scratch_is_free
@@ -105,7 +105,7 @@ def give_return_stub(place: Aggregate) -> None:
 
 
 def call_through(place: Aggregate, body: int) -> None:
-    """Let the stub of a place call `body` for calls that go on at `hooked_point`. Within `patching()`."""
+    """Let the place's return stub call `body` for calls that continue at `hooked_point`. Within `patching()`."""
     stub = place.record.return_stub - RETURN_POINT
     room = _rooms[place.text, not place.scratch_is_free]
     piece = next(piece for piece in room.pieces if stub in piece)
@@ -114,7 +114,7 @@ def call_through(place: Aggregate, body: int) -> None:
 
 
 def hooked_point(place: Aggregate) -> int:
-    """Where a call goes on whose return has been hooked, its return address on top of the stack; 0 without a stub."""
+    """Where a hooked call continues, with its return address on top of the stack; 0 if the place has no stub."""
     if not place.record.return_stub:
         return 0
     drop = DROP_RETURN if place.scratch_is_free else DROP_RETURN_KEEPING
@@ -122,7 +122,7 @@ def hooked_point(place: Aggregate) -> int:
 
 
 def release_return_stubs(text: TextMapping) -> None:
-    """A mapping is going away: so do its stubs."""
+    """The mapping is about to be freed: free its stubs."""
     for keeping in (False, True):
         room = _rooms.pop((text, keeping), None)
         if room is not None:

@@ -1,7 +1,7 @@
-"""A probed place: the probes on it, its native record, its slot, and whether it is armed.
+"""Aggregates: all kprobes at one address, with the native record, the instruction slot and the state of that place.
 
-There is one for every address that has ever been probed, whether it has one probe, several or, by now, none: a thread may
-still be on its way through its slot. It goes when the code goes.
+Each address that has ever been probed keeps its aggregate until its code is freed, even after the last probe has left: a
+thread may still be executing in the slot.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction
 
 preemptible = False
-"""As a kernel with CONFIG_PREEMPTION: nothing is boosted. Looked at when an address is first probed."""
+"""If true, nothing is boosted, as in a kernel with CONFIG_PREEMPTION. Takes effect when an address is first probed."""
 all_disarmed = False
-"""kprobes_all_disarmed: no place is armed, whatever its probes want. Set by kprobes.place.switch."""
+"""kprobes_all_disarmed: no place is armed, even if its probes are enabled. Set by kprobes.place.switch."""
 
 aggregates: dict[int, Aggregate] = {}
 """By address."""
 _addresses: list[int] = []
-"""The same, ascending."""
+"""The keys of `aggregates`, ascending."""
 _caches: dict[TextMapping, InsnSlotCache] = {}
 retired: list[Any] = []
-"""Native memory that a hit may still be reading, until the next `quiesce` that finds nobody inside."""
+"""Native memory that a hit may still be reading; freed by the next `settle` that finds no thread inside."""
 
 
 class State(enum.Enum):
-    """How hits are noticed at a place, and what the optimiser is to make of it."""
+    """How a place is armed, and what the optimiser will change."""
 
     OFF = "off"
-    """They are not."""
+    """Not armed."""
     STUB = "stub"
-    """On an ftrace location: by the function's stub."""
+    """Armed by the function's stub, on an ftrace location."""
     BREAKPOINT = "breakpoint"
     QUEUED = "queued"
-    """By a breakpoint, which is to become a jump: on the kernel's optimizing_list."""
+    """Armed by a breakpoint that will become a jump: on the kernel's optimizing_list."""
     JUMP = "jump"
     LEAVING = "leaving"
-    """There is a jump, which no probe wants any more and which is to be taken back: on the kernel's unoptimizing_list."""
+    """Not armed, but the jump is still there and will be removed: on the kernel's unoptimizing_list."""
 
 
 _DISARMED = (State.OFF, State.LEAVING)
@@ -72,7 +72,7 @@ _WITH_JUMP = (State.JUMP, State.LEAVING)
 
 
 class PlacedJump(Protocol):
-    """What a place says of its jump: all of this is in `kprobes.jump.jumps.Jump`."""
+    """The part of `kprobes.jump.jumps.Jump` that an aggregate uses."""
 
     @property
     def copy(self) -> int: ...
@@ -85,7 +85,7 @@ class PlacedJump(Protocol):
 
 
 class PlacedProbe(Protocol):
-    """What a place, and who serves it, asks of a probe that is on it: all of this is in `kprobes.probe.kprobe`."""
+    """The part of `kprobes.probe.kprobe` that an aggregate and kprobes.fast use."""
 
     native: Any
     codes: tuple[Resolved, ...]
@@ -103,10 +103,10 @@ class PlacedProbe(Protocol):
 
 
 class Aggregate:
-    """A probed place.
+    """The probes at one address, newest first in `children`.
 
-    `insn` is None on an ftrace location, where there is neither breakpoint nor slot. `children` are the probes, newest
-    first. `jump`: made when it is first optimised.
+    `insn`: the probed instruction; None on an ftrace location, which has neither breakpoint nor slot. `jump`: None until
+    the place is first optimised.
     """
 
     def __init__(self, address: int, symbol: Symbol, text: TextMapping, module: Module | None) -> None:
@@ -130,23 +130,23 @@ class Aggregate:
     # -- its state ----------------------------------------------------------------------------------------------
 
     def become(self, state: State) -> None:
-        """Note the state; what is written follows, or has been written. A hit that needs a copy finds the jump's."""
+        """Set the state; the caller writes the text. While there is a jump, hits execute the jump's copy."""
         self.state = state
         self.record.optimized = self.jump.copy if self.jump is not None and state in _OPTIMIZED else 0
 
     @property
     def armed(self) -> bool:
-        """Whether hits are noticed, and its probes called."""
+        """Whether hits call its probes."""
         return self.state not in _DISARMED
 
     @property
     def optimized(self) -> bool:
-        """KPROBE_FLAG_OPTIMIZED: it has a jump, or is to have one."""
+        """KPROBE_FLAG_OPTIMIZED: whether it has a jump, or is queued for one."""
         return self.state in _OPTIMIZED
 
     @property
     def covered(self) -> bytes:
-        """The original bytes under its jump; none without."""
+        """The original bytes under its jump; b"" if it has none."""
         return self.jump.covered if self.jump is not None and self.state in _WITH_JUMP else b""
 
     @property
@@ -154,21 +154,21 @@ class Aggregate:
         """Whether kprobes have changed the text here."""
         return self.state not in (State.OFF, State.STUB)
 
-    # -- what it is ---------------------------------------------------------------------------------------------
+    # -- the instruction and the children -----------------------------------------------------------------------
 
     @property
     def length(self) -> int:
-        """Bytes of the probed instruction."""
+        """Length of the probed instruction in bytes."""
         return self.insn.length if self.insn else SITE_SIZE
 
     @property
     def disabled(self) -> bool:
-        """Whether no child is to be called."""
+        """Whether no child is enabled."""
         return all(child.is_off for child in self.children)
 
     @property
     def scratch_is_free(self) -> bool:
-        """Whether r10, r11 and the flags hold nothing when the function at this place is entered and when it returns."""
+        """Whether r10, r11 and the flags are free at the entry and the return of the function at this place."""
         module = self.module
         return module is not None and not module.scratch_kept and self.symbol.name not in module.scratch_taken
 
@@ -179,18 +179,18 @@ class Aggregate:
 
     @property
     def original(self) -> bytes:
-        """The instruction's own bytes."""
+        """The original bytes of the instruction."""
         return self.insn.code if self.insn else NOP5
 
     @property
     def is_plain(self) -> bool:
-        """Whether the only child's pre_handler is PRE_PLAIN."""
+        """Whether it has one child, whose pre_handler is PRE_PLAIN."""
         return len(self.children) == 1 and bool(self.children[0].native.kind & PRE_PLAIN)
 
-    # -- what is there ------------------------------------------------------------------------------------------
+    # -- the slot, and how hits find the place ------------------------------------------------------------------
 
     def prepare(self, insn: Instruction) -> None:
-        """Give the place its slot. Raises OSError(ENOMEM), or EINVAL for an operand that is out of the slot's reach."""
+        """Allocate and write the slot. Raises OSError(ENOMEM); OverflowError for an operand that the slot cannot reach."""
         cache = _caches.get(self.text)
         if cache is None:
             cache = _caches[self.text] = InsnSlotCache(self.text, kprobe_runtime().image.address("kprobe_detour"))
@@ -212,7 +212,7 @@ class Aggregate:
             record.way = SYSCALL
 
     def enlist(self) -> None:
-        """Let hits find it."""
+        """Enter it in the table in which hits look up addresses."""
         aggregates[self.address] = self
         insort(_addresses, self.address)
         table = kprobe_runtime().table
@@ -221,7 +221,7 @@ class Aggregate:
         table.set(self.address, self.record_address)
 
     def forget(self) -> None:
-        """Its code is going away."""
+        """Its code is about to be freed."""
         table = kprobe_runtime().table
         table.set(self.address, 0)
         if not self.on_ftrace:
@@ -233,7 +233,7 @@ class Aggregate:
     # -- children -----------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Make the children, as they are now, what hits run."""
+        """Let hits run the present children."""
         new = _child_list(self.children)
         self.record.children = ctypes.addressof(new)
         if self._list is not None:
@@ -247,7 +247,7 @@ class Aggregate:
         patching.write(self.text, self.address, patching.INT3)
 
     def write_original(self) -> None:
-        """Disarm it. What somebody else has written there meanwhile stays."""
+        """Remove the breakpoint. If another party has overwritten it, the text is left alone."""
         if ctypes.string_at(self.address, 1) == patching.INT3:
             patching.write(self.text, self.address, self.original[:1])
 
@@ -284,7 +284,7 @@ def _child_list(children: Sequence[PlacedProbe]) -> Any:
 
 
 _nobody = _child_list([])
-"""What a place runs before its first probe is on it."""
+"""The child list of a place that has had no probe yet."""
 
 
 def between(start: int, end: int) -> list[Aggregate]:
@@ -295,12 +295,12 @@ def between(start: int, end: int) -> list[Aggregate]:
 
 
 def original_text(address: int, size: int) -> bytes:
-    """What the text would be without kprobes and ftrace."""
+    """The text as it would be without kprobes and ftrace."""
     return original.original_text(tracer().table, address, size)
 
 
 def _put_back(address: int, code: bytearray) -> None:
-    """Without what kprobes have written into the text at `address`."""
+    """Undo in `code`, which was read at `address`, what kprobes have written."""
     for aggregate in reversed(between(address - 15, address + len(code))):
         if aggregate.is_written:
             original.overlay(code, aggregate.address - address, aggregate.original[:1])
@@ -311,14 +311,14 @@ original.overlays.append(_put_back)
 
 
 def release_text(text: TextMapping) -> None:
-    """A mapping is going away: so do its slots."""
+    """The mapping is about to be freed: free its slots."""
     cache = _caches.pop(text, None)
     if cache is not None:
         cache.close()
 
 
 def settle() -> None:
-    """Wait until no other thread is in a handler that has gone, then free what hits may have been reading."""
+    """Wait until no other thread is in an unregistered handler, then free the memory in `retired`."""
     with patching.kprobe_mutex:
         replaced = list(retired)
         retired.clear()

@@ -1,4 +1,4 @@
-"""Kprobes beside ftrace locations that are made while they are there (ftrace.entries)."""
+"""Existing kprobes at and near an address that becomes an ftrace location (ftrace.entries)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from kprobes.place.aggregate import Aggregate
 
 _LONGEST = 8
-"""Bytes of a jump with prefixes, the borrowed ones included."""
-_POST = "a kprobe with a post_handler is at its entry, which has to execute the first instruction there"
+"""The longest jump with prefixes, in bytes, including the bytes it borrows."""
+_POST = "a kprobe with a post_handler is at its entry; it needs the first instruction to be executed there"
 
 
 class Kprobes:
-    """What ftrace asks of kprobes."""
+    """The interface of kprobes to ftrace.entries."""
 
     def hold(self) -> contextlib.AbstractContextManager[None]:
         return patching()
@@ -49,7 +49,7 @@ class Kprobes:
 
 
 def _join(place: Aggregate) -> None:
-    """The kprobes of a place become probes of the location that is there."""
+    """Turn the kprobes at a place into probes of the ftrace location there."""
     armed = place.armed
     if place.is_written:
         switch.disarm(place, immediate=True)
@@ -61,6 +61,6 @@ def _join(place: Aggregate) -> None:
 
 
 def join_ftrace() -> None:
-    """Be asked from now on."""
+    """Register `Kprobes` with ftrace.entries."""
     if not entries.neighbours:
         entries.neighbours.append(Kprobes())

@@ -17,7 +17,7 @@ NOKPROBE = "nokprobe"
 
 
 class Entry(NamedTuple):
-    """A range of code that is not probed, `end` exclusive; `owner` is the module that brought it."""
+    """A range of code that must not be probed; `end` is exclusive. `owner`: the module that listed it."""
 
     start: int
     end: int
@@ -29,7 +29,7 @@ _entries: list[Entry] = []
 
 
 def entries() -> list[Entry]:
-    """In the order in which they were added."""
+    """Every entry, in the order of insertion."""
     _hit_path()
     return list(_entries)
 
@@ -38,7 +38,7 @@ def kprobe_add_ksym_blacklist(address: int) -> int:
     """Forbid probes in the function at `address`; returns its size in bytes. Raises OSError(EINVAL) if no function is there."""
     symbol = symbol_at(address)
     if symbol is None:
-        raise OSError(errno.EINVAL, f"{address:#x} is in no function")
+        raise OSError(errno.EINVAL, f"{address:#x} is not in a known function")
     _add(symbol)
     return symbol.size
 
@@ -61,7 +61,7 @@ def _add(symbol: Symbol) -> None:
 
 
 def within_kprobe_blacklist(address: int, symbol: Symbol | None = None) -> str:
-    """Why `address`, which is in `symbol` if that is known, may not be probed; '' if it may."""
+    """Why `address` must not be probed; '' if it may be. `symbol`: the function that contains it, if known."""
     _hit_path()
     for entry in _entries:
         if entry.start <= address < entry.end:
@@ -70,12 +70,12 @@ def within_kprobe_blacklist(address: int, symbol: Symbol | None = None) -> str:
     if symbol is None:
         return ""
     if _is_ours(symbol):
-        return f"{symbol.name} belongs to the runtime of the probes"
+        return f"{symbol.name} belongs to the hit path or to a handler"
     return _by_base_name(symbol)
 
 
 def _is_ours(symbol: Symbol) -> bool:
-    """Whether it is in a native image: the hit path, and handlers."""
+    """Whether it is in a native image: the hit path or a handler."""
     if is_loaded(symbol.module) or symbol.module in JIT_NAMES:
         return False
     return symbol_table.locate(symbol.address) is not None
@@ -100,7 +100,7 @@ def kretprobe_blacklist(symbol: Symbol) -> str:
     if module and symbol.name in module.functions_with("returns_twice"):
         return f"{symbol.name} returns twice"
     if module is not None and not module.scratch_kept:
-        return ""  # LLVM has made it from IR
+        return ""  # LLVM compiled it from IR
     return no_function(symbol) or return_refusal(symbol.address, symbol.end)
 
 
@@ -123,7 +123,7 @@ _done: list[bool] = []
 
 
 def module_event(event: ModuleState, module: Module) -> None:
-    """A module's own list comes and goes with it."""
+    """Add a module's own blacklist when the module is loaded, and remove it when the module is unloaded."""
     if event is ModuleState.COMING:
         for name in sorted(module.functions_with(NOKPROBE)):
             if name in module:

@@ -1,4 +1,4 @@
-"""The functions that probes are in: each is decoded once, and again when its bytes have changed."""
+"""A cache of decoded functions; a function is decoded again when its bytes have changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _unhookable: dict[tuple[int, int], str] = {}
 
 
 def function_at(start: int, end: int) -> Function:
-    """The facts about [start, end), as it was when it was last decoded."""
+    """The decoded function [start, end), possibly from the cache."""
     known = _known.get((start, end))
     if known is None:
         pads = tuple(pad for pad in landing_pads(start) if start <= pad < end)
@@ -22,7 +22,7 @@ def function_at(start: int, end: int) -> Function:
 
 
 def function_around(address: int, start: int, end: int) -> Function:
-    """The facts about [start, end), decoded anew if the instruction at `address` is not the one that it was."""
+    """The decoded function [start, end); decoded again if the instruction at `address` has changed."""
     known = _known.get((start, end))
     if known is not None and original_text(address, min(MAX_INSN_SIZE, end - address)) != known.code_at(address):
         del _known[start, end]
@@ -30,7 +30,7 @@ def function_around(address: int, start: int, end: int) -> Function:
 
 
 def return_refusal(start: int, end: int) -> str:
-    """Why the return of [start, end) cannot be hooked, by its code; '' if it can."""
+    """Why the code of [start, end) rules out hooking its return; '' if it does not."""
     known = _unhookable.get((start, end))
     if known is None:
         known = _unhookable[start, end] = moves_its_return(original_text(start, end - start), start)
@@ -38,7 +38,7 @@ def return_refusal(start: int, end: int) -> str:
 
 
 def forget_functions(low: int, high: int) -> None:
-    """The code in [low, high) is gone."""
+    """The code in [low, high) has been freed."""
     for known in (_known, _unhookable):
         for span in [span for span in known if low <= span[0] < high]:
             del known[span]

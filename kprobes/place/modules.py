@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def module_event(event: ModuleState, module: Module) -> None:
-    """The blacklist follows; what is probed in a module that goes is GONE. EBUSY while one of its calls is hooked."""
+    """Update the blacklist; when a module is unloaded, its probes become GONE.
+
+    Raises OSError(EBUSY) while a hooked call of the module has not returned.
+    """
     blacklist.module_event(event, module)
     if event is ModuleState.GOING:
         _refuse_if_in_use(module)
@@ -39,14 +42,14 @@ def _refuse_if_in_use(module: Module) -> None:
 
 
 def _kill(module: Module) -> None:
-    """Its text is as it was loaded when this returns: the unload may still be refused."""
+    """Kill the module's probes and restore its text: the unload may still be refused."""
     kill_probes_in(module.texts)
     settle()
     forget_texts(module.texts)
 
 
 def kill_probes_in(texts: Iterable[TextMapping]) -> None:
-    """Take all probes off text that is about to go."""
+    """Remove all probes from text that is about to be freed."""
     with patching():
         for text in texts:
             for place in between(text.base, text.end):
@@ -54,7 +57,7 @@ def kill_probes_in(texts: Iterable[TextMapping]) -> None:
 
 
 def forget_texts(texts: Iterable[TextMapping]) -> None:
-    """Free what places in text that goes have had. No other thread may be in a hit there."""
+    """Free the aggregates, slots and detours of text that is about to be freed. No other thread may be in a hit there."""
     with patching():
         for text in texts:
             forget_functions(text.base, text.end)
@@ -64,7 +67,7 @@ def forget_texts(texts: Iterable[TextMapping]) -> None:
 
 
 def _kill_probes(place: Aggregate) -> None:
-    """They are GONE, and only their owners can take them off."""
+    """Mark the probes as GONE; their owners still have to unregister them."""
     for p in place.children:
         p.flags |= KPROBE_FLAG_GONE
     if place.armed:

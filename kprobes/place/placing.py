@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """An address in a function. `is_entry`: a probe there is at the function's entry."""
+    """An address in a function. `is_entry`: whether it is the function's entry."""
 
     address: int
     symbol: Symbol
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """The surroundings of a place. `text`: the mapping through which it is patched; `module` is None in a library."""
+    """What a place belongs to. `text`: the mapping through which it is patched. `module`: None in a library."""
 
     text: TextMapping
     module: Module | None
@@ -45,18 +45,18 @@ class Ground(NamedTuple):
 
 
 def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
-    """The place of an address or symbol, in the function that contains it.
+    """The place of an address or symbol, with the function that contains it.
 
-    Raises OSError: EINVAL for both or neither, ENOENT for an unknown symbol or an address in none.
+    Raises OSError: EINVAL if both or neither are given, ENOENT for an unknown symbol or an address in no function.
     """
     if bool(addr) == bool(symbol_name):
         given = "both addr and symbol_name are" if addr else "neither addr nor symbol_name is"
-        raise OSError(errno.EINVAL, f"{given} given; a kprobe needs one of them")
+        raise OSError(errno.EINVAL, f"{given} given; give exactly one of them")
     base = _address_of(symbol_name) if symbol_name else integer("addr", addr, 0, U64_MAX)
     wanted = base + integer("offset", offset, -INT_MAX, INT_MAX, errno.ENOENT)
     symbol = symbol_at(wanted)
     if symbol is None:
-        raise OSError(errno.ENOENT, f"{wanted:#x} is in no function")
+        raise OSError(errno.ENOENT, f"{wanted:#x} is not in a known function")
     return _adjusted(wanted, symbol)
 
 
@@ -68,7 +68,7 @@ def _address_of(name: str) -> int:
 
 
 def _adjusted(address: int, symbol: Symbol) -> Place:
-    """The address after an endbr64 is a function's entry too; a probe on the endbr64 is moved there."""
+    """A probe on a leading endbr64 moves to the next instruction, which counts as the function's entry."""
     offset = address - symbol.address
     skip = len(ENDBR64)
     if symbol.size > skip and ctypes.string_at(symbol.address, skip) == ENDBR64:
@@ -78,7 +78,7 @@ def _adjusted(address: int, symbol: Symbol) -> Place:
 
 
 def check(place: Place) -> Ground:
-    """The text and module of a place. Raises OSError if it may not be probed, as check_kprobe_address_safe()."""
+    """The text and module of a place. Raises OSError if it must not be probed, as check_kprobe_address_safe()."""
     location = tracer().table.location(place.address)
     on_ftrace = location is not None and location.ip == place.address and location.block.is_live(location.position)
     reason = blacklist.within_kprobe_blacklist(place.address, place.symbol)
@@ -88,7 +88,7 @@ def check(place: Place) -> Ground:
     if module is not None and module.state in (ModuleState.GOING, ModuleState.GONE):
         raise OSError(errno.ENOENT, f"{place} is in module {module.name!r}, which is being unloaded")
     if place.symbol.section.startswith((".data", ".bss", ".rodata")):
-        raise OSError(errno.EINVAL, f"{place} is data")
+        raise OSError(errno.EINVAL, f"{place} is data, not code")
     return Ground(text_at(place.address), module, on_ftrace)
 
 
@@ -120,7 +120,7 @@ def prepare(place: Place, ground: Ground) -> Aggregate:
 
 
 def _around(place: Place, function: Function) -> str:
-    """The disassembly of the spot, with a caret."""
+    """The disassembly around the place, with a caret."""
     address = place.address
     known = bisect_right(function.starts, address)
     lines = []

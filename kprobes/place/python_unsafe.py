@@ -1,4 +1,4 @@
-"""Python handlers where the interpreter itself is running: refused, unless the probe's owner takes the risk."""
+"""Refusal of Python handlers on the functions that the interpreter itself runs on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def check(place: Place, calls_python: bool, allowed: bool) -> None:
     """Raise OSError(EINVAL) for a Python handler in the C library, the dynamic loader or the interpreter.
 
-    There a thread may hold a lock, or be amid a change, that the handler needs: it would wait for itself.
+    A thread there may hold a lock that the handler needs, or be in the middle of a change: it would deadlock with itself.
     """
     if calls_python and not allowed and runs_python(place.symbol.module):
         raise OSError(
             errno.EINVAL,
-            f"{place} cannot have a Python handler (python-unsafe): {place.symbol.module} is what Python runs on; use a "
+            f"{place} cannot have a Python handler (python-unsafe): Python itself runs on {place.symbol.module}; give a "
             "native handler, or python_unsafe=True",
         )

@@ -1,4 +1,4 @@
-"""Arming and disarming places by their children, and the global switch."""
+"""Arming and disarming places according to their children, and the global switch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kprobes_enabled() -> bool:
 
 
 def children_changed(place: Aggregate) -> None:
-    """Publish the children as they are now, and arm or disarm the place accordingly. Raises OSError if it cannot be armed."""
+    """Let hits run the present children, and arm or disarm the place accordingly. Raises OSError if it cannot be armed."""
     if place.has_post:
         jump_optimizer.unoptimize(place)
     place.publish()
@@ -42,7 +42,7 @@ def children_changed(place: Aggregate) -> None:
 
 
 def arm(place: Aggregate) -> None:
-    """Let hits be noticed. Raises OSError: EBUSY by ftrace, or while a thread that may come here blocks SIGTRAP."""
+    """Arm a place. Raises OSError: EBUSY from ftrace, or while another thread blocks SIGTRAP."""
     if place.on_ftrace:
         ftrace_site.arm(place)
         place.become(State.STUB)
@@ -53,7 +53,7 @@ def arm(place: Aggregate) -> None:
 
 
 def disarm(place: Aggregate, immediate: bool) -> None:
-    """Restore the text, at once if `immediate`; else an optimised probe's jump may stay until the optimiser's next turn."""
+    """Restore the text: at once if `immediate`; otherwise a jump may stay until the optimiser's next run."""
     if place.on_ftrace:
         place.become(State.OFF)
         ftrace_site.disarm(place)
@@ -62,14 +62,14 @@ def disarm(place: Aggregate, immediate: bool) -> None:
 
 
 def disarm_for_good() -> None:
-    """The interpreter is about to end, and with it the code that armed places lead to: libraries run on without probes."""
+    """At interpreter exit: restore all text. Libraries still run when the handlers' code is gone."""
     jump_optimizer.stop()
     _switch(False)
     jump_optimizer.finish()
 
 
 def _switch(on: bool) -> tuple[list[OSError], int]:
-    """Arm or disarm every place; what went wrong, and how many there were."""
+    """Arm or disarm every place with an enabled probe. Returns the failures, and the number of such places."""
     failures: list[OSError] = []
     total = 0
     with patching():
@@ -86,7 +86,7 @@ def _switch(on: bool) -> tuple[list[OSError], int]:
 
 
 def set_kprobes_enabled(on: bool) -> None:
-    """The global switch: off disarms every probe, and none is armed until it is on again."""
+    """The global switch. Off: every probe is disarmed, and none is armed until it is on again."""
     with patching():
         if kprobes_enabled() == on:
             return
