@@ -320,7 +320,7 @@ def _claim(fp: fprobe, registered: bool) -> None:
     """
     with tracer().table.lock:
         if fp.registered and not registered:
-            raise OSError(errno.EBUSY, "this fprobe is registered already")
+            raise OSError(errno.EBUSY, "this fprobe is already registered")
         if registered and not fp.registered:
             raise OSError(errno.EBUSY, "this fprobe is not registered any more")
         if fp.is_claimed:

@@ -182,7 +182,7 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
         if ops.flags & FTRACE_OPS_FL_DELETED:
             raise OSError(errno.EINVAL, "this ftrace_ops is marked as deleted")
         if ops.enabled:
-            raise OSError(errno.EBUSY, "this ftrace_ops is registered already")
+            raise OSError(errno.EBUSY, "this ftrace_ops is already registered")
         if ops.permanent and not tracing.switched_on:
             raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is disabled")
         ops.ever_listed = True

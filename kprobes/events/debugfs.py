@@ -1,4 +1,4 @@
-"""debugfs: its directory `kprobes`, which is beside tracefs.
+"""The directory `kprobes` of debugfs, which is not part of tracefs.
 
 from kprobes.events.debugfs import debugfs
 
@@ -17,14 +17,14 @@ _OWNER = 0o600
 
 
 def _private(read: Callable[[], str], write: Callable[[str], None] | None = None) -> TextFile:
-    """A file for its owner only."""
+    """A file that only its owner can read."""
     file = TextFile(read, write)
     file.mode &= _OWNER
     return file
 
 
 debugfs = Tracefs()
-"""The tree of this process."""
+"""The process's debugfs."""
 debugfs.add(
     "kprobes",
     Directory(

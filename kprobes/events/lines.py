@@ -40,14 +40,14 @@ from sandbox.abi.btf import prototype
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 
 GROUP = "kprobes"
-"""The group of events that name none."""
+"""The group of events whose line names none."""
 _WORD = 8
 _SHAPE = Shape("p, regs", "p.action", ("p.address",))
 _RETURN_SHAPE = Shape("ri, regs", "ri.rp.action", ("ri.rp.child.address", "ri.ret_addr"), "addressof(ri.data[0])")
 
 
 class KprobeEventProbe(Probe):
-    """What a line p or r defines."""
+    """The probe that a line p or r defines."""
 
     make_handler = staticmethod(event_handler)
 
@@ -68,7 +68,7 @@ class KprobeEventProbe(Probe):
         self.where = where
         self.maxactive = maxactive
         self.probe: kprobe | kretprobe | None = None
-        """What is registered; None while the module is not there."""
+        """The registered probe; None while its module is not loaded."""
 
     @property
     def place(self) -> str:
@@ -77,22 +77,22 @@ class KprobeEventProbe(Probe):
 
     @property
     def head(self) -> str:
-        """`p`, or `r` with the number of calls that can be waited for."""
+        """`p`, or `r` with maxactive if it was given."""
         return f"r{self.maxactive or ''}" if self.is_return else "p"
 
     @property
     def identity(self) -> object:
-        """Addresses compare equal, as in the kernel."""
+        """As the kernel compares places: all addresses count as equal."""
         return self.where.symbol, self.where.offset
 
     @property
     def kp(self) -> kprobe | None:
-        """The kprobe, of a kretprobe too."""
+        """The kprobe; for a return probe, that of the kretprobe."""
         return self.probe.kp if isinstance(self.probe, kretprobe) else self.probe
 
     @property
     def misses(self) -> int:
-        """Hits inside another handler; of a return probe also calls that no instance was free for."""
+        """Hits inside another handler; for a return probe also calls for which no instance was free."""
         if self.probe is None:
             return 0
         return self.probe.nmissed + (self.probe.kp.nmissed if isinstance(self.probe, kretprobe) else 0)
@@ -100,7 +100,7 @@ class KprobeEventProbe(Probe):
     # -- registration ---------------------------------------------------------------------------------------------
 
     def register(self) -> None:
-        """Register it, disabled. What is not there yet is waited for. Raises OSError."""
+        """Register it, disabled. If its code may be loaded later, it waits. Raises OSError."""
         try:
             self.resolve_symbols()
             self._put()
@@ -110,7 +110,7 @@ class KprobeEventProbe(Probe):
 
     @property
     def _may_come(self) -> bool:
-        """Whether its place may be there later: an address of no symbol, or a module that is not loaded."""
+        """Whether its code may be loaded later: it is an address in no symbol, or in a module that is not loaded."""
         module = self.where.module
         return self.where.symbol is None or (module is not None and not module_is_there(module))
 
@@ -149,7 +149,7 @@ class KprobeEventProbe(Probe):
         self.probe = None
 
     def arm(self) -> None:
-        """Enable it, unless its code is not there."""
+        """Enable it, unless it is waiting for its code."""
         if self.kp is not None and not self.kp.flags & KPROBE_FLAG_GONE:
             enable_kprobe(self.kp)
 
@@ -159,7 +159,7 @@ class KprobeEventProbe(Probe):
             disable_kprobe(self.kp)
 
     def module_came(self) -> None:
-        """Register it anew, since its module has been loaded. It goes on waiting if that fails."""
+        """Its module has been loaded: register it again. If that fails, it continues to wait."""
         self.unregister()
         with contextlib.suppress(OSError):
             self.resolve_symbols()
@@ -202,7 +202,7 @@ def _no_maxactive(word: str) -> int:
 
 
 def _scope(where: EventPlace, is_return: bool) -> Scope:
-    """What arguments can refer to: at an address nothing but registers and memory, even at a function's entry."""
+    """What arguments can refer to. A place given as an address allows only registers and memory, even at a function's entry."""
     symbol = where.symbol
     if symbol is None:
         return Scope()
@@ -214,7 +214,7 @@ def _scope(where: EventPlace, is_return: bool) -> Scope:
 
 
 kprobe_lines = KprobeLines()
-"""The type of lines that dynamic_events hands to kprobes."""
+"""The type of lines that dynamic_events passes to kprobes."""
 
 
 def run_line(line: str) -> None:
@@ -223,7 +223,7 @@ def run_line(line: str) -> None:
 
 
 def kprobe_profile() -> str:
-    """What kprobe_profile reads: for each probe the event's name, hits and misses."""
+    """The text of kprobe_profile: name, hits and misses of each event."""
     probes = [event for event in dynamic_events(kprobe_lines) if isinstance(event, KprobeEventProbe)]
     return "".join(f"  {probe.name:<44} {probe.hits:15} {probe.misses:15}\n" for probe in probes)
 
@@ -238,7 +238,7 @@ def _module_event(event: ModuleState, module: Module) -> None:
 
 @cache
 def register_kprobe_events() -> None:
-    """Have dynamic_events take the lines p and r, add kprobe_events and kprobe_profile to the tree, and watch for the
+    """Register the lines p and r with dynamic_events, add kprobe_events and kprobe_profile to the tree, and watch for
     modules that probes wait for.
     """
     add_ftrace_files()

@@ -1,4 +1,4 @@
-"""Where a kprobe event is: a symbol and an offset, or an address, as its line gives them."""
+"""The place of a kprobe event, as its line gives it: a symbol and an offset, or an address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACE = 1
 
 @dataclass(frozen=True)
 class EventPlace:
-    """`symbol` and `offset`, or `address`. `says_return`: the place ends in `%return`."""
+    """`symbol` and `offset`, or `address`. `says_return`: the text ends in `%return`."""
 
     symbol: str | None
     offset: int
@@ -33,18 +33,18 @@ class EventPlace:
 
     @property
     def module(self) -> str | None:
-        """The module or library that the symbol names, None if it names none."""
+        """The module or library that precedes the symbol; None if there is none."""
         module, colon, _ = (self.symbol or "").partition(":")
         return module if colon else None
 
     @property
     def generated_name(self) -> str:
-        """What an event here is called after its `p_` or `r_`."""
+        """The generated name of an event at this place, without its `p_` or `r_`."""
         return f"0x{self.address:016x}" if self.symbol is None else f"{self.symbol}_{self.offset}"
 
     @property
     def is_entry(self) -> bool | None:
-        """Whether it is a function's entry; None if that is not known, since the function is not there."""
+        """Whether it is a function's entry; None if the function is not loaded."""
         try:
             return placing.locate(None, self.symbol, self.offset).is_entry
         except OSError:
@@ -52,7 +52,7 @@ class EventPlace:
 
 
 def parse_place(text: str) -> EventPlace:
-    """The place that a line's second word means. Raises ProbeError, also for a symbol that is unknown or not unique."""
+    """The place in a line's second word. Raises ProbeError, also for a symbol that is unknown or not unique."""
     try:
         return EventPlace(None, 0, kstrtoull(text))
     except OSError:
@@ -72,7 +72,7 @@ def parse_place(text: str) -> EventPlace:
 
 
 def _check_symbol(place: EventPlace) -> None:
-    """Raise ProbeError unless there is one symbol of that name, or its module may still be loaded."""
+    """Raise ProbeError unless there is exactly one symbol of that name, or its module may still be loaded."""
     if place.module is not None and not module_is_there(place.module):
         return
     count = _count(place)
@@ -91,7 +91,7 @@ def module_is_there(name: str) -> bool:
 
 
 def _count(place: EventPlace) -> int:
-    """How many symbols bear the name."""
+    """How many symbols have the name."""
     assert place.symbol is not None
     if place.module is None or is_loaded(place.module):
         return len({symbol.address for symbol in symbol_table.named(place.symbol)})

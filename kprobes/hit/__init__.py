@@ -1,1 +1,1 @@
-"""What runs when a probe fires: native records, the trap, the handlers of a place, the return of a call."""
+"""The hit path of kprobes: native records, the trap handler, calling handlers, returns of calls."""

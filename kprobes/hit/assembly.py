@@ -1,4 +1,4 @@
-"""The assembly of kprobes: the routines of breakpoints, jumps and lone probes, with what they name filled in."""
+"""The assembly of kprobes: routines for breakpoints, jumps and single-probe sites, with their constants filled in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sandbox.x86_64.vectors import SaveArea
 
 
 def text(task_offset: int, area: SaveArea) -> str:
-    """All of it, for tasks at `task_offset` from %fs and vectors that are saved as `area` says."""
+    """The assembly text. `task_offset`: of the task, from %fs. `area`: how vector registers are saved."""
     constants = _constants(task_offset, area)
     return "".join(room.assembly(constants) for room in (detour, optimized_detour, lone_handlers)) + GUARDED_ACCESS
 

@@ -1,6 +1,6 @@
-"""Attributing a fault to a handler: in the exception of a guarded call, otherwise on standard error before the process ends.
+"""Attribution of a fault to a handler: in the exception of a guarded call, or on standard error before the process ends.
 
-Everything that the sentence needs is text already: in a crash nothing can be looked up.
+The report is composed of texts made in advance: symbols cannot be resolved during a crash.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _PAGE_FAULT = 14
 
 OPENING, OF_KPROBE, OF_KRETPROBE, OFFSET, ACCESSED, END, IN = range(32, 39)
 words = global_var(array[u64, 40], name="kprobe_report_words")
-"""Addresses of texts: names of signals by number, then those above."""
+"""Addresses of texts: the names of signals by number, then the texts listed above."""
 
 
-# -- writing it down ----------------------------------------------------------------------------------------------
+# -- composing the report -----------------------------------------------------------------------------------------
 
 
 @native
 def append(line: ptr[Text], text: u64) -> void:
-    """A C string, or nothing. What does not fit is left out."""
+    """Append a C string; null appends nothing. Text that does not fit is cut off."""
     letters = cast(ptr[u8], text)
     if text == 0:
         return
@@ -75,7 +75,7 @@ def append_hex(line: ptr[Text], value: u64) -> void:
 
 @native
 def running_child(task: ptr[Task]) -> ptr[Child]:
-    """Whose handler is running. A hit that does not note the child has but one."""
+    """The child whose handler is running. A hit that does not record it has only one child."""
     kcb = get_kprobe_ctlblk(task)
     child = cast(ptr[Child], kcb.child)
     if child != null:
@@ -90,7 +90,7 @@ def running_child(task: ptr[Task]) -> ptr[Child]:
 
 @native
 def running_handler(task: ptr[Task], child: ptr[Child]) -> u64:
-    """The text for the handler."""
+    """The text that names the running handler."""
     kcb = get_kprobe_ctlblk(task)
     if kcb.status == FAULTING:
         return child.fault_text
@@ -102,7 +102,7 @@ def running_handler(task: ptr[Task], child: ptr[Child]) -> u64:
 
 @native
 def note_handler(task: ptr[Task]) -> void:
-    """Write down in Task.fault whose handler is running: "pre_handler count of the kprobe at vfs_read+0x5 [demo]"."""
+    """Write the running handler into Task.fault: "pre_handler count of the kprobe at vfs_read+0x5 [demo]"."""
     line = addressof(task.fault.handler)
     line.length = 0
     if task.kprobe == 0 or task.kprobe == SHARED_BUSY:
@@ -121,7 +121,7 @@ def note_handler(task: ptr[Task]) -> void:
 
 @native
 def kprobe_crash(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """The last consumer: nobody has handled the fault, and it happened in a handler. Somebody else may handle it yet."""
+    """The last consumer of fault signals: reports an unhandled fault in a handler. A previous handler may still handle it."""
     task = current()
     if task == null or task.fault.handler.length == 0:
         return False

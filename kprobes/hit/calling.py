@@ -13,7 +13,7 @@ call_foreign = extern("kprobe_call_foreign", fn[i32, u64, u64, u64, u64, u64, u6
 
 @native
 def call(task: ptr[Task], code: u64, a: u64, b: u64, c: u64, d: u64) -> i32:
-    """Call C code, from which every register and errno are kept."""
+    """Call C code; every register and errno are preserved."""
     saved = task.errno[0]
     result = call_foreign(code, a, b, c, d, 0)
     task.errno[0] = saved
@@ -22,7 +22,7 @@ def call(task: ptr[Task], code: u64, a: u64, b: u64, c: u64, d: u64) -> i32:
 
 @struct
 class Outer(Structure):
-    """What a task was in before a breakpoint's handlers run."""
+    """A task's context before a breakpoint's handlers run."""
 
     mask: u64
     trap: u32
@@ -32,7 +32,7 @@ class Outer(Structure):
 
 @native
 def into_nmi(task: ptr[Task], trap: u32, mask: u64, outer: ptr[Outer]) -> void:
-    """Handlers of a breakpoint are in NMI context; `mask`: the signals that the interrupted code blocks."""
+    """Enter NMI context, in which a breakpoint's handlers run. `mask`: the signals that the interrupted code blocks."""
     kcb = get_kprobe_ctlblk(task)
     outer.mask = kcb.trap_mask
     outer.trap = kcb.trap
@@ -46,7 +46,7 @@ def into_nmi(task: ptr[Task], trap: u32, mask: u64, outer: ptr[Outer]) -> void:
 
 @native
 def out_of_nmi(task: ptr[Task], outer: ptr[Outer]) -> void:
-    """The end of what `into_nmi` began."""
+    """Restore the context from before `into_nmi`."""
     kcb = get_kprobe_ctlblk(task)
     kcb.trap_mask = outer.mask
     kcb.trap = outer.trap

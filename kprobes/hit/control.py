@@ -1,7 +1,6 @@
-"""What each thread keeps for its kprobes: struct kprobe_ctlblk.
+"""struct kprobe_ctlblk: the state of kprobes in each thread.
 
-It lies in the thread's record, which gives it room and knows no more of it; `Task.kprobe` beside it is current_kprobe, which
-fprobes look at too.
+It is stored in the thread's record, in space reserved for it. `Task.kprobe` is current_kprobe, which fprobes read too.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ ON_FRAME, OFF_FRAME = 1, 2
 
 @struct
 class KprobeCtlblk(Structure):
-    """All 0 when a thread gets its record."""
+    """All zero when a thread gets its record."""
 
     status: u32  # kprobes.hit.records: what stage the kprobe that is being handled is in
     outer_status: u32
-    outer_kprobe: u64  # Task.kprobe, its status and `stepping`, while the instruction of one that was missed is stepped
+    outer_kprobe: u64  # with outer_status, outer_stepping: the outer hit's state while a missed kprobe is stepped
     outer_stepping: u64
     stepping: u64  # the record whose instruction this thread executes in a slot, or 0
-    step_mask: u64  # the signals that were blocked before that
-    child: u64  # whose handler is running (kprobes.hit.records.Child), or 0
-    frame: u64  # where the stack was when handlers were called (kprobes.hit.running); 0: none are, or unknown
-    fault_trap: u64  # number of the trap that fault handlers are asked about
-    fault_passed: u64  # the record whose next fault is delivered, since they have been asked
-    fault_ip: u64  # where a handler has faulted whose fault_handler runs off the signal's frame
+    step_mask: u64  # the signals that were blocked before the step
+    child: u64  # the kprobes.hit.records.Child whose handler is running, or 0
+    frame: u64  # the stack pointer when handlers were called (kprobes.hit.running); 0: none are running, or unknown
+    fault_trap: u64  # the trap number that is passed to fault handlers
+    fault_passed: u64  # the record whose next fault is delivered, since its fault handlers have declined it
+    fault_ip: u64  # where a handler faulted, if its fault_handler runs outside of the signal's frame
     trap: u32  # ON_FRAME, OFF_FRAME: where a breakpoint's handlers run; 0: none do
     trap_level: u32  # Task.context before that
-    entered: u32  # what Task.rec was before the kprobe hit that began last
-    rec: u32  # ... before the one that Task.kprobe is
+    entered: u32  # Task.rec before the latest kprobe hit
+    rec: u32  # Task.rec before the hit of Task.kprobe
     trap_mask: u64  # the signals that were blocked before the handlers ran, if they are ON_FRAME
 
 

@@ -1,7 +1,7 @@
 """A kprobe hit: calling the handlers of a place and executing the probed instruction.
 
-`begin` is the same for a hit whose handlers run on the signal's frame and for one that has been sent to its detour: it
-works on a pt_regs and says how to go on. Re-entrancy is the task's: `Task.kprobe` is current_kprobe.
+`begin` works on a pt_regs and returns how to continue. It serves hits whose handlers run on the signal's frame and hits that
+have been sent to a detour. Re-entrancy is tracked for each task: `Task.kprobe` is current_kprobe.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from sandbox.native import (
 from sandbox.threads.tasks import IN_NO_LIST, Task
 
 RESUME, STEP_IT = 0, 1
-"""What `begin` says: regs.ip is where to go on, or that is the slot, whose trailing breakpoint ends the step."""
+"""Results of `begin`. RESUME: continue at regs.ip. STEP_IT: regs.ip is the slot, whose trailing breakpoint ends the step."""
 
 
 unrecoverable = extern("kprobe_unrecoverable", fn[void])
-"""Says so and ends the process."""
+"""Reports an unrecoverable kprobe and ends the process."""
 
 
 @native
 def enter(task: ptr[Task]) -> u64:
-    """Mark the task as inside, so that unregistering a kprobe waits for it; what `leave` needs to know."""
+    """Mark the task as inside, so that unregistering a kprobe waits for it. Returns the argument for `leave`."""
     kcb = get_kprobe_ctlblk(task)
     outer = task.rec
     before = cast(u64, kcb.entered) << 32 | cast(u64, outer)
@@ -77,7 +77,7 @@ def enter(task: ptr[Task]) -> u64:
 
 @native
 def leave(task: ptr[Task], before: u64) -> void:
-    """The end of what `enter` began."""
+    """Restore the mark from before `enter`."""
     kcb = get_kprobe_ctlblk(task)
     signal_fence()
     kcb.entered = cast(u32, before >> 32)
@@ -91,7 +91,7 @@ def count_miss(child: ptr[Child]) -> void:
 
 @native
 def count_misses(children: ptr[ChildList]) -> void:
-    """A hit that calls nobody counts for every child, also for those that are disabled."""
+    """Count a miss for every child, including disabled ones."""
     for index in range(children.count):
         count_miss(children.children[index])
 
@@ -119,7 +119,7 @@ def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Ho
 
 @native
 def run_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], hook: ptr[Hook]) -> i32:
-    """The children's pre_handlers, newest first; one that returns non-zero is the last."""
+    """Call the children's pre_handlers, newest first, until one returns non-zero."""
     for index in range(children.count):
         child = children.children[index]
         if child.flags & OFF == 0 and run_pre(task, child, regs, hook) != 0:
@@ -129,7 +129,7 @@ def run_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], hook
 
 @native
 def run_all_pres(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs], hook: ptr[Hook]) -> void:
-    """For an optimised probe: all of them, whatever they return."""
+    """Call all pre_handlers, whatever they return, as an optimised probe does."""
     for index in range(children.count):
         child = children.children[index]
         if child.flags & OFF == 0:
@@ -153,7 +153,7 @@ def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
 
 @native
 def run_posts(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> void:
-    """The children's post_handlers, newest first."""
+    """Call the children's post_handlers, newest first."""
     for index in range(children.count):
         child = children.children[index]
         if child.flags & OFF == 0:
@@ -162,19 +162,20 @@ def run_posts(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> 
 
 @native
 def children_of(record: ptr[Record]) -> ptr[ChildList]:
-    """The probes at this moment. The task is marked as inside."""
+    """The present children. The task must be marked as inside."""
     return load(addressof(record.children), "acquire")
 
 
 DONE, ELSEWHERE, IN_SLOT = 0, 1, 2
-"""What `out_of_line` says."""
+"""Results of `out_of_line`."""
 
 
 @native
 def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
-    """How the instruction can be had without another trap: DONE here, or ELSEWHERE, in a copy that goes on by itself.
+    """Execute the instruction without another trap, if possible.
 
-    One that cannot be carried out for want of memory has a copy to fault in. IN_SLOT: not without.
+    DONE: it has been emulated. ELSEWHERE: regs.ip is a copy that jumps back; if emulation finds no memory at an operand, the
+    copy faults instead. IN_SLOT: it must be single-stepped.
     """
     if record.optimized != 0:
         regs.ip = record.optimized
@@ -192,7 +193,7 @@ def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs
 
 @native
 def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
-    """A hit while a kprobe is running: counted, and the instruction is carried out."""
+    """A hit while a kprobe is running: count a miss, and execute the instruction."""
     kcb = get_kprobe_ctlblk(task)
     count_misses(children)
     if out_of_line(record, children, regs) != IN_SLOT:
@@ -215,7 +216,7 @@ def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs:
 
 @native
 def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
-    """A hit, on a pt_regs of the moment before the instruction."""
+    """Handle a hit. `regs`: the registers before the instruction."""
     kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
     if task.kprobe != 0:
@@ -246,7 +247,7 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
 
 @native
 def back_to_outer(task: ptr[Task]) -> void:
-    """The end of what `missed` began. A signal may have come just before what it interrupted was to be stepped itself."""
+    """Restore the outer hit after `missed`. A signal may have arrived just before the outer one was to be stepped itself."""
     kcb = get_kprobe_ctlblk(task)
     task.kprobe = kcb.outer_kprobe
     kcb.status = kcb.outer_status
@@ -255,7 +256,7 @@ def back_to_outer(task: ptr[Task]) -> void:
 
 @native
 def end_step(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
-    """The instruction has been executed in its slot: the post_handlers, or back to what was interrupted."""
+    """The instruction has been executed in its slot: call the post_handlers, or return to the outer hit."""
     kcb = get_kprobe_ctlblk(task)
     status = kcb.status
     regs.ip = record.address + record.length

@@ -1,4 +1,4 @@
-"""Faults of probed instructions and of handlers: where they are seen, and who is asked about them."""
+"""Faults of probed instructions and of handlers: where they are reported, and which fault_handlers are called."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from sandbox.threads.signals import ucontext
 from sandbox.threads.tasks import ASYNCHRONOUS, Task, current
 
 no_access = extern("kprobe_no_access", fn[void])
-"""Behind kprobe_load and kprobe_store: where one goes on that has faulted."""
+"""Where kprobe_load and kprobe_store continue after a fault."""
 
 
 @native
 def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64) -> bool_:
-    """One child's fault_handler: whether it has handled the fault."""
+    """Call one child's fault_handler. Returns whether it handled the fault."""
     code = cast(u64, child.fault)
     if code == 0:
         return False
@@ -64,7 +64,7 @@ def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64)
 
 @native
 def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool_:
-    """The children's fault_handlers, newest first, until one has handled it. A kprobe is running meanwhile."""
+    """Call the children's fault_handlers, newest first, until one handles the fault. A kprobe is running meanwhile."""
     kcb = get_kprobe_ctlblk(task)
     outer = task.kprobe
     outer_status = kcb.status
@@ -92,7 +92,7 @@ def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool
 
 @native
 def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
-    """The step is over before its time: the state is reset, or that of before is back."""
+    """A fault has ended the step: reset the state, or restore the outer hit's."""
     kcb = get_kprobe_ctlblk(task)
     if kcb.stepping != cast(u64, record):
         return
@@ -106,7 +106,7 @@ def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) ->
 
 @native
 def ask_here(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
-    """Native fault_handlers run on the signal's frame."""
+    """Call native fault_handlers, on the signal's frame."""
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
     before = enter(task)
@@ -119,7 +119,7 @@ def ask_here(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bo
 
 @native
 def ask_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
-    """Others are called in the place's detour."""
+    """Send the thread to the place's detour, where other fault_handlers are called."""
     kcb = get_kprobe_ctlblk(task)
     kcb.step_mask = context.mask
     context.mask |= ASYNCHRONOUS
@@ -130,7 +130,7 @@ def ask_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) 
 
 @native
 def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
-    """A probed instruction has faulted in its copy: its handlers, and then everyone, see it where it was probed."""
+    """A probed instruction has faulted in its copy: handlers and later consumers see the fault at the original address."""
     context.ip = record.address
     if task == null:
         return False
@@ -150,7 +150,7 @@ def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
 
 @native
 def ask_python(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
-    """A fault_handler in Python is called in the place's detour, below whatever the faulted handler has on the stack."""
+    """Send the thread to the place's detour to call a Python fault_handler, below the faulted handler's stack frame."""
     kcb = get_kprobe_ctlblk(task)
     passed = kcb.fault_passed == cast(u64, record)
     kcb.fault_passed = 0
@@ -165,7 +165,7 @@ def ask_python(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
 
 @native
 def handler_fault_in_detour(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
-    """What it does not handle happens once more."""
+    """Call the Python fault_handler of a faulted handler. If it does not handle the fault, the fault is repeated."""
     kcb = get_kprobe_ctlblk(task)
     kcb.status &= ~cast(u32, HANDLER_FAULT_DUE)
     child = cast(ptr[Child], kcb.child)
@@ -173,7 +173,7 @@ def handler_fault_in_detour(task: ptr[Task], record: ptr[Record], regs: ptr[pt_r
     regs.ip = kcb.fault_ip
     kcb.child = 0
     mask: u64 = 0
-    if kcb.trap == ON_FRAME:  # the interpreter runs with the signals that the interrupted code has
+    if kcb.trap == ON_FRAME:  # the interpreter runs with the signal mask of the interrupted code
         mask = set_signal_mask(kcb.trap_mask)
     handled = run_fault(task, child, regs, kcb.fault_trap)
     if kcb.trap == ON_FRAME:
@@ -185,7 +185,7 @@ def handler_fault_in_detour(task: ptr[Task], record: ptr[Record], regs: ptr[pt_r
 
 @native
 def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
-    """A fault while a handler runs: its own fault_handler is asked, with the registers of the fault."""
+    """A fault in a handler: call the fault_handler of the same probe, with the registers of the fault."""
     kcb = get_kprobe_ctlblk(task)
     child = cast(ptr[Child], kcb.child)
     status = kcb.status
@@ -208,7 +208,7 @@ def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
 
 @native
 def emulated_access(context: ptr[ucontext]) -> bool_:
-    """Memory is not there that an emulated instruction wants."""
+    """A memory access of an emulated instruction has faulted: continue at `no_access`."""
     if context.ip < cast(u64, load_word) or context.ip >= cast(u64, no_access):
         return False
     context.ip = cast(u64, no_access)
@@ -217,7 +217,7 @@ def emulated_access(context: ptr[ucontext]) -> bool_:
 
 @native
 def is_handled(task: ptr[Task], context: ptr[ucontext]) -> bool_:
-    """Ask whoever is to be asked."""
+    """Call the fault_handlers that apply. Returns whether one handled the fault."""
     record = find_slot(context.ip)
     if record != null and (context.ip == record.slot or context.ip == record.boosted):
         return copy_fault(task, record, context)
@@ -229,7 +229,7 @@ def is_handled(task: ptr[Task], context: ptr[ucontext]) -> bool_:
 
 @native
 def kprobe_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """The first consumer of the signals that instructions raise."""
+    """The first consumer of the synchronous fault signals."""
     task = current()
     if emulated_access(context) or is_handled(task, context):
         return True

@@ -40,7 +40,7 @@ def regs_from(context: ptr[ucontext], regs: ptr[pt_regs]) -> void:
 
 @native
 def regs_to(regs: ptr[pt_regs], context: ptr[ucontext]) -> void:
-    """Let the interrupted thread go on with these registers."""
+    """Let the interrupted thread continue with these registers."""
     context.r15 = regs.r15
     context.r14 = regs.r14
     context.r13 = regs.r13
@@ -63,7 +63,7 @@ def regs_to(regs: ptr[pt_regs], context: ptr[ucontext]) -> void:
 
 @native
 def into_detour(context: ptr[ucontext], record: ptr[Record], ip: u64) -> void:
-    """Let the interrupted thread go on in the detour of a place; unwinders find it at `ip`."""
+    """Let the interrupted thread continue in a place's detour; unwinders find it at `ip`."""
     context.sp -= _BELOW
     words = cast(ptr[u64], context.sp)
     words[2] = ip

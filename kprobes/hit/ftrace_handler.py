@@ -1,4 +1,4 @@
-"""A hit of kprobes on an ftrace location: the callback of their shared ftrace_ops, as kprobe_ftrace_handler()."""
+"""Hits of kprobes on ftrace locations: the callback of their shared ftrace_ops, as kprobe_ftrace_handler()."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sandbox.native import addressof, bool_, cast, global_var, native, null, ptr
 from sandbox.threads.tasks import Task, current
 
 killed = global_var(u64, 0, name="kprobe_ftrace_killed")
-"""1 once ftrace is dead: its kprobes are too."""
+"""1 once ftrace is dead; then kprobes on ftrace locations are dead, too."""
 
 
 @native
 def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64, hit: ptr[Hit]) -> void:
-    """A hit with the recursion lock held."""
+    """Handle a hit, with the recursion lock held."""
     kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
     if children.count == 0:
@@ -46,7 +46,7 @@ def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64
 
 @native
 def is_for_another(hit: ptr[Hit]) -> bool_:
-    """While a place goes over from one ops to another, both are in its list: the hit is for a probe's own, or the first."""
+    """Whether another ops serves this hit. During a move both are in the list; a probe's own ops, or else the first, serves."""
     before = True
     for index in range(hit.probes.count):
         item = addressof(hit.probes.items[index])
@@ -61,7 +61,7 @@ def is_for_another(hit: ptr[Hit]) -> bool_:
 
 @native
 def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs], hit: ptr[Hit]) -> u32:
-    """The callback of both ops. A lock that is not to be had drops the hit without a count."""
+    """The callback of both ops. If the recursion lock is taken, the hit is dropped and not counted."""
     record = find_record(ip)
     if record == null or killed != 0 or (hit.probes.count > 1 and is_for_another(hit)):
         return 0

@@ -1,8 +1,8 @@
-"""Kretprobes on the hit path: an instance at entry, the return hooked, the handler at return.
+"""Kretprobes on the hit path: take an instance and hook the return at entry, call the handler at return.
 
-On an ftrace location the call's return is hooked by the balanced hook of its stub: this is a callback that takes the node
-(ftrace.hit.dispatch.Hit). At a breakpoint the address in the return slot is replaced by that of a stub of the place's own. Either
-way the node's entry data is one word: the instances of the call, the one hooked last first.
+On an ftrace location, the function's stub hooks the return, and this callback takes its node (ftrace.hit.dispatch.Hit). At a
+breakpoint, the address in the return slot is replaced by that of the place's return stub. In both cases the node's entry data
+is one word: the list of the call's instances, the latest first.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ pool_give = extern("pool_give", fn[void, ptr[Task], ptr[Probe]])
 _INDEX = 0xFFFF_FFFF
 _CHANGE = 1 << 32
 TAKEN = 0xFFFF_FFFF_FFFF_FFFF
-"""Instance.next_free while a call has it."""
+"""Instance.next_free while a call holds the instance."""
 
 
 @struct
 class Hook(Structure):
-    """What the hooks of one call share: at an ftrace location its Hit, elsewhere the node, once there is one."""
+    """State that the kretprobes of one call share: at an ftrace location its Hit, elsewhere the node, once taken."""
 
     record: ptr[Record]
     hit: ptr[Hit]
     node: ptr[Node]
-    returns_by_slot: bool_  # not by the stub that a jump goes on in
+    returns_by_slot: bool_  # the return slot is overwritten; otherwise a jump's call continues in the return stub
 
 
 # -- instances ----------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def take_free(rp: ptr[Kretprobe]) -> ptr[Instance]:
 
 @native
 def take_instance(task: ptr[Task], rp: ptr[Kretprobe], hook: ptr[Hook]) -> ptr[Instance]:
-    """A free instance, or null. Where a pool counts those in use, there is memory for all that it gives."""
+    """A free instance, or null. If a pool counts those in use, the list has an instance for each credit of the pool."""
     kcb = get_kprobe_ctlblk(task)
     if rp.pool != 0:
         interrupted = kcb.entered & (CREDIT | SWITCH) != 0
@@ -126,9 +126,9 @@ def give_free(rp: ptr[Kretprobe], instance: ptr[Instance]) -> void:
 
 @native
 def kretprobe_after_fork(rp: ptr[Kretprobe], count: u64, before: u64, now: u64) -> u64:
-    """In the child of a fork, the instances of threads that are not there any more are free: how many are not.
+    """In the child of a fork: free the instances of other threads. Returns how many remain in use.
 
-    `count`: of all; `before`, `now`: native ids of the forking thread.
+    `count`: the number of all instances. `before`, `now`: native ids of the forking thread.
     """
     head: u64 = 0
     kept: u64 = 0
@@ -155,7 +155,7 @@ def clear_data(rp: ptr[Kretprobe], instance: ptr[Instance]) -> void:
 
 @native
 def entry_cancels(task: ptr[Task], rp: ptr[Kretprobe], instance: ptr[Instance], regs: ptr[pt_regs]) -> bool_:
-    """Run the entry handler; whether it wants no more of this call."""
+    """Call the entry handler. Returns whether it cancels the return handler for this call."""
     code = cast(u64, rp.entry)
     if code == 0:
         return False
@@ -168,7 +168,7 @@ def entry_cancels(task: ptr[Task], rp: ptr[Kretprobe], instance: ptr[Instance], 
 
 @native
 def hook_in_stub(task: ptr[Task], instance: ptr[Instance], hit: ptr[Hit]) -> bool_:
-    """The return goes through the stub of the ftrace location anyway, or will now."""
+    """Hook the return in the stub of the ftrace location, unless it is hooked already."""
     if not hit_reserve(hit):
         return False
     word = word_at(node_data(hit.node, hit.probes) + cast(u64, hit.item.data))
@@ -184,7 +184,7 @@ def hook_in_stub(task: ptr[Task], instance: ptr[Instance], hit: ptr[Hit]) -> boo
 
 @native
 def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], frame: u64) -> bool_:
-    """The return slot gets the address of the place's return stub."""
+    """Hook the return by writing the address of the place's return stub into the return slot."""
     kcb = get_kprobe_ctlblk(task)
     record = hook.record
     slot = word_at(frame)
@@ -192,7 +192,7 @@ def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], fram
     instance.next = 0
     probes = cast(ptr[ProbeList], record.return_list)
     if hook.node == null:
-        if kcb.entered == 0:  # else the newest node may be one that is not filled yet
+        if kcb.entered == 0:  # otherwise the newest node may not be filled yet
             drop_dead(task, frame)
         return_point = return_point_for(task, frame, record.return_stub)
         if return_point == 0:
@@ -236,9 +236,9 @@ def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook
 
 @native
 def kretprobe_in_list(task: ptr[Task], instance: ptr[Instance]) -> void:
-    """The kretprobe of an instance is the only one on a function, but not the only probe there: what a node of its own
+    """Fill in an instance that is entry data, not a node: its kretprobe is not the only probe on the function.
 
-    would hold. It has one nevertheless if a signal's handler has left newer ones on top.
+    Also called for an instance that is a node, if a signal handler has left newer nodes above it.
     """
     place = cast(u64, instance) - cast(u64, task.bottom)
     if place & (NODE - 1) == 0 and cast(u64, instance) < task.nodes_end:
@@ -254,7 +254,7 @@ def kretprobe_in_list(task: ptr[Task], instance: ptr[Instance]) -> void:
 
 @native
 def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> void:
-    """The handler, as a kprobe of its own is running; afterwards none is."""
+    """Call the handler, with its kprobe marked as running."""
     kcb = get_kprobe_ctlblk(task)
     rp = instance.rp
     code = cast(u64, rp.handler)
@@ -276,8 +276,8 @@ def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> 
 
 @native
 def kprobe_return_handler(ops: u64, ip: u64, caller: u64, regs: ptr[pt_regs], data: u64) -> i32:
-    """A call with kretprobes returns. Later, or if it never returns, without `regs`: its instances are free again, and `caller`
-    is its task.
+    """A call with kretprobes returns. Without `regs` it only frees the call's instances (later, or if the call never returns);
+    `caller` is then the call's task.
     """
     instance = cast(ptr[Instance], word_at(data)[0])
     if regs != null:

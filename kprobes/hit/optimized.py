@@ -1,4 +1,4 @@
-"""Native: what a hit of a jump-optimised probe does."""
+"""Hits of jump-optimised probes: the function that their detours call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ task_get = extern("task_get", fn[ptr[Task]])
 
 @native(noinline=True)
 def hit_without_task(record: ptr[Record]) -> ptr[Task]:
-    """A thread's first hit; null, and counted as missed, if there is no record left for it."""
+    """Get a record for a thread at its first hit; null, with a miss counted, if none is free."""
     task = task_get()
     if task == null:
         count_misses(children_of(record))
@@ -24,9 +24,9 @@ def hit_without_task(record: ptr[Record]) -> ptr[Task]:
 
 @native
 def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
-    """What the detour calls: all enabled children's pre_handlers, newest first, whatever they return.
+    """Called by the detour: call the pre_handlers of all enabled children, newest first, whatever they return.
 
-    1 if the return of this call has been hooked, and it is to go on in the return stub of the place.
+    Returns 1 if the return of this call has been hooked, so that it has to continue in the place's return stub.
     """
     hooked: u64 = 0
     task = current()

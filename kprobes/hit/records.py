@@ -1,4 +1,4 @@
-"""The records that a hit reads: a probed place, the probes on it, what is known of its instruction."""
+"""The native records that a hit reads: a probed place, its probes, and its decoded instruction."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sandbox.native import Structure, array, fn, i32, ptr, struct, u32, u64, voi
 OFF = 1
 """Disabled, or GONE."""
 STOPPED = 2
-"""A return probe that has been unregistered: no handler is called any more."""
+"""A kretprobe that has been unregistered: its handlers are not called any more."""
 
 # Child.kind
 PRE_FOREIGN = 1
-"""C code: every register is kept from it, and errno."""
+"""C code: every register and errno are saved around the call."""
 PRE_PYTHON = 2
-"""... that runs Python, which is passed over where an asynchronous signal interrupted code."""
+"""C code that runs Python; not called where an asynchronous signal interrupted code."""
 POST_FOREIGN = 4
 POST_PYTHON = 8
 RETURN = 16
@@ -26,21 +26,21 @@ RETURN_PYTHON = 64
 FAULT_FOREIGN = 256
 FAULT_PYTHON = 512
 PRE_PLAIN = 128
-"""A native function of ours that keeps every register but rax and r11, and does not look at those of the hit."""
+"""A native function that preserves every register but rax and r11, and does not use the registers of the hit."""
 
 HIT_ACTIVE, HIT_SS, REENTER, HIT_SSDONE, POST_DUE, FAULT_DUE, FAULTING = 1, 2, 4, 8, 16, 32, 64
-"""KprobeCtlblk.status. POST_DUE: the instruction was stepped, and the post handlers run off the signal's frame;
-FAULT_DUE: it has faulted, and so do the fault handlers; FAULTING: those are running."""
+"""KprobeCtlblk.status. POST_DUE: the instruction was stepped, and its post handlers will run outside of the signal's frame.
+FAULT_DUE: it has faulted, and its fault handlers will run there. FAULTING: fault handlers are running."""
 HANDLER_FAULT_DUE = 128
-"""A bit of it: the handler has faulted, and its fault_handler in Python runs off the signal's frame."""
+"""A further bit of KprobeCtlblk.status: a handler has faulted, and its Python fault_handler will run outside of the frame."""
 
-# Record.way: how the probed instruction is carried out.
+# Record.way: how the probed instruction is executed.
 STEP, EMULATE, SYSCALL = 0, 1, 2
-"""SYSCALL: it may block, not return, return twice or change what signals are blocked. So it is executed in its slot as if no
-kprobe were running, and its post_handlers, if there are any, are a matter of the breakpoint behind it."""
+"""SYSCALL: a system call may block, not return, return twice, or change the signal mask. So it is executed in its slot with no
+kprobe marked as running, and the breakpoint after it calls the post_handlers."""
 
 RETURN_DATA = 8
-"""Bytes of entry data of a call with kretprobes: their instances that wait for it."""
+"""Bytes of entry data of a call with kretprobes: the list of its instances."""
 
 PreHandler: TypeAlias = fn[i32, u64, u64]
 """pre_handler(p, regs)"""
@@ -52,7 +52,7 @@ FaultHandler: TypeAlias = fn[i32, u64, u64, u64]
 
 @struct
 class Child(Structure):
-    """The native half of a kprobe; the address of one is the `p` of native and C handlers."""
+    """The native half of a kprobe. Its address is the `p` of native and C handlers."""
 
     address: u64  # the probed address
     nmissed: u64
@@ -60,7 +60,7 @@ class Child(Structure):
     kind: u32
     pre: PreHandler
     post: PostHandler
-    pre_cookie: u64  # what the handlers get as `p`
+    pre_cookie: u64  # the handlers' argument `p`
     post_cookie: u64
     rp: u64  # RETURN: the native half of its kretprobe
     fault: FaultHandler
@@ -71,18 +71,18 @@ class Child(Structure):
     pre_text: u64
     post_text: u64
     fault_text: u64
-    action: u64  # its owner's: what its handlers find there is theirs
+    action: u64  # kprobe.action; kprobes do not use it
 
 
 @struct
 class ChildList(Structure):
-    """The probes of a place, newest first. Immutable; swapped in whole."""
+    """The probes of a place, newest first. Immutable; replaced as a whole."""
 
     count: u32
-    foreign: u32  # some handler is not a native function: none of them runs on a signal's frame
+    foreign: u32  # a handler is not a native function: no handler runs on a signal's frame
     has_post: u32
     plain: u32  # there is one child, and its pre_handler is PRE_PLAIN
-    has_fault: u32  # 1: some child has a fault_handler; 2: and one of them is no native function
+    has_fault: u32  # 1: a child has a fault_handler; 2: one that is not a native function
     reserved: u32
     children: array[ptr[Child], 65536]
 
@@ -93,9 +93,9 @@ NO_REGISTER = 0xFFFF_FFFF
 
 @struct
 class Operand(Structure):
-    """Where a word of memory is that an emulated instruction reads (sandbox.x86_64.operand)."""
+    """The memory operand of an emulated instruction (sandbox.x86_64.operand)."""
 
-    base: u32  # which word of pt_regs
+    base: u32  # the number of a word of pt_regs
     index: u32  # likewise
     scale: u32
     segment: u32
@@ -106,11 +106,11 @@ class Operand(Structure):
 
 @struct
 class Emulated(Structure):
-    """An instruction that is carried out without being executed (kprobes.x86_64.emulate)."""
+    """An emulated instruction (kprobes.x86_64.emulate)."""
 
-    operation: u32  # kprobes.x86_64.emulation.Operation, which explains the others too
+    operation: u32  # kprobes.x86_64.emulation.Operation, which explains the other fields
     condition: u32
-    register: u32  # which word of pt_regs
+    register: u32  # the number of a word of pt_regs
     width: u32
     immediate: u64
     target: u64
@@ -119,26 +119,26 @@ class Emulated(Structure):
 
 @struct
 class Record(Structure):
-    """A probed place. It stays for as long as the code there does, and so do its slot and its detour."""
+    """A probed place. It lives as long as the code there, and so do its slot and its detour."""
 
     address: u64
     children: ptr[ChildList]
     length: u64
     way: u32
     original: u32  # the first byte of the instruction
-    slot: u64  # where the copy with a breakpoint behind it is
+    slot: u64  # the copy that is followed by a breakpoint
     step_end: u64  # ... and that breakpoint
-    boosted: u64  # the copy with a jump back behind it; 0: none
-    detour: u64  # where a hit goes on whose handlers do not run on the signal's frame
-    optimized: u64  # the copy behind a jump-optimised probe's detour; 0: not optimised
-    return_list: u64  # the ProbeList that calls come in with whose return is hooked here
-    return_stub: u64  # the return point of the stub that those return into
+    boosted: u64  # the copy that is followed by a jump back; 0: none
+    detour: u64  # where a hit continues if its handlers do not run on the signal's frame
+    optimized: u64  # the copy in the detour of a jump-optimised probe; 0: not optimised
+    return_list: u64  # the ProbeList of calls whose return is hooked here
+    return_stub: u64  # the return point of the stub that these calls return to
     emulated: Emulated
 
 
 @struct
 class Kretprobe(Structure):
-    """The native half of a kretprobe: its handlers, and its instances in a list without locks."""
+    """The native half of a kretprobe: its handlers, and its instances in a lock-free list."""
 
     free: u64  # index of the first free instance, plus 1, in the low half; the high half counts the changes
     instances: u64  # address of the first
@@ -147,10 +147,10 @@ class Kretprobe(Structure):
     nmissed: u64
     entry: PreHandler
     handler: PreHandler
-    entry_cookie: u64  # Python: what stands for the handler; else 0
+    entry_cookie: u64  # identifies a Python handler; else 0
     cookie: u64
     child: ptr[Child]
-    pool: u64  # the ftrace Probe that counts the instances in use, or 0: then the list does
+    pool: u64  # the ftrace Probe that counts the instances in use; 0: the list alone limits them
     flags: u32
     kind: u32
     entry_text: u64  # as Child.pre_text
@@ -160,13 +160,13 @@ class Kretprobe(Structure):
 
 @struct
 class Instance(Structure):
-    """A call that a kretprobe waits for: struct kretprobe_instance. The address of one is the `ri` of handlers.
+    """struct kretprobe_instance: a call in progress. Its address is the `ri` of handlers.
 
-    It is laid out like a node of the shadow stack, which is the instance of a call that came in through a fast return stub
-    (kprobes.fast.fast_returns): then only ret_addr, frame, rp, task and data mean anything.
+    It is laid out like a node of the shadow stack: for a call through a fast return stub (kprobes.fast.fast_returns), the node
+    is the instance, and only ret_addr, frame, rp, task and data are valid.
     """
 
-    ret_addr: u64  # where the call returns to; for all but the oldest hook of its frame the trampoline (KP-82)
+    ret_addr: u64  # the return address; for every hook of its frame but the oldest, the trampoline's (KP-82)
     frame: u64  # address of the return slot
     next_free: u64
     next: u64  # the instance that was hooked before it for the same call, or 0

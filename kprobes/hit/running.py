@@ -1,8 +1,8 @@
 """Which kprobe a task is handling, and whether it still is.
 
-A handler that is left by longjmp, its own or that of a signal handler which has interrupted it, never comes to an end. So it is
-noted where the stack was when the handlers were called, below which they and whatever they call run: a hit at or above that
-place on the same stack says that they are gone.
+A handler that is left by longjmp (its own, or that of a signal handler that interrupted it) never ends. So the stack pointer
+is recorded when handlers are called; they and everything they call run below it. A hit at or above that address on the same
+stack proves that the handlers have been left.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from sandbox.threads.tasks import Task, current
 on_one_stack = extern("on_one_stack", fn[bool_, u64, u64])
 
 IN_STUB, NOT_INSIDE, NO_PREEMPTION = 1, 2, 4
-"""Low bits of KprobeCtlblk.frame: what is to be undone if the handlers are left. They were called by a stub of ftrace's, to which
-`rec` belongs; `rec` was 0 before the hit (else it was KprobeCtlblk.rec); `preempt` is one more than it was."""
+"""Low bits of KprobeCtlblk.frame: what to undo if the handlers are left. IN_STUB: they were called by a stub of ftrace, which
+owns `rec`. NOT_INSIDE: `rec` was 0 before the hit (otherwise KprobeCtlblk.rec). NO_PREEMPTION: `preempt` was incremented."""
 _LOW_BITS = 7
 
 _DEEP = 65536
-"""Bytes of stack that handlers hardly use."""
+"""Bytes of stack; handlers are assumed to use less."""
 
 kprobes_abandoned = global_var(u64, 0, name="kprobes_abandoned")
 
 
 @native(inline=True)
 def start(task: ptr[Task], kprobe: u64, frame: u64) -> void:
-    """Handlers of `kprobe` are about to be called. `frame`: an address in the stack frame of their caller, and low bits."""
+    """Handlers of `kprobe` are about to be called. `frame`: an address in their caller's stack frame, plus low bits."""
     kcb = get_kprobe_ctlblk(task)
     task.kprobe = kprobe
     kcb.status = HIT_ACTIVE
@@ -68,7 +68,7 @@ def finish(task: ptr[Task]) -> void:
 
 @native
 def is_left(frame: u64, sp: u64) -> bool_:
-    """Whether what was called from `frame` has been left, seen from a hit at `sp`."""
+    """Whether a hit at `sp` proves that the handlers called from `frame` have been left."""
     if frame > sp and frame - sp < _DEEP:
         return False
     return (frame <= sp and on_one_stack(frame, sp)) or off_signal_stack(frame)
@@ -76,7 +76,7 @@ def is_left(frame: u64, sp: u64) -> bool_:
 
 @native
 def give_up(task: ptr[Task]) -> void:
-    """The handlers have been left: what they had for their time goes."""
+    """The handlers have been left: undo what was set while they ran."""
     kcb = get_kprobe_ctlblk(task)
     if kcb.trap != 0:
         task.context = kcb.trap_level
@@ -90,7 +90,7 @@ def give_up(task: ptr[Task]) -> void:
 
 @native
 def kprobe_faulted(task: ptr[Task], context: ptr[ucontext]) -> void:
-    """A guarded call has faulted in a handler, which does not go on: neither does what it kept for its time."""
+    """A guarded call has faulted in a handler, which will not continue: undo what was set while it ran."""
     kcb = get_kprobe_ctlblk(task)
     if kcb.trap == ON_FRAME:
         context.mask = kcb.trap_mask
@@ -103,7 +103,7 @@ def kprobe_faulted(task: ptr[Task], context: ptr[ucontext]) -> void:
 
 @native
 def unmark(task: ptr[Task], before: u32) -> void:
-    """The end of a hit before which `rec` was this. The list goes first: where `rec` is 0 none is noted."""
+    """End a hit, restoring `rec`. The list is cleared first: where `rec` is 0, none is recorded."""
     if before == 0:
         task.list = 0
     signal_fence()
@@ -112,7 +112,7 @@ def unmark(task: ptr[Task], before: u32) -> void:
 
 @native(noinline=True)
 def kprobe_still_running(task: ptr[Task], sp: u64) -> bool_:
-    """Whether the kprobe that is noted as running is, seen from a hit at `sp`. If it is not, none is any more."""
+    """Whether the kprobe recorded as running still is, given a hit at `sp`. If not, the record is cleared."""
     kcb = get_kprobe_ctlblk(task)
     noted = kcb.frame
     if noted == 0 or task.kprobe == SHARED_BUSY or not is_left(noted & ~cast(u64, _LOW_BITS), sp):
@@ -123,13 +123,13 @@ def kprobe_still_running(task: ptr[Task], sp: u64) -> bool_:
 
 @native(inline=True)
 def is_running_in_stub(task: ptr[Task], sp: u64) -> bool_:
-    """Whether a kprobe is running, seen from a hit at `sp` for which the task is marked."""
+    """Whether a kprobe is running, given a hit at `sp` that has already marked the task."""
     return task.kprobe != 0 and kprobe_still_running(task, sp)
 
 
 @native(inline=True)
 def is_running(task: ptr[Task], sp: u64) -> bool_:
-    """Likewise, before the task is marked: the mark of handlers that have been left goes too."""
+    """Like `is_running_in_stub`, before the hit marks the task. Also clears the mark of handlers that have been left."""
     kcb = get_kprobe_ctlblk(task)
     if task.kprobe == 0:
         return False
@@ -139,7 +139,7 @@ def is_running(task: ptr[Task], sp: u64) -> bool_:
     before: u32 = 0
     if noted & NOT_INSIDE == 0:
         before = kcb.rec
-    if noted & IN_STUB == 0 and task.rec == before & ~cast(u32, CREDIT) | INSIDE:  # else others have begun something
+    if noted & IN_STUB == 0 and task.rec == before & ~cast(u32, CREDIT) | INSIDE:  # otherwise another hit has begun
         unmark(task, before)
     return False
 

@@ -1,4 +1,4 @@
-"""The native half of kprobes: one image, linked to the tracing runtime when the first probe is registered."""
+"""The native half of kprobes: one image, linked to the tracing runtime at the first registration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUNCTIONS = (
     running.kprobe_faulted,
     attribution.kprobe_crash,
 )
-"""What Python, the signals' dispatcher, the assembly and ftrace call."""
+"""The functions that Python, the signal dispatcher, the assembly and ftrace call."""
 
 LINKED = (
     "task_get",
@@ -40,7 +40,7 @@ LINKED = (
     "hit_reserve",
     "return_point_for",
 )
-"""What of the tracing runtime the image calls."""
+"""The functions of the tracing runtime that the image calls."""
 
 
 def _assembly(task_offset: int, area: SaveArea) -> str:
@@ -50,7 +50,7 @@ def _assembly(task_offset: int, area: SaveArea) -> str:
 
 
 class KprobeRuntime:
-    """The linked image, installed as a consumer of the signals that probed code raises."""
+    """The linked image, installed as a consumer of the synchronous signals."""
 
     def __init__(self) -> None:
         from llvmlite import binding
@@ -66,7 +66,7 @@ class KprobeRuntime:
         tracing.own_code.append(self.image.__contains__)
         tracing.image.variable("leave_kprobe").value = self.image.address("kprobe_faulted")
         self.table = address_table.AddressTable(self.image, self._publish_table)
-        """The records by address (kprobes.hit.table). Written with `kprobe_mutex` held."""
+        """From addresses to records (kprobes.hit.table). Written with `kprobe_mutex` held."""
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
             tracing.signals.add_consumer(number, self.image.address("kprobe_fault"), first=True)
@@ -78,5 +78,5 @@ class KprobeRuntime:
 
 @once
 def kprobe_runtime() -> KprobeRuntime:
-    """The process's, started by the first caller."""
+    """The process-wide runtime; created at the first call."""
     return KprobeRuntime()

@@ -1,8 +1,8 @@
-"""The breakpoints of kprobes: the consumer of SIGTRAP, and what runs off its frame.
+"""Breakpoint hits: the consumer of SIGTRAP, and the part that runs outside of the signal's frame.
 
-A place whose handlers are all native runs them on the signal's frame, on a pt_regs made from it. Any other is sent to its
-detour (kprobes.x86_64.detour), which calls `kprobe_detour_hit` as an ordinary function of the interrupted thread. Either
-way asynchronous signals stay blocked while the instruction is executed in its slot, and only then.
+If all handlers of a place are native, they run on the signal's frame, on a pt_regs made from it. Otherwise the thread is sent
+to the place's detour (kprobes.x86_64.detour), which calls `kprobe_detour_hit` as an ordinary function. In both cases
+asynchronous signals are blocked only while the instruction is executed in its slot.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ task_get = extern("task_get", fn[ptr[Task]])
 
 @native
 def trap_hit(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
-    """All handlers are native: here and now."""
+    """Handle a hit on the signal's frame: all handlers are native."""
     kcb = get_kprobe_ctlblk(task)
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
@@ -65,7 +65,7 @@ def trap_hit(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> vo
 
 @native
 def system_call_done(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
-    """A system call that is not being stepped has come back: if its post_handlers may run, as if it were."""
+    """A system call in a slot has returned, without being marked as stepped: call its post_handlers if they may run."""
     kcb = get_kprobe_ctlblk(task)
     if task.kprobe == 0 and children_of(record).has_post != 0:
         task.kprobe = cast(u64, record)
@@ -77,7 +77,7 @@ def system_call_done(task: ptr[Task], record: ptr[Record], context: ptr[ucontext
 
 @native
 def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
-    """The breakpoint behind the copied instruction."""
+    """The breakpoint after a copied instruction has been hit."""
     kcb = get_kprobe_ctlblk(task)
     if record.way == SYSCALL:
         system_call_done(task, record, context)
@@ -92,7 +92,7 @@ def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> v
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
     outer: Outer = zeroed
-    mask = kcb.step_mask  # a probe that a post_handler hits may be stepped too
+    mask = kcb.step_mask  # a probe that a post_handler hits may be stepped, too
     into_nmi(task, ON_FRAME, mask, addressof(outer))
     end_step(task, record, addressof(regs))
     out_of_nmi(task, addressof(outer))
@@ -102,7 +102,7 @@ def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> v
 
 @native
 def pass_over(record: ptr[Record], regs: ptr[pt_regs]) -> void:
-    """A hit in a thread without a task, which there is no record left for: missed."""
+    """A hit in a thread for which no record is free: a miss."""
     count_misses(children_of(record))
     if out_of_line(record, children_of(record), regs) == IN_SLOT:
         regs.ip = record.slot
@@ -121,7 +121,7 @@ def trap_without_task(record: ptr[Record], context: ptr[ucontext], stepped: bool
 
 @native
 def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """A breakpoint: of a probed place, of a slot, or not ours."""
+    """The consumer of SIGTRAP: a breakpoint at a probed place, in a slot, or not ours."""
     address = context.ip - 1
     record = find_record(address)
     stepped = record == null
@@ -147,7 +147,7 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
 
 @native
 def detour_begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
-    """The hit itself, in the interrupted thread's own course."""
+    """Handle the hit itself, as a function of the interrupted thread."""
     kcb = get_kprobe_ctlblk(task)
     outer: Outer = zeroed
     into_nmi(task, OFF_FRAME, 0, addressof(outer))
@@ -158,7 +158,7 @@ def detour_begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> vo
 
 @native
 def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
-    """The post_handlers."""
+    """Call the post_handlers."""
     kcb = get_kprobe_ctlblk(task)
     set_signal_mask(kcb.step_mask)
     outer: Outer = zeroed
@@ -169,7 +169,7 @@ def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void
 
 @native
 def detour_fault(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
-    """The instruction has faulted in its copy: the fault_handlers. What they do not handle happens once more."""
+    """The instruction has faulted in its copy: call the fault_handlers. If none handles the fault, it is repeated."""
     kcb = get_kprobe_ctlblk(task)
     set_signal_mask(kcb.step_mask)
     kcb.stepping = 0
@@ -185,7 +185,7 @@ def detour_fault(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> vo
 
 @native
 def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
-    """What a detour calls; it goes on with `regs`, ip and sp included."""
+    """Called by a detour, which continues with `regs`, including ip and sp."""
     task = task_get()
     if task == null:
         pass_over(record, regs)

@@ -1,4 +1,4 @@
-"""A detour that has been written: where its parts are, and what of it is rewritten while threads run through it."""
+"""A written detour: where its parts are, and the two parts that are rewritten while threads execute it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Detour(NamedTuple):
-    """A detour's page and address, where its copies of the instructions are, and the offsets of those from the first."""
+    """A detour: its page, its address, the address of its copied instructions, and their offsets from the first."""
 
     page: TextMapping
     address: int
@@ -23,7 +23,7 @@ class Detour(NamedTuple):
 
     @property
     def entry(self) -> int:
-        """Where the jump leads."""
+        """The address that the jump goes to."""
         return self.address + ENTRY
 
     def write_head(self, head: bytes) -> None:
@@ -31,6 +31,6 @@ class Detour(NamedTuple):
         patching.write(self.page, self.entry, head)
 
     def set_routine(self, routine: int) -> None:
-        """Let it call the routine at this address: one aligned word, which a hit reads at once. Within `patching()`."""
+        """Let it call the routine at this address: one store of an aligned word. Within `patching()`."""
         if ctypes.c_uint64.from_address(self.address).value != routine:
             patching.write(self.page, self.address, routine.to_bytes(8, "little"))

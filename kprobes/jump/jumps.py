@@ -1,7 +1,7 @@
-"""The jump of one place: its detour, where it is aimed at, and its bytes.
+"""The jump of one place: its detour, its target, and its bytes.
 
-Detours and landings stay for as long as the text they belong to, since a thread may be on its way through them at any time; a
-place that is optimised again uses its own again.
+Detours and landings live as long as the text they belong to, since a thread may be executing them at any time. A place that
+is optimised again reuses its own.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 MOST_BORROWED = 4
 LONGEST = 8
-"""Bytes of a jump with as many redundant prefixes as there is room for, its borrowed bytes included."""
-_NO_PLACE = Refusal("no place to land", "every address that the bytes behind it leave to a jump is taken")
-_NO_MAPPINGS = Refusal("mappings", f"{MOST_PAGES} pages to land on are as many as there may be")
+"""The longest jump with redundant prefixes, in bytes, including the bytes it borrows."""
+_NO_PLACE = Refusal("no place to land", "every address that a jump can reach, given the bytes after it, is taken")
+_NO_MAPPINGS = Refusal("mappings", f"there are {MOST_PAGES} pages for landings; that is the maximum")
 
 Read = Callable[[int, int], bytes]
 
 
 def live_text(address: int, size: int) -> bytes:
-    """What is there at this moment."""
+    """The bytes that are in the text now."""
     return ctypes.string_at(address, size)
 
 
 class Jump:
-    """`code`: what to write over the place, once it is aimed: see `aim`. `inner`: which of its bytes are to be int3.
+    """The jump of one place. `code`: the bytes to write, once `aim` has found them. `inner`: offsets in it that are int3.
 
-    `former`: the jump that it replaces, whose detours threads may still be on their way through.
+    `former`: the jump that it replaces; threads may still be executing that one's detours.
     """
 
     def __init__(self, place: Aggregate, function: Function, cache: OptinsnCache, former: Jump | None = None) -> None:
@@ -61,24 +61,24 @@ class Jump:
         self._borrowed = b""
         self._landings: list[tuple[int, int]] = []
         self._hooked = hooked_point(place)
-        """Where its detours let calls go on whose return has been hooked."""
+        """Where its detours send calls whose return has been hooked."""
         self._detours: dict[int, Detour] = {0: cache.detour(place, [place.insn], function, self._hooked)}
         self._absorbed = 0
         self._former = former
 
     @property
     def address(self) -> int:
-        """Of the probed instruction."""
+        """Address of the probed instruction."""
         return self.place.address
 
     @property
     def is_outdated(self) -> bool:
-        """Whether it was made before the place had a return stub: its detours do not lead there."""
+        """Whether it was made before the place had a return stub, so that its detours do not lead there."""
         return self._hooked != hooked_point(self.place)
 
     @property
     def copy(self) -> int:
-        """Where the copied instruction is, behind the handlers."""
+        """Address of the copied instruction, after the call of the handlers."""
         return self._detours[self._absorbed].copies[0]
 
     @property
@@ -88,13 +88,13 @@ class Jump:
         return self._function.code[offset : offset + len(self.code)]
 
     def withdraw(self) -> None:
-        """The code is going away: nothing here leads to a record any more."""
+        """The code is about to be freed: remove the entries that lead from here to a record."""
         for detour in self.detours:
             for copy in detour.copies:
                 kprobe_runtime().table.set(copy, 0)
 
     def choose_routine(self) -> None:
-        """Let the detours call what serves the place's children best; whatever they call would serve."""
+        """Let the detours call the fastest routine for the place's present children; any of them would be correct."""
         if self._hooked:
             call_through(self.place, self.copy)
         routine = self._cache.routine(self.place, self._function, self._hooked)
@@ -104,24 +104,24 @@ class Jump:
 
     @property
     def detours(self) -> list[Detour]:
-        """Its own, and those of the jump that it replaces."""
+        """Its detours, and those of the jump that it replaces."""
         return [*(self._former.detours if self._former else ()), *self._detours.values()]
 
     # -- where it goes ------------------------------------------------------------------------------------------
 
     @property
     def end(self) -> int:
-        """The address behind the jump, its borrowed bytes included; before it is aimed, of one without prefixes."""
+        """The address after the jump, including its borrowed bytes; before it is aimed, after a jump without prefixes."""
         return max(self.address + len(self.code) + len(self._borrowed), self.address + JMP32_SIZE)
 
     def is_aimed(self, read: Read = live_text) -> bool:
-        """Whether `code` would still lead to the detour, by the bytes behind it as they are and what it absorbs."""
+        """Whether `code` would still lead to the detour, given the bytes that follow now and those it absorbs."""
         if not self.code or any(_in_use(self.address + offset) for offset in self.inner):
             return False
         return read(self.address + len(self.code), len(self._borrowed)) == self._borrowed
 
     def aim(self, read: Read = live_text) -> Refusal | None:
-        """Find `code` for the bytes behind the instruction as `read` gives them; or the rule that is against it."""
+        """Find `code`, given the bytes after the instruction as `read` returns them. Returns the rule that forbids a jump."""
         self.code, self._borrowed, self.inner = b"", b"", ()
         length = self._insn.length
         if length >= JMP32_SIZE:
@@ -142,7 +142,7 @@ class Jump:
         return None if self._absorb(read) else refusal
 
     def _absorb(self, read: Read) -> bool:
-        """Try again with the instructions behind it, as long as they may be absorbed."""
+        """Try again with the following instructions, as long as they may be absorbed."""
         insns = [self._insn]
         while insns[-1].end < self.address + JMP32_SIZE:
             behind = absorbable(self._function, self.address, insns[-1].end)
@@ -165,12 +165,12 @@ class Jump:
         return True
 
     def _borrowing(self, end: int) -> Refusal | None:
-        """What is against borrowing the bytes of a jump that lie at `end` and behind."""
+        """The rule that forbids borrowing the bytes of a jump from `end` on, if there is one."""
         found = ftrace_site_in(end, self.address + JMP32_SIZE)
-        return Refusal("ftrace location", f"the bytes behind the instruction are {found}") if found else None
+        return Refusal("ftrace location", f"the bytes after the instruction are {found}") if found else None
 
     def _may_reach(self, prefixes: int) -> bool:
-        """Whether a jump with prefixes may borrow what others would not: nothing that is probed or patched."""
+        """Whether a jump with prefixes may borrow the additional bytes: none of them is probed or patched."""
         low, high = self.address + JMP32_SIZE, self.address + prefixes + JMP32_SIZE
         return ftrace_site_in(low, high) is None and not any(_in_use(address) for address in range(low, high))
 
@@ -202,9 +202,9 @@ class Jump:
 
 
 def prepare(place: Aggregate, former: Jump | None) -> Jump | Refusal:
-    """A jump for a place, with its detour; or the rule that is against it. Raises OSError(ENOMEM).
+    """A jump for a place, with its detour; or the rule that forbids one. Raises OSError(ENOMEM).
 
-    `former`: the one that it is to replace, if there is one.
+    `former`: the jump that it will replace, if any.
     """
     assert place.insn is not None
     function = function_at(place.symbol.address, place.symbol.end)
@@ -223,7 +223,7 @@ def _in_use(address: int) -> bool:
 
 
 def ftrace_site_in(low: int, high: int) -> str | None:
-    """What of [low, high) ftrace patches, in words."""
+    """A description of an ftrace location in [low, high); None if there is none."""
     for block in tracer().table.patched_blocks() if low < high else ():
         index = bisect_left(block.addresses, low - SITE_SIZE + 1)
         if index < len(block.addresses) and block.addresses[index] < high and block.is_live(index):

@@ -1,7 +1,7 @@
 """Jump optimisation: which probes become jumps, when, and when they become breakpoints again.
 
-Beyond the kernel, a probe on any single instruction may become a jump (kprobes.jump.safety says why that is sound) wherever a
-punned jump finds a free place to land. `why_not` says of every other which rule was against it.
+Unlike in the kernel, a probe on any instruction may become a jump if a free landing is found for a punned jump
+(kprobes.jump.safety explains why that is sound). `why_not` reports the rule that forbade a jump.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 
 class Extent(enum.Enum):
-    """How far optimisation goes."""
+    """Which probes become jumps."""
 
     KERNEL = "kernel"
-    """Only what the kernel's rules allow too."""
+    """Only those that the kernel would optimise."""
     ALONE = "alone"
-    """Every instruction for which a jump is found, unless another enabled probe is among the jump's bytes."""
+    """Every probe for which a jump is found, unless another enabled probe is among the jump's bytes."""
     DENSE = "dense"
-    """Beside enabled probes too: a jump borrows the bytes that its neighbours have by now. When those change it is taken
-    back first, and queued again. For probes on every instruction of a function."""
+    """Next to enabled probes too: a jump borrows its neighbours' present bytes. Before those change, it is replaced by a
+    breakpoint, and queued again. For probes on every instruction of a function."""
 
 
 _PENDING = (State.QUEUED, State.LEAVING)
@@ -51,9 +51,9 @@ _WITH_JUMP = (State.JUMP, State.LEAVING)
 
 
 class JumpOptimizer:
-    """What optimisation does at the turns of a place's life, within `patching()`, and what it does later.
+    """Every change of the state of places that are not ftrace locations.
 
-    On the places that are not ftrace locations every change of the state is made here.
+    Changes of probes are made at once, within `patching()`; jumps are written and removed later, by the worker.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class JumpOptimizer:
 
     @property
     def dense(self) -> bool:
-        """Whether jumps may borrow from each other."""
+        """Whether jumps may borrow each other's bytes."""
         return self.extent is Extent.DENSE
 
     def _set(self, place: Aggregate, state: State) -> None:
@@ -77,12 +77,12 @@ class JumpOptimizer:
         else:
             self._pending.pop(place.address, None)
 
-    # -- the turns of a place's life ----------------------------------------------------------------------------
+    # -- changes of a place's probes ----------------------------------------------------------------------------
 
     def arm(self, place: Aggregate) -> None:
-        """Write the breakpoint, or keep the jump that was to be taken back.
+        """Write the breakpoint, or keep a jump that is still there.
 
-        Jumps of others over the place's first byte are taken back at once.
+        Other jumps over the place's first byte are removed at once.
         """
         self._disturb(place)
         if place.state is State.LEAVING:
@@ -92,7 +92,7 @@ class JumpOptimizer:
             self._set(place, State.BREAKPOINT)
 
     def disarm(self, place: Aggregate, immediate: bool) -> None:
-        """Restore the text; a jump stays for the worker to take back unless `immediate`."""
+        """Restore the text. Unless `immediate`, a jump is left for the worker to remove."""
         if place.state is State.JUMP:
             self._set(place, State.LEAVING)
             if not immediate:
@@ -103,7 +103,7 @@ class JumpOptimizer:
         self._set(place, State.OFF)
 
     def try_to_optimize(self, place: Aggregate) -> None:
-        """An armed place's children have changed: queue it if it may be optimised and is not."""
+        """The children of an armed place have changed: queue it if it may be optimised and is not."""
         if place.optimized and not self._take_back_outdated(place):
             _jump_of(place).choose_routine()
             return
@@ -119,9 +119,9 @@ class JumpOptimizer:
         self._set(place, State.QUEUED)
 
     def _take_back_outdated(self, place: Aggregate) -> bool:
-        """Whether the jump of a place was not made for the probes that it has by now: then it is neither there nor queued.
+        """Whether the jump of a place does not serve its present probes; if so, it is removed, or no longer queued.
 
-        One that is there goes on serving them while a thread blocks SIGTRAP.
+        While a thread blocks SIGTRAP, a written jump stays; it still serves them.
         """
         if not _jump_of(place).is_outdated:
             return False
@@ -132,9 +132,9 @@ class JumpOptimizer:
         return True
 
     def take_back(self, places: Iterable[Aggregate]) -> None:
-        """Those of `places` that are LEAVING get their text back now, all at once.
+        """Restore the text of those of `places` that are LEAVING, all at once.
 
-        While a thread blocks SIGTRAP the worker does it later.
+        While a thread blocks SIGTRAP, this is left to the worker.
         """
         with contextlib.suppress(OSError):
             self._take_back(place for place in places if place.state is State.LEAVING)
@@ -142,7 +142,7 @@ class JumpOptimizer:
             self._worker.cancel()
 
     def unoptimize(self, place: Aggregate) -> None:
-        """At once, leaving a breakpoint where a place is armed: a post_handler is coming."""
+        """Remove the jump at once, leaving a breakpoint if the place is armed. A post_handler needs this."""
         if place.covered:
             others = [other for other in self._restore([place]) if other is not place]
             self._requeue(others)
@@ -150,7 +150,7 @@ class JumpOptimizer:
             self._set(place, State.BREAKPOINT)
 
     def forget(self, place: Aggregate) -> None:
-        """The code is going away as it is. A jump that was to be taken back later is taken back now."""
+        """The code is about to be freed: remove now a jump that was left for the worker."""
         self.unoptimize(place)
         self._pending.pop(place.address, None)
         self.refusals.pop(place.address, None)
@@ -184,7 +184,7 @@ class JumpOptimizer:
             return Refusal("no memory", str(error))
 
     def _aim(self, jump: Jump, read: Read) -> bool:
-        """Choose where a jump goes; False, and refused, if there is nowhere."""
+        """Aim a jump. False if no target was found; the refusal is recorded."""
         try:
             refusal = jump.aim(read)
         except OSError as error:
@@ -198,13 +198,13 @@ class JumpOptimizer:
     # -- jumps over a byte that changes -------------------------------------------------------------------------
 
     def _over(self, address: int) -> list[Aggregate]:
-        """Places whose jumps in the text borrow the byte at `address`."""
+        """Places whose written jumps borrow the byte at `address`."""
         return _reaching(between(address - LONGEST + 1, address), address, _WITH_JUMP)
 
     def _disturb(self, changing: Aggregate) -> None:
-        """The first byte of a place changes: jumps that borrow it are taken back, and those that would are not written.
+        """The first byte of a place is about to change: remove jumps that borrow it, and unqueue those that would.
 
-        They are not queued again, but where optimisation is dense.
+        With dense optimisation they are queued again.
         """
         near = between(changing.address - LONGEST + 1, changing.address)
         if not near:
@@ -217,10 +217,10 @@ class JumpOptimizer:
             self._set(place, State.BREAKPOINT)
 
     def _restore(self, places: Iterable[Aggregate]) -> list[Aggregate]:
-        """Breakpoints in place of these jumps and of all that borrow their bytes; all of those, ascending.
+        """Replace these jumps, and all that borrow their bytes, by breakpoints. Returns their places, ascending.
 
-        Where no probe wants one any more the text is as it was. Raises OSError(EBUSY), with nothing done, while a thread blocks
-        SIGTRAP.
+        Where no probe is enabled, the original text is restored. While a thread blocks SIGTRAP, this raises OSError(EBUSY) and
+        changes nothing.
         """
         every = self._with_borrowers(places)
         if every:
@@ -235,7 +235,7 @@ class JumpOptimizer:
         return every
 
     def _with_borrowers(self, places: Iterable[Aggregate]) -> list[Aggregate]:
-        """These places and all whose jumps borrow their bytes, ascending."""
+        """These places, and all whose jumps borrow their bytes, ascending."""
         found: dict[int, Aggregate] = {}
         left = list(places)
         while left:
@@ -254,45 +254,44 @@ class JumpOptimizer:
 
     @property
     def busy(self) -> bool:
-        """Whether something is queued."""
+        """Whether anything is queued."""
         return bool(self._pending)
 
     def settled(self) -> None:
-        """Somebody has waited until nothing was queued."""
+        """The queue has been emptied by a waiting caller: cancel the worker's run."""
         with patching.patching():
             if not self.busy:
                 self._worker.cancel()
 
     def stop(self) -> None:
-        """The interpreter is about to end: nothing is done any more unless `finish` is called."""
+        """At interpreter exit: stop the worker. Only `finish` changes anything afterwards."""
         self._worker.stop()
 
     def finish(self) -> None:
-        """Do all that is queued now."""
+        """Do everything that is queued, now."""
         while self.busy:
             self.run()
 
     def run(self) -> None:
-        """First back, then forth.
+        """Remove the jumps that are LEAVING, then write those that are QUEUED.
 
-        Raises OSError(EBUSY), with nothing done, while breakpoints are needed to take something back and a thread blocks
-        SIGTRAP.
+        If removing needs breakpoints while a thread blocks SIGTRAP, this raises OSError(EBUSY) and changes nothing.
         """
         with patching.patching():
             self._take_back([place for place in self._pending.values() if place.state is State.LEAVING])
             self._write()
 
     def _take_back(self, leaving: Iterable[Aggregate]) -> None:
-        """What has borrowed from these jumps is queued again."""
+        """Remove these jumps; jumps that borrowed their bytes are queued again."""
         self._requeue(self._restore(leaving))
 
     def _queued(self) -> list[Aggregate]:
-        """By descending address."""
+        """The queued places, by descending address."""
         queued = [place for place in self._pending.values() if place.state is State.QUEUED]
         return sorted(queued, key=_address, reverse=True)
 
     def _write(self) -> None:
-        # A jump that is written changes what those to the left of it borrow: they are aimed again after it.
+        # A written jump changes the bytes that jumps at lower addresses borrow: those are aimed after it.
         self._take_back([over for place in self._queued() for over in self._over(place.address)])
         for cache in caches():
             cache.refresh()
@@ -302,7 +301,7 @@ class JumpOptimizer:
         write_jumps(jumps)
 
     def _aimed(self) -> list[Jump]:
-        """The jumps that are queued, by descending address. One that can go nowhere is not queued any more."""
+        """The queued jumps, by descending address. One for which no target is found is unqueued."""
         planned, jumps = _Planned(), []
         for place in self._queued():
             jump = _jump_of(place)
@@ -325,12 +324,12 @@ def _address(place: Aggregate) -> int:
 
 
 def _reaching(places: Iterable[Aggregate], address: int, states: Sequence[State]) -> list[Aggregate]:
-    """Those in one of `states` whose jumps go over `address`."""
+    """The places in one of `states` whose jumps extend over `address`."""
     return [place for place in places if place.state in states and _jump_of(place).end > address]
 
 
 class _Planned:
-    """The text as it will be once the jumps that have been planned are written."""
+    """The text as it will be once the jumps that have been added are written."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, int] = {}
@@ -349,27 +348,28 @@ jump_optimizer = JumpOptimizer()
 
 
 def wait_for_kprobe_optimizer() -> None:
-    """Return when everything that was queued has become a jump, or has gone back.
+    """Return once all queued jumps have been written and all jumps that no probe needs have been removed.
 
-    Raises OSError(EBUSY) naming the thread, if one blocks SIGTRAP and breakpoints are needed to take something back.
+    Raises OSError(EBUSY), which names the thread, if removing needs breakpoints and a thread blocks SIGTRAP. As
+    wait_for_kprobe_optimizer() in kernel/kprobes.c.
     """
     jump_optimizer.finish()
     jump_optimizer.settled()
 
 
 def kprobes_optimization() -> int:
-    """sysctl debug.kprobes-optimization, as it reads."""
+    """The value of sysctl debug.kprobes-optimization: 0 or 1."""
     return int(jump_optimizer.allowed)
 
 
 def set_kprobes_optimization(value: int) -> None:
     """Write sysctl debug.kprobes-optimization.
 
-    1: everything that may be is queued. 0: no jump is left when this returns, and none is made. Raises OSError(EINVAL) for
-    another value.
+    1: probes that may be optimised are queued. 0: when this returns, there is no jump, and none is written any more. Raises
+    OSError(EINVAL) for another value.
     """
     if value not in (0, 1):
-        raise OSError(errno.EINVAL, f"kprobes-optimization is 0 or 1, not {value}")
+        raise OSError(errno.EINVAL, f"kprobes-optimization is {value}; it must be 0 or 1")
     with patching.patching():
         if not value and any(place.covered for place in aggregates.values()):
             patching.check_traps()
@@ -384,11 +384,11 @@ def set_kprobes_optimization(value: int) -> None:
 
 
 def set_extent(extent: Extent) -> None:
-    """How far optimisation goes from now on; what is a jump already stays one."""
+    """Choose which probes become jumps from now on. Existing jumps stay."""
     with patching.patching():
         jump_optimizer.extent = extent
 
 
 def why_not(address: int) -> Refusal | None:
-    """Which rule was against a jump at `address`; None if none was, or nobody asked."""
+    """The rule that forbade a jump at `address`; None if none did, or no jump was tried."""
     return jump_optimizer.refusals.get(address)

@@ -1,6 +1,6 @@
-"""Where detours and landings lie: pages within reach of the text that they belong to.
+"""Memory for detours and landings: pages near the text that they belong to.
 
-They stay for as long as that text, since a thread may be on its way through them at any time.
+They live as long as that text, since a thread may be executing them at any time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction
 
 _FIRST, _MOST = memory.PAGE, 1 << 20
-"""Sizes of the pages that detours are allocated in: each is twice the one before."""
+"""Sizes of the first and the largest allocation for detours, in bytes; each is twice the previous one."""
 
 
 class OptinsnCache:
-    """The detours and landings of one text mapping, and what leads into them: kprobe_optinsn_slots."""
+    """The detours and landings of one text mapping: kprobe_optinsn_slots."""
 
     def __init__(self, text: TextMapping) -> None:
         self._text = text
@@ -44,27 +44,27 @@ class OptinsnCache:
 
     @property
     def landings(self) -> LandingRoom:
-        """Made when the first jump is punned."""
+        """The landings; created for the first punned jump."""
         if self._landings is None:
             self._landings = LandingRoom(self._text.name, patching.keep_open)
         return self._landings
 
     def refresh(self) -> None:
-        """Others may have mapped something since the last time."""
+        """Look again which addresses are free: other code may have mapped memory."""
         if self._landings is not None:
             self._landings.refresh()
 
     def mappings(self) -> int:
-        """How many mappings there are for detours and landings, the writable aliases included."""
+        """The number of mappings for detours and landings, including the writable aliases."""
         landings = len(self._landings.text) + 1 if self._landings else 0
         return 2 * len(self._pages) + landings
 
     # -- detours ------------------------------------------------------------------------------------------------
 
     def detour(self, place: Aggregate, insns: Sequence[Instruction], function: Function, hooked: int) -> Detour:
-        """A new detour for a place, with copies of these instructions. Raises OverflowError if one is out of reach.
+        """A new detour for a place, with copies of these instructions. Raises OverflowError if an operand is out of range.
 
-        `hooked`: where calls go on whose return has been hooked; 0 for a detour that nobody takes whose return may be.
+        `hooked`: where calls continue whose return has been hooked; 0 if returns are not hooked here.
         """
         routine = self.routine(place, function, hooked)
         if self._next == self._end:
@@ -84,14 +84,14 @@ class OptinsnCache:
         return Detour(page, address, copies, [insn.address - place.address for insn in insns])
 
     def routine(self, place: Aggregate, function: Function, hooked: int) -> int:
-        """The address of what detours of a place call, by its children as they are; `hooked` as for `detour`."""
+        """The address of the routine that a place's detours call, given its present children. `hooked`: as for `detour`."""
         name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
         if hooked:
             return kprobe_runtime().image.address(f"{name}_return" + "_keeping" * (not place.scratch_is_free))
         return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
 
     def _lead_inside(self, insn: Instruction, copy: int) -> None:
-        """A breakpoint at an absorbed instruction leads to its copy, which faults in its name."""
+        """Let a breakpoint at an absorbed instruction lead to its copy; faults of the copy are reported at the original."""
         table = kprobe_runtime().table
         memory_of = ctypes.create_string_buffer(Record.size)
         record = Record.ctypes.from_buffer(memory_of)
@@ -111,7 +111,7 @@ class OptinsnCache:
         perf_map.add(page.base, page.size, f"kprobe_optinsn_page [{self._text.name}]")
 
     def close(self) -> None:
-        """Give everything back; nobody can be in the text any more."""
+        """Free everything. No thread can be in the text any more."""
         table = kprobe_runtime().table
         for copy, (_memory, address) in self._inner.items():
             table.set(copy, 0)
@@ -137,12 +137,12 @@ def cache_of(text: TextMapping) -> OptinsnCache:
 
 
 def caches() -> list[OptinsnCache]:
-    """All of them."""
+    """The caches of all text mappings."""
     return list(_caches.values())
 
 
 def close_cache(text: TextMapping) -> None:
-    """The mapping is going away."""
+    """The mapping is about to be freed."""
     cache = _caches.pop(text, None)
     if cache is not None:
         cache.close()

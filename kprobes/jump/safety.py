@@ -1,9 +1,8 @@
 """Whether a probe may become a jump, and which rule forbids it.
 
-A jump of ours takes the place of one instruction and of nothing else: either it is as long as the jump, or the jump is punned
-(sandbox.x86_64.puns). No thread can stand inside of it, whatever it was doing before; no jump, landing pad or jump table can lead
-into it unless it leads into the middle of an instruction. So the kernel's rules about the rest of the function are not
-needed; `kernel_refusal` is what they would say.
+Our jumps replace a single instruction: either it is as long as the jump, or the jump is punned (sandbox.x86_64.puns). So no
+thread can be between the bytes of a jump, and no branch, landing pad or jump table can lead there unless it leads into the
+middle of an instruction. The kernel's rules about the rest of the function are not needed; `kernel_refusal` evaluates them.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ if TYPE_CHECKING:
 
 
 class Refusal(NamedTuple):
-    """Why a probe is not optimised: the rule's name, and a sentence about this place."""
+    """Why a probe is not optimised: the rule, and how it applies to this place."""
 
     rule: str
     reason: str
 
 
 class Function(NamedTuple):
-    """What the rules ask of a function's code [start, end)."""
+    """The facts about a function's code [start, end) that the rules use."""
 
     start: int
     end: int
     code: bytes
     starts: tuple[int, ...]
     stopped: int
-    """Where decoding stopped: `end`, or the address of the first bytes that are no instruction."""
+    """Where decoding stopped: `end`, or the address of the first bytes that are not an instruction."""
     targets: tuple[int, ...]
-    """Where jumps (not calls) of the function lead, ascending."""
+    """Targets of the function's jumps (not calls), ascending."""
     calls: tuple[int, ...]
-    """Where direct calls lead, ascending."""
+    """Targets of direct calls, ascending."""
     indirect: int | None
-    """The address of an indirect jump."""
+    """The address of an indirect jump, if there is one."""
     sets_direction: bool
     """Whether it changes the direction flag."""
     pads: tuple[int, ...] = ()
-    """Where exceptions land, ascending."""
+    """Landing pads of exceptions, ascending."""
 
     def instruction_at(self, address: int) -> bytes:
-        """The bytes of the instruction that begins at `address`; none if none does."""
+        """The bytes of the instruction that begins at `address`; b"" if none does."""
         index = bisect_left(self.starts, address)
         if index == len(self.starts) or self.starts[index] != address:
             return b""
@@ -60,7 +59,7 @@ class Function(NamedTuple):
         return self.code[address - self.start : end - self.start]
 
     def code_at(self, address: int) -> bytes:
-        """The bytes from `address` on, as many as an instruction may have."""
+        """The bytes from `address` on, up to the maximum length of an instruction."""
         return self.code[address - self.start : address - self.start + MAX_INSN_SIZE]
 
 
@@ -80,7 +79,7 @@ def _kind(mnemonic: str) -> int:
 
 
 def examine(code: bytes, start: int, pads: tuple[int, ...] = ()) -> Function:
-    """The facts about a function with these bytes (the original ones) at `start`."""
+    """The facts about a function with the original bytes `code` at `start`."""
     starts: list[int] = []
     targets: list[int] = []
     calls: list[int] = []
@@ -110,7 +109,7 @@ def _within(addresses: tuple[int, ...], low: int, high: int) -> int | None:
 
 
 def own_refusal(function: Function, insn: Instruction) -> Refusal | None:
-    """Why `insn` cannot become a jump by our rules; None if it can, given a place for the jump to go to."""
+    """Why `insn` cannot become a jump by our rules; None if it can, provided that a target is found."""
     error, reason = refusal(insn)
     if error:
         return Refusal("unsupported", reason)
@@ -120,7 +119,7 @@ def own_refusal(function: Function, insn: Instruction) -> Refusal | None:
         return Refusal("not movable", str(why))
     if function.stopped != function.end:
         return Refusal(
-            "undecodable", f"the bytes at {function.stopped:#x} are no instruction, so not all jumps are known"
+            "undecodable", f"the bytes at {function.stopped:#x} are not an instruction, so not all jumps are known"
         )
     target = _within(function.targets, insn.address + 1, insn.end)
     if target is None:
@@ -131,10 +130,10 @@ def own_refusal(function: Function, insn: Instruction) -> Refusal | None:
 
 
 def absorbable(function: Function, address: int, at: int) -> Instruction | None:
-    """The instruction at `at`, if a jump at `address` may have it among its bytes; None if not.
+    """The instruction at `at`, if a jump at `address` may absorb it; None if not.
 
-    Whoever goes there is led to its copy by a breakpoint, so this is about cost and not about safety: nothing that is known
-    goes there, neither a jump nor a call that comes back.
+    A breakpoint leads threads that arrive there to the copy, so this is a question of cost, not of safety: no known jump goes
+    there, and no call returns there.
     """
     if at >= function.end or any(
         _within(where, at, at + 1) for where in (function.targets, function.calls, function.pads)
@@ -151,7 +150,7 @@ def absorbable(function: Function, address: int, at: int) -> Instruction | None:
 
 
 Reserved = Callable[[int, int], "str | None"]
-"""(low, high) -> what lies in [low, high) that is patched by somebody else, if anything does."""
+"""(low, high) -> a description of what else patches [low, high); None if nothing does."""
 
 
 def _nothing(_low: int, _high: int) -> None:
@@ -163,7 +162,7 @@ def kernel_refusal(function: Function, address: int, reserved: Reserved = _nothi
     if function.end - address < JMP32_SIZE:
         return Refusal("too short", f"only {function.end - address} bytes of the function are left")
     if function.stopped != function.end:
-        return Refusal("undecodable", f"the bytes at {function.stopped:#x} are no instruction")
+        return Refusal("undecodable", f"the bytes at {function.stopped:#x} are not an instruction")
     if function.indirect is not None:
         return Refusal("indirect jump", f"there is an indirect jump at {function.indirect:#x}")
     target = _within(function.targets, address + 1, address + JMP32_SIZE + 1)
@@ -183,7 +182,7 @@ def _region_refusal(function: Function, address: int, reserved: Reserved) -> Ref
         if error:
             return Refusal("unsupported", reason)
         if not can_boost(insn):
-            return Refusal("not boostable", f"`{insn.text}` at {at:#x} cannot be run elsewhere")
+            return Refusal("not boostable", f"`{insn.text}` at {at:#x} cannot be executed elsewhere")
         at = insn.end
         if at > function.end:
             return Refusal("too short", "the region goes beyond the function")

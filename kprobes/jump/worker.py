@@ -1,4 +1,4 @@
-"""The optimiser's thread: delayed work."""
+"""The optimiser's thread: runs delayed work."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sandbox.process import fork
 log = logging.getLogger("kprobes")
 
 DELAY = 0.05
-"""Seconds from the first kick to the run."""
+"""Seconds from the first kick to the run, as OPTIMIZE_DELAY in kernel/kprobes.c."""
 NAME = "kprobe-optimizer"
-"""The thread's."""
+"""The name of the thread."""
 
 
 class Work(Protocol):
-    """What is to be done."""
+    """The work that the thread runs."""
 
     @property
     def busy(self) -> bool:
-        """Whether there is something."""
+        """Whether there is anything to do."""
 
     def run(self) -> None:
-        """Do it. Raises OSError if it has to be tried again later."""
+        """Do it. Raises OSError if it has to be retried later."""
 
 
 class Worker:
-    """The thread, and when it runs next: later kicks do not postpone that."""
+    """The thread, and the time of its next run. Later kicks do not postpone the run."""
 
     def __init__(self, optimizer: Work) -> None:
         self._optimizer = optimizer
@@ -43,7 +43,7 @@ class Worker:
         self._stopped = False
 
     def stop(self) -> None:
-        """No more runs: when this returns the thread has ended."""
+        """Stop the thread. When this returns, it has ended."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -56,7 +56,7 @@ class Worker:
             self.kick()
 
     def kick(self) -> None:
-        """Run once, DELAY from now at the latest."""
+        """Run once, no later than DELAY from now."""
         with self._changed:
             if self._stopped:
                 return
@@ -68,7 +68,7 @@ class Worker:
                 self._changed.notify()
 
     def cancel(self) -> None:
-        """Somebody has run everything."""
+        """The work has been done by another thread: cancel the run."""
         with self._changed:
             self._due = None
 
@@ -77,12 +77,12 @@ class Worker:
             try:
                 self._optimizer.run()
             except OSError as error:
-                log.warning("jumps of kprobes are taken back later: %s", error)
+                log.warning("jumps of kprobes will be removed later: %s", error)
             if self._optimizer.busy:
                 self.kick()
 
     def _wait(self) -> bool:
-        """Until a run is due; False: there will be none."""
+        """Wait until a run is due. False if there will be none."""
         with self._changed:
             while not self._stopped and (self._due is None or self._due > time.monotonic()):
                 self._changed.wait(None if self._due is None else self._due - time.monotonic())

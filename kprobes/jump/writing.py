@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 def write_jumps(jumps: Sequence[Jump]) -> None:
-    """Turn breakpoints into jumps; by descending address.
+    """Turn breakpoints into jumps. `jumps`: by descending address.
 
-    A jump whose borrowed bytes are another's gets its first byte when every core has seen that one. Whoever comes by meanwhile
-    is sent to the copies.
+    A jump that borrows bytes of another gets its first byte after every core has seen the other one. Threads that arrive
+    meanwhile are sent to the copies.
     """
     _poke(jumps, [jump.code for jump in jumps], one_by_one=HEADS)
 
 
 def restore(jumps: Sequence[Jump]) -> None:
-    """Turn jumps into breakpoints; by ascending address, so that who borrows goes before the lender."""
+    """Turn jumps into breakpoints. `jumps`: by ascending address, so that a borrower precedes its lender."""
     _poke(jumps, [patching.INT3 + jump.covered[1:] for jump in jumps], one_by_one=BREAKPOINTS)
 
 
 def _poke(jumps: Sequence[Jump], texts: Sequence[bytes], one_by_one: int) -> None:
-    """Write these texts in place of the jumps. In the stage `one_by_one` neighbours do not go together."""
+    """Write `texts` over the jumps. In the stage `one_by_one`, jumps that share bytes are written one after the other."""
     pokes = patching.Pokes(
         (jump.place.text, jump.address, text, (0, *jump.inner)) for jump, text in zip(jumps, texts, strict=True)
     )
@@ -39,7 +39,7 @@ def _poke(jumps: Sequence[Jump], texts: Sequence[bytes], one_by_one: int) -> Non
 
 
 def _apart(jumps: Sequence[Jump]) -> Iterator[tuple[int, int]]:
-    """The jumps in runs, as ranges, in none of which one may have borrowed the next one's bytes."""
+    """Ranges of jumps such that in none of them a jump may have borrowed its neighbour's bytes."""
     first = 0
     for end in range(1, len(jumps)):
         if abs(jumps[end].address - jumps[end - 1].address) < JMP32_SIZE:

@@ -1,1 +1,1 @@
-"""Programs to run: the kernel's samples/kprobes, and a function that is mended while it runs."""
+"""Sample programs: the kernel's samples/kprobes, and a fix of a function while it runs."""

@@ -18,7 +18,7 @@ from sandbox.demo import sample_program
 
 
 class Sample:
-    """The sample's parameters and its kprobe. `write` is given every line."""
+    """The sample's parameters and its kprobe. `write` is called with every line."""
 
     def __init__(self, symbol: str, offset: int = 0, write: Callable[[str], Any] = print) -> None:
         self.kp = kprobe(
@@ -27,17 +27,17 @@ class Sample:
         self.write = write
 
     def handler_pre(self, p: kprobe, regs: Any) -> int:
-        """Just before the probed instruction is executed."""
+        """Called just before the probed instruction is executed."""
         where = f"<{p.symbol_name}> p->addr = {p.addr:#x}"
         self.write(f"handler_pre: {where}, ip = {regs.ip:x}, flags = {regs.flags:#x}")
         return 0
 
     def handler_post(self, p: kprobe, regs: Any, _flags: int) -> None:
-        """Just after it."""
+        """Called just after the probed instruction has been executed."""
         self.write(f"handler_post: <{p.symbol_name}> p->addr = {p.addr:#x}, flags = {regs.flags:#x}")
 
     def kprobe_init(self) -> bool:
-        """Register; whether that went well."""
+        """Register. Returns whether that succeeded."""
         try:
             register_kprobe(self.kp)
         except OSError as error:
@@ -53,7 +53,7 @@ class Sample:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the program, register, call, unregister. The exit status: 1 if something of that cannot be done."""
+    """Load the program, register, call, unregister. Returns the exit status: 1 if one of these failed."""
     parser = argparse.ArgumentParser(
         prog="python -m kprobes.samples.kprobe_example", description=__doc__.split("\n")[0]
     )

@@ -1,4 +1,4 @@
-"""How long a function takes and what it returns, with the messages of the kernel's kretprobe sample.
+"""Durations and results of a function, with the messages of the kernel's kretprobe sample.
 
 python -m kprobes.samples.kretprobe_example
 python -m kprobes.samples.kretprobe_example --func func_sum --program examples/prog.ll --call main 3
@@ -19,14 +19,14 @@ from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.demo import sample_program
 
 STAMP = struct.Struct("q")
-"""What each call keeps: when it was entered, in ns."""
+"""The data of each call: the time of its entry, in nanoseconds."""
 
 
 class Sample:
-    """The sample's function and its kretprobe, for up to 20 calls at a time.
+    """The sample's function and its kretprobe, for up to 20 calls at once.
 
-    Calls in threads of `skipped` are passed over, as those of kernel threads are in the kernel's. `write` is given every
-    line.
+    Calls in threads of `skipped` are ignored, as the kernel's sample ignores those of kernel threads. `write` is called with
+    every line.
     """
 
     def __init__(self, func: str, skipped: Sequence[int] = (), write: Callable[[str], Any] = print) -> None:
@@ -40,7 +40,7 @@ class Sample:
         self.func, self.skipped, self.write = func, skipped, write
 
     def entry_handler(self, ri: kretprobe_instance, regs: Any) -> int:
-        """Note the time; 1: this call is of no interest."""
+        """Store the time. Returns 1 to ignore the return of this call."""
         if threading.get_native_id() in self.skipped:
             return 1
         assert ri.data is not None
@@ -48,7 +48,7 @@ class Sample:
         return 0
 
     def ret_handler(self, ri: kretprobe_instance, regs: Any) -> int:
-        """Say what it returned, and how long it took."""
+        """Print the result and the duration."""
         now = time.monotonic_ns()
         assert ri.data is not None
         (entered,) = STAMP.unpack_from(ri.data)
@@ -56,7 +56,7 @@ class Sample:
         return 0
 
     def kretprobe_init(self) -> bool:
-        """Register; whether that went well."""
+        """Register. Returns whether that succeeded."""
         try:
             register_kretprobe(self.rp)
         except OSError as error:
@@ -66,14 +66,14 @@ class Sample:
         return True
 
     def kretprobe_exit(self) -> None:
-        """Unregister, and say how many calls were more than 20 at a time."""
+        """Unregister, and print how many calls were missed because 20 were in progress."""
         unregister_kretprobe(self.rp)
         self.write(f"kretprobe_exit: kretprobe at {self.rp.kp.addr:#x} unregistered")
         self.write(f"kretprobe_exit: Missed probing {self.rp.nmissed} instances of {self.func}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the program, register, call, unregister. The exit status: 1 if something of that cannot be done."""
+    """Load the program, register, call, unregister. Returns the exit status: 1 if one of these failed."""
     parser = argparse.ArgumentParser(
         prog="python -m kprobes.samples.kretprobe_example", description=__doc__.split("\n")[0]
     )

@@ -1,7 +1,7 @@
-"""A bug is mended in a function that runs, without touching its code: by a probe that changes the execution path.
+"""Fix a bug in a running function without changing its code, by a probe that changes the execution path.
 
-`average` divides by the number of values and forgets that there may be none. A pre_handler on the division looks at the
-divisor; where it is 0 it sets the result and returns 1, so that the division is not executed.
+`average` divides by the number of values, which may be 0. A pre_handler on the division checks the
+divisor; if it is 0, the handler sets the result and returns 1, so that the division is not executed.
 
     python -m kprobes.samples.live_fix
 """
@@ -36,7 +36,7 @@ def find_division(address: int, code: bytes) -> tuple[int, int]:
 
 
 def mended(module: Any) -> kprobe:
-    """A probe that makes the average of nothing 0, once it is enabled."""
+    """A disabled probe; once enabled, it makes the average of no values 0."""
     symbol = module.symbol("average")
     code = module.texts[0].read(symbol.address, symbol.size)
     offset, length = find_division(symbol.address, code)
@@ -48,7 +48,7 @@ def mended(module: Any) -> kprobe:
         regs.ip = (p.addr or 0) + length
         return 1
 
-    # With a post_handler the probe is not jump-optimised, where changes of ip would be passed over (KP-67).
+    # A post_handler prevents jump optimisation, under which changes of ip would be ignored (KP-67).
     return kprobe(
         addr=symbol.address + offset,
         pre_handler=pre_handler,
@@ -58,7 +58,7 @@ def mended(module: Any) -> kprobe:
 
 
 def attempt(module: Any, total: int, count: int) -> str:
-    """What `average` makes of it."""
+    """Call `average`; the result or the fault, as text."""
     try:
         return f"average({total}, {count}) = {module['average'](total, count)}"
     except sandbox.SandboxFault as fault:
@@ -66,7 +66,7 @@ def attempt(module: Any, total: int, count: int) -> str:
 
 
 def main() -> int:
-    """Before, mended, and after."""
+    """Call `average` before, during and after the fix."""
     module = sandbox.load(PROGRAM, name="averages", opt=0)
     probe = mended(module)
     register_kprobe(probe)

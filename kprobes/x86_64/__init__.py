@@ -1,1 +1,1 @@
-"""What is x86-64 in this package."""
+"""The parts of this package that are specific to x86-64."""

@@ -1,7 +1,7 @@
-"""What is done with a probed instruction: carried out, run in its slot once or twice trapped, or refused.
+"""Classification of probed instructions: emulated, boosted, single-stepped, or refused.
 
-Decided by the decoded instruction. The tables of opcodes are those of the kernel's legacy maps and are asked only for
-legacy encodings; VEX, EVEX and XOP instructions are plain copies.
+The decoder classifies the instruction. The opcode tables are the kernel's and apply to legacy encodings only; VEX, EVEX and
+XOP instructions are executed as plain copies.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction
 
 BOOST_LIMIT = 10
-"""The longest instruction that leaves room for a jump back in its slot, in bytes."""
+"""The longest instruction after which a jump back still fits into the slot, in bytes."""
 
 
 class Kind(enum.Enum):
-    """What becomes of a probed instruction."""
+    """How a probed instruction is executed."""
 
     EMULATE = "emulated"
     BOOST = "boosted"
@@ -40,7 +40,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Classified:
-    """`error` (a positive errno) and `reason` (a sentence's end) are set if it is refused, `emulation` if it is emulated."""
+    """`error` (a positive errno) and `reason` (text) are set if the instruction is refused, `emulation` if it is emulated."""
 
     kind: Kind
     error: int = 0
@@ -49,10 +49,10 @@ class Classified:
 
 
 def classify(insn: Instruction, *, preemptible: bool) -> Classified:
-    """What to do with `insn`.
+    """Classify `insn`.
 
-    `preemptible`: nothing is boosted, as in a kernel with CONFIG_PREEMPTION. A system call is boosted even then: it may not
-    return (exit), return twice (fork) or change the signal mask, so nothing may be left to be done after it.
+    `preemptible`: nothing is boosted, as in a kernel with CONFIG_PREEMPTION. System calls are boosted even then: they may not
+    return (exit), return twice (fork) or change the signal mask, so no work may be left for after them.
     """
     error, reason = refusal(insn)
     if error:
@@ -71,13 +71,13 @@ _PRIVILEGED = frozenset(
     vmxoff vmxon vmclear vmptrld vmptrst vmread vmwrite vmfunc invept invvpid rsm monitor mwait clac stac encls enclv getsec
     """.split()  # noqa: SIM905 (a list of words)
 )
-"""By mnemonic: these fault in user mode, or belong to hypervisors."""
+"""Mnemonics of instructions that fault in user mode, or are for hypervisors."""
 
 _SS, _FS = 2, 4
 
 
 _accepted: set[bytes] = set()
-"""The bytes of instructions that can be probed, wherever they stand."""
+"""The bytes of instructions that can be probed at any address."""
 _MOST_ACCEPTED = 1 << 12
 
 
@@ -93,11 +93,11 @@ def refusal(insn: Instruction) -> tuple[int, str]:
 
 def _refusal(insn: Instruction) -> tuple[int, str]:
     if insn.flow is Flow.TRAP:
-        return errno.EILSEQ, f"`{insn.text}` is a trap of its own"
+        return errno.EILSEQ, f"`{insn.text}` is a trap itself"
     if _loads_segment(insn) == _SS:
-        return errno.EINVAL, f"`{insn.text}` holds traps off for the next instruction"
+        return errno.EINVAL, f"`{insn.text}` delays traps until after the next instruction"
     if insn.length >= MAX_INSN_SIZE:
-        return errno.ENOSPC, f"`{insn.text}` leaves no room in its slot for the trap behind it"
+        return errno.ENOSPC, f"`{insn.text}` is too long for its slot, where a trap has to follow it"
     reason = _unsupported(insn)
     return (errno.EOPNOTSUPP, f"`{insn.text}` {reason}") if reason else (0, "")
 
@@ -119,9 +119,9 @@ def _unsupported(insn: Instruction) -> str:
     if insn.flow in (Flow.INDIRECT_CALL, Flow.INDIRECT_JUMP):
         return _unsupported_indirect(insn)
     if insn.flow is not Flow.NEXT and insn.flow is not Flow.SYSCALL and insn.has(OPERAND_SIZE) and not insn.wide:
-        return "has a 16-bit operand size, which processors do not agree on"
+        return "has a 16-bit operand size, which processors treat differently"
     if insn.legacy(1, 0x01) and insn.in_register and insn.reg == 0:
-        return "belongs to hypervisors"
+        return "is for hypervisors"
     return _privileged(insn)
 
 
@@ -136,7 +136,7 @@ def _privileged(insn: Instruction) -> str:
     if name in _PRIVILEGED or insn.legacy(1, 0x20, 0x21, 0x22, 0x23):
         return "is privileged"
     if _loads_segment(insn) == _FS or name == "wrfsbase":
-        return "changes the thread pointer, by which threads are told apart"
+        return "changes the thread pointer, by which threads are identified"
     return ""
 
 
@@ -149,7 +149,7 @@ _BOOSTABLE_1 = frozenset(
         0xFC, 0xFD, 0xFE,
     }
 )  # fmt: skip
-"""The opcodes behind 0f that boost."""
+"""The opcodes after 0f that can be boosted."""
 
 _UNBOOSTABLE_0 = frozenset(
     {0x62, *range(0x70, 0x80), 0x9A, 0xCC, 0xCD, 0xCE, 0xD6, *range(0xD8, 0xE4), 0xE8, 0xE9, 0xEB, *range(0xF0, 0xF5)}
@@ -169,7 +169,7 @@ def can_boost(insn: Instruction) -> bool:
 
 
 def _member_boosts(opcode: int, reg: int) -> bool:
-    """Whether this member of an opcode group boosts; true for what is no group."""
+    """Whether this member of an opcode group can be boosted; true for opcodes that are not groups."""
     if opcode in _SHIFTS:
         return reg != 6
     if opcode in _UNARY:

@@ -1,8 +1,8 @@
-"""How to unwind from the copies of probed instructions to where they were copied from. Bytes in, bytes out.
+"""Unwind sections that lead from copies of probed instructions to the originals. Bytes in, bytes out.
 
-Slots, and detours of jumps, are described by a page: in a slot the offset says what has been executed, and its last word leads to
-the record, which has the address. In a detour, where there may be several instructions, and calls that push what they return to,
-a table beside the page has a byte for each byte of code: a *step*, 0 where no instruction begins.
+One section describes a page of slots or detours. In a slot, the offset tells what has been executed, and the last word points
+to the record, which contains the address. A detour may contain several instructions, and calls that push return addresses; so
+a table for the page has a byte for each byte of code: a *step*, or 0 where no instruction begins.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ if TYPE_CHECKING:
     from sandbox.x86_64.instruction import Instruction
 
 _UNIT = 64
-"""Slots have so many bytes, and detours a multiple of that."""
+"""The size of a slot in bytes; detours have a multiple of it."""
 _RED_ZONE, _WORD = 128, 8
 
-# A step: how far the instruction is behind the probed one, plus 1; words on the stack; whether the red zone is skipped.
+# A step: distance of the instruction from the probed one, plus 1; words on the stack; whether the red zone is skipped.
 _HOW_FAR, _WORDS_AT, _SKIPPED = 0x1F, 5, 0x80
 
 
 def _unit() -> bytes:
-    """Where the slot, or the 64 bytes of a detour, begin."""
+    """The start of the slot, or of the 64-byte unit of a detour."""
     return register(RIP) + const1s(-_UNIT) + op(AND)
 
 
 def _is_at(offset: int) -> bytes:
-    """The offset in the slot on top: replaced by whether it is this one."""
+    """Replaces the offset on top of the stack by whether it is `offset`."""
     return const1u(offset) + op(EQ)
 
 
 def slot_section(start: int, size: int, detour: int, record: int, fields: tuple[int, int]) -> bytes:
     """An .eh_frame section for the slots at `start` (address, bytes).
 
-    `detour`, `record`: offsets of a slot's detour and of its record's address; `fields`: those of address and length in a
-    record. A slot has copies at multiples of 16, and what follows one has executed it.
+    `detour`, `record`: offsets in a slot of its detour and of its record's address. `fields`: offsets in a record of address
+    and length. Copies begin at multiples of 16; code after a copy runs once the copy has been executed.
     """
     offset = register(RIP) + const1u(_UNIT - 1) + op(AND)
     pushed = offset + _is_at(detour + 5) + const1u(_RED_ZONE) + op(MUL)
@@ -86,8 +86,8 @@ def slot_section(start: int, size: int, detour: int, record: int, fields: tuple[
 def detour_section(start: int, size: int, steps: int, units: int, record: int, address: int) -> bytes:
     """An .eh_frame section for the detours at `start` (address, bytes), with a table of steps at the address `steps`.
 
-    At `units` a byte for each 64 bytes of code says how many such pieces of the same detour are before it; the first has at
-    `record` the address of a record, which at `address` has that of the probed instruction.
+    `units`: address of a table with a byte for each 64 bytes of code: how many such units of the same detour precede it. The
+    first unit holds a record's address at offset `record`; the record holds the probed address at offset `address`.
     """
     offset = register(RIP) + const8u(start) + op(MINUS)
     step = const8u(steps) + offset + op(PLUS) + byte()
@@ -104,7 +104,7 @@ def detour_section(start: int, size: int, steps: int, units: int, record: int, a
 
 
 def steps_of(insns: Sequence[Instruction], copies: Sequence[int]) -> dict[int, int]:
-    """The table's bytes for the copies of instructions in a detour: step by offset. `copies`: where each copy begins."""
+    """The steps of a detour, by offset. `copies`: the offset of each copied instruction."""
     steps = {}
     for insn, copy in zip(insns, copies, strict=True):
         for offset, words, executed in _boundaries(insn):
@@ -114,7 +114,7 @@ def steps_of(insns: Sequence[Instruction], copies: Sequence[int]) -> dict[int, i
 
 
 def step(behind: int, skipped: bool = False) -> int:
-    """At an instruction that is executed as what stands `behind` bytes behind the probed one. `skipped`: below the red zone."""
+    """The step of a copy whose original is `behind` bytes after the probed one. `skipped`: sp is below the red zone."""
     return behind + 1 | skipped * _SKIPPED
 
 

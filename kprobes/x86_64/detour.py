@@ -1,6 +1,6 @@
-"""The detour of a breakpoint whose handlers do not run on the signal's frame, as assembly text (AT&T); and a slot's bytes.
+"""The detour of breakpoints whose handlers run outside of the signal's frame, as assembly text (AT&T); and a slot's bytes.
 
-A slot has 64 bytes, aligned to that, and belongs to one probed address for as long as the code there does:
+A slot has 64 bytes, is aligned to 64, and belongs to one probed address until the code there is freed:
 
       0  the copied instruction, then int3        stepped; or one to be emulated, to fault in
      16  the copied instruction, then a jump back boosted
@@ -185,7 +185,7 @@ unrecoverable_message_end:
 
 
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """The text; `constants` gives what it names (kprobes.hit.assembly)."""
+    """The assembly text; `constants`: values of its names (kprobes.hit.assembly)."""
     texts = (
         Template(text).substitute({**constants, **_blocks(int(constants["ADDRESS"]))})
         for text in (_DETOUR, _CALL_FOREIGN)
@@ -194,7 +194,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
 
 
 def _blocks(address: int) -> dict[str, str]:
-    """`address`: where a record tells the probed address."""
+    """`address`: the offset of the probed address in a record."""
     return {
         "push_image": "\n".join(f"    push %{register}" for register in reversed(REGISTERS)),
         "get_image": "\n".join(
@@ -213,16 +213,16 @@ _DETOUR_HEAD = _SKIP_RED_ZONE + b"\xff\x35" + (RECORD - _JUMP_AT).to_bytes(4, "l
 
 
 def detour_bytes(slot: int, common: int) -> bytes:
-    """The detour in the slot at `slot`; `common`: address of the word with the address of kprobe_detour."""
+    """The detour in the slot at `slot`. `common`: the address of the word that holds the address of kprobe_detour."""
     return _DETOUR_HEAD + (common - (slot + _JUMP_AT + 6)).to_bytes(4, "little", signed=True)
 
 
 def slot_image(
     insn: Instruction, slot: int, common: int, record: int, emulation: Emulation | None, boostable: bool
 ) -> tuple[bytes, int]:
-    """All 64 bytes; and how many of them are the copy that ends in a breakpoint.
+    """All 64 bytes of a slot, and the length of the copy that ends in a breakpoint.
 
-    Raises OverflowError if an operand cannot be reached from there.
+    Raises OverflowError if an operand is out of range of the slot.
     """
     trapping = trapping_bytes(insn, slot, emulation)
     boosted = slot_bytes(insn, slot + BOOSTED, True) if boostable else b""

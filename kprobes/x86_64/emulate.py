@@ -1,4 +1,4 @@
-"""Instructions that are carried out on a pt_regs instead of being executed, with their architectural meaning."""
+"""Emulation of probed instructions on a pt_regs: the native half."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sandbox.x86_64.operand import Segment
 
 load_word = extern("kprobe_load", fn[u64, u64, u64, u64])
 store_word = extern("kprobe_store", fn[u64, u64, u64])
-"""kprobes.x86_64.guarded_access: 0 if the memory is not there."""
+"""kprobes.x86_64.guarded_access: 0 if the memory is not accessible."""
 
 CF, PF, ZF, SF, OF = 1, 4, 0x40, 0x80, 0x800
 _HIDDEN = 0x3_0000
@@ -20,13 +20,13 @@ _WORDS = (10, 11, 12, 5, 19, 4, 13, 14, 9, 8, 7, 6, 3, 2, 1, 0)
 
 
 def register_word(number: int) -> int:
-    """Which word of pt_regs is the general register with this number (rax 0, rcx 1, ... r15 15)."""
+    """The number of the word of pt_regs that holds a general register (rax 0, rcx 1, ... r15 15)."""
     return _WORDS[number]
 
 
 @native
 def push(regs: ptr[pt_regs], value: u64) -> bool_:
-    """False, and nothing has changed, if the stack is not there."""
+    """Push a word. False, with nothing changed, if the stack is not accessible."""
     if store_word(regs.sp - 8, value) == 0:
         return False
     regs.sp -= 8
@@ -43,7 +43,7 @@ def call(regs: ptr[pt_regs], target: u64, following: u64) -> bool_:
 
 @native
 def return_from(this: ptr[Emulated], regs: ptr[pt_regs]) -> bool_:
-    """Near, or far with the code segment left as it is."""
+    """A near return, or a far one that leaves the code segment unchanged."""
     to: array[u64, 1] = zeroed
     if load_word(regs.sp, Segment.NONE, cast(u64, addressof(to[0]))) == 0:
         return False
@@ -69,7 +69,7 @@ def pop_flags(regs: ptr[pt_regs]) -> bool_:
 
 @native
 def address_of(operand: ptr[Operand], regs: ptr[pt_regs]) -> u64:
-    """Without the segment's base."""
+    """The address of a memory operand, without the segment's base."""
     words = cast(ptr[u64], regs)
     address = operand.displacement
     if operand.base != NO_REGISTER:
@@ -83,7 +83,7 @@ def address_of(operand: ptr[Operand], regs: ptr[pt_regs]) -> u64:
 
 @native
 def branch_through_memory(this: ptr[Emulated], regs: ptr[pt_regs], following: u64) -> bool_:
-    """The operand is read before anything is pushed."""
+    """jmp or call through memory. The operand is read before anything is pushed."""
     to: array[u64, 1] = zeroed
     operand = addressof(this.operand)
     if load_word(address_of(operand, regs), cast(u64, operand.segment), cast(u64, addressof(to[0]))) == 0:
@@ -117,13 +117,13 @@ def basic_condition(kind: u32, flags: u64) -> bool_:
 
 @native
 def holds(condition: u32, flags: u64) -> bool_:
-    """Whether the condition of a jcc, the low bits of its opcode, is met."""
+    """Whether the condition of a jcc (the low bits of its opcode) holds."""
     return basic_condition(condition >> 1, flags) != (condition & 1 != 0)
 
 
 @native
 def count_down(regs: ptr[pt_regs], width: u32) -> u64:
-    """Decrement rcx, or ecx, and give it."""
+    """Decrement rcx or ecx, and return it."""
     left = regs.cx - 1
     if width == 4:
         left &= 0xFFFF_FFFF
@@ -133,7 +133,7 @@ def count_down(regs: ptr[pt_regs], width: u32) -> u64:
 
 @native
 def takes_branch(this: ptr[Emulated], regs: ptr[pt_regs]) -> bool_:
-    """Whether a conditional branch is taken; counts."""
+    """Whether a conditional branch is taken. For a loop, this decrements the count."""
     if this.operation == Operation.JUMP_IF:
         return holds(this.condition, regs.flags)
     if this.operation == Operation.JUMP_IF_COUNT_ZERO:
@@ -149,9 +149,9 @@ def takes_branch(this: ptr[Emulated], regs: ptr[pt_regs]) -> bool_:
 
 @native
 def carry_out(this: ptr[Emulated], regs: ptr[pt_regs], following: u64) -> bool_:
-    """Carry out the instruction; `following` is the address behind it, where regs.ip goes unless it branches.
+    """Emulate the instruction. `following`: the address after it, which becomes regs.ip unless it branches.
 
-    False, and nothing has changed, if memory that it accesses is not there.
+    False, with nothing changed, if memory that it accesses is not accessible.
     """
     operation = this.operation
     words = cast(ptr[u64], regs)

@@ -1,6 +1,6 @@
-"""Instructions that are carried out on a pt_regs instead of being run out of line.
+"""Emulation of probed instructions on a pt_regs: the description of each.
 
-This half describes: an instruction in, a record of plain numbers out. The native half carries the record out.
+An instruction in, a record of plain numbers out. The native half (kprobes.x86_64.emulate) executes the record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Operation(enum.IntEnum):
-    """What is to be done. `next` is the address behind the instruction."""
+    """What the emulated instruction does. `next` is the address after it."""
 
     JUMP = 1
     """ip = target"""
@@ -42,7 +42,7 @@ class Operation(enum.IntEnum):
     PUSHF = 10
     """push the flags, with RF and VM clear"""
     POPF = 11
-    """pop the flags, of which only those that user mode may change are taken"""
+    """pop the flags; only those that user mode may change are changed"""
     JUMP_MEMORY = 12
     """ip = the word at `operand`"""
     CALL_MEMORY = 13
@@ -57,7 +57,7 @@ POPF_FLAGS = 0x0024_4DD5
 
 @dataclass(frozen=True)
 class Emulation:
-    """One emulated instruction. `length` in bytes, `target` an address, `width` in bytes; what does not apply is 0."""
+    """One emulated instruction. `length` and `width` in bytes; `target`: an address. Fields that do not apply are 0."""
 
     operation: Operation
     length: int
@@ -70,7 +70,7 @@ class Emulation:
 
     @property
     def accesses_memory(self) -> bool:
-        """Whether it can fault by itself; a branch to nowhere faults where it has gone."""
+        """Whether it can fault itself. (A branch to inaccessible code faults at its target.)"""
         return self.operation not in _WITHOUT_MEMORY
 
 
@@ -82,7 +82,7 @@ _PUSHF, _POPF = 0x9C, 0x9D
 
 
 def emulation_of(insn: Instruction) -> Emulation | None:
-    """How to carry `insn` out, or None if it is not one of those that are emulated. Branches of 16 bits are not."""
+    """How to emulate `insn`; None if it is not emulated. 16-bit branches are not."""
     if insn.flow is Flow.NEXT:
         return _flags_on_stack(insn)
     if insn.has(OPERAND_SIZE) and not insn.wide:

@@ -1,10 +1,10 @@
-"""One word of memory that may not be there, read or written for an emulated instruction: assembly text (AT&T)."""
+"""Fault-safe reading and writing of one word for an emulated instruction, as assembly text (AT&T)."""
 
 from __future__ import annotations
 
 GUARDED_ACCESS = """
 # u64 kprobe_load(u64 address, u64 segment, u64 *value) and u64 kprobe_store(u64 address, u64 value): 1, or 0 if the memory is
-# not there. Nothing is on the stack: kprobes.hit.faulting lets one that faults go on at kprobe_no_access.
+# not accessible. They push nothing: after a fault, kprobes.hit.faulting continues at kprobe_no_access.
 #   rdi = address   rsi = segment (sandbox.x86_64.operand), value   rdx = value   rax = result
     .globl kprobe_load, kprobe_store, kprobe_no_access
     .p2align 4

@@ -1,7 +1,7 @@
-"""How to unwind from a detour to the code that was probed, as from a signal's frame: directives for assembly text.
+"""CFI directives that unwind from a detour to the probed code, as from a signal's frame.
 
-The CFA is the interrupted code's stack pointer. Its instruction pointer is told at first by the kprobe's record, to which
-something on the stack leads; its other registers are where they were, then in a pt_regs.
+The CFA is the interrupted code's stack pointer. Its instruction pointer is first found through the kprobe's record, which a
+word on the stack leads to. Its other registers are unchanged at first, and then in a pt_regs.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ _RBX = _NUMBERS["rbx"]
 
 
 def head(pushed: int) -> str:
-    """Of a procedure that is come to with the stack pointer `pushed` bytes below the interrupted code's."""
+    """The start of a routine that is entered with the stack pointer `pushed` bytes below the interrupted code's."""
     return f"    .cfi_startproc\n    .cfi_signal_frame\n    .cfi_def_cfa %rsp, {pushed}"
 
 
 def ip_by_record(below: int, address: int, unit: int = 0, record: int = 0) -> str:
     """The instruction pointer is in the kprobe's record at `address`.
 
-    The record's address is the word `below` bytes below the CFA; or, if `unit` is given, that word points to code aligned to so
-    many bytes, `record` bytes behind whose beginning it is.
+    The record's address is the word `below` bytes below the CFA. If `unit` is given, that word points into a code block that
+    is aligned to `unit` bytes, and the record's address is at offset `record` of the block.
     """
     found = const1u(below) + op(MINUS, DEREF) + (const1s(-unit) + op(AND) + field(record) if unit else b"")
     return _escape(rule(IS_VALUE, found + field(address), RIP))
 
 
 def saved(below: int) -> str:
-    """All general registers are in a pt_regs `below` bytes below the CFA."""
+    """All general registers are in a pt_regs, `below` bytes below the CFA."""
     return "\n".join(f"    .cfi_offset %{name}, {offset - below}" for name, offset in REGISTERS.items())
 
 
 def unsaved(*but: str) -> str:
-    """All general registers have their values again, except for `but`."""
+    """All general registers but `but` have been restored."""
     return "\n".join(f"    .cfi_same_value %{name}" for name in REGISTERS if name not in but)
 
 
 def by_regs() -> str:
-    """Everything is as the pt_regs that rbx points to says."""
+    """All registers are in the pt_regs that rbx points to."""
     rules = [rule(DEF_CFA, register(_RBX, _SP) + op(DEREF))]
     rules += [rule(IN_MEMORY, register(_RBX, to), _NUMBERS[name]) for name, to in REGISTERS.items()]
     return "\n".join(map(_escape, [*rules, rule(IN_MEMORY, register(_RBX, _IP), RIP)]))

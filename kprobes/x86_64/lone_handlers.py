@@ -1,15 +1,15 @@
-"""What the fast trampolines of ftrace call for a kprobe or kretprobe that is alone on a function, as assembly text (AT&T).
+"""The handlers that ftrace's fast trampolines call for a single kprobe or kretprobe, as assembly text (AT&T).
 
 Called as any native handler of a probe list (ftrace.x86_64.trampolines), under the same conditions:
 
     rdi = Probe, whose `action` is the Child or Kretprobe   rsi = ip   rdx = the parent   rcx = pt_regs (the *_regs ones only)
     r8 = data of the return node, or 0 if there is none     returns eax = 0 to go on, else to cancel the return
 
-The kretprobe_unlocked ones are for those that are on no ftrace location (kprobes.fast.fast_returns).
+The kretprobe_unlocked handlers are for kretprobes that are not on an ftrace location (kprobes.fast.fast_returns).
 
-Every register but r11 and, at an entry, rax is kept, and so do the user's handlers (preserve_most), which are called with
-rdi = the Child or the instance and rsi = pt_regs. An instance lies in front of its data: it is the node, or, on a function
-where others have probes too, entry data in front of the data.
+Every register but r11 and, at an entry, rax is preserved. The user's handlers (preserve_most) preserve them too; they are
+called with rdi = the Child or the instance and rsi = pt_regs. An instance directly precedes its data: it is the node or, on a
+function with other probes, the first part of the entry data.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FINISH = """    mov %fs:$TASK, %r11
     movq $$0, $FRAME(%r11)
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)"""
-# A fast trampoline holds ftrace's recursion lock, which is not for a kretprobe's return, nor for its entry on no ftrace location.
-# On a complete one nobody does, or the callback that the call is made from: that stays.
+# A fast trampoline holds ftrace's recursion lock. A kretprobe's return must not hold it, nor its entry outside of ftrace
+# locations, so it is released meanwhile. On a complete trampoline it is not held, or the calling callback holds it and keeps it.
 _UNLOCK = """    cmpl $$$FAST, $REC(%r11)
     jne 3f
     movl $$$FAST_UNLOCKED, $REC(%r11)
@@ -57,7 +57,7 @@ _MISSES = """$runs
     ret"""
 
 _RUNS_ROUTINE = """
-# Whether a kprobe is running: ZF is set if not any more. Every register is kept.
+# Whether a kprobe is still running: ZF is set if it is not. Every register is preserved.
 #   r11 = task
     .p2align 4
 kprobe_lone_runs:
@@ -88,7 +88,7 @@ kprobe_lone_runs:
 """
 
 _KPROBE = """
-# A kprobe whose pre_handler does not look at the registers (KP-52).
+# A kprobe whose pre_handler does not use the registers (KP-52).
     .globl kprobe_lone
     .p2align 6
 kprobe_lone:
@@ -108,7 +108,7 @@ $runs
     xor %eax, %eax
     ret
 
-# One that does: it finds ip+1, and what it leaves there counts if it returns non-zero.
+# A kprobe whose pre_handler does: it sees ip+1; if it returns non-zero, the thread continues at the ip that it has left.
 #   stack inside: where the call goes on, then rsi, rdi
     .globl kprobe_lone_regs
     .p2align 6
@@ -141,7 +141,7 @@ $runs
 """
 
 _BARE = """
-# Entry of a kretprobe that has no entry_handler, and whose handler does not look at the instance (KP-78, KP-81).
+# Entry of a kretprobe that has no entry_handler, and whose handler does not use the instance (KP-78, KP-81).
     .globl kretprobe_lone_bare
     .p2align 6
 kretprobe_lone_bare:
@@ -155,7 +155,7 @@ $misses
 """
 
 _ENTRY = """
-# Entry of one that has, or does.
+# Entry of any other kretprobe.
 #   rdi = the instance, rax = the Kretprobe
     .globl $name
     .p2align 6
@@ -193,7 +193,7 @@ $finish
     pop %rdi
     xor %eax, %eax
     ret
-7:  # others have probes here
+7:  # other probes are here, too
     push %rax
     push %rdx
     push %rcx
@@ -247,7 +247,7 @@ $lock
     pop %rdi
     ret
 
-# Of one that has no handler.
+# Return of a call whose kretprobe has no handler.
     .globl kretprobe_lone_no_return
     .p2align 4
 kretprobe_lone_no_return:
@@ -255,7 +255,7 @@ kretprobe_lone_no_return:
     ret
 """
 
-# The entry handler of a kretprobe finds ip+1, and what it leaves there does not count.
+# The entry handler of a kretprobe sees ip+1; a change of ip has no effect.
 _BEFORE = """    push $REGS_IP(%rcx)
     mov 8(%rsp), %rsi
     inc %rsi
@@ -264,7 +264,7 @@ _AFTER = "    pop $REGS_IP(%rcx)"
 
 
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """The routines; `constants` gives what the text names (kprobes.hit.assembly)."""
+    """The assembly text; `constants`: values of its names (kprobes.hit.assembly)."""
     shared = {"begin": _BEGIN, "running": _RUNNING, "finish": _FINISH, "misses": _MISSES, "runs": _RUNS}
     shared |= {"unlock": _UNLOCK, "lock": _LOCK}
     entries = (

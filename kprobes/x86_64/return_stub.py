@@ -1,7 +1,7 @@
-"""The stubs that calls return into whose return was hooked at a breakpoint or jump.
+"""Return stubs: calls whose return was hooked at a breakpoint or jump return to them.
 
-Where r10, r11 and the flags are free it is the second half of an ftrace stub; elsewhere it is one that keeps everything
-(ftrace.x86_64.keeping_stub).
+Where r10, r11 and the flags are free, a return stub is the second half of an ftrace stub; elsewhere it preserves every
+register and flag (ftrace.x86_64.keeping_stub).
 """
 
 from __future__ import annotations

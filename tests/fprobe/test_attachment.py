@@ -129,7 +129,7 @@ def test_detach_and_attach_by_hand(program):
     probe = fprobe.attach("leaf", entry=lambda *hit: 0)
     probe.detach()
     probe.attach()
-    with pytest.raises(OSError, match="registered already"):
+    with pytest.raises(OSError, match="already registered"):
         probe.attach()
     probe.detach()
     probe.detach()

@@ -21,7 +21,7 @@ from instructions import boundaries
 from isolation import isolated
 from workloads import Work
 
-ACCEPTED = ("leaves no room in its slot", "is a trap of its own")
+ACCEPTED = ("is too long for its slot", "is a trap itself")
 """Why an instruction of compiled code may be refused."""
 FEW = MODES[:3]
 

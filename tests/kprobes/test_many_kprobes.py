@@ -85,7 +85,7 @@ def test_a_batch_leaves_the_garbage_collector_as_it_is():
         batch = on(sites[:5])
         kprobes.register_kprobes(batch)
         assert gc.isenabled() is collecting
-        with pytest.raises(OSError, match="registered already"):
+        with pytest.raises(OSError, match="already registered"):
             kprobes.register_kprobes([*on(sites[10:15]), batch[0]])
         assert gc.isenabled() is collecting
         kprobes.unregister_kprobes(batch)
