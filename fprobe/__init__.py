@@ -11,7 +11,7 @@
         module["main"](10)
     print(probe.counts)
 
-The kernel's API stands beside it: `register_fprobe(fp, filter, notfilter)` and its relatives.
+The kernel's API is here too: `register_fprobe(fp, filter, notfilter)` and its relatives.
 """
 
 from __future__ import annotations

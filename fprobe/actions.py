@@ -1,4 +1,4 @@
-"""Built-in actions: handlers that need no code of the user's. Each is an attachment's `entry`/`exit` pair.
+"""Built-in actions: ready-made pairs of entry and exit handlers.
 
 attach("vfs_*", action=Count())      hits only: `fp.hits`
 attach("vfs_*", action=Record())     a time-stamped record of each call, in a ring buffer
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 _CALL = struct.Struct("<QQQQ")
 _CELL, _TIMED_CELL = native.Cell.ctypes, native.TimedCell.ctypes
 _BUCKET_WIDTH = 1.25
-"""The end of a bucket over its start, at most."""
+"""The largest ratio of a bucket's end to its start."""
 
 
 class Action:
-    """A built-in pair of handlers. `entry` and `exit` are None where there is nothing to do."""
+    """A built-in pair of handlers. `entry` or `exit` is None if it has nothing to do."""
 
     entry_data_size = 0
 
@@ -47,9 +47,9 @@ class Action:
         self.exit: Resolved | None = None
 
     def belong_to(self, fp: fprobe) -> None:
-        """Called before `prepare` with the fprobe that it is for.
+        """Called before `prepare`, with the fprobe that uses the action.
 
-        Raises OSError(EBUSY) if it serves only one at a time, and does so already.
+        Raises OSError(EBUSY) if the action can serve only one fprobe at a time and serves another.
         """
 
     def prepare(self, functions: int) -> None:
@@ -83,7 +83,7 @@ class CallRecord(NamedTuple):
 
 
 class _Exclusive(Action):
-    """An action that serves one fprobe at a time. Its memory is made at each registration; its probe keeps it, too."""
+    """An action that serves one fprobe at a time. Its memory is allocated at each registration; its probe keeps it alive."""
 
     entry_data_size = 8
 
@@ -100,10 +100,10 @@ class _Exclusive(Action):
     def _refuse_if_in_use(self) -> None:
         owner = self._owner
         if owner is not None and (owner.registered or owner.is_claimed):
-            raise OSError(errno.EBUSY, f"this {type(self).__name__} is in use: detach it, or make another one")
+            raise OSError(errno.EBUSY, f"this {type(self).__name__} is in use; detach it, or make another one")
 
     def close(self) -> None:
-        """Give the memory back. Raises OSError(EBUSY) while the action is in use."""
+        """Free the memory. Raises OSError(EBUSY) while the action is in use."""
         with tracer().table.lock:
             self._refuse_if_in_use()
             self.entry = self.exit = None
@@ -111,11 +111,11 @@ class _Exclusive(Action):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Let go of the memory."""
+        """Drop the references to the memory."""
 
 
 class _Calls:
-    """A ring buffer for calls, which is closed when no probe, action or reader refers to it any more."""
+    """A ring buffer for calls; closed when no probe, action or reader refers to it any more."""
 
     def __init__(self, capacity: int) -> None:
         self.buffer = Buffer("record", size_kb=-(-capacity * int(event_size(RECORD_SIZE) or 0) // 1024))
@@ -125,7 +125,7 @@ class _Calls:
 class Record(_Exclusive):
     """Record each call that returns while tracing is on: entry and return time, function, caller.
 
-    `capacity`: records of each thread, a power of two, rounded up to whole sub-buffers of the ring buffer; the oldest give way.
+    `capacity`: records for each thread, a power of two, rounded up to whole sub-buffers. New records overwrite the oldest.
     """
 
     def __init__(self, capacity: int = 1 << 15) -> None:
@@ -145,16 +145,16 @@ class Record(_Exclusive):
 
     @property
     def written(self) -> int:
-        """Records ever written."""
+        """Number of records written, including overwritten ones."""
         return self._calls.buffer.written() if self._calls is not None else 0
 
     @property
     def lost(self) -> int:
-        """Records that newer ones have overwritten."""
+        """Number of records that newer ones have overwritten."""
         return self._calls.buffer.overrun() if self._calls is not None else 0
 
     def records(self) -> Iterator[CallRecord]:
-        """What was recorded and not overwritten, in the order of the returns. Nothing is consumed."""
+        """The records that have not been overwritten, in the order of the returns. They are not consumed."""
         calls = self._calls  # keeps the buffer
         for record in calls.buffer.records() if calls is not None else ():
             _, entered, ip, caller = _CALL.unpack_from(record.data)
@@ -166,9 +166,9 @@ class Record(_Exclusive):
 
 @dataclass
 class FunctionStat:
-    """What `Stat` gathered for one function. Times are of the calls that were timed, from entry to return.
+    """The statistics of one function. Times are those of the timed calls, from entry to return, in nanoseconds.
 
-    `durations`: calls by bucket, if they were asked for; a bucket is the shortest duration in it, in nanoseconds.
+    `durations`: the number of calls in each bucket, if requested; the key is the bucket's shortest duration in nanoseconds.
     """
 
     ip: int
@@ -180,9 +180,9 @@ class FunctionStat:
     durations: dict[float, int] = field(default_factory=dict)
 
     def percentile(self, share: float) -> float:
-        """The duration in nanoseconds that `share` percent of the calls did not exceed; 0 without durations.
+        """The duration that `share` percent of the calls did not exceed, in nanoseconds; 0 without durations.
 
-        It is at most a fifth too long: the end of its bucket. Raises ValueError unless `share` is between 0 and 100.
+        Returns the end of a bucket, which is at most a quarter more. Raises ValueError unless `share` is between 0 and 100.
         """
         if not 0 <= share <= 100:
             raise ValueError(f"share is {share}; it must be between 0 and 100")
@@ -195,7 +195,7 @@ class FunctionStat:
 
 
 class _Cells:
-    """A table of cells for each task. It is given back when no probe, action or reader refers to it any more."""
+    """A table of cells for each task; freed when no probe, action or reader refers to it any more."""
 
     def __init__(self, bits: int, size: int) -> None:
         stride = ((size << bits) + mappings.PAGE - 1) & -mappings.PAGE
@@ -205,7 +205,7 @@ class _Cells:
         weakref.finalize(self, mappings.release, self.native.base, area).atexit = False
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """The cells that are used, of every task ever claimed, and the address of each."""
+        """The used cells of all tasks, each with its address."""
         size = self.native.cell_size
         for index in range(len(runtime().tasks())):
             base = self.native.base + index * self.native.stride
@@ -218,7 +218,7 @@ class _Cells:
 class Stat(_Exclusive):
     """Count and time the calls of each function.
 
-    `durations`: also count them by duration, for histograms and percentiles.
+    `durations`: also count calls by duration, for histograms and percentiles.
     """
 
     def __init__(self, *, durations: bool = False) -> None:
@@ -237,7 +237,7 @@ class Stat(_Exclusive):
         return ctypes.addressof(self._cells.native) if self._cells is not None else 0
 
     def functions(self) -> dict[int, FunctionStat]:
-        """Entry address -> what is known of the function, over all threads. Functions without a hit are left out."""
+        """Entry address -> statistics over all threads. Functions without a hit are omitted."""
         found: dict[int, FunctionStat] = {}
         scale = 1 / ticks_per_ns()
         for cell, place in self._cells or ():

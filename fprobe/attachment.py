@@ -1,4 +1,4 @@
-"""The Pythonic face: attach handlers to functions as a context manager or a decorator."""
+"""attach(): fprobes as context managers and decorators."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Target = str | Sequence[str] | Sequence[int]
 
 
 MAY_COME = 500
-"""Functions of a JIT compiler for which an action has room beyond those that are there when it is attached."""
+"""Functions that a JIT compiler may add after an action is attached; the action reserves memory for so many."""
 
 MAX_PENDING = 1 << 24
-"""Calls whose return may be pending, where nothing is said: more than all shadow stacks hold, and it costs no memory."""
+"""The default nr_maxactive: more calls than all shadow stacks hold. It costs no memory."""
 
 This = TypeVar("This", bound="Attachment[Any]")
 ActionOrNone = TypeVar("ActionOrNone", bound=Action | None)
@@ -76,16 +76,16 @@ class Attachment(Attaching, Generic[ActionOrNone]):
 
     @property
     def skipped(self) -> list[Skipped]:
-        """The functions that the target means and that cannot be probed so, each with the reason."""
+        """The functions that the target names and to which the handlers cannot be attached, each with the reason."""
         located = self.fp.located.skipped if self.fp.located is not None else []
         refused = self.fp.ops.skipped() if self.fp.registered else []
         return [*located, *(Skipped(str(location), reason) for location, reason in refused)]
 
     def attach(self: This) -> This:
-        """Attach now. Raises OSError as register_fprobe does.
+        """Attach. Raises OSError as register_fprobe does.
 
-        A target of a JIT compiler (`numba:...`) is followed until `detach`: code that is compiled later is probed, too, before it
-        runs. It need not be compiled at all yet, if Numba knows a function of that name.
+        A target of a JIT compiler (`numba:...`) is followed until `detach`: code that is compiled later is probed before it
+        runs. If Numba knows a function of that name, it need not be compiled yet.
         """
         if isinstance(self.target, str):
             self._attach_pattern(self.target)
@@ -112,7 +112,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
             log.warning("%s", sentence)
 
     def _extend(self) -> None:
-        """Code has come: probe what of it is meant."""
+        """Probe newly compiled code that the target names."""
         assert isinstance(self.target, str)
         if self.fp.registered:
             extend_fprobe(self.fp)
@@ -128,9 +128,9 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         self.fp.entry_data_size, self.fp.action = self.action.entry_data_size, self.action.state
 
     def detach(self) -> None:
-        """Detach; when this returns no handler runs any more.
+        """Detach. When this returns, no handler runs any more.
 
-        Does nothing if it is not attached, or another thread is detaching it. Raises OSError as unregister_fprobe does.
+        Does nothing if it is not attached, or if another thread is detaching it. Raises OSError as unregister_fprobe does.
         """
         unfollow(self._extend)
         if not self.fp.registered:
@@ -150,7 +150,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         return f"the fprobe on {self.target!r} missed {missed:,} returns: {why}; give attach() a larger nr_maxactive"
 
     def disable(self) -> None:
-        """Stop calling the handlers for now."""
+        """Stop calling the handlers until `enable`."""
         disable_fprobe(self.fp)
 
     def enable(self) -> None:
@@ -203,18 +203,19 @@ def attach(
     disabled: bool = False,
     python_unsafe: bool = False,
 ) -> Attachment[Any]:
-    """Handlers for the entry and the return of functions.
+    """Call handlers at the entry and the return of functions.
 
         with fprobe.attach("vfs_*", entry=print) as probe:
             module["demo_main"](10)
         print(probe.hits)
 
-    `target`: a pattern of the ftrace filter language, or one with the names of images in front, `libz:inflate*`; a list of
-    names, or of addresses. `exclude`: a pattern.
-    `entry`, `exit`: handlers (see `fprobe.fprobe`), or `action`: a built-in one. The other parameters are the fields
-    of `fprobe.fprobe`. Without `nr_maxactive` no return is missed, however deep functions recurse; without an
-    `entry_data_size` native handlers get what they declare. Raises ValueError for handlers and an action together, and for
-    too small an `entry_data_size`; attaching raises OSError.
+    `target`: a pattern of the ftrace filter language (`vfs_*`); such a pattern after the name of a library or other image
+    (`libz:inflate*`); a list of names; or a list of addresses. `exclude`: a pattern. `entry`, `exit`: handlers, as for
+    `fprobe.fprobe`. `action`: a built-in action, instead of handlers. The other parameters are fields of `fprobe.fprobe`.
+
+    Unless `nr_maxactive` is given, no return is missed for want of a node. Unless `entry_data_size` is given, native handlers
+    get as much as they declare. Raises ValueError for handlers and an action together, and if `entry_data_size` is too small
+    for a native handler. Attaching raises OSError as `register_fprobe` does.
     """
     if action is not None and (entry is not None or exit is not None):
         raise ValueError("give handlers or an action, not both")

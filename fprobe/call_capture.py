@@ -1,4 +1,4 @@
-"""Calls with their registers, and what pointers point to: recorded natively into a ring buffer, and read back as events."""
+"""Native recording of calls, with registers and the targets of pointers, into a ring buffer; and reading them as events."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from ftrace.ring_buffer.buffer import Buffer
 from sandbox.native import NativeFunction
 
 SIZE_KB = 8192
-"""What a thread's part of the buffer may hold: beyond it the thread waits, and then loses its newest records."""
+"""Size of a thread's part of the buffer. When it is full, the thread waits, and then loses its newest records."""
 PATIENCE = 2000
-"""Pauses of 50 us that a thread makes for the reader before it loses a record."""
+"""How often a thread pauses for 50 us, waiting for the reader, before it loses a record."""
 _HEAD = struct.Struct("<QQ")
 _COMMON = 8
 _LENGTH = struct.Struct("<q")
 _BATCH = 1000
 _PAGES = 16
-"""Sub-buffers that are taken of each thread in one go: it may fill them as fast."""
+"""Sub-buffers that are read from one thread before the next: the thread may fill them as fast as they are read."""
 
 Images = tuple[bytes, tuple["bytes | None", ...]]
-"""The image of a call (sandbox.abi.convention), and what was found at the addresses that were followed."""
+"""The image of a call (sandbox.abi.convention), and the contents of the followed addresses."""
 
 
 class Followed(NamedTuple):
@@ -57,14 +57,14 @@ class Followed(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Bytes that its target takes in a record: a text is read with one more, which tells whether it ends there."""
+        """Bytes that its target takes in a record. A text is read with one more byte, which tells whether it ends there."""
         return self.size + self.is_text
 
 
 class Wanted(NamedTuple):
-    """What to record of a function's entry or return beside the general registers.
+    """What to record of a function's entry or return, in addition to the general registers.
 
-    `stack`: bytes above the return address; `follow`: at most 32 pointers, others are not followed.
+    `stack`: bytes above the return address. `follow`: pointers to follow; only the first 32 are.
     """
 
     vectors: bool = False
@@ -73,7 +73,7 @@ class Wanted(NamedTuple):
 
 
 Sights = tuple[Wanted, Wanted]
-"""What is wanted at the entry and at the return."""
+"""What to record at the entry, and at the return."""
 REGISTERS_ONLY: Sights = (Wanted(), Wanted())
 
 
@@ -89,7 +89,7 @@ class Event(NamedTuple):
 
 
 class _Kept:
-    """The native state, its tables and the buffer; they go when neither the action nor a probe refers to them."""
+    """The native state, its tables and the buffer; freed when neither the action nor a probe refers to them."""
 
     def __init__(self, sights: Mapping[int, Sights], others: Sights, limit: int, patience: int, size_kb: int) -> None:
         self.buffer = Buffer("calls", size_kb=size_kb, overwrite=False)
@@ -120,9 +120,9 @@ class _Kept:
 class CallCapture(Action):
     """Record entries and returns of functions while tracing is on.
 
-    `sights`: entry address -> what to record at the entry and at the return; `others`: the same of other functions; `limit`:
-    calls to record (0: all), the others are counted in `over_limit`; `patience`: 0 if threads do not wait for the reader when
-    the buffer is full.
+    `sights`: entry address -> what to record at the entry and at the return. `others`: the same for all other functions.
+    `limit`: calls to record (0: all); further calls are counted in `over_limit`. `patience`: how often a thread pauses for
+    50 us when the buffer is full; 0: never.
     """
 
     def __init__(
@@ -151,22 +151,22 @@ class CallCapture(Action):
 
     @property
     def over_limit(self) -> int:
-        """Calls that came after the limit."""
+        """Calls beyond the limit."""
         state = self._kept.state
         return max(0, state.calls - state.limit) if state.limit else 0
 
     @property
     def lost(self) -> int:
-        """Records for which there was no room."""
+        """Records that did not fit into the buffer."""
         buffer = self._kept.buffer
         return sum(buffer.stats(slot).dropped for slot in buffer.slots())
 
     def stop_waiting(self) -> None:
-        """Nobody reads any more: threads do not wait."""
+        """Reading has ended: threads do not wait for the reader any more."""
         self._kept.state.patience = 0
 
     def take(self) -> list[Event]:
-        """The next events, each once, by time; at most a thousand, so that whoever takes them stays responsive."""
+        """The next events, each once, by time; at most a thousand, so that the caller stays responsive."""
         if not self._pending:
             self._pending += sorted(self._read(), key=lambda event: event.time)
         return [self._pending.popleft() for _ in range(min(len(self._pending), _BATCH))]
@@ -189,7 +189,7 @@ class CallCapture(Action):
 
 
 def _places(wanted: Wanted) -> tuple[int, list[int]]:
-    """Where the targets of followed pointers begin in a record, and where each is."""
+    """The offset in a record at which the targets of followed pointers begin, and the offset of each."""
     at = HEAD + REGISTERS + VECTORS * wanted.vectors + wanted.stack
     found = []
     for followed in wanted.follow[:MAX_FOLLOWED]:
@@ -199,7 +199,7 @@ def _places(wanted: Wanted) -> tuple[int, list[int]]:
 
 
 def _sight(wanted: Wanted) -> Any:
-    """The native half of what is wanted."""
+    """The native form of a Wanted."""
     size, _ = _places(wanted)
     sight = Sight.ctypes(length=size, vectors=int(wanted.vectors), stack=wanted.stack)
     for number, followed in enumerate(wanted.follow[:MAX_FOLLOWED]):
@@ -211,7 +211,7 @@ def _sight(wanted: Wanted) -> Any:
 
 
 def _images(wanted: Wanted, data: bytes) -> Images:
-    """What a record holds, with the vector registers as zeros where they were not wanted but stack was."""
+    """The images in a record. Vector registers are zero if the stack was recorded without them."""
     start, places = _places(wanted)
     start = places[0] if places else start
     image = data[HEAD:start]

@@ -1,6 +1,6 @@
-"""The native handlers that record calls with what is needed to show them: registers, stack, and memory behind pointers.
+"""Native handlers that record calls with registers, stack, and the targets of pointers.
 
-What is taken at a function's entry and return is told by a `Sight` for each; functions are found by their entry's address.
+For each function, one `Sight` says what to record at the entry and another at the return; they are found by entry address.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEAD, REGISTERS, VECTORS = 24, 21 * 8, 8 * 8
 """Bytes: common fields, entry and caller; pt_regs; the low halves of eight vector registers."""
 MAX_FOLLOWED = 32
 FOLLOW_SHIFT, FOLLOW_MASK = 32, (1 << 31) - 1
-"""A followed pointer: its place in the record, then whether it is text (bit 31), then the bytes to take."""
+"""A followed pointer: its offset in the record, whether it is text (bit 31), and the bytes to record."""
 TEXT = 1 << 31
 _LOWEST, _HIGHEST = 1 << 12, 1 << 47
 _SYS_NANOSLEEP = 35
@@ -50,7 +50,7 @@ _PAUSE_NS = 50_000
 
 @struct
 class Sight(Structure):
-    """What is recorded of a function's entry, or of its return."""
+    """What to record of a function's entry, or of its return."""
 
     length: u64  # of the record
     vectors: u64  # 1: vector registers too
@@ -70,7 +70,7 @@ class Place(Structure):
 
 @struct
 class Capture(Structure):
-    """What the handlers find through their probe's `action`."""
+    """The handlers' state, which `action` of their probe points to."""
 
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
@@ -79,13 +79,13 @@ class Capture(Structure):
     mask: u64
     shift: u64
     limit: u64  # calls that are recorded; 0: all
-    calls: u64  # that came, if there is a limit
+    calls: u64  # so far, if there is a limit
     patience: u64  # how often a thread waits for the reader before records are lost
 
 
 @native(inline=True, bounded=False)
 def place_of(state: ptr[Capture], ip: u64) -> ptr[Place]:
-    """What is wanted of a function."""
+    """The entry of a function in the table, or `others`."""
     index = first_place(ip, state.shift)
     while state.places[index].ip != ip and state.places[index].ip != 0:
         index = (index + 1) & state.mask
@@ -99,7 +99,7 @@ def is_nearly_full(ring: ptr[Ring]) -> bool_:
 
 @native(bounded=False, cc="c")
 def wait_for_reader(state: ptr[Capture]) -> void:
-    """Wait while the thread's part of the buffer is nearly full, but not for ever."""
+    """Wait while the thread's part of the buffer is nearly full, up to `patience` pauses."""
     time: array[u64, 2] = zeroed
     time[1] = _PAUSE_NS
     for _attempt in range(volatile_load(addressof(state.patience))):
@@ -123,7 +123,7 @@ def take_vectors(words: ptr[u64]) -> void:
 
 @native(bounded=False, cc="c")
 def follow(sight: ptr[Sight], record: ptr[u8], at: u64) -> void:
-    """Copy what pointers in the record point to behind it: how many bytes it is, negative for a fault, and the bytes."""
+    """Append the targets of pointers in the record: the number of bytes (negative for a fault), then the bytes."""
     for number in range(sight.count):
         what = sight.follow[number]
         address = cast(ptr[u64], addressof(record[what >> FOLLOW_SHIFT]))[0]
@@ -168,7 +168,7 @@ def take(state: ptr[Capture], sight: ptr[Sight], kind: u64, ip: u64, ret_ip: u64
 
 @native(bounded=False)
 def capture_entry(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: u64) -> i32:
-    """Record the entry; after the limit the call is counted, and its return is not wanted."""
+    """Record the entry. Beyond the limit, only count the call, and cancel its exit handler."""
     state = cast(ptr[Capture], fp.action)
     if volatile_load(state.tracing_on) == 0:
         return 0

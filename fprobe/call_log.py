@@ -1,6 +1,6 @@
-"""A log of calls, in order: for tests that assert on who was called, with what, and what came back.
+"""A log of calls in order, for tests that check which functions were called, with which arguments and results.
 
-The calls are recorded natively (fprobe.call_capture) and become objects when they are asked for.
+Calls are recorded natively (fprobe.call_capture) and converted to objects when they are read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IN_REGISTERS = 6
 
 @dataclass(frozen=True)
 class LoggedCall:
-    """One entry or return. `regs`: a copy of the registers at that moment; `depth`: logged calls around it, in its thread."""
+    """One entry or return. `regs`: a copy of the registers. `depth`: the number of logged calls around it in its thread."""
 
     kind: str
     function: str
@@ -41,7 +41,7 @@ class LoggedCall:
 
     @property
     def text(self) -> str:
-        """With arguments or result, as far as they are integers and pointers in registers and their types are known."""
+        """The call with its arguments or result, as far as they are in general registers and their types are known."""
         if self.signature is None:
             return str(self)
         if self.kind == ENTRY:
@@ -50,14 +50,14 @@ class LoggedCall:
         return f"{self} = {result}" if result else str(self)
 
     def argument(self, n: int) -> int:
-        """The n-th integer or pointer argument of an entry, from 0, of the six in registers. Raises IndexError."""
+        """The n-th (from 0) of an entry's first six integer or pointer arguments. Raises IndexError for another n."""
         if not 0 <= n < _IN_REGISTERS:
-            raise IndexError(f"argument {n} is not in a register: there are 0 to {_IN_REGISTERS - 1}")
+            raise IndexError(f"argument {n} is not in a register; n must be between 0 and {_IN_REGISTERS - 1}")
         return int(regs_get_kernel_argument(self.regs, n))
 
     @property
     def result(self) -> int:
-        """What the function returned, as an unsigned word; of an exit."""
+        """The function's result, as an unsigned word. For exits only."""
         return int(regs_return_value(self.regs))
 
 
@@ -72,7 +72,7 @@ def _arguments(signature: Signature, regs: Any) -> Iterator[str]:
 
 
 def _value(kind: Type, word: int) -> str | None:
-    """A value of that type in a register, or None if it would not be in one of those."""
+    """The text of a value of that type; None if such values are not passed in general registers."""
     if isinstance(kind, Pointer):
         return hex(word) if word else "NULL"
     if not isinstance(kind, Integer) or kind.bits > 64:
@@ -83,9 +83,9 @@ def _value(kind: Type, word: int) -> str | None:
 
 
 class CallLog:
-    """Attached to functions, it keeps their entries and returns while tracing is on. Made by `log_calls`.
+    """Logs the entries and returns of functions while tracing is on. Made by `log_calls`.
 
-    A thread's calls take 200 bytes each of 8 MiB; what does not fit any more is counted in `lost`.
+    Each thread has 8 MiB, and a call takes about 200 bytes of it. Events that do not fit are counted in `lost`.
     """
 
     def __init__(self, target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> None:
@@ -104,14 +104,14 @@ class CallLog:
 
     @property
     def events(self) -> list[LoggedCall]:
-        """What happened, oldest first."""
+        """The logged entries and returns, oldest first."""
         while taken := self.capture.take():
             self._events += map(self._logged, taken)
         return self._events
 
     @property
     def lost(self) -> int:
-        """Entries and returns for which there was no room."""
+        """Entries and returns that did not fit."""
         return self.capture.lost
 
     @property
@@ -129,11 +129,11 @@ class CallLog:
         return [event for event in self.events if event.function == function and event.kind == kind]
 
     def results(self, function: str) -> list[int]:
-        """What one function returned each time, as unsigned words."""
+        """The results of one function's calls, as unsigned words."""
         return [event.result for event in self.of(function, EXIT)]
 
     def clear(self) -> None:
-        """Forget what happened so far."""
+        """Discard all events so far."""
         self.events.clear()
 
     def tree(self) -> str:
@@ -152,10 +152,12 @@ class CallLog:
 
 
 def _entered(frames: list[int], slot: int, caller: int) -> int:
-    """Note a call by its return slot, among those of its thread, outermost first; its depth."""
+    """Add a call, by its return slot, to its thread's calls (outermost first). Returns its depth."""
     while frames and frames[-1] < slot:  # calls whose return was not seen
         frames.pop()
-    if frames and frames[-1] == slot and not is_rethook_trampoline(caller):  # another one, unless this is a tail call
+    if (
+        frames and frames[-1] == slot and not is_rethook_trampoline(caller)
+    ):  # not a tail call: the former call's return was not seen
         frames.pop()
     frames.append(slot)
     return len(frames) - 1
@@ -170,7 +172,7 @@ def _left(frames: list[int], slot: int) -> int:
 
 
 def _function_at(location: Location | None, entry_ip: int) -> tuple[str, Signature | None]:
-    """The name of the function at a location, and what its source says of it."""
+    """The name of the function at a location, and its signature if the source gives it."""
     if location is None:
         return hex(entry_ip), None
     try:
@@ -181,5 +183,5 @@ def _function_at(location: Location | None, entry_ip: int) -> tuple[str, Signatu
 
 
 def log_calls(target: str | Sequence[str] | Sequence[int], exclude: str | None = None, **options: Any) -> CallLog:
-    """Attach a log; `options` are those of `fprobe.attach`. Raises OSError as that does."""
+    """Attach a log of calls. `options`: as for `fprobe.attach`, whose OSErrors it raises."""
     return CallLog(target, exclude, **options).attach()

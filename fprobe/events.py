@@ -31,7 +31,7 @@ from ftrace.probe_args.scope import Scope
 from sandbox.abi.btf import prototype
 
 GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"
-"""The groups of events that name none."""
+"""The groups of events whose lines name none."""
 _PLACE = 1
 _WORD = 8
 _PARAMETERS = "fp, entry_ip, ret_ip, regs, entry_data"
@@ -42,7 +42,7 @@ _TRACEPOINT = re.compile(r"[A-Za-z0-9_]*")
 
 
 class FprobeEventProbe(Probe):
-    """What a line f defines."""
+    """The probe that a line f defines."""
 
     kind = "f"
     make_handler = staticmethod(event_handler)
@@ -66,7 +66,7 @@ class FprobeEventProbe(Probe):
 
     @property
     def place(self) -> str:
-        """The function or glob, with `%return` at returns."""
+        """The function or glob; with `%return` for a return probe."""
         return f"{self.symbol}%return" if self.is_return else self.symbol
 
     @property
@@ -81,7 +81,7 @@ class FprobeEventProbe(Probe):
 
     @property
     def misses(self) -> int:
-        """Hits at which its handler could not run."""
+        """Hits whose handler was not called."""
         return self.fp.nmissed if self.fp is not None else 0
 
     def register(self) -> None:
@@ -103,7 +103,7 @@ class FprobeEventProbe(Probe):
         self.fp = None
 
     def arm(self) -> None:
-        """Enable it; register it anew if `detach_all` has taken it off. Raises OSError."""
+        """Enable it; if `detach_all` has unregistered it, register it again. Raises OSError."""
         if self.fp is not None and not self.fp.registered:
             register_fprobe(self.fp, self.symbol)
         enable_fprobe(self.fp)
@@ -114,7 +114,7 @@ class FprobeEventProbe(Probe):
 
 
 class TracepointProbe(Probe):
-    """What a line t defines: it is listed, and never fires."""
+    """The probe that a line t defines. It is listed and never hit."""
 
     kind = "t"
     is_return = False
@@ -140,11 +140,11 @@ class TracepointProbe(Probe):
 
     @property
     def misses(self) -> int:
-        """None."""
+        """0: it is never hit."""
         return 0
 
     def register(self) -> None:
-        """Wait for a tracepoint that never comes. Raises OSError for an unknown `@SYMBOL`."""
+        """Wait for a tracepoint, which never appears. Raises OSError for an unknown `@SYMBOL`."""
         self.resolve_symbols()
 
     def unregister(self) -> None:
@@ -209,10 +209,10 @@ def _check_tracepoint(words: Sequence[str]) -> None:
 
 
 fprobe_lines = FprobeLines()
-"""The type of lines that dynamic_events hands to fprobe."""
+"""The type of lines that dynamic_events passes to fprobe."""
 
 
 @cache
 def register_fprobe_events() -> None:
-    """Have dynamic_events take the lines f and t."""
+    """Register the lines f and t with dynamic_events."""
     dyn_event_register(fprobe_lines)

@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 class EntryHandler(Protocol):
-    """What is called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
+    """Called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
 
-    Non-zero: no exit handler for this call.
+    Non-zero: do not call the exit handler for this call.
     """
 
     def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> int | None: ...
 
 
 class ExitHandler(Protocol):
-    """What is called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
+    """Called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
 
     def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> object: ...

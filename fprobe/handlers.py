@@ -23,9 +23,9 @@ EXIT = Role("exit_handler", _PARAMETERS, _NUMBERS, void, True, _PARAMETERS.index
 
 
 def resolve_pair(entry: Any, exit_: Any, this: Any, errors: HandlerErrors, data_size: int) -> tuple[Resolved, Resolved]:
-    """The code of an fprobe's handlers. `this`: what Python ones get as `fp`.
+    """The code of an fprobe's handlers. `this`: the argument `fp` of Python handlers.
 
-    Raises TypeError naming what cannot be a handler, or has the wrong parameters.
+    Raises TypeError, which names the object, for one that cannot be a handler or has the wrong parameters.
     """
 
     def of_python(handler: Callable[..., Any], role: Role) -> Resolved:
@@ -36,12 +36,14 @@ def resolve_pair(entry: Any, exit_: Any, this: Any, errors: HandlerErrors, data_
 
 
 def data_size_of(given: int, *handlers: Any) -> int:
-    """Bytes of entry data for `handlers`: `given`, or if that is 0 what native handlers say that they use.
+    """Bytes of entry data for `handlers`: `given`, or if that is 0, the size that native handlers declare.
 
-    Raises ValueError if `given` is too little for them.
+    Raises ValueError if `given` is too small for them.
     """
     given = integer("entry_data_size", given)
     wanted = max((getattr(handler, "data_size", 0) for handler in handlers), default=0)
     if 0 < given < wanted:
-        raise ValueError(f"entry_data_size is {given}, and the handlers' entry data takes {wanted} bytes")
+        raise ValueError(
+            f"entry_data_size is {given}, but the handlers' entry data takes {wanted} bytes; give {wanted}"
+        )
     return given or wanted

@@ -52,12 +52,12 @@ def native(
             data[0] = rdtsc()
             return 0 if regs.dx >= 4096 else 1
 
-    Of five parameters those without a type are `ptr[Probe]`, `u64`, `u64`, `ptr[pt_regs]` and `ptr[u8]`. Without a
-    result type an entry handler returns i32, 0 where it does not say, and an exit handler nothing. A typed `data` is
-    never null, and `attach` makes room for it. Functions with other parameters can be called by handlers.
+    The default types of the five parameters are `ptr[Probe]`, `u64`, `u64`, `ptr[pt_regs]` and `ptr[u8]`. The default result
+    type of an entry handler is i32, with 0 returned at its end; that of an exit handler is void. If `data` has a type, it is
+    never null, and `attach` allocates entry data for it. Functions with other parameters can be called by handlers.
 
-    `name`, `bounded`, `inline`, `cc`: as for `sandbox.native.native`. Raises NativeError (a SyntaxError) for what is
-    not in the language, TypeError for what is not a plain function, ValueError for options that do not go together.
+    `name`, `bounded`, `inline`, `cc`: as for `sandbox.native.native`. Raises NativeError (a SyntaxError) for source that is
+    not in the language, TypeError for an object that is not a plain function, ValueError for options that conflict.
     """
     options = Options(name, bool(name), inline, False, bounded, cc)
     options.check()
@@ -77,7 +77,7 @@ def event_handler(function: FunctionType) -> HandlerFunction:
 
 
 def _check(handler: HandlerFunction) -> None:
-    """Check the handler now, unless the same one has been found well before: the cache knows."""
+    """Check the handler, unless the cache says that the same one has passed before."""
     store = default_cache()
     key = cache_key("checked", fingerprint(Unit(handler.name, [handler])))
     if store.get(key) is None and check_now(handler):

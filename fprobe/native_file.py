@@ -1,4 +1,4 @@
-"""Handlers in the native language from a file of the user's, and the maps that they fill."""
+"""Native handlers from a user's Python file, and the maps that they fill."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sandbox.native.containers import Container
 
 
 class NativeFileError(ValueError):
-    """The file is not there, or has no such handler."""
+    """The file does not exist, or has no such handler."""
 
 
 @dataclass(frozen=True)
 class NativeHandlers:
-    """What a file gives: handlers (`exit` may be None), and its maps by name."""
+    """The handlers of a file (`exit` may be None), and its maps by name."""
 
     entry: Any
     exit: Any
@@ -30,7 +30,8 @@ class NativeHandlers:
 def load(text: str) -> NativeHandlers:
     """The handlers that `FILE:ENTRY` or `FILE:ENTRY:EXIT` names; ENTRY may be empty. The file is executed.
 
-    Raises NativeFileError naming what is not there, and what the file raises: NativeError for what is not in the language.
+    Raises NativeFileError, which names what is missing, and whatever the file raises, such as NativeError for a handler
+    that is not in the native language.
     """
     path, *names = split(text)
     module = _executed(Path(path))
@@ -39,7 +40,7 @@ def load(text: str) -> NativeHandlers:
 
 
 def split(text: str) -> list[str]:
-    """File and one or two names. Raises NativeFileError for another form."""
+    """Split `text` into the file and one or two names. Raises NativeFileError for another form."""
     path, *names = text.split(":")
     if not path or not 1 <= len(names) <= 2 or not any(names):
         raise NativeFileError(f"--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not {text!r}")
@@ -47,7 +48,7 @@ def split(text: str) -> list[str]:
 
 
 def _executed(path: Path) -> ModuleType:
-    """The file, run as a module; what stands beside it can be imported."""
+    """The file, executed as a module. It can import modules of its directory."""
     if not path.is_file():
         raise NativeFileError(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -1,4 +1,4 @@
-"""Calls of functions that Numba has compiled: arguments by name, results and exceptions, in Python handlers.
+"""Arguments, results and exceptions of functions compiled by Numba, for Python handlers.
 
     def entry(fp, ip, ret_ip, regs, data):
         print(fprobe.numba.arguments(ip, regs, data))
@@ -27,7 +27,7 @@ from sandbox.numba.values import Array as Array
 from sandbox.numba.values import read, value_of
 
 DATA_SIZE = 16
-"""Bytes of entry data that `arguments` needs to tell `outcome` where the result will be."""
+"""Bytes of entry data in which `arguments` stores for `outcome` where the result will be."""
 
 _POINTERS = struct.Struct("<QQ")
 _NONE, _STOP_ITERATION = -2, -3
@@ -36,7 +36,7 @@ _NONE, _STOP_ITERATION = -2, -3
 class Outcome(NamedTuple):
     """How a call has ended. `exception` is None if it has returned `result`.
 
-    Arguments of an exception that are only known when it is raised are `...`.
+    Arguments of an exception that Numba computes at run time are `...`.
     """
 
     result: Any
@@ -46,19 +46,19 @@ class Outcome(NamedTuple):
 def install(*, noinline: bool) -> None:
     """Change how Numba compiles functions from now on; call this before they are compiled.
 
-    `noinline`: calls of compiled functions by compiled functions are not inlined, so that probes see each one. That changes what
-    is optimised, and costs time. What is compiled so is apart in Numba's cache. Raises ValueError if nothing is asked for,
-    ImportError if Numba is not installed.
+    `noinline`: do not inline calls between compiled functions, so that probes see every call. This prevents optimisations
+    and costs time. Code compiled in this way has entries of its own in Numba's cache. Raises ValueError if no change is
+    requested, ImportError if Numba is not installed.
     """
     if not noinline:
-        raise ValueError("noinline is False, and there is nothing else to install: give noinline=True")
+        raise ValueError("noinline is False, and there is nothing else to install; give noinline=True")
     inlining.keep_calls()
 
 
 def inlined() -> dict[str, set[str]]:
-    """Functions whose calls by other functions are not seen, and the callers into which LLVM has inlined all of them.
+    """Functions whose calls probes cannot see, because LLVM has inlined them: function -> the callers.
 
-    Both by module and qualified name. Nothing is known of code that comes from Numba's cache.
+    Both are given by module and qualified name. Code that Numba has loaded from its cache is not covered.
     """
     return inlining.inlined()
 
@@ -69,11 +69,11 @@ def signature(ip: int) -> Any:
 
 
 def arguments(ip: int, regs: Any, data: Any = None) -> dict[str, Any]:
-    """The arguments of a call that begins, by name; in a Python entry handler of an fprobe.
+    """The arguments of a call, by name. To be called in a Python entry handler of an fprobe.
 
-    Numbers, strings, tuples and None are what they are; an array is an `Array`. What the compiled code does not use is
-    `NOT_PASSED`, since its callers do not pass it. `data`: the handler's entry data, if `outcome` is to be asked.
-    Raises LookupError if the function at `ip` is none of Numba's, or a loop or wrapper that has no signature.
+    Numbers, strings, tuples and None are returned as such; an array as an `Array`. An argument that the compiled code does
+    not use is `NOT_PASSED`, since callers do not pass it. `data`: the handler's entry data, needed by `outcome`.
+    Raises LookupError if the function at `ip` is not Numba's, or is a loop or wrapper without a signature.
     """
     description = describe(ip)
     if data is not None:
@@ -91,7 +91,7 @@ def _word_at(place: Place, regs: Any) -> int:
 
 
 def outcome(ip: int, regs: Any, data: Any) -> Outcome:
-    """What a call has returned or raised; in a Python exit handler whose entry handler gave `data` to `arguments`.
+    """The result or exception of a call. To be called in a Python exit handler whose entry handler passed `data` to `arguments`.
 
     Raises LookupError as `arguments` does.
     """
@@ -115,7 +115,7 @@ def _in_memory(address: int, bits: int) -> int:
 
 
 def _exception(excinfo: int) -> BaseException:
-    """Numba keeps an exception's type and constant arguments as a pickle of its own making."""
+    """The exception that `excinfo` points to: Numba stores its type and constant arguments as a pickle."""
     try:
         record = _in_memory(excinfo, 64)
         data, size = _in_memory(record, 64), _in_memory(record + 8, 32)

@@ -1,11 +1,11 @@
-"""Probe events from Python: definitions, their records, and what becomes of both at the end.
+"""Probe events from Python: defining and recording them, and reading their records.
 
     with fprobe.event("p:reads vfs_read count=%dx", filter="count > 4096") as reads:
         module["demo_main"](5)
         for record in reads.records():
             print(record["count"])
 
-Everything goes through the files of tracefs (fprobe.tracefs); records go to an instance of their own.
+All operations go through the files of tracefs (fprobe.tracefs). Records go to a separate trace instance.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from ftrace.ring_buffer.reader import Record
 
 _POLL = 0.01
-"""Seconds between two looks at the buffer: hits wake nobody."""
+"""Seconds between two checks of the buffer: a hit does not wake the reader."""
 _COMMON = ("event", "time", "tid", "comm", "lost")
 
 
 class Event:
-    """Definitions of probe events, which are recorded into an instance of their own; at most 15 exist.
+    """Probe events that are recorded into a trace instance of their own; at most 15 can be attached at once.
 
-    Inside a `with` block, or between `attach` and `detach`, they are defined and recorded.
+    They are defined and recorded inside a `with` block, or between `attach` and `detach`.
 
-    A record is a dict: `event`, `time` (nanoseconds of the buffer's clock), `tid`, `comm`, `lost` (records of its thread that
-    are missing just before it), and the arguments by their names: integers, texts (None where memory could not be read), lists.
+    A record is a dict: `event`, `time` (nanoseconds of the buffer's clock), `tid`, `comm`, `lost` (how many records of its
+    thread are missing just before it), and the arguments by name: integers, texts (None if memory could not be read), lists.
     """
 
     def __init__(self, definitions: Sequence[str], filter: str | None, trigger: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class Event:
         state = f"{self.hits} hits" if self.attached else "not attached"
         return f"<Event {'; '.join(self.definitions)}: {state}>"
 
-    # -- for how long ---------------------------------------------------------------------------------------------
+    # -- attaching ------------------------------------------------------------------------------------------------
 
     @property
     def attached(self) -> bool:
@@ -72,11 +72,11 @@ class Event:
     def attach(self) -> Event:
         """Define the events and record them.
 
-        Raises OSError, with the kernel's errno and, where the kernel has one, its message with a caret under the definition,
-        the filter or the trigger; nothing is defined then. Raises OSError(EBUSY) if they are attached.
+        Raises OSError with the kernel's errno for a wrong definition, filter or trigger; the message includes the kernel's, if it
+        has one, and a caret. Nothing is defined then. Raises OSError(EBUSY) if they are attached already.
         """
         if self._probes:
-            raise OSError(errno.EBUSY, "the event is attached already: detach it first, or make another one")
+            raise OSError(errno.EBUSY, "the event is already attached; detach it first, or make another one")
         try:
             for definition in self.definitions:
                 self._probes += define(definition)
@@ -92,7 +92,7 @@ class Event:
         self._set_enabled(False)
 
     def detach(self) -> None:
-        """Stop recording, and delete the events. What was recorded can still be read. Does nothing if they are not attached."""
+        """Stop recording, and delete the events. Their records can still be read. Does nothing if they are not attached."""
         if self._probes:
             self.disable()
             self._counts = self.hits, self.missed, self.lost
@@ -106,33 +106,33 @@ class Event:
     def __exit__(self, *_: object) -> None:
         self.detach()
 
-    # -- what was recorded ----------------------------------------------------------------------------------------
+    # -- records --------------------------------------------------------------------------------------------------
 
     @property
     def hits(self) -> int:
-        """How often the probes were hit, whatever the filter says: `kprobe_profile`."""
+        """Hits of the probes, including those that the filter rejects, as in `kprobe_profile`."""
         return sum(probe.hits for probe in self._probes) if self._probes else self._counts[0]
 
     @property
     def array(self) -> TraceArray:
         """The trace array that they are recorded in. Raises OSError(ENODEV) if they are not attached."""
         if self._array is None:
-            raise OSError(errno.ENODEV, "the events are not defined now: ask before they are detached")
+            raise OSError(errno.ENODEV, "the events are not attached; read this before they are detached")
         return self._array
 
     @property
     def instance(self) -> str:
-        """Its directory in tracefs. Raises OSError(ENODEV) likewise."""
+        """The directory of that trace array in tracefs. Raises OSError(ENODEV) if they are not attached."""
         return f"instances/{self.array.name}"
 
     @property
     def missed(self) -> int:
-        """Hits at which a probe could not run."""
+        """Hits whose handler was not called."""
         return sum(probe.misses for probe in self._probes) if self._probes else self._counts[1]
 
     @property
     def lost(self) -> int:
-        """Records that were overwritten or dropped before anybody read them."""
+        """Records that were overwritten or dropped before they were read."""
         if self._array is None:
             return self._counts[2]
         buffer = self._array.buffer
@@ -144,11 +144,11 @@ class Event:
         return list(self._formats.values())
 
     def records(self) -> list[dict[str, Any]]:
-        """What was recorded so far and not overwritten, oldest first. Nothing is consumed."""
+        """The records so far that have not been overwritten, oldest first. They are not consumed."""
         return [self._decoded(record) for record in self._recorded()]
 
     def follow(self, timeout: float | None = None) -> Iterator[dict[str, Any]]:
-        """Each record once, as it comes. Ends when none came for `timeout` seconds (None: never), or when it is detached.
+        """Iterate over the records as they arrive. Ends after `timeout` seconds without one (None: never), or at detach.
 
         Raises ValueError for a negative `timeout`.
         """
@@ -177,7 +177,7 @@ class Event:
         return "".join(line for line in lines if not line.startswith("#"))
 
     def arrays(self) -> dict[str, list[Block]]:
-        """The records so far as numpy arrays, by the events' names: views of copied sub-buffers, thread by thread.
+        """The records so far as numpy arrays, by event name: views of copied sub-buffers, thread by thread.
 
         A block has `slot`, `stamps` (u64) and `events`, a structured array whose fields are those of the event. Raises
         ModuleNotFoundError without numpy, OSError(ENODEV) if it is not attached.
@@ -185,7 +185,7 @@ class Event:
         buffer = self.array.buffer
         return {each.name: list(buffer.arrays(each.id, each.dtype)) for each in self._formats.values()}
 
-    # -- inside ---------------------------------------------------------------------------------------------------
+    # -- implementation -------------------------------------------------------------------------------------------
 
     @property
     def _events(self) -> list[ProbeEvent]:
@@ -232,7 +232,7 @@ _numbers = itertools.count(1)
 
 
 def _instance() -> TraceArray:
-    """A new trace array, so that what others record and empty is theirs. Raises OSError(ENOMEM) if there are too many."""
+    """A new trace array, independent of other recordings. Raises OSError(ENOMEM) if there are too many."""
     name = f"fprobe.event-{next(_numbers)}"
     tracefs.mkdir(f"instances/{name}")
     node = tracefs.find(f"instances/{name}")
@@ -241,13 +241,13 @@ def _instance() -> TraceArray:
 
 
 def define(definition: str) -> list[Probe]:
-    """Define an event; the probe that it made. Raises OSError with a caret under what is wrong."""
+    """Define an event. Returns its probe. Raises OSError with a caret under the error."""
     before = set(dynevent.dynamic_events())
     _write("dynamic_events", definition, append=True)
     made = [each for each in dynevent.dynamic_events() if each not in before]
     probes = [each for each in made if isinstance(each, Probe)]
     if not probes:
-        raise OSError(errno.EINVAL, f"{definition!r} defines no probe; it must be a line p, r or f")
+        raise OSError(errno.EINVAL, f"{definition!r} does not define a probe; give a line p, r or f")
     return probes
 
 
@@ -256,7 +256,7 @@ def _write(path: str, text: str, append: bool = False) -> None:
 
 
 def explained(call: Callable[[], None], command: str) -> None:
-    """Make the call. Raises its OSError with what error_log says of `command`: the message, the text, and a caret under it."""
+    """Make the call. If it raises OSError, add what error_log reports for `command`: the message, the text, and a caret."""
     with errors_heard() as found:
         try:
             call()
@@ -272,8 +272,9 @@ def explained(call: Callable[[], None], command: str) -> None:
 def event(*definitions: str, filter: str | None = None, trigger: str | Sequence[str] = ()) -> Event:
     """Probe events, each defined by a line of the kernel's language: `p`, `r` or `f` (docs/events.md).
 
-    `filter`: what the events' `filter` files get; `trigger`: one or several for their `trigger` files. They are defined and
-    recorded inside a `with` block. Raises ValueError without a definition; entering raises OSError as `Event.attach` does.
+    `filter`: the text for the events' `filter` files. `trigger`: one or several lines for their `trigger` files. The events
+    are defined and recorded inside a `with` block. Raises ValueError without a definition; entering the block raises OSError
+    as `Event.attach` does.
 
         with fprobe.event("r:results vfs_read $retval:s64") as results:
             module["demo_main"](5)

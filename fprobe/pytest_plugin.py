@@ -1,6 +1,6 @@
-"""Fixtures for tests of handlers: load a program, attach, call, and assert on hits, misses and order (docs/pytest.md).
+"""pytest fixtures for tests of handlers: load a program, attach, call, and check hits, misses and order (docs/pytest.md).
 
-Nothing but pytest is imported until a fixture is used.
+Only pytest is imported until a fixture is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _flavours(config: pytest.Config) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse what is no flavour."""
+    """Check the values of --fprobe-flavour."""
     unknown = [name for name in _flavours(config) if name not in FLAVOURS]
     if unknown:
         raise pytest.UsageError(
@@ -49,14 +49,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """With several flavours, a test that loads programs runs with each."""
+    """Run each test that loads programs once for each flavour."""
     flavours = _flavours(metafunc.config)
     if "fprobe_flavour" in metafunc.fixturenames and len(flavours) > 1:
         metafunc.parametrize("fprobe_flavour", flavours, indirect=True)
 
 
 class _Session:
-    """What the fixtures have done for one test."""
+    """The attachments and modules of one test."""
 
     def __init__(self, item: Any) -> None:
         from ftrace.tracer import tracer
@@ -69,14 +69,14 @@ class _Session:
         self.before = list(tracer().enabled)
 
     def keep(self, attachment: Attachment[Any], allow_errors: bool = False) -> Attachment[Any]:
-        """Detach it after the test, which fails if a handler of it raises and that is not allowed."""
+        """Detach it after the test. Unless `allow_errors`, the test fails if one of its handlers raises."""
         self.attached.append(attachment)
         if not allow_errors:
             self.watched.append(attachment)
         return attachment
 
     def trace(self, module: Module) -> None:
-        """Record the calls that --fprobe-trace asks for."""
+        """Record the calls of functions that --fprobe-trace names."""
         pattern = self.item.config.getoption("--fprobe-trace")
         if not pattern:
             return
@@ -90,13 +90,13 @@ class _Session:
             self.traces.append(log_calls(addresses))
 
     def check(self) -> None:
-        """Raise what a handler has raised."""
+        """Raise the first exception of a handler."""
         for attachment in self.watched:
             if attachment.fp.errors.first is not None:
                 raise attachment.fp.errors.first
 
     def end(self) -> list[str]:
-        """Detach and unload everything; the functions that the test itself has left probed."""
+        """Detach and unload everything. Returns the functions that the test itself has left probed."""
         from ftrace.tracer import tracer
 
         for attachment in (*self.attached, *(trace.probe for trace in self.traces)):
@@ -125,7 +125,7 @@ def _fprobe_session(request: pytest.FixtureRequest) -> Generator[_Session, None,
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """A handler that raised makes the test fail, unless the test has failed already."""
+    """Fail the test if a handler raised, unless it has already failed."""
     result = yield
     session = pyfuncitem.stash.get(_SESSION, None)
     if session is not None:
@@ -135,7 +135,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
-    """Show the calls of a test that has failed."""
+    """Show the recorded calls of a failed test."""
     report = yield
     session = item.stash.get(_SESSION, None)
     if session is not None and call.when == "call" and report.failed:
@@ -147,7 +147,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, A
 
 @pytest.fixture
 def fprobe_flavour(request: pytest.FixtureRequest) -> str:
-    """The stub flavour that programs are compiled with: see --fprobe-flavour."""
+    """The stub flavour that programs are compiled with (--fprobe-flavour)."""
     return str(getattr(request, "param", _flavours(request.config)[0]))
 
 
@@ -155,9 +155,9 @@ def fprobe_flavour(request: pytest.FixtureRequest) -> str:
 def fprobe_load(
     _fprobe_session: _Session, fprobe_flavour: str, request: pytest.FixtureRequest
 ) -> Callable[..., Module]:
-    """fprobe_load(source, **options): load a program for the time of the test.
+    """fprobe_load(source, **options): load a program until the end of the test.
 
-    What `sandbox.load` takes; a relative path is looked for beside the test's file first.
+    Takes the arguments of `sandbox.load`. A relative path is searched first in the directory of the test's file.
     """
     import sandbox
 
@@ -183,9 +183,10 @@ def fprobe_demo(fprobe_load: Callable[..., Module]) -> Module:
 
 @pytest.fixture
 def fprobe_attach(_fprobe_session: _Session) -> Callable[..., Attachment[Any]]:
-    """fprobe_attach(target, **options): what `fprobe.attach` takes, attached until the end of the test.
+    """fprobe_attach(target, **options): attach a probe until the end of the test.
 
-    A Python handler that raises makes the test fail with its exception, but not with `allow_errors=True`.
+    Takes the arguments of `fprobe.attach`. If a Python handler raises, the test fails with its exception, unless
+    `allow_errors=True` is given.
     """
     import fprobe
 

@@ -1,4 +1,4 @@
-"""Recording the buffer of a trace array to a trace.dat while a program runs."""
+"""Recording a trace array's buffer to a trace.dat while a program runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sandbox.symbols.table import symbol_table
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 END_MARK = "$end"
-"""The symbol that stands where another one ends: readers take what follows a symbol for a part of it."""
+"""A symbol at the end of another one: readers take everything up to the next symbol for a part of the previous one."""
 
 
 class Recording:
-    """Moves what the buffer holds into a file: `drain` whenever there is time, `finish` at the end.
+    """Moves the records of a buffer into a file: call `drain` repeatedly, and `finish` at the end.
 
-    `array`: that of the top level if it is not given. Raises OSError if the file cannot be made: ELOOP for a symbolic link.
+    `array`: the top-level trace array by default. Raises OSError if the file cannot be created: ELOOP for a symbolic link.
     """
 
     def __init__(self, path: str, array: TraceArray | None = None) -> None:
@@ -30,14 +30,14 @@ class Recording:
         self._buffer.clear()
         self.file = TraceDat(path, self._buffer.subbuf_kb * 1024)
         self.failure: OSError | None = None
-        """Why nothing more was written: the disk is full."""
+        """The error that ended writing, such as a full disk."""
         self.lost = 0
         """Records that were overwritten or dropped before they could be written."""
         self.given_up = 0
-        """Sub-buffers that had to make room for the rest of the file."""
+        """Sub-buffers that were dropped to make room for the rest of the file."""
 
     def drain(self) -> bool:
-        """Write the sub-buffers that are full; whether there were any."""
+        """Write the full sub-buffers. Returns whether there were any."""
         before = self.file.pages
         for slot in self._buffer.slots():
             if self.failure is None:
@@ -53,7 +53,7 @@ class Recording:
             self.file.account(slot)
 
     def finish(self, stop: Callable[[], None] = lambda: None) -> None:
-        """Write the rest, after `stop` has ended the recording, and what the records mean. Raises OSError if that fails."""
+        """Call `stop` to end the recording, then write the remaining records and the metadata. Raises OSError."""
         stop()
         stats = {slot: tracefs.read(f"{self._directory}per_cpu/cpu{slot}/stats") for slot in self._buffer.slots()}
         self.lost = self._buffer.overrun() + sum(self._buffer.stats(slot).dropped for slot in stats)
@@ -66,7 +66,7 @@ class Recording:
 
     @property
     def text(self) -> str:
-        """What was written and what is missing, in a few words."""
+        """A summary: how much was written, and what is missing."""
         parts = [f"{self.lost:,} records lost"] if self.lost else []
         if self.failure is not None:
             parts.append(f"{self.failure.strerror}: records after that are missing")
@@ -110,7 +110,7 @@ def _cmdlines() -> str:
 
 
 def kallsyms() -> str:
-    """The functions of all modules as lines of /proc/kallsyms, with a mark at the end of each that nothing follows."""
+    """The functions of all modules as lines of /proc/kallsyms; END_MARK follows each that no other adjoins."""
     symbols = sorted(
         (symbol for symbol in symbol_table if symbol.section == ".text"), key=lambda symbol: symbol.address
     )

@@ -55,21 +55,22 @@ FPROBE_FL_DISABLED = 1
 FPROBE_FL_KPROBE_SHARED = 2
 
 ENTRY_DATA_MAX = STRIDE - DATA_STACK
-"""Bytes of entry data that one call may have: all that there is of a thread's."""
+"""The maximum entry_data_size in bytes: all the entry data that a thread has."""
 
 
 class fprobe(ProcessBound):
     """A function probe.
 
-    entry_handler(fp, entry_ip, ret_ip, regs, entry_data) -> int runs when a function is entered; non-zero: no exit
-    handler for this call. exit_handler(fp, entry_ip, ret_ip, regs, entry_data) runs when it returns. Either may be
-    None, a Python callable, a C function pointer (ctypes, cffi, a Numba cfunc, a function of a loaded module), a
-    native function or a built-in action (`fprobe.actions`).
+    entry_handler(fp, entry_ip, ret_ip, regs, entry_data) -> int runs when a function is entered. If it returns non-zero, the
+    exit handler is not called for that call. exit_handler(fp, entry_ip, ret_ip, regs, entry_data) runs when the function
+    returns. Either may be None, a Python callable, a C function pointer (ctypes, cffi, a Numba cfunc, a function of a loaded
+    module), a native function, or a built-in action's handler (`fprobe.actions`).
 
-    `flags`: FPROBE_FL_*. `entry_data_size`: bytes that entry and exit of one call share. `nr_maxactive`: calls whose
-    exit can be pending at the same time, 0 for functions x CPUs x 2. `thread`: only hits of the thread with this
-    native id count. `max_hits`: disable after as many. `python_unsafe`: Python handlers may be in the C library, the dynamic
-    loader or the interpreter, and may hang there.
+    `flags`: FPROBE_FL_*. `entry_data_size`: bytes that the entry and exit handlers of one call share; at most 262144.
+    `nr_maxactive`: how many calls may be in progress at once, over all functions; the exit handlers of further ones are
+    missed. 0: functions x CPUs x 2. `thread`: handle only hits of the thread with this native id; 0: of all threads.
+    `max_hits`: disable the probe after so many hits; 0: never. `python_unsafe`: allow Python handlers on functions of the C
+    library, the dynamic loader and the interpreter, where they may deadlock.
     """
 
     def __init__(
@@ -93,21 +94,21 @@ class fprobe(ProcessBound):
         self.python_unsafe = python_unsafe
         self.ops = ftrace_ops()
         self.errors = HandlerErrors()
-        """What Python handlers have raised."""
+        """Exceptions of Python handlers."""
         self.action = 0
         """Address of a built-in action's state."""
         self._flags = flags
         self.prepare: Callable[[int], None] | None = None
-        """Called with the number of functions when it is about to be registered, before the handlers are looked at."""
+        """Called with the number of functions at registration, before the handlers are resolved."""
         self._final: Counts | None = Counts()
-        """What it had counted when it left, until which there is none."""
+        """The counts at its unregistration; None while it is registered."""
         self._handlers: tuple[Resolved, ...] = ()
         self.located: Located | None = None
-        """What the pattern that it was last registered with means, if that names images."""
+        """The functions that the pattern of the last registration matched, if the pattern names images."""
         self.pattern: tuple[str, str | None] | None = None
-        """That pattern, and the one for what is left out."""
+        """That pattern, and the pattern of excluded functions."""
         self._claimed = 0
-        """The process in which a thread is registering or unregistering it; what another did ends with a fork."""
+        """The process in which a thread is registering or unregistering it; a fork ends the claim of other threads."""
 
     def __repr__(self) -> str:
         return f"<fprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
@@ -127,7 +128,7 @@ class fprobe(ProcessBound):
 
     @property
     def flags(self) -> int:
-        """FPROBE_FL_*; DISABLED can be set and cleared at any time. It is also set once max_hits is reached."""
+        """FPROBE_FL_*. DISABLED can be set and cleared at any time; it is also set when max_hits is reached."""
         if self.registered and self.ops.probe.native.flags & (DISABLED | EXHAUSTED):
             return self._flags | FPROBE_FL_DISABLED
         return self._flags
@@ -141,17 +142,17 @@ class fprobe(ProcessBound):
 
     @property
     def registered(self) -> bool:
-        """Whether it is attached to functions at this moment."""
+        """Whether it is registered now."""
         return self.ops.enabled
 
     @property
     def is_claimed(self) -> bool:
-        """Whether a thread is registering or unregistering it at this moment."""
+        """Whether a thread is registering or unregistering it now."""
         return self._claimed == os.getpid()
 
     @property
     def counts(self) -> Counts:
-        """Hits, and misses by cause, since the last registration; they stay after unregistering."""
+        """Hits, and misses by cause, since the last registration. They are kept after unregistering."""
         if self._final is not None:
             return self._final
         with tracer().table.lock:  # nothing of it is freed meanwhile
@@ -159,12 +160,12 @@ class fprobe(ProcessBound):
 
     @property
     def nmissed(self) -> int:
-        """The number of missed handler calls, over all causes."""
+        """The number of missed handler calls, of all causes."""
         return self.counts.missed
 
     @property
     def hits(self) -> int:
-        """How often it was reached, not disabled, and neither in recursion nor without a task."""
+        """Hits while it was not disabled, without those in recursion or in a thread without a task."""
         return self.counts.hits
 
 
@@ -197,7 +198,7 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
 
     Both are patterns of the ftrace filter language. Raises OSError: EINVAL if a pattern matches nothing, if `fp` or
     `filter` is None, or if the pool size is not positive; ENOMEM for an impossible entry_data_size; EBUSY if `fp` is
-    registered, or another thread is registering or unregistering it.
+    registered already, or another thread is registering or unregistering it. As register_fprobe() in kernel/trace/fprobe.c.
     """
     if fp is None or filter is None:
         raise OSError(errno.EINVAL, "register_fprobe needs an fprobe and a filter")
@@ -219,7 +220,7 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
 
 
 def _install_located(fp: fprobe, located: Located, what: str) -> int:
-    """Raises OSError(EINVAL) if nothing of it can be traced."""
+    """Set the filter to these locations. Raises OSError(EINVAL) if none of them can be traced."""
     fp.located = located
     if not located.selection:
         raise OSError(errno.EINVAL, f"{what} cannot be traced{_first_reason(located.skipped)}")
@@ -235,7 +236,7 @@ def _first_reason(skipped: Sequence[Skipped]) -> str:
 
 
 def _located(filter: str, notfilter: str | None) -> Located:
-    """What a pattern means that names its images, without what another matches. Raises OSError(EINVAL) for nothing."""
+    """The functions that `filter`, which names images, matches and `notfilter` does not. Raises OSError(EINVAL) for none."""
     try:
         located = locate(filter)
         if notfilter is None:
@@ -247,9 +248,9 @@ def _located(filter: str, notfilter: str | None) -> Located:
 
 
 def extend_fprobe(fp: fprobe) -> None:
-    """Attach a registered `fp` to what its pattern matches now and did not when it was registered or last extended.
+    """Attach a registered `fp` to functions that its pattern matches now but did not at registration or the last extension.
 
-    Does nothing for an fprobe whose pattern names no images. Raises OSError as `register_fprobe` does.
+    Does nothing unless its pattern names images. Raises OSError as `register_fprobe` does.
     """
     if fp.pattern is None or fp.located is None or not fp.registered:
         return
@@ -265,7 +266,7 @@ def extend_fprobe(fp: fprobe) -> None:
 def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:
     """Attach `fp` to the functions at these addresses.
 
-    Raises OSError(EINVAL) if an address belongs to no function that can be traced; nothing is registered then.
+    Raises OSError(EINVAL) if an address is not in a function that can be traced; nothing is registered then.
     """
     if fp is None or not addrs:
         raise OSError(errno.EINVAL, "register_fprobe_ips needs an fprobe and at least one address")
@@ -310,17 +311,18 @@ def _addresses_of(names: list[str]) -> list[int]:
 
 
 _flags_lock = fork.renew(threading.RLock())
-"""So that the flags of an fprobe and those of its native half say the same. Taken before any lock of ftrace."""
+"""Keeps the flags of an fprobe and those of its native half consistent. Taken before any lock of ftrace."""
 
 
 def _claim(fp: fprobe, registered: bool) -> None:
-    """Nobody else registers or unregisters `fp` until `_claimed` is 0 again. Raises OSError(EBUSY), without side effects, if
+    """Keep other threads from registering or unregistering `fp` until `_claimed` is 0 again.
 
-    somebody does, or if it is not, or is, `registered`.
+    `registered`: whether it has to be registered now. Raises OSError(EBUSY), without side effects, if it is not in that state,
+    or if another thread has claimed it.
     """
     with tracer().table.lock:
         if fp.registered and not registered:
-            raise OSError(errno.EBUSY, "this fprobe is already registered")
+            raise OSError(errno.EBUSY, "this fprobe is already registered; unregister it first")
         if registered and not fp.registered:
             raise OSError(errno.EBUSY, "this fprobe is not registered any more")
         if fp.is_claimed:
@@ -329,7 +331,7 @@ def _claim(fp: fprobe, registered: bool) -> None:
 
 
 def _begin(fp: fprobe) -> None:
-    """What every registration starts with: nmissed is 0."""
+    """Reset counts, errors and filter at the start of a registration."""
     fp.pattern = fp.located = None
     fp._final = Counts()
     fp.errors = HandlerErrors()
@@ -337,9 +339,9 @@ def _begin(fp: fprobe) -> None:
 
 
 def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
-    """Filter, pool, native half, sites, in this order; a failure undoes the earlier steps.
+    """Set up filter, pool, native half and sites, in this order; a failure undoes the earlier steps.
 
-    An fprobe that is registered, or that another thread is registering, is refused without side effects.
+    Raises OSError(EBUSY), without side effects, if `fp` is registered or another thread is registering it.
     """
     _claim(fp, registered=False)
     try:
@@ -354,7 +356,7 @@ def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
 
 
 def _install(fp: fprobe, count: int) -> None:
-    """On the functions that its filter selects, `count` of them."""
+    """Attach `fp` to the `count` functions that its filter selects."""
     if fp.prepare is not None:
         fp.prepare(count)
     probe = _build(fp, _pool_size(fp, count))
@@ -366,12 +368,12 @@ def _install(fp: fprobe, count: int) -> None:
             _leave_out(fp, probe)
         ftrace.register_ops(fp.ops, probe)
     fp._final = None
-    with _flags_lock:  # which somebody may have changed since
+    with _flags_lock:  # another thread may have changed the flags since
         _tell_disabled(fp)
 
 
 def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
-    """What its handlers cannot be attached to. Raises OSError(EINVAL) if nothing is left."""
+    """Remove functions to which the handlers cannot be attached. Raises OSError(EINVAL) if none is left."""
     assert fp.located is not None
     fp.located = selection, skipped = _usable(fp, probe, fp.located)
     if selection:
@@ -383,7 +385,7 @@ def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
 
 
 def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:
-    """What of it the handlers can be attached to, and what is skipped. Within `placing()`."""
+    """The locations to which the handlers can be attached, and those that are skipped. Within `placing()`."""
     selection, skipped = located
     if probe.native.kind & PYTHON and not fp.python_unsafe:
         unsafe = unsafe_for_python(selection)
@@ -396,13 +398,13 @@ def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:
 
 
 _PYTHON_UNSAFE = (
-    "it cannot have a Python handler (python-unsafe): it is a part of what Python runs on; use a native handler, or "
+    "it cannot have a Python handler (python-unsafe): Python itself runs on it; give a native handler, or "
     "python_unsafe=True"
 )
 
 
 def _pool_size(fp: fprobe, count: int) -> int:
-    """The most calls that may be pending; 0 without an exit handler."""
+    """The number of return nodes; 0 without an exit handler."""
     size = integer("nr_maxactive", fp.nr_maxactive)
     if fp.exit_handler is None:
         return 0
@@ -412,7 +414,7 @@ def _pool_size(fp: fprobe, count: int) -> int:
 
 
 def _data_size(fp: fprobe) -> int:
-    """Bytes of entry data of each call; none without an exit handler."""
+    """Bytes of entry data of each call; 0 without an exit handler."""
     size = integer("entry_data_size", fp.entry_data_size)
     return integer("entry_data_size", size, 0, ENTRY_DATA_MAX, errno.ENOMEM) if fp.exit_handler is not None else 0
 
@@ -420,9 +422,8 @@ def _data_size(fp: fprobe) -> int:
 def unregister_fprobe(fp: fprobe | None) -> None:
     """Detach `fp`. Afterwards none of its handlers runs in any thread but the calling one.
 
-    Raises OSError: EINVAL if it was never registered, EBUSY if it is not registered any more, or another thread is
-    unregistering it, ENODEV if ftrace is dead:
-    it stays registered then, but without return nodes.
+    Raises OSError: EINVAL if it was never registered; EBUSY if it is no longer registered, or another thread is unregistering
+    it; ENODEV if ftrace is dead: it stays registered then, but without return nodes.
     """
     if fp is None or not fp.ops.ever_listed:
         raise OSError(errno.EINVAL, "this fprobe was never registered")
@@ -437,14 +438,14 @@ def unregister_fprobe(fp: fprobe | None) -> None:
 
 
 def _tell_disabled(fp: fprobe) -> None:
-    """Let its native half know what its flags say. With `_flags_lock`."""
+    """Copy its DISABLED flag to its native half. With `_flags_lock`."""
     wanted = DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
     if fp.ops.probe.native.flags & DISABLED != wanted:
         ftrace.change_flags(fp.ops, on=wanted, off=DISABLED ^ wanted)
 
 
 def disable_fprobe(fp: fprobe | None) -> None:
-    """Stop calling the handlers; the sites stay patched, and handlers in progress are not waited for."""
+    """Stop calling the handlers. The sites stay patched. Does not wait for running handlers."""
     if fp is not None:
         fp.flags = fp.flags | FPROBE_FL_DISABLED
 
@@ -456,7 +457,7 @@ def enable_fprobe(fp: fprobe | None) -> None:
 
 
 def fprobe_disabled(fp: fprobe | None) -> bool:
-    """Whether `fp` is soft-disabled; False for None."""
+    """Whether `fp` is disabled; False for None."""
     return fp is not None and bool(fp.flags & FPROBE_FL_DISABLED)
 
 

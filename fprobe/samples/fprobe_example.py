@@ -1,9 +1,9 @@
-"""Handlers at the entry and return of the functions of one's choice, with the messages of the kernel's samples/fprobe.
+"""Handlers at the entry and return of chosen functions, with the messages of the kernel's samples/fprobe.
 
     python -m fprobe.samples.fprobe_example --symbol 'vfs_*' --nosymbol vfs_fsync
     python -m fprobe.samples.fprobe_example --symbol func_sum,func_square --program examples/prog.ll --call main 3
 
-A symbol with a `*` is a pattern, of which `--nosymbol` is left out; commas separate names; anything else is one name.
+A symbol with a `*` is a pattern, from which `--nosymbol` is excluded. Commas separate several names.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ describe = sandbox.symbol_table.describe
 
 
 class Sample:
-    """The sample's parameters, its fprobe, and how often that was hit.
+    """The sample's parameters, its fprobe, and its hit count.
 
-    `stackdump`: print where each hit came from. `write` is given every line.
+    `stackdump`: print the stack of each hit. `write` is called with every line.
     """
 
     def __init__(self, symbol: str, nosymbol: str = "", stackdump: bool = False, write: Any = print) -> None:
@@ -36,7 +36,7 @@ class Sample:
         self.probe = fprobe.fprobe(self.sample_entry_handler, self.sample_exit_handler)
 
     def sample_entry_handler(self, fp: Any, ip: int, ret_ip: int, regs: Any, data: Any) -> int:
-        """Say which function is entered."""
+        """Print which function is entered."""
         self.write(f"sample_entry_handler: Enter <{describe(ip)}> ip = {ip:#x}")
         self.nhit += 1
         if self.stackdump:
@@ -44,7 +44,7 @@ class Sample:
         return 0
 
     def sample_exit_handler(self, fp: Any, ip: int, ret_ip: int, regs: Any, data: Any) -> None:
-        """Say which function returns, and where to."""
+        """Print which function returns, and where to."""
         came, goes = describe(ip), describe(ret_ip)
         self.write(f"sample_exit_handler: Return from <{came}> ip = {ip:#x} to rip = {ret_ip:#x} ({goes})")
         self.nhit += 1
@@ -52,12 +52,12 @@ class Sample:
             self.show_backtrace()
 
     def show_backtrace(self) -> None:
-        """The calls that led here, innermost first."""
+        """Print the callers, innermost first."""
         for address in fprobe.stack_trace_save(BACKTRACE_DEPTH):
             self.write(f"{_INDENT} {describe(address)}")
 
     def fprobe_init(self) -> bool:
-        """Register; whether that went well."""
+        """Register. Returns whether that succeeded."""
         try:
             self._register()
         except OSError as error:
@@ -77,24 +77,24 @@ class Sample:
             fprobe.register_fprobe_syms(self.probe, names)
 
     def fprobe_exit(self) -> None:
-        """Unregister, and say how often it was hit and missed."""
+        """Unregister, and print hits and misses."""
         fprobe.unregister_fprobe(self.probe)
         counts = f"{self.nhit} times hit, {self.probe.nmissed} times missed"
         self.write(f"fprobe_exit: fprobe at {self.symbol} unregistered. {counts}")
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m fprobe.samples.fprobe_example", description=__doc__.split("\n")[0])
     parser.add_argument("--symbol", default="vfs_read", help="the function, pattern or names to probe (%(default)s)")
     parser.add_argument("--nosymbol", default="", help="a pattern of functions to leave out")
-    parser.add_argument("--stackdump", action="store_true", help="print where each hit came from")
+    parser.add_argument("--stackdump", action="store_true", help="print the stack of each hit")
     sample_program.add_arguments(parser)
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the program, register, call, unregister. The exit status: 1 if something of that cannot be done."""
+    """Load the program, register, call, unregister. Returns the exit status: 1 if one of these failed."""
     given = arguments(words)
     try:
         call = sample_program.prepared_call(given)

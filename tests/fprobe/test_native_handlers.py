@@ -77,7 +77,7 @@ def test_declared_entry_data_is_there(module: Any) -> None:
     with fprobe.attach("leaf", entry=given.remember, exit=given.recall) as probe:
         module["leaf"](30)
     assert probe.fp.entry_data_size == 8 and given.cells[0] == 30
-    with pytest.raises(ValueError, match="entry_data_size is 4, and the handlers' entry data takes 8 bytes"):
+    with pytest.raises(ValueError, match="entry_data_size is 4, but the handlers' entry data takes 8 bytes"):
         fprobe.attach("leaf", entry=given.remember, exit=given.recall, entry_data_size=4)
 
 
