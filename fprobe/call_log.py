@@ -155,9 +155,7 @@ def _entered(frames: list[int], slot: int, caller: int) -> int:
     """Add a call, by its return slot, to its thread's calls (outermost first). Returns its depth."""
     while frames and frames[-1] < slot:  # calls whose return was not seen
         frames.pop()
-    if (
-        frames and frames[-1] == slot and not is_rethook_trampoline(caller)
-    ):  # not a tail call: the former call's return was not seen
+    if frames and frames[-1] == slot and not is_rethook_trampoline(caller):  # a new call, not a tail call
         frames.pop()
     frames.append(slot)
     return len(frames) - 1

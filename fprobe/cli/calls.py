@@ -1,4 +1,4 @@
-"""From events to calls: which return belongs to which entry, how deep, how long."""
+"""Calls from events: matches returns with entries, and finds depth and duration."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sandbox.abi import convention as x86_64
 
 @dataclass
 class Call:
-    """A call under way, or over. Times are in nanoseconds; `left` and `result` are None until it returns.
+    """A call. Times are in nanoseconds; `left` and `result` are None until it returns.
 
-    `lost`: it must have returned, but its return was not seen.
+    `lost`: it has returned, but its return was not recorded.
     """
 
     ip: int
@@ -35,12 +35,12 @@ class Call:
 
 @dataclass
 class Calls:
-    """Follows the calls of each thread. A step is (call, True) where it begins and (call, False) where it ends."""
+    """The calls of each thread, as steps: (call, True) at its beginning and (call, False) at its end."""
 
     stacks: dict[int, list[Call]] = field(default_factory=dict)
 
     def steps(self, events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
-        """What the events mean, in their order."""
+        """The steps of these events, in order."""
         for event in events:
             stack = self.stacks.setdefault(event.thread, [])
             if event.is_entry:
@@ -50,7 +50,7 @@ class Calls:
 
     def _enter(self, event: Event, stack: list[Call]) -> Iterator[tuple[Call, bool]]:
         slot = _stack_pointer(event)
-        # A caller's return slot lies above; one at the same place is a function that made a tail call.
+        # A caller's return slot is at a higher address; a call with the same slot has made a tail call.
         while stack and stack[-1].slot < slot:
             yield _lost(stack.pop()), False
         call = Call(event.ip, event.thread, event.caller, len(stack), slot, event.time, event.images)

@@ -1,4 +1,4 @@
-"""What the shell may complete: functions, read from sources without compiling them; fields of events; files of programs."""
+"""Shell completion of functions (read from sources without compiling), fields of events, and files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BITCODE = b"BC\xc0\xde"
 
 
 def functions(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The program's functions that begin like `incomplete`."""
+    """The program's functions whose names begin with `incomplete`."""
     program = ctx.params.get("program")
     try:
         names = function_names(Path(program)) if program else demo_names()
@@ -28,7 +28,7 @@ def functions(ctx: click.Context, _parameter: click.Parameter, incomplete: str) 
 
 
 def definitions(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Definitions of events: the function, after the word that names the event."""
+    """Event definitions: completes the function, after the first word."""
     front, blank, started = incomplete.rpartition(" ")
     if not blank or " " in front.strip():
         return []
@@ -36,7 +36,7 @@ def definitions(ctx: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def fields(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Fields of the events that were defined so far, in place of the last word of an expression."""
+    """Fields of the events given so far, as the last word of an expression."""
     begun = _LAST_WORD.search(incomplete)
     start = begun.start() if begun else len(incomplete)
     names = [*_COMMON_FIELDS, *field_names(ctx.params.get("definitions") or ())]
@@ -44,7 +44,7 @@ def fields(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> 
 
 
 def field_names(definitions: Iterable[str]) -> list[str]:
-    """The names that the arguments of definitions have or, where none is given, get: `arg1`."""
+    """The names of the arguments of definitions: as given, or generated (`arg1`)."""
     names = []
     for definition in definitions:
         for number, argument in enumerate(definition.split()[2:], 1):
@@ -54,7 +54,7 @@ def field_names(definitions: Iterable[str]) -> list[str]:
 
 
 def files(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files: the shell knows them best."""
+    """Files, completed by the shell."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -66,7 +66,7 @@ def demo_names() -> list[str]:
 
 
 def function_names(path: Path) -> list[str]:
-    """The functions that the program at `path` defines, as far as a look at the text tells."""
+    """The functions that the program at `path` defines, found by searching its text."""
     data = path.read_bytes()
     if data.startswith(_BITCODE):
         return bitcode_names(data)

@@ -16,7 +16,7 @@ Examples:
 @click.command("completion", epilog=_EPILOG, short_help="Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    """Print the script by which SHELL completes verbs, options, and names of functions of the program or the demo."""
+    """Print a script that makes SHELL complete verbs, options, and functions of the program or the demo."""
     from click.shell_completion import get_completion_class
 
     from fprobe.cli.verbs import verbs

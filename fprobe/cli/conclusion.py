@@ -40,7 +40,7 @@ def summarise(
 
 
 def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
-    """`main(10) = 42`, or what happened instead."""
+    """`main(10) = 42`, or how else the call ended."""
     from fprobe.cli.values import value_text
     from sandbox.abi.signatures import Void
 
@@ -55,7 +55,7 @@ def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
 
 
 def summary_lines(match: Match, probe: Attachment[Any], remarks: Sequence[str], *, everything: bool) -> list[str]:
-    """Functions, skipped ones, hits, errors, remarks."""
+    """The lines of the summary: functions, skipped functions, hits, handler errors, remarks."""
     lines = [summary.functions_line(match), *summary.skipped_lines(match, everything=everything)]
     lines.append(summary.hits_line(probe.counts))
     errors = summary.errors_line(probe.fp.errors.count, probe.fp.errors.first)
@@ -63,7 +63,7 @@ def summary_lines(match: Match, probe: Attachment[Any], remarks: Sequence[str], 
 
 
 def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> dict[str, Any]:
-    """The same, for JSON."""
+    """The summary for JSON."""
     counts = probe.counts
     numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
     missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": summary.causes(counts)}
@@ -76,12 +76,12 @@ def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> di
 
 
 def ending(outcome: Outcome) -> dict[str, Any]:
-    """For JSON: the status with which the program called `exit`, if it did."""
+    """For JSON: the status that the program passed to `exit`, if it called that."""
     return {} if outcome.exited is None else {"exited": outcome.exited}
 
 
 def conclude(outcome: Outcome) -> None:
-    """Turn the outcome into an end: none if it is well, Failure if the program failed, an exit after Ctrl-C or `exit`."""
+    """Raise Failure if the program failed; exit after Ctrl-C or if the program called `exit`; otherwise return."""
     if outcome.exited is not None:
         end_process(failure.FAILED if outcome.exited else 0)
     if outcome.interrupted:

@@ -1,4 +1,4 @@
-"""Where output goes, and whether it is coloured."""
+"""Output of the command line: text, JSON, and colours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Console:
     color: bool
     verbosity: int
     finished: bool = False
-    """A document was printed: there may be no second one."""
+    """Whether a document was printed; there is at most one."""
     _stream: TextIO | None = None
 
     def line(self, text: str = "") -> None:
@@ -31,34 +31,34 @@ class Console:
             click.echo(text, color=self.color)
 
     def note(self, text: str) -> None:
-        """Print what is about the run, not of it: left out by -q."""
+        """Print information about the run, which -q omits."""
         if self.verbosity >= 0:
             self.line(self.dim(text))
 
     def document(self, value: Any) -> None:
-        """Print all that there is to say as one object, with --json."""
+        """With --json, print the whole output as one object."""
         if self.json:
             click.echo(_json(value, indent=2), file=self._stream)
             self.finished = True
             self.flush()
 
     def object(self, value: Any) -> None:
-        """Print one object of several, on a line, with --json."""
+        """With --json, print one of several objects, on one line."""
         if self.json:
             click.echo(_json(value), file=self._stream)
 
     def failure(self, value: dict[str, Any]) -> None:
-        """Print an object that says what went wrong, with --json, unless a document was printed that says it."""
+        """With --json, print an object that describes the failure, unless a document that includes it was printed."""
         if not self.finished:
             self.object({"type": "error", **value})
 
     def flush(self) -> None:
-        """Have everything printed that was written."""
+        """Flush standard output."""
         (self._stream or sys.stdout).flush()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """With --json, while this is entered: what the program writes to stdout goes to stderr, so that ours is JSON."""
+        """With --json, redirect the program's stdout to stderr meanwhile, so that ours contains only JSON."""
         if not self.json:
             yield
             return
@@ -74,24 +74,24 @@ class Console:
             os.close(ours)
 
     def dim(self, text: str) -> str:
-        """`text`, receding."""
+        """`text`, dimmed."""
         return click.style(text, dim=True) if self.color and text else text
 
     def bold(self, text: str) -> str:
-        """`text`, prominent."""
+        """`text`, in bold."""
         return click.style(text, bold=True) if self.color else text
 
     def good(self, text: str) -> str:
-        """`text`, in the colour of what is well."""
+        """`text`, in the colour for success."""
         return click.style(text, fg="green") if self.color else text
 
     def bad(self, text: str) -> str:
-        """`text`, in the colour of what is not."""
+        """`text`, in the colour for failure."""
         return click.style(text, fg="red") if self.color else text
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """JSON, which knows no NaN and no infinity: these become strings."""
+    """JSON; NaN and infinities, which it does not have, become strings."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
@@ -107,7 +107,7 @@ def _finite(value: Any) -> Any:
 
 
 def wants_color(choice: str) -> bool:
-    """Whether to use colours, by --color, NO_COLOR (https://no-color.org) and what stdout is."""
+    """Whether to use colours: depends on --color, NO_COLOR (https://no-color.org), and whether stdout is a terminal."""
     if choice != "auto":
         return choice == "always"
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()

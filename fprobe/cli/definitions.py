@@ -1,4 +1,4 @@
-"""Probe events of the command line: -e DEFINITION, --filter, --trigger."""
+"""Options for probe events: -e DEFINITION, --filter, --trigger."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def definition_option(required: bool = True) -> Callable[[_Command], _Command]:
 
 filter_option = click.option(
     "--filter", "filter_text", metavar="FILTER", shell_complete=candidates.fields,
-    help="Take only hits that this filter passes.",
+    help="Count only hits that pass this filter.",
 )  # fmt: skip
 
 
 @contextmanager
 def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequence[str] = ()) -> Iterator[Event]:
-    """The events, defined and enabled. Raises Failure with a caret under what is wrong."""
+    """The events, defined and enabled. Raises Failure with a caret under the error."""
     from fprobe.cli.failure import input_errors
     from fprobe.probe_events import event
 

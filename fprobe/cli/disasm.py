@@ -1,4 +1,4 @@
-"""`fprobe disasm`: the machine code of a function's entry, before and while probed, and of its stub."""
+"""`fprobe disasm`: machine code of a function's entry, before and while it is probed, and of its stub."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Examples:
 """
 
 _SHOWN = 8
-"""Instructions of the entry that are shown without --all."""
+"""Number of instructions that are shown without --all."""
 
 
 @click.command("disasm", epilog=_EPILOG, short_help="Show machine code.")
@@ -72,21 +72,21 @@ def disasm_command(function: str, stub: bool, everything: bool, source: bool, ta
 
 
 def _show_with_source(console: Console, module: Module, symbol: Symbol) -> None:
-    """The whole function as loaded, under its lines. Raises Failure if nothing is known of them."""
+    """Show the whole function as loaded, with its source lines. Raises Failure if these are not known."""
     from fprobe.cli.failure import Failure
     from fprobe.cli.native_code import print_code
     from sandbox.symbols import source_lines
 
     lines = _code(module, symbol.address, symbol.end)
     if not any(source_lines.at(line.address) for line in lines):
-        raise Failure(f"nothing is known of the source lines of {symbol}")
+        raise Failure(f"the source lines of {symbol} are not known: it was compiled without line information")
     console.line(console.bold(_TITLES["loaded"].format(name=symbol.name)))
     objects = print_code(console, symbol.address, lines, with_source=True)
     console.document({"function": symbol.name, "loaded": objects})
 
 
 def _literal(name: str) -> str:
-    """A pattern that matches this name alone."""
+    """A pattern that matches only this name."""
     return "".join(f"\\{character}" if character in "*?[\\!" else character for character in name)
 
 
@@ -105,7 +105,7 @@ def _code(module: Module, start: int, end: int, patched: bool = False) -> list[L
 
 
 def _stub(site: Site) -> tuple[int, list[Line]]:
-    """The code that the site jumps to: its way in and its way back, without the data between them."""
+    """The code that the site jumps to: its entry and its exit, without the data between them."""
     import ctypes
 
     from ftrace.x86_64 import stubs
@@ -121,7 +121,7 @@ def _stub(site: Site) -> tuple[int, list[Line]]:
 
 
 def _landmarks(site: Site, base: int) -> dict[int, str]:
-    """What a stub refers to: address -> what is there."""
+    """Descriptions of addresses that a stub refers to."""
     import ctypes
 
     from ftrace.hit.records import StubRecord
@@ -136,7 +136,7 @@ def _landmarks(site: Site, base: int) -> dict[int, str]:
 _TITLES = {
     "loaded": "{name}, as loaded",
     "probed": "{name}, while probed",
-    "stub": "the stub of {name}: in, and back",
+    "stub": "the stub of {name}: entry and exit",
 }
 
 

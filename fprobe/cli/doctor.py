@@ -1,4 +1,4 @@
-"""`fprobe doctor`: what this machine allows, each point tried out."""
+"""`fprobe doctor`: tests what this machine supports."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ OK, WARNING, MISSING = "ok", "warning", "missing"
 
 
 class Finding(NamedTuple):
-    """`status`: OK; WARNING, something is slower or less; MISSING, probing does not work without it."""
+    """`status`: OK; WARNING: probing is slower or restricted; MISSING: probing does not work."""
 
     name: str
     status: str
     detail: str
 
 
-@click.command("doctor", short_help="Say what this machine allows.", epilog="\b\nExample:\n  fprobe doctor --json\n")
+@click.command("doctor", short_help="Test what this machine supports.", epilog="\b\nExample:\n  fprobe doctor --json\n")
 @output_options
 def doctor_command(console: Console) -> None:
-    """Say what this machine allows: each point is tried out, and what would be used instead is named.
+    """Test what this machine supports, and name the fallback for what it does not.
 
-    Exit code 1 if something is missing that probing needs.
+    Exit code 1 if something that probing needs is missing.
     """
     findings = [_tried(name, check) for name, check in _CHECKS.items()]
     for finding in findings:

@@ -16,14 +16,14 @@ _WIDTH = 40
 
 
 def by_name(match: Match, stat: Stat) -> dict[str, FunctionStat]:
-    """What is known of the functions that were called and timed."""
+    """The statistics of functions with timed calls, by name."""
     found = stat.functions()
     known = ((site.symbol.name, found.get(site.address)) for site in match.sites)
     return {name: each for name, each in known if each is not None and each.durations}
 
 
 def lines(found: Mapping[str, FunctionStat]) -> Iterator[str]:
-    """For each function its percentiles, and a bar for each bucket up to the next power of two."""
+    """For each function: its percentiles, and a bar for each power of two."""
     for name, stat in found.items():
         shares = ", ".join(f"p{share} {duration_text(stat.percentile(share)).strip()}" for share in _SHARES)
         yield f"{name}: {shares}"
@@ -33,7 +33,7 @@ def lines(found: Mapping[str, FunctionStat]) -> Iterator[str]:
 
 
 def objects(found: Mapping[str, FunctionStat]) -> dict[str, dict[str, Any]]:
-    """The same for JSON, by the functions' names."""
+    """The same for JSON, by name."""
     return {name: _object(stat) for name, stat in found.items()}
 
 

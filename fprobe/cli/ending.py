@@ -1,4 +1,4 @@
-"""Ending the process under a program that is still running."""
+"""Ending the process while the program is still running."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process at once: a thread that runs native code would outlive what it uses."""
+    """End the process at once: in an orderly exit, a thread that runs native code would outlive the memory that it uses."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

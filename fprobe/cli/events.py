@@ -1,4 +1,4 @@
-"""`fprobe events`: the events that there are, and the fields of their records."""
+"""`fprobe events`: the events of tracefs, and the fields of their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Examples:
 @program_options
 @output_options
 def events_command(definitions: tuple[str, ...], target: Target, console: Console) -> None:
-    """List the events of tracefs with their fields; those of DEFINITION, and of FPROBE_EVENTS, are defined first.
+    """List the events of tracefs with their fields. Events of DEFINITION and of FPROBE_EVENTS are defined first.
 
     -v shows their `format` files.
     """
@@ -48,7 +48,7 @@ def events_command(definitions: tuple[str, ...], target: Target, console: Consol
 
 
 def _events() -> Any:
-    """Each event, and its format file."""
+    """Each event, with the text of its format file."""
     from fprobe.export.formats import parse_format
     from fprobe.tracefs import tracefs
 

@@ -1,7 +1,7 @@
-"""A program that calls `exit` ends this process. Its thread is held up on the way out, so that a summary can be printed.
+"""Notice that the program calls `exit`, and delay its thread so that a summary can be printed.
 
-What is registered with the C library stays so, and is called when the process ends in whatever way, also after Python is
-gone. So it is native code, which calls back only while somebody is interested.
+A function that is registered with the C library cannot be removed: it is called at every exit, even after Python has been
+finalised. So it is native code, which calls Python only while `Listener.interested` is set.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def _image() -> NativeImage:
 
 @contextmanager
 def told_of_exit(call: Callable[[int], None]) -> Iterator[None]:
-    """While this is entered, `call(status)` is called by a thread that calls `exit`, in that thread.
+    """Inside the block, a thread that calls `exit` calls `call(status)` first.
 
-    It must not return before the process ends, if Python is to see the end of it.
+    To finish work in Python, `call` must not return before the process ends.
     """
     record: Any = Listener
     native_listener = record.ctypes.from_address(ctypes.addressof(_image().variable("exit_listener")))

@@ -1,4 +1,4 @@
-"""`fprobe explain`: can this function be probed, how, and if not why."""
+"""`fprobe explain`: whether a function can be probed, how, and if not, why."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Examples:
 """
 
 _MEANING = {
-    "notrace": 'it carries the attribute "notrace" or was named by --notrace, and so was compiled without a stub',
+    "notrace": 'it has the attribute "notrace" or was named by --notrace, and so was compiled without a stub',
     "no stub": "there is no 5-byte stub at its entry: it was compiled without one",
     "compiled without stubs": "the program was compiled with --flavour none",
-    "returns twice": "a call of it may return more than once (setjmp, vfork), and its return can be hooked only once",
-    "has an argument in r10 or r11": "the stub uses these registers, and its calling convention passes something there",
+    "returns twice": "a call may return more than once (setjmp, vfork), but its return can be hooked only once",
+    "has an argument in r10 or r11": "its calling convention passes a value in these registers, which the stub overwrites",
 }
 
 
@@ -37,7 +37,7 @@ _MEANING = {
 @program_options
 @output_options
 def explain_command(patterns: tuple[str, ...], target: Target, console: Console) -> None:
-    """Say whether functions can be probed, where their stubs are and how returns are hooked; and if not, why.
+    """Say whether functions can be probed, where their stubs are, and how returns are hooked; if not, say why.
 
     PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: one object, for several functions a list of them.
     """
@@ -51,7 +51,7 @@ def explain_command(patterns: tuple[str, ...], target: Target, console: Console)
 
 
 def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbol) -> dict[str, Any]:
-    """Print what is known of a function; the same for JSON."""
+    """Print the facts about a function. Returns them for JSON."""
     from fprobe.cli import images
 
     other = symbol.module != module.name

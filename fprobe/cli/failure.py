@@ -1,4 +1,4 @@
-"""What goes wrong, as one sentence and an exit code."""
+"""Errors of the command line: a message and an exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Failure(click.ClickException):
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """What the library raises for bad input, as a Failure with exit code 2."""
+    """Turn the library's exceptions for bad input into a Failure with exit code 2."""
     try:
         yield
     except OSError as error:
@@ -44,14 +44,14 @@ def input_errors() -> Iterator[None]:
 
 
 def of_system(error: OSError) -> str:
-    """What the operating system complains about, as a sentence that names the file if there is one."""
+    """The message of an OSError, with the file if there is one."""
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return error.strerror or str(error)
 
 
 def of_call(error: BaseException) -> Failure:
-    """What a call of a program's function raised. Values that do not fit are bad input; anything else is its failure."""
+    """The Failure for an exception of a program's call. Values that do not fit are bad input; all others are failures."""
     from sandbox.threads.faults import SandboxFault
 
     if isinstance(error, SandboxFault):
@@ -62,7 +62,7 @@ def of_call(error: BaseException) -> Failure:
 
 
 def _of_fault(fault: SandboxFault) -> Failure:
-    """The report of a fault: who, where, at which address, the line of source, and the hooked calls that had not returned."""
+    """The report of a fault: the faulting code, the address, the source line, and the hooked calls in progress."""
     import signal
 
     name = signal.Signals(fault.signal).name

@@ -1,4 +1,4 @@
-"""`fprobe graph`: the call graph, as the tracer function_graph shows it."""
+"""`fprobe graph`: the call graph of the tracer function_graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Examples:
   fprobe graph 'vfs_*' -o calls.dat && fprobe report calls.dat --format tree
   fprobe graph --tracer function 'func*' --program prog.ll --call main 3
 
-Options of tracers are set in trace_options by --option: funcgraph-tail, nofuncgraph-cpu, funcgraph-retval and others.
+--option sets options of the tracer in trace_options: funcgraph-tail, nofuncgraph-cpu, funcgraph-retval and others.
 """
 _CHUNK = 1 << 16
 
@@ -32,9 +32,9 @@ _CHUNK = 1 << 16
 @click.command("graph", cls=CallingCommand, epilog=_EPILOG, short_help="Show the call graph.")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=candidates.functions)
 @click.option(
-    "--inside", metavar="FUNC", multiple=True, shell_complete=candidates.functions, help="Only calls inside it."
+    "--inside", metavar="FUNC", multiple=True, shell_complete=candidates.functions, help="Show only calls inside FUNC."
 )
-@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Only this many levels.")
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Show only N levels.")
 @click.option(
     "--option", "trace_options", metavar="NAME", multiple=True, help="An option of trace_options; repeatable."
 )
@@ -59,7 +59,7 @@ def graph_command(
     target: Target,
     console: Console,
 ) -> None:
-    """Run the program under the tracer function_graph, on the functions that match PATTERN (all without one)."""
+    """Run the program under the tracer function_graph, on the functions that match PATTERN (default: all)."""
     from fprobe.cli import program
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
@@ -87,7 +87,7 @@ def graph_command(
 
 
 def _record(console: Console, call: ProgramCall, output: str) -> None:
-    """Run the program, and write the records to a file. Raises Failure if that cannot be made."""
+    """Run the program, and write the records to a file. Raises Failure if the file cannot be written."""
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.failure import input_errors
     from fprobe.cli.running import run
@@ -121,7 +121,7 @@ def _run(console: Console, call: ProgramCall, pipe: Handle) -> None:
 
 
 def _show(console: Console, pipe: Handle) -> bool:
-    """Print what has been recorded; whether there was anything."""
+    """Print new records. Returns whether there were any."""
     try:
         data = pipe.read(_CHUNK)
     except BlockingIOError:

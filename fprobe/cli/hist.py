@@ -1,4 +1,4 @@
-"""`fprobe hist`: count hits by what they carry, with bars."""
+"""`fprobe hist`: histograms of hits by the fields of events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDTH = 40
 
 
 class Entry(NamedTuple):
-    """An entry of a histogram: its text, and how often it was hit."""
+    """An entry of a histogram: its text and its hit count."""
 
     text: str
     hits: int
@@ -98,7 +98,7 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
 
 
 def entries_of(text: str) -> Iterator[Entry]:
-    """The entries of a `hist` file; the lines of a stack trace belong to the entry that they begin."""
+    """The entries of a `hist` file. The lines of a stack trace are the beginning of an entry."""
     entry = ""
     for line in text.splitlines():
         if entry or line.startswith("{"):

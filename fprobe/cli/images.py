@@ -1,4 +1,4 @@
-"""Functions of libraries and other images in the patterns of verbs: `libz:inflate*`."""
+"""Patterns that name libraries or other images: `libz:inflate*`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def is_named(pattern: str) -> bool:
-    """Whether a pattern names the images that it means."""
+    """Whether a pattern names an image."""
     return ":" in pattern
 
 
 def match(pattern: str) -> Match:
-    """What a pattern means; a library that is not loaded yet is. Raises Failure if that is nothing."""
+    """The functions that a pattern matches; the library is loaded if necessary. Raises Failure if there are none."""
     from ftrace.entries import locate
 
     load(pattern)
@@ -38,7 +38,7 @@ def match(pattern: str) -> Match:
 
 
 def symbols(pattern: str) -> list[Symbol]:
-    """The functions that a pattern means, whether they can be probed or not. Raises Failure if there is none."""
+    """The functions that a pattern matches, whether they can be probed or not. Raises Failure if there are none."""
     from ftrace.filters.resolve import resolve
 
     match(pattern)
@@ -46,7 +46,7 @@ def symbols(pattern: str) -> list[Symbol]:
 
 
 def load(pattern: str) -> None:
-    """Load the library that a pattern names, if it is not there and can be found."""
+    """Load the library that a pattern names, if it is not loaded and can be found."""
     from sandbox.images.sources import images
 
     owner = pattern.lstrip("!").partition(":")[0]
@@ -56,11 +56,11 @@ def load(pattern: str) -> None:
     try:
         ctypes.CDLL(name)
     except OSError:
-        return  # what is said about it says it better
+        return  # `match` reports the error in more detail
 
 
 def reason(symbol: Symbol) -> str:
-    """Why a function cannot be probed, by what `match` has made of it; '' if it can."""
+    """Why a function that `match` has found cannot be probed; '' if it can."""
     from ftrace.entries import locations_of
     from ftrace.filters.resolve import Found
     from sandbox.images.sources import image_at
@@ -71,7 +71,7 @@ def reason(symbol: Symbol) -> str:
 
 
 def facts(symbol: Symbol) -> dict[str, str]:
-    """How a function of a library is probed, by what `match` has made of it."""
+    """How a library function that `match` has found is probed."""
     try:
         block, index = _detoured(symbol)
     except LookupError:
@@ -86,7 +86,9 @@ def facts(symbol: Symbol) -> dict[str, str]:
 def _return_of(block: DetouredBlock, index: int) -> str:
     block.examine_returns([index])
     why = block.reason(index)
-    return f"cannot be hooked: {why}" if why else "balanced: the stub calls the body; every register and flag is kept"
+    return (
+        f"cannot be hooked: {why}" if why else "balanced: the stub calls the body; every register and flag is preserved"
+    )
 
 
 def detour(site: Site) -> tuple[int, list[Line]]:
@@ -101,13 +103,13 @@ def detour(site: Site) -> tuple[int, list[Line]]:
 
 
 def patched(symbol: Symbol, jump: list[Line], before: list[Line]) -> list[Line]:
-    """A function while it is probed, by the jump at its entry and its lines as loaded: those that are still there."""
+    """A function while it is probed: the jump at its entry, then its remaining lines as loaded."""
     block, index = _detoured(symbol)
     return [*jump[:1], *(line for line in before if line.address >= symbol.address + block.owned_at(index))]
 
 
 def _detoured(symbol: Symbol) -> tuple[DetouredBlock, int]:
-    """The location of a function that `match` has found. Raises LookupError if that is a stub."""
+    """The location of a function that `match` has found. Raises LookupError if it has a stub instead of a detour."""
     from ftrace.sites.detoured import DetouredBlock
     from ftrace.tracer import tracer
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, at any moment of a command: it ends with status 130, and what is to run a program with a summary."""
+"""Ctrl-C at any moment of a command: the command ends with status 130; one that runs a program prints its summary."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ INTERRUPTED = 130
 
 
 class Interrupted(SystemExit):
-    """Raised where Ctrl-C comes while nothing runs yet. No KeyboardInterrupt, of which click makes an exit code of 1."""
+    """Raised by Ctrl-C before the program runs. Not a KeyboardInterrupt: click turns that into an exit code of 1."""
 
 
 class CtrlC:
-    """What has become of Ctrl-C in this process."""
+    """How this process handles Ctrl-C."""
 
     def __init__(self) -> None:
         self.pressed = False
         self.reported = False
-        """Whether the summary says so."""
+        """Whether the summary has reported the interruption."""
         self._is_held = False
 
     def install(self) -> None:
-        """From now on Ctrl-C raises Interrupted, once, and sets `pressed`; unless it is ignored, as in the background."""
+        """From now on Ctrl-C sets `pressed`, and raises Interrupted once; unless it is ignored, as in the background."""
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._press)
         sys.unraisablehook = _ignore_interrupted
 
     def hold(self) -> None:
-        """From now on it only sets `pressed`, so that a summary always follows."""
+        """From now on Ctrl-C only sets `pressed`, so that a summary always follows."""
         self._is_held = True
 
     def check(self) -> None:
-        """Raise Interrupted if it was pressed: what was raised then may have been lost in a callback."""
+        """Raise Interrupted if Ctrl-C was pressed: the exception may have been lost in a callback."""
         if self.pressed:
             raise Interrupted(INTERRUPTED)
 
@@ -49,17 +49,17 @@ class CtrlC:
 
 
 def _ignore_interrupted(unraisable: Any) -> None:
-    """For exceptions that cannot go on, from destructors and callbacks."""
+    """sys.unraisablehook, for exceptions of destructors and callbacks: hides Interrupted."""
     if not isinstance(unraisable.exc_value, Interrupted):
         sys.__unraisablehook__(unraisable)
 
 
 ctrl_c = CtrlC()
-"""Of this process."""
+"""The process's handling of Ctrl-C."""
 
 
 def summarise_nothing(console: Console) -> None:
-    """The summary of a run that Ctrl-C ended before the program was called."""
+    """Print the summary of a run that Ctrl-C ended before the program was called."""
     counts = {"hits": 0, "missed": 0, "missed_by_cause": {}, "handler_errors": 0, "interrupted": True}
     console.line("interrupted before the program was called")
     console.note("0 hits, 0 misses")

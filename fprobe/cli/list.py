@@ -1,4 +1,4 @@
-"""`fprobe list`: which functions there are."""
+"""`fprobe list`: the functions that can be probed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Skipped(NamedTuple):
-    """A function that was asked for and cannot be probed; `reason` is a few words."""
+    """A matched function that cannot be probed, with the reason."""
 
     name: str
     reason: str
@@ -32,10 +32,10 @@ class Match:
 
     @property
     def matched(self) -> int:
-        """How many functions were meant."""
+        """The number of matched functions."""
         return len(self.sites) + len(self.skipped)
 
     @property
     def addresses(self) -> list[int]:
-        """Of the stubs."""
+        """The addresses of the stubs."""
         return [site.address for site in self.sites]

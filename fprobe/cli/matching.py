@@ -1,4 +1,4 @@
-"""Which functions are meant by patterns, which of them can be probed, and why the others cannot."""
+"""Matching functions by patterns: which can be probed, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()) -> Match:
-    """The functions that match any of `patterns` and none of `exclude`; a pattern with a leading `!` takes out again.
+    """The functions that match any of `patterns` and none of `exclude`; a pattern with a leading `!` excludes, too.
 
-    `notrace`: what was compiled without a stub on request. Raises Failure naming a pattern that matches nothing.
+    `notrace`: the functions named by --notrace. Raises Failure for a pattern that matches nothing.
     """
     meant: dict[int, Symbol] = {}
     of_images = _of_images([pattern for pattern in (*patterns, *exclude) if ":" in pattern], exclude)
@@ -39,7 +39,7 @@ def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), 
 
 
 def _of_images(patterns: Sequence[str], exclude: Sequence[str]) -> Match:
-    """What those patterns select that name their images: `libz:inflate*`."""
+    """The functions selected by patterns that name images: `libz:inflate*`."""
     sites: dict[int, Site] = {}
     skipped: dict[Skipped, None] = {}
     for pattern in patterns:
@@ -57,18 +57,18 @@ def _of_images(patterns: Sequence[str], exclude: Sequence[str]) -> Match:
 def match_or_fail(
     module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()
 ) -> Match:
-    """The same. Raises Failure also if none of the functions can be probed, naming them and the reasons."""
+    """Like `match`. Raises Failure also if none of the functions can be probed, with the reasons."""
     found = match(module, patterns, exclude, notrace)
     if not found.matched:
-        raise Failure(f"what is excluded leaves no function of [{module.name}] to probe")
+        raise Failure(f"every function of [{module.name}] that matches is excluded; nothing is left to probe")
     if not found.sites:
         reasons = ", ".join(f"{name} ({reason})" for name, reason in found.skipped[:10])
-        raise Failure(f"nothing that matches can be probed: {reasons}{', ...' if len(found.skipped) > 10 else ''}")
+        raise Failure(f"no function that matches can be probed: {reasons}{', ...' if len(found.skipped) > 10 else ''}")
     return found
 
 
 def symbols_of(module: Module, pattern: str) -> list[Symbol]:
-    """The functions that a name or a glob means; a name alone may be any of a function's. Raises Failure if there is none."""
+    """The functions that a name or a glob matches; any name of a function will do. Raises Failure if there is none."""
     if ":" in pattern:
         from fprobe.cli import images
 
@@ -98,7 +98,7 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
 
 
 def _near(text: str, module: Module) -> str:
-    """Names that are like it: of the module or, if it has none, of libraries."""
+    """Similar names: of the module or, if it has none, of libraries."""
     from ftrace.filters.resolve import near_misses
 
     return did_you_mean(text.strip("*"), (symbol.name for symbol in module.functions)) or near_misses(text)
@@ -109,7 +109,7 @@ def _without(some: dict[int, Symbol], others: dict[int, Symbol]) -> dict[int, Sy
 
 
 def _once(symbols: Sequence[Symbol]) -> dict[int, Symbol]:
-    """Address -> symbol; of several at one address the one that a programmer would have written."""
+    """Address -> symbol. Of several symbols at one address, the one that a programmer is likely to have written."""
     found: dict[int, Symbol] = {}
     for symbol in symbols:
         before = found.get(symbol.address)

@@ -1,4 +1,4 @@
-"""`fprobe trace --native`: handlers in the native language in place of the printing ones, and the maps that they fill."""
+"""`fprobe trace --native`: native handlers instead of printing calls, and the maps that they fill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def load(text: str) -> NativeHandlers:
     """The handlers that `FILE:ENTRY` or `FILE:ENTRY:EXIT` names; ENTRY may be empty.
 
-    Raises Failure naming what is not there or is not in the native language.
+    Raises Failure, which names what is missing or is not in the native language.
     """
     with _shown_errors(text.partition(":")[0]):
         return native_file.load(text)
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _shown_errors(path: str) -> Iterator[None]:
-    """What a file raises when it is run, as a Failure."""
+    """Turn exceptions of an executed file into a Failure."""
     with _compile_errors():
         try:
             yield
@@ -93,7 +93,7 @@ def _shown_errors(path: str) -> Iterator[None]:
 
 @contextmanager
 def _compile_errors() -> Iterator[None]:
-    """Errors of the compiler as a Failure, with the source line and a caret."""
+    """Turn errors of the native compiler into a Failure, with the source line and a caret."""
     from sandbox.native.front.errors import render
 
     try:
@@ -110,7 +110,7 @@ def _check(handlers: NativeHandlers) -> None:
 
 
 def compile_handler(handler: Any) -> NativeImage:
-    """The linked code of a handler, in the role that its result says. Raises Failure if it has none."""
+    """The linked code of a handler, in the role that its result type implies. Raises Failure if it implies none."""
     from sandbox.native import void
 
     with _compile_errors():

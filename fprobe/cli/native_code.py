@@ -1,4 +1,4 @@
-"""`fprobe disasm FILE.py:HANDLER`: the machine code of a native handler, with the Python that it comes from."""
+"""`fprobe disasm FILE.py:HANDLER`: the machine code of a native handler, with its Python source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show(console: Console, text: str, limit: int | None, with_source: bool) -> N
 
 
 def print_code(console: Console, base: int, lines: list[Line], with_source: bool) -> list[dict[str, Any]]:
-    """Print instructions, those of a line of source under it; what they are in JSON."""
+    """Print instructions below their source lines. Returns them for JSON."""
     from sandbox.symbols import source_lines
     from sandbox.symbols.disassembly import listing
 

@@ -13,14 +13,14 @@ Describe = Callable[[int], str]
 
 
 class Objects:
-    """Turns steps of calls into objects for JSON. `describe`: an address -> what is there."""
+    """Turns steps of calls into objects for JSON. `describe`: from an address to its description."""
 
     def __init__(self, views: Mapping[int, View], describe: Describe) -> None:
         self._views = views
         self._describe = describe
 
     def objects(self, steps: Iterable[tuple[Call, bool]]) -> Iterator[dict[str, Any]]:
-        """An object for each step. Pointers are numbers; the strings that they point to stand apart."""
+        """An object for each step. Pointers are numbers; the strings that they point to are in a separate field."""
         for call, begins in steps:
             yield self._entry(call) if begins else self._exit(call)
 
@@ -44,7 +44,7 @@ class Objects:
 
 
 def decoded(side: Side, images: Images) -> dict[str, Any]:
-    """Name -> value; None for what cannot be read."""
+    """Name -> value; None for values that cannot be read."""
     return {value.name: value.decode(images) for value in side.values}
 
 

@@ -1,4 +1,4 @@
-"""The options that verbs share: which program, what to call, how to print."""
+"""Options shared by verbs: the program, the call, the output."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Target:
 
 
 class CallingCommand(click.Command):
-    """A command with `--call FUNC ARG...`, which takes every word up to the next option."""
+    """A command with the option `--call FUNC ARG...`, which takes all words up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take --call and its words out before click reads the rest; negative numbers are no options."""
-        if ctx.resilient_parsing:  # for completion, to which --call is an option with one value
+        """Remove --call and its words before click parses the rest; negative numbers are not options."""
+        if ctx.resilient_parsing:  # shell completion, for which --call is an option with one value
             return super().parse_args(ctx, args)
         rest, words = split_call(args)
         if words is not None and not words:
@@ -63,9 +63,9 @@ call_option = click.option(
 
 
 def split_call(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Arguments without `--call FUNC ARG...`, and the words of that; None if it is not there.
+    """The arguments without `--call FUNC ARG...`, and the words of that; None if it is not given.
 
-    The words end at the next option; `--` makes all that follow words.
+    The words end at the next option; after `--`, everything is a word.
     """
     for position, word in enumerate(args):
         if word == "--":
@@ -87,7 +87,7 @@ def _words(args: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def program_options(command: _Command) -> _Command:
-    """--program and how to compile it; the command gets them as `target`."""
+    """Adds --program and the options for compiling it; the command gets them as `target`."""
 
     @click.option(
         "--program",
@@ -122,7 +122,7 @@ def program_options(command: _Command) -> _Command:
 
 
 def _flags(given: Sequence[str]) -> tuple[str, ...]:
-    """The words of every --cflags, as a shell would divide them."""
+    """The words of every --cflags, split as a shell would."""
     try:
         return tuple(word for flags in given for word in shlex.split(flags))
     except ValueError as error:
@@ -130,7 +130,7 @@ def _flags(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def output_options(command: _Command) -> _Command:
-    """--json, --color, -q, -v; the command gets them as `console`. With --json, a failure is an object too."""
+    """Adds --json, --color, -q, -v; the command gets them as `console`. With --json, failures are objects, too."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
@@ -138,7 +138,7 @@ def output_options(command: _Command) -> _Command:
     @click.option("--verbose", "-v", is_flag=True, help="Say more.")
     @functools.wraps(command)
     def wrapped(*positional: Any, as_json: bool, color: str, quiet: bool, verbose: bool, **options: Any) -> Any:
-        if sys.stdout is None:  # it was closed: nothing else may get its descriptor
+        if sys.stdout is None:  # it was closed; no other file may get its descriptor
             sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the process lives
         console = Console(as_json, wants_color(color), verbose - quiet)
         try:
@@ -150,7 +150,7 @@ def output_options(command: _Command) -> _Command:
             console.failure(failure.as_object())
             raise
         except BrokenPipeError:
-            end_process(0)  # the reader has seen enough
+            end_process(0)  # the reader has closed the pipe
         except OSError as error:
             click.echo(f"fprobe: {of_system(error)}", err=True)
             end_process(FAILED)
@@ -164,6 +164,6 @@ def _end_interrupted(console: Console) -> None:
 
 
 def call_words() -> list[str] | None:
-    """What was given to --call; None if nothing was."""
+    """The words given to --call; None if it was not given."""
     words: list[str] | None = click.get_current_context().meta[_CALL]
     return words

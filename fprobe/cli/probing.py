@@ -1,4 +1,4 @@
-"""Attaching to what was matched."""
+"""Attaching to matched functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def attached(match: Match, **options: Any) -> Iterator[Attachment[Any]]:
-    """The functions of `match` with handlers on them; `options` are those of `fprobe.attach`.
+    """Attach handlers to the functions of `match` inside the block; `options`: as for `fprobe.attach`.
 
     Raises Failure with exit code 1 if they cannot be patched.
     """

@@ -25,7 +25,7 @@ _ROW = re.compile(r"^  (\S+)\s+(\d+)\s+([\d.]+) us")
 
 
 class Row(NamedTuple):
-    """A function, over all threads. `time_us`: with what it calls."""
+    """A function, over all threads. `time_us`: including its callees."""
 
     name: str
     hits: int
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 @program_options
 @output_options
 def profile_command(patterns: tuple[str, ...], target: Target, console: Console) -> None:
-    """Run the program under the function profiler, on the functions that match PATTERN (all without one)."""
+    """Run the program under the function profiler, on the functions that match PATTERN (default: all)."""
     from fprobe.cli import program
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.failure import input_errors
@@ -63,7 +63,7 @@ def profile_command(patterns: tuple[str, ...], target: Target, console: Console)
 
 
 def rows() -> list[Row]:
-    """What the files of trace_stat say together, the most time first."""
+    """The rows of all files of trace_stat combined, the most time first."""
     from fprobe.tracefs import tracefs
 
     found: dict[str, Row] = {}

@@ -1,4 +1,4 @@
-"""The traced program: loading it, and the call that is made of it."""
+"""The traced program: loading it, and preparing its call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEMO_CALL = ("demo_main", "10")
 
 
 def load(target: Target) -> Module:
-    """Compile and load the program. Raises Failure if it cannot be, or not as the options say."""
+    """Compile and load the program. Raises Failure if that fails, or the options do not fit the program."""
     if not isinstance(click.get_current_context().command, CallingCommand):
         os.environ[perfmap.OPT_OUT] = "1"  # a verb that runs nothing has nothing to profile
     with input_errors():
@@ -36,7 +36,7 @@ def load(target: Target) -> Module:
             module = _load(target)
         unknown = [name for name in target.notrace if name not in module]
         if unknown:
-            raise LookupError(f"--notrace {unknown[0]!r} is no function of [{module.name}]")
+            raise LookupError(f"--notrace {unknown[0]!r} is not a function of [{module.name}]")
         return module
 
 
@@ -56,12 +56,12 @@ def _check_flavour(target: Target) -> None:
 
     is_c = target.path is not None and Path(target.path).suffix in C_SUFFIXES
     if is_c and target.flavour not in (None, "patchable", "none"):
-        raise ValueError(f"--flavour {target.flavour}: C and C++ are compiled with patchable stubs, or with none")
+        raise ValueError(f"--flavour is {target.flavour}; for C and C++ it must be patchable or none")
 
 
 @dataclass(frozen=True)
 class ProgramCall:
-    """A function and the values to call it with."""
+    """A function, and the values to call it with."""
 
     function: Function
     words: tuple[str, ...]
@@ -76,9 +76,9 @@ class ProgramCall:
 
 
 def prepare_call(module: Module, words: Sequence[str] | None, target: Target) -> ProgramCall:
-    """The call that `--call` asks for, its arguments converted by the function's signature.
+    """The call that `--call` specifies, with arguments converted according to the function's signature.
 
-    Raises Failure naming the function, the parameter and the word if one does not fit.
+    Raises Failure, with the function, the parameter and the word, if one does not fit.
     """
     name, *arguments = words or (DEMO_CALL if target.path is None else ("main",))
     with input_errors():
@@ -92,12 +92,14 @@ def prepare_call(module: Module, words: Sequence[str] | None, target: Target) ->
 
 def _function(module: Module, name: str, *, given: bool) -> Function:
     if name not in module and not given:
-        raise LookupError(f"[{module.name}] has no function {name!r}: say what to call by --call FUNC ARG...")
+        raise LookupError(
+            f"[{module.name}] has no function {name!r}; name the function to call with --call FUNC ARG..."
+        )
     return module[name]
 
 
 def check_range(signature: Signature, values: Sequence[Any]) -> None:
-    """Raise OverflowError naming function, parameter and value if an integer does not fit, before anything runs."""
+    """Raise OverflowError, with function, parameter and value, if an integer is out of range; before anything runs."""
     for number, (parameter, value) in enumerate(zip(signature.passed, values, strict=False), 1):
         if isinstance(parameter.type, Integer):
             name = f" ({parameter.name})" if parameter.name else ""
@@ -118,7 +120,7 @@ def _argc_argv(words: Sequence[str]) -> tuple[int, Any]:
 
 
 def signature_of(module: Module, symbol: Symbol) -> Signature | None:
-    """The signature of a function; None if the source does not give it, or it is none of the module's."""
+    """The signature of a function; None if the source does not give it, or the function is not the module's."""
     if symbol.module != module.name:
         return None
     try:

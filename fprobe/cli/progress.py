@@ -1,4 +1,4 @@
-"""What a terminal shows while work goes on that nothing else tells of."""
+"""A progress line on a terminal during long work."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ERASE_LINE = "\r\x1b[K"
 
 @contextmanager
 def shown(work: str, after: float = 1) -> Iterator[None]:
-    """Name `work` on a terminal's standard error once it takes `after` seconds, with the seconds so far; gone at its end.
+    """After `after` seconds, show `work` and its seconds so far on standard error; erase the line at the end.
 
-    Nothing is shown with --json or -q, or if standard error is no terminal that can erase a line.
+    Nothing is shown with --json or -q, or if standard error is not a terminal that can erase a line.
     """
     if not _is_wanted():
         yield

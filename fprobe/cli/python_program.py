@@ -1,4 +1,4 @@
-"""What the verbs share that run a Python program: its words, and how it is started with probes."""
+"""Shared by the verbs that run a Python program: its command line, and starting it with probes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from fprobe.run.session import Settings
 
 BY = {"function": 0, "caller": 1, "thread": 2}
-"""What calls may be told apart by; numbers as in `ftrace.hit.call_table`."""
+"""The choices of --by, which group calls; numbers as in `ftrace.hit.call_table`."""
 _WORDS = "fprobe.program"
 
 
 class PythonCommand(click.Command):
-    """A command whose words from the script, -m or -c on are the program's: see `program_words`."""
+    """A command whose arguments from the script, -m or -c on belong to the program: see `program_words`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the program's words out before click reads the rest."""
+        """Remove the program's words before click parses the rest."""
         position = self._program_at(args)
         words = args[position:]
         ctx.meta[_WORDS] = words[1:] if words[:1] == ["--"] else words
@@ -39,31 +39,31 @@ class PythonCommand(click.Command):
 
 
 def program_words() -> list[str]:
-    """What follows `python`. Raises Failure if there is no program."""
+    """The words that would follow `python`. Raises Failure if there is no program."""
     words: list[str] = click.get_current_context().meta[_WORDS]
     if not words:
-        raise Failure("no program to run: give a script, -m MODULE or -c CODE")
+        raise Failure("no program is given; give a script, -m MODULE or -c CODE")
     if words[0] in ("-m", "-c") and len(words) == 1:
         raise Failure(f"{words[0]} needs {'the name of a module' if words[0] == '-m' else 'code'} after it")
     return words
 
 
 def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Each pattern once. Raises Failure for one that is empty before or after its colon."""
+    """The patterns without repetitions. Raises Failure for one that is empty before or after its colon."""
     for pattern in patterns:
         owner, colon, functions = pattern.partition(":")
         if not owner or (colon and not functions):
-            raise Failure(f"the pattern is {pattern!r}; name a library and functions of it, as 'libz:inflate*'")
+            raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
     return tuple(dict.fromkeys(patterns))
 
 
 def start(settings: Settings, output: int | None = None) -> tuple[Program, int, int]:
-    """The program, running, its file of counts and its journal. `output`: where what it prints goes, if not where ours does."""
+    """Start the program. Returns it, its file of counts, and its journal. `output`: a descriptor for its standard output."""
     from fprobe.run import launching, session
 
     try:
         counts, journal = session.create(settings)
     except OSError as error:
-        raise Failure(f"no memory that the program could share: {error.strerror}", 1) from None
+        raise Failure(f"the memory that the program shares could not be created: {error.strerror}", 1) from None
     environ = launching.environment(session.address_of(counts, journal))
     return launching.Program(program_words(), environ, output), counts, journal

@@ -1,4 +1,4 @@
-"""`fprobe record`: run the program with probe events, and write what they record to a trace.dat."""
+"""`fprobe record`: run the program with probe events, and write their records to a trace.dat."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def record_command(
 ) -> None:
     """Run the program with the events of DEFINITION enabled, and write their records to a trace.dat.
 
-    Ctrl-C and a full disk end the recording, and keep what was recorded. With --json: one object at the end.
+    Ctrl-C and a full disk end the recording; records written before are kept. With --json: one object at the end.
     """
     from fprobe.cli import program
     from fprobe.cli.conclusion import conclude

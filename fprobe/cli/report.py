@@ -1,4 +1,4 @@
-"""`fprobe report`: what a trace.dat holds."""
+"""`fprobe report`: show the records of a trace.dat."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Examples:
   fprobe report calls.dat --format chrome > calls.json
   fprobe report --json | jq 'select(.event == "reads") | .count'
 
-tree, folded and chrome put calls together: of the function_graph tracer, or of an entry event and a return event of the
-same function. chrome is what chrome://tracing and ui.perfetto.dev open.
+tree, folded and chrome show calls, either from the function_graph tracer or from an entry event and a return event of the
+same function. chrome://tracing and ui.perfetto.dev open the format chrome.
 """
 
 
@@ -34,7 +34,7 @@ same function. chrome is what chrome://tracing and ui.perfetto.dev open.
 )  # fmt: skip
 @output_options
 def report_command(file: str, form: str, console: Console) -> None:
-    """Show the records of FILE, which `fprobe record` or trace-cmd has written; trace.dat if it is not given.
+    """Show the records of FILE (default: trace.dat), which `fprobe record` or trace-cmd has written.
 
     With --json: an object for each record, with event, time_ns, cpu, tid, comm, lost and its fields.
     """
@@ -52,7 +52,7 @@ def report_command(file: str, form: str, console: Console) -> None:
 
 
 def _lines(trace: Trace, form: str) -> Any:
-    """The lines of a format. Its module is imported when it is wanted."""
+    """The lines of a format, whose module is imported only now."""
     from importlib import import_module
 
     return import_module(f"fprobe.export.{form}").lines(trace)

@@ -41,10 +41,10 @@ def _opened(output: str | None) -> int:
 
 
 def _check_native(native: str, traces: tuple[str, ...]) -> None:
-    """What can be known without executing the file. Raises Failure."""
+    """Check everything that does not require executing the file. Raises Failure."""
     path, _, names = native.partition(":")
     if not traces:
-        raise Failure("--native says what to do where functions of --trace are called: give --trace PATTERN")
+        raise Failure("--native handles the calls of --trace, which is not given; give --trace PATTERN")
     if not path or not names.strip(":"):
         raise Failure(f"--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not {native!r}")
     if not Path(path).is_file():
@@ -52,10 +52,10 @@ def _check_native(native: str, traces: tuple[str, ...]) -> None:
 
 
 def _check_events(events: tuple[str, ...]) -> None:
-    """The rest is checked in the program, where the functions are. Raises Failure."""
+    """Check the form of the definitions; the program checks the rest, since it has the functions. Raises Failure."""
     for text in events:
         if not re.match(r"[prf]", text):
-            raise Failure(f"-e takes a line p, r or f, such as 'p:asked libz:deflate strm=%di', not {text!r}")
+            raise Failure(f"-e is {text!r}; give a line p, r or f, such as 'p:asked libz:deflate strm=%di'")
 
 
 @click.command(
@@ -63,9 +63,9 @@ def _check_events(events: tuple[str, ...]) -> None:
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
 )  # fmt: skip
 @click.option("--stat", "stats", **_REPEATED, help="Count and time these functions; repeatable.")
-@click.option("--hist", "hists", **_REPEATED, help="Show how long calls of these functions take; repeatable.")
+@click.option("--hist", "hists", **_REPEATED, help="Show a histogram of these functions' durations; repeatable.")
 @click.option("--trace", "traces", **_REPEATED, help="Show every call of these functions; repeatable.")
-@click.option("--stacks", **_REPEATED, help="Show who calls these functions, native and Python frames; repeatable.")
+@click.option("--stacks", **_REPEATED, help="Show the callers of these functions, native and Python; repeatable.")
 @click.option(
     "--native", metavar="FILE:ENTRY[:EXIT]", help="Run these native handlers for --trace, and show their maps."
 )
@@ -73,8 +73,8 @@ def _check_events(events: tuple[str, ...]) -> None:
     "--event", "-e", "events", metavar="DEFINITION", multiple=True,
     help="Record this probe event, a line p, r or f; repeatable.",
 )  # fmt: skip
-@click.option("--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Tell calls apart.")
-@click.option("--output", "-o", metavar="FILE", help="Write the report there.")
+@click.option("--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Group calls.")
+@click.option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
 @click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def run_command(

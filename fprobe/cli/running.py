@@ -1,6 +1,6 @@
-"""Running the program in a thread of its own, while this one waits for it and for Ctrl-C.
+"""Running the program in a separate thread, while the main thread waits for it and for Ctrl-C.
 
-Native code cannot be interrupted: after Ctrl-C it goes on, and so the process has to end under it.
+Native code cannot be interrupted: it continues after Ctrl-C, so the process has to end while it runs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _INTERVAL = 0.05
 
 @dataclass
 class Outcome:
-    """What became of a call. `interrupted`: it has not returned, and will be left running. `exited`: the status with
-    which it called `exit`."""
+    """How a call ended. `interrupted`: it has not returned, and is left running. `exited`: the status that it passed to
+    `exit`."""
 
     result: Any = None
     error: BaseException | None = None
@@ -37,9 +37,9 @@ class Outcome:
 
 
 def run(call: Callable[[], Any], poll: Callable[[], bool] = lambda: False) -> Outcome:
-    """Make `call` in a thread of its own, and wait until it returns or ends, or Ctrl-C is pressed, which the caller holds.
+    """Run `call` in a separate thread until it returns, raises or exits, or Ctrl-C is pressed. The caller holds Ctrl-C.
 
-    Meanwhile `poll` is called here, every 50 ms, or at once again if it returned True.
+    Meanwhile this thread calls `poll` every 50 ms, or again at once if it returned True.
     """
     if ctrl_c.pressed:
         return Outcome(interrupted=True)
@@ -71,7 +71,7 @@ def run(call: Callable[[], Any], poll: Callable[[], bool] = lambda: False) -> Ou
 
 
 def _flush_c_streams() -> None:
-    """What the program has printed comes before what is said about it."""
+    """Flush the C library's streams, so that the program's output precedes ours."""
     ctypes.CDLL(None).fflush(None)
 
 

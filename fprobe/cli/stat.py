@@ -1,4 +1,4 @@
-"""`fprobe stat`: hits, misses and time of each function."""
+"""`fprobe stat`: hits, misses and times of each function."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Examples:
   fprobe stat 'vfs_*' 'do_*' --exclude do_mmap --sort hits
   fprobe stat '*' --program prog.c --call main --json
 
-Counting is native: a hit costs nanoseconds. Times are from entry to return, with what the function calls.
+Counting is native: a hit costs nanoseconds. Times are from entry to return, including callees.
 """
 
 _SORT_KEYS = ("total", "avg", "hits", "name")
 
 
 class Row(NamedTuple):
-    """What is known of a function. `total_ns`: of the calls that were timed, `hits - missed`."""
+    """The statistics of a function. `total_ns`: of the timed calls, of which there are `hits - missed`."""
 
     name: str
     hits: int
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     @property
     def average_ns(self) -> float:
-        """Per timed call; 0 if there is none."""
+        """The average duration of a timed call; 0 if there is none."""
         timed = self.hits - self.missed
         return self.total_ns / timed if timed > 0 else 0.0
 
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 def stat_command(
     patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, with_hist: bool, target: Target, console: Console
 ) -> None:
-    """Count and time the calls of the functions that match PATTERN; without PATTERN, of all.
+    """Count and time the calls of the functions that match PATTERN (default: all).
 
     With --json: one object with program, call, result, matched, attached, skipped and functions.
     """
@@ -142,7 +142,7 @@ def _remarks(rows: list[Row]) -> list[str]:
 def document(
     program: str, call: ProgramCall, outcome: Outcome, match: Match, rows: list[Row], more: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """What --json prints; if the program failed, with an `error`. `more`: of functions, by their names."""
+    """The output of --json; with an `error` if the program failed. `more`: further fields of functions, by name."""
     from fprobe.cli.conclusion import ending
     from fprobe.cli.failure import of_call
 

@@ -1,4 +1,4 @@
-"""What is said at the end of a run: how many functions, which not and why, hits, misses by cause."""
+"""The summary of a run: functions, skipped functions and reasons, hits, misses by cause."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(number: int, noun: str) -> str:
 
 
 def causes(counts: Counts) -> dict[str, int]:
-    """Cause of misses -> how many; only those that occurred."""
+    """Cause of misses -> number, for causes that occurred."""
     found = {_CAUSES.get(name, name): value for name, value in counts._asdict().items()}
     return {cause: number for cause, number in found.items() if number and cause != "hits"}
 
@@ -40,7 +40,7 @@ def functions_line(match: Match) -> str:
 
 
 def skipped_lines(match: Match, *, everything: bool = False) -> Iterator[str]:
-    """A line for each reason, with the names."""
+    """For each reason, a line with the skipped functions."""
     by_reason = sorted(match.skipped, key=attrgetter("reason", "name"))
     for reason, group in groupby(by_reason, key=attrgetter("reason")):
         names = [skipped.name for skipped in group]
@@ -50,11 +50,11 @@ def skipped_lines(match: Match, *, everything: bool = False) -> Iterator[str]:
 
 
 def hits_line(counts: Counts) -> str:
-    """`96 hits, 0 misses`, with the causes."""
+    """`96 hits, 0 misses`, with the causes of misses."""
     found = ", ".join(f"{cause} {number:,}" for cause, number in causes(counts).items())
     return f"{count(counts.hits, 'hit')}, {count(counts.missed, 'miss')}" + (f" ({found})" if found else "")
 
 
 def errors_line(number: int, first: BaseException | None) -> str:
-    """What handlers raised; empty if nothing."""
+    """The number of handler errors, and the first one; '' if there were none."""
     return f"{count(number, 'handler error')}, the first: {type(first).__name__}: {first}" if number else ""

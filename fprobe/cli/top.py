@@ -1,4 +1,4 @@
-"""`fprobe top`: run a Python program and show, while it runs, which functions of its libraries are called."""
+"""`fprobe top`: run a Python program, and show its calls of library functions while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Examples:
   fprobe top --stat 'libz:*' app.py
   fprobe top --stat 'libsqlite3:sqlite3_*' --sort p99 -m mypackage
 
-What the program prints is shown when it has ended.
+The program's output is shown after it has ended.
 """
 _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
 
@@ -21,18 +21,20 @@ _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
     "top", cls=PythonCommand, epilog=_EPILOG, short_help="Show calls while a program runs.",
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
 )  # fmt: skip
-@click.option("--stat", "stats", metavar="PATTERN", multiple=True, required=True, help="These functions; repeatable.")
+@click.option(
+    "--stat", "stats", metavar="PATTERN", multiple=True, required=True, help="Show these functions; repeatable."
+)
 @click.option("--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of rows.")
 @click.option(
-    "--delay", "-d", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Seconds to the next look."
+    "--delay", "-d", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Seconds between updates."
 )
 @click.option(
-    "--rows", "-n", type=click.IntRange(1), help="How many functions; default: what the terminal has room for."
+    "--rows", "-n", type=click.IntRange(1), help="Number of functions; default: as many as fit on the terminal."
 )
 def top_command(stats: tuple[str, ...], sort: str, delay: float, rows: int | None) -> None:
     """Run SCRIPT, -m MODULE or -c CODE as `fprobe run` does, and show its calls of the functions that PATTERN names.
 
-    On a terminal the table is redrawn; elsewhere one follows the other. Exit code: the program's.
+    On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
     """
     import os
 
@@ -42,7 +44,7 @@ def top_command(stats: tuple[str, ...], sort: str, delay: float, rows: int | Non
     try:
         kept = os.memfd_create("fprobe-top")
     except OSError as error:
-        raise Failure(f"no memory for the program's output: {error.strerror}", 1) from None
+        raise Failure(f"the memory for the program's output could not be created: {error.strerror}", 1) from None
     program, counts, journal = start(Settings(patterns), kept)
     from fprobe.run import live
     from fprobe.run.launching import end_like

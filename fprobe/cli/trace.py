@@ -1,4 +1,4 @@
-"""`fprobe trace`: every call, with arguments, results, nesting and durations."""
+"""`fprobe trace`: every call with arguments, result, nesting and duration."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ A duration includes what tracing the calls inside it costs: some 50 ns each.
     "--exclude", "-x", multiple=True, metavar="PATTERN", shell_complete=candidates.functions, help="Not these."
 )
 @click.option(
-    "--limit", "-n", type=click.IntRange(min=1), metavar="N", help="Show the first N calls, count the others."
+    "--limit", "-n", type=click.IntRange(min=1), metavar="N", help="Show the first N calls, and count the others."
 )
 @click.option(
     "--native",
     metavar="FILE:ENTRY[:EXIT]",
     shell_complete=candidates.files,
-    help="Run these native handlers instead, and print the maps of FILE.",
+    help="Run these native handlers instead of showing calls, and print the maps of FILE.",
 )
 @call_option
 @program_options
@@ -101,7 +101,7 @@ class _Session:
         self.objects = Objects(views, symbol_table.describe)
 
     def run(self) -> None:
-        """Attach, run, detach, sum up. Raises Failure if the program failed; ends the process after Ctrl-C."""
+        """Attach, run, detach, summarise. Raises Failure if the program failed; ends the process after Ctrl-C."""
         from fprobe.cli.interrupting import ctrl_c
         from fprobe.cli.probing import attached
         from fprobe.cli.running import run
@@ -130,7 +130,7 @@ class _Session:
         self.console.object(begin | {"attached": len(self.match.sites), "skipped": skipped})
 
     def _show(self) -> bool:
-        """Print what has happened; whether there is more."""
+        """Print new events. Returns whether there may be more."""
         events = [self.views.seen(event) for event in self.capture.take()]
         steps = self.calls.steps(events)
         if self.console.json:

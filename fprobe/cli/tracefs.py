@@ -25,8 +25,8 @@ Examples:
   fprobe tracefs --program prog.ll sh setup.sh
   fprobe tracefs sh
 
-COMMAND is a command of the shell: cat, echo, ls, find, grep, sed, head and others, `call FUNC ARG...`, which calls a function of
-the program, `write FILE TEXT`, or `sh [-c TEXT | FILE]`, which runs several, from standard input without both.
+COMMAND is one of cat, echo, ls, find, grep, sed, head and others; `call FUNC ARG...` calls a function of the program;
+`write FILE TEXT` appends to a file; `sh [-c TEXT | FILE]` runs several commands, by default from standard input.
 """
 _PROMPT = "tracefs$ "
 _UNKNOWN = 127
@@ -55,7 +55,7 @@ class _Output:
 @program_options
 @output_options
 def tracefs_command(words: tuple[str, ...], target: Target, console: Console) -> None:
-    """Run COMMAND on the tracefs of a process that has the program loaded. Its exit status is that of COMMAND."""
+    """Run COMMAND on the tracefs of a process that has loaded the program. Exit code: that of COMMAND."""
     from fprobe.cli import program
     from fprobe.shell.commands import Commands
     from fprobe.shell.files import Files
@@ -81,7 +81,7 @@ def _run_script(shell: Shell, words: tuple[str, ...], output: _Output, errors: _
     """Run `sh` with these arguments; its exit status."""
     if words[:1] == ("-c",):
         if len(words) != 2:
-            raise Failure("sh -c takes one text; put it into quotes")
+            raise Failure("sh -c takes one text; put the commands into quotes")
         return shell.run(words[1], output, errors)
     if len(words) > 1:
         raise Failure(f"sh takes one file, not {len(words)}")
@@ -94,7 +94,7 @@ def _run_script(shell: Shell, words: tuple[str, ...], output: _Output, errors: _
 
 
 def _read_commands(shell: Shell, output: _Output, errors: _Output) -> int:
-    """Run the lines of standard input, with a prompt if that is a terminal; an unknown command does not end it there."""
+    """Run the lines of standard input. On a terminal there is a prompt, and an unknown command does not end the shell."""
     from fprobe.shell.shell import UnsupportedError
 
     is_terminal, status = sys.stdin.isatty(), 0
@@ -113,7 +113,7 @@ def _read_commands(shell: Shell, output: _Output, errors: _Output) -> int:
 
 
 def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
-    """`write FILE TEXT`: as `echo TEXT >> FILE`, with what error_log says if it is refused."""
+    """`write FILE TEXT`: like `echo TEXT >> FILE`, with the message of error_log if the text is refused."""
     from fprobe.probe_events import explained
     from fprobe.tracefs import tracefs
 

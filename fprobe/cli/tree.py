@@ -1,4 +1,4 @@
-"""Calls as a tree, in the manner of uftrace and ftrace's function_graph."""
+"""Calls as a tree, like those of uftrace and ftrace's function_graph."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _INDENT = "  "
 
 
 class Tree:
-    """Turns steps of calls into lines. A call without calls of its own takes one line, any other an opening and a
-    closing one."""
+    """Turns steps of calls into lines. A call without inner calls takes one line; any other has an opening line and a
+    closing line."""
 
     def __init__(self, views: Mapping[int, View], console: Console) -> None:
         self._views = views
@@ -22,7 +22,7 @@ class Tree:
         self._pending: Call | None = None
 
     def lines(self, steps: Iterable[tuple[Call, bool]]) -> Iterator[str]:
-        """The lines that can be written by now; the opening of the newest call may have to wait."""
+        """The lines that are complete now; the line of the newest call may have to wait for the next step."""
         for call, begins in steps:
             if begins:
                 yield from self.flush()
@@ -36,7 +36,7 @@ class Tree:
                 yield self._line(call, "}" + self._end(call, comment))
 
     def flush(self) -> Iterator[str]:
-        """Write what waits: the call has calls of its own, or something else happened meanwhile."""
+        """The opening line of the waiting call: it has inner calls, or another thread's line follows."""
         if self._pending is not None:
             call, self._pending = self._pending, None
             yield self._line(call, self._call_text(call) + " {", time=False)

@@ -1,4 +1,4 @@
-"""Values of the traced program, written the way its source writes them."""
+"""Text of the traced program's values, in the syntax of its source."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Type
 
 STRING_LIMIT = 64
-"""Bytes of a string that are read at most."""
+"""The maximum number of bytes of a string that are read."""
 FAULT = "<fault>"
 UNREADABLE = "?"
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n\r"
 
 
 def is_character_pointer(kind: Type) -> bool:
-    """Whether the source says that it points to characters."""
+    """Whether the source declares it as a pointer to characters."""
     return isinstance(kind, Pointer) and kind.name.replace("const", "").replace(" ", "") == "char*"
 
 
 def is_untyped_pointer(kind: Type) -> bool:
-    """Whether the source does not say what it points to: LLVM's `ptr`, `void *`."""
+    """Whether the source does not declare the target: LLVM's `ptr`, `void *`."""
     return isinstance(kind, Pointer) and kind.name.replace("const", "").replace(" ", "") in ("", "ptr", "void*")
 
 
 def string_in(data: bytes | None, *, certain: bool) -> str | None:
     """The C string at the start of `data`; None if there is none.
 
-    If it is not `certain` that it is one, only what looks like one counts: two or more printable characters and a NUL.
+    Unless it is `certain` that this is a string, it must look like one: two or more printable characters and a NUL.
     """
     if data is None:
         return None
@@ -37,7 +37,7 @@ def string_in(data: bytes | None, *, certain: bool) -> str | None:
 
 
 def pointer_text(address: int, kind: Type, target: bytes | None) -> str:
-    """A pointer with the string that it points to, where there is one."""
+    """A pointer, with the string that it points to, if it does."""
     if not address:
         return "NULL"
     if is_character_pointer(kind):
@@ -54,7 +54,7 @@ def quoted(text: str) -> str:
 
 
 def value_text(value: Any, kind: Type) -> str:
-    """A value other than a pointer to be followed."""
+    """A value that is not a pointer to follow."""
     if isinstance(kind, Pointer):
         return f"{value:#x}" if value else "NULL"
     if isinstance(kind, Record):

@@ -1,4 +1,4 @@
-"""The verbs of the command line. Each lives in the module of its name, and is imported when it is used."""
+"""The verbs of the command line. Each is in the module of its name, which is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _VERBS = {
     "tracefs": "Read and write the files of tracefs, or run a shell on them.",
     "list": "List the functions that can be probed.",
     "disasm": "Show the bytes at a function's entry, before and while probed.",
-    "explain": "Say whether a function can be probed, and if not why.",
-    "doctor": "Say what this machine allows.",
-    "completion": "Print the script that completes verbs and function names.",
+    "explain": "Say whether a function can be probed, and if not, why.",
+    "doctor": "Test what this machine supports.",
+    "completion": "Print a script that makes a shell complete verbs and functions.",
     "help": "Show what a verb does, and its options.",
 }
 
 
 class _Verbs(click.Group):
-    """A group that knows its commands by name alone until one is asked for: `--help` imports none of them."""
+    """A group that imports a command only when it is used: `--help` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
@@ -65,7 +65,7 @@ Examples:
   fprobe explain vfs_read
   fprobe doctor
 
-Without --program, the verbs work on the built-in demo: a small file system in the shape of a kernel's.
+Without --program, the verbs work on the built-in demo: a small file system modelled on a kernel's.
 """
 
 

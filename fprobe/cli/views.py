@@ -1,4 +1,4 @@
-"""How the calls of a function are looked at: what to record of a hit (fprobe.call_capture), and what it says."""
+"""Views of functions: what to record of their calls (fprobe.call_capture), and how to decode it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ANYTHING = (
     Wanted(True, _ANY_STACK, tuple(Followed(at, values.STRING_LIMIT) for at in x86_64.ARGUMENTS)),
     Wanted(True, 0, (Followed(x86_64.RESULTS[0], values.STRING_LIMIT),)),
 )
-"""What is recorded of functions that were not looked at."""
+"""What is recorded of functions without a view."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A named value of a call. `place` is None if it cannot be read; `followed` is its index among followed addresses."""
+    """A named value of a call. `place`: None if it cannot be read. `followed`: its index among followed pointers."""
 
     name: str
     kind: Type
@@ -39,7 +39,7 @@ class Value:
         return layout.decode(data, self.kind) if data is not None and len(data) >= self.place.size else None
 
     def text(self, images: Images) -> str:
-        """The value as the source would write it."""
+        """The value in the syntax of the source."""
         value = self.decode(images)
         if value is None:
             return values.UNREADABLE
@@ -48,7 +48,7 @@ class Value:
         return values.value_text(value, self.kind)
 
     def string(self, images: Images) -> str | None:
-        """The string that it points to, if it does."""
+        """The string that it points to; None if it does not."""
         if self.followed < 0 or not isinstance(self.kind, Pointer):
             return None
         return values.string_in(images[1][self.followed], certain=values.is_character_pointer(self.kind))
@@ -56,7 +56,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Side:
-    """The values at the entry or at the return, and what to record for them: bytes of stack, and pointers to follow."""
+    """The values at the entry or at the return, with the bytes of stack and the pointers that they need."""
 
     values: tuple[Value, ...]
     stack: int = 0
@@ -64,12 +64,12 @@ class Side:
 
     @property
     def wanted(self) -> Wanted:
-        """What has to be recorded."""
+        """What to record for these values."""
         vectors = any(value.place is not None and value.place.in_vectors for value in self.values)
         return Wanted(vectors, self.stack, self.follow)
 
     def of(self, images: Images, wanted: Wanted) -> Images:
-        """The images of a call as this side numbers followed pointers; `wanted`: as they were recorded."""
+        """The images of a call, with followed pointers numbered as on this side. `wanted`: what was recorded."""
         found = {followed.offset: target for followed, target in zip(wanted.follow, images[1], strict=False)}
         return images[0], tuple(found.get(followed.offset) for followed in self.follow)
 
@@ -86,12 +86,12 @@ class View:
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """The function's name."""
         return self.symbol.name
 
 
 class Views(dict[int, View]):
-    """Entry address -> how to look at the function. Of very many functions each is looked at when it is first called.
+    """Entry address -> view. For a very large number of functions, each view is made at the first call.
 
     `symbols`: entry address -> function; `signature_of`: function -> signature, None if that is not known.
     """
@@ -112,11 +112,11 @@ class Views(dict[int, View]):
         return view
 
     def sights(self) -> dict[int, Sights]:
-        """What to record of each function that was looked at."""
+        """What to record of each function that has a view."""
         return {ip: (view.entry.wanted, view.leave.wanted) for ip, view in self.items()}
 
     def seen(self, event: Event) -> Event:
-        """An event as the function's view has it."""
+        """An event, adapted to the function's view."""
         if len(self._symbols) <= self.AT_ONCE:
             return event
         view = self[event.ip]
@@ -125,7 +125,7 @@ class Views(dict[int, View]):
 
 
 def view_of(symbol: Symbol, signature: Signature | None) -> View:
-    """How to look at the calls of a function with this signature; None if it is not known."""
+    """The view of a function. `signature`: None if it is not known."""
     if signature is None:
         return View(symbol)
     places, stack = x86_64.argument_places(signature)
@@ -167,7 +167,7 @@ def _size_to_follow(kind: Type, place: x86_64.Place | None) -> int:
 
 
 def entry_text(view: View, images: Images) -> str:
-    """The arguments: `file=0x7f.., count=64`; with `...` where there may be more."""
+    """The arguments: `file=0x7f.., count=64`; with `...` if there may be more."""
     if not view.known:
         return "?"
     listed = [f"{value.name}={value.text(images)}" for value in view.entry.values]
@@ -175,5 +175,5 @@ def entry_text(view: View, images: Images) -> str:
 
 
 def result_text(view: View, images: Images) -> str:
-    """The result; empty if the function has none, or it is not known whether it has."""
+    """The result; '' if the function has none, or if that is not known."""
     return view.leave.values[0].text(images) if view.leave.values else ""

@@ -108,7 +108,7 @@ def test_the_source_of_each_instruction_as_json(run, handlers):
 
 
 def test_functions_without_known_lines_have_no_source(run):
-    message = "nothing is known of the source lines of dput [demo]"
+    message = "the source lines of dput [demo] are not known"
     assert message in run("disasm", "dput", "--source", code=2).err
 
 

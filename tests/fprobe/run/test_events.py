@@ -59,7 +59,7 @@ def test_a_wrong_definition_is_told_and_the_program_runs(launch):
     assert "# Invalid register name\n  p:asked libz:deflate x=%nosuch\n" in done.err
     done = launch("-e", "x:asked libz:deflate", source="print('ran')", as_json=False)
     assert (done.returncode, done.out) == (2, "")
-    assert "-e takes a line p, r or f, such as 'p:asked libz:deflate strm=%di', not 'x:asked libz:deflate'" in done.err
+    assert "-e is 'x:asked libz:deflate'; give a line p, r or f, such as 'p:asked libz:deflate strm=%di'" in done.err
 
 
 def test_a_function_that_never_comes_is_named(launch):

@@ -57,7 +57,7 @@ def test_maps_of_killed_processes_are_told_apart(launch, handlers):
     [
         (
             ("--native", "none.py:f"),
-            "--native says what to do where functions of --trace are called: give --trace PATTERN",
+            "--native handles the calls of --trace, which is not given; give --trace PATTERN",
         ),
         (("--native", "none.py", "--trace", "libz:*"), "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not 'none.py'"),
         (("--native", "none.py:f", "--trace", "libz:*"), "none.py: no such file"),

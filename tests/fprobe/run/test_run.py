@@ -135,11 +135,11 @@ def test_a_fork_in_c_is_told_apart(launch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "no program to run: give a script, -m MODULE or -c CODE"),
+        ((), "no program is given; give a script, -m MODULE or -c CODE"),
         (("-m",), "-m needs the name of a module after it"),
         (
             ("--stat", "libz:", "app.py"),
-            "the pattern is 'libz:'; name a library and functions of it, as 'libz:inflate*'",
+            "the pattern is 'libz:'; give a library and its functions, such as 'libz:inflate*'",
         ),
     ],
 )
