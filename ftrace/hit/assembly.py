@@ -29,6 +29,7 @@ def common(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "REGS_BP": regs.offset("bp"),
         "TASK": task_offset, "REC": task.offset("rec"), "TOP": task.offset("top"), "VECTORS": task.offset("vectors"),
         "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
+        "VZEROUPPER": "" if area.register == "xmm" else "vzeroupper",
     }  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "USER_FLAGS": USER_FLAGS, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
         "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,
-        "VECTOR": area.register, "XGETBV": "xgetbv" if area.tells_use else "mov $1, %eax",
+        "VECTOR": area.register, "XGETBV": "xgetbv" if area.tells_use else "mov $-1, %eax",
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ KEEP_ALL = """    # every component, in an area on the stack, 64-byte aligned; i
     movq $$0, 560(%rsp)
     movq $$0, 568(%rsp)
     $XSAVE (%rsp)
+    $VZEROUPPER
     mov %fs:$TASK, %r11
     mov $VECTORS(%r11), %r10
     mov %r10, $XSAVE_END(%rsp)
@@ -36,12 +37,7 @@ GET_ALL = """
 """
 """The way back from KEEP_ALL; eax, the result of what was called, is kept. Uses rbx, rdx, r10 and r11."""
 
-_BEGIN = """
-    .globl $name
-    .p2align 4
-$name:
-    .cfi_startproc
-    push %rbp
+_FRAME = """    push %rbp
     .cfi_offset %rbp, -16
     mov %rsp, %rbp
     .cfi_def_cfa_register %rbp
@@ -72,46 +68,76 @@ _END = """8:  lea -24(%rbp), %rsp
     ret
 """
 
-CALL_FOREIGN = (
-    """
-# i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, at the
-# entry or return of a function that follows the C convention. Of the vector state only what arguments and results can be
-# in is live there: the first eight vector registers, kept here; and, where a long double is returned, the x87 stack, which
-# takes the complete way. XGETBV says whether the x87 unit is in use. Task.vectors tells where they are kept meanwhile
-# (ftrace.handlers.floats), and what it said before is kept above them.
-#   rbx = handler, then its result; r12 = ip, r13 = ret_ip; rbp = frame
-"""
-    + _BEGIN.replace("$name", "ftrace_call_foreign")
-    + """    mov $$1, %ecx
-    $XGETBV
-    test $$1, %al
-    jne 7f
-    sub $$576, %rsp
-    and $$-64, %rsp
-$keep_vectors
-    mov %fs:$TASK, %r11
+_AROUND = (
+    """    mov %fs:$TASK, %r11
     mov $VECTORS(%r11), %r10
     mov %r10, 512(%rsp)
+    fnstcw 520(%rsp)
     lea 4(%rsp), %r10
     mov %r10, $VECTORS(%r11)
 """
     + _CALL
-    + """$get_vectors
-    mov 512(%rsp), %r10
+    + """    mov 512(%rsp), %r10
     mov %fs:$TASK, %r11
     mov %r10, $VECTORS(%r11)
+"""
+)
+
+CALL_FOREIGN = (
+    """
+# i32 ftrace_call_foreign(handler, fp, ip, ret_ip, regs, data): call C code that may use every caller-saved register, at the
+# entry of a function that follows the C convention. Of the vector state only what arguments and results can be in is live
+# there: the first eight vector registers, kept here at 64 bytes' distance, and the x87 stack is empty. Task.vectors tells where
+# they are kept meanwhile (ftrace.handlers.floats); what it said before and the x87 control word are kept above them.
+# Where all that is above the xmm registers is zero, only those are kept; and the CPU is told (vzeroupper), because code that
+# uses xmm registers is slower while anything else may be there: the interpreter's as well as the function's.
+#   rbx = handler; r12 = ip, r13 = ret_ip; rbp = frame
+# ftrace_call_foreign_return, at the return of one: where the x87 stack is not empty, a long double is returned, and everything
+# is kept.
+    .globl ftrace_call_foreign_return
+    .globl ftrace_call_foreign
+    .p2align 4
+ftrace_call_foreign_return:
+    .cfi_startproc
+    fnstsw %ax
+    test $$0x38, %ah
+    jne ftrace_call_foreign_keeping
+ftrace_call_foreign:
+"""
+    + _FRAME
+    + """    sub $$576, %rsp
+    and $$-64, %rsp
+$if_wide_vectors
+    jne 7f
+$keep_xmm
+    $VZEROUPPER
+"""
+    + _AROUND
+    + """$get_xmm
+6:  fnstcw 522(%rsp)
+    mov 522(%rsp), %r10w
+    cmp %r10w, 520(%rsp)
+    je 8f
+    fldcw 520(%rsp)
     jmp 8f
 
 7:
+$keep_vectors
+    $VZEROUPPER
 """
-    + KEEP_ALL
-    + _CALL
-    + GET_ALL
+    + _AROUND
+    + """$get_vectors
+    jmp 6b
+"""
     + _END
     + """
 # The same at the entry or return of a function that was not compiled here: its callers may have something in any vector register.
+    .globl ftrace_call_foreign_keeping
+    .p2align 4
+ftrace_call_foreign_keeping:
+    .cfi_startproc
 """
-    + _BEGIN.replace("$name", "ftrace_call_foreign_keeping")
+    + _FRAME
     + KEEP_ALL
     + _CALL
     + GET_ALL
@@ -119,8 +145,38 @@ $keep_vectors
 )
 
 
-def moved_vectors(register: str, keep: bool) -> str:
-    """Move the first eight vector registers (`register`: xmm, ymm or zmm) to the stack, or back."""
-    move = {"xmm": "movaps", "ymm": "vmovaps", "zmm": "vmovaps"}[register]
+def vector_blocks(widest: str) -> dict[str, str]:
+    """The blocks of this text that depend on the CPU. `widest`: its vector registers, xmm, ymm or zmm."""
+    narrow = "movaps" if widest == "xmm" else "vmovaps"
+    return {
+        "if_wide_vectors": _IF_WIDE[widest],
+        "keep_xmm": _moved(narrow, "xmm", keep=True),
+        "get_xmm": _moved(narrow, "xmm", keep=False),
+        "keep_vectors": _moved(narrow, widest, keep=True),
+        "get_vectors": _moved(narrow, widest, keep=False),
+    }
+
+
+_IF_WIDE = {
+    "xmm": "    cmp %eax, %eax",
+    "ymm": """    vorps %ymm0, %ymm1, %ymm8
+    vorps %ymm2, %ymm3, %ymm9
+    vorps %ymm4, %ymm5, %ymm10
+    vorps %ymm6, %ymm7, %ymm11
+    vorps %ymm8, %ymm9, %ymm8
+    vorps %ymm10, %ymm11, %ymm10
+    vorps %ymm8, %ymm10, %ymm8
+    vextractf128 $$1, %ymm8, %xmm8
+    vptest %xmm8, %xmm8""",
+    "zmm": """    mov $$1, %ecx
+    $XGETBV
+    test $$0x44, %al""",
+}
+"""Set NE if one of the first eight registers may be wider than an xmm register. Without 512-bit instructions, after which some
+CPUs run at a lower clock rate. Uses rax, rcx, rdx and vector registers 8 to 11."""
+
+
+def _moved(move: str, register: str, keep: bool) -> str:
+    """Move the first eight vector registers to the stack, or back."""
     pairs = [(f"%{register}{i}", f"{64 * i}(%rsp)") for i in range(8)]
     return "\n".join(f"    {move} {a}, {b}" if keep else f"    {move} {b}, {a}" for a, b in pairs)

@@ -22,7 +22,7 @@ from string import Template
 from ftrace.x86_64 import images
 from ftrace.x86_64.blocks import with_blocks
 from ftrace.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
-from ftrace.x86_64.foreign_call import CALL_FOREIGN, moved_vectors
+from ftrace.x86_64.foreign_call import CALL_FOREIGN, vector_blocks
 from ftrace.x86_64.guard import GUARD, frame_rules
 from ftrace.x86_64.keeping_stub import EXIT_KEEPING
 from ftrace.x86_64.keeping_trampolines import keeping_trampolines
@@ -153,8 +153,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     `constants` gives the field offsets and sizes that the text names (see `ftrace.hit.assembly`).
     """
     blocks = {
-        "keep_vectors": moved_vectors(str(constants["VECTOR"]), keep=True),
-        "get_vectors": moved_vectors(str(constants["VECTOR"]), keep=False),
+        **vector_blocks(str(constants["VECTOR"])),
         "keep": images.push(_KEPT),
         "get": images.pop(_KEPT),
         "image": images.KEEP_ENTRY,

@@ -1,0 +1,129 @@
+"""HAZARDS 6: what Python and C handlers find in the vector registers, and what they leave there for the function."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from isolation import isolated
+from programs import load_c
+
+from ftrace.hit import assembly
+from sandbox.x86_64.vectors import SaveArea
+
+FLAGS = Path("/proc/cpuinfo").read_text().split()
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler"),
+    pytest.mark.skipif("avx" not in FLAGS or "xgetbv1" not in FLAGS, reason="the CPU does not tell what is in use"),
+]
+
+SOURCE = r"""
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
+static unsigned in_use(void) {
+    unsigned found;
+    asm volatile("mov $1, %%ecx\n\txgetbv" : "=a"(found) :: "rcx", "rdx");
+    return found;
+}
+#define BOTH(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7)
+#define LOAD(n) "vmovups 32*" #n "(%0), %%ymm" #n "\n\t"
+#define STORE(n) "vmovups %%ymm" #n ", 32*" #n "(%1)\n\t"
+/* Only one word of the registers 0 to 7 is not zero; whether all of them come through a call. */
+long keeps(long word) {
+    unsigned long before[32] = {0}, after[32];
+    before[word] = 1;
+    asm volatile(BOTH(LOAD) "push %1\n\tsub $128, %%rsp\n\tcall leaf\n\tadd $128, %%rsp\n\tpop %1\n\t" BOTH(STORE) "vzeroupper"
+                 :: "r"(before), "b"(after) : "memory", "cc", "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11",
+                 "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+                 "xmm13", "xmm14", "xmm15");
+    for (int i = 0; i < 32; i++) if (after[i] != before[i]) return i + 1;
+    return 0;
+}
+long in_use_after(void) { asm volatile("vzeroupper" ::: "memory"); leaf(1); return in_use(); }
+static long seen;
+int look(void *fp, unsigned long ip, unsigned long ret, void *regs, void *data) {
+    seen = in_use();
+    asm volatile("vpxor %xmm0, %xmm0, %xmm0\n\tvpxor %xmm1, %xmm1, %xmm1\n\tvpxor %xmm7, %xmm7, %xmm7");
+    return 0;
+}
+void *looking(void) { return look; }
+long found(void) { return seen; }
+static volatile long double number = 2.5L;
+long x87(void) { number = number * number; return in_use(); }
+"""
+X87, AVX = 1, 4
+
+
+def nothing(*hit):
+    return None
+
+
+def foreign(address):
+    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 5)(address)
+
+
+@isolated
+def test_what_is_above_the_xmm_registers_is_kept_around_handlers():
+    import fprobe
+
+    module = load_c(SOURCE)
+    look = foreign(module["looking"]())
+    for handler in (look, nothing):
+        for ends in ({"entry": handler}, {"exit": handler}):
+            with fprobe.attach("leaf", **ends) as probe:
+                assert [module["keeps"](word) for word in range(32)] == [0] * 32
+            assert probe.hits == 32
+
+
+@isolated
+def test_a_handler_finds_nothing_above_the_xmm_registers():
+    """Its own instructions that use xmm registers would be slow."""
+    import fprobe
+
+    module = load_c(SOURCE)
+    look = foreign(module["looking"]())
+    for ends in ({"entry": look}, {"exit": look}):
+        with fprobe.attach("leaf", **ends):
+            assert module["keeps"](3) == 0
+        assert module["found"]() & AVX == 0
+
+
+@isolated
+def test_registers_that_were_not_in_use_are_not_in_use_after_a_handler():
+    """The function's instructions that use xmm registers would be slow from then on."""
+    import fprobe
+
+    module = load_c(SOURCE)
+    assert module["in_use_after"]() & AVX == 0
+    with fprobe.attach("leaf", entry=nothing, exit=nothing) as probe:
+        assert module["in_use_after"]() & AVX == 0
+    assert probe.hits == 1
+
+
+@isolated
+def test_an_x87_unit_that_is_in_use_but_empty_needs_no_complete_saving():
+    """One long double, in the whole life of a thread, must not make every handler after it slow."""
+    import fprobe
+    from ftrace.runtime import runtime
+
+    module = load_c(SOURCE)
+    assert module["x87"]() & X87
+    apart = []
+
+    def note(*hit):
+        apart.append((runtime().image.call("saved_vectors") & 15) * 16)
+
+    with fprobe.attach("leaf", entry=note, exit=note):
+        assert module["leaf"](1) == 2
+    assert apart == [64, 64]
+
+
+@pytest.mark.parametrize(("mask", "register"), [(0x3, "xmm"), (0x7, "ymm"), (0xE7, "zmm")])
+def test_there_is_text_for_every_kind_of_cpu(mask, register, tmp_path):
+    area = SaveArea("xsavec", mask, 2816, True)
+    assert area.register == register
+    source = tmp_path / "trampolines.s"
+    source.write_text(assembly.text(64, area))
+    subprocess.run(["cc", "-c", "-o", tmp_path / "trampolines.o", source], check=True)
