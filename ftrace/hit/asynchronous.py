@@ -8,9 +8,9 @@ an empty mask blocks nothing and cannot be detected.
 
 from __future__ import annotations
 
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     addressof,
-    array,
     bool_,
     cast,
     global_var,
@@ -19,7 +19,6 @@ from sandbox.native import (
     ptr,
     u64,
     volatile_load,
-    zeroed,
 )
 from sandbox.threads.signal_mask import block_signals
 from sandbox.threads.tasks import ASYNCHRONOUS, Guard, current
@@ -35,17 +34,18 @@ _NEAR = 4096
 
 
 @native
-def no_frame_below(end: u64) -> bool_:
-    """Whether there is certainly no signal's frame between here and `end`, not far up the same stack."""
-    here: array[u64, 1] = zeroed
-    start = cast(u64, addressof(here[0]))
+def no_frame_between(start: u64, end: u64) -> bool_:
+    """Whether there is certainly no signal's frame from `start` to `end`, not far up the same stack.
+
+    The kernel puts frames 8 bytes from a multiple of 16, and unwinders rely on it; so is the word that is looked for.
+    """
     if end - start > _NEAR:
         return False
-    address = start
+    address = start + 7 & ~15 | 8
     while address < end:
         if volatile_load(cast(ptr[u64], address)) == _SEGMENTS:
             return False
-        address += 8
+        address += 16
     return True
 
 
@@ -55,11 +55,14 @@ def blocks_signals() -> bool_:
 
 
 @native(noinline=True)
-def in_signal_handler() -> bool_:
-    """Scanning the stack up to the call from Python usually decides, and is cheaper than a system call."""
+def in_signal_handler(regs: ptr[pt_regs]) -> bool_:
+    """Whether the hit with these registers, which lie on the stack below what was interrupted, is in such a handler.
+
+    Scanning the stack from there to the call from Python usually decides, and is cheaper than a system call.
+    """
     task = current()
     if task != null and task.guard != addressof(task.guards[0]):
         call = cast(ptr[Guard], addressof(cast(ptr[Guard], task.guard)[-1]))
-        if no_frame_below(call.sp):
+        if no_frame_between(cast(u64, addressof(regs[1])), call.sp):
             return False
     return blocks_signals()

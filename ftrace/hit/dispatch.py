@@ -204,7 +204,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
         return
     if probe.flags & STOPPED != 0 and probe.kind & (CALLBACK | HAS_EXIT) != HAS_EXIT:
         return  # unregistered by a handler that ran before it in this hit (FP-47); those with a pool count a miss (FP-45)
-    if probe.kind & PYTHON != 0 and in_signal_handler():
+    if probe.kind & PYTHON != 0 and in_signal_handler(hit.regs):
         line.missed_context += 1
         return
     if probe.kind & CALLBACK != 0:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.control import get_kprobe_ctlblk
 from sandbox.native import Structure, bool_, extern, fn, i32, native, ptr, struct, u32, u64, void
 from sandbox.threads.contexts import NMI
 from sandbox.threads.tasks import Task
 
-in_signal_handler = extern("in_signal_handler", fn[bool_])
+in_signal_handler = extern("in_signal_handler", fn[bool_, ptr[pt_regs]])
 call_foreign = extern("kprobe_call_foreign", fn[i32, u64, u64, u64, u64, u64, u64])
 
 

@@ -111,7 +111,7 @@ def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Ho
         return child.pre(child.pre_cookie, cast(u64, regs))
     if child.kind & PRE_PYTHON == 0:
         return call(task, code, child.pre_cookie, cast(u64, regs), 0, 0)
-    if in_signal_handler():
+    if in_signal_handler(regs):
         count_miss(child)
         return 0
     return call(task, code, child.pre_cookie, 0, 0, cast(u64, regs))
@@ -147,7 +147,7 @@ def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
         child.post(child.post_cookie, cast(u64, regs), 0)
     elif child.kind & POST_PYTHON == 0:
         call(task, code, child.post_cookie, cast(u64, regs), 0, 0)
-    elif not in_signal_handler():
+    elif not in_signal_handler(regs):
         call(task, code, child.post_cookie, 0, 0, cast(u64, regs))
 
 

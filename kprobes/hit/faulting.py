@@ -57,7 +57,7 @@ def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64)
         return child.fault(child.fault_cookie, cast(u64, regs), trap) != 0
     if child.kind & FAULT_PYTHON == 0:
         return call(task, code, child.fault_cookie, cast(u64, regs), trap, 0) != 0
-    if in_signal_handler():
+    if in_signal_handler(regs):
         return False
     return call(task, code, child.fault_cookie, trap, 0, cast(u64, regs)) != 0
 

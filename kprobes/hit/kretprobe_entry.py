@@ -215,7 +215,7 @@ def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], fram
 def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Hook]) -> void:
     """A function with a kretprobe is entered."""
     rp = cast(ptr[Kretprobe], child.rp)
-    if rp.kind & (PRE_PYTHON | RETURN_PYTHON) != 0 and in_signal_handler():
+    if rp.kind & (PRE_PYTHON | RETURN_PYTHON) != 0 and in_signal_handler(regs):
         atomic_add(addressof(child.nmissed), 1, "relaxed")
         return
     instance = take_instance(task, rp, hook)

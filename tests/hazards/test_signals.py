@@ -287,6 +287,34 @@ def test_a_python_handler_in_an_asynchronous_signal_is_a_miss_and_no_crash():
     assert seen == [1] and not probe.counts.missed
 
 
+NESTED = r"""
+#include <alloca.h>
+#include <signal.h>
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
+static void handler(int n) { (void)n; leaf(1); }
+__attribute__((noipa)) static void deeper(char *room) { room[0] = 1; raise(SIGUSR1); leaf(room[0]); }
+/* A handler for each size of the stack between here and it; one more hit outside each. */
+long nested(long most) {
+    signal(SIGUSR1, handler);
+    for (long size = 1; size <= most; size++) deeper(alloca(size));
+    return 0;
+}
+"""
+
+
+@needs_cc
+@isolated
+def test_a_signal_handler_is_recognised_wherever_its_frame_lies_on_the_stack():
+    """FP-36, HAZARDS 6: in a call from Python only frames on the stack tell that the hit is in a signal handler."""
+    import fprobe
+
+    module = load_c(NESTED)
+    seen = []
+    with fprobe.attach("leaf", entry=lambda fp, ip, ret, regs, data: seen.append(regs.di) and 0) as probe:
+        module["nested"](80)  # 3 KiB of stack
+    assert seen == [1] * 80 and probe.counts.missed_context == 80
+
+
 @isolated
 def test_a_thread_that_blocks_signals_of_its_own_choice_still_runs_python_handlers():
     import signal

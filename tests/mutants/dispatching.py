@@ -82,7 +82,7 @@ ENTRY: tuple[Mutant, ...] = (
     ),
     _entry.changed(
         "python-in-signals",
-        "    if probe.kind & PYTHON != 0 and in_signal_handler():",
+        "    if probe.kind & PYTHON != 0 and in_signal_handler(hit.regs):",
         "    if False:",
         SIGNALS + "::test_a_python_handler_in_an_asynchronous_signal_is_a_miss_and_no_crash",
     ),
