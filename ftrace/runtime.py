@@ -49,7 +49,7 @@ from sandbox.threads import contexts, signals, tasks
 from sandbox.threads.blocked_signals import threads_blocking_signal
 from sandbox.threads.thread_key import ThreadKey
 from sandbox.threads.thread_stack import main_stack
-from sandbox.x86_64 import changed_code
+from sandbox.x86_64 import changed_code, plain_returns
 from sandbox.x86_64.vectors import SaveArea, save_area
 
 FUNCTIONS = (
@@ -128,6 +128,7 @@ FUNCTIONS = (
     *dump_request.FUNCTIONS,
     *symbol_text.FUNCTIONS,
     *walk.FUNCTIONS,
+    plain_returns.plain_functions,
 )
 
 

@@ -21,6 +21,7 @@ from ftrace.x86_64.entry_detour import ENTRY, EntryDetour
 from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
+from sandbox.x86_64 import plain_returns
 from sandbox.x86_64.encoding import NOP5, displacement
 
 if TYPE_CHECKING:
@@ -238,14 +239,19 @@ class DetouredBlock(SiteBlock):
 
     def examine_returns(self, indexes: Iterable[int]) -> None:
         """Find out whose returns cannot be hooked, before one of them is."""
-        for index in indexes:
-            if index not in self._returns:
-                function = self.functions[index]
-                why = named_refusal(function.name) or self.image.other_than_function(function)
-                if not why:
-                    why = code_refusal(self._read(function.address, function.size), function.address)
-                self._returns[index] = why
-                self.unhookable |= bool(why) << index
+        known = {index: self._known_refusal(index) for index in indexes if index not in self._returns}
+        rest = [index for index, why in known.items() if not why]
+        codes = [self._read(self.addresses[index], self.functions[index].size) for index in rest]
+        plain = plain_returns.are_plain(self._runtime.image, codes)
+        for index, code, is_plain in zip(rest, codes, plain, strict=True):
+            known[index] = "" if is_plain else code_refusal(code, self.addresses[index])
+        self._returns.update(known)
+        self.unhookable |= sum(1 << index for index, why in known.items() if why)
+
+    def _known_refusal(self, index: int) -> str:
+        """Why its return cannot be hooked, as far as that is known without its code."""
+        function = self.functions[index]
+        return named_refusal(function.name) or self.image.other_than_function(function)
 
     # -- what a SiteBlock asks --------------------------------------------------------------------------------------
 

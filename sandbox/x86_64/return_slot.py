@@ -195,9 +195,7 @@ class _Walk:
         if name in ("pop", "popfq"):
             return self._popped(insn, operands, state)
         if name == "leave":
-            return self._set_stack(insn, state.to("rbp", 0), state.is_stack("rbp"), _lifted(state, _WORD)).holding(
-                "rbp", None
-            )
+            return self._set_stack(insn, state.to("rbp", _WORD), state.is_stack("rbp"), state).holding("rbp", None)
         if name == "call":
             return state._replace(held={r: held for r, held in state.held.items() if r in _KEPT}, number=None)
         if not operands:

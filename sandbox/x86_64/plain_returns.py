@@ -1,0 +1,513 @@
+"""Functions that leave their return address and their stack alone, told natively, thousands at a time.
+
+Follows the paths of a function as sandbox.x86_64.return_slot does, with less knowledge: what it says of a function is true, and
+of one that it does not understand it says nothing. The stack pointer has to be equally far below the return slot on all paths
+to an instruction. Of other registers it is known in front of each instruction which may point into the stack, and of the whole
+function where to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    bool_,
+    cast,
+    i32,
+    i64,
+    native,
+    ptr,
+    struct,
+    u8,
+    u32,
+    u64,
+    void,
+    zeroed,
+)
+from sandbox.x86_64.reading import NO_REGISTER, Read, read
+
+if TYPE_CHECKING:
+    from sandbox.loading.native_image import NativeImage
+
+_RSP, _RBP, _RSI, _RDI = 4, 5, 6, 7
+_UNSEEN, _UNKNOWN, _NONE = -(1 << 30), -(1 << 30) + 1, -(1 << 30) + 2
+"""No path has come here; a distance that is not known; not a pointer into the stack."""
+MOST_CODE = 1 << 17
+"""Bytes of the largest function that is followed."""
+_MOST_POINTERS = 32
+_KEPT = 0xF028
+"""The registers that a call keeps, as bits of a mask."""
+_SLOTS = 64
+_BEHIND = 32
+
+
+@struct
+class Pointer(Structure):
+    """A register may point `distance` bytes below the return slot."""
+
+    register: u64
+    distance: i64
+
+
+@struct
+class Walk(Structure):
+    """The paths of one function of `end` bytes.
+
+    By offset: how far rsp and rbp are below the return slot (`depths`, `frames`), and which registers may point to a known
+    place in the stack (`masks`, a bit each). `mask`: the same behind the instruction that is followed.
+    """
+
+    code: ptr[u8]
+    end: u64
+    nr_waiting: u64
+    nr_pointers: u64
+    mask: u32
+    copied: array[u32, 16]  # by register: to which others it is copied while it may point into the stack
+    pushed: array[u32, 64]  # by depth: the registers that are pushed there while they may,
+    popped: array[u32, 64]  # those that are popped then,
+    unpushed: array[u32, 64]  # and whether one is popped before
+    pointers: array[Pointer, 32]
+    nr_leas: u64
+    leas: array[Pointer, 32]  # register: source | target << 8
+    masks: array[u32, 131072]
+    depths: array[i32, 131072]
+    frames: array[i32, 131072]
+    waiting: array[u32, 131072]
+
+
+@native(inline=True)
+def begin(walk: ptr[Walk]) -> void:
+    walk.nr_waiting = 0
+    walk.nr_pointers = 0
+    walk.nr_leas = 0
+    walk.mask = 0
+    for index in range(16):
+        walk.copied[index] = 0
+    for slot in range(_SLOTS):
+        walk.pushed[slot] = 0
+        walk.popped[slot] = 0
+        walk.unpushed[slot] = 0
+    for at in range(walk.end):
+        walk.depths[at] = _UNSEEN
+
+
+@native(inline=True)
+def come_to(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
+    """A path goes on at an offset. False if another comes there with another stack."""
+    if at >= walk.end:
+        return True
+    if walk.nr_waiting >= MOST_CODE:
+        return False
+    if walk.depths[at] == _UNSEEN:
+        walk.depths[at] = depth
+        walk.frames[at] = frame
+        walk.masks[at] = walk.mask
+    elif walk.depths[at] != depth or walk.frames[at] != frame:
+        return False
+    elif walk.mask & ~walk.masks[at] == 0:
+        return True
+    else:
+        walk.masks[at] |= walk.mask
+    walk.waiting[walk.nr_waiting] = cast(u32, at)
+    walk.nr_waiting += 1
+    return True
+
+
+@native
+def note_pointer(walk: ptr[Walk], register: u32, distance: i64) -> bool_:
+    """A register may point there. False if there are too many of them."""
+    number = cast(u64, register)
+    for index in range(min(walk.nr_pointers, _MOST_POINTERS)):
+        if walk.pointers[index].register == number and walk.pointers[index].distance == distance:
+            return True
+    if walk.nr_pointers >= _MOST_POINTERS:
+        return False
+    walk.pointers[walk.nr_pointers].register = number
+    walk.pointers[walk.nr_pointers].distance = distance
+    walk.nr_pointers += 1
+    return True
+
+
+@native
+def note_lea(walk: ptr[Walk], source: u32, target: u32, displacement: i64) -> bool_:
+    """A register is computed from another one. False if there are too many of them."""
+    if displacement == 0:
+        walk.copied[cast(u64, source)] |= cast(u32, 1) << target
+        return True
+    number = cast(u64, source | target << 8)
+    for index in range(min(walk.nr_leas, _MOST_POINTERS)):
+        if walk.leas[index].register == number and walk.leas[index].distance == displacement:
+            return True
+    if walk.nr_leas >= _MOST_POINTERS:
+        return False
+    walk.leas[walk.nr_leas].register = number
+    walk.leas[walk.nr_leas].distance = displacement
+    walk.nr_leas += 1
+    return True
+
+
+@native(inline=True)
+def held(walk: ptr[Walk], at: u64, register: u32) -> i32:
+    """How far a register is below the return slot, of rsp and rbp; _NONE of others."""
+    if register == _RSP:
+        return walk.depths[at]
+    return walk.frames[at] if register == _RBP else cast(i32, _NONE)
+
+
+@native(inline=True)
+def is_known(distance: i32) -> bool_:
+    return distance != _UNKNOWN and distance != _NONE
+
+
+@native(inline=True)
+def moved(distance: i32, amount: i64) -> i32:
+    return cast(i32, cast(i64, distance) + amount) if is_known(distance) else distance
+
+
+@native(inline=True)
+def go_on(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
+    """Behind an instruction that leaves the stack so. False if that is above the return slot."""
+    if is_known(depth) and depth < 0:
+        return False
+    return come_to(walk, at, depth, frame)
+
+
+@native(inline=True)
+def bit_of(register: u32) -> u32:
+    """In a mask; 0 for NO_REGISTER."""
+    return cast(u32, 1) << register & 0xFFFF
+
+
+@native(inline=True)
+def mark(walk: ptr[Walk], register: u32, points: bool_) -> void:
+    """From now on a register may point to a known place in the stack, or not any more."""
+    if points:
+        walk.mask |= bit_of(register)
+    else:
+        walk.mask &= ~bit_of(register)
+
+
+@native(inline=True)
+def slot_of(depth: i32) -> u64:
+    return cast(u64, cast(u32, depth) >> 3) & (_SLOTS - 1)
+
+
+@native(inline=True)
+def push(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
+    """`register`: NO_REGISTER for something else."""
+    depth = walk.depths[at]
+    if is_known(depth) and walk.mask & bit_of(register) != 0:
+        if walk.unpushed[slot_of(depth)] != 0:
+            return False
+        walk.pushed[slot_of(depth)] |= bit_of(register)
+    return come_to(walk, behind, moved(depth, 8), walk.frames[at])
+
+
+@native(inline=True)
+def pop(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
+    depth = walk.depths[at]
+    if register == _RSP or (is_known(depth) and depth <= 0):
+        return False
+    lifted = moved(depth, -8)
+    mark(walk, register, False)
+    if is_known(depth):
+        slot = slot_of(lifted)
+        if walk.pushed[slot] != 0:
+            walk.popped[slot] |= bit_of(register)
+            mark(walk, register, True)
+        else:
+            walk.unpushed[slot] = 1
+    return come_to(walk, behind, lifted, _NONE if register == _RBP else walk.frames[at])
+
+
+@native(inline=True)
+def new_stack(walk: ptr[Walk], at: u64, behind: u64, source: i32, displacement: i64) -> bool_:
+    """rsp becomes what is `displacement` above a register that is so far below the return slot."""
+    if source == _NONE:
+        return False
+    return go_on(walk, behind, moved(source, -displacement), walk.frames[at])
+
+
+@native(inline=True)
+def compute(walk: ptr[Walk], at: u64, insn: ptr[Read], target: u32, source: u32) -> bool_:
+    """`mov` from a register, or `lea`."""
+    behind = at + insn.length
+    distance = held(walk, at, source)
+    if target == _RSP:
+        return insn.rex & 8 != 0 and new_stack(walk, at, behind, distance, insn.displacement)
+    pointed = moved(distance, -insn.displacement)
+    points = walk.mask & bit_of(source) != 0
+    if points and not note_lea(walk, source, target, insn.displacement):
+        return False
+    if source == _RSP and is_known(distance):
+        points = True
+        if not note_pointer(walk, target, cast(i64, pointed)):
+            return False
+    mark(walk, target, points)
+    frame = walk.frames[at]
+    if target == _RBP:
+        frame = pointed if insn.rex & 8 != 0 else cast(i32, _NONE)
+    return come_to(walk, behind, walk.depths[at], frame)
+
+
+@native(inline=True)
+def add_to_stack(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """An instruction of the first group with a number, on rsp."""
+    behind = at + insn.length
+    depth = walk.depths[at]
+    if insn.extension == 7:
+        return come_to(walk, behind, depth, walk.frames[at])
+    if insn.rex & 8 == 0 or insn.is_word or insn.opcode == 0x80:
+        return False
+    if insn.extension == 4 or insn.extension == 1:
+        return come_to(walk, behind, _UNKNOWN, walk.frames[at])
+    if insn.immediate < 0 or (insn.extension != 0 and insn.extension != 5):
+        return False
+    amount = insn.immediate if insn.extension == 5 else -insn.immediate
+    return go_on(walk, behind, moved(depth, amount), walk.frames[at])
+
+
+@native(inline=True)
+def lowers_stack(insn: ptr[Read]) -> bool_:
+    """`sub` or `and` of rsp with another register, or memory."""
+    target = insn.rm if insn.opcode & 2 == 0 else insn.reg
+    return target == _RSP and insn.rex & 8 != 0 and (insn.opcode & ~2 == 0x29 or insn.opcode & ~2 == 0x21)
+
+
+@native(inline=True)
+def branch(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """A direct jump, conditional or not. Outside the function nothing is followed."""
+    behind = at + insn.length
+    target = behind + cast(u64, insn.immediate)
+    if not come_to(walk, target, walk.depths[at], walk.frames[at]):
+        return False
+    if insn.opcode == 0xE9 or insn.opcode == 0xEB:
+        return True
+    return come_to(walk, behind, walk.depths[at], walk.frames[at])
+
+
+@native(inline=True)
+def is_branch(opcode: u32) -> bool_:
+    return opcode & ~15 == 0x70 or opcode & ~15 == 0x180 or opcode & ~3 == 0xE0 or opcode == 0xE9 or opcode == 0xEB
+
+
+@native(inline=True)
+def is_comparison(insn: ptr[Read]) -> bool_:
+    opcode = insn.opcode
+    if opcode >= 0x80 and opcode <= 0x83:
+        return insn.extension == 7
+    return opcode & ~3 == 0x38 or opcode & ~1 == 0x84
+
+
+@native(inline=True)
+def overwritten(insn: ptr[Read]) -> u32:
+    """A register that holds no pointer behind the instruction; NO_REGISTER for some of those that there are."""
+    opcode = insn.opcode
+    if insn.is_word or insn.is_vector:
+        return NO_REGISTER
+    if opcode < 0x38 and opcode & 5 == 1:
+        return insn.rm if opcode & 2 == 0 else insn.reg
+    if opcode == 0x63 or opcode == 0x69 or opcode == 0x6B or opcode == 0x1AF or opcode & ~15 == 0x140:
+        return insn.reg
+    if opcode & ~9 == 0x1B6:
+        return insn.reg
+    if opcode == 0x81 or opcode == 0x83 or opcode == 0xC7 or opcode == 0xC1 or opcode & ~2 == 0xD1:
+        return insn.rm
+    return insn.opcode & 7 | (insn.rex & 1) << 3 if opcode & ~7 == 0xB8 else cast(u32, NO_REGISTER)
+
+
+@native(inline=True)
+def is_string(opcode: u32) -> bool_:
+    return opcode >= 0xA4 and opcode <= 0xAF and opcode & ~1 != 0xA8
+
+
+@native
+def plain_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """An instruction that is not about the stack pointer, as far as can be seen. Also one of 16 bits, if it is no branch."""
+    register = insn.opcode & 7 | (insn.rex & 1) << 3
+    named = insn.opcode & ~7 == 0xB8 or insn.opcode & ~7 == 0x1C8 or (insn.opcode > 0x90 and insn.opcode < 0x98)
+    if not named or insn.is_vector:
+        register = NO_REGISTER
+    if not is_comparison(insn):
+        if insn.reg == _RSP or insn.rm == _RSP or register == _RSP:
+            return False
+        if walk.frames[at] != _NONE and (insn.reg == _RBP or insn.rm == _RBP or register == _RBP):
+            return False
+        if (insn.third == _RSP or insn.third == _RBP) and insn.opcode >> 4 == 0x2F and not insn.is_scaled:
+            return False
+        mark(walk, overwritten(insn), False)
+    return come_to(walk, at + insn.length, walk.depths[at], walk.frames[at])
+
+
+@native
+def group_5_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """`inc`, `dec`, `call`, `jmp` or `push`, of a register or of memory."""
+    if insn.extension == 6:
+        return push(walk, at, at + insn.length, insn.rm)
+    if insn.extension == 4:
+        return True
+    if insn.extension == 2:
+        walk.mask &= _KEPT
+        return come_to(walk, at + insn.length, walk.depths[at], walk.frames[at])
+    return insn.extension < 2 and plain_step(walk, at, insn)
+
+
+@native
+def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """One instruction written without VEX. False if nothing can be said of the function any more."""
+    opcode = insn.opcode
+    behind = at + insn.length
+    if opcode == 0x89 and insn.rm == NO_REGISTER:
+        return come_to(walk, behind, walk.depths[at], walk.frames[at])
+    if insn.is_word:
+        return opcode & ~15 != 0x50 and not is_branch(opcode) and plain_step(walk, at, insn)
+    if opcode == 0x89:
+        return compute(walk, at, insn, insn.rm, insn.reg)
+    if opcode == 0x8B:
+        return compute(walk, at, insn, insn.reg, insn.rm)
+    if opcode == 0x8D:
+        return compute(walk, at, insn, insn.reg, insn.base)
+    if opcode & ~15 == 0x50:
+        register = opcode & 7 | (insn.rex & 1) << 3
+        return push(walk, at, behind, register) if opcode < 0x58 else pop(walk, at, behind, register)
+    if opcode == 0x68 or opcode == 0x6A or opcode == 0x9C:
+        return push(walk, at, behind, NO_REGISTER)
+    if opcode == 0x9D:
+        return pop(walk, at, behind, NO_REGISTER)
+    if is_branch(opcode):
+        return branch(walk, at, insn)
+    if opcode == 0xE8:
+        walk.mask &= _KEPT
+        return come_to(walk, behind, walk.depths[at], walk.frames[at])
+    if opcode == 0xC3 or opcode == 0xF4 or opcode == 0x10B:
+        return True
+    if opcode == 0xC9:
+        source = walk.frames[at]
+        return source != _NONE and go_on(walk, behind, moved(source, -8), _NONE)
+    if opcode == 0xFF:
+        return group_5_step(walk, at, insn)
+    if opcode >= 0x80 and opcode <= 0x83 and insn.rm == _RSP:
+        return add_to_stack(walk, at, insn)
+    if lowers_stack(insn):
+        return come_to(walk, behind, _UNKNOWN, walk.frames[at])
+    return plain_step(walk, at, insn)
+
+
+@native
+def step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """One instruction. False if nothing can be said of the function any more."""
+    if not read(cast(ptr[u8], cast(u64, walk.code) + at), insn):
+        return False
+    if insn.base == _RSP and insn.opcode != 0x8D:
+        depth = walk.depths[at]
+        if insn.is_scaled or (is_known(depth) and cast(i64, depth) == insn.displacement):
+            return False
+    return plain_step(walk, at, insn) if insn.is_vector else legacy_step(walk, at, insn)
+
+
+@native
+def spread(walk: ptr[Walk], register: u64, distance: i64) -> bool_:
+    """Where a pointer gets to from this register, with one instruction."""
+    for target in range(16):
+        if walk.copied[register] >> target & 1 != 0 and not note_pointer(walk, cast(u32, target), distance):
+            return False
+    for index in range(min(walk.nr_leas, _MOST_POINTERS)):
+        lea = addressof(walk.leas[index])
+        if lea.register & 255 == register and not note_pointer(
+            walk, cast(u32, lea.register >> 8), distance - lea.distance
+        ):
+            return False
+    return True
+
+
+@native
+def spread_all(walk: ptr[Walk]) -> bool_:
+    """Where pointers get to. False if one gets to the return slot, or to too many places."""
+    for slot in range(_SLOTS):
+        for register in range(16):
+            if walk.pushed[slot] >> register & 1 != 0:
+                walk.copied[register] |= walk.popped[slot]
+    done: u64 = 0
+    while done < walk.nr_pointers:
+        if not spread(walk, walk.pointers[done].register, walk.pointers[done].distance):
+            return False
+        done += 1
+    return True
+
+
+@native
+def is_reached(walk: ptr[Walk], at: u64, base: u32, insn: ptr[Read]) -> bool_:
+    """Whether the operand in memory may be the return slot, by what the register `base` may hold."""
+    if walk.masks[at] & bit_of(base) == 0:
+        return False
+    for index in range(min(walk.nr_pointers, _MOST_POINTERS)):
+        pointer = addressof(walk.pointers[index])
+        if pointer.register == cast(u64, base) and (insn.is_scaled or pointer.distance == insn.displacement):
+            return True
+    return False
+
+
+@native(inline=True)
+def reaches(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """Whether an operand in memory, of which string instructions have two, may be the return slot."""
+    if is_string(insn.opcode):
+        return is_reached(walk, at, _RSI, insn) or is_reached(walk, at, _RDI, insn)
+    return insn.opcode != 0x8D and is_reached(walk, at, insn.base, insn)
+
+
+@native
+def keeps_off(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
+    """Whether no instruction uses the return slot through a register that points into the stack."""
+    if walk.nr_pointers == 0:
+        return True
+    for at in range(walk.end):
+        if walk.depths[at] != _UNSEEN and walk.masks[at] != 0:
+            read(cast(ptr[u8], cast(u64, walk.code) + at), insn)
+            if reaches(walk, at, insn):
+                return False
+    return True
+
+
+@native
+def is_plain(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
+    """Whether the function surely leaves its return slot and its stack alone."""
+    begin(walk)
+    come_to(walk, 0, 0, _NONE)
+    while walk.nr_waiting != 0:
+        walk.nr_waiting -= 1
+        at = cast(u64, walk.waiting[walk.nr_waiting])
+        walk.mask = walk.masks[at]
+        if not step(walk, at, insn):
+            return False
+    return spread_all(walk) and keeps_off(walk, insn)
+
+
+@native
+def plain_functions(walk: ptr[Walk], code: ptr[u8], sizes: ptr[u64], count: u64, found: ptr[u8]) -> void:
+    """For each of `count` functions that lie one behind the other, 1 if it is plain. 32 bytes behind them can be read."""
+    start = cast(u64, code)
+    for index in range(count):
+        insn: Read = zeroed
+        walk.code = cast(ptr[u8], start)
+        walk.end = sizes[index]
+        start += walk.end
+        found[index] = cast(u8, is_plain(walk, addressof(insn)) if walk.end <= MOST_CODE else False)
+
+
+def are_plain(image: NativeImage, codes: Sequence[bytes]) -> list[bool]:
+    """Of each of these functions, whether it surely leaves its return address and its stack alone.
+
+    `image` has `plain_functions`.
+    """
+    text = ctypes.create_string_buffer(b"".join(codes), sum(map(len, codes)) + _BEHIND)
+    sizes = (ctypes.c_uint64 * len(codes))(*map(len, codes))
+    found = ctypes.create_string_buffer(len(codes) or 1)
+    walk = ctypes.create_string_buffer(Walk.size)
+    at = ctypes.addressof
+    image.call("plain_functions", at(walk), at(text), at(sizes), len(codes), at(found))
+    return [value != 0 for value in found.raw[: len(codes)]]
