@@ -17,6 +17,8 @@ from sandbox.x86_64 import entry_frame
 
 _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
+_ADVANCE = 0x40
+"""DW_CFA_advance_loc, with a distance in the low six bits: what follows is about a later address."""
 
 
 def table_in_memory(header: int) -> tuple[int, int, int]:
@@ -38,11 +40,14 @@ class FunctionTable:
         words = list((ctypes.c_int32 * (2 * count)).from_address(pairs)) if count else []
         self._starts = [base + offset for offset in words[::2]]
         self._entries = [base + offset for offset in words[1::2]]
+        self._cies: dict[int, _Cie] = {}
+        self._stretches: dict[int, Stretch] = {}
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Each function's start and end, ascending."""
-        for start, entry in zip(self._starts, self._entries, strict=True):
-            yield start, start + _range_of(entry)
+        for index in range(len(self._starts)):
+            stretch = self._stretch_of(index)
+            yield stretch.start, stretch.end
 
     @property
     def starts(self) -> frozenset[int]:
@@ -51,19 +56,23 @@ class FunctionTable:
 
     def stretch(self, address: int) -> Stretch | None:
         """What the table says of the code around `address`; None if nothing."""
-        bounds = self.bounds(address)
-        if bounds is None:
-            return None
-        return _stretch(self._entries[bisect_right(self._starts, address) - 1], *bounds)
+        index = bisect_right(self._starts, address) - 1
+        stretch = self._stretch_of(index) if index >= 0 else None
+        return stretch if stretch is not None and address < stretch.end else None
 
     def bounds(self, address: int) -> tuple[int, int] | None:
         """Start and end of the function that contains `address`; None if there is none."""
-        index = bisect_right(self._starts, address) - 1
-        if index < 0:
-            return None
-        start = self._starts[index]
-        end = start + _range_of(self._entries[index])
-        return (start, end) if address < end else None
+        stretch = self.stretch(address)
+        return (stretch.start, stretch.end) if stretch is not None else None
+
+    def _stretch_of(self, index: int) -> Stretch:
+        known = self._stretches.get(index)
+        if known is None:
+            entry = self._entries[index]
+            at = entry + 4 - ctypes.c_uint32.from_address(entry + 4).value
+            cie = self._cies.get(at) or self._cies.setdefault(at, _cie_at(at))
+            known = self._stretches[index] = _stretch(entry, cie, self._starts[index])
+        return known
 
 
 class Stretch(NamedTuple):
@@ -79,27 +88,52 @@ class Stretch(NamedTuple):
     is_as_called: bool
 
 
-def _range_of(fde: int) -> int:
-    """The number of bytes that an FDE covers; 0 for encodings that compilers do not use."""
-    back = ctypes.c_uint32.from_address(fde + 4).value
-    width = WIDTHS.get(encodings(fde + 4 - back).get("R", 0) & 0x0F)
-    if width is None:
-        return 0
-    size = struct.calcsize(width)
-    return int.from_bytes(ctypes.string_at(fde + 8 + size, size), "little")
+class _Cie(NamedTuple):
+    """What many FDEs have in common. `instructions`: start and end of its own. `width`: the format of the number of bytes that an
+
+    FDE covers, '' for encodings that compilers do not use. `is_as_called`: it alone leaves the stack as after a call.
+    """
+
+    width: str
+    is_sized: bool
+    is_signal_frame: bool
+    instructions: tuple[int, int]
+    is_as_called: bool
 
 
-def _stretch(fde: int, start: int, end: int) -> Stretch:
-    cie = fde + 4 - ctypes.c_uint32.from_address(fde + 4).value
-    length = ctypes.c_uint32.from_address(cie).value
-    found = _augmentation(ctypes.string_at(cie + 8, max(length - 4, 0)))
-    own = Reader(fde + 8 + 2 * struct.calcsize(WIDTHS.get(found.encodings.get("R", 0) & 0x0F, "<Q")))
-    if found.is_sized:
+def _cie_at(address: int) -> _Cie:
+    length = ctypes.c_uint32.from_address(address).value
+    found = _augmentation(ctypes.string_at(address + 8, max(length - 4, 0)))
+    instructions = (address + 8 + found.size, address + 4 + length)
+    width = WIDTHS.get(found.encodings.get("R", 0) & 0x0F, "") if found.is_sized else ""
+    nothing = Reader(instructions[1])
+    as_called = entry_frame.is_as_called(Reader(instructions[0]), instructions[1], nothing, instructions[1])
+    return _Cie(width, found.is_sized, found.is_signal_frame, instructions, as_called)
+
+
+_HEAD = 32
+"""Bytes of an FDE in which its own instructions begin, as good as always."""
+
+
+def _stretch(fde: int, cie: _Cie, start: int) -> Stretch:
+    size = struct.calcsize(cie.width or "<Q")
+    head = ctypes.string_at(fde, min(ctypes.c_uint32.from_address(fde).value + 4, _HEAD))
+    covered = int.from_bytes(head[8 + size : 8 + 2 * size], "little") if cie.width else 0
+    at = 8 + 2 * size
+    if cie.is_sized and at < len(head) and head[at] < 0x80:
+        at += 1 + head[at]
+        if at < len(head) and head[at] & 0xC0 == _ADVANCE:
+            return Stretch(start, start + covered, cie.is_signal_frame, cie.is_as_called)
+    return Stretch(start, start + covered, cie.is_signal_frame, _is_as_called(fde, 8 + 2 * size, cie))
+
+
+def _is_as_called(fde: int, behind_range: int, cie: _Cie) -> bool:
+    own = Reader(fde + behind_range)
+    if cie.is_sized:
         size = own.uleb()
         own.position += size
     end_of_own = fde + 4 + ctypes.c_uint32.from_address(fde).value
-    as_called = entry_frame.is_as_called(Reader(cie + 8 + found.size), cie + 4 + length, own, end_of_own)
-    return Stretch(start, end, found.is_signal_frame, as_called)
+    return entry_frame.is_as_called(Reader(cie.instructions[0]), cie.instructions[1], own, end_of_own)
 
 
 class _Augmentation(NamedTuple):
