@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ftrace.sites.detoured import DetouredBlock
+from ftrace.sites.image_block import ImageBlock
 from ftrace.tracer import tracer
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def leave(image: Image) -> Callable[[], None]:
     """
     tracing = tracer()
     with tracing.table.lock:
-        gone = [it for it in tracing.table.detoured if isinstance(it, DetouredBlock) and it.image is image]
+        gone = [it for it in tracing.table.of_images if isinstance(it, ImageBlock) and it.image is image]
         for block in gone:
             tracing.take_out(block)
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ftrace.filters.resolve import Found, resolve
 from ftrace.refusals import CALLED_BY_HITS, runs_python
 from ftrace.sites.detoured import DetouredBlock
+from ftrace.sites.image_block import ImageBlock
 from ftrace.sites.locations import Location, Selection
 from ftrace.sites.original import original_text
+from ftrace.sites.prepared import PreparedBlock
 from ftrace.tracer import tracer
 from sandbox.images.sources import image_at
 from sandbox.symbols.table import Symbol
@@ -119,7 +121,7 @@ def locations_of(wanted: Iterable[Found]) -> Located:
 
 def _located(wanted: Iterable[Found]) -> Located:
     table, chosen, skipped = tracer().table, list[Location](), list[Skipped]()
-    by_block: dict[DetouredBlock, list[int]] = {}
+    by_block: dict[ImageBlock, list[int]] = {}
     for found in wanted:
         location = table.location(found.function.address) if found.image.module else None
         if location is not None:
@@ -131,8 +133,8 @@ def _located(wanted: Iterable[Found]) -> Located:
             by_block.setdefault(block, []).append(index)
     for block, indexes in by_block.items():
         block.make(indexes)
-        chosen += [Location(block, index) for index in indexes if index in block.ways]
-        skipped += [Skipped(str(Location(block, i)), block.reason(i)) for i in indexes if i not in block.ways]
+        chosen += [Location(block, index) for index in indexes if block.is_made(index)]
+        skipped += [Skipped(str(Location(block, i)), block.reason(i)) for i in indexes if not block.is_made(i)]
     return Located(Selection.of(chosen), skipped)
 
 
@@ -144,20 +146,26 @@ def _refusal(found: Found) -> str:
     return ""
 
 
-def _place_of(found: Found) -> tuple[DetouredBlock, int]:
+def _place_of(found: Found) -> tuple[ImageBlock, int]:
     address = found.function.address
     block = _block_at(found.image, address)
     return block, bisect_left(block.addresses, address)
 
 
-def _block_at(image: Image, address: int) -> DetouredBlock:
+def _block_at(image: Image, address: int) -> ImageBlock:
     table = tracer().table
-    for block in table.detoured:
-        if isinstance(block, DetouredBlock) and block.covers(image, address):
-            return block
+    for known in table.of_images:
+        if isinstance(known, ImageBlock) and known.covers(image, address):
+            return known
     text = image.text_at(address)
-    block = DetouredBlock(image, _functions_in(image, text), text, table.lists, partial(original_text, table), _free)
-    table.detoured.append(block)
+    functions, read = _functions_in(image, text), partial(original_text, table)
+    block: ImageBlock
+    if address in image.stubs:
+        functions = [function for function in functions if function.address in image.stubs]
+        block = PreparedBlock(image, functions, text, table.lists, read)
+    else:
+        block = DetouredBlock(image, functions, text, table.lists, read, _free)
+    table.of_images.append(block)
     return block
 
 
@@ -180,7 +188,7 @@ def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
 
 def examine_returns(selection: Selection) -> None:
     """Find out which of these functions' returns cannot be hooked."""
-    for block, indexes in _detoured(selection).items():
+    for block, indexes in _in_images(selection).items():
         block.examine_returns(indexes)
 
 
@@ -191,7 +199,7 @@ def make_way(selection: Selection) -> Located:
     """
     skipped: list[Skipped] = []
     refused: list[Location] = []
-    for block, indexes in _detoured(selection).items():
+    for block, indexes in _in_images(selection).items():
         for neighbour in neighbours:
             for address, why in neighbour.make_way([block.addresses[index] for index in indexes]).items():
                 refused.append(Location(block, bisect_left(block.addresses, address)))
@@ -199,12 +207,10 @@ def make_way(selection: Selection) -> Located:
     return Located(selection - Selection.of(refused), skipped)
 
 
-def _detoured(selection: Selection) -> dict[DetouredBlock, list[int]]:
-    found: dict[DetouredBlock, list[int]] = {}
-    for block, index in Selection(
-        {b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock)}
-    ).locations():
-        assert isinstance(block, DetouredBlock)
+def _in_images(selection: Selection) -> dict[ImageBlock, list[int]]:
+    found: dict[ImageBlock, list[int]] = {}
+    for block, index in Selection({b: mask for b, mask in selection.items() if isinstance(b, ImageBlock)}).locations():
+        assert isinstance(block, ImageBlock)
         found.setdefault(block, []).append(index)
     return found
 
@@ -222,7 +228,7 @@ def give_way(address: int) -> None:
 
     With the locks of both.
     """
-    for block in tracer().table.detoured:
+    for block in tracer().table.of_images:
         if isinstance(block, DetouredBlock):
             while (index := block.reaching(address)) is not None:
                 block.retreat(index)

@@ -260,7 +260,7 @@ class Tracer:
         """Take a block's functions out of everything; its text is as it was. With the lock; `settle` has to follow."""
         block.apply(block.everything, lambda old: self.table.lists.get((), old.stubs))
         self.table.lists.retire()
-        (self.table.blocks if block in self.table.blocks else self.table.detoured).remove(block)
+        (self.table.blocks if block in self.table.blocks else self.table.of_images).remove(block)
         self.touched.pop(block, None)
         self.modified.pop(block, None)
 

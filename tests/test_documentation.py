@@ -16,7 +16,12 @@ PRINTED = {
     "fprobe": [r"^vfs_open\+0x0/.* = 0x[^0]*[\s\S]* hits, 0 misses$", r"^15\.0$"],
     "kprobes": ["kmalloc returns 0x", "0x44 44", r"^\d+ hits at \d+ places$", r"^\d+ \[", r"\[FTRACE\]"],
     "libraries": [r"^\d{2,} functions are probed$[\s\S]*ns a call$"],
-    "numba": [r"^0x[0-9a-f]+ 1\n0x[0-9a-f]+ 1$", r"^\(3,\) 2\n\[0\. 2\. 4\.\]$", "^called with 14$"],
+    "numba": [
+        r"^0x[0-9a-f]+ 1\n0x[0-9a-f]+ 1$",
+        r"^\(3,\) 2\n\[0\. 2\. 4\.\]$",
+        "^called with 14$",
+        "^1 call was seen$",
+    ],
     "optimization": ["^True None$"],
     "recording": [r"(?s)^reads \d+ \d+ 512 None$.*: done: \(ksys_read\+0x.*^4 0 0$"],
     "ring-buffer": [r"^\d+ \d+ 2 4$"],

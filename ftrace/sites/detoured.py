@@ -7,21 +7,19 @@ It keeps them for as long as the image is there.
 from __future__ import annotations
 
 import ctypes
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ftrace.refusals import code_refusal, named_refusal, runs_python
-from ftrace.sites.block import SiteBlock
+from ftrace.refusals import runs_python
 from ftrace.sites.detour_room import DetourRoom
 from ftrace.sites.entries import REACH, Choice, Patch, Way, choices, only_breakpoint, patch_of
+from ftrace.sites.image_block import ImageBlock, Read
 from ftrace.sites.lists import Stubs
 from ftrace.x86_64.entry_detour import ENTRY, EntryDetour
 from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
-from sandbox.x86_64 import plain_returns
 from sandbox.x86_64.encoding import NOP5, displacement
 
 if TYPE_CHECKING:
@@ -32,13 +30,11 @@ if TYPE_CHECKING:
 _SCANNED = 4096
 """Bytes of a function that are looked through for jumps into its entry."""
 
-Read = Callable[[int, int], bytes]
-"""(address, size) -> the text there, as it would be without probes."""
 Free = Callable[[int, int], int]
 """(address, size) -> how many of these bytes other kinds of probes leave to a patch at `address`."""
 
 
-class DetouredBlock(SiteBlock):
+class DetouredBlock(ImageBlock):
     """The functions of an image that lie in one mapping of text, ascending by address.
 
     `ways`: how each location that has been made is patched, by its place in the block; `refusals`: why others cannot be.
@@ -56,17 +52,12 @@ class DetouredBlock(SiteBlock):
         read: Read,
         free: Free,
     ) -> None:
-        addresses = array("Q", [function.address for function in functions])
-        super().__init__(image.name, functions, addresses, text, lists, Stubs.KEEPING)
-        self.image = image
+        super().__init__(image, functions, text, lists, Stubs.KEEPING, read)
         self.ways: dict[int, Way] = {}
         self.refusals: dict[int, str] = {}
-        self.unhookable = self.refused_by_name
-        self._returns: dict[int, str] = {}
-        """Why the returns of functions cannot be hooked, '' if they can; of those that have been examined."""
         self._retreated: set[int] = set()
         self._trapping = 0
-        self._read, self._free = read, free
+        self._free = free
         count = len(functions)
         self._originals = (ctypes.c_uint64 * count)()
         self._patched = (ctypes.c_uint64 * count)()
@@ -77,13 +68,11 @@ class DetouredBlock(SiteBlock):
         self._runtime.own_code.append(self._room.__contains__)
 
     def covers(self, image: Image, address: int) -> bool:
-        """Whether the function of `image` at `address` is one of these."""
-        return image is self.image and address in self._text
+        return image is self.image and address not in image.stubs and address in self._text
 
     # -- making locations -----------------------------------------------------------------------------------------
 
     def make(self, indexes: Iterable[int]) -> None:
-        """Make those of the locations that are not yet, as far as they can be; nothing is patched. With the lock."""
         again = {index for index in self._retreated if not self.is_live(index)}
         todo = [i for i in indexes if (i not in self.ways and i not in self.refusals) or i in again]
         if not todo:
@@ -235,34 +224,13 @@ class DetouredBlock(SiteBlock):
         with self._text.writable() as delta:
             self._poke_with_breakpoints(delta, 1)
 
-    # -- returns ----------------------------------------------------------------------------------------------------
-
-    def examine_returns(self, indexes: Iterable[int]) -> None:
-        """Find out whose returns cannot be hooked, before one of them is."""
-        known = {index: self._known_refusal(index) for index in indexes if index not in self._returns}
-        rest = [index for index, why in known.items() if not why]
-        codes = [self._read(self.addresses[index], self.functions[index].size) for index in rest]
-        plain = plain_returns.are_plain(self._runtime.image, codes)
-        for index, code, is_plain in zip(rest, codes, plain, strict=True):
-            known[index] = "" if is_plain else code_refusal(code, self.addresses[index])
-        self._returns.update(known)
-        self.unhookable |= sum(1 << index for index, why in known.items() if why)
-
-    def _known_refusal(self, index: int) -> str:
-        """Why its return cannot be hooked, as far as that is known without its code."""
-        function = self.functions[index]
-        return named_refusal(function.name) or self.image.other_than_function(function)
-
     # -- what a SiteBlock asks --------------------------------------------------------------------------------------
 
     def reason(self, index: int) -> str:
-        return self.refusals.get(index) or self._returns.get(index) or super().reason(index)
+        return self.refusals.get(index) or super().reason(index)
 
     def is_made(self, index: int) -> bool:
         return index in self.ways
-
-    def is_live(self, index: int) -> bool:
-        return index in self.ways and self.list_at(index) is not self._empty and not self._off
 
     def text_of(self, index: int) -> bytes:
         return int(self._originals[index]).to_bytes(SITE_SIZE, "little") if index in self.ways else NOP5

@@ -107,8 +107,8 @@ class LocationTable:
         self.lines = CounterLines(runtime.image, runtime.counters)
         self.blocks: list[SiteBlock] = []
         """Those of modules, whose compilers have left stubs."""
-        self.detoured: list[SiteBlock] = []
-        """Those of code without stubs, whose locations are made when they are asked for (ftrace.sites.detoured)."""
+        self.of_images: list[SiteBlock] = []
+        """Those of other images, whose locations are made when they are asked for (ftrace.sites.image_block)."""
         self.lock = threading.RLock()
         """ftrace_lock: held while operations are registered or the table changes."""
 
@@ -154,7 +154,7 @@ class LocationTable:
 
     def patched_blocks(self) -> list[SiteBlock]:
         """All blocks."""
-        return [*self.blocks, *self.detoured]
+        return [*self.blocks, *self.of_images]
 
     def location(self, address: int) -> Location | None:
         """ftrace_location: by an address within a stub, or the address of a function."""

@@ -26,6 +26,8 @@ class Image(abc.ABC):
     name: str
     names: frozenset[str]
     module: Module | None = None
+    stubs: frozenset[int] = frozenset()
+    """Addresses of its functions that begin with a stub, where r10 and r11 are free; those of modules are in `module.sites`."""
 
     @property
     @abc.abstractmethod

@@ -30,6 +30,7 @@ class JitImage(Image):
 
     def __init__(self, obj: JitObject) -> None:
         self.object = obj
+        self.stubs = obj.stubs
         self.texts: tuple[TextMapping, ...] = ()
         self._is_live = True
 

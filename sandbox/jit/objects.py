@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
+from sandbox.compile.objectfile import StubError, patchable_stub
+from sandbox.compile.prepared import MARK
+from sandbox.compile.stubs import PATCHABLE_ENTRIES
 from sandbox.elf import tables as elf
 from sandbox.symbols.table import Symbol, sorted_symbols
 
@@ -13,7 +17,8 @@ _KINDS = (elf.STT_FUNC, elf.STT_GNU_IFUNC)
 class JitObject(NamedTuple):
     """An object in place. `entry`: the address of its entry in the list; `functions` by ascending address;
 
-    `names`: every symbol that it defines or refers to; `text`: executable ranges (start, end); `data`: the ELF image.
+    `names`: every symbol that it defines or refers to; `text`: executable ranges (start, end); `data`: the ELF image;
+    `stubs`: addresses of those functions that begin with a stub (sandbox.prepare).
     """
 
     entry: int
@@ -21,6 +26,7 @@ class JitObject(NamedTuple):
     names: frozenset[str]
     text: tuple[tuple[int, int], ...]
     data: bytes
+    stubs: frozenset[int] = frozenset()
 
     def __contains__(self, address: object) -> bool:
         return isinstance(address, int) and any(start <= address < end for start, end in self.text)
@@ -36,7 +42,24 @@ def read_object(entry: int, data: bytes, module: str = "jit") -> JitObject:
     )
     symbols = [pair for table in file.sections_of_type(elf.SHT_SYMTAB) for pair in _symbols(file, table, module)]
     functions = sorted_symbols(symbol for symbol, is_function in symbols if is_function)
-    return JitObject(entry, functions, frozenset(symbol.name for symbol, _ in symbols), text, data)
+    stubs = _stubs(file).intersection(symbol.address for symbol in functions)
+    return JitObject(entry, functions, frozenset(symbol.name for symbol, _ in symbols), text, data, stubs)
+
+
+def _stubs(file: elf.ElfFile) -> frozenset[int]:
+    """Where the patchable entries of a prepared module are. Of others it is not known which registers are free there."""
+    if not any(MARK.encode() in bytes(file.contents(index)) for index in file.sections_named(".comment")):
+        return frozenset()
+    relocations = file.relocation_sections()
+    entries = [entry for table in file.sections_of_type(elf.SHT_SYMTAB) for entry in file.symbols(table)]
+    found = set()
+    for table in file.sections_named(PATCHABLE_ENTRIES):
+        for relocation in file.relocations(relocations[table]) if table in relocations else ():
+            target = entries[relocation.symbol]
+            with contextlib.suppress(StubError):
+                start = patchable_stub(file.contents(target.section), target.value + relocation.addend)
+                found.add(file.sections[target.section].address + start)
+    return frozenset(found)
 
 
 def _symbols(file: elf.ElfFile, table: int, module: str) -> list[tuple[Symbol, bool]]:

@@ -22,7 +22,7 @@ lengths = fprobe.Array(u64, 3)
 
 
 def text_of_libz() -> bytes:
-    block = next(b for b in tracer().table.detoured if b.name == "libz.so.1")
+    block = next(b for b in tracer().table.of_images if b.name == "libz.so.1")
     return b"".join(ctypes.string_at(address, 8) for address in block.addresses)
 
 
@@ -123,5 +123,5 @@ def test_a_pattern_that_matches_nothing_names_what_comes_near() -> None:
 
 def test_a_star_alone_means_no_library() -> None:
     with fprobe.attach("libz:crc32", action=fprobe.Count()):
-        assert isinstance(tracer().table.detoured[0], DetouredBlock)
+        assert isinstance(tracer().table.of_images[0], DetouredBlock)
         assert not any(isinstance(block, DetouredBlock) for block in tracer().table.everything())

@@ -128,7 +128,7 @@ def seen() -> tuple[int, int]:
 
 def retreat_to_breakpoints() -> None:
     """The last resort, where no jump fits."""
-    for block in tracer().table.detoured:
+    for block in tracer().table.of_images:
         for index in list(block.ways):
             block.retreat(index)
             block._retreated.discard(index)
@@ -147,7 +147,7 @@ def test_every_register_and_flag_is_kept(by: str, entry: str) -> None:
                 pass
             retreat_to_breakpoints()
         with fprobe.attach(f"libfullregs:{entry}", **given) as probe:
-            ways = {way for block in tracer().table.detoured for way in block.ways.values()}
+            ways = {way for block in tracer().table.of_images for way in block.ways.values()}
             assert (ways == {Way.BREAKPOINT}) == (by == "breakpoint"), ways
             expect_kept(entry, kind)
             assert (probe.hits, probe.counts.missed) == (CALLS, 0), kind

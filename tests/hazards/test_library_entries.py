@@ -153,7 +153,7 @@ def test_an_image_that_goes_takes_its_locations_with_it() -> None:
     assert library.thrice(5) == 16
     leave(image)()
     assert ctypes.string_at(address, 8) == original
-    assert not any(getattr(block, "image", None) is image for block in tracer().table.detoured)
+    assert not any(getattr(block, "image", None) is image for block in tracer().table.of_images)
     assert library.thrice(5) == 16
     assert probe.hits == 2
     probe.detach()

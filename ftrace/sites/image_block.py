@@ -1,0 +1,66 @@
+"""Functions of an image that is no module, as locations that are made when they are asked for."""
+
+from __future__ import annotations
+
+import abc
+from array import array
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ftrace.refusals import code_refusal, named_refusal
+from ftrace.sites.block import SiteBlock
+from sandbox.x86_64 import plain_returns
+
+if TYPE_CHECKING:
+    from ftrace.sites.lists import ListCache, Stubs
+    from sandbox.images.image import Image
+    from sandbox.memory.mappings import TextMapping
+    from sandbox.symbols.table import Symbol
+
+Read = Callable[[int, int], bytes]
+"""(address, size) -> the text there, as it would be without probes."""
+
+
+class ImageBlock(SiteBlock, abc.ABC):
+    """Functions of an image that lie in one mapping of text, ascending by address. `functions[i]` begins at `addresses[i]`."""
+
+    def __init__(
+        self, image: Image, functions: list[Symbol], text: TextMapping, lists: ListCache, kind: Stubs, read: Read
+    ) -> None:
+        addresses = array("Q", [function.address for function in functions])
+        super().__init__(image.name, functions, addresses, text, lists, kind)
+        self.image = image
+        self.unhookable = self.refused_by_name
+        self._read = read
+        self._returns: dict[int, str] = {}
+        """Why the returns of functions cannot be hooked, '' if they can; of those that have been examined."""
+
+    @abc.abstractmethod
+    def covers(self, image: Image, address: int) -> bool:
+        """Whether the function of `image` at `address` is one of these."""
+
+    @abc.abstractmethod
+    def make(self, indexes: Iterable[int]) -> None:
+        """Make those of the locations that are not yet, as far as they can be; nothing is patched. With the lock."""
+
+    def is_live(self, index: int) -> bool:
+        return self.is_made(index) and self.list_at(index) is not self._empty and not self._off
+
+    def examine_returns(self, indexes: Iterable[int]) -> None:
+        """Find out whose returns cannot be hooked, before one of them is."""
+        known = {index: self._known_refusal(index) for index in indexes if index not in self._returns}
+        rest = [index for index, why in known.items() if not why]
+        codes = [self._read(self.addresses[index], self.functions[index].size) for index in rest]
+        plain = plain_returns.are_plain(self._runtime.image, codes)
+        for index, code, is_plain in zip(rest, codes, plain, strict=True):
+            known[index] = "" if is_plain else code_refusal(code, self.addresses[index])
+        self._returns.update(known)
+        self.unhookable |= sum(1 << index for index, why in known.items() if why)
+
+    def _known_refusal(self, index: int) -> str:
+        """Why its return cannot be hooked, as far as that is known without its code."""
+        function = self.functions[index]
+        return named_refusal(function.name) or self.image.other_than_function(function)
+
+    def reason(self, index: int) -> str:
+        return self._returns.get(index) or super().reason(index)
