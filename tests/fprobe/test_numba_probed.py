@@ -191,6 +191,29 @@ def test_code_from_numbas_cache_is_probed_in_a_second_process(tmp_path):
     assert (compiled.stdout, loaded.stdout) == ("3 0 0\n", "3 1 0\n"), compiled.stderr + loaded.stderr
 
 
+_WITH_STUBS = """
+import sys
+sys.path.insert(0, {path!r})
+import numba_cached, fprobe, fprobe.numba
+from ftrace.tracer import tracer
+if {stubs}: fprobe.numba.install()
+with fprobe.attach("numba:numba_cached.*", action=fprobe.Stat()) as probe:
+    assert (numba_cached.caller(3), numba_cached.caller(0.5), numba_cached.callee(1)) == (7, 2, 2)
+    blocks = sorted({{type(block).__name__ for block in tracer().table.of_images}})
+print(probe.hits, probe.counts.missed, sum(numba_cached.caller.stats.cache_hits.values()), *blocks)
+"""
+
+
+def test_installed_stubs_are_used_and_are_apart_in_numbas_cache(tmp_path):
+    (tmp_path / "numba_cached.py").write_text(_CACHED)
+    plain, stubs = (_WITH_STUBS.format(path=str(tmp_path), stubs=stubs) for stubs in (False, True))
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    compiled, without, loaded = (run_source(source, timeout=120, **environment) for source in (stubs, plain, stubs))
+    assert compiled.stdout == "3 0 0 PreparedBlock\n", compiled.stderr
+    assert without.stdout == "3 0 0 DetouredBlock\n", without.stderr
+    assert loaded.stdout == "3 0 2 PreparedBlock\n", loaded.stderr
+
+
 @isolated(timeout=TIME)
 def test_a_call_that_was_inlined_is_told_of_and_kept_if_that_is_asked_for():
     import logging
@@ -223,8 +246,6 @@ def test_a_call_that_was_inlined_is_told_of_and_kept_if_that_is_asked_for():
         caller(3)
     assert probe.hits == 0
     assert "is inlined into" in said[0]
-    with pytest.raises(ValueError, match="noinline=True"):
-        fprobe.numba.install(noinline=False)
     fprobe.numba.install(noinline=True)
     kept = make()
     with fprobe.attach(f"{prefix}.make.<locals>.small", action=fprobe.Count()) as probe:
