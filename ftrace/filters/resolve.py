@@ -126,15 +126,16 @@ def _shown(meant: list[Image], owner: str) -> str:
 
 
 def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
-    """Names that are like a pattern, of all images and first of those `meant`, as patterns would have them: `; did you mean
-    libz:inflate?`, or ''.
+    """Names that are like a pattern, first of the images that are `meant`, then of what all images suggest, as patterns would
+    have them: `; did you mean libz:inflate?`, or ''.
     """
     bare = wanted.strip("*?!")
     shown: dict[str, str] = {}
-    for image in (*meant, *images()):
+    names = [(image, (function.name for function in image.functions)) for image in meant]
+    for image, suggested in (*names, *((image, image.suggestions()) for image in images())):
         stem = "" if image.module else f"{min(image.names, key=len)}:"
-        for function in islice(image.functions, _ENOUGH):
-            shown.setdefault(function.name, f"{stem}{function.name}")
+        for name in islice(suggested, _ENOUGH):
+            shown.setdefault(name, f"{stem}{name}")
     if bare in shown:
         return f"; did you mean {shown[bare]}?"
     return did_you_mean(bare, shown, shown)

@@ -7,7 +7,7 @@ source for them is registered.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ class Image(abc.ABC):
 
         Raises OSError if a file that has to be read cannot be.
         """
+
+    def suggestions(self) -> Iterator[str]:
+        """Names of functions that one may have meant who wrote a name that is nowhere; quicker to get than `functions`.
+
+        Raises OSError if a file that has to be read cannot be.
+        """
+        return (function.name for function in self.functions)
 
     @property
     @abc.abstractmethod

@@ -41,6 +41,10 @@ class LibraryImage(Image):
         starts = {symbol.address for symbol in named if not symbol.indirect}
         return sorted_symbols([*named, *self._unnamed(starts)])
 
+    def suggestions(self) -> Iterator[str]:
+        """What the library exports."""
+        return self.library.exported()
+
     def _unnamed(self, named: set[int]) -> Iterator[Symbol]:
         """What unwind tables describe, has no symbol, and has the stack as a call leaves it."""
         library = self.library

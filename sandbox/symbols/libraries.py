@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +73,17 @@ class Library:
         file = self._file()
         return _symbols(file, self.base, self.name) if file else ()
 
+    def exported(self) -> Iterator[str]:
+        """Names of the functions in the dynamic symbol table, in its order. Raises OSError if the file cannot be read."""
+        file = self._file()
+        if file is None:
+            return
+        for table in file.sections_of_type(elf.SHT_DYNSYM):
+            strings = file.strings(table)
+            for name, info, section, _value, _size in file.symbols(table):
+                if section and info & 15 in (elf.STT_FUNC, elf.STT_GNU_IFUNC):
+                    yield elf.string_at(strings, name)
+
     @cached_property
     def _functions(self) -> FunctionTable | None:
         return FunctionTable(self.unwind_table) if self.unwind_table else None
@@ -89,10 +102,14 @@ class Library:
         return (starts & named) | (pointed_to(file, self.base, starts) if file else set())
 
     def _file(self) -> elf.ElfFile | None:
-        """None if no ELF file is there (the vDSO has none). Raises OSError if it cannot be read."""
+        """None if no ELF file is there (the vDSO has none). Raises OSError if it cannot be read.
+
+        Mapped, not read: with its debug information a library may have hundreds of megabytes.
+        """
         try:
-            return elf.ElfFile(self.path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError, elf.ElfError):
+            with self.path.open("rb") as file:
+                return elf.ElfFile(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty file, or not ELF
             return None
 
     def function_bounds(self, address: int) -> tuple[int, int] | None:

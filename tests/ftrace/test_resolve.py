@@ -11,7 +11,9 @@ import sandbox
 from ftrace.filters.resolve import resolve, resolve_all
 from sandbox.images import sources
 from sandbox.images.image import Image
+from sandbox.images.libraries import LibraryImage
 from sandbox.memory.mappings import TextMapping
+from sandbox.symbols.libraries import Library
 from sandbox.symbols.process_text import symbol_named
 from sandbox.symbols.table import Symbol
 
@@ -35,6 +37,14 @@ def test_without_an_owner_only_modules_are_meant() -> None:
     assert names("inflate_*") == ["inflate_own"]
     with pytest.raises(LookupError, match=r"no function of \[resolved\] matches 'deflate'; did you mean libz:deflate"):
         resolve("deflate")
+
+
+def test_what_is_suggested_takes_no_search_of_every_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some have symbols by the hundred thousand: a message would be seconds late."""
+    monkeypatch.delattr(LibraryImage, "functions")
+    monkeypatch.delattr(Library, "symbols")
+    with pytest.raises(LookupError, match="did you mean libc:strtol"):
+        resolve("strtoll_")
 
 
 def test_a_library_is_named_by_its_stem_its_name_or_a_glob() -> None:
