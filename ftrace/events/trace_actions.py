@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -90,6 +91,14 @@ class TraceActions:
         data = synthetic_record(event.fields, values)
         for file in event.used_files:
             file.record(data[_COMMON:])
+
+    def set_clock(self, name: str) -> None:
+        """Take time stamps by another clock. Raises OSError(EINVAL)."""
+        try:
+            self._trace.buffer.clock = name
+        except ValueError as wrong:
+            raise OSError(errno.EINVAL, str(wrong)) from None
+        self._trace.update_tracing()
 
     def arm_snapshot(self) -> None:
         """Allocate the spare ring. Raises OSError."""

@@ -74,8 +74,6 @@ def _assign(found: Attributes, part: str, errors: HistErrors) -> None:
         found.clock = value.strip()
     elif name == "size":
         found.bits = _bits(value)
-    elif part.startswith(_HANDLERS):
-        _act(found, part)
     elif len(found.assignments) == MAX_VARIABLES:
         raise errors.error(HistErrorCode.TOO_MANY_VARS, part)
     else:

@@ -119,12 +119,16 @@ class _Builder:
         found: list[HistField] = []
         texts = (self._attributes.values or "").split(",") if self._attributes.values is not None else []
         # As in the kernel, as many names as there may be sums are looked at, and one more may be `hitcount`.
+        # The first `hitcount` is the one that is there anyway; another is a value.
+        is_first = True
         for index, text in enumerate(texts):
             if len(found) == MAX_VALUES or index > MAX_VALUES:
                 if texts[index:] != ["hitcount"]:
                     raise silent(f"vals={self._attributes.values}: at most {MAX_VALUES} besides hitcount")
                 break
-            if text != "hitcount":
+            if text == "hitcount" and is_first:
+                is_first = False
+            else:
                 found.append(self._parser.parse(text, Role.VALUE))
         if not found and self._attributes.no_hitcount:
             raise self._errors.error(HistErrorCode.NEED_NOHC_VAL, None, errno.ENOENT)
@@ -157,7 +161,7 @@ class _SortParser:
     """Reads `sort=`."""
 
     def __init__(self, fields: tuple[HistField, ...], errors: HistErrors) -> None:
-        self._names = [field.name for field in fields]
+        self._names = [field.title for field in fields]
         self._errors = errors
 
     def parse(self, text: str | None) -> tuple[SortKey, ...]:

@@ -83,6 +83,11 @@ class ExpressionParser:
             raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, text)
         return found
 
+    def atom(self, text: str) -> HistField:
+        """A field or a variable, not an expression, that an action is to keep. Raises OSError."""
+        self._role = Role.VARIABLE
+        return self._atom(text, outermost=True)
+
     # -- arithmetic -----------------------------------------------------------------------------------------------
 
     def _expression(self, text: str, outermost: bool = False) -> HistField:

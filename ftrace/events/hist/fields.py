@@ -60,6 +60,11 @@ class HistField:
         return replace(self, variable=name)
 
     @property
+    def title(self) -> str:
+        """What stands before the values of a histogram, and what `sort=` names: hist_field_name(). A literal has none."""
+        return "" if self.sort is Sort.CONSTANT else self.name
+
+    @property
     def key_size(self) -> int:
         """Bytes of a key, whole words."""
         return -(-self.size // 8) * 8
@@ -88,5 +93,7 @@ class HistField:
 
     def operand(self) -> str:
         """As it is written in the name of an expression."""
-        dollar = "$" if self.sort is Sort.REFERENCE else ""
-        return f"{dollar}{self.name}" + (f".{self.modifier}" if self.modifier and not dollar else "")
+        if self.sort is Sort.REFERENCE:
+            return f"${self.name}"
+        modifier = self.timestamp_unit if self.sort is Sort.EXPRESSION else self.modifier
+        return f"{self.name}.{modifier}" if modifier else self.name

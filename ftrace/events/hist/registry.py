@@ -39,6 +39,10 @@ class HistTriggerData(Protocol):
     definition: Definition
     table: Histogram
 
+    @property
+    def condition_text(self) -> str:
+        """` if FILTER`, or nothing."""
+
 
 class HistRegistry:
     """The histograms of an instance, in the order of their creation."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ftrace.events.filters.fields import EventField
 from ftrace.events.hist.actions import ONMATCH, SAVE, TRACE, Action
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.expressions import ExpressionParser
-from ftrace.events.hist.fields import HistField, Role
+from ftrace.events.hist.fields import HistField
 from ftrace.events.hist.queued_table import Parameter, ResolvedAction, VariableKey
-from ftrace.events.hist.registry import VariableScope
+from ftrace.events.hist.registry import HistRegistry, HistTriggerData, VariableScope
 from ftrace.events.triggers.event_file import EventFile, TraceInstance
 
 
@@ -21,8 +22,15 @@ class ActionResolver:
 
     event: EventFile
     instance: TraceInstance
+    registry: HistRegistry
     scope: VariableScope
     errors: HistErrors
+    keys: tuple[HistField, ...]
+    """Those of the histogram that is being defined."""
+    define: Callable[[EventFile, str], None]
+    """Makes a histogram of another event, with the same error_log entries."""
+    added: list[tuple[EventFile, str]] = field(default_factory=list)
+    """The histograms that were made so, which go with the one that needs them."""
 
     def resolve(self, actions: tuple[Action, ...]) -> tuple[ResolvedAction, ...]:
         """All of them."""
@@ -45,14 +53,22 @@ class ActionResolver:
         return argument[1:]
 
     def _saved(self, text: str) -> Parameter:
+        found = self._kept(text)
+        if found is None:
+            raise self.errors.error(HistErrorCode.FIELD_VAR_CREATE_FAIL, text)
+        return Parameter(text, value=found.value)
+
+    def _kept(self, text: str) -> HistField | None:
+        """A field of the event, for a variable of its name; None if there is none, which error_log has then."""
         try:
-            return Parameter(text, value=self._field(text).value)
+            found = ExpressionParser(self.event, self.scope, self.errors).atom(text)
         except OSError:
             self.errors.error(HistErrorCode.FIELD_VAR_PARSE_FAIL, text)
-            raise self.errors.error(HistErrorCode.FIELD_VAR_CREATE_FAIL, text) from None
-
-    def _field(self, text: str) -> HistField:
-        return ExpressionParser(self.event, self.scope, self.errors).parse(text, Role.VARIABLE)
+            return None
+        if self.scope.is_defined(text):
+            self.errors.error(HistErrorCode.VAR_CREATE_FIND_FAIL, text)
+            return None
+        return found
 
     def _synthetic(self, action: Action) -> tuple[tuple[Parameter, ...], tuple[VariableKey, ...]]:
         fields = self.instance.find_synthetic(action.synthetic)
@@ -77,17 +93,11 @@ class ActionResolver:
         group, event, name = parts if len(parts) == 3 else ("", "", text)
         if name.startswith("$"):
             return self._variable(action, group, event, name[1:])
-        is_own = not group or (group, event) == (self.event.group, self.event.name)
-        if is_own and (group or action.handler != ONMATCH or self._has_field(name)):
-            try:
-                found = self._field(name)
-            except OSError:
-                raise self.errors.error(HistErrorCode.FIELD_VAR_PARSE_FAIL, name) from None
-            return found, Parameter(name, value=found.value)
+        if not group or (group, event) == (self.event.group, self.event.name):
+            found = self._kept(name)
+            if found is not None:
+                return found, Parameter(name, value=found.value)
         return self._other_field(group, event, name, action)
-
-    def _has_field(self, name: str) -> bool:
-        return any(field.name == name.partition(".")[0] for field in self.event.fields) or name.startswith("common_")
 
     def _variable(self, action: Action, group: str, event: str, name: str) -> tuple[HistField, Parameter]:
         own = self.scope.own(name)
@@ -104,23 +114,47 @@ class ActionResolver:
         """A field of the matched event: a histogram is made there that keeps it in a variable."""
         if not group and action.handler == ONMATCH:
             group, event = action.matched_event
+        if not event:
+            raise silent(f"{name!r} is no field of {self.event.group}.{self.event.name}")
+        other = self.instance.find_event(group, event)
+        if other is None:
+            raise self.errors.error(HistErrorCode.EVENT_FILE_NOT_FOUND, name)
+        compatible = self._compatible(other)
+        if compatible is None:
+            raise self.errors.error(HistErrorCode.HIST_NOT_FOUND, name)
         variable = f"synthetic_{name}"
         found = self.scope.find(group, event, variable)
         if found is None:
-            self._add_variable(group, event, name, variable)
+            self._add_histogram(other, compatible, f"{variable}={name}")
             found = self.scope.find(group, event, variable)
         if found is None:
-            raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
+            raise self.errors.error(HistErrorCode.HIST_CREATE_FAIL, name)
         return found, Parameter(name, value=found.value)
 
-    def _add_variable(self, group: str, event: str, name: str, variable: str) -> None:
-        other = self.instance.find_event(group, event)
-        if other is None:
-            raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
-        keys = other.triggers.hist_keys
-        if keys is None:
-            raise self.errors.error(HistErrorCode.PARAM_NOT_FOUND, name)
-        other.triggers.write(f"hist:keys={keys}:{variable}={name}")
+    def _compatible(self, other: EventFile) -> HistTriggerData | None:
+        """The first histogram of an event with keys like those of the one that is being defined."""
+        wanted = [_key_shape(key) for key in self.keys]
+        return next(
+            (
+                each
+                for each in self.registry.triggers
+                if each.event is other and [_key_shape(key) for key in each.definition.keys] == wanted
+            ),
+            None,
+        )
+
+    def _add_histogram(self, other: EventFile, like: HistTriggerData, assignment: str) -> None:
+        keys = ",".join(key.name for key in like.definition.keys)
+        text = f"keys={keys}:{assignment}{like.condition_text}"
+        try:
+            self.define(other, text)
+        except OSError:
+            raise self.errors.error(HistErrorCode.HIST_CREATE_FAIL, assignment.partition("=")[2]) from None
+        self.added.append((other, text))
+
+
+def _key_shape(key: HistField) -> tuple[object, ...]:
+    return key.type, key.key_size, key.signed
 
 
 def _fits(wanted: EventField, found: HistField) -> bool:

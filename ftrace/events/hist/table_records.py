@@ -118,7 +118,7 @@ def unusual_value(field: ptr[NativeField], at: u64, rseq: i64) -> u64:
     elif field.source != ONE:
         value = read_number(field.source, at)
     if field.shape == LOG2:
-        return 0 if value < 2 else 64 - leading_zeros(value - 1)
+        return 0 if value < 2 else 64 - leading_zeros(value - 1) & 63
     if field.shape == BUCKETS:
         return value // field.width * field.width
     return value

@@ -124,10 +124,10 @@ def _key_text(definition: Definition, entry: Entry) -> str:
 def _key(field: HistField, value: int | bytes, comm: str) -> str:
     if isinstance(value, bytes):
         if field.sort is Sort.STACKTRACE:
-            return f"{field.name}:\n{''.join(_frames(value))}"
-        return f"{field.name}: {value.decode('utf-8', 'surrogateescape'):<50}"
+            return f"{field.title}:\n{''.join(_frames(value))}"
+        return f"{field.title}: {value.decode('utf-8', 'surrogateescape'):<50}"
     shown = _KEYS.get(field.modifier)
-    return f"{field.name}: {shown(field, value, comm) if shown else f'{value:10}'}"
+    return f"{field.title}: {shown(field, value, comm) if shown else f'{value:10}'}"
 
 
 def _frames(stack: bytes) -> Iterator[str]:
@@ -153,7 +153,7 @@ _KEYS: Mapping[str, Callable[[HistField, int, str], str]] = {
     "execname": lambda _field, value, comm: f"{comm:<16}[{value:10}]",
     "syscall": lambda _field, value, _comm: f"{'unknown_syscall':<30}[{value:3}]",
     "log2": lambda _field, value, _comm: f"~ 2^{value:<2}",
-    "buckets": lambda field, value, _comm: f"~ {value}-{value + field.buckets - 1}",
+    "buckets": lambda field, value, _comm: f"~ {value}-{(value + field.buckets - 1) % _WORD}",
 }
 
 
@@ -162,7 +162,7 @@ def _values(definition: Definition, entry: Entry) -> Iterator[str]:
         yield f" hitcount: {entry.sums[0]:10}"
     for value, total in zip(definition.values, entry.sums[1:], strict=True):
         if is_summed(value):
-            yield f"  {value.name}: {total:10x}" if value.modifier == "hex" else f"  {value.name}: {total:10}"
+            yield f"  {value.title}: {total:{'10x' if value.modifier == 'hex' else '10'}}"
 
 
 def _tracked(definition: Definition, entry: Entry) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 from functools import cache
@@ -33,6 +34,8 @@ class HistTrigger(Trigger):
         self.definition = definition
         self._registry = registry
         self.table: Histogram
+        self.needs: list[tuple[EventFile, str]] = []
+        """Histograms of other events that were made for its parameters: event and definition."""
         self.native.is_hist = 1
         self.native.paused = int(definition.attributes.pause)
 
@@ -45,8 +48,8 @@ class HistTrigger(Trigger):
         return self.definition.listed()
 
     @property
-    def keys(self) -> str:
-        return ",".join(key.name for key in self.definition.keys)
+    def is_referred_to(self) -> bool:
+        return self._registry.is_referred_to(self.table)
 
     @property
     def is_paused(self) -> bool:
@@ -76,6 +79,10 @@ class HistTrigger(Trigger):
     def unregister(self) -> None:
         self._registry.drain()
         self._registry.triggers.remove(self)
+        for event, text in self.needs:
+            # One that is used by others too stays.
+            with contextlib.suppress(OSError):
+                _run_on(event, text, remove=True)
 
 
 def read_hists(triggers: EventTriggers) -> str:
@@ -89,6 +96,12 @@ def hist_command(triggers: EventTriggers, _name: str, parameters: str, remove: b
         raise silent("hist needs keys=")
     text, condition = _separate(parameters)
     _Command(triggers, parameters, remove).run(text, condition)
+
+
+def _run_on(event: EventFile, parameters: str, remove: bool, errors: HistErrors | None = None) -> None:
+    """Define or remove a histogram of another event."""
+    assert isinstance(event.triggers, EventTriggers)
+    _Command(event.triggers, parameters, remove, errors).run(*_separate(parameters))
 
 
 def _separate(parameters: str) -> tuple[str, str]:
@@ -106,12 +119,14 @@ def _separate(parameters: str) -> tuple[str, str]:
 class _Command:
     """One write of a hist trigger."""
 
-    def __init__(self, triggers: EventTriggers, parameters: str, remove: bool) -> None:
+    def __init__(
+        self, triggers: EventTriggers, parameters: str, remove: bool, errors: HistErrors | None = None
+    ) -> None:
         self._triggers = triggers
         self._event: EventFile = triggers.event
         self._instance: TraceInstance = triggers.instance
         self._remove = remove
-        self._errors = HistErrors(self._event, self._instance, parameters)
+        self._errors = errors or HistErrors(self._event, self._instance, parameters)
         self._registry = registry_of(self._instance)
         self._scope = VariableScope(self._event, self._registry, self._errors, remove)
 
@@ -130,7 +145,7 @@ class _Command:
     def _take_off(self, existing: HistTrigger | None) -> None:
         if existing is None:
             return
-        if self._registry.is_referred_to(existing.table):
+        if existing.is_referred_to:
             raise OSError(errno.EBUSY, f"another histogram uses a variable of {existing.head}")
         self._triggers.remove(existing)
 
@@ -153,19 +168,40 @@ class _Command:
         if named is not None:
             made.use(named.table, named.definition)
         else:
-            made.use(self._table(made.definition), made.definition)
+            made.use(self._table(made), made.definition)
+        if made.definition.uses_time:
+            self._set_clock(attributes.clock)
         self._triggers.add(made)
 
-    def _table(self, definition: Definition) -> Histogram:
+    def _set_clock(self, name: str) -> None:
+        try:
+            self._instance.set_clock(name)
+        except OSError:
+            raise self._errors.error(HistErrorCode.SET_CLOCK_FAIL, name) from None
+
+    def _table(self, made: HistTrigger) -> Histogram:
+        definition = made.definition
         if NativeHistogram.supports(definition):
             return NativeHistogram(definition)
         table = QueuedHistogram(definition)
-        resolver = ActionResolver(self._event, self._instance, self._scope, self._errors)
+        resolver = ActionResolver(
+            self._event,
+            self._instance,
+            self._registry,
+            self._scope,
+            self._errors,
+            definition.keys,
+            self._define_on,
+            made.needs,
+        )
         table.actions = resolver.resolve(definition.actions)
         table.generate = self._instance.generate
         table.take_snapshot = _Caller(self._instance.snapshot)
         self._registry.feed(table)
         return table
+
+    def _define_on(self, event: EventFile, text: str) -> None:
+        _run_on(event, text, remove=False, errors=self._errors)
 
 
 class _Caller:

@@ -105,12 +105,12 @@ class Comm(Value):
 
 @dataclass(frozen=True)
 class Log2(Value):
-    """The least n with 2^n at or above a number."""
+    """The least n with 2^n at or above a number; 0 if no word holds that power, as for negative numbers."""
 
     operand: Value
 
     def of(self, hit: Hit) -> int:
-        return max(self.operand.number(hit) - 1, 0).bit_length()
+        return max(self.operand.number(hit) - 1, 0).bit_length() % 64
 
 
 @dataclass(frozen=True)

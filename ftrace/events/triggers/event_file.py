@@ -17,10 +17,6 @@ class Triggers(Protocol):
     def table_address(self) -> int:
         """Address of the word that holds the address of the event's TriggerTable."""
 
-    @property
-    def hist_keys(self) -> str | None:
-        """The names of the keys of the first histogram; None if there is no histogram."""
-
     @abstractmethod
     def write(self, text: str) -> None:
         """Carry out what is written to the trigger file. Raises OSError."""
@@ -94,6 +90,10 @@ class TraceInstance(Protocol):
     @abstractmethod
     def generate(self, name: str, values: Sequence[int | bytes], timestamp: int) -> None:
         """Record a synthetic event. `timestamp`: of the hit that generated it, in nanoseconds of CLOCK_MONOTONIC."""
+
+    @abstractmethod
+    def set_clock(self, name: str) -> None:
+        """Take time stamps by another clock from now on; the buffer is empty then. Raises OSError(EINVAL)."""
 
     @abstractmethod
     def arm_snapshot(self) -> None:

@@ -84,9 +84,9 @@ class Trigger:
         return f" if {self.condition.text}" if self.condition else ""
 
     @property
-    def keys(self) -> str:
-        """Of a histogram: the names of its keys, as another definition may use them."""
-        return ""
+    def is_referred_to(self) -> bool:
+        """Whether a trigger cannot be removed, because another one uses what it has."""
+        return False
 
     def register(self) -> None:
         """Called before hits can see it. Raises OSError."""

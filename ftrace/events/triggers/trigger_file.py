@@ -61,11 +61,6 @@ class EventTriggers:
         """The histograms."""
         return [trigger for trigger in self._triggers if trigger.is_hist]
 
-    @property
-    def hist_keys(self) -> str | None:
-        """The names of the keys of the first histogram; None if there is no histogram."""
-        return next((trigger.keys for trigger in self.hists), None)
-
     # -- the file -------------------------------------------------------------------------------------------------
 
     def read(self) -> str:
@@ -84,7 +79,12 @@ class EventTriggers:
         command(self, name, parameters, remove)
 
     def truncate(self) -> None:
-        """What opening the file with O_TRUNC does: histograms go, other triggers stay."""
+        """What opening the file with O_TRUNC does: histograms go, other triggers stay.
+
+        As hist_unreg_all(): all histograms stay if another event's uses a variable of one of them.
+        """
+        if any(trigger.is_referred_to for trigger in self.hists):
+            return
         for trigger in self.hists:
             self.remove(trigger)
 

@@ -42,6 +42,7 @@ class Instance:
         self.stack = [0x1000, 0x2000]
         self.capture_stack = self._capture()
         self.synthetic, self.generated = {}, []
+        self.clock = "local"
 
     def _call(self, name):
         function = _CALL(lambda *_: self.done.append(name))
@@ -66,6 +67,11 @@ class Instance:
 
     def find_event(self, group, name):
         return self.events.get((group, name))
+
+    def set_clock(self, name):
+        if name == "nosuch":
+            raise OSError(22, name)
+        self.clock = name
 
     def arm_snapshot(self):
         self.snapshots += 1

@@ -1,0 +1,154 @@
+"""Hist triggers that use other events' variables, the trace clock, literals (TE-8.1 to TE-8.9), as trace_events_hist.c."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from event_files import Instance, hit
+
+from ftrace.events.filters.fields import PlainField
+from ftrace.events.hist.trigger import read_hists, register_hist_command
+from ftrace.events.triggers.trigger_file import AVAILABLE
+
+register_hist_command()
+
+THREE = tuple(PlainField("s32", name, at, 4, signed=True) for name, at in (("a", 8), ("b", 16), ("c", 24)))
+OTHER = (PlainField("s32", "fd", 8, 4, signed=True), PlainField("s32", "length", 12, 4, signed=True))
+
+
+@pytest.fixture
+def instance():
+    made = Instance()
+    made.synthetic["ev"] = THREE
+    yield made
+    for event in reversed(made.events.values()):
+        event.triggers.remove_all()
+
+
+@pytest.fixture
+def pair(instance):
+    """The event that is matched, with a field `length`; the one that generates."""
+    return instance.event("start", fields=OTHER), instance.event("end")
+
+
+def messages(instance):
+    found = [(subsystem, message, command[position:]) for subsystem, message, command, position in instance.log]
+    instance.log.clear()
+    return found
+
+
+def entries(event):
+    return read_hists(event.triggers).partition("#\n\n")[2].partition("\n\nTotals")[0].splitlines()
+
+
+def refused(event, text):
+    with pytest.raises(OSError) as caught:
+        event.triggers.write(text)
+    return caught.value.errno
+
+
+def test_te8_9_a_field_of_the_matched_event_gets_a_histogram_that_goes_with_its_user(instance, pair):
+    start, end = pair
+    start.triggers.write("hist:keys=fd if length > 1")
+    text = "hist:keys=fd:onmatch(kprobes.start).ev(fd,length,bl)"
+    end.triggers.write(text)
+    assert messages(instance) == [
+        ("hist:kprobes:end", "Couldn't find field", "length,bl)"),
+        ("hist:kprobes:end", "Couldn't parse field variable", "length,bl)"),
+    ], "6.12 looks for it on the event itself first"
+    plain = "hist:keys=fd:vals=hitcount:sort=hitcount:size=2048 if length > 1 [active]\n"
+    assert start.triggers.read() == plain + (
+        "hist:keys=fd:vals=hitcount:synthetic_length=length:sort=hitcount:size=2048 if length > 1 [active]\n"
+    )
+    data = bytes(4) + bytes([7, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0])
+    hit(start, data)
+    hit(end, fd=3, bl=5)
+    read_hists(end.triggers)
+    assert instance.generated == [("ev", 3, 9, 5)]
+    end.triggers.write(f"!{text}")
+    assert start.triggers.read() == plain
+    messages(instance)
+
+
+def test_te8_8_errors_about_a_field_of_the_matched_event(instance, pair):
+    start, end = pair
+    text = "hist:keys=fd:onmatch(kprobes.start).ev(fd,length,bl)"
+    assert refused(end, text) == errno.EINVAL
+    assert messages(instance)[-1] == ("hist:kprobes:end", "Matching event histogram not found", "length,bl)")
+    start.triggers.write("hist:keys=length.log2,fd")
+    assert refused(end, text) == errno.EINVAL, "its keys are others"
+    assert messages(instance)[-1][1] == "Matching event histogram not found"
+    start.triggers.write("hist:keys=fd")
+    assert refused(end, "hist:keys=fd:onmatch(kprobes.start).ev(fd,kprobes.start.nosuch,bl)") == errno.EINVAL
+    assert messages(instance) == [
+        ("hist:kprobes:end", "Couldn't find field", "nosuch,bl)"),
+        ("hist:kprobes:end", "Couldn't create histogram for field", "nosuch,bl)"),
+    ]
+    assert refused(end, "hist:keys=fd:onmatch(kprobes.start).ev(fd,kprobes.none.x,bl)") == errno.EINVAL
+    assert messages(instance)[-1][1] == "Event file not found"
+
+
+def test_te8_8_save_keeps_no_field_under_the_name_of_a_variable(instance, pair):
+    _, end = pair
+    assert refused(end, "hist:keys=fd:bl=half:onmax($bl).save(bl)") == errno.EINVAL
+    assert [message for _, message, _ in messages(instance)] == [
+        "Couldn't create or find variable",
+        "Couldn't create field variable",
+    ]
+    assert refused(end, "hist:keys=fd:x=bl:onmax($x).save(bl+1)") == errno.EINVAL, "no expression either"
+    assert messages(instance)[0][1] == "Couldn't find field"
+
+
+def test_te7_2_truncation_spares_histograms_whose_variables_are_used(instance, pair):
+    start, end = pair
+    start.triggers.write("hist:keys=fd:t=length")
+    end.triggers.write("hist:keys=fd:d=$t")
+    start.triggers.truncate()
+    assert start.triggers.read() == "hist:keys=fd:vals=hitcount:t=length:sort=hitcount:size=2048 [active]\n"
+    end.triggers.truncate()
+    start.triggers.truncate()
+    assert start.triggers.read() == AVAILABLE
+
+
+def test_te8_1_time_stamps_set_the_trace_clock(instance, pair):
+    _, end = pair
+    end.triggers.write("hist:keys=fd:clock=nosuch")
+    assert instance.clock == "local", "no time stamps, no clock"
+    end.triggers.write("hist:keys=fd:t=common_timestamp")
+    assert instance.clock == "global"
+    end.triggers.write("hist:keys=bl:u=common_timestamp:clock=mono")
+    assert instance.clock == "mono"
+    assert refused(end, "hist:keys=bl:v=common_timestamp:clock=nosuch") == errno.EINVAL
+    assert messages(instance) == [("hist:kprobes:end", "Couldn't set trace_clock", "nosuch")]
+    assert len(end.triggers.read().splitlines()) == 3
+
+
+def test_te8_5_literals_have_no_name(instance, pair):
+    _, end = pair
+    end.triggers.write("hist:keys=5,fd:vals=2*3,hitcount,hitcount")
+    assert end.triggers.read() == "hist:keys=5,fd:vals=hitcount,6,hitcount:sort=hitcount:size=2048 [active]\n"
+    hit(end, fd=3)
+    assert entries(end) == ["{ :          5, fd:          3 } hitcount:          1  :          6  hitcount:          1"]
+    assert refused(end, "hist:keys=5:sort=5") == errno.EINVAL
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["native", "queued"])
+def test_te8_5_negative_numbers_in_logarithms_and_buckets(pair, wide):
+    _, end = pair
+    end.triggers.write(f"hist:keys=fd.log2,bl.buckets=10{':x=bl' * wide}")
+    hit(end, fd=-1, bl=-1)
+    assert entries(end) == ["{ fd: ~ 2^0 , bl: ~ 18446744073709551610-3 } hitcount:          1"]
+
+
+def test_te8_9_an_expression_in_microseconds_says_so_as_an_operand(pair):
+    start, end = pair
+    start.triggers.write("hist:keys=fd:t=common_timestamp.usecs")
+    end.triggers.write("hist:keys=fd:d=common_timestamp.usecs-$t-$t")
+    assert ":d=common_timestamp.usecs-$t.usecs-$t:" in end.triggers.read()
+
+
+def test_te8_1_an_equals_sign_makes_an_assignment(instance, pair):
+    _, end = pair
+    assert refused(end, "hist:keys=fd:onmax($x).save(a=b)") == errno.EINVAL
+    assert messages(instance) == [("hist:kprobes:end", "Couldn't find field", "b)")]
