@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import struct
 
+from ftrace.output.latency import NO_FLAGS
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
 
-_FLAGS = "....."
-"""Interrupts, rescheduling, contexts and preemption are the kernel's: no thread here has them."""
 _BINARY = struct.Struct("<IIQ")
 
 
@@ -23,7 +22,7 @@ def timestamp(stamp: int, in_ns: bool, width: int = 5) -> str:
 def context(record: Record, comm: str, tgid: str, options: TraceOptions, in_ns: bool) -> str:
     """`COMM-PID [CPU] FLAGS TIME: `. `comm`: the thread's name; `tgid`: the column of its process, if there is one."""
     tid = record.common.pid
-    flags = _FLAGS if options["irq-info"] else ""
+    flags = NO_FLAGS if options["irq-info"] else ""
     when = timestamp(record.stamp, in_ns)
     return f"{comm:>16}-{tid:<7} {tgid}[{record.slot:03}] {flags} {when}: "
 

@@ -126,6 +126,10 @@ def _addresses_in_hex(_event: TraceEvent, data: bytes, _options: TraceOptions) -
     return f"{ip:016x} {parent:016x} \n"
 
 
+def _addresses_in_binary(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    return data[_OWN : _OWN + _TWO_WORDS.size].decode("utf-8", "surrogateescape")
+
+
 def _repeats_raw(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
     ip, parent, count, top, bottom = _REPEATS.unpack_from(data, _OWN)
     return f"{ip} {parent} {count} {top << 32 | bottom}\n"
@@ -166,14 +170,15 @@ class Printers(NamedTuple):
     raw: Printer = _type
     hex: Printer = _type
     fields: Printer = _unknown
+    binary: Printer = _type
 
 
 _BUILTIN = {
-    FUNCTION.id: Printers(_function, _addresses, _addresses_in_hex),
-    FUNC_REPEATS.id: Printers(_function, _repeats_raw, _repeats_raw),
-    KERNEL_STACK.id: Printers(_stack, _stack, _stack),
+    FUNCTION.id: Printers(_function, _addresses, _addresses_in_hex, binary=_addresses_in_binary),
+    FUNC_REPEATS.id: Printers(_function, _repeats_raw),
+    KERNEL_STACK.id: Printers(_stack),
     PRINT.id: Printers(_print, _print_raw),
-    USER_STACK.id: Printers(_user_stack, _user_stack, _user_stack),
+    USER_STACK.id: Printers(_user_stack),
     RAW_DATA.id: Printers(_raw_data, _raw_data),
 }
 _PROBE = Printers(_probe, fields=_fields)

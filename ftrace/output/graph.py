@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ftrace.events.builtin import FUNCTION, GRAPH_ENTRY, GRAPH_EXIT
+from ftrace.events.builtin import FUNCTION, GRAPH_ENTRY, GRAPH_EXIT, KERNEL_STACK
 from ftrace.output.graph_columns import RULE, Columns, cpu, proc
 from ftrace.output.lines import LineFormat, lost_text
 from ftrace.output.options import TraceOptions
@@ -16,8 +16,8 @@ from ftrace.ring_buffer.reader import Record
 
 _ENTRY, _EXIT = struct.Struct("<8xQi"), struct.Struct("<8xQQiIQQ")
 _INDENT = 2
-_NO_COMMENTS = (FUNCTION.id, 4, 12)
-"""The types that are shown as elsewhere: functions and stacks."""
+_NO_COMMENTS = (FUNCTION.id, KERNEL_STACK.id)
+"""The types that are shown as elsewhere."""
 _MAX_ERRNO = 4095
 
 
@@ -69,12 +69,17 @@ class GraphFormat:
                 leaf = _return_of_leaf(record, records[after]) if after is not None else None
                 if leaf is not None and after is not None:
                     done.add(after)
-                yield lost_text(record) + self._shown(record, leaf)
+                yield lost_text(record) + (self._as_elsewhere(records, index) or self._shown(record, leaf))
+
+    def _as_elsewhere(self, records: Sequence[Record], index: int) -> str:
+        """The line of a record that is no call and no comment; empty for others."""
+        if records[index].common.type not in _NO_COMMENTS:
+            return ""
+        following = records[index + 1] if index + 1 < len(records) else None
+        return self._plain.text(records[index], following, index)
 
     def _shown(self, record: Record, leaf: Return | None) -> str:
         kind = record.common.type
-        if kind in _NO_COMMENTS:
-            return self._plain.text(record)
         slot = self._slots.setdefault(record.slot, Slot())
         front = self._change_of_task(record, slot) + self._columns.prologue(
             record.stamp, record.slot, self._plain.comm(record.common.pid), record.common.pid

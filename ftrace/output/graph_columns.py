@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from ftrace.output.context import timestamp
+from ftrace.output.durations import duration_text, mark
+from ftrace.output.latency import NO_FLAGS
 from ftrace.output.options import TraceOptions
 
 _PROC_WIDTH = 14
 _COMM_WIDTH = 7
-_MARKS = ((1_000_000_000, "$"), (100_000_000, "@"), (10_000_000, "*"), (1_000_000, "#"), (100_000, "!"), (10_000, "+"))
-"""The mark of a duration: the first whose nanoseconds it exceeds."""
-_DIGITS, _WIDTH = 7, 8
+_TIME_WIDTH, _CPU_WIDTH, _TASK_WIDTH = 16, 4, 17
+"""Of the columns in front of the flags."""
+_FLAGS = (
+    "  _-----=> irqs-off        ",
+    " / _----=> need-resched    ",
+    "| / _---=> hardirq/softirq ",
+    "|| / _--=> preempt-depth   ",
+    "||| /                      ",
+)
 NO_DURATION = "              |  "
 RULE = " ------------------------------------------\n"
-
-
-def mark(duration: int) -> str:
-    """The letter in front of a duration in nanoseconds: trace_find_mark()."""
-    return next((letter for limit, letter in _MARKS if duration > limit), " ")
-
-
-def duration_text(duration: int) -> str:
-    """A duration in nanoseconds as microseconds, of at most seven digits: trace_print_graph_duration()."""
-    microseconds, rest = divmod(duration, 1000)
-    text = str(microseconds)
-    if len(text) < _DIGITS:
-        text += "." + f"{rest:03}"[: _DIGITS - len(text)]
-    return text + " us " + " " * (_WIDTH - len(text))
 
 
 def proc(comm: str, tid: int) -> str:
@@ -49,6 +43,7 @@ class Columns:
         self._abstime, self._cpu = options["funcgraph-abstime"], options["funcgraph-cpu"]
         self._proc, self._duration = options["funcgraph-proc"], options["funcgraph-duration"]
         self._overhead = options["funcgraph-overhead"]
+        self._latency = options["latency-format"]
 
     def prologue(self, stamp: int, slot: int, comm: str, tid: int) -> str:
         """What comes before the duration: print_graph_prologue()."""
@@ -57,6 +52,7 @@ class Columns:
         parts = [f"{_truncated(stamp)} |  "] if self._abstime else []
         parts += [cpu(slot, self._slots)] if self._cpu else []
         parts += [f"{proc(comm, tid)} | "] if self._proc else []
+        parts += [f" {NO_FLAGS} | "] if self._latency else []
         return "".join(parts)
 
     def duration(self, nanoseconds: int | None) -> str:
@@ -69,18 +65,26 @@ class Columns:
         return f"{letter} {duration_text(nanoseconds)}|  "
 
     def header(self) -> str:
-        """The two lines above: print_graph_headers_flags()."""
+        """The two lines above, with those about flags for latency-format: __print_graph_headers_flags()."""
         if not self._shown:
             return ""
         columns = (
             (self._abstime, "     TIME       ", "      |         "),
             (self._cpu, " CPU", " |  "),
             (self._proc, "  TASK/PID       ", "   |    |        "),
+            (self._latency, "||||   ", "||||   "),
             (self._duration, "  DURATION   ", "   |   |      "),
             (True, "               FUNCTION CALLS", "               |   |   |   |"),
         )
         lines = zip(*((name, rule) for shown, name, rule in columns if shown), strict=True)
-        return "".join(f"#{''.join(line)}\n" for line in lines)
+        return self._flags() + "".join(f"#{''.join(line)}\n" for line in lines)
+
+    def _flags(self) -> str:
+        """print_lat_header()."""
+        if not self._latency:
+            return ""
+        room = " " * (_TIME_WIDTH * self._abstime + _CPU_WIDTH * self._cpu + _TASK_WIDTH * self._proc)
+        return "".join(f"#{room}{line}\n" for line in _FLAGS)
 
 
 def _truncated(stamp: int) -> str:

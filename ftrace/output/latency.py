@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
-from ftrace.output.graph_columns import mark
+from ftrace.output.durations import mark
 from ftrace.ring_buffer.reader import Record
 
-_FLAGS = "....."
+NO_FLAGS = "....."
+"""Interrupts, rescheduling, contexts and preemption are the kernel's: no thread here has them."""
 _LINE = "-" * 68
 _COLUMNS = """\
 #                    _------=> CPU#            
@@ -38,11 +40,41 @@ def latency_header(tracer: str, entries: int, written: int, cpus: int, verbose: 
     return "".join(f"#{line}\n" for line in lines) + ("" if verbose else _COLUMNS)
 
 
-def latency_context(record: Record, following: Record | None, comm: str, start: int | None) -> str:
-    """`COMM-PID CPU FLAGS TIME: `. `start`: when the buffer was emptied, in nanoseconds; None: the clock has other units."""
-    front = f"{comm[:8]:>8}-{record.common.pid:<7} {record.slot:3}{_FLAGS}"
-    if start is None:
-        return f"{front} {record.stamp:4}: "
-    until_next = following.stamp - record.stamp if following is not None else 0
-    microseconds = (record.stamp - start + 500) // 1000
-    return f"{front} {microseconds:4}us{mark((until_next + 500) // 1000 * 1000)}: "
+def latency_context(record: Record, following: Record | None, comm: str, shown: LatencyTime, index: int | None) -> str:
+    """`COMM-PID CPU FLAGS TIME: `. `index`: which record it is, with the option verbose, whose columns are others; else None."""
+    pid = record.common.pid
+    next_stamp = following.stamp if following is not None else record.stamp
+    if index is None:
+        return f"{comm[:8]:>8}-{pid:<7} {record.slot:3}{NO_FLAGS}{shown.text(record.stamp, next_stamp)}"
+    front = f"{comm:>16} {pid:7} {record.slot:3} 0 {0:08x} {index:08x} "
+    return front + shown.verbose_text(record.stamp, next_stamp)
+
+
+class LatencyTime(NamedTuple):
+    """How times are shown: lat_print_timestamp(). `start`: when the buffer was emptied, by its clock."""
+
+    start: int
+    in_ns: bool
+
+    def text(self, stamp: int, following: int) -> str:
+        """Since the start, and how long it took to the next record."""
+        since = stamp - self.start
+        if not self.in_ns:
+            return f" {since:4}: "
+        return f" {_microseconds(since):4}us{mark(_microseconds(following - stamp) * 1000)}: "
+
+    def verbose_text(self, stamp: int, following: int) -> str:
+        """The same with the option verbose: the whole time too, in hexadecimal."""
+        since, until = stamp - self.start, following - stamp
+        if not self.in_ns:
+            return f"[{stamp:016x}] {since} (+{until}): "
+        return f"[{stamp:08x}] {_milliseconds(since)} (+{_milliseconds(until)}): "
+
+
+def _microseconds(nanoseconds: int) -> int:
+    return (nanoseconds + 500) // 1000
+
+
+def _milliseconds(nanoseconds: int) -> str:
+    whole, rest = divmod(_microseconds(nanoseconds), 1000)
+    return f"{whole}.{rest:03}ms"

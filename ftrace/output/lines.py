@@ -12,7 +12,7 @@ from ftrace.events.registry import TraceEvent
 from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.output.context import binary_context, context, hex_context, raw_context, timestamp
 from ftrace.output.events import events_by_id, printers, text_of
-from ftrace.output.latency import latency_context
+from ftrace.output.latency import LatencyTime, latency_context
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
 
@@ -36,25 +36,25 @@ class LineFormat:
         self, options: TraceOptions, in_ns: bool, tgids: SavedTgids, start: int = 0, annotates: bool = False
     ) -> None:
         self._options, self._in_ns, self._tgids = options, in_ns, tgids
-        self._start, self._annotates = start, annotates
+        self._latency, self._annotates = LatencyTime(start, in_ns), annotates
         self._events = events_by_id()
         self.comm = cache(saved_cmdlines.find)
         """comm(tid): a thread's name."""
         self.looks_ahead = options["latency-format"]
         """Whether the text of a record depends on the next one."""
-        modes: dict[str, Callable[[Record, TraceEvent, Record | None], str]] = {
+        modes: dict[str, Callable[[Record, TraceEvent], str]] = {
             "bin": self._binary,
             "hex": self._hex,
             "raw": self._raw,
         }
-        self._show = next((show for name, show in modes.items() if options[name]), self._plain)
+        self._show = next((show for name, show in modes.items() if options[name]), None)
 
     def lines(self, records: Sequence[Record]) -> Iterator[str]:
         """The text of each record, with what was lost just before it."""
         seen: set[int] = set()
         self._tgids.see(records)
-        for record, following in zip_longest(records, records[1:]):
-            yield self._started(record, seen) + lost_text(record) + self.text(record, following)
+        for index, (record, following) in enumerate(zip_longest(records, records[1:])):
+            yield self._started(record, seen) + lost_text(record) + self.text(record, following, index)
 
     def _started(self, record: Record, seen: set[int]) -> str:
         """With `annotates` a line above the first record of every slot but the first: test_cpu_buff_start()."""
@@ -62,15 +62,15 @@ class LineFormat:
         seen.add(record.slot)
         return f"##### CPU {record.slot} buffer started ####\n" if is_first and self._annotates else ""
 
-    def text(self, record: Record, following: Record | None = None) -> str:
-        """The text of one record. `following`: the next one, of any slot."""
+    def text(self, record: Record, following: Record | None = None, index: int = 0) -> str:
+        """The text of one record. `following`: the next one, of any slot; `index`: how many were shown before."""
         number = record.common.type
         event = self._events.get(number)
         if event is None:
-            return f"{self._context(record, following)}Unknown type {number}\n"
-        if event is PRINT and self._options["printk-msg-only"]:
+            return f"{self._context(record, following, index)}Unknown type {number}\n"
+        if event is PRINT and self._options["printk-msg-only"] and self._options["trace_printk"]:
             return text_of(record.data[_PRINT_TEXT:])
-        return self._show(record, event, following)
+        return self._show(record, event) if self._show else self._plain(record, event, following, index)
 
     def event_text(self, record: Record) -> str:
         """That of its event alone; of a marker what was written."""
@@ -81,22 +81,22 @@ class LineFormat:
             return text_of(record.data[_PRINT_TEXT:])
         return printers(event).trace(event, record.data, self._options)
 
-    def _context(self, record: Record, following: Record | None) -> str:
+    def _context(self, record: Record, following: Record | None, index: int) -> str:
         if not self._options["context-info"]:
             return ""
         comm = self.comm(record.common.pid)
         if self._options["latency-format"]:
-            return latency_context(record, following, comm, self._start if self._in_ns else None)
+            return latency_context(record, following, comm, self._latency, index if self._options["verbose"] else None)
         tgid = f"{self._tgids.column(record.common.pid)} " if self._options["record-tgid"] else ""
         return context(record, comm, tgid, self._options, self._in_ns)
 
-    def _plain(self, record: Record, event: TraceEvent, following: Record | None) -> str:
+    def _plain(self, record: Record, event: TraceEvent, following: Record | None, index: int) -> str:
         kind = printers(event)
         show = kind.fields if self._options["fields"] else kind.trace
         text = show(event, record.data, self._options)
         if event is FUNC_REPEATS:
             text = f"{text[:-1]} {self._repeats(record)}\n"
-        return self._context(record, following) + text
+        return self._context(record, following, index) + text
 
     def _repeats(self, record: Record) -> str:
         """How often a call was repeated, and when last."""
@@ -104,14 +104,14 @@ class LineFormat:
         last = timestamp(record.stamp - (top << 32 | bottom), self._in_ns)
         return f"(repeats: {count}, last_ts: {last})"
 
-    def _raw(self, record: Record, event: TraceEvent, _following: Record | None) -> str:
+    def _raw(self, record: Record, event: TraceEvent) -> str:
         front = raw_context(record) if self._options["context-info"] else ""
         return front + printers(event).raw(event, record.data, self._options)
 
-    def _hex(self, record: Record, event: TraceEvent, _following: Record | None) -> str:
+    def _hex(self, record: Record, event: TraceEvent) -> str:
         front = hex_context(record) if self._options["context-info"] else ""
         return front + printers(event).hex(event, record.data, self._options) + "\n"
 
-    def _binary(self, record: Record, event: TraceEvent, _following: Record | None) -> str:
+    def _binary(self, record: Record, event: TraceEvent) -> str:
         front = binary_context(record) if self._options["context-info"] else b""
-        return front.decode("utf-8", "surrogateescape") + f"type: {event.id}\n"
+        return front.decode("utf-8", "surrogateescape") + printers(event).binary(event, record.data, self._options)

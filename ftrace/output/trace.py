@@ -73,6 +73,16 @@ def _header(array: TraceArray, entries: int, overrun: int) -> str:
     tracer, options, slots = array.tracer, array.options, slots_in_use()
     if tracer is not function_graph:
         return trace_header(tracer.name, options, entries, entries + overrun, slots)
-    latency = latency_header(tracer.name, entries, entries + overrun, slots, verbose=True)
-    columns = Columns(options, slots).header() if entries or not options["latency-format"] else ""
-    return tracer_name(tracer.name) + (latency if options["latency-format"] else "") + columns
+    return tracer_name(tracer.name) + _graph_header(array, entries, overrun)
+
+
+def _graph_header(array: TraceArray, entries: int, overrun: int) -> str:
+    """print_graph_headers_flags() of kernel/trace/trace_functions_graph.c."""
+    options, slots = array.options, slots_in_use()
+    if not options["context-info"]:
+        return ""
+    columns = Columns(options, slots).header()
+    if not options["latency-format"]:
+        return columns
+    above = latency_header(array.tracer.name, entries, entries + overrun, slots, verbose=True)
+    return above + columns if entries else ""

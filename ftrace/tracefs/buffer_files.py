@@ -97,6 +97,7 @@ def _set_clock(array: TraceArray, text: str) -> None:
         array.buffer.clock = text.strip()
     except ValueError as wrong:
         raise OSError(errno.EINVAL, str(wrong)) from None
+    array.clear()
     array.update_tracing()
 
 

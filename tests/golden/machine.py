@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -89,11 +93,27 @@ class Machine:
 
     def opened(self, path: str) -> None:
         """A command opens a file: a system call like those of `hit`."""
-        with self._task("sh") as thread:
-            thread.submit(self._open, path).result()
+        self.as_process(lambda: self._open(path))
 
-    def _task(self, name: str) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, initializer=self._libc.prctl, initargs=(_PR_SET_NAME, name.encode()))
+    def as_process(self, action: Callable[[], None]) -> None:
+        """What a command of its own does, in a thread of its own."""
+        with self._task("sh") as thread:
+            thread.submit(action).result()
+
+    @contextlib.contextmanager
+    def _task(self, name: str) -> Iterator[ThreadPoolExecutor]:
+        """A thread that plays a process. It is gone at the end, and its slot is free: the machine has one CPU."""
+        tid = 0
+
+        def begin() -> None:
+            nonlocal tid
+            tid = threading.get_native_id()
+            self._libc.prctl(_PR_SET_NAME, name.encode())
+
+        with ThreadPoolExecutor(1, initializer=begin) as thread:
+            yield thread
+        while Path(f"/proc/self/task/{tid}").exists():
+            time.sleep(0.0005)
 
     def _call(self, words: list[str]) -> None:
         ctypes.memmove(BASE, self._image, len(self._image))

@@ -16,6 +16,7 @@ class Replayer:
     """Runs the steps of one transcript; the machine must be fresh."""
 
     def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self.files = Files(machine.tracefs, machine.opened)
         self._commands = Commands({"hit": lambda _shell, words, _fds: machine.hit(words) or 0})
         self._shell = Shell(self.files, self._commands.run)
@@ -25,7 +26,7 @@ class Replayer:
         got = Step(command)
         if echo := ECHO.fullmatch(command):
             text = echo[2] + ("" if echo[1] else "\n")
-            self._echo(got, text, echo[4], append=echo[3] == ">>", once=bool(echo[5]))
+            self._machine.as_process(lambda: self._echo(got, text, echo[4], append=echo[3] == ">>", once=bool(echo[5])))
         elif command.startswith("cat ") and len(command.split()) == 2:
             self._cat(got, command.split()[1])
         else:

@@ -63,6 +63,7 @@ _NORMAL = [
             r"^ *(\S.*)-\d+ +((?:\(TGID\)|\(-{7}\)) )?\[\d{3}\] (?:[^ ]{5} )?+ *\d+\.\d{6}: ",
             r"\1-PID \2[CPU] FLAGS TIME: ",
         ),
+        (r"^.+-PID (?=(?:\S+ )?\[CPU\] FLAGS TIME: (?:tracing_mark_write\b|# [0-9a-f]+ buf:))", "TASK-PID "),
         (r"#P:\d+", "#P:N"),
         (r"^ID: \d+$", "ID: N"),
         (rf"\+{_HEX}/{_HEX}", "+OFF/SIZE"),
