@@ -9,7 +9,6 @@ from fprobe.export.trace_dat import Metadata, TraceDat
 from fprobe.tracefs import tracefs
 from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.output.cmdlines import saved_cmdlines
-from ftrace.ring_buffer.arena import arena
 from sandbox.symbols.table import symbol_table
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -82,7 +81,7 @@ class Recording:
             formats=dict(_formats()),
             symbols=kallsyms(),
             printk_formats=tracefs.read("printk_formats"),
-            cmdlines=_cmdlines(),
+            cmdlines=saved_cmdlines.read(),
             clock=self._buffer.clock,
             clocks=tracefs.read(f"{self._directory}trace_clock"),
             stats=stats,
@@ -101,12 +100,6 @@ def _formats() -> Iterator[tuple[str, list[str]]]:
                 name for name in tracefs.listdir(f"events/{system}") if tracefs.is_directory(f"events/{system}/{name}")
             ]
             yield system, [tracefs.read(f"events/{system}/{name}/format") for name in events]
-
-
-def _cmdlines() -> str:
-    for tid in arena().recorded_threads():
-        saved_cmdlines.find(tid)
-    return saved_cmdlines.read()
 
 
 def kallsyms() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from ftrace.events.error_log import ErrorLog, error_log
 from ftrace.events.stack_records import STACKTRACE, USERSTACKTRACE
 from ftrace.filters.hashes import OpsHash, global_hash
-from ftrace.output.cmdlines import SavedTgids
+from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.runtime import runtime
@@ -50,6 +50,7 @@ class PipeClaims:
         self._slots.remove(slot)
 
 
+_PRINTK = "trace_printk_dest"
 _STACKS = {"stacktrace": STACKTRACE, "userstacktrace": USERSTACKTRACE}
 
 
@@ -102,10 +103,22 @@ class TraceArray:
             self._record_stacks(_STACKS[name], on)
         elif name == "record-tgid":
             self.tgids.switch(self.buffer.now if on else None)
+        elif name == "record-cmd":
+            _follow_record_cmd()
+        elif name == _PRINTK:
+            self._direct_printk(on)
         elif name not in self.options.own:  # of a tracer, which all trace arrays share
             function_profiler.follow_options()
             for array in trace_arrays:
                 array.update_tracing()
+
+    def _direct_printk(self, on: bool) -> None:
+        """One trace array has the option trace_printk_dest, the top level if nobody wants it: update_printk_trace()."""
+        top = global_trace()
+        if self is top and not on:
+            raise OSError(errno.EINVAL, f"{_PRINTK} is the top level's until an instance takes it: set it there")
+        for array in trace_arrays:
+            array.options.put(_PRINTK, array is (self if on else top))
 
     def clear(self) -> None:
         """Empty the buffer."""
@@ -170,6 +183,7 @@ class TraceArray:
             self._tracing = chosen.start(self)
             self.tracer = chosen
             self.is_expanded = self.is_expanded or chosen is not nop
+            _follow_record_cmd()
 
     def stop_tracing(self) -> None:
         """Have no tracer."""
@@ -181,6 +195,7 @@ class TraceArray:
         self.tracer = nop
         if running is not None:
             running.stop()
+        _follow_record_cmd()
 
     def update_tracing(self) -> None:
         """Have the tracer follow what was changed. Raises OSError if it cannot; there is no tracer then."""
@@ -193,8 +208,15 @@ class TraceArray:
         with tracer().reclaimer.settling_later(), trace_types_lock:
             trace_arrays.remove(self)
             self._stop()
+            if self.options[_PRINTK]:
+                global_trace().options.put(_PRINTK, True)
         runtime().quiesce()
         self.buffer.close()
+
+
+def _follow_record_cmd() -> None:
+    """Threads become known by what they record into one with the option record-cmd, or with a tracer."""
+    saved_cmdlines.record(any(array.options["record-cmd"] or array.tracer is not nop for array in trace_arrays))
 
 
 MAX_ARRAYS = 16

@@ -33,6 +33,17 @@ def touched_functions() -> str:
     return _lines(tracer().touched)
 
 
+_A_PAGE = 256
+"""Records that a page of the kernel's table has room for."""
+
+
+def dyn_ftrace_total_info() -> str:
+    """How many functions have a stub, and in how many modules: tracing_read_dyn_info() of kernel/trace/trace.c."""
+    counts = [mask.bit_count() for mask in tracer().table.everything().values()]
+    pages = sum(-(-count // _A_PAGE) for count in counts)
+    return f"{sum(counts)} pages:{pages} groups: {len(counts)}\n"
+
+
 def _lines(selection: Selection) -> str:
     return "".join(f"{record.line()}\n" for record in tracer().records(_ordered(selection)))
 

@@ -14,9 +14,21 @@ from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.reader import Record
 
 UNKNOWN = "<...>"
-DEFAULT_CAPACITY = 4096
-MAX_CAPACITY = 1 << 22
-"""The highest thread id that Linux gives, and so the most names that there can be."""
+MAX_CAPACITY = 1 << 15
+"""PID_MAX_DEFAULT: the most names that can be asked for."""
+_HEAD = 4 * (MAX_CAPACITY + 1) + 20
+"""Bytes of struct saved_cmdlines_buffer in front of the names, of kernel/trace/trace_sched_switch.c."""
+_EACH = 20
+_PAGE = 4096
+
+
+def capacity_for(count: int) -> int:
+    """How many names the kernel has room for when so many are asked for: it fills what it allocates, a power of two of pages."""
+    pages = -(-(_HEAD + count * _EACH) // _PAGE)
+    return ((1 << (pages - 1).bit_length()) * _PAGE - _HEAD) // _EACH
+
+
+DEFAULT_CAPACITY = capacity_for(128)
 
 
 class SavedCmdlines:
@@ -25,25 +37,33 @@ class SavedCmdlines:
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._capacity = DEFAULT_CAPACITY
+        self._is_recording = True
+
+    def record(self, on: bool) -> None:
+        """Whether threads that record for the first time become known, by the option record-cmd or by a tracer."""
+        if on != self._is_recording:
+            self._is_recording = on
+            arena().keep_comms(on)
 
     @property
     def capacity(self) -> int:
-        """How many names are kept. Raises OSError(EINVAL) for a number that is out of range."""
+        """How many names are kept; rounded up as the kernel does. Raises OSError(EINVAL) for a number that is out of range."""
         return self._capacity
 
     @capacity.setter
     def capacity(self, count: int) -> None:
         if not 1 <= count <= MAX_CAPACITY:
             raise OSError(errno.EINVAL, f"saved_cmdlines_size is {count}; it must be between 1 and {MAX_CAPACITY}")
-        self._capacity = count
-        for tid in list(self._names)[: max(len(self._names) - count, 0)]:
+        self._capacity = capacity_for(count)
+        for tid in list(self._names)[: max(len(self._names) - self._capacity, 0)]:
             del self._names[tid]
 
     def find(self, tid: int) -> str:
         """The name of a thread, `<...>` for one that was never seen."""
         if tid == 0:
             return "<idle>"
-        name = _comm(tid) or self._names.get(tid) or arena().comm(tid)
+        kept = self._names.get(tid) or arena().comm(tid)
+        name = (_comm(tid) if kept or self._is_recording else None) or kept
         if name is None:
             return UNKNOWN
         self.save(tid, name)
@@ -58,6 +78,8 @@ class SavedCmdlines:
 
     def read(self) -> str:
         """The file saved_cmdlines: `TID NAME` for each line."""
+        for tid in arena().recorded_threads():
+            self.find(tid)
         return "".join(f"{tid} {name}\n" for tid, name in sorted(self._names.items()))
 
 

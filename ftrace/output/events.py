@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import takewhile
 from typing import NamedTuple
 
 from ftrace.events.builtin import BUILTIN_EVENTS, FUNC_REPEATS, FUNCTION, KERNEL_STACK, PRINT, RAW_DATA, USER_STACK
@@ -12,7 +13,7 @@ from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.events.trace_actions import SYNTHETIC
 from ftrace.output.options import TraceOptions
-from ftrace.output.symbols import ip_sym, with_offset
+from ftrace.output.symbols import in_object, ip_sym, with_offset
 from ftrace.probe_args.layout import Field
 from ftrace.probe_args.values import field_text
 
@@ -61,9 +62,9 @@ def _stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
     return "<stack trace>\n" + "".join(f" => {ip_sym(address, options)}\n" for address in _callers(data))
 
 
-def _user_stack(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
-    frames = struct.unpack_from("<8Q", data, _CALLERS)
-    return "<user stack trace>\n" + "".join(f" =>  <{address:016x}>\n" for address in frames if address)
+def _user_stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    frames = takewhile(bool, struct.unpack_from("<8Q", data, _CALLERS))
+    return "<user stack trace>\n" + "".join(f" => {in_object(address, options)}\n" for address in frames)
 
 
 def _callers(data: bytes) -> tuple[int, ...]:

@@ -51,8 +51,8 @@ _LONGEST = 63
 class TraceOptions:
     """The switches of one trace array, and those of tracers, which all have in common.
 
-    `changed(name, on)` is called when one is set; `tracer()`: the current tracer; `inherited`: the options of the top level, for
-    an instance.
+    `changed(name, on)` is called when one is set, and refuses that by an OSError; `tracer()`: the current tracer;
+    `inherited`: the options of the top level, for an instance.
     """
 
     def __init__(
@@ -85,12 +85,21 @@ class TraceOptions:
         return self._on.keys()
 
     def set(self, name: str, on: bool) -> None:
-        """Set a switch, or one of any tracer. Raises OSError(EINVAL) for an unknown one, and for one that its tracer refuses."""
-        if name in self._on:
-            self._on[name] = on
-        else:
+        """Set a switch, or one of any tracer. Raises OSError(EINVAL) for an unknown one, and for one that is refused."""
+        if name not in self._on:
             _flags_with(name).set(name, on)
-        self._changed(name, on)
+            self._changed(name, on)
+        elif on != self._on[name]:
+            self._on[name] = on
+            try:
+                self._changed(name, on)
+            except OSError:
+                self._on[name] = not on
+                raise
+
+    def put(self, name: str, on: bool) -> None:
+        """Set one of the trace array's own switches, and nothing follows."""
+        self._on[name] = on
 
     def read(self) -> str:
         """The file trace_options: a name for each line, with `no` in front if it is off."""

@@ -35,13 +35,17 @@ class _Stream(Handle):
         while not self._fill(size):
             if not self._waits:
                 raise OSError(errno.EAGAIN, "nothing was recorded since the last read")
-            if self._has_read and not self._array.tracing_on:
+            if self._is_at_end():
                 return b""
             time.sleep(_POLL)
         self._has_read = True
         end = len(self._pending) if size < 0 else size
         taken, self._pending = self._pending[:end], self._pending[end:]
         return taken
+
+    def _is_at_end(self) -> bool:
+        """Whether a reader that finds nothing does not wait for more."""
+        return self._has_read and not self._array.tracing_on
 
     @abstractmethod
     def _fill(self, size: int) -> bool:
@@ -86,12 +90,19 @@ class PipeHandle(_Stream):
 
 
 class RawPipeHandle(_Stream):
-    """trace_pipe_raw, open: whole sub-buffers of one slot, in which lost events are marked."""
+    """trace_pipe_raw or snapshot_raw, open: whole sub-buffers of one slot, in which lost events are marked."""
+
+    def __init__(self, array: TraceArray, slot: int, flags: int, *, snapshot: bool) -> None:
+        super().__init__(array, slot, flags)
+        self._own, self._is_snapshot = slot, snapshot
+        self._take = array.buffer.take_snapshot_page if snapshot else array.buffer.take_page
+
+    def _is_at_end(self) -> bool:
+        return self._is_snapshot or super()._is_at_end()
 
     def _fill(self, size: int) -> bool:
-        assert self._slot is not None
         while size < 0 or len(self._pending) < size:
-            page = self._array.buffer.take_page(self._slot)
+            page = self._take(self._own)
             if page is None:
                 break
             self._pending += page
@@ -114,13 +125,13 @@ class PipeFile(Node):
 
 
 class RawPipeFile(Node):
-    """trace_pipe_raw of a slot."""
+    """trace_pipe_raw of a slot, or snapshot_raw."""
 
     mode = 0o440
 
-    def __init__(self, array: TraceArray, slot: int) -> None:
-        self._array, self._slot = array, slot
+    def __init__(self, array: TraceArray, slot: int, *, snapshot: bool = False) -> None:
+        self._array, self._slot, self._is_snapshot = array, slot, snapshot
 
     def open(self, flags: int) -> Handle:
         """Open it."""
-        return RawPipeHandle(self._array, self._slot, flags)
+        return RawPipeHandle(self._array, self._slot, flags, snapshot=self._is_snapshot)

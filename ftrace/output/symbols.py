@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ftrace.output.options import TraceOptions
+from sandbox.memory.mappings import mappings
 from sandbox.symbols.table import symbol_table
 
 
@@ -15,6 +16,19 @@ def plain(address: int) -> str:
     """`symbol [module]`; the bare address if no symbol covers it."""
     found = symbol_table.locate(address)
     return str(found.symbol) if found else f"0x{address:08x}"
+
+
+def in_object(address: int, options: TraceOptions) -> str:
+    """An address in user space: `FILE[+0xoffset]` with the option sym-userobj, from where FILE is mapped. seq_print_user_ip()."""
+    start, file = _file_at(address) if options["sym-userobj"] else (0, "")
+    where = f"{file}[+{address - start:#x}]" if file else ""
+    return where if file and not options["sym-addr"] else f"{where} <{address:016x}>"
+
+
+def _file_at(address: int) -> tuple[int, str]:
+    """The mapping that an address is in, or before: where it begins, and its file."""
+    start, _, _, path = next((each for each in mappings() if each[1] > address), (0, 0, "", ""))
+    return start, path if path.startswith("/") else ""
 
 
 def ip_sym(address: int, options: TraceOptions, *, offset: bool | None = None) -> str:

@@ -87,7 +87,7 @@ class Arena:
         self._free_handles = list(range(self.handles, self.handles + _HANDLES, RingBuffer.size))
         memory = shared()
         self.comms = memory.map_comms(comms.SIZE) if memory else mappings.reserve(comms.SIZE)
-        runtime().image.variable("thread_comms").value = self.comms
+        self.keep_comms(True)
         self._retired: list[Rings] = []
         self._buffers: list[Any] = []
         self._open(os.environ.get(backing.PATH, ""))
@@ -121,6 +121,10 @@ class Arena:
     def comm(self, tid: int) -> str | None:
         """The name that a thread had when it first recorded; None if it is not known."""
         return comms.find_comm(self.comms, tid)
+
+    def keep_comms(self, on: bool) -> None:
+        """Whether the names of threads that record for the first time are kept."""
+        runtime().image.variable("thread_comms").value = self.comms if on else 0
 
     def recorded_threads(self) -> list[int]:
         """The ids of the threads whose names are kept: those that have recorded."""

@@ -251,6 +251,11 @@ class Buffer:
         spare = self._rings.get(self._handle.spare or 0)
         return reader.records(spare, slot) if spare else iter(())
 
+    def take_snapshot_page(self, slot: int) -> bytes | None:
+        """Consume one sub-buffer of a slot of the snapshot, as `raw_pages` gives them; None if there is nothing."""
+        spare = self._rings.get(self._handle.spare or 0)
+        return SlotReader(spare, slot).take_raw() if spare else None
+
     def snapshot_overrun(self, slot: int | None = None) -> int:
         """Events of the snapshot that were overwritten before it was taken."""
         spare = self._rings.get(self._handle.spare or 0)

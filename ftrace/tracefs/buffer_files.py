@@ -59,7 +59,7 @@ def slot_size_file(array: TraceArray, slot: int) -> TextFile:
         array.buffer.set_slot_size_kb(slot, size)
         array.is_expanded = True
 
-    return TextFile(lambda: _shown(array, array.buffer.slot_size_kb(slot), 1), _checked(write))
+    return TextFile(lambda: _shown(array, array.buffer.slot_size_kb(slot), 1), _checked(write), mode=0o440)
 
 
 def _sizes(array: TraceArray) -> str:

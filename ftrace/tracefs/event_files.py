@@ -36,6 +36,7 @@ def _event_directory(event: TraceEvent, array: TraceArray) -> Directory:
         on = written_switch(text)
         if event.removed:
             raise OSError(errno.ENODEV, f"event {event.group}/{event.name} is gone")
+        array.is_expanded = True
         file.set_enabled(on)
 
     files: Mapping[str, Node] = {
@@ -107,7 +108,9 @@ def _enable_of(events: Callable[[], list[TraceEvent]], array: TraceArray) -> Tex
         return [event.file_in(array) for event in events()]
 
     def write(text: str) -> None:
-        set_all_enabled(files(), written_switch(text))
+        on = written_switch(text)
+        array.is_expanded = True
+        set_all_enabled(files(), on)
 
     return TextFile(lambda: f"{enable_state(files())}\n", write)
 

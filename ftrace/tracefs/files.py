@@ -49,6 +49,7 @@ def add_ftrace_files() -> None:
         "available_events": TextFile(_available_events),
         "available_filter_functions": TextFile(listing.available_filter_functions),
         "available_filter_functions_addrs": TextFile(lambda: listing.available_filter_functions(addresses=True)),
+        "dyn_ftrace_total_info": TextFile(listing.dyn_ftrace_total_info),
         "dynamic_events": definitions_file(dynevent.show, dynevent.create_dyn_event),
         "enabled_functions": TextFile(listing.enabled_functions),
         "printk_formats": TextFile(lambda: ""),

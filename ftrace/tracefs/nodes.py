@@ -93,6 +93,7 @@ class TextFile(Node):
     """A file whose content is made by a function and whose writes go to one.
 
     `write` returns how many characters it took, None for all. `truncate` runs when it is opened with O_TRUNC for writing.
+    `mode`: the permission bits, where the two functions do not say them.
     """
 
     def __init__(
@@ -100,9 +101,10 @@ class TextFile(Node):
         read: Callable[[], str] | None = None,
         write: Callable[[str], int | None] | None = None,
         truncate: Callable[[], None] | None = None,
+        mode: int | None = None,
     ) -> None:
         self._read, self._write, self._truncate = read, write, truncate
-        self.mode = (0o440 if read else 0) | (0o200 if write else 0)
+        self.mode = (0o440 if read else 0) | (0o200 if write else 0) if mode is None else mode
 
     def open(self, flags: int) -> Handle:
         """Open it. Raises what `truncate` raises."""

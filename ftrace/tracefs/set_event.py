@@ -38,6 +38,7 @@ def _matches(name: str, event: TraceEvent) -> bool:
 
 def _take_token(array: TraceArray, text: str) -> int:
     """Apply the first token of `text`; how many characters that took."""
+    array.is_expanded = True
     start = len(text) - len(text.lstrip(_BLANK))
     end = next((index for index in range(start, len(text)) if text[index] in _BLANK), len(text))
     if end - start > _TOKEN_LIMIT:

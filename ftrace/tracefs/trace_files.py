@@ -23,9 +23,7 @@ def trace_array_files(array: TraceArray) -> dict[str, Node]:
     """Its files by name."""
     return {
         "available_tracers": TextFile(lambda: " ".join(tracer.name for tracer in tracers) + "\n"),
-        "current_tracer": TextFile(
-            lambda: f"{array.tracer.name}\n", lambda text: array.use_tracer(find_tracer(text.strip()))
-        ),
+        "current_tracer": TextFile(lambda: f"{array.tracer.name}\n", lambda text: _choose_tracer(array, text)),
         "error_log": TextFile(array.error_log.read, _ignored, array.error_log.clear),
         "events": events_directory(array),
         "free_buffer": FreeBufferFile(array),
@@ -53,6 +51,7 @@ def _slot_directory(array: TraceArray, slot: int) -> Directory:
     files: Mapping[str, Node] = {
         "buffer_size_kb": buffer_files.slot_size_file(array, slot),
         "snapshot": TextFile(lambda: snapshot_text(array, slot), lambda text: _write_slot_snapshot(array, slot, text)),
+        "snapshot_raw": RawPipeFile(array, slot, snapshot=True),
         "stats": TextFile(lambda: buffer_files.stats_text(array, slot)),
         "trace": TraceFile(array, slot),
         "trace_pipe": PipeFile(array, slot),
@@ -102,7 +101,7 @@ class _TraceHandle(TextHandle):
 
 
 class FreeBufferFile(Node):
-    """free_buffer: closing it gives the buffer's memory back; with the option disable_on_free recording stops too."""
+    """free_buffer: closing it leaves the buffer two sub-buffers; with the option disable_on_free recording stops too."""
 
     mode = 0o200
 
@@ -120,13 +119,13 @@ class _FreeBufferHandle(TextHandle):
         self._array, self._is_open = array, True
 
     def close(self) -> None:
-        """Free the buffer."""
+        """Give back what the newest two sub-buffers do not need: tracing_free_buffer_release() of kernel/trace/trace.c."""
         if self._is_open:
             self._is_open = False
             if self._array.options["disable_on_free"]:
                 self._array.tracing_on = False
             self._array.buffer.size_kb = 1
-            self._array.clear()
+            self._array.is_expanded = True
 
 
 class MarkerFile(Node):
@@ -151,21 +150,34 @@ class _MarkerHandle(Handle):
         return self._write(self._array, data)
 
 
+def _choose_tracer(array: TraceArray, text: str) -> None:
+    array.is_expanded = True
+    array.use_tracer(find_tracer(text.strip()))
+
+
 def _set_max_latency(array: TraceArray, text: str) -> None:
     array.max_latency_us = written_number(text)
 
 
 def _option_file(array: TraceArray, name: str) -> TextFile:
-    return TextFile(lambda: f"{int(array.options[name])}\n", lambda text: array.options.set(name, written_switch(text)))
+    options = array.options
+
+    def write(text: str) -> None:
+        if (on := written_switch(text)) != options[name]:
+            options.set(name, on)
+
+    return TextFile(lambda: f"{int(options[name])}\n", write)
 
 
 def _write_snapshot(array: TraceArray, text: str) -> None:
+    array.is_expanded = True
     command = written_number(text)
     buffer = array.buffer
     (buffer.free_snapshot, buffer.snapshot, buffer.clear_snapshot)[min(command, 2)]()
 
 
 def _write_slot_snapshot(array: TraceArray, slot: int, text: str) -> None:
+    array.is_expanded = True
     if written_number(text) < 2:
         raise OSError(errno.EINVAL, "a snapshot is of all slots: use the snapshot file of the top level")
     array.buffer.clear_snapshot(slot)

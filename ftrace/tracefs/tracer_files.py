@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from collections.abc import Callable
 from functools import partial
@@ -21,17 +23,18 @@ from ftrace.tracers.profile import function_profiler
 
 _BLANK = " \t\n\v\f\r"
 _US = 1000
+_UINT_MAX = (1 << 32) - 1
 
 
 def tracer_files(array: TraceArray) -> dict[str, Node]:
     """The files of every trace array, by name."""
     return {
-        "set_event_notrace_pid": _pid_file(array.event_tasks, NEVER),
-        "set_event_pid": _pid_file(array.event_tasks, ONLY),
+        "set_event_notrace_pid": _event_pid_file(array, NEVER),
+        "set_event_pid": _event_pid_file(array, ONLY),
         "set_ftrace_filter": SetFilterFile(array, notrace=False),
         "set_ftrace_notrace": SetFilterFile(array, notrace=True),
-        "set_ftrace_notrace_pid": _pid_file(array.function_tasks, NEVER, "no pid\n"),
-        "set_ftrace_pid": _pid_file(array.function_tasks, ONLY, "no pid\n"),
+        "set_ftrace_notrace_pid": _function_pid_file(array, NEVER),
+        "set_ftrace_pid": _function_pid_file(array, ONLY),
         "tracing_cpumask": TextFile(lambda: _kept_slots(array), lambda text: _keep_slots(array, text)),
     }
 
@@ -40,7 +43,7 @@ def graph_files() -> dict[str, Node]:
     """The files that only the top level has: they are for the tracers of all trace arrays."""
     return {
         "function_profile_enabled": TextFile(lambda: f"{int(function_profiler.enabled)}\n", _switch_profiler),
-        "max_graph_depth": TextFile(lambda: f"{graph_rules.max_depth}\n", _set_max_depth),
+        "max_graph_depth": TextFile(lambda: f"{ctypes.c_int32(graph_rules.max_depth).value}\n", _set_max_depth),
         "set_graph_function": GraphSelectionFile(FUNCTIONS),
         "set_graph_notrace": GraphSelectionFile(NOTRACE),
         "trace_stat": Directory(
@@ -50,11 +53,25 @@ def graph_files() -> dict[str, Node]:
     }
 
 
-def _pid_file(lists: PidLists, which: str, empty: str = "") -> TextFile:
-    def read() -> str:
-        return "".join(f"{pid}\n" for pid in lists.pids(which)) or empty
+def _function_pid_file(array: TraceArray, which: str) -> TextFile:
+    tasks = array.function_tasks
+    return TextFile(
+        lambda: _pids(tasks, which) or "no pid\n", lambda text: tasks.add(which, text), lambda: tasks.clear(which)
+    )
 
-    return TextFile(read, lambda text: lists.add(which, text), lambda: lists.clear(which))
+
+def _event_pid_file(array: TraceArray, which: str) -> TextFile:
+    tasks = array.event_tasks
+
+    def write(text: str) -> None:
+        array.is_expanded = True
+        tasks.add(which, text)
+
+    return TextFile(lambda: _pids(tasks, which), write, lambda: tasks.clear(which))
+
+
+def _pids(tasks: PidLists, which: str) -> str:
+    return "".join(f"{pid}\n" for pid in tasks.pids(which))
 
 
 def _kept_slots(array: TraceArray) -> str:
@@ -75,7 +92,7 @@ def _switch_profiler(text: str) -> None:
 
 
 def _set_max_depth(text: str) -> None:
-    graph_rules.max_depth = written_number(text)
+    graph_rules.max_depth = written_number(text) & _UINT_MAX
     _rules_changed()
 
 
@@ -167,13 +184,12 @@ class _GraphSelectionHandle(TextHandle):
             self._pending = edited(self._pending, token)
 
     def close(self) -> None:
-        """Take the last token, and let the selection take effect. Raises OSError(EINVAL) for that token."""
+        """Take the last token, whose error nobody hears of, and let the selection take effect."""
         was_open, self._is_open = self._is_open, False
         if not was_open:
             return
-        try:
+        with contextlib.suppress(OSError):
             self._process()
-        finally:
-            graph_rules.select(self._which, self._pending)
-            _rules_changed()
-            graph_rules.forget_tables()
+        graph_rules.select(self._which, self._pending)
+        _rules_changed()
+        graph_rules.forget_tables()

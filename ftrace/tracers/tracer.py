@@ -30,7 +30,7 @@ class TracerFlags:
 
     def set(self, name: str, on: bool) -> None:
         """Set one of them. Raises OSError(EINVAL) for the one that is there to be refused."""
-        if on and name == self._refused:
+        if name == self._refused:
             raise OSError(errno.EINVAL, f"the option {name!r} is refused, by its definition")
         self._on[name] = on
 

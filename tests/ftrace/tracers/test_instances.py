@@ -280,10 +280,12 @@ def test_free_buffer_and_the_number_of_names() -> None:
     with tracing("function"):
         module["leaf"](1)
         tracefs.write("free_buffer", "anything")
-        assert shown() == [] and tracefs.read("tracing_on") == "1\n" and tracefs.read("buffer_size_kb") == "7\n"
+        assert len(shown()) == 1 and tracefs.read("tracing_on") == "1\n" and tracefs.read("buffer_size_kb") == "7\n"
         tracefs.write("options/disable_on_free", "1")
         tracefs.write("free_buffer", "")
         assert tracefs.read("tracing_on") == "0\n"
-    tracefs.write("saved_cmdlines_size", "1")
-    assert tracefs.read("saved_cmdlines_size") == "1\n"
-    assert error_of(tracefs.write, "saved_cmdlines_size", "0") == "EINVAL"
+    for count, kept in (("1", "6552"), ("6553", "19659"), ("32768", "45874")):
+        tracefs.write("saved_cmdlines_size", count)
+        assert tracefs.read("saved_cmdlines_size") == f"{kept}\n"
+    for wrong in ("0", "32769", "x", "\n"):
+        assert error_of(tracefs.write, "saved_cmdlines_size", wrong) == "EINVAL"
