@@ -41,7 +41,7 @@ CASES = {
     "cflags that end in quotes": (["list", "-p", "prog.c", "--cflags", '"'], 2, "No closing quotation"),
     "nothing as native": (["trace", "vfs_*", "--native", ""], 2, "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not ''"),
     "notrace of nothing": (["list", "--notrace", "nosuch"], 2, "--notrace 'nosuch' is not a function of [demo]"),
-    "flavour for C": (["list", "-p", "prog.c", "--flavour", "mcount"], 2, "--flavour is mcount; for C and C++ it must be patchable or none"),
+    "flavour for C": (["list", "-p", "prog.c", "--flavour", "mcount"], 2, "--flavour is mcount; for C and C++ it must be"),
     "probing is off": (["trace", "vfs_*"], 1, "probing is disabled by FPROBE_OFF"),
 }  # fmt: skip
 
