@@ -207,7 +207,7 @@ class Aggregate:
         record.boosted = slot + BOOSTED if boostable else 0
         record.step_end = slot + trapping - 1
         if emulation is not None:
-            _describe_emulated(record, emulation)
+            describe_emulated(record, emulation)
         elif insn.flow is Flow.SYSCALL:
             record.way = SYSCALL
 
@@ -252,7 +252,7 @@ class Aggregate:
             patching.write(self.text, self.address, self.original[:1])
 
 
-def _describe_emulated(record: Any, emulation: Emulation) -> None:
+def describe_emulated(record: Any, emulation: Emulation) -> None:
     record.way = EMULATE
     to = record.emulated
     to.operation, to.condition, to.width = emulation.operation, emulation.condition, emulation.width

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, Part
 
+EMULATE_ALONE = "tests/kprobes/test_emulate.py"
 HITS = "tests/kprobes/test_kprobe_hits.py"
 EVERY = "tests/kprobes/test_every_probed_instruction.py::test_the_demo_program"
 RELOCATE = "tests/kprobes/test_relocate.py"
@@ -11,7 +12,7 @@ SAFETY = "tests/kprobes/test_safety.py"
 GLOB = "tests/ftrace/test_glob.py"
 FAULTS = "tests/kprobes/test_kprobe_faults.py"
 
-_emulate = Part("kprobes/x86_64/emulate.py", (HITS, FAULTS))
+_emulate = Part("kprobes/x86_64/emulate.py", (EMULATE_ALONE, HITS, FAULTS))
 
 EMULATE: tuple[Mutant, ...] = (
     _emulate.changed("push-nowhere", "        return False\n    regs.sp -= 8", "        pass\n    regs.sp -= 8"),

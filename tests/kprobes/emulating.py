@@ -1,0 +1,34 @@
+"""The native emulation alone, on a pt_regs that the test fills in."""
+
+from __future__ import annotations
+
+import ctypes
+
+from ftrace.x86_64.pt_regs import pt_regs
+from kprobes.hit.records import Record
+from kprobes.place.aggregate import describe_emulated
+from kprobes.x86_64.classify import classify
+from kprobes.x86_64.emulate import carry_out
+from kprobes.x86_64.guarded_access import GUARDED_ACCESS
+from sandbox.loading.native_image import NativeImage
+from sandbox.native import Unit, addressof, cast, native, ptr, u64
+from sandbox.x86_64.instruction import Instruction
+
+
+@native
+def emulate(record: u64, regs: u64, following: u64) -> u64:
+    return cast(u64, carry_out(addressof(cast(ptr[Record], record).emulated), cast(ptr[pt_regs], regs), following))
+
+
+class Emulator:
+    """Carries instructions out as a probe on them would."""
+
+    def __init__(self) -> None:
+        self._image = NativeImage.of(Unit("emulating", (emulate,), assembly=GUARDED_ACCESS, bounded=False))
+
+    def carry_out(self, insn: Instruction, regs: ctypes.Structure) -> None:
+        record = Record.ctypes()
+        emulation = classify(insn, preemptible=True).emulation
+        assert emulation is not None
+        describe_emulated(record, emulation)
+        assert self._image.call("emulate", ctypes.addressof(record), ctypes.addressof(regs), insn.end) == 1
