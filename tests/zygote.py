@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ class Zygote:
                 return os.waitstatus_to_exitcode(int(self._socket.recv(64))), late
             except TimeoutError:
                 late = f"\ntook more than {timeout} s"
-                os.kill(pid, number)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, number)
             finally:
                 self._socket.settimeout(None)
         raise AssertionError("a child without an end")
