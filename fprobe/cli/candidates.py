@@ -68,8 +68,16 @@ def demo_names() -> list[str]:
 def function_names(path: Path) -> list[str]:
     """The functions that the program at `path` defines, found by searching its text."""
     data = path.read_bytes()
-    if data.startswith(_BITCODE):
-        return bitcode_names(data)
+    return bitcode_names(data) if data.startswith(_BITCODE) else _text_names(path, data)
+
+
+def number_of_functions(path: Path) -> int:
+    """How many functions the program at `path` seems to define; 0 for bitcode, which LLVM would have to parse."""
+    data = path.read_bytes()
+    return 0 if data.startswith(_BITCODE) else len(set(_text_names(path, data)))
+
+
+def _text_names(path: Path, data: bytes) -> list[str]:
     text = data.decode(errors="replace")
     return ir_names(text) if path.suffix == ".ll" else c_names(text)
 

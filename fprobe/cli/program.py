@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Sequence
@@ -32,12 +33,24 @@ def load(target: Target) -> Module:
         os.environ[perfmap.OPT_OUT] = "1"  # a verb that runs nothing has nothing to profile
     with input_errors():
         _check_flavour(target)
-        with progress.shown(f"compiling {Path(target.path).name if target.path else 'the demo'}"):
+        with progress.shown(lambda: _work(target)):
             module = _load(target)
         unknown = [name for name in target.notrace if name not in module]
         if unknown:
             raise LookupError(f"--notrace {unknown[0]!r} is not a function of [{module.name}]")
         return module
+
+
+def _work(target: Target) -> str:
+    """The text of the progress line: the program, and how many functions a search of its text finds."""
+    from fprobe.cli import candidates, summary
+
+    if target.path is None:
+        return f"compiling the demo, {summary.count(len(candidates.demo_names()), 'function')}"
+    path, number = Path(target.path), 0
+    with contextlib.suppress(OSError):
+        number = candidates.number_of_functions(path)
+    return f"compiling {path.name}" + (f", {summary.count(number, 'function')}" if number else "")
 
 
 def _load(target: Target) -> Module:

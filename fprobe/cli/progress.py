@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -15,8 +15,8 @@ _ERASE_LINE = "\r\x1b[K"
 
 
 @contextmanager
-def shown(work: str, after: float = 1) -> Iterator[None]:
-    """After `after` seconds, show `work` and its seconds so far on standard error; erase the line at the end.
+def shown(work: Callable[[], str], after: float = 1) -> Iterator[None]:
+    """After `after` seconds, show the text of `work()` and the seconds so far on standard error; erase the line at the end.
 
     Nothing is shown with --json or -q, or if standard error is not a terminal that can erase a line.
     """
@@ -41,12 +41,13 @@ def _is_wanted() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _tell(work: str, after: float, ended: threading.Event) -> None:
+def _tell(work: Callable[[], str], after: float, ended: threading.Event) -> None:
     begin = time.monotonic()
     if ended.wait(after):
         return
+    text = work()
     while True:
-        _write(f"{_ERASE_LINE}{work}: {time.monotonic() - begin:.0f} s")
+        _write(f"{_ERASE_LINE}{text}: {time.monotonic() - begin:.0f} s")
         if ended.wait(1):
             break
     _write(_ERASE_LINE)

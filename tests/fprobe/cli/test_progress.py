@@ -1,4 +1,4 @@
-"""Work that takes long is named on a terminal while it lasts, and nowhere else."""
+"""Long work is named on a terminal while it lasts, with its size, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import click
 import pytest
 from command import COMMAND, environment
 
-from fprobe.cli import progress
+from fprobe.cli import program, progress
+from fprobe.cli.options import Target
 
 
 class Terminal:
@@ -50,20 +51,20 @@ def terminal(monkeypatch):
 
 
 def test_work_is_named_with_its_seconds_and_erased(terminal):
-    with progress.shown("compiling x.c", after=0):
+    with progress.shown(lambda: "compiling x.c", after=0):
         assert terminal.read_until(" s") == "\r\x1b[Kcompiling x.c: 0 s"
     assert terminal.read_until("\x1b[K") == "\r\x1b[K"
 
 
 def test_it_is_erased_when_the_work_fails(terminal):
-    with pytest.raises(ValueError), progress.shown("compiling x.c", after=0):
+    with pytest.raises(ValueError), progress.shown(lambda: "compiling x.c", after=0):
         terminal.read_until(" s")
         raise ValueError
     assert terminal.read_until("\x1b[K") == "\r\x1b[K"
 
 
 def test_nothing_is_shown_of_work_that_is_quick(terminal):
-    with progress.shown("compiling x.c", after=60):
+    with progress.shown(lambda: "compiling x.c", after=60):
         pass
     assert terminal.is_empty
 
@@ -98,9 +99,22 @@ def test_compiling_is_such_work(tmp_path):
         [*COMMAND, "list", "-p", "prog.c"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal.file,
         env=environment(CC=str(tmp_path / "slow"), TERM="xterm"),
     ) as process:  # fmt: skip
-        assert terminal.read_until(" s").startswith("\r\x1b[Kcompiling prog.c: 1")
+        assert terminal.read_until(" s").startswith("\r\x1b[Kcompiling prog.c, 1 function: 1")
         (tmp_path / "gate").write_text("go on\n")
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, b"twice [prog]\n")
     assert terminal.read_until("\x1b[K").endswith("\r\x1b[K")
     terminal.close()
+
+
+def test_the_number_of_functions_is_that_of_the_source(tmp_path):
+    """Bitcode is not counted: LLVM would have to parse it in this process, and may end it."""
+    (tmp_path / "two.ll").write_text("define i32 @one() {\n  ret i32 1\n}\ndefine void @two() {\n  ret void\n}\n")
+    (tmp_path / "two.bc").write_bytes(b"BC\xc0\xde damaged")
+    assert _work_of(tmp_path / "two.ll") == "compiling two.ll, 2 functions"
+    assert _work_of(tmp_path / "two.bc") == "compiling two.bc"
+    assert _work_of(tmp_path / "none.ll") == "compiling none.ll"
+
+
+def _work_of(path):
+    return program._work(Target(str(path), (), 1, None, ()))
