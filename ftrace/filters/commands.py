@@ -15,13 +15,13 @@ from ftrace.filters.function_probes import (
 )
 
 UNLIMITED = -1
-"""What a counted command without a number is listed with."""
+"""The count of a command without a count."""
 _LARGEST = (1 << 64) - 1
 _NUMBER = re.compile(r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 class Instance(Protocol):
-    """What traceon and traceoff switch, if not the top level: ftrace.events.trace_array.TraceArray."""
+    """The trace array that traceon and traceoff act on (ftrace.events.trace_array.TraceArray); None: the top level."""
 
     @property
     def switch(self) -> int: ...
@@ -52,12 +52,12 @@ def apply(func: str, probe_ops: FunctionProbeOps, count: str | None) -> None:
 
 
 def _count(text: str) -> int:
-    """A number in C's notation, as the kernel keeps it: in a signed word."""
+    """A count in C's notation, stored in a signed word as in the kernel."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise OSError(errno.EINVAL, f"{text!r} is not a count")
+        raise OSError(errno.EINVAL, f"{text!r} is not a count; give a number in C's notation")
     digits = match[1]
     number = int(digits, 8 if digits[0] == "0" and digits[1:].isdigit() else 0)
     if number > _LARGEST:
-        raise OSError(errno.ERANGE, f"the count {text} is more than {_LARGEST}")
+        raise OSError(errno.ERANGE, f"the count is {text}; the maximum is {_LARGEST}")
     return number - (number >> 63 << 64)

@@ -24,11 +24,11 @@ from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 
 TOKEN_LIMIT = 669
-"""Characters of the longest token."""
+"""The maximum length of a token in characters."""
 _BLANK = " \t\n\v\f\r\0"
 
 global_ops = ftrace_ops()
-"""The ops whose filters the two files are; never registered itself."""
+"""The ops that owns the filters of the two files; never registered itself."""
 global_ops.func_hash = global_hash
 
 Command = Callable[["FilterFile", str, str, "str | None"], None]
@@ -69,21 +69,21 @@ class FilterFile:
 
     @property
     def hashes(self) -> OpsHash:
-        """What is being edited."""
+        """The hashes that are being edited."""
         return self.ops.func_hash
 
     def write(self, text: str) -> int:
         """Take one token with the blank that ends it; returns the number of characters taken. A token without a blank
         after it continues with the next write, or ends with the file.
 
-        Raises OSError(EINVAL) for a token that is too long, matches nothing, or is no command; it is dropped.
+        Raises OSError(EINVAL), and drops the token, if it is too long, matches nothing, or is an unknown command.
         """
         start = 0 if self._token else len(text) - len(text.lstrip(_BLANK))
         end = next((index for index in range(start, len(text)) if text[index] in _BLANK), len(text))
         self._token += text[start:end]
         if len(self._token) > TOKEN_LIMIT:
             self._token = ""
-            raise OSError(errno.EINVAL, f"a filter of more than {TOKEN_LIMIT} characters")
+            raise OSError(errno.EINVAL, f"the filter is longer than {TOKEN_LIMIT} characters, the maximum")
         if end == len(text):
             return end
         self._process()
@@ -102,7 +102,7 @@ class FilterFile:
         elif rest[0] in _commands:
             _commands[rest[0]](self, func, rest[0], rest[1] if len(rest) > 1 else None)
         else:
-            raise OSError(errno.EINVAL, f"no filter command {rest[0]!r}")
+            raise OSError(errno.EINVAL, f"there is no filter command {rest[0]!r}")
 
     def select(self, pattern: str) -> None:
         """`glob`, `!glob` or a number. Raises OSError(EINVAL) if nothing matches."""
@@ -111,7 +111,7 @@ class FilterFile:
             self._pending = edited(tracing, self._pending, pattern)
 
     def select_of_module(self, func: str, module: str) -> None:
-        """`func:mod:module`. Raises OSError(EINVAL) if nothing matches and nothing is to be waited for."""
+        """`func:mod:module`. Raises OSError(EINVAL) if nothing matches in a module that is loaded."""
         tracing = tracer()
         with tracing.table.lock:
             request = ModuleRequest(func, module)
@@ -120,7 +120,7 @@ class FilterFile:
     def close(self) -> None:
         """Take the rest of the text, ignoring an error in it, and apply the new filter.
 
-        Raises OSError if the filter cannot be changed so (for example for an ops with IPMODIFY); it is unchanged then.
+        If this change is not allowed (for example for an ops with IPMODIFY), raises OSError and leaves the filter unchanged.
         """
         tracing = tracer()
         with tracing.table.lock:
@@ -148,7 +148,7 @@ class FilterFile:
 
 
 def read_filter(ops: ftrace_ops | None = None, *, notrace: bool = False, instance: Instance | None = None) -> str:
-    """What set_ftrace_filter (or set_ftrace_notrace) reads. Raises OSError(ENODEV) if ftrace is dead."""
+    """The text of set_ftrace_filter (or set_ftrace_notrace). Raises OSError(ENODEV) if ftrace is dead."""
     tracer().check_alive()
     hashes = (ops or global_ops).func_hash
     lines = list(_lines(hashes, NOTRACE if notrace else FILTER))
@@ -184,9 +184,11 @@ def _probe(file: FilterFile, func: str, command: str, parameter: str | None) -> 
 
 
 def check_takes_probes(file: FilterFile, command: str) -> None:
-    """Raise OSError unless it is set_ftrace_filter: not set_ftrace_notrace, and not a file that ops do not share."""
+    """Raise OSError unless the file is set_ftrace_filter; set_ftrace_notrace and filters of a single ops are refused."""
     if not file.is_of_array:
-        raise OSError(errno.ENODEV, f"the command {command!r} is for set_ftrace_filter, not for the filter of one ops")
+        raise OSError(
+            errno.ENODEV, f"the command {command!r} works in set_ftrace_filter only, not in the filter of one ops"
+        )
     if file.notrace:
         raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}")
 
@@ -195,13 +197,13 @@ _commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _pr
 
 
 def register_ftrace_command(name: str, command: Command) -> None:
-    """Have `glob:name[:parameter]` call `command`. Raises OSError(EBUSY) if the name is taken."""
+    """Let `glob:name[:parameter]` call `command`. Raises OSError(EBUSY) if the name is taken."""
     if name in _commands:
         raise OSError(errno.EBUSY, f"there is a filter command {name!r} already")
     _commands[name] = command
 
 
 def unregister_ftrace_command(name: str) -> None:
-    """Forget a command. Raises OSError(ENODEV) if there is none of that name."""
+    """Remove a command. Raises OSError(ENODEV) if there is none of that name."""
     if _commands.pop(name, None) is None:
         raise OSError(errno.ENODEV, f"there is no filter command {name!r}")

@@ -27,7 +27,10 @@ from sandbox.native import Unit
 
 
 class Subject(NamedTuple):
-    """What a kind of probe acts on: the word that it switches or, if that is 0, what it calls. `give_up` ends its use."""
+    """The object that a kind of probe acts on: the word that it sets or, if that is 0, the code that it calls.
+
+    `give_up` ends its use.
+    """
 
     switch: int = 0
     act: int = 0
@@ -57,12 +60,12 @@ class FunctionProbeOps:
 
     @property
     def command(self) -> tuple[str, bool, object]:
-        """What a function can have one of."""
+        """The identity of a command; a function can have one probe for each."""
         return self.name.partition(":")[0], self.counted, self.owner
 
 
 class _CountTable:
-    """How often a probe is still to act, by function."""
+    """The remaining count of a probe for each function."""
 
     def __init__(self, probe: Any) -> None:
         self._probe = probe
@@ -93,7 +96,7 @@ class _Probe:
         self.probe_ops = probe_ops
         self._subject = subject
         self.registered = False
-        """Whether its registration is over: functions can be taken from it."""
+        """Whether its registration is complete, so that functions can be removed from it."""
         self.native: Any = FunctionProbe.ctypes()
         self.native.func = _image().address(probe_ops.func)
         self.native.switch, self.native.act, self.native.argument = subject[:3]
@@ -102,7 +105,7 @@ class _Probe:
         self.ops.detach = partial(_withdraw, self)
 
     def native_half(self) -> NativeProbe:
-        """What the ops is registered with; it keeps what its callback reads."""
+        """The native half for the ops; it keeps the memory that its callback reads."""
         return NativeProbe(
             tracer().table.lines,
             (self.native, self.counts, self._subject),
@@ -113,16 +116,16 @@ class _Probe:
         )
 
     def set_count(self, functions: Selection, count: int) -> None:
-        """Before hits of these functions can come."""
+        """Set the count of these functions, before they can be hit."""
         if self.counts is not None:
             self.counts.set([location.ip for location in functions.locations()], count)
 
     def give_up(self) -> None:
-        """No function has it any more, and no hit is in it."""
+        """Free it: no function has it any more, and no hit is in it."""
         self._subject.give_up()
 
     def lines(self) -> Iterator[str]:
-        """A line for each function that is there."""
+        """A line for each function that is loaded."""
         for block, mask in tracer().table.everything().items():
             for location in Selection({block: mask & self.ops.filter_hash.get(block, 0)}).locations():
                 left = f"count={self.counts[location.ip]}" if self.counts is not None else "unlimited"
@@ -137,7 +140,7 @@ def _image() -> NativeImage:
 
 
 _probes: list[_Probe] = []
-"""Those that have functions, newest first. Under the table's lock."""
+"""The probes that have functions, newest first. Protected by the table's lock."""
 
 
 def _find(probe_ops: FunctionProbeOps) -> _Probe | None:
@@ -149,9 +152,9 @@ def _of_command(probe_ops: FunctionProbeOps) -> list[_Probe]:
 
 
 def register_ftrace_function_probe(glob: str, probe_ops: FunctionProbeOps, count: int = -1) -> int:
-    """Put a probe on the functions that match; how many were added. `count`: for each, how often it is to act.
+    """Put a probe on the functions that match. Returns how many were added. `count`: how often it acts for each; -1: always.
 
-    Raises OSError: EINVAL if nothing matches, or all that does has this command; ENODEV if ftrace is dead.
+    Raises OSError: EINVAL if nothing matches, or all matching functions have this command; ENODEV if ftrace is dead.
     """
     tracing = tracer()
     subject = probe_ops.subject()
@@ -177,7 +180,7 @@ def register_ftrace_function_probe(glob: str, probe_ops: FunctionProbeOps, count
 
 
 def _insert(probe: _Probe) -> None:
-    """Before those of its command, or in front."""
+    """Insert it before the probes of its command; if there are none, at the front."""
     siblings = _of_command(probe.probe_ops)
     _probes.insert(_probes.index(siblings[0]) if siblings else 0, probe)
 
@@ -187,14 +190,14 @@ def _added(found: Selection, probe_ops: FunctionProbeOps, glob: str) -> Selectio
     for probe in _of_command(probe_ops):
         added = added - probe.ops.filter_hash
     if found and not added:
-        raise OSError(errno.EINVAL, f"every function that matches {glob!r} has {probe_ops.command[0]!r} already")
+        raise OSError(errno.EINVAL, f"every function that matches {glob!r} already has {probe_ops.command[0]!r}")
     if not found:
         raise OSError(errno.EINVAL, f"no function matches {glob!r}")
     return added
 
 
 def _register(probe: _Probe) -> None:
-    """Without the lock, since undoing a failure waits for handlers that may want it."""
+    """Register the ops without the lock: undoing a failure waits for handlers, which may need the lock."""
     try:
         register_ops(probe.ops, probe.native_half())
     except BaseException:
@@ -205,7 +208,7 @@ def _register(probe: _Probe) -> None:
 
 
 def _forget(probe: _Probe) -> bool:
-    """Whether it was known until now."""
+    """Remove it from the list. Returns whether it was in it."""
     with tracer().table.lock:
         known = probe in _probes
         if known:
@@ -214,7 +217,7 @@ def _forget(probe: _Probe) -> bool:
 
 
 def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps) -> None:
-    """Take a command off the functions that match; "" and "*" are all of them. When it returns, no other thread is in it.
+    """Remove a command from the functions that match ("" and "*": from all). When this returns, no other thread is in it.
 
     Raises OSError(ENODEV) if no function that matches has it.
     """
@@ -236,7 +239,7 @@ def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps
 
 
 def _keep_rest(probe: _Probe, removed: Selection) -> bool:
-    """Take functions off a probe; False: none is left, and it is forgotten."""
+    """Remove functions from a probe. False if none is left; the probe is then removed from the list."""
     left = probe.ops.filter_hash - removed
     if left:
         install_hash(tracer(), probe.ops, FILTER, left)
@@ -246,7 +249,7 @@ def _keep_rest(probe: _Probe, removed: Selection) -> bool:
 
 
 def _matching(glob: str, functions: Selection) -> Selection:
-    """By name: a position selects nothing here."""
+    """The functions that match by name; a position selects nothing here."""
     if glob in ("", "*"):
         return functions
     pattern = parse(glob)
@@ -262,7 +265,7 @@ def _withdraw(probe: _Probe) -> None:
 
 
 def clear_ftrace_function_probes(owner: object) -> None:
-    """Take off all of an instance that goes."""
+    """Remove all probes of an instance that is being removed."""
     for probe in _owned_by(owner):
         _withdraw(probe)
 
@@ -272,6 +275,6 @@ def _owned_by(owner: object) -> list[_Probe]:
 
 
 def probe_lines(owner: object = None) -> Iterator[str]:
-    """`function:command:unlimited` or `function:command:count=N`, the kind that came last first."""
+    """Lines `function:command:unlimited` or `function:command:count=N`; the newest kind first."""
     for probe in _owned_by(owner):
         yield from probe.lines()

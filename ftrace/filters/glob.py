@@ -46,7 +46,7 @@ class Pattern:
         return bool(self.select([name]))
 
     def _compare(self, names: Sequence[str]) -> list[bool]:
-        """For each name whether it matches. No call of Python code for each: there may be very many."""
+        """Whether each name matches. Calls no Python function for each name: there may be very many."""
         search = self.search
         if self.kind is Match.FULL:
             return [name == search for name in names]
@@ -66,7 +66,7 @@ def parse(text: str) -> Pattern:
     Raises TypeError if it is not a str.
     """
     if not isinstance(text, str):
-        raise TypeError(f"a pattern is a str, not {text!r}")
+        raise TypeError(f"the pattern is {text!r}; it must be a str")
     negated = text.startswith("!")
     body = text[1:] if negated else text
     kind, search = _classify(body)
@@ -91,7 +91,7 @@ def _classify(body: str) -> tuple[Match, str]:
 
 
 def index_of(pattern: Pattern) -> int:
-    """The 0-based position that an INDEX pattern names, or -1 if it is no number in C notation."""
+    """The 0-based position that an INDEX pattern names; -1 if it is not a number in C's notation."""
     text = pattern.text
     if "_" in text:  # Python's notation, not C's
         return -1

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ftrace.sites.locations import LocationTable
 
 FILTER, NOTRACE = "filter_hash", "notrace_hash"
-"""Which of the two hashes of an OpsHash is meant."""
+"""The names of the two hashes of an OpsHash."""
 
 
 class ModuleRequest(NamedTuple):
@@ -24,15 +24,15 @@ class ModuleRequest(NamedTuple):
 
 
 class OpsHash:
-    """struct ftrace_ops_hash: an empty filter means all functions, an empty notrace excludes none."""
+    """struct ftrace_ops_hash. An empty filter selects all functions; an empty notrace excludes none."""
 
     def __init__(self) -> None:
         self.filter_hash = Selection()
         self.notrace_hash = Selection()
         self.requests: dict[str, list[ModuleRequest]] = {FILTER: [], NOTRACE: []}
-        """Cached requests for each of the two, newest first."""
+        """Cached requests for each of the two hashes, newest first."""
         self.filter_awaits_modules = False
-        """Whether there were requests when the filter was last committed: it is not for everything then."""
+        """Whether there were requests when the filter was last committed. Then an empty filter does not select everything."""
 
     @property
     def for_everything(self) -> bool:
@@ -40,8 +40,10 @@ class OpsHash:
         return not self.filter_hash and not self.filter_awaits_modules
 
     def select(self, table: LocationTable) -> Selection:
-        """What is selected of the blocks that are in the table. Functions of a module that has gone stay in the hashes: they
-        match nothing any more, and a filter that was for them alone is not the empty one.
+        """The selected locations that are in the table.
+
+        Functions of an unloaded module stay in the hashes: they match nothing any more, but a filter for them alone does not
+        count as empty.
         """
         wanted = table.everything() if self.for_everything else self.filter_hash
         there = table.patched_blocks()
@@ -50,7 +52,7 @@ class OpsHash:
 
     @property
     def state(self) -> tuple[Selection, Selection, bool]:
-        """Both, and whether modules are awaited: to go back to."""
+        """Both hashes, and `filter_awaits_modules`, for restoring them."""
         return self.filter_hash, self.notrace_hash, self.filter_awaits_modules
 
     @state.setter
@@ -58,15 +60,15 @@ class OpsHash:
         self.filter_hash, self.notrace_hash, self.filter_awaits_modules = kept
 
     def replace(self, which: str, changed: Selection, awaits_modules: bool | None = None) -> None:
-        """New contents for one of the two; `awaits_modules` None leaves that as it is."""
+        """Replace the contents of one hash. `awaits_modules`: None leaves that unchanged."""
         setattr(self, which, changed)
         if awaits_modules is not None:
             self.filter_awaits_modules = awaits_modules
 
     def clear(self) -> None:
-        """Empty both (ftrace_free_filter)."""
+        """Empty both hashes (ftrace_free_filter())."""
         self.state = Selection(), Selection(), False
 
 
 global_hash = OpsHash()
-"""Those of set_ftrace_filter and set_ftrace_notrace."""
+"""The hashes of set_ftrace_filter and set_ftrace_notrace."""

@@ -1,4 +1,4 @@
-"""Locations by address and by name: ftrace_location and its relatives."""
+"""Looking up locations by address and by name: ftrace_location() and related functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ftrace_text_reserved(start: int, end: int) -> bool:
 def ftrace_lookup_symbols(names: Sequence[str]) -> list[int]:
     """The address of the first function of each name that has a location.
 
-    Raises OSError(ESRCH) naming the first one that has none, or that is given twice.
+    Raises OSError(ESRCH), with the name, for the first that has none or is given twice.
     """
     table, found = tracer().table, dict[str, int]()
     for name in names:

@@ -8,5 +8,5 @@ _DIGITS = bytes.maketrans(b"\x00\x01", b"01")
 
 
 def mask_of(flags: Iterable[int]) -> int:
-    """The positions at which `flags` is true (1, and not 0). Takes time in proportion to their number, unlike adding up bits."""
+    """The positions at which `flags` is 1 instead of 0. Takes linear time, unlike adding bits one by one."""
     return int(bytes(flags).translate(_DIGITS)[::-1] or b"0", 2)

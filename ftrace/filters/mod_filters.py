@@ -35,9 +35,9 @@ def _is_meant(module: Pattern, block: SiteBlock) -> bool:
 def edited_by_request(
     tracing: Tracer, hashes: OpsHash, which: str, base: Selection, request: ModuleRequest
 ) -> Selection:
-    """`base` with what `request` adds or removes; one for a module that is not loaded yet is remembered instead.
+    """`base`, changed by `request`. A request for a module that is not loaded yet is cached instead.
 
-    Raises OSError(EINVAL) if nothing matches in a module that is loaded, or a request to forget was never made.
+    Raises OSError(EINVAL) if nothing matches in a loaded module, or if there is no cached request to remove.
     """
     func = parse(request.func)
     found = select(tracing.table, func, parse(request.module))
@@ -52,14 +52,14 @@ def _cache(tracing: Tracer, hashes: OpsHash, which: str, request: ModuleRequest)
     if request.func.startswith("!"):
         _forget(requests, ModuleRequest(request.func[1:], request.module))
         return
-    if is_loaded(request.module):  # which takes no lock: the modules' is taken before the table's
+    if is_loaded(request.module):  # takes no lock, as it must: the modules' lock precedes the table's
         raise OSError(errno.EINVAL, f"no function of module {request.module!r} matches {request.func!r}")
     requests.insert(0, request)
     _apply_when_loaded(tracing, hashes)
 
 
 def _forget(requests: list[ModuleRequest], unwanted: ModuleRequest) -> None:
-    """Drop the cached requests that are like `unwanted`; of the function `*`, all for that module."""
+    """Remove the cached requests equal to `unwanted`; with the function `*`, all for that module."""
     kept = [
         request for request in requests if request.module != unwanted.module or unwanted.func not in ("*", request.func)
     ]
@@ -72,7 +72,7 @@ _waiting: list[OpsHash] = []
 
 
 def _apply_when_loaded(tracing: Tracer, hashes: OpsHash) -> None:
-    """Be called for new modules before other consumers are."""
+    """Register for module notifications, before other consumers."""
     if _module_coming not in tracing.when_coming:
         tracing.when_coming.append(_module_coming)
     if not any(other is hashes for other in _waiting):
@@ -86,7 +86,7 @@ def _module_coming(block: SiteBlock) -> None:
 
 
 def _apply(hashes: OpsHash, which: str, block: SiteBlock) -> None:
-    """Carry out the requests for this module, and forget them, whether or not anything matched."""
+    """Apply the cached requests for this module, and remove them, whether or not anything matched."""
     tracing, requests = tracer(), hashes.requests[which]
     name = block.name
     mine = [request for request in requests if request.module == name]

@@ -1,7 +1,7 @@
 """From patterns to functions of any image: `vfs_*`, `libz:inflate*`, `*:SSL_*`.
 
-What comes before the colon is a pattern, too: of the names of images. Without it only images are meant that need not be named,
-the modules of the sandbox.
+The part before the colon is a pattern for the names of images. A pattern without a colon matches only functions of the
+sandbox's modules.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Found(NamedTuple):
 
 
 def is_named(pattern: str) -> bool:
-    """Whether a pattern names the images it means."""
+    """Whether a pattern names images."""
     return isinstance(pattern, str) and ":" in pattern
 
 
 def resolve(pattern: str) -> list[Found]:
     """The functions that `pattern` matches, each once, image by image and ascending by address.
 
-    Of a function with several names the first that matches is shown; an indirect function (IFUNC) is what it is in this
-    process. Raises LookupError, with names that are like it, if there is none; OSError if a library's file cannot be read.
+    A function with several names is listed by the first that matches. An indirect function (IFUNC) is the one that was chosen
+    in this process. Raises LookupError, with similar names, if there is none; OSError if a library's file cannot be read.
     """
     owner, colon, wanted = pattern.partition(":") if is_named(pattern) else ("", "", pattern)
     meant = list(_images_meant(owner if colon else None))
@@ -54,7 +54,7 @@ def resolve(pattern: str) -> list[Found]:
 
 
 def is_compiled(pattern: str) -> bool:
-    """Whether `pattern` is for code of JIT compilers (`numba:...`, `jit:...`), which goes on coming."""
+    """Whether `pattern` names code of JIT compilers (`numba:...`, `jit:...`), more of which may be compiled later."""
     owner, colon, _ = pattern.partition(":")
     return bool(colon) and owner in JIT_NAMES
 
@@ -66,9 +66,9 @@ def is_there(pattern: str) -> bool:
 
 
 def may_come(pattern: str) -> bool:
-    """Whether `pattern` is for code that JIT compilers may make later.
+    """Whether `pattern` names code that JIT compilers may compile later.
 
-    Numba knows the names of functions that it will compile; of other compilers (`jit:`) nobody knows, and any may come.
+    Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible.
     """
     owner, _, wanted = pattern.partition(":")
     if owner != "numba":
@@ -79,7 +79,7 @@ def may_come(pattern: str) -> bool:
 
 
 def inlined_calls(pattern: str) -> Iterator[str]:
-    """For a `pattern` without wildcards for a function of Numba: in a sentence, which calls of it a probe does not see."""
+    """Sentences about inlined calls, which probes do not see, of the Numba function that `pattern` (no glob) names."""
     owner, _, wanted = pattern.partition(":")
     if owner != "numba" or set(wanted) & set("*?["):
         return
@@ -126,8 +126,9 @@ def _shown(meant: list[Image], owner: str) -> str:
 
 
 def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
-    """Names that are like a pattern, first of the images that are `meant`, then of what all images suggest, as patterns would
-    have them: `; did you mean libz:inflate?`, or ''.
+    """Names similar to a pattern, in the form of patterns: `; did you mean libz:inflate?`, or ''.
+
+    Names of the images in `meant` come first, then suggestions of all images.
     """
     bare = wanted.strip("*?!")
     shown: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The memory of maps: an area for each task, written by its thread only, or one that all threads share.
+"""The memory of maps: an area for each task, written only by its thread; or one area that all threads share.
 
 An area is a header of 64 bytes, a spare element for dropped values, and the elements.
 """
@@ -21,12 +21,12 @@ from sandbox.threads.tasks import current
 
 HEADER = 64
 MAX_AREA = 1 << 30
-"""Bytes that one thread's part of a map may take."""
+"""The maximum size of one thread's area, in bytes."""
 
 
 @struct
 class MapState(Structure):
-    """Where a map is and how it is laid out; `base` and what follows are constant while it exists."""
+    """Address and layout of a map. `base` and all following fields are constant while it exists."""
 
     base: u64
     stride: u64  # from one task's area to the next; 0: all share the first
@@ -42,10 +42,10 @@ class MapState(Structure):
 
 @struct
 class AreaHeader(Structure):
-    """What a map keeps beside its elements in each area."""
+    """The header of each area."""
 
-    dropped: u64  # uses that found no place
-    used: u64  # elements that are taken
+    dropped: u64  # values that found no free element
+    used: u64  # elements in use
     reserved: array[u64, 6]
 
 
@@ -62,22 +62,22 @@ def at(area: ptr[u8], offset: u64) -> u64:
 
 @native(noinline=True)
 def spare(state: ptr[MapState], area: ptr[u8]) -> u64:
-    """Where what finds no place goes; counted."""
+    """The address of the spare element, which takes dropped values; counts one."""
     header = cast(ptr[AreaHeader], area)
     atomic_add(addressof(header.dropped), 1, "relaxed")
     return at(area, state.spare)
 
 
 class Memory:
-    """Where new maps lie: private memory, unless somebody has put another `take` in its place."""
+    """The allocator of new maps: private memory, unless `take` is replaced."""
 
     def __init__(self) -> None:
         self.take: Callable[[int], int] = mappings.reserve
-        """Called with a size in bytes; the address of that much zeroed memory."""
+        """From a size in bytes to the address of zeroed memory of that size."""
 
 
 memory = Memory()
-"""Of this process."""
+"""The process's allocator of maps."""
 
 
 class Map(Container):

@@ -1,6 +1,6 @@
-"""The sites of one module: which list each runs, its stub, and the batch that switches them.
+"""The sites of one module: the probe list that each runs, its stub, and batched changes.
 
-The way of a change: verify the sites -> swap their lists -> write the stubs that are missing -> poke -> sync -> read back.
+A change: verify the sites -> swap their lists -> write missing stubs -> poke -> synchronise the cores -> read back.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("ftrace")
 
 Change = Callable[["ListRecord"], "ListRecord"]
-"""From the list that a site runs to the one it is to run."""
+"""From a site's present list to its new one."""
 
 _STRADDLES = bytes(byte & 7 > 8 - stubs.SITE_SIZE for byte in range(256))
-"""Whether a site does, by the lowest byte of its address."""
+"""Whether a site crosses two aligned words, by the lowest byte of its address."""
 
 
 class SiteMismatch(OSError):
-    """A site does not hold what it should: somebody else has patched it. `index` is its place in the block.
+    """A site holds unexpected bytes: another party has patched it. `index`: its position in the block.
 
-    `found` and `expected`: its bytes. `written`: it was found so after it had been written; otherwise nothing has been.
+    `found` and `expected`: its bytes. `written`: whether this was found after writing the site; otherwise nothing was written.
     """
 
     def __init__(self, block: SiteBlock, index: int, found: bytes, written: bool) -> None:
@@ -60,12 +60,12 @@ class SiteMismatch(OSError):
 
 
 class SiteBlock:
-    """The stubs of a module, ascending by address; position i stands for the i-th of them everywhere."""
+    """The sites of a module, ascending by address; position i always means the i-th of them."""
 
     module: Module | None = None
-    """The module that they are in, if it is one of the sandbox."""
+    """The module that contains them, if it is a module of the sandbox."""
     _routines = ("ftrace_exit_complete", "ftrace_entry_slow")
-    """What their stubs find the addresses of in front of the slots."""
+    """The routines whose addresses precede the slots, for the stubs."""
     _hooked_to = unwind.HOOKED_TO
 
     def __init__(
@@ -73,14 +73,14 @@ class SiteBlock:
         kind: Stubs = Stubs.AT_ENTRY,
     ) -> None:  # fmt: skip
         self.name = name
-        """Of the module or library."""
+        """Name of the module or library."""
         self.addresses = addresses
         self.functions = functions
         self.names: list[str] = [symbol.name for symbol in functions]
         self.unpatchable = 0
-        """Sites that cannot be patched."""
+        """Mask of the sites that cannot be patched."""
         self.unhookable = 0
-        """Sites whose function returns twice or leaves on another stack: their returns are never hooked."""
+        """Mask of the sites whose function returns twice or on another stack: their returns are never hooked."""
         self._runtime = lists.runtime
         self._lists = lists
         self._empty = lists.get((), kind)
@@ -107,7 +107,7 @@ class SiteBlock:
 
     @property
     def refused_by_name(self) -> int:
-        """Sites of functions whose returns are never hooked, whoever has made them."""
+        """Mask of the sites of functions whose returns are never hooked because of their names."""
         return mask_of([bool(named_refusal(name)) for name in self.names])
 
     def reason(self, index: int) -> str:
@@ -119,20 +119,20 @@ class SiteBlock:
         return ""
 
     def is_made(self, _index: int) -> bool:
-        """Whether the site is a location already: it always is, where a compiler has left stubs."""
+        """Whether the site is a location already. With compiled stubs it always is."""
         return True
 
     def is_live(self, _index: int) -> bool:
-        """Whether nobody else may write the site: where a compiler has left stubs that is always so."""
+        """Whether only ftrace may write the site. With compiled stubs that is always so."""
         return True
 
     def text_of(self, _index: int) -> bytes:
-        """What the site holds while it has no probes."""
+        """The bytes of the site while it has no probes."""
         return NOP5
 
     @cached_property
     def positions(self) -> dict[str, int]:
-        """Where the first function of each name is."""
+        """The position of the first function with each name."""
         return {name: index for index, name in reversed([*enumerate(self.names)])}
 
     @cached_property
@@ -154,18 +154,18 @@ class SiteBlock:
 
     @property
     def stub_text(self) -> mappings.TextMapping | None:
-        """Where the stubs are, into which hooked calls return; None until something is patched for the first time."""
+        """The memory of the stubs, which hooked calls return to; None until a site is patched for the first time."""
         return self._stub_text
 
     def list_at(self, index: int) -> ListRecord:
-        """What the site at `index` runs."""
+        """The list that the site at `index` runs."""
         return self._lists.at(self._slots[index]) if self._slots is not None else self._empty
 
     def apply(self, mask: int, change: Change) -> None:
-        """Switch the sites in `mask`: each gets `change(list)`, and jumps to its stub or is a NOP again.
+        """Give each site in `mask` the list `change(list)`, and patch it accordingly: a jump to its stub, or a NOP.
 
-        Holds the text mutex. Raises SiteMismatch, having changed nothing, if a site holds something else than it
-        should. The caller has to quiesce before it frees anything.
+        Holds the text mutex. If a site holds unexpected bytes, this raises SiteMismatch and changes nothing. The caller has to
+        quiesce before it frees anything.
         """
         with mappings.text_mutex:
             self.check(mask)
@@ -174,7 +174,7 @@ class SiteBlock:
             self._poke()
 
     def check(self, mask: int) -> None:
-        """Raise what `apply` would raise before it changes anything."""
+        """Raise what `apply` would raise before changing anything."""
         with mappings.text_mutex:
             if self._slots is None:
                 self._prepare()
@@ -182,7 +182,7 @@ class SiteBlock:
             self._check_signals(mask)
 
     def switch(self, on: bool) -> None:
-        """Make every site a NOP, or patch those again that run something."""
+        """Off: make every site a NOP. On: patch the sites that have probes again."""
         with mappings.text_mutex:
             self._off = not on
             if self._slots is not None:
@@ -193,7 +193,7 @@ class SiteBlock:
     # -- set up -------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Memory for the slots and room for all stubs, within reach of the text."""
+        """Allocate the slots, and memory near the text for all stubs."""
         count = len(self)
         near = (self._text.base, self._text.end)
         where = self._stub_text = mappings.allocate_text(near, count * stubs.STUB_SIZE, f"{self.name}-stubs")
@@ -213,7 +213,7 @@ class SiteBlock:
         return stubs.swapping(template) if self._empty.stubs is Stubs.AFTER_PROLOGUE else template
 
     def _describe(self, stub_text: int) -> None:
-        """The block as the native side sees it, with what the steps of a change work on."""
+        """Make the native Block, with the arrays that the steps of a change use."""
         count = len(self)
         self._stubs = (ctypes.c_uint64 * count)()
         self._chosen = (ctypes.c_uint32 * count)()
@@ -236,7 +236,7 @@ class SiteBlock:
     # -- the steps of a change ----------------------------------------------------------------------------------
 
     def _choose(self, mask: int) -> None:
-        """Choose the sites that the steps are about, and verify them."""
+        """Choose the sites for the following steps, and verify them."""
         self._bits.raw = mask.to_bytes(len(self._bits), "little")
         index = self._call("choose")
         if index >= 0:
@@ -244,16 +244,16 @@ class SiteBlock:
 
     @cached_property
     def trapping(self) -> int:
-        """The mask of sites where a thread may run into a breakpoint: those that lie in two aligned words."""
+        """The mask of sites that are patched through breakpoints: those that cross two aligned words."""
         return mask_of(bytes(memoryview(self.addresses).cast("B")[::8]).translate(_STRADDLES))
 
     def _check_signals(self, mask: int) -> None:
-        """Refuse while a thread that may run into a breakpoint blocks SIGTRAP."""
+        """Raise OSError(EBUSY) while a thread that may hit a breakpoint blocks SIGTRAP."""
         if mask if self._runtime.force_breakpoints else mask & self.trapping:
             refuse_blocked_traps(self._runtime)
 
     def expected(self, index: int) -> bytes:
-        """What the site at `index` holds if nobody else has written there."""
+        """The bytes that the site at `index` holds unless another party has written there."""
         if self._off or self.list_at(index) is self._empty:
             return self.text_of(index)
         return self._patched_text(index)
@@ -266,7 +266,7 @@ class SiteBlock:
         return SiteMismatch(self, index, found, written)
 
     def _relist(self, change: Change) -> int:
-        """Swap the lists of all chosen sites, or of none if one cannot be had; how many of the sites have no stub yet."""
+        """Swap the lists of all chosen sites, or of none if one cannot be made. Returns how many sites have no stub yet."""
         moves = (Move.ctypes * len(self._lists))()
         count = self._call("distinct_lists", ctypes.addressof(moves))
         for move in moves[:count]:
@@ -293,7 +293,7 @@ class SiteBlock:
         self._rewrite_copied_pages()
 
     def _rewrite_copied_pages(self) -> None:
-        """A page that a debugger has written to is a copy, which the alias does not reach: write it another way."""
+        """Write pages that a debugger has written to through the kernel: they are copies, which the alias does not reach."""
         last = -1
         while (index := self._call("read_back")) >= 0:
             if index == last:
@@ -313,7 +313,7 @@ class SiteBlock:
             poking.value = 0
 
     def close(self) -> None:
-        """Give back the stubs and slots of a module that is gone."""
+        """Free the stubs and slots of an unloaded module."""
         if self._stub_text is not None:
             self._frames.withdraw()
             self._stub_text.unmap()

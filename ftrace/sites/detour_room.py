@@ -1,4 +1,4 @@
-"""The memory of the detours near one mapping of text, and the places where punned jumps land."""
+"""Memory for detours and landings near one mapping of text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from sandbox.x86_64.puns import Window
 
 _FIRST, _MOST = mappings.PAGE, 1 << 20
-"""Sizes of the pieces that detours are allocated in: each is twice the one before."""
+"""Sizes of the first and the largest allocation for detours, in bytes; each is twice the previous one."""
 
 
 class DetourRoom:
-    """What is written within `open()` is what every core executes when that ends. A piece begins with the address that detours
+    """The detours and landings near one text. Everything written within `open()` is executed by every core when that ends.
 
-    have to know.
+    Each allocation begins with the address that its detours use.
     """
 
     def __init__(self, text: TextMapping, runtime: Runtime) -> None:
@@ -49,7 +49,7 @@ class DetourRoom:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Others may have mapped something since the last time."""
+        """Open the memory for writing. Looks again which addresses are free: other code may have mapped memory."""
         if self._landings is not None:
             self._landings.refresh()
         try:
@@ -61,7 +61,7 @@ class DetourRoom:
         barriers.sync_cores()
 
     def write(self, text: TextMapping, address: int, code: bytes) -> None:
-        """Store bytes that nobody executes yet."""
+        """Store code that no thread executes yet."""
         delta = self._deltas.get(text)
         if delta is None:
             delta = self._deltas[text] = self._stack.enter_context(text.writable())
@@ -73,7 +73,7 @@ class DetourRoom:
         ctypes.c_uint32.from_address(address + self._deltas[text]).value = int.from_bytes(word, "little")
 
     def detour(self, insns: Sequence[Instruction], stub: int, slot: int) -> tuple[int, EntryDetour]:
-        """Write a detour for these instructions; its address, and what it is made of. Raises as `entry_detour` does."""
+        """Write a detour for these instructions. Returns its address and its parts. Raises as `entry_detour` does."""
         if not self._pieces or self._next == self._pieces[-1].end:
             self._grow()
         piece, where = self._pieces[-1], self._next
@@ -94,7 +94,7 @@ class DetourRoom:
         perf_map.add(piece.base, piece.size, f"entries [{self._text.name}]")
 
     def land(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
-        """Let control go on from an address in one of the windows to `target`: both; None if there is no room."""
+        """Write a landing in one of the windows, leading to `target`. Returns window and address; None if no memory is free."""
         if self._landings is None:
             self._landings = LandingRoom(self._text.name, self._keep_open)
         return self._landings.take(windows, target)
@@ -105,7 +105,7 @@ class DetourRoom:
             self._stack.enter_context(text.writable())
 
     def close(self) -> None:
-        """Give everything back; nobody can be in the text any more."""
+        """Free everything. No thread can be in the text any more."""
         for piece, frames in zip(self._pieces, self._frames, strict=True):
             frames.withdraw()
             piece.unmap()

@@ -1,6 +1,6 @@
-"""The breakpoints that stay in patched entries: where no jump fits, and at instructions that a jump has absorbed.
+"""Breakpoints that stay in patched entries: where no jump fits, and at instructions that a jump has absorbed.
 
-Whoever runs into one goes on where a table says: at the site's detour, or at the copy of the instruction that was there.
+A thread that hits one continues at the address in a table: the site's detour, or the copy of the original instruction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ current = global_var(u64, 0, name="detour_table")
 
 @native
 def detour_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """The consumer of SIGTRAP; no if the breakpoint is somebody else's."""
+    """The consumer of SIGTRAP. False if the breakpoint is not ours."""
     to = look_up(cast(ptr[Table], load(addressof(current), "acquire")), context.ip - 1)
     if to == 0:
         return False

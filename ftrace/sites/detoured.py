@@ -1,7 +1,7 @@
-"""The functions of an image without stubs, as ftrace locations that are made when they are asked for.
+"""Functions of an image without stubs, as ftrace locations that are made when a probe needs them.
 
-A location that has been made has a detour, a stub that its calls return into, and what its site holds when it is patched.
-It keeps them for as long as the image is there.
+A location has a detour, a stub that its calls return to, and the bytes of its patched site. It keeps them as long as the image
+is loaded.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from sandbox.symbols.table import Symbol
 
 _SCANNED = 4096
-"""Bytes of a function that are looked through for jumps into its entry."""
+"""Bytes of a function that are scanned for jumps into its entry."""
 
 Free = Callable[[int, int], int]
-"""(address, size) -> how many of these bytes other kinds of probes leave to a patch at `address`."""
+"""(address, size) -> how many of these bytes a patch at `address` may use, given other kinds of probes."""
 
 
 class DetouredBlock(ImageBlock):
-    """The functions of an image that lie in one mapping of text, ascending by address.
+    """The functions of an image in one mapping of text, ascending by address.
 
-    `ways`: how each location that has been made is patched, by its place in the block; `refusals`: why others cannot be.
+    `ways`: how each existing location is patched, by its position in the block. `refusals`: why functions cannot be patched.
     """
 
     _routines = ("ftrace_exit_keeping", "ftrace_entry_keeping_all")
@@ -107,7 +107,7 @@ class DetouredBlock(ImageBlock):
         self.unpatchable |= 1 << index
 
     def _code_of(self, index: int, most: int) -> bytes:
-        """The function's bytes, `most` at most, and as many as its first instructions may have at least."""
+        """The function's first bytes: at most `most`, but at least as many as its first instructions may have."""
         function = self.functions[index]
         least = min(REACH + 15, self._text.end - function.address)
         return self._read(function.address, max(min(function.size, most), least))
@@ -116,7 +116,7 @@ class DetouredBlock(ImageBlock):
         return self._room.detour(choice.insns, self._stub_address(index), self._slot_address(index))
 
     def _use(self, index: int, choice: Choice, code: bytes, detour: int, made: EntryDetour) -> bool:
-        """Patch a site so from now on, if there is somewhere for the jump to go."""
+        """Use `choice` for a site if a target for its jump is found. Returns whether it was."""
         copies = made.copies
         patch = self._aimed(choice, code[:SITE_SIZE], detour + ENTRY)
         if patch is None:
@@ -134,7 +134,7 @@ class DetouredBlock(ImageBlock):
         return patch_of(choice, original, *landed) if landed else None
 
     def _lead(self, index: int, choice: Choice, entry: int, copies: list[int]) -> None:
-        """Whoever comes to the site, or to a breakpoint in it, goes this way from now on."""
+        """Lead threads that arrive at the site, or at a breakpoint in it, to `entry` or to a copy."""
         table = self._runtime.detours
         if choice.way is Way.BREAKPOINT:
             table.set(self.addresses[index], entry)
@@ -152,7 +152,7 @@ class DetouredBlock(ImageBlock):
             self._trapping |= 1 << index
 
     def _room_behind(self, index: int) -> int:
-        """How many bytes from the site on are not another function's; REACH at most."""
+        """How many bytes from the site on belong to no other function; at most REACH."""
         following = self.addresses[index + 1] if index + 1 < len(self) else self._text.end
         return min(following - self.addresses[index], REACH)
 
@@ -164,7 +164,7 @@ class DetouredBlock(ImageBlock):
         return int(self._pointers) + 16 + 8 * index
 
     def _write_stub(self, index: int, body: int) -> None:
-        """Where its calls return to, or another body for one that is there."""
+        """Write the stub that calls return to; or give an existing stub another body."""
         assert self._stub_text is not None
         where = self._stub_address(index)
         to_body = where + TO_BODY_BY_CALL
@@ -178,29 +178,29 @@ class DetouredBlock(ImageBlock):
         self._room.write(self._stub_text, where, bytes(code))
 
     def owned_at(self, index: int) -> int:
-        """How many bytes the patch of a location changes."""
+        """How many bytes a location's patch changes."""
         return int(self._owned[index])
 
     def entry_at(self, index: int) -> int:
-        """Where the patch of a location leads."""
+        """The address that a location's patch leads to."""
         return int(self._stubs[index])
 
     # -- giving way -----------------------------------------------------------------------------------------------
 
     def reaching(self, address: int) -> int | None:
-        """The location in whose patch, or whose borrowed bytes, `address` lies behind the first; None if in none."""
+        """The location whose patch or borrowed bytes, after the first byte, include `address`; None if there is none."""
         for index in self.near(address):
             if 0 < address - self.addresses[index] < REACH and self.ways[index] is not Way.BREAKPOINT:
                 return index
         return None
 
     def near(self, address: int) -> list[int]:
-        """The locations that have been made, and whose patch may have to do with the byte at `address`."""
+        """The existing locations whose patch may involve the byte at `address`."""
         low, high = bisect_left(self.addresses, address - REACH + 1), bisect_right(self.addresses, address)
         return [index for index in range(low, high) if index in self.ways]
 
     def retreat(self, index: int) -> None:
-        """From now on the site is patched with a breakpoint: somebody else needs the bytes behind the first. With the lock."""
+        """Patch the site with a breakpoint from now on: another probe needs its further bytes. With the lock."""
         choice = only_breakpoint(self._code_of(index, REACH + 15), self.addresses[index])
         original = self.text_of(index)
         with mappings.text_mutex, self._room.open():
@@ -219,12 +219,12 @@ class DetouredBlock(ImageBlock):
             self._runtime.detours.set(address, 0)
 
     def _poke_alone(self, index: int) -> None:
-        """Write what the site at `index` is to hold, by breakpoints, whatever it holds."""
+        """Write the bytes that the site at `index` should hold, through breakpoints, without verifying it."""
         self._chosen[0], self._native.nr_chosen = index, 1
         with self._text.writable() as delta:
             self._poke_with_breakpoints(delta, 1)
 
-    # -- what a SiteBlock asks --------------------------------------------------------------------------------------
+    # -- overrides of SiteBlock -------------------------------------------------------------------------------------
 
     def reason(self, index: int) -> str:
         return self.refusals.get(index) or super().reason(index)
@@ -239,7 +239,7 @@ class DetouredBlock(ImageBlock):
         return int(self._patched[index]).to_bytes(SITE_SIZE, "little")
 
     def _write_stubs(self) -> None:
-        """They are written when a location is made."""
+        """Nothing to do: stubs are written when a location is made."""
 
     def _describe(self, stub_text: int) -> None:
         super()._describe(stub_text)

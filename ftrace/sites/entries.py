@@ -1,8 +1,8 @@
-"""How the entry of a function without a stub is patched: pure planning.
+"""Planning how to patch the entry of a function without a stub. Pure functions.
 
-A jump in place of the first instruction if that is long enough; else one that is punned, so that only the first instruction
-changes; else one that absorbs the instructions behind it, at which breakpoints lead to their copies; else a breakpoint
-(sandbox.x86_64.puns). No thread can stand inside the first instruction, so none has to be looked at.
+If the first instruction is long enough, a jump replaces it. Otherwise a punned jump, which changes only the first instruction;
+otherwise a jump that absorbs the following instructions, where breakpoints lead to their copies; otherwise a breakpoint
+(sandbox.x86_64.puns). No thread can be inside the first instruction, so no thread's position has to be checked.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, win
 from sandbox.x86_64.relocate import refuse_to_move
 
 REACH = 8
-"""Bytes at an entry that a jump with prefixes may have, the borrowed ones included."""
+"""The longest jump with prefixes at an entry, in bytes, including the bytes it borrows."""
 _AT_ONCE = 32
-"""Windows that are tried before there are more."""
+"""Windows that are tried at a time."""
 _BRANCH = re.compile(rb"[\x70-\x7f\xe0-\xe3\xeb](?=(.))|(?:\xe9|\x0f[\x80-\x8f])(?=(....))", re.DOTALL)
 
 
@@ -35,7 +35,7 @@ class Way(enum.Enum):
 
 
 class Choice(NamedTuple):
-    """A way to patch an entry that is open: the instructions that are covered, and where the jump may go, if not anywhere."""
+    """A possible way to patch an entry: the covered instructions, and the windows that the jump can reach, if restricted."""
 
     way: Way
     insns: tuple[Instruction, ...]
@@ -43,7 +43,7 @@ class Choice(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """What a site holds: its 5 bytes, of which the first `owned` are written, and a bit for each of them that is a breakpoint."""
+    """The bytes of a patched site: 5, of which the first `owned` are written; with a bit for each that is a breakpoint."""
 
     code: bytes
     owned: int
@@ -53,8 +53,8 @@ class Patch(NamedTuple):
 def choices(code: bytes, address: int, usable: int) -> Iterator[Choice]:
     """The ways to patch the entry of the function with these bytes at `address`, best first.
 
-    `code`: at least its first bytes, and all of it if it is shorter than the scan for jumps into its entry may be. `usable`: how
-    many bytes from `address` on nobody else has patched. Raises ValueError if the first instruction cannot be moved.
+    `code`: its first bytes, as many as are scanned for jumps into the entry. `usable`: how many bytes from `address` on are not
+    patched by another party. Raises ValueError if the first instruction cannot be moved.
     """
     first = _decoded(code, address, 0)
     if usable >= JMP32_SIZE:
@@ -110,7 +110,7 @@ _ENDS = (Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RETURN, Flow.TRAP)
 
 
 def entered_at(code: bytes) -> set[int]:
-    """Offsets among the first bytes to which the code may jump, taking whatever looks like a jump for one."""
+    """Offsets among the first bytes that the code may jump to; all bytes that look like a jump count as one."""
     found = set()
     for match in _BRANCH.finditer(code):
         field = match[1] or match[2]
@@ -121,7 +121,7 @@ def entered_at(code: bytes) -> set[int]:
 
 
 def patch_of(choice: Choice, original: bytes, window: Window | None, target: int) -> Patch:
-    """The bytes for a choice, whose jump goes to `target` in `window`. Raises OverflowError if that is beyond 2 GB.
+    """The bytes for a choice whose jump goes to `target` in `window`. Raises OverflowError if that is out of range.
 
     `original`: the 5 bytes of the site.
     """

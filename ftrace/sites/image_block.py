@@ -1,4 +1,4 @@
-"""Functions of an image that is no module, as locations that are made when they are asked for."""
+"""Functions of an image that is not a module, as locations that are made when a probe needs them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from sandbox.symbols.table import Symbol
 
 Read = Callable[[int, int], bytes]
-"""(address, size) -> the text there, as it would be without probes."""
+"""(address, size) -> the text there as it would be without probes."""
 
 
 class ImageBlock(SiteBlock, abc.ABC):
-    """Functions of an image that lie in one mapping of text, ascending by address. `functions[i]` begins at `addresses[i]`."""
+    """Functions of an image in one mapping of text, ascending by address. `functions[i]` begins at `addresses[i]`."""
 
     def __init__(
         self, image: Image, functions: list[Symbol], text: TextMapping, lists: ListCache, kind: Stubs, read: Read
@@ -33,21 +33,21 @@ class ImageBlock(SiteBlock, abc.ABC):
         self.unhookable = self.refused_by_name
         self._read = read
         self._returns: dict[int, str] = {}
-        """Why the returns of functions cannot be hooked, '' if they can; of those that have been examined."""
+        """For examined functions: why their returns cannot be hooked; '' if they can."""
 
     @abc.abstractmethod
     def covers(self, image: Image, address: int) -> bool:
-        """Whether the function of `image` at `address` is one of these."""
+        """Whether this block has the function of `image` at `address`."""
 
     @abc.abstractmethod
     def make(self, indexes: Iterable[int]) -> None:
-        """Make those of the locations that are not yet, as far as they can be; nothing is patched. With the lock."""
+        """Make the missing locations, as far as possible. Patches nothing. With the lock."""
 
     def is_live(self, index: int) -> bool:
         return self.is_made(index) and self.list_at(index) is not self._empty and not self._off
 
     def examine_returns(self, indexes: Iterable[int]) -> None:
-        """Find out whose returns cannot be hooked, before one of them is."""
+        """Find the functions whose returns cannot be hooked."""
         known = {index: self._known_refusal(index) for index in indexes if index not in self._returns}
         rest = [index for index, why in known.items() if not why]
         codes = [self._read(self.addresses[index], self.functions[index].size) for index in rest]
@@ -58,7 +58,7 @@ class ImageBlock(SiteBlock, abc.ABC):
         self.unhookable |= sum(1 << index for index, why in known.items() if why)
 
     def _known_refusal(self, index: int) -> str:
-        """Why its return cannot be hooked, as far as that is known without its code."""
+        """Why its return cannot be hooked, as far as known without its code; '' if nothing is known against it."""
         function = self.functions[index]
         return named_refusal(function.name) or self.image.other_than_function(function)
 

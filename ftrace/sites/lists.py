@@ -1,4 +1,4 @@
-"""Probe lists: what a site runs. Immutable, shared by all sites with the same probes, freed when nobody can use them."""
+"""Probe lists: what sites run. They are immutable, shared by all sites with the same probes, and freed once unused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_UNDER_SHADOW_STACKS = (
 )
 _ITEMS = ProbeList.offset("items")
 _FAST_DATA = 64
-"""The most entry data of all probes, in bytes, that the fast trampolines clear."""
+"""The maximum entry data of all probes, in bytes, that the fast trampolines can clear."""
 
 
 class Stubs(enum.Enum):
@@ -51,14 +51,14 @@ class Stubs(enum.Enum):
 
 
 class ListRecord:
-    """A native ProbeList and what keeps it alive. `probes` are in the order in which their entry handlers run.
+    """A native ProbeList and the objects that it refers to. `probes`: in the order in which their entry handlers run.
 
-    `stubs`: of the sites that it is for.
+    `stubs`: the kind of stubs of its sites.
     """
 
     def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...], stubs: Stubs = Stubs.AT_ENTRY) -> None:
         if len(probes) > MAX_PROBES_PER_SITE:
-            raise OSError(errno.ENOSPC, f"a function has {MAX_PROBES_PER_SITE} probes already, the maximum")
+            raise OSError(errno.ENOSPC, f"a function already has {MAX_PROBES_PER_SITE} probes; that is the maximum")
         if (
             stubs is Stubs.AFTER_PROLOGUE
             and any(probe.native.kind & HAS_EXIT for probe in probes)
@@ -68,7 +68,7 @@ class ListRecord:
         self.probes = probes
         self.stubs = stubs
         self.sites = 0
-        """How many sites run it."""
+        """The number of sites that run it."""
         self._memory = ctypes.create_string_buffer(_ITEMS + Item.size * (len(probes) + 1) + 64)
         self.address = (ctypes.addressof(self._memory) + 63) & -64
         self._fill(runtime)
@@ -80,12 +80,12 @@ class ListRecord:
         self.choose_trampolines(runtime)
 
     def choose_trampolines(self, runtime: Runtime) -> None:
-        """By what the probes are and by their flags, now."""
+        """Choose the trampolines according to the probes and their present flags."""
         native = ProbeList.ctypes.from_address(self.address)
         native.entry, native.exit = map(runtime.image.address, self._trampolines(native.data_size))
 
     def _trampolines(self, data_size: int) -> tuple[str, str]:
-        """At entry and at exit."""
+        """The names of the entry and exit trampolines."""
         if not self.probes:
             return "ftrace_entry_none", "ftrace_exit_from_list"
         if self.stubs is Stubs.KEEPING:
@@ -99,13 +99,13 @@ class ListRecord:
 
 
 def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
-    """Whether the fast trampolines serve: one probe, nothing special about it, and there is something to call."""
+    """Whether the single-probe fast trampolines can be used: one plain probe that has a handler."""
     native = probes[0].native
     return len(probes) == 1 and not native.flags and bool(native.kind & (HAS_ENTRY | HAS_EXIT))
 
 
 def _keeping(probes: tuple[NativeProbe, ...], data_size: int) -> tuple[str, str]:
-    """Those for code without stubs."""
+    """The trampolines for code without stubs."""
     kind = probes[0].native.kind
     entry, exit_ = "ftrace_keeping_complete", "ftrace_exit_keeping_complete"
     if data_size > _FAST_DATA or not _is_fast(probes):
@@ -118,7 +118,7 @@ def _keeping(probes: tuple[NativeProbe, ...], data_size: int) -> tuple[str, str]
 
 
 def _is_native(probe: NativeProbe) -> bool:
-    """Whether the trampolines for several serve it: native handlers that do not ask for all registers; its flags may change."""
+    """Whether multi-probe trampolines can serve it: its handlers are native and do not need all registers."""
     native = probe.native
     special = native.flags & (COMPLETE | FILTERED) or native.kind & (ENTRY_REGS | EXIT_REGS | CALLBACK)
     return bool(native.kind & (HAS_ENTRY | HAS_EXIT)) and not special
@@ -144,7 +144,7 @@ def _exit_of_one(probe: NativeProbe, data_size: int) -> str:
 
 
 class ListCache:
-    """The lists in use, by their probes, and those that wait to be freed."""
+    """The lists in use, by their probes, and the lists waiting to be freed."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -153,11 +153,11 @@ class ListCache:
         self._retired: list[ListRecord] = []
 
     def __len__(self) -> int:
-        """How many a site may run."""
+        """The number of lists in use."""
         return len(self._by_address)
 
     def get(self, probes: tuple[NativeProbe, ...], stubs: Stubs = Stubs.AT_ENTRY) -> ListRecord:
-        """The list of these probes, made if there is none. Raises OSError(ENOSPC) if they are too many."""
+        """The list of these probes; created if necessary. Raises OSError(ENOSPC) if there are too many probes."""
         record = self._by_probes.get((probes, stubs))
         if record is None:
             record = ListRecord(self.runtime, probes, stubs)
@@ -169,30 +169,30 @@ class ListCache:
         return self._by_address[address]
 
     def flags_changed(self, probe: NativeProbe) -> None:
-        """Give the lists of a probe the trampolines that its flags ask for."""
+        """Choose the trampolines of a probe's lists again."""
         alone = (self._by_probes.get(((probe,), stubs)) for stubs in Stubs)
         for record in (*alone, *self._retired):
             if record is not None and record.probes == (probe,):
                 record.choose_trampolines(self.runtime)
 
     def moved(self, old: int, new: int, count: int) -> None:
-        """`count` sites went from the list at one address to that at another."""
+        """Account for `count` sites that have moved from one list to another, given by their addresses."""
         self._by_address[old].sites -= count
         self._by_address[new].sites += count
 
     def retire(self) -> None:
-        """Take lists that no site runs out of use; call `free` once every thread has been waited for."""
+        """Retire lists that no site runs. Call `free` after the next quiesce."""
         unused = [record for record in self._by_probes.values() if record.probes and not record.sites]
         for record in unused:
             del self._by_probes[record.probes, record.stubs]
         self._retired += unused
 
     def retired(self) -> list[ListRecord]:
-        """The lists out of use that are not free yet."""
+        """The retired lists that have not been freed yet."""
         return list(self._retired)
 
     def free(self, records: list[ListRecord]) -> None:
-        """Free those of `records` that no shadow stack refers to. They were retired before a `quiesce` that is over."""
+        """Free those of `records` that no shadow stack refers to. They must have been retired before a completed quiesce."""
         for record in records:
             if record in self._retired and not self.runtime.image.call("is_pinned", record.address):
                 self._retired.remove(record)

@@ -1,6 +1,6 @@
 """The location table: every stub of every loaded module, in table order.
 
-A *selection* says which locations are meant: for each block of sites a number whose bit i stands for its i-th site.
+A *selection* is a set of locations: for each block of sites, a number whose bit i stands for the i-th site.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sandbox.symbols.table import Symbol
 
 
 class Location(NamedTuple):
-    """A place that can be patched: dyn_ftrace."""
+    """A site that can be patched: struct dyn_ftrace."""
 
     block: SiteBlock
     position: int
@@ -33,12 +33,12 @@ class Location(NamedTuple):
 
     @property
     def function(self) -> Symbol:
-        """The function it stands at the head of."""
+        """The function whose entry it is."""
         return self.block.functions[self.position]
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """The function's name."""
         return self.block.names[self.position]
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Selection(dict[SiteBlock, int]):
         return cls({block: int.from_bytes(mask, "little") for block, mask in bits.items()})
 
     def count(self) -> int:
-        """How many locations."""
+        """The number of locations."""
         return sum(mask.bit_count() for mask in self.values())
 
     def __or__(self, other: Selection) -> Selection:  # type: ignore[override]
@@ -86,7 +86,7 @@ class Selection(dict[SiteBlock, int]):
 
 
 def clean(masks: dict[SiteBlock, int]) -> Selection:
-    """Without the blocks of which nothing is selected."""
+    """A selection without empty blocks."""
     return Selection({block: mask for block, mask in masks.items() if mask})
 
 
@@ -99,21 +99,21 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 class LocationTable:
-    """All locations. Blocks stand in the order in which their modules were loaded."""
+    """All locations. Blocks are in the order in which their modules were loaded."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.lists = ListCache(runtime)
         self.lines = CounterLines(runtime.image, runtime.counters)
         self.blocks: list[SiteBlock] = []
-        """Those of modules, whose compilers have left stubs."""
+        """Blocks of modules, which were compiled with stubs."""
         self.of_images: list[SiteBlock] = []
-        """Those of other images, whose locations are made when they are asked for (ftrace.sites.image_block)."""
+        """Blocks of other images, whose locations are made when a probe needs them (ftrace.sites.image_block)."""
         self.lock = threading.RLock()
         """ftrace_lock: held while operations are registered or the table changes."""
 
     def add(self, module: Module, known: SiteBlock | None = None) -> SiteBlock | None:
-        """Append a module's stubs, as the block that is `known` if it was here before; None if it has no stubs."""
+        """Append a module's sites; `known`: its block if it was in the table before. None if it has no stubs."""
         if not len(module.sites):
             return None
         block = known or SiteBlock.of_module(module, self.lists)
@@ -132,14 +132,14 @@ class LocationTable:
         return sum(map(len, self.blocks))
 
     def select(self, pattern: Pattern) -> Selection:
-        """The locations whose function matches a pattern (its negation is the caller's affair)."""
+        """The locations whose function matches a pattern. The caller handles a negated pattern."""
         if pattern.kind is Match.INDEX:
             location = self.at(index_of(pattern))
             return Selection({location.block: 1 << location.position}) if location else Selection()
         return clean({block: block.select(pattern) for block in self.blocks})
 
     def named_so(self, pattern: str) -> Selection:
-        """The locations of all kinds that have been made, whose function matches."""
+        """The existing locations of all kinds whose function matches."""
         return clean({block: block.select(parse(pattern)) & block.everything for block in self.patched_blocks()})
 
     def at(self, position: int) -> Location | None:

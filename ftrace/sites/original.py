@@ -10,11 +10,11 @@ from ftrace.sites.locations import LocationTable
 from ftrace.x86_64.stubs import SITE_SIZE
 
 overlays: list[Callable[[int, bytearray], None]] = []
-"""Each puts back what another kind of probe has written into the text at an address; kprobes add theirs."""
+"""Functions that undo, in bytes read at an address, what another kind of probe has written. kprobes add theirs."""
 
 
 def original_text(table: LocationTable, address: int, size: int) -> bytes:
-    """The `size` bytes at `address` without what ftrace, and whoever is in `overlays`, have written there."""
+    """The `size` bytes at `address` as they would be without ftrace and the probes in `overlays`."""
     code = bytearray(ctypes.string_at(address, size))
     for block in table.patched_blocks():
         first = bisect_left(block.addresses, address - SITE_SIZE + 1)
@@ -27,7 +27,7 @@ def original_text(table: LocationTable, address: int, size: int) -> bytes:
 
 
 def overlay(code: bytearray, offset: int, data: bytes) -> None:
-    """Put `data` at an offset, as far as that is within `code`."""
+    """Copy `data` to an offset of `code`, as far as it fits."""
     at = max(offset, 0)
     within = data[at - offset : max(len(code) - offset, 0)]
     code[at : at + len(within)] = within

@@ -1,13 +1,13 @@
 """Changing code that other threads may be executing, by breakpoints: the protocol of the kernel's text_poke_bp_batch().
 
-A *poke* changes up to 8 bytes. Its *heads* are those at which an instruction begins, of the old code or the new. A batch goes
-through three stages, each for all of its pokes, and after each every core is synchronised:
+A *poke* changes up to 8 bytes. Its *heads* are the bytes at which an old or a new instruction begins. A batch has three
+stages, each for all of its pokes; after each, every core is synchronised:
 
-    BREAKPOINTS   an int3 at each head: a thread that comes from now on traps, and is sent on by whoever knows where to
+    BREAKPOINTS   an int3 at each head: a thread that arrives traps, and the owner of the poke sends it to the right address
     TAILS         the other bytes, which no thread executes any more
     HEADS         the heads
 
-Sites (ftrace.sites.text_poke) and the jumps of kprobes (kprobes.jump.writing) change so.
+Used for sites (ftrace.sites.text_poke) and for the jumps of kprobes (kprobes.jump.writing).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ BREAKPOINTS, TAILS, HEADS = STAGES = range(3)
 
 @struct
 class Poke(Structure):
-    """A stretch of text that is to change."""
+    """A change of up to 8 bytes of text."""
 
-    address: u64  # where it is executed
-    alias: u64  # where it can be written
+    address: u64  # in the executable view
+    alias: u64  # in the writable alias
     text: u64  # the new bytes, the first one lowest
     length: u32
-    heads: u32  # bit i: byte i is one
+    heads: u32  # bit i: byte i is a head
 
 
 @native(inline=True)
@@ -52,7 +52,7 @@ def is_due(heads: u64, offset: u64, stage: u32) -> bool_:
 
 @native(inline=True)
 def byte_of(text: u64, offset: u64, stage: u32) -> u8:
-    """What it changes to."""
+    """The byte that this stage writes."""
     return cast(u8, INT3) if stage == BREAKPOINTS else cast(u8, text >> (offset << 3))
 
 
@@ -68,7 +68,7 @@ def poke_bytes(alias: u64, text: u64, size: u64, heads: u64, stage: u32) -> void
 
 @native
 def is_poked(poke: ptr[Poke], stage: u32) -> bool_:
-    """Whether a stage has reached what is executed: a page that a debugger has written to is a copy, which no alias reaches."""
+    """Whether a stage is visible in the executable view. (A page that a debugger has written to is not reached by the alias.)"""
     offset: u64 = 0
     while offset < cast(u64, poke.length):
         due = is_due(cast(u64, poke.heads), offset, stage)
@@ -80,7 +80,7 @@ def is_poked(poke: ptr[Poke], stage: u32) -> bool_:
 
 @native
 def poke_stage(pokes: ptr[Poke], first: u64, end: u64, stage: u32) -> i64:
-    """One stage of those in [first, end); the first of them that it has not reached, or -1."""
+    """One stage of the pokes [first, end). Returns the first poke that it has not reached, or -1."""
     missed: i64 = -1
     for index in range(first, end):
         poke = addressof(pokes[index])

@@ -1,4 +1,4 @@
-"""Functions of an image whose compiler has left stubs there: those of modules that `sandbox.prepare` has prepared."""
+"""Functions of an image that was compiled with stubs: modules prepared by `sandbox.prepare`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PreparedBlock(ImageBlock):
-    """The stubs in one mapping of text. A location that nobody has asked for may be a kprobe's."""
+    """The sites in one mapping of text. Until a location is made, a kprobe may use its bytes."""
 
     def __init__(self, image: Image, functions: list[Symbol], text: TextMapping, lists: ListCache, read: Read) -> None:
         super().__init__(image, functions, text, lists, Stubs.AT_ENTRY, read)

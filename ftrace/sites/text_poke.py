@@ -1,15 +1,15 @@
-"""Writing stubs and patching sites: native, in batches, while other threads run the code.
+"""Native code that writes stubs and patches sites, in batches, while other threads run the code.
 
 A *block* is the sites of one module. Its arrays are indexed by site, in table order:
 
-    sites   u64[]   address of each 5-byte stub
-    slots   u64[]   the probe list each site runs, read by its stub
-    stubs   u64[]   each site's stub, 0 if it has none yet
+    sites   u64[]   the address of each site
+    slots   u64[]   the probe list that each site runs, read by its stub
+    stubs   u64[]   the address of each site's stub; 0 if it has none yet
 
-What a change is about comes as a bit for each site; `choose` makes their numbers of them, and the steps that follow look at
-no other site.
+A change is given as a bit mask of sites. `choose` turns it into an array of positions; the following steps touch only those
+sites.
 
-A site that lies in one aligned 8-byte word is switched by a single store; the others in the stages of ftrace.sites.poke.
+A site in one aligned 8-byte word is patched by a single store; others in the stages of ftrace.sites.poke.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from sandbox.x86_64.encoding import INT3, JMP32, NOP5
 
 _NOP5 = int.from_bytes(NOP5, "little")
 _AT_ONCE = 512
-"""Stubs are written this many at a time."""
+"""How many stubs are written at a time."""
 
 
 @struct
@@ -64,27 +64,27 @@ class Block(Structure):
     slots: ptr[u64]
     stubs: ptr[u64]
     bits: ptr[u64]
-    chosen: ptr[u32]  # the sites that a change is about, ascending
+    chosen: ptr[u32]  # the positions of the sites to change, ascending
     nr_chosen: u64
     stub_text: u64  # where the first stub is, or will be
-    template: u64  # of a stub
-    pointers: u64  # the addresses of exit_slow and entry_slow lie there
-    empty: u64  # the list that no probe is in
-    off: u64  # not 0: every site is a NOP, whatever it would run
-    originals: ptr[u64]  # what each site holds while no probe is left; null: the NOP
-    patched: ptr[u64]  # what it holds otherwise, 0 if that is not known yet; null: a jump to its stub
-    owned: ptr[u8]  # how many bytes of it are ours; null: all
-    inner: ptr[u8]  # which of those are breakpoints, a bit for each
-    bodies: ptr[u64]  # where a thread goes on that finds no probe left; null: behind the site
+    template: u64  # the stub template
+    pointers: u64  # address of the words that hold the addresses of exit_slow and entry_slow
+    empty: u64  # the empty list
+    off: u64  # not 0: every site is a NOP, whatever its list
+    originals: ptr[u64]  # the bytes of each site without probes; null: the NOP
+    patched: ptr[u64]  # the bytes of each site with probes, 0 if not known yet; null: a jump to its stub
+    owned: ptr[u8]  # how many bytes of each site ftrace writes; null: all
+    inner: ptr[u8]  # which of those are breakpoints: a bit for each
+    bodies: ptr[u64]  # where a thread continues if the site has no probes any more; null: after the site
 
 
 @struct
 class Move(Structure):
-    """The chosen sites that run one list go to another."""
+    """A move of all chosen sites with one list to another list."""
 
     old: u64
     new: u64
-    sites: u64  # how many there are
+    sites: u64  # the number of sites
 
 
 @native(inline=True)
@@ -94,7 +94,7 @@ def bytes_at(address: u64) -> ptr[u8]:
 
 @native(inline=True)
 def put_displacement(where: u64, delta: u64, target: u64) -> void:
-    """The last 4 bytes of an instruction, at `where`, that refers to `target`."""
+    """Write the displacement at `where`, the last 4 bytes of an instruction that refers to `target`."""
     cast(ptr[u32], where + delta)[0] = cast(u32, target - (where + 4))
 
 
@@ -131,7 +131,7 @@ def emit_stub(block: ptr[Block], index: u64, where: u64, delta: u64) -> void:
 
 @native
 def emit_stubs(block: ptr[Block], delta: u64) -> void:
-    """Stubs for the chosen sites that have none, and at once for their neighbours."""
+    """Write stubs for the chosen sites that have none, and for their neighbours."""
     for at in range(block.nr_chosen):
         site = cast(u64, block.chosen[at])
         if block.stubs[site] == 0:
@@ -142,7 +142,7 @@ def emit_stubs(block: ptr[Block], delta: u64) -> void:
 
 @native
 def distinct_lists(block: ptr[Block], moves: ptr[Move]) -> u64:
-    """A move from each of the different lists of the chosen sites; how many there are."""
+    """Fill in a move for each distinct list of the chosen sites. Returns their number."""
     count: u64 = 0
     last: u64 = 0
     for at in range(block.nr_chosen):
@@ -160,7 +160,7 @@ def distinct_lists(block: ptr[Block], moves: ptr[Move]) -> u64:
 
 @native
 def relist(block: ptr[Block], moves: ptr[Move]) -> u64:
-    """Swap the list of every chosen site; how many of them have no stub yet."""
+    """Swap the list of every chosen site. Returns how many sites have no stub yet."""
     missing: u64 = 0
     move: u64 = 0
     for at in range(block.nr_chosen):
@@ -178,7 +178,7 @@ def relist(block: ptr[Block], moves: ptr[Move]) -> u64:
 
 @native(inline=True)
 def site_word(site: u64) -> u64:
-    """The 5 bytes as the CPU would execute them."""
+    """The 5 bytes of a site in the executable view."""
     return cast(u64, volatile_load(cast(ptr[u32], site))) | cast(u64, volatile_load(bytes_at(site + 4))) << 32
 
 
@@ -189,7 +189,7 @@ def jump_word(site: u64, target: u64) -> u64:
 
 @native(inline=True)
 def owned_size(block: ptr[Block], index: u64) -> u64:
-    """How many bytes of the site ftrace writes."""
+    """The number of bytes of the site that ftrace writes."""
     return SITE_SIZE if block.owned == null else cast(u64, block.owned[index])
 
 
@@ -201,13 +201,13 @@ def differs(block: ptr[Block], index: u64, word: u64, other: u64) -> bool_:
 
 @native(inline=True)
 def original_word(block: ptr[Block], index: u64) -> u64:
-    """What the site holds while no probe is left."""
+    """The bytes of the site without probes."""
     return _NOP5 if block.originals == null else block.originals[index]
 
 
 @native(inline=True)
 def patched_word(block: ptr[Block], index: u64) -> u64:
-    """What leads to its stub."""
+    """The bytes of the site with probes."""
     return jump_word(block.sites[index], block.stubs[index]) if block.patched == null else block.patched[index]
 
 
@@ -218,7 +218,7 @@ def is_off(block: ptr[Block], index: u64) -> bool_:
 
 @native(inline=True)
 def wanted_word(block: ptr[Block], index: u64) -> u64:
-    """What the site has to hold."""
+    """The bytes that the site should hold now."""
     return original_word(block, index) if is_off(block, index) else patched_word(block, index)
 
 
@@ -231,13 +231,13 @@ def expected(block: ptr[Block], index: u64, word: u64) -> bool_:
 
 @native(inline=True)
 def heads_of(block: ptr[Block], index: u64) -> u64:
-    """At which bytes of a site an instruction begins, a bit for each: those inside are breakpoints while it is patched."""
+    """The bytes of a site at which an instruction begins, a bit for each. While it is patched, those are breakpoints."""
     return 1 if block.inner == null else cast(u64, block.inner[index]) | 1
 
 
 @native
 def choose(block: ptr[Block]) -> i64:
-    """Choose the sites whose bit is set. The first of them that holds neither its NOP nor its jump, or -1."""
+    """Choose the sites whose bit is set. Returns the first that holds neither its NOP nor its jump, or -1."""
     count: u64 = 0
     for word in range((block.count + 63) >> 6):
         bits = block.bits[word]
@@ -254,7 +254,7 @@ def choose(block: ptr[Block]) -> i64:
 
 @native
 def keep_changed(block: ptr[Block]) -> u64:
-    """Leave out the chosen sites that hold already what they have to; how many are left."""
+    """Drop chosen sites that already hold the right bytes. Returns how many are left."""
     left: u64 = 0
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
@@ -281,7 +281,7 @@ def store_site(alias: u64, value: u64, size: u64) -> void:
 
 @native
 def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
-    """Switch the chosen sites that allow a single store; the others stay chosen. How many they are."""
+    """Patch the chosen sites that allow a single store. The others stay chosen; returns their number."""
     left: u64 = 0
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
@@ -295,7 +295,7 @@ def poke_words(block: ptr[Block], delta: u64, forced: bool_) -> u64:
 
 @native
 def poke_step(block: ptr[Block], delta: u64, step: u32, forced: bool_) -> void:
-    """One stage of ftrace.sites.poke for the sites that do not allow that."""
+    """One stage of ftrace.sites.poke, for the sites that do not allow a single store."""
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
         alias = block.sites[index] + delta
@@ -307,7 +307,7 @@ def poke_step(block: ptr[Block], delta: u64, step: u32, forced: bool_) -> void:
 
 @native
 def read_back(block: ptr[Block]) -> i64:
-    """The first chosen site that does not read, where it runs, as it was written; or -1."""
+    """The first chosen site whose executable view differs from what was written, or -1."""
     for at in range(block.nr_chosen):
         index = cast(u64, block.chosen[at])
         if differs(block, index, site_word(block.sites[index]), wanted_word(block, index)):
@@ -316,12 +316,12 @@ def read_back(block: ptr[Block]) -> i64:
 
 
 poking = global_var(u64, 0, name="text_poking")
-"""The Block whose sites hold breakpoints just now, or 0."""
+"""The Block whose sites hold breakpoints at the moment, or 0."""
 
 
 @native
 def site_index(block: ptr[Block], address: u64) -> u64:
-    """Where `address` is in the table of sites; the count if it is none."""
+    """The position of the site at `address`; the number of sites if there is none."""
     low: u64 = 0
     high = block.count
     while low < high:
@@ -354,10 +354,10 @@ def go_on(block: ptr[Block], address: u64, context: ptr[ucontext]) -> bool_:
 
 @native
 def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """A thread has hit a site half-way: it goes on as if the new instruction were there.
+    """A thread has hit a site that is being patched: it continues as if the new instruction were there.
 
-    Between the trap and this the batch may have ended, and others begun: a breakpoint that is gone was one of ours, and
-    one that is there belongs to somebody else only if no batch has come or gone while we looked.
+    Since the trap, the batch may have ended, and others may have begun. So a breakpoint that is gone was ours, and one that is
+    still there is not ours only if no batch began or ended during this check.
     """
     address = context.ip - 1
     block = load(addressof(poking), "acquire")

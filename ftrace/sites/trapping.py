@@ -1,4 +1,4 @@
-"""Threads that block SIGTRAP: a breakpoint there would kill the process."""
+"""Threads that block SIGTRAP: a breakpoint that one hits would kill the process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PATIENCE = 20
 
 
 def refuse_blocked_traps(runtime: Runtime) -> None:
-    """Raise OSError(EBUSY) while a thread blocks SIGTRAP that may run a breakpoint.
+    """Raise OSError(EBUSY) while a thread that may hit a breakpoint blocks SIGTRAP.
 
-    Threads that neither Python nor the hit path has ever seen (a watchdog, a library's pool) are only logged.
+    Threads that neither Python nor the hit path knows (a watchdog, a library's pool) are only logged.
     """
     blocking = _blocking_threads(runtime)
     if not blocking:
@@ -32,9 +32,7 @@ def refuse_blocked_traps(runtime: Runtime) -> None:
     known = {task.tid for task in runtime.tasks()} | {thread.native_id for thread in threading.enumerate()}
     for tid in blocking:
         if tid not in known:
-            log.info(
-                "thread %s (%d) blocks SIGTRAP; a breakpoint that it runs into would end the process", _name(tid), tid
-            )
+            log.info("thread %s (%d) blocks SIGTRAP; a breakpoint that it hits would kill the process", _name(tid), tid)
     named = ", ".join(f"{_name(tid)} ({tid})" for tid in blocking if tid in known)
     if named:
         raise OSError(errno.EBUSY, f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}")
@@ -47,7 +45,7 @@ def _name(tid: int) -> str:
 
 
 def _blocking_threads(runtime: Runtime) -> list[int]:
-    """The threads that keep blocking SIGTRAP; starting and ending threads block it only briefly."""
+    """The threads that keep SIGTRAP blocked. (Starting and ending threads block it only briefly.)"""
     blocking = threads_blocking(runtime.image, signals.SIGTRAP)
     for _ in range(_PATIENCE):
         if not blocking:

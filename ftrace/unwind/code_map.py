@@ -1,4 +1,4 @@
-"""What native stack walks know of the process's code: the tables of modules and shared libraries, in one native CodeMap."""
+"""The unwind tables of modules and shared libraries, in one native CodeMap for stack walks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAP_SIZE = mappings.PAGE + CodeRegion.size * MAX_REGIONS
 
 
 class Region(NamedTuple):
-    """Code from `start` to `end`. `pairs`: address of its table, whose entries are relative to `base`; `keep`: what has it."""
+    """Code [start, end). `pairs`: address of its table, with entries relative to `base`. `keep`: the owner of the table."""
 
     start: int
     end: int
@@ -34,9 +34,9 @@ class Region(NamedTuple):
 
 
 class UnwindTables:
-    """Keeps the CodeMap up to date once a stack is to be recorded.
+    """Keeps the CodeMap up to date while stacks are recorded.
 
-    It is changed in place: a walk that meets a change ends early, since all that it reads by the map is guarded.
+    The map is changed in place. A walk during a change may end early, but is safe: all of its reads are guarded.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class UnwindTables:
         register_module_notifier(self._module_event)
 
     def refresh(self) -> None:
-        """Learn what has been loaded since."""
+        """Add code that has been loaded since the last refresh."""
         with self._lock:
             if not self._map:
                 self._map = mappings.reserve(_MAP_SIZE)
@@ -77,7 +77,7 @@ def _library_regions() -> Iterator[Region]:
 
 
 def _module_regions(module: Module) -> list[Region]:
-    """Those of a module that is not a shared library: its FDEs are where the JIT engine has told the unwinder."""
+    """The regions of a module that is not a shared library. Its FDEs are those that the JIT engine has registered."""
     loaded = sorted(span for library in libraries() for span in library.text)
     found = []
     for text in module.texts:
@@ -96,5 +96,5 @@ def _region_of(module: Module, start: int, end: int) -> Region:
 
 @once
 def unwind_tables() -> UnwindTables:
-    """The process's, made when the first stack is to be recorded."""
+    """The process-wide tables; created when the first stack is to be recorded."""
     return UnwindTables()

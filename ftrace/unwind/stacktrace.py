@@ -15,7 +15,7 @@ from sandbox.threads.tasks import Node
 
 DEPTH = 64
 _DEEPEST = 4096
-"""Frames that are examined, including the interpreter's."""
+"""The maximum number of frames that are examined, including the interpreter's."""
 _ON_THE_WAY_IN = (RETURN_POINT, SLOW_RETURN)
 
 
@@ -37,9 +37,9 @@ class ReturnAddress(NamedTuple):
 
 
 def rethook_find_ret_addr(frame: int, cur: int = 0) -> ReturnAddress:
-    """Where the call whose return slot is at the address `frame` returns to, in this thread.
+    """The real return address of the call of this thread whose return slot is at the address `frame`.
 
-    `cur` is 0 to begin with, then what the last answer gave. The address 0: no hooked call has that slot.
+    `cur`: 0 at first, then the `cur` of the last result. The address is 0 if no hooked call has that slot.
     """
     found = runtime().image.call("rethook_find_ret_addr", frame, cur) & (1 << 64) - 1
     return ReturnAddress(Node.ctypes.from_address(found).parent, found) if found else ReturnAddress(0, 0)
@@ -53,15 +53,15 @@ def is_rethook_trampoline(address: int) -> bool:
 def stack_trace_save(size: int = DEPTH, skip: int = 0) -> list[int]:
     """Addresses of the functions on this thread's stack, innermost first; at most `size` of them, without the first `skip`.
 
-    In a handler it begins with the function whose entry was hit, or with the function that is returned to, followed by real
-    return addresses, and ends with the function that Python called. Elsewhere it is the whole stack. Raises ValueError
-    for a negative number.
+    In an entry handler the trace begins with the function that was hit, in an exit handler with the function that is returned
+    to. Real return addresses follow; the last is in the function that Python called. Outside handlers it is the whole stack.
+    Raises ValueError for a negative number.
     """
     return _part(_of_program(_backtrace()), size, skip)
 
 
 def stack_trace_save_regs(regs: Any, size: int = DEPTH, skip: int = 0) -> list[int]:
-    """In a handler: the same, from the place where the handler's `regs` are. The first address is regs.ip.
+    """Like `stack_trace_save`, in a handler, starting from its `regs`. The first address is regs.ip.
 
     Raises ValueError for a negative number.
     """
@@ -70,7 +70,7 @@ def stack_trace_save_regs(regs: Any, size: int = DEPTH, skip: int = 0) -> list[i
 
 def _part(trace: list[int], size: int, skip: int) -> list[int]:
     if size < 0 or skip < 0:
-        raise ValueError(f"size and skip are not negative: {size}, {skip}")
+        raise ValueError(f"size is {size} and skip is {skip}; neither may be negative")
     return trace[skip : skip + size]
 
 
@@ -98,7 +98,7 @@ def _is_stub(address: int) -> bool:
 
 
 def _of_program(addresses: list[int]) -> list[int]:
-    """What is left without our own code: from the innermost hit outwards, to the call from Python."""
+    """The addresses without our own code: from the innermost hit outwards, to the call from Python."""
     guard = runtime().image.address("sandbox_guard")
     after_guard = next(symbol.end for symbol in runtime().image.symbols if symbol.address == guard)
     inside = [index for index, address in enumerate(addresses) if _is_own(address)]
@@ -117,7 +117,7 @@ def _is_own(address: int) -> bool:
 
 
 def _without_stub(address: int) -> list[int]:
-    """How an address appears in a trace: one in a stub's entry half as the function, one in its return half not at all."""
+    """How a trace shows an address: one in the entry half of a stub as the function, one in its return half not at all."""
     if not _is_stub(address):
         return [address]
     stub = address & -STUB_SIZE

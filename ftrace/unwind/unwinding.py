@@ -1,4 +1,4 @@
-"""Registering the stubs' frame descriptions with the process's unwinder and with debuggers."""
+"""Registration of unwind sections with the process's unwinder and with debuggers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandbox.threads import tasks
 
 
 def _registrars() -> tuple[Any, Any]:
-    """How the unwinder that C++ code of this process uses takes descriptions, and gives them back."""
+    """The functions that register and unregister sections with the unwinder of the process's C++ code."""
     library = unwinder()
     if library is None:
         return _nobody, _nobody
@@ -24,11 +24,11 @@ def _registrars() -> tuple[Any, Any]:
 
 
 def _nobody(_section: object) -> None:
-    """The process has no unwinder."""
+    """Used if the process has no unwinder."""
 
 
 class FrameDescription:
-    """The description of code that no compiler has described, registered with unwinder and debuggers until `withdraw`."""
+    """An unwind section for generated code; registered with the unwinder and with debuggers until `withdraw`."""
 
     def __init__(self, name: str, start: int, size: int, section: bytes) -> None:
         self._section = ctypes.create_string_buffer(section, len(section))
@@ -38,7 +38,7 @@ class FrameDescription:
         self._seen_by_debuggers = gdbjit.register(image)
 
     def withdraw(self) -> None:
-        """Take the description back."""
+        """Unregister it."""
         _registrars()[1](self._section)
         if self._seen_by_debuggers is not None:
             self._seen_by_debuggers.withdraw()
@@ -47,9 +47,9 @@ class FrameDescription:
 def describe_stubs(
     slab: int, module: str, start: int, size: int, after_prologue: bool, hooked_to: int = unwind.HOOKED_TO
 ) -> FrameDescription:
-    """For a module's stubs at `start` (address, bytes); `slab`: the address of the tasks.
+    """Register a section for a module's stubs at `start` (address; `size` in bytes). `slab`: the address of the tasks.
 
-    `hooked_to`: the offset in a stub up to which the return address is in the node (ftrace.x86_64.unwind).
+    `hooked_to`: up to this offset in a stub, the return address is in the node (ftrace.x86_64.unwind).
     """
     fields = {"TOP": tasks.Task.offset("top"), "BOTTOM": tasks.Task.offset("bottom")}
     fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
@@ -59,5 +59,5 @@ def describe_stubs(
 
 
 def describe_entrances(name: str, start: int, size: int) -> FrameDescription:
-    """For code that is called and jumps on with the stack as it was."""
+    """Register a section for code that is called and then jumps elsewhere with the stack unchanged."""
     return FrameDescription(name, start, size, frames.section(start, size, b""))

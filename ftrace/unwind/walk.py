@@ -1,10 +1,10 @@
-"""The stack of a hit, from the place that was hit outwards: native, guarded, bounded.
+"""Walking the stack of a hit, from the hit outwards, in native code with guarded reads and a limited depth.
 
     point: StackPoint = zeroed          # ip, sp, bp of the hit
     count = walk_stack(addressof(point), entries, 64)
 
-The first address is the point's own, the others are return addresses: the real ones, where hooked calls have a stub's in
-their place. A walk ends at code that no table describes, such as the guard around calls from Python.
+The first address is the point's own; the others are return addresses, for hooked calls the real ones. A walk ends at code that
+no table describes, such as the guard around calls from Python.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from sandbox.native import (
 from sandbox.threads.tasks import Node
 
 MAX_DEPTH = 64
-"""Addresses in a stack record at most."""
+"""The maximum number of addresses in a stack record."""
 _WORD = 8
-# Where a signal's frame has registers: in a ucontext, which the stack pointer is at when the handler has returned.
+# Offsets of registers in the ucontext of a signal's frame, to which the stack pointer points once the handler has returned.
 _SIGNAL_BP, _SIGNAL_SP, _SIGNAL_IP = 120, 160, 168
 
 
 @struct
 class StackPoint(Structure):
-    """A place in a call: about to execute `ip`, with these registers."""
+    """A point of execution: the next instruction, and the registers."""
 
     ip: u64
     sp: u64
@@ -50,7 +50,7 @@ class StackPoint(Structure):
 
 @struct
 class CodeRegion(Structure):
-    """Code, and its table of functions: pairs of 32 bits, where code begins and where its FDE is, relative to `base`."""
+    """Code, and its table of functions: pairs of 32-bit offsets from `base`, of the code's start and of its FDE."""
 
     start: u64
     end: u64
@@ -61,7 +61,7 @@ class CodeRegion(Structure):
 
 @struct
 class CodeMap(Structure):
-    """The regions by ascending address. Never changed once walks can see it."""
+    """The regions, by ascending address."""
 
     count: u64
     regions: array[CodeRegion, 1]
@@ -73,7 +73,7 @@ code_map = global_var(u64, 0, name="unwind_code_map")
 
 @native
 def region_of(address: u64) -> ptr[CodeRegion]:
-    """The region that `address` lies in; null if in none."""
+    """The region that contains `address`; null if there is none."""
     known = cast(ptr[CodeMap], load(addressof(code_map), "acquire"))
     if known == null:
         return null
@@ -93,7 +93,7 @@ def region_of(address: u64) -> ptr[CodeRegion]:
 
 @native
 def pair_at(region: ptr[CodeRegion], index: u64) -> u64:
-    """Where code begins, in the lower half, and its FDE, in the upper; 0 if it cannot be read."""
+    """A pair: the code's start in the lower half, its FDE in the upper; 0 if it cannot be read."""
     pair: u64 = 0
     if probe_read(addressof(pair), region.pairs + index * _WORD, _WORD) < 0:
         return 0
@@ -102,7 +102,7 @@ def pair_at(region: ptr[CodeRegion], index: u64) -> u64:
 
 @native(inline=True)
 def placed(region: ptr[CodeRegion], offset: u64) -> u64:
-    """The address that 32 bits of a pair stand for."""
+    """The address for a 32-bit offset of a pair."""
     return region.base + cast(u64, cast(i64, cast(i32, offset & 0xFFFF_FFFF)))
 
 
@@ -125,7 +125,7 @@ def described(region: ptr[CodeRegion], address: u64, reading: ptr[Reading]) -> b
 
 @native
 def frame_end(point: ptr[StackPoint], reading: ptr[Reading]) -> u64:
-    """The canonical frame address; 0 if it cannot be told."""
+    """The canonical frame address; 0 if it is not known."""
     base: u64 = 0
     if reading.rules.register == RSP:
         base = point.sp
@@ -141,7 +141,7 @@ def frame_end(point: ptr[StackPoint], reading: ptr[Reading]) -> u64:
 
 @native
 def leave(point: ptr[StackPoint], end: u64, bp_at: u64) -> bool_:
-    """Go on behind a frame that ends at `end`; `bp_at`: where rbp is saved, 0: it is as it is."""
+    """Move the point to the caller of a frame that ends at `end`. `bp_at`: where rbp is saved; 0: it is unchanged."""
     if end <= point.sp or end & 7 != 0:
         return False
     parent: u64 = 0
@@ -162,7 +162,7 @@ def leave(point: ptr[StackPoint], end: u64, bp_at: u64) -> bool_:
 
 @native
 def leave_signal_frame(point: ptr[StackPoint]) -> bool_:
-    """Go on in what a signal has interrupted."""
+    """Move the point to the code that a signal has interrupted."""
     frame = point.sp
     return (
         probe_read(addressof(point.ip), frame + _SIGNAL_IP, _WORD) > 0
@@ -173,7 +173,7 @@ def leave_signal_frame(point: ptr[StackPoint]) -> bool_:
 
 @native
 def step(point: ptr[StackPoint], reading: ptr[Reading], is_exact: bool_) -> bool_:
-    """Go to the caller; False: nobody can be told. `is_exact`: ip is the next instruction, not behind a call."""
+    """Move the point to the caller. False if it is not known. `is_exact`: ip is the next instruction, not a return address."""
     looked_up = point.ip if is_exact else point.ip - 1
     region = region_of(looked_up)
     reading.is_signal_frame = 0
@@ -196,7 +196,7 @@ def step(point: ptr[StackPoint], reading: ptr[Reading], is_exact: bool_) -> bool
 
 @native(noinline=True)
 def walk_stack(point: ptr[StackPoint], entries: ptr[u64], depth: u64) -> u64:
-    """Store the addresses, at most `depth`, innermost first; how many. The point moves."""
+    """Store at most `depth` addresses, innermost first. Returns their number. Moves the point."""
     reading: Reading = zeroed
     is_exact = True
     count: u64 = 0

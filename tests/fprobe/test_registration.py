@@ -77,7 +77,7 @@ def test_fp11_a_filter_that_matches_nothing(program, fp, pattern):
 @pytest.mark.parametrize("wrong", [5, b"leaf", ["leaf"]])
 def test_a_pattern_that_is_no_text_is_a_type_error_and_nothing_is_changed(program, fp, wrong):
     for arguments in ((wrong, None), ("leaf", wrong)):
-        with pytest.raises(TypeError, match="a pattern is a str"):
+        with pytest.raises(TypeError, match="it must be a str"):
             fprobe.register_fprobe(fp, *arguments)
         assert not fp.registered and not fp.ops.filter_hash and not is_patched(program, "leaf")
 
