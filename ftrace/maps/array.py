@@ -21,17 +21,17 @@ def array_slot(state: ptr[MapState], index: u64) -> u64:
 
 
 class Array(Map):
-    """`size` values of a type, as native functions use them: `hits[i] += 1`. They start as zero.
+    """`size` values of a type; native functions write `hits[i] += 1`. The values are zero at first.
 
-    Each thread has values of its own, and Python reads their sums; with `shared` all threads have the same ones, which
-    `+=` changes atomically. An index outside is counted in `dropped` and changes nothing.
-    Raises TypeError for a type that is no integer, pointer or struct, ValueError for a size that is not positive.
+    Each thread has its own values, and Python reads their sums. With `shared`, all threads use the same values, and `+=` is
+    atomic. An index out of range is counted in `dropped` and changes nothing.
+    Raises TypeError for a type other than an integer, pointer or struct, ValueError for a size that is not positive.
     """
 
     def __init__(self, value: Any, size: int, *, shared: bool = False) -> None:
         self.value = check_value_type(value, "an array's value")
         if size < 1:
-            raise ValueError(f"the size of an Array is positive, not {size}")
+            raise ValueError(f"the size of the Array is {size}; it must be positive")
         subscript = Operation(array_slot, (Int(64, signed=False),), place=self.value)
         super().__init__({"[]": subscript}, size, element_size(self.value), is_shared=shared)
 
@@ -39,9 +39,9 @@ class Array(Map):
         return self.size
 
     def __getitem__(self, index: int) -> Any:
-        """The value at `index`: an int, or a ctypes structure. Raises IndexError naming one that is outside."""
+        """The value at `index`: an int, or a ctypes structure. Raises IndexError for an index out of range."""
         if not 0 <= index < self.size:
-            raise IndexError(f"index {index} of an Array of {self.size}")
+            raise IndexError(f"the index is {index}; it must be between 0 and {self.size - 1}")
         total = Total(self.value)
         for area in self._areas():
             total.add(area + self._state.first + index * self._state.element)

@@ -1,4 +1,4 @@
-"""Buckets of a histogram, and the bars that they are shown as."""
+"""Buckets of a histogram, and their text as bars."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 BAR = 40
-"""Letters of the longest bar."""
+"""The length of the longest bar in characters."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Values from `low` up to, but without, `high`, and how many there were."""
+    """The number of values in [low, high)."""
 
     low: int
     high: int
@@ -19,7 +19,7 @@ class Bucket:
 
 
 def bars(rows: Mapping[int, Sequence[Bucket]]) -> Iterator[str]:
-    """A line for each bucket, without the empty ones at both ends; a heading for each row if there are several."""
+    """A line for each bucket, without empty buckets at either end; with a heading for each row if there are several."""
     width = max((len(str(bucket.high)) for buckets in rows.values() for bucket in buckets if bucket.count), default=0)
     for number, buckets in rows.items():
         shown = _trimmed(buckets)

@@ -1,4 +1,4 @@
-"""Hash: values under keys, in an open hash table of fixed size."""
+"""Hash: a hash table of fixed size, with open addressing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sandbox.native.front.structs import Struct
 from sandbox.native.types import Int, Type
 
 PROBES = 64
-"""Places that are probed for a key; half of all places stay free."""
+"""The maximum number of places that are probed for a key. At most half of all places are used."""
 KEY = 8
-"""Bytes before each value that hold its key. A free place has key 0; the key 0 has a place of its own at the end."""
+"""Bytes before each value, which hold its key. Free places have key 0; the key 0 itself has a separate place at the end."""
 ZERO_IS_USED = 1
 
 
@@ -32,7 +32,7 @@ def key_at(address: u64) -> u64:
 
 @native(noinline=True)
 def hash_take(state: ptr[MapState], area: ptr[u8], address: u64, key: u64) -> u64:
-    """The value of a free place, now taken for `key`; 0 if another key has just got it; the spare one if all is full."""
+    """Take a free place for `key`. Its value's address; 0 if another key has just taken it; the spare element if full."""
     header = cast(ptr[AreaHeader], area)
     if atomic_add(addressof(header.used), 1, "relaxed") >= state.count:
         atomic_sub(addressof(header.used), 1, "relaxed")
@@ -52,7 +52,7 @@ def hash_zero(state: ptr[MapState], area: ptr[u8], mask: u64) -> u64:
 
 @native
 def hash_slot(state: ptr[MapState], key: u64) -> u64:
-    """Address of the value of `key`, which is new and zero if there was none."""
+    """Address of the value of `key`; a new key's value is zero."""
     area = area_of(state)
     mask = (cast(u64, 1) << (64 - state.shift)) - 1
     if key == 0:
@@ -73,7 +73,7 @@ def hash_slot(state: ptr[MapState], key: u64) -> u64:
 
 @native
 def hash_find(state: ptr[MapState], key: u64) -> u64:
-    """Address of the value of `key`, or 0."""
+    """Address of the value of `key`; 0 if it is not in the table."""
     area = area_of(state)
     mask = (cast(u64, 1) << (64 - state.shift)) - 1
     if key == 0:
@@ -93,7 +93,7 @@ def hash_find(state: ptr[MapState], key: u64) -> u64:
 
 @native
 def hash_get(state: ptr[MapState], key: u64) -> u64:
-    """The first word of the value of `key`, 0 if there is none."""
+    """The first word of the value of `key`; 0 if it is not in the table."""
     address = hash_find(state, key)
     return 0 if address == 0 else cast(ptr[u64], address)[0]
 
@@ -104,19 +104,19 @@ def hash_has(state: ptr[MapState], key: u64) -> u64:
 
 
 class Hash(Map, Mapping[int, Any]):
-    """Values under integer keys, as native functions use them: `hits[ip] += 1`. A new key's value is zero.
+    """Values by integer key; native functions write `hits[ip] += 1`. A new key's value is zero.
 
-    `h.get(key)` is the value of an integer without making a key, `h.has(key)` whether it is there. `size` is the number
-    of keys: of each thread's, whose values Python reads as sums, or with `shared` of all threads' together; `+=` is
-    atomic then. A key that finds no place is counted in `dropped`. Keys are never removed, except by `clear()`.
+    In native functions, `h.get(key)` reads an integer value without adding the key, and `h.has(key)` checks for a key. `size`
+    is the maximum number of keys: of each thread, and Python reads the sums of the values; or, with `shared`, of all threads
+    together, and `+=` is atomic. A key that does not fit is counted in `dropped`. Only `clear()` removes keys.
     Raises TypeError for types that do not fit, ValueError for a size that is not positive.
     """
 
     def __init__(self, key: Any, value: Any, size: int, *, shared: bool = False) -> None:
         if not isinstance(key, Int):
-            raise TypeError(f"the key of a Hash is an integer type, not {key}")
+            raise TypeError(f"the key type of the Hash is {key}; it must be an integer type")
         if size < 1:
-            raise ValueError(f"the size of a Hash is positive, not {size}")
+            raise ValueError(f"the size of the Hash is {size}; it must be positive")
         self.key = key
         self.value: Type = check_value_type(value, "a hash's value")
         bits = max(4, (2 * size - 1).bit_length())
@@ -146,7 +146,7 @@ class Hash(Map, Mapping[int, Any]):
         return len(self._totals())
 
     def items(self) -> Any:
-        """Pairs of key and value, as they are now."""
+        """The present pairs of key and value."""
         return {key: total.plain for key, total in self._totals().items()}.items()
 
     def _totals(self) -> dict[int, Total]:

@@ -1,4 +1,4 @@
-"""Histogram: counts of values by size."""
+"""Histogram: counts of values by magnitude."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def count_in(state: ptr[MapState], row: u64, bucket: u64) -> void:
 
 @native
 def add_power_to(state: ptr[MapState], row: u64, value: u64) -> void:
-    """Bucket 0 is the value 0, bucket n the values of n bits."""
+    """Bucket 0 counts the value 0, bucket n the values of n bits."""
     count_in(state, row, 64 - leading_zeros(value))
 
 
@@ -37,7 +37,7 @@ def add_power(state: ptr[MapState], value: u64) -> void:
 
 @native
 def add_step_to(state: ptr[MapState], row: u64, value: u64) -> void:
-    """A value below the first bucket wraps to one above the last."""
+    """Buckets of equal width. A value below the first bucket wraps to one above the last."""
     count_in(state, row, (value - state.low) // state.step)
 
 
@@ -47,11 +47,11 @@ def add_step(state: ptr[MapState], value: u64) -> void:
 
 
 class Histogram(Map):
-    """Counts of values by their size, as native functions use them: `latency.add(value)`, an unsigned 64-bit number.
+    """Counts of unsigned 64-bit values by magnitude; native functions write `latency.add(value)`.
 
-    Bucket 0 is for the value 0 and bucket n for those from 2^(n-1) up to 2^n; with a `step` they are as wide as that,
-    from `low` on. With several `rows` there is a histogram for each, and `latency.add(row, value)` says which.
-    Values outside of all buckets are counted in `dropped`. Raises ValueError for numbers out of range.
+    Bucket 0 counts the value 0, and bucket n those in [2^(n-1), 2^n). With a `step`, buckets are that wide and start at `low`.
+    With several `rows` there is a histogram for each: `latency.add(row, value)`. Values outside of all buckets are counted in
+    `dropped`. Raises ValueError for numbers out of range.
     """
 
     def __init__(self, buckets: int = 65, *, step: int = 0, low: int = 0, rows: int = 1) -> None:
@@ -70,9 +70,11 @@ class Histogram(Map):
         for name, least in (("buckets", 1), ("rows", 1), ("step", 0), ("low", 0)):
             number = getattr(self, name)
             if number < least:
-                raise ValueError(f"{name} of a Histogram is at least {least}, not {number}")
+                raise ValueError(f"{name} of the Histogram is {number}; it must be at least {least}")
         if self.step == 0 and (self.buckets > 65 or self.low):
-            raise ValueError(f"powers of two have at most 65 buckets and no low, not {self.buckets} and {self.low}")
+            raise ValueError(
+                f"buckets is {self.buckets} and low is {self.low}; without a step, at most 65 and 0 are allowed"
+            )
 
     def __repr__(self) -> str:
         return "\n".join([f"<Histogram {self.label}: {len(self):,} values>", *self.lines()])

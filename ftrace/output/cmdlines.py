@@ -1,6 +1,7 @@
-"""saved_cmdlines: the names of the threads that records are of.
+"""saved_cmdlines: the names of threads that have recorded.
 
-A thread is shown by the name that it has; one that has ended by the last that was shown, or that with which it recorded first.
+A running thread is shown with its present name. A thread that has ended is shown with the last name that was shown, or with
+the name it had at its first record.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from ftrace.ring_buffer.reader import Record
 
 UNKNOWN = "<...>"
 MAX_CAPACITY = 1 << 15
-"""PID_MAX_DEFAULT: the most names that can be asked for."""
+"""PID_MAX_DEFAULT: the maximum of saved_cmdlines_size."""
 _HEAD = 4 * (MAX_CAPACITY + 1) + 20
-"""Bytes of struct saved_cmdlines_buffer in front of the names, of kernel/trace/trace_sched_switch.c."""
+"""Size of struct saved_cmdlines_buffer of kernel/trace/trace_sched_switch.c without the names, in bytes."""
 _EACH = 20
 _PAGE = 4096
 
 
 def capacity_for(count: int) -> int:
-    """How many names the kernel has room for when so many are asked for: it fills what it allocates, a power of two of pages."""
+    """The capacity that the kernel provides for `count` names: as many as fit into the power of two of pages it allocates."""
     pages = -(-(_HEAD + count * _EACH) // _PAGE)
     return ((1 << (pages - 1).bit_length()) * _PAGE - _HEAD) // _EACH
 
@@ -32,7 +33,7 @@ DEFAULT_CAPACITY = capacity_for(128)
 
 
 class SavedCmdlines:
-    """Names by thread id. `capacity`: how many are kept."""
+    """Names by thread id. `capacity`: the maximum number of names."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -40,14 +41,14 @@ class SavedCmdlines:
         self._is_recording = True
 
     def record(self, on: bool) -> None:
-        """Whether threads that record for the first time become known, by the option record-cmd or by a tracer."""
+        """Choose whether new threads' names are saved (the option record-cmd, or a tracer)."""
         if on != self._is_recording:
             self._is_recording = on
             arena().keep_comms(on)
 
     @property
     def capacity(self) -> int:
-        """How many names are kept; rounded up as the kernel does. Raises OSError(EINVAL) for a number that is out of range."""
+        """The maximum number of names; rounded up as in the kernel. Setting it raises OSError(EINVAL) if it is out of range."""
         return self._capacity
 
     @capacity.setter
@@ -59,7 +60,7 @@ class SavedCmdlines:
             del self._names[tid]
 
     def find(self, tid: int) -> str:
-        """The name of a thread, `<...>` for one that was never seen."""
+        """The name of a thread; `<...>` if it is not known."""
         if tid == 0:
             return "<idle>"
         kept = self._names.get(tid) or arena().comm(tid)
@@ -70,7 +71,7 @@ class SavedCmdlines:
         return name
 
     def save(self, tid: int, name: str) -> None:
-        """Keep the name of a thread; of too many the one that was kept first is forgotten."""
+        """Save the name of a thread. If there are too many, the oldest is dropped."""
         names = self._names
         if tid not in names and len(names) >= self._capacity:
             del names[next(iter(names))]
@@ -91,22 +92,22 @@ def _comm(tid: int) -> str | None:
 
 
 saved_cmdlines = SavedCmdlines()
-"""Those of this process."""
+"""The process's saved names."""
 
 
 class SavedTgids:
-    """saved_tgids: of which threads it is known what process they are of. Those that recorded while record-tgid was on."""
+    """saved_tgids: the threads whose process is known, since they recorded while record-tgid was on."""
 
     def __init__(self) -> None:
         self._since: int | None = None
         self._known: set[int] = set()
 
     def switch(self, since: int | None) -> None:
-        """Threads that record from `since` on, by the buffer's clock, are known; None: no further ones."""
+        """Save threads that record from `since` on, by the buffer's clock; None: no further threads."""
         self._since = since
 
     def see(self, records: Iterable[Record]) -> None:
-        """Note the threads of these records."""
+        """Save the threads of these records."""
         since = self._since
         if since is not None:
             self._known.update(record.common.pid for record in records if record.stamp >= since)

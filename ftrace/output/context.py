@@ -1,4 +1,4 @@
-"""What stands in front of an event: who recorded it, where and when. trace_print_context() of kernel/trace/trace_output.c."""
+"""The beginning of a line: thread, slot and time. As trace_print_context() of kernel/trace/trace_output.c."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BINARY = struct.Struct("<IIQ")
 
 
 def timestamp(stamp: int, in_ns: bool, width: int = 5) -> str:
-    """Seconds and microseconds, rounded; of a clock that does not count nanoseconds the plain number."""
+    """Seconds and microseconds, rounded; for a clock that does not count nanoseconds, the plain number."""
     if not in_ns:
         return f"{stamp:12}"
     seconds, microseconds = divmod((stamp + 500) // 1000, 1_000_000)
@@ -28,15 +28,15 @@ def context(record: Record, comm: str, tgid: str, options: TraceOptions, in_ns: 
 
 
 def raw_context(record: Record) -> str:
-    """That of the option raw."""
+    """The beginning of a line with the option raw."""
     return f"{record.common.pid} {record.slot} {record.stamp} "
 
 
 def hex_context(record: Record) -> str:
-    """That of the option hex."""
+    """The beginning of a line with the option hex."""
     return f"{record.common.pid & 0xFFFF_FFFF:08x} {record.slot:08x} {record.stamp:016x} "
 
 
 def binary_context(record: Record) -> bytes:
-    """That of the option bin."""
+    """The beginning of a line with the option bin."""
     return _BINARY.pack(record.common.pid & 0xFFFF_FFFF, record.slot, record.stamp)

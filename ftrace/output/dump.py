@@ -23,7 +23,7 @@ _RULE = "---------------------------------\n"
 
 
 def dump_text(array: TraceArray, slot: int | None = None) -> str:
-    """What is dumped: the records of all slots, or of one."""
+    """The text of a dump: the records of all slots, or of one."""
     shown = record_format(array, {})
     lines = "".join(shown.lines(list(array.buffer.records(slot))))
     return (
@@ -34,7 +34,7 @@ def dump_text(array: TraceArray, slot: int | None = None) -> str:
 
 
 class Dumper:
-    """The pipe of a trace array, and the thread that waits at its end. The child of a fork gets its own."""
+    """The pipe of a trace array, and the thread that reads from it. The child of a fork gets its own."""
 
     def __init__(self, array: TraceArray) -> None:
         self._array = array
@@ -61,7 +61,7 @@ def _dumpers() -> dict[TraceArray, Dumper]:
 
 
 def dump_call(array: TraceArray, own_slot: bool) -> NativeCall:
-    """What a hit calls for the records of a trace array, or, with `own_slot`, of the hit's own slot."""
+    """The call with which a hit dumps the records of a trace array or, with `own_slot`, of the hit's slot."""
     dumper = _dumpers().get(array) or _dumpers().setdefault(array, Dumper(array))
     target = DumpTarget.ctypes(array.switch, ctypes.addressof(dumper.descriptor), int(own_slot))
     return NativeCall(runtime().image.address("event_request_dump"), ctypes.addressof(target), (target, dumper))

@@ -8,12 +8,12 @@ _DIGITS, _WIDTH = 7, 8
 
 
 def mark(duration: int) -> str:
-    """The letter in front of a duration in nanoseconds: trace_find_mark()."""
+    """The mark of a duration in nanoseconds: trace_find_mark()."""
     return next((letter for limit, letter in _MARKS if duration > limit), " ")
 
 
 def duration_text(duration: int) -> str:
-    """A duration in nanoseconds as microseconds, of at most seven digits: trace_print_graph_duration()."""
+    """A duration in nanoseconds as microseconds with at most seven digits: trace_print_graph_duration()."""
     microseconds, rest = divmod(duration, 1000)
     text = str(microseconds)
     if len(text) < _DIGITS:

@@ -1,4 +1,4 @@
-"""The text of an event, by its type: as trace, and as the options raw, hex and fields have it."""
+"""The text of an event, by its type: in trace, and with the options raw, hex and fields."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TWO_WORDS = struct.Struct("<QQ")
 _REPEATS = struct.Struct("<QQHHI")
 _NUMBER = struct.Struct("<I")
 _OWN = 8
-"""Where an event's own fields begin."""
+"""Offset of an event's own fields."""
 _CALLERS = 16
-"""Where the addresses of a stack record begin."""
+"""Offset of the addresses in a stack record."""
 
 Printer = Callable[[TraceEvent, bytes, TraceOptions], str]
 
@@ -35,7 +35,7 @@ def text_of(data: bytes) -> str:
 
 
 def events_by_id() -> dict[int, TraceEvent]:
-    """The events that records can be of."""
+    """The events that records may belong to, by id."""
     return {event.id: event for event in (*BUILTIN_EVENTS, *event_registry.events())}
 
 
@@ -93,7 +93,7 @@ def _synthetic(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
 
 
 def _plain_value(field: Field, data: bytes) -> str:
-    """A number by its sign, text as it is."""
+    """A number, signed or unsigned; or text."""
     if "char[" in field.type:
         return (
             _value(field, data) if field.type.startswith("__data_loc") else text_of(data[field.offset :][: field.size])
@@ -165,7 +165,7 @@ def _unknown(event: TraceEvent, _data: bytes, _options: TraceOptions) -> str:
 
 
 class Printers(NamedTuple):
-    """How an event of one kind is shown: struct trace_event_functions."""
+    """The functions that print an event of one kind: struct trace_event_functions."""
 
     trace: Printer
     raw: Printer = _type
@@ -192,7 +192,7 @@ _STATIC = {
 
 
 def printers(event: TraceEvent) -> Printers:
-    """Those of an event's type."""
+    """The printers of an event's type."""
     if isinstance(event, ProbeEvent):
         return _PROBE
     if event.group == SYNTHETIC:

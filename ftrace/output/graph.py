@@ -1,4 +1,4 @@
-"""The records of function_graph as calls that are nested in each other. kernel/trace/trace_functions_graph.c."""
+"""The records of function_graph as nested calls. As kernel/trace/trace_functions_graph.c."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ftrace.ring_buffer.reader import Record
 _ENTRY, _EXIT = struct.Struct("<8xQi"), struct.Struct("<8xQQiIQQ")
 _INDENT = 2
 _NO_COMMENTS = (FUNCTION.id, KERNEL_STACK.id)
-"""The types that are shown as elsewhere."""
+"""Types that are shown as in other tracers."""
 _MAX_ERRNO = 4095
 
 
@@ -33,22 +33,22 @@ class Return(NamedTuple):
 
     @property
     def duration(self) -> int:
-        """In nanoseconds."""
+        """The duration in nanoseconds."""
         return self.rettime - self.calltime
 
 
 @dataclass
 class Slot:
-    """What the lines of one slot that were shown last say about the next: struct fgraph_cpu_data."""
+    """The state that the next line of a slot depends on: struct fgraph_cpu_data."""
 
     pid: int | None = None
     depth: int = 0
     entered: dict[int, int] = field(default_factory=dict)
-    """The function of each depth whose entry was shown and whose return was not."""
+    """For each depth, the function whose entry was shown and whose return was not."""
 
 
 class GraphFormat:
-    """Shows records. `plain`: what shows those that are no calls; `slots`: what is known of each slot, kept by the caller."""
+    """Formats records. `plain_lines`: formats those that are not calls. `slots`: state of each slot, kept by the caller."""
 
     def __init__(self, options: TraceOptions, plain_lines: LineFormat, slots: dict[int, Slot], count: int) -> None:
         self._options, self._plain, self._slots = options, plain_lines, slots
@@ -60,7 +60,7 @@ class GraphFormat:
         """Whether the text of a record depends on the next one."""
 
     def lines(self, records: Sequence[Record]) -> Iterator[str]:
-        """The text of each record; an entry and the return that follows it at once are one line."""
+        """The text of each record. An entry that is directly followed by its return is one line with it."""
         following = _following(records)
         done: set[int] = set()
         for index, record in enumerate(records):
@@ -72,7 +72,7 @@ class GraphFormat:
                 yield lost_text(record) + (self._as_elsewhere(records, index) or self._shown(record, leaf))
 
     def _as_elsewhere(self, records: Sequence[Record], index: int) -> str:
-        """The line of a record that is no call and no comment; empty for others."""
+        """The line of a record that is neither a call nor a comment; '' for others."""
         if records[index].common.type not in _NO_COMMENTS:
             return ""
         following = records[index + 1] if index + 1 < len(records) else None
@@ -91,7 +91,7 @@ class GraphFormat:
         return front + self._comment(slot, record)
 
     def _change_of_task(self, record: Record, slot: Slot) -> str:
-        """A note that another thread has the slot from now on: verif_pid()."""
+        """A note that another thread uses the slot from now on: verif_pid()."""
         before, slot.pid = slot.pid, record.common.pid
         if before is None or before == slot.pid:
             return ""
@@ -123,7 +123,7 @@ class GraphFormat:
         return f"{text}\n{overrun}"
 
     def _result(self, call: Return) -> str:
-        """What was returned; what looks like an error as a signed number. print_graph_retval()."""
+        """The result; a value that looks like an error is shown as a signed number. As print_graph_retval()."""
         value = call.retval
         if not self._hexadecimal and (number := _error(value)) is not None:
             return f"= {number}"
@@ -136,13 +136,13 @@ class GraphFormat:
 
 
 def _error(value: int) -> int | None:
-    """A negative errno, also one of 32 bits; None for another value."""
+    """The value as a negative errno, of 32 or 64 bits; None if it is not one."""
     signed = value - (1 << 32) if value >> 31 == 1 else value - (value >> 63 << 64)
     return signed if -_MAX_ERRNO <= signed < 0 else None
 
 
 def _following(records: Sequence[Record]) -> list[int | None]:
-    """For each record the index of the next one of its slot."""
+    """For each record, the index of the next one of its slot."""
     found: list[int | None] = [None] * len(records)
     newest: dict[int, int] = {}
     for index, record in enumerate(records):
@@ -153,7 +153,7 @@ def _following(records: Sequence[Record]) -> list[int | None]:
 
 
 def _return_of_leaf(record: Record, following: Record) -> Return | None:
-    """The return, if two records are the entry of a function and its return: get_return_for_leaf()."""
+    """The return, if these records are the entry of a function and its return: get_return_for_leaf()."""
     kinds = (record.common.type, following.common.type)
     if kinds != (GRAPH_ENTRY.id, GRAPH_EXIT.id) or record.common.pid != following.common.pid:
         return None

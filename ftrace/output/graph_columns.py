@@ -1,4 +1,4 @@
-"""The columns of function_graph: what stands in front of a call, and above the whole. kernel/trace/trace_functions_graph.c."""
+"""The columns and the header of function_graph. As kernel/trace/trace_functions_graph.c."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ftrace.output.options import TraceOptions
 _PROC_WIDTH = 14
 _COMM_WIDTH = 7
 _TIME_WIDTH, _CPU_WIDTH, _TASK_WIDTH = 16, 4, 17
-"""Of the columns in front of the flags."""
+"""Widths of the columns before the flags."""
 _FLAGS = (
     "  _-----=> irqs-off        ",
     " / _----=> need-resched    ",
@@ -35,7 +35,7 @@ def cpu(slot: int, slots: int) -> str:
 
 
 class Columns:
-    """The columns that the options ask for. `slots`: how many slots there are."""
+    """The columns, as selected by the options. `slots`: the number of slots."""
 
     def __init__(self, options: TraceOptions, slots: int) -> None:
         self._slots = slots
@@ -46,7 +46,7 @@ class Columns:
         self._latency = options["latency-format"]
 
     def prologue(self, stamp: int, slot: int, comm: str, tid: int) -> str:
-        """What comes before the duration: print_graph_prologue()."""
+        """The columns before the duration: print_graph_prologue()."""
         if not self._shown:
             return ""
         parts = [f"{_truncated(stamp)} |  "] if self._abstime else []
@@ -56,7 +56,7 @@ class Columns:
         return "".join(parts)
 
     def duration(self, nanoseconds: int | None) -> str:
-        """The column of the duration; None: blank. print_graph_duration()."""
+        """The column of the duration; blank for None. As print_graph_duration()."""
         if not (self._shown and self._duration):
             return ""
         if nanoseconds is None:
@@ -65,7 +65,7 @@ class Columns:
         return f"{letter} {duration_text(nanoseconds)}|  "
 
     def header(self) -> str:
-        """The two lines above, with those about flags for latency-format: __print_graph_headers_flags()."""
+        """The two header lines; with latency-format also those for the flags: __print_graph_headers_flags()."""
         if not self._shown:
             return ""
         columns = (

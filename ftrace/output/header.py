@@ -1,4 +1,4 @@
-"""The lines above the records of the file trace: print_func_help_header() and its like in kernel/trace/trace.c."""
+"""The header of the file trace, as print_func_help_header() and related functions of kernel/trace/trace.c."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TGID_WIDTH = 10
 
 
 def trace_header(tracer: str, options: TraceOptions, entries: int, written: int, cpus: int) -> str:
-    """What stands above the records: `entries` there are, `written` there were, of threads on `cpus` slots."""
+    """The header. `entries`: records in the buffer. `written`: records ever written. `cpus`: the number of slots."""
     return tracer_name(tracer) + _counts_and_columns(tracer, options, entries, written, cpus)
 
 
 def tracer_name(tracer: str) -> str:
-    """The first lines, whatever the tracer."""
+    """The first two lines, for all tracers."""
     return f"# tracer: {tracer}\n#\n"
 
 

@@ -1,4 +1,4 @@
-"""latency-format: its header, and what stands in front of an event. print_trace_header() and trace_print_lat_context()."""
+"""latency-format: its header, and the beginning of a line. As print_trace_header() and trace_print_lat_context()."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ftrace.output.durations import mark
 from ftrace.ring_buffer.reader import Record
 
 NO_FLAGS = "....."
-"""Interrupts, rescheduling, contexts and preemption are the kernel's: no thread here has them."""
+"""Flags of interrupts, rescheduling, contexts and preemption, which threads in user space do not have."""
 _LINE = "-" * 68
 _COLUMNS = """\
 #                    _------=> CPU#            
@@ -25,7 +25,7 @@ _COLUMNS = """\
 
 
 def latency_header(tracer: str, entries: int, written: int, cpus: int, verbose: bool) -> str:
-    """The lines above the records; none if there are none."""
+    """The header; '' if there are no records."""
     if not entries:
         return ""
     lines = (
@@ -41,7 +41,7 @@ def latency_header(tracer: str, entries: int, written: int, cpus: int, verbose: 
 
 
 def latency_context(record: Record, following: Record | None, comm: str, shown: LatencyTime, index: int | None) -> str:
-    """`COMM-PID CPU FLAGS TIME: `. `index`: which record it is, with the option verbose, whose columns are others; else None."""
+    """`COMM-PID CPU FLAGS TIME: `. `index`: the number of the record with the option verbose (other columns); else None."""
     pid = record.common.pid
     next_stamp = following.stamp if following is not None else record.stamp
     if index is None:
@@ -51,20 +51,20 @@ def latency_context(record: Record, following: Record | None, comm: str, shown: 
 
 
 class LatencyTime(NamedTuple):
-    """How times are shown: lat_print_timestamp(). `start`: when the buffer was emptied, by its clock."""
+    """The format of times: lat_print_timestamp(). `start`: when the buffer was emptied, by its clock."""
 
     start: int
     in_ns: bool
 
     def text(self, stamp: int, following: int) -> str:
-        """Since the start, and how long it took to the next record."""
+        """The time since the start, and the mark for the time to the next record."""
         since = stamp - self.start
         if not self.in_ns:
             return f" {since:4}: "
         return f" {_microseconds(since):4}us{mark(_microseconds(following - stamp) * 1000)}: "
 
     def verbose_text(self, stamp: int, following: int) -> str:
-        """The same with the option verbose: the whole time too, in hexadecimal."""
+        """The text with the option verbose, which includes the full time stamp in hexadecimal."""
         since, until = stamp - self.start, following - stamp
         if not self.in_ns:
             return f"[{stamp:016x}] {since} (+{until}): "

@@ -18,18 +18,18 @@ from ftrace.ring_buffer.reader import Record
 
 _REPEATS = struct.Struct("<24xHHI")
 _PRINT_TEXT = 16
-"""Where the text of a print record begins."""
+"""Offset of the text in a print record."""
 
 
 def lost_text(record: Record) -> str:
-    """What is said of the events that were lost just before a record."""
+    """The line about events that were lost just before a record; '' if none were."""
     return f"CPU:{record.slot} [LOST {record.lost} EVENTS]\n" if record.lost else ""
 
 
 class LineFormat:
-    """How records are shown: the options, the clock's units. It knows the events that there are when it is made.
+    """Formats records according to the options and the clock. It knows the events that exist when it is made.
 
-    `start`: when the buffer was emptied, for latency-format; `annotates`: whether it is said where another slot begins.
+    `start`: when the buffer was emptied, for latency-format. `annotates`: whether a line marks the first record of each slot.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class LineFormat:
         self._show = next((show for name, show in modes.items() if options[name]), None)
 
     def lines(self, records: Sequence[Record]) -> Iterator[str]:
-        """The text of each record, with what was lost just before it."""
+        """The text of each record, preceded by a line about lost events, if there were any."""
         seen: set[int] = set()
         self._tgids.see(records)
         for index, (record, following) in enumerate(zip_longest(records, records[1:])):
             yield self._started(record, seen) + lost_text(record) + self.text(record, following, index)
 
     def _started(self, record: Record, seen: set[int]) -> str:
-        """With `annotates` a line above the first record of every slot but the first: test_cpu_buff_start()."""
+        """With `annotates`, a line before the first record of each slot but the first slot: test_cpu_buff_start()."""
         is_first = bool(seen) and record.slot not in seen
         seen.add(record.slot)
         return f"##### CPU {record.slot} buffer started ####\n" if is_first and self._annotates else ""
 
     def text(self, record: Record, following: Record | None = None, index: int = 0) -> str:
-        """The text of one record. `following`: the next one, of any slot; `index`: how many were shown before."""
+        """The text of one record. `following`: the next record, of any slot. `index`: the number of records shown before."""
         number = record.common.type
         event = self._events.get(number)
         if event is None:
@@ -73,7 +73,7 @@ class LineFormat:
         return self._show(record, event) if self._show else self._plain(record, event, following, index)
 
     def event_text(self, record: Record) -> str:
-        """That of its event alone; of a marker what was written."""
+        """The text of its event alone; for a marker, the text that was written."""
         event = self._events.get(record.common.type)
         if event is None:
             return f"Unknown type {record.common.type}\n"
@@ -99,7 +99,7 @@ class LineFormat:
         return self._context(record, following, index) + text
 
     def _repeats(self, record: Record) -> str:
-        """How often a call was repeated, and when last."""
+        """How often a call was repeated, and the time of the last repetition."""
         count, top, bottom = _REPEATS.unpack_from(record.data)
         last = timestamp(record.stamp - (top << 32 | bottom), self._in_ns)
         return f"(repeats: {count}, last_ts: {last})"

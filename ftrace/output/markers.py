@@ -1,4 +1,4 @@
-"""trace_marker and trace_marker_raw: records that programs write as text and as bytes."""
+"""trace_marker and trace_marker_raw: records of text and of bytes that programs write."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ftrace.events.builtin import PRINT, RAW_DATA
 from ftrace.events.trace_array import TraceArray
 
 _IP = bytes(8)
-"""The address in a print record: none, which is shown as `tracing_mark_write`."""
+"""The address in a print record: 0, which is shown as `tracing_mark_write`."""
 _END = b"\n\0"
 _COMMON = 8
 _ID = struct.Struct("<I")
 _HEAD = 12
 _LEAST = 13
-"""Bytes that a raw record has room for at least, as tracing_mark_raw_write() takes."""
+"""The minimum size of a raw record in bytes, as in tracing_mark_raw_write()."""
 
 
 def write_marker(array: TraceArray, data: bytes) -> int:
-    """Record text, cut to what fits a sub-buffer; how many bytes were taken. Raises OSError: EINVAL, EBADF."""
+    """Record text, truncated to fit a sub-buffer. Returns how many bytes were taken. Raises OSError: EINVAL, EBADF."""
     _check(array)
     taken = data[: array.buffer.longest - len(_IP) - len(_END)]
     end = b"\0" if taken.endswith(b"\n") else _END
@@ -33,7 +33,7 @@ def write_marker(array: TraceArray, data: bytes) -> int:
 
 @contextlib.contextmanager
 def _triggers_act(text: bytes) -> Iterator[None]:
-    """Those of ftrace/print: before the record is written, on the text as it was given, and after it."""
+    """Run the triggers of ftrace/print: before the record is written, on the given text, and after it."""
     triggers = PRINT.file.triggers
     if not triggers:
         yield
@@ -60,6 +60,6 @@ def write_raw_marker(array: TraceArray, data: bytes) -> int:
 
 def _check(array: TraceArray) -> None:
     if not array.options["markers"]:
-        raise OSError(errno.EINVAL, "the option markers is off")
+        raise OSError(errno.EINVAL, "the option markers is off; write markers to trace_options")
     if not array.tracing_on:
-        raise OSError(errno.EBADF, "tracing_on is 0")
+        raise OSError(errno.EBADF, "tracing_on is 0; write 1 to it")

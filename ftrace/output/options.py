@@ -40,19 +40,19 @@ _OPTIONS = (
     ("display-graph", False),
     ("stacktrace", False),
 )
-"""Those of every trace array."""
+"""The options of every trace array."""
 _NOT_INHERITED = ("event-fork", "function-fork", "trace_printk_dest")
-"""Off in a new instance."""
+"""Options that are off in a new instance."""
 _TOP_LEVEL = ("trace_printk", "printk-msg-only", "record-cmd")
-"""Without a file in instances."""
+"""Options that have no file in instances."""
 _LONGEST = 63
 
 
 class TraceOptions:
-    """The switches of one trace array, and those of tracers, which all have in common.
+    """The options of one trace array, and those of tracers, which all trace arrays share.
 
-    `changed(name, on)` is called when one is set, and refuses that by an OSError; `tracer()`: the current tracer;
-    `inherited`: the options of the top level, for an instance.
+    `changed(name, on)` is called when an option is set, and may refuse that with OSError. `tracer()`: the current tracer.
+    `inherited`: for an instance, the options of the top level.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class TraceOptions:
 
     @property
     def own(self) -> Set[str]:
-        """The names of the trace array's own switches, without those of tracers."""
+        """The names of the trace array's own options, without those of tracers."""
         return self._on.keys()
 
     def set(self, name: str, on: bool) -> None:
-        """Set a switch, or one of any tracer. Raises OSError(EINVAL) for an unknown one, and for one that is refused."""
+        """Set an option of the trace array or of any tracer. Raises OSError(EINVAL) if it is unknown or refused."""
         if name not in self._on:
             _flags_with(name).set(name, on)
             self._changed(name, on)
@@ -98,17 +98,17 @@ class TraceOptions:
                 raise
 
     def put(self, name: str, on: bool) -> None:
-        """Set one of the trace array's own switches, and nothing follows."""
+        """Set one of the trace array's own options without calling `changed`."""
         self._on[name] = on
 
     def read(self) -> str:
-        """The file trace_options: a name for each line, with `no` in front if it is off."""
+        """The file trace_options: one name on each line, prefixed with `no` if it is off."""
         flags = self._tracer().flags
         shown = self._on | {name: flags[name] for name in flags}
         return "".join(f"{'' if on else 'no'}{name}\n" for name, on in shown.items())
 
     def write(self, text: str) -> None:
-        """Write NAME or noNAME to trace_options, of a switch or an option of the current tracer. Raises OSError(EINVAL)."""
+        """Write NAME or noNAME to trace_options: an option of the array or of the current tracer. Raises OSError(EINVAL)."""
         if len(text) > _LONGEST:
             raise OSError(errno.EINVAL, f"{len(text)} characters were written; an option has at most {_LONGEST}")
         name = text.strip()

@@ -1,4 +1,4 @@
-"""trace_pipe and trace_pipe_raw: what is read is consumed. Readers wait while there is nothing, or fail with EAGAIN."""
+"""trace_pipe and trace_pipe_raw, which consume records. Readers wait for records, or fail with EAGAIN."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ftrace.output.trace import record_format
 from ftrace.tracefs.nodes import ENCODING, Handle, Node
 
 _POLL = 0.01
-"""Seconds between two looks at an empty buffer: writers wake nobody."""
+"""Seconds between two checks of an empty buffer: writers do not wake readers."""
 
 
 class _Stream(Handle):
-    """An open pipe. What a read has consumed and not returned is left for the next."""
+    """An open pipe. Data that a read has consumed but not returned is left for the next read."""
 
     def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
         self._array, self._slot = array, slot
@@ -27,10 +27,10 @@ class _Stream(Handle):
         self._has_read = False
 
     def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes, all that there is now if negative; b"" at the end.
+        """Read at most `size` bytes; if negative, everything that is available; b"" at the end.
 
-        Waits while there is nothing. The end: recording is off, and something was read before. Raises OSError(EAGAIN) if
-        it was opened with O_NONBLOCK.
+        Waits for data. The end is reached when recording is off and something was read before. If the file was opened with
+        O_NONBLOCK, raises OSError(EAGAIN) instead of waiting.
         """
         while not self._fill(size):
             if not self._waits:
@@ -44,16 +44,16 @@ class _Stream(Handle):
         return taken
 
     def _is_at_end(self) -> bool:
-        """Whether a reader that finds nothing does not wait for more."""
+        """Whether a reader that finds no data gets the end instead of waiting."""
         return self._has_read and not self._array.tracing_on
 
     @abstractmethod
     def _fill(self, size: int) -> bool:
-        """Consume until `size` bytes are pending, or everything if negative; whether any are."""
+        """Consume until `size` bytes are pending; if negative, everything. Returns whether any are pending."""
 
 
 class PipeHandle(_Stream):
-    """trace_pipe, open: lines without a header."""
+    """An open trace_pipe: lines without a header."""
 
     _closed = False
 
@@ -73,7 +73,7 @@ class PipeHandle(_Stream):
         return bool(self._pending)
 
     def _lines(self) -> Iterator[str]:
-        """Consume record by record, or all at once if the text of one depends on the next."""
+        """Consume record by record; all at once if the text of a record depends on the next one."""
         shown = record_format(self._array, self._slots)
         records = self._array.buffer.consume(self._slot)
         if shown.looks_ahead:
@@ -83,14 +83,14 @@ class PipeHandle(_Stream):
                 yield from shown.lines([record])
 
     def close(self) -> None:
-        """Let others open it."""
+        """Close it, so that it can be opened again."""
         if not self._closed:
             self._closed = True
             self._array.pipes.release(self._slot)
 
 
 class RawPipeHandle(_Stream):
-    """trace_pipe_raw or snapshot_raw, open: whole sub-buffers of one slot, in which lost events are marked."""
+    """An open trace_pipe_raw or snapshot_raw: whole sub-buffers of one slot, in which lost events are marked."""
 
     def __init__(self, array: TraceArray, slot: int, flags: int, *, snapshot: bool) -> None:
         super().__init__(array, slot, flags)
@@ -110,7 +110,7 @@ class RawPipeHandle(_Stream):
 
 
 class PipeFile(Node):
-    """trace_pipe of a trace array, or of one of its slots. One at a time may have a slot's records."""
+    """trace_pipe of a trace array, or of one of its slots. A slot's records have at most one reader."""
 
     mode = 0o440
 
@@ -118,9 +118,9 @@ class PipeFile(Node):
         self._array, self._slot = array, slot
 
     def open(self, flags: int) -> Handle:
-        """Open it. Raises OSError(EBUSY) if it, or one that has the same records, is open."""
+        """Open it. Raises OSError(EBUSY) if it, or another trace_pipe with the same records, is open."""
         if not self._array.pipes.claim(self._slot):
-            raise OSError(errno.EBUSY, "another reader has these records: close its trace_pipe first")
+            raise OSError(errno.EBUSY, "another trace_pipe with these records is open; close it first")
         return PipeHandle(self._array, self._slot, flags)
 
 

@@ -35,7 +35,7 @@ def _name(address: int) -> str:
 
 
 def _variance(profile: Any) -> int:
-    """Of a sample, in nanoseconds times microseconds, so that it is printed in square microseconds."""
+    """The sample variance in nanoseconds times microseconds, which is printed as square microseconds."""
     count = profile.counter
     if count < 2:
         return 0

@@ -1,4 +1,4 @@
-"""Addresses as records show them: seq_print_ip_sym() of kernel/trace/trace_output.c."""
+"""Text of addresses in records, as seq_print_ip_sym() of kernel/trace/trace_output.c."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def in_object(address: int, options: TraceOptions) -> str:
 
 
 def _file_at(address: int) -> tuple[int, str]:
-    """The mapping that an address is in, or before: where it begins, and its file."""
+    """The start and the file of the mapping that contains an address, or else of the next one."""
     start, _, _, path = next((each for each in mappings() if each[1] > address), (0, 0, "", ""))
     return start, path if path.startswith("/") else ""
 
 
 def ip_sym(address: int, options: TraceOptions, *, offset: bool | None = None) -> str:
-    """An address of a record. `offset`: whether the symbol has its offset, whatever the option sym-offset says."""
+    """The text of an address. `offset`: whether to add the offset; None: according to the option sym-offset."""
     if not address:
         return "0"
     offset = options["sym-offset"] if offset is None else offset

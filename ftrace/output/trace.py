@@ -15,14 +15,14 @@ from ftrace.tracers.graph import function_graph
 
 
 def record_format(array: TraceArray, slots: dict[int, Slot], *, annotates: bool = False) -> LineFormat | GraphFormat:
-    """How the records of a trace array are shown now. `slots`: what function_graph knows of those that were shown before."""
+    """The present format of a trace array's records. `slots`: function_graph's state from records shown before."""
     in_ns = clock.find(array.buffer.clock).in_ns
     lines = LineFormat(array.options, in_ns, array.tgids, array.emptied, annotates and array.options["annotate"])
     return GraphFormat(array.options, lines, slots, slots_in_use()) if array.tracer is function_graph else lines
 
 
 def slots_in_use() -> int:
-    """How many slots there are: what the files call CPUs."""
+    """The number of slots, which the files call CPUs."""
     return max(arena().slots_in_use, 1)
 
 

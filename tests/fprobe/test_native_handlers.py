@@ -196,13 +196,13 @@ def test_wrong_handlers_are_refused_where_they_are_written(line: str, message: s
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fprobe.Array(given.u64, 0), "the size of an Array is positive, not 0"),
-        (lambda: fprobe.Hash(given.Seen, given.u64, 4), "the key of a Hash is an integer type, not Seen"),
+        (lambda: fprobe.Array(given.u64, 0), "the size of the Array is 0; it must be positive"),
+        (lambda: fprobe.Hash(given.Seen, given.u64, 4), "the key type of the Hash is Seen; it must be an integer type"),
         (
             lambda: fprobe.Hash(given.u64, int, 4),
             "a hash's value is an integer, a pointer or a struct, not <class 'int'>",
         ),
-        (lambda: fprobe.Histogram(70), "powers of two have at most 65 buckets and no low, not 70 and 0"),
+        (lambda: fprobe.Histogram(70), "buckets is 70 and low is 0; without a step, at most 65 and 0 are allowed"),
         (lambda: fprobe.Array(given.u64, 1 << 40), "a map of 1099511627776 elements of 8 bytes takes"),
     ],
 )
