@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from ftrace.hit.hashing import first_place
 from ftrace.hit.thread_states import enter_interpreter
 from sandbox.native import (
     Structure,
@@ -85,6 +86,22 @@ switched_off = global_var(u64, 0, name="python_switched_off")
 ENDING, FORKED = 1, 2
 
 
+_PLACE_BITS = 6
+
+
+@struct
+class Address(Structure):
+    """A number that handlers have been given, and the int for it, to which this is a reference."""
+
+    value: u64
+    object: Object
+
+
+entry_addresses = global_var(array[Address, 1 << _PLACE_BITS], name="python_entry_addresses")
+return_addresses = global_var(array[Address, 1 << _PLACE_BITS], name="python_return_addresses")
+"""By hash, under the GIL. The same functions and callers come again and again: their ints need not be made each time."""
+
+
 @struct
 class Lent(Structure):
     """What a handler gets for one call."""
@@ -144,7 +161,6 @@ def lend_registers(this: ptr[PythonHandler], lent: ptr[Lent], regs: u64) -> bool
 @native
 def lend_data(this: ptr[PythonHandler], lent: ptr[Lent], data: u64) -> bool_:
     if data == 0:
-        incref(this.none)
         lent.view = this.none
         return True
     lent.bytes = bytes_copy(data, this.data_size)
@@ -194,13 +210,28 @@ def drop(object: Object) -> void:
 
 
 @native
+def address_object(table: ptr[Address], value: u64) -> Object:
+    """A new reference to an int, or null with an exception set."""
+    known = addressof(table[first_place(value, 64 - _PLACE_BITS)])
+    if known.object == null or known.value != value:
+        made = int_from(value)
+        if made == null:
+            return null
+        drop(known.object)
+        known.object = made
+        known.value = value
+    incref(known.object)
+    return known.object
+
+
+@native
 def call_handler(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data: u64) -> Object:
     """handler(fp, entry_ip, ret_ip, regs, entry_data), or null with an exception set."""
     lent: Lent = zeroed
     arguments: array[Object, 5] = zeroed
     arguments[0] = this.fp
-    arguments[1] = int_from(ip)
-    arguments[2] = int_from(ret_ip)
+    arguments[1] = address_object(addressof(entry_addresses[0]), ip)
+    arguments[2] = address_object(addressof(return_addresses[0]), ret_ip)
     result: Object = null
     if lend_registers(this, addressof(lent), regs):
         if lend_data(this, addressof(lent), data) and arguments[1] != null and arguments[2] != null:
@@ -212,8 +243,9 @@ def call_handler(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data
     drop(arguments[1])
     drop(arguments[2])
     drop(lent.registers)
-    drop(lent.view)
-    drop(lent.bytes)
+    if lent.bytes != null:
+        drop(lent.view)
+        decref(lent.bytes)
     return result
 
 
@@ -268,7 +300,9 @@ def python_call(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data:
         return 0
     gil = enter_interpreter()
     pending: array[Object, 3] = zeroed
-    error_fetch(addressof(pending[0]), addressof(pending[1]), addressof(pending[2]))
+    is_pending = error_occurred() != null
+    if is_pending:
+        error_fetch(addressof(pending[0]), addressof(pending[1]), addressof(pending[2]))
     value: i32 = 0
     result = call_handler(this, ip, ret_ip, regs, data)
     if result == null:
@@ -276,6 +310,7 @@ def python_call(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data:
     else:
         value = as_result(this, result)
         decref(result)
-    error_restore(pending[0], pending[1], pending[2])
+    if is_pending:
+        error_restore(pending[0], pending[1], pending[2])
     gil_release(gil)
     return value
