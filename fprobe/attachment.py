@@ -29,6 +29,7 @@ from ftrace.probe import Counts
 from kprobes import departures
 from sandbox.images.coming import unfollow
 from sandbox.jit.arrivals import follow
+from sandbox.process.gil import back_soon
 
 Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
@@ -81,6 +82,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         refused = self.fp.ops.skipped() if self.fp.registered else []
         return [*located, *(Skipped(str(location), reason) for location, reason in refused)]
 
+    @back_soon()
     def attach(self: This) -> This:
         """Attach. Raises OSError as register_fprobe does.
 

@@ -46,6 +46,7 @@ from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from kprobes import departures
 from sandbox.process import fork
+from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
 from sandbox.process.process_bound import ProcessBound
 from sandbox.symbols.near import did_you_mean
@@ -193,6 +194,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     )  # fmt: skip
 
 
+@back_soon()
 def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None = None) -> None:
     """Attach `fp` to the functions whose name matches `filter` but not `notfilter`.
 
@@ -247,6 +249,7 @@ def _located(filter: str, notfilter: str | None) -> Located:
     return Located(located.selection - without.selection, located.skipped)
 
 
+@back_soon()
 def extend_fprobe(fp: fprobe) -> None:
     """Attach a registered `fp` to functions that its pattern matches now but did not at registration or the last extension.
 
@@ -263,6 +266,7 @@ def extend_fprobe(fp: fprobe) -> None:
         fp.located = Located(there | usable.selection, [*fp.located.skipped, *usable.skipped])
 
 
+@back_soon()
 def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:
     """Attach `fp` to the functions at these addresses.
 
@@ -280,6 +284,7 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     _register(fp, install)
 
 
+@back_soon()
 def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | None = None) -> None:
     """Attach `fp` to the functions with exactly these names; `syms` is sorted in place.
 
@@ -419,6 +424,7 @@ def _data_size(fp: fprobe) -> int:
     return integer("entry_data_size", size, 0, ENTRY_DATA_MAX, errno.ENOMEM) if fp.exit_handler is not None else 0
 
 
+@back_soon()
 def unregister_fprobe(fp: fprobe | None) -> None:
     """Detach `fp`. Afterwards none of its handlers runs in any thread but the calling one.
 

@@ -44,6 +44,7 @@ from sandbox.memory import barriers, mappings
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
 from sandbox.process import atfork, fork
+from sandbox.process.gil import back_soon
 from sandbox.process.once import once
 from sandbox.threads import contexts, signals, tasks
 from sandbox.threads.blocked_signals import threads_blocking_signal
@@ -144,6 +145,7 @@ _TRANSLATED = (
 class Runtime:
     """The linked hit path and what it needs of the process."""
 
+    @back_soon()
     def __init__(self) -> None:
         if not changed_code.is_noticed():
             raise RuntimeError(_TRANSLATED)

@@ -20,6 +20,7 @@ from kprobes.returns import unregister_kretprobes
 from kprobes.targets import Target, Where, has_glob, is_followed, may_follow, places
 from sandbox.images.coming import unfollow
 from sandbox.jit.arrivals import follow
+from sandbox.process.gil import back_soon
 
 _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
 """Errors that are due to the place, not to the process: a glob skips such a place."""
@@ -83,6 +84,7 @@ class _Probes(Attaching):
             total.first = total.first or probe.errors.first
         return total
 
+    @back_soon()
     def attach(self: This) -> This:
         """Attach at all places or, if that fails, at none. Functions that a glob matches and that cannot be probed: `skipped`.
 

@@ -25,6 +25,7 @@ from kprobes.probe import (
     kprobe,
 )
 from sandbox.loading.module import register_module_notifier
+from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, U32_MAX, integer
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def registered_probes() -> list[kprobe]:
 # -- registration -------------------------------------------------------------------------------------------------
 
 
+@back_soon()
 def register_kprobe(p: kprobe) -> None:
     """Probe an instruction.
 
@@ -109,6 +111,7 @@ def _join(p: kprobe, place: Aggregate) -> None:
     _registered[p] = None
 
 
+@back_soon()
 def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Register the first `num`, or all. On the first error, those registered before it are unregistered; it is raised."""
     count = integer("num", len(ps) if num is None else num, 1, INT_MAX)
@@ -133,6 +136,7 @@ def unregister_kprobe(p: kprobe) -> None:
     unregister_kprobes([p])
 
 
+@back_soon()
 def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Unregister the first `num`, or all. Of a probe that is not registered, only `addr` is cleared."""
     with patching():
