@@ -28,7 +28,7 @@ from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument
 from ftrace.probe_args.scope import Scope
-from sandbox.abi.btf import prototype
+from sandbox.images.prototypes import prototype
 
 GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"
 """The groups of events whose lines name none."""

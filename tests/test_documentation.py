@@ -19,6 +19,7 @@ PRINTED = {
     "numba": [
         r"^0x[0-9a-f]+ 1\n0x[0-9a-f]+ 1$",
         r"^\(3,\) 2\n\[0\. 2\. 4\.\]$",
+        "^2 3 2$",
         "^called with 14$",
         "^1 call was seen$",
     ],

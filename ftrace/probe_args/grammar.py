@@ -38,6 +38,8 @@ _STACK_WORDS = 2048
 """The highest N of $stackN and $argN: the words of a kernel stack of 16 KiB."""
 _DIGITS = frozenset("0123456789")
 _BLANK = fields.Typed(None)
+_RESULT = "return"
+"""What a result in memory is called, as in Python's annotations."""
 
 
 class FetchParser:
@@ -189,7 +191,9 @@ class FetchParser:
 
     def _parameter(self, text: str) -> Fetch:
         """`name`, `name->field.field`, `$retval->field`."""
-        name, mark, rest = fields.split(text, self.offset)
+        if self.scope.at_return and (stored := self._stored(text)) is not None:
+            return stored
+        name, mark, rest = self._split(text)
         if mark == ".":
             raise self._error(ErrorCode.NOSUP_DAT_ARG, len(name) + 1, errno.EOPNOTSUPP)
         ahead = len(name) + 2
@@ -209,6 +213,25 @@ class FetchParser:
         for _ in offsets:
             self._take_step()
         return Fetch(source, tuple(map(Dereference, offsets)))
+
+    def _split(self, text: str) -> tuple[str, str, str]:
+        """As fields.split(), but a parameter's name may have points: an array that comes in several registers has them."""
+        name, mark, rest = text.partition("->")
+        prototype = self.scope.prototype if "." in name else None
+        if prototype is not None and any(name == parameter for parameter, _ in prototype.parameters):
+            return name, mark, rest
+        return fields.split(text, self.offset)
+
+    def _stored(self, text: str) -> Fetch | None:
+        """`return` and `return.FIELD`: what the function has stored as its result; None if that is not meant."""
+        name, _, field = text.partition(".")
+        prototype = self.scope.prototype if name == _RESULT else None
+        for it in prototype.stored if prototype is not None else ():
+            if it.name == field:
+                self._take_step()
+                self.typed = fields.Typed(it.type)
+                return Fetch(self._parameter_source(0), (Dereference(it.offset),))
+        return None
 
     def _return_type(self) -> fields.Typed | None:
         prototype = self.scope.prototype

@@ -36,7 +36,7 @@ from kprobes.registration import (
 )
 from kprobes.return_probe import kretprobe
 from kprobes.returns import register_kretprobe, unregister_kretprobe
-from sandbox.abi.btf import prototype
+from sandbox.images.prototypes import prototype
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 
 GROUP = "kprobes"

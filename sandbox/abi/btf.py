@@ -111,11 +111,25 @@ class Other(BtfType):
 
 
 @dataclass(frozen=True)
+class Stored:
+    """A part of a result that is stored at `offset` bytes from the address in the first argument; '' is all of it."""
+
+    name: str
+    type: BtfType
+    offset: int
+
+
+@dataclass(frozen=True)
 class Prototype:
-    """The parameters of a function, as (name, type) in order, and its result type."""
+    """The parameters of a function, as (name, type) in order, and its result type.
+
+    `numbers`: which integer argument each parameter is, where the order does not tell; None for one in a vector register.
+    """
 
     parameters: tuple[tuple[str, BtfType], ...]
     returns: BtfType
+    numbers: tuple[int | None, ...] | None = None
+    stored: tuple[Stored, ...] = ()
 
 
 def prototype(function: str) -> Prototype | None:

@@ -29,11 +29,15 @@ class Description:
         """Name -> Numba type, in their order."""
         return dict(zip(self._result.fndesc.args, self._result.fndesc.argtypes, strict=True))
 
+    @property
+    def data_models(self) -> Any:
+        """Numba's data model manager."""
+        return self._context.data_model_manager
+
     @cached_property
     def places(self) -> list[Place]:
         """Where the words of the arguments are, without those that the function does not use: its callers do not pass them."""
-        manager = self._context.data_model_manager
-        words = [word for name, kind in self.arguments.items() for word in words_of(manager, kind, name)]
+        words = [word for name, kind in self.arguments.items() for word in words_of(self.data_models, kind, name)]
         used = self._used(len(words))
         return [place for place, is_used in zip(places(words), used, strict=True) if is_used]
 
@@ -55,7 +59,7 @@ class Description:
     def result_words(self) -> list[tuple[Word, int]]:
         """The words of the result, each with its offset from where the result is stored."""
         kind = self.result_type
-        model = self._context.data_model_manager.lookup(kind)
+        model = self.data_models.lookup(kind)
         target = self._context.target_data
         return list(offsets(model, model.get_return_type(), target, "result"))
 

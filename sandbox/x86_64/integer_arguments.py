@@ -21,6 +21,8 @@ def integer_argument(prototype: Prototype, parameter: int) -> int | None:
 
     None if it is not an integer or pointer, or if its place depends on earlier parameters of unknown size.
     """
+    if prototype.numbers is not None:
+        return prototype.numbers[parameter]
     kinds = [kind for _, kind in prototype.parameters[: parameter + 1]]
     if not _is_integer(kinds.pop()):
         return None
