@@ -108,8 +108,9 @@ def _images_meant(owner: str | None) -> Iterator[Image]:
 
 
 def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[Found]:
-    pattern, seen = parse(wanted), set[int]()
+    seen = set[int]()
     for image in meant:
+        pattern = parse(image.unversioned(wanted))
         functions = image.functions
         mask = pattern.select([function.name for function in functions])
         chosen = [image.meant(function) for index, function in enumerate(functions) if mask >> index & 1]

@@ -64,6 +64,10 @@ class Image(abc.ABC):
         """What a caller of `function`, one of `functions`, gets to: another function, if it only chooses one (IFUNC)."""
         return function
 
+    def unversioned(self, name: str) -> str:
+        """The name among `functions` of what is called `name@@VERSION`; other names and patterns as they are."""
+        return name
+
     def other_than_function(self, function: Symbol) -> str:
         """Why what begins at `function` is not a function, as a sentence; '' if it is one."""
         return ""

@@ -78,6 +78,9 @@ class LibraryImage(Image):
     def meant(self, function: Symbol) -> Symbol:
         return process_text.chosen(self.library, function) if function.indirect else function
 
+    def unversioned(self, name: str) -> str:
+        return self.library.unversioned(name)
+
     def other_than_function(self, function: Symbol) -> str:
         if is_cold(function.name):
             return Kind.COLD.reason

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.elf import tables as elf
+from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.described_code import Kind, is_cold, linkage_tables, pointed_to
 from sandbox.elf.ehframe import FunctionTable
+from sandbox.elf.versions import default_versions, old_versions
 from sandbox.process.cached import cached_property
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 from sandbox.x86_64.references import signal_return
@@ -65,13 +66,26 @@ class Library:
 
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
-        """Functions and variables by ascending address, from the full symbol table if the file has one, else from the
-        dynamic one. Empty if no ELF file is there (the vDSO has none).
+        """Functions and variables by ascending address, from the full symbol table if the file or its debug file has one, else
+        from the dynamic one. Empty if no ELF file is there (the vDSO has none).
+
+        A symbol of a version that programs are not linked with any more is called `memcpy@GLIBC_2.2.5`.
 
         Raises OSError if the file cannot be read, for example without a free descriptor; a later call may succeed.
         """
         file = self._file()
-        return _symbols(file, self.base, self.name) if file else ()
+        files = with_symbols(file, self.path) if file else []
+        found = (symbol for each in files for symbol in _symbols(each, self.base, self.name))
+        return sorted_symbols(dict.fromkeys(found))
+
+    def unversioned(self, name: str) -> str:
+        """`memcpy` for `memcpy@@GLIBC_2.14`, if programs are linked with that version of it; other names as they are.
+
+        Raises OSError if the file cannot be read.
+        """
+        plain, marks, version = name.partition("@@")
+        file = self._file() if marks else None
+        return plain if file is not None and version in default_versions(file, plain) else name
 
     def exported(self) -> Iterator[str]:
         """Names of the functions in the dynamic symbol table, in its order. Raises OSError if the file cannot be read."""
@@ -79,10 +93,9 @@ class Library:
         if file is None:
             return
         for table in file.sections_of_type(elf.SHT_DYNSYM):
-            strings = file.strings(table)
-            for name, info, section, _value, _size in file.symbols(table):
-                if section and info & 15 in (elf.STT_FUNC, elf.STT_GNU_IFUNC):
-                    yield elf.string_at(strings, name)
+            for name, entry in _named(file, table):
+                if entry.section and entry.info & 15 in (elf.STT_FUNC, elf.STT_GNU_IFUNC):
+                    yield name
 
     @cached_property
     def _functions(self) -> FunctionTable | None:
@@ -102,13 +115,9 @@ class Library:
         return (starts & named) | (pointed_to(file, self.base, starts) if file else set())
 
     def _file(self) -> elf.ElfFile | None:
-        """None if no ELF file is there (the vDSO has none). Raises OSError if it cannot be read.
-
-        Mapped, not read: with its debug information a library may have hundreds of megabytes.
-        """
+        """None if no ELF file is there (the vDSO has none). Raises OSError if it cannot be read."""
         try:
-            with self.path.open("rb") as file:
-                return elf.ElfFile(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+            return mapped(self.path)
         except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty file, or not ELF
             return None
 
@@ -200,19 +209,24 @@ def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
 
     `base` is its load address. Raises elf.ElfError if `data` is not an ELF file.
     """
-    return _symbols(elf.ElfFile(data), base, module)
+    return sorted_symbols(_symbols(elf.ElfFile(data), base, module))
 
 
-def _symbols(file: elf.ElfFile, base: int, module: str) -> tuple[Symbol, ...]:
+def _symbols(file: elf.ElfFile, base: int, module: str) -> Iterator[Symbol]:
     tables = file.sections_of_type(elf.SHT_SYMTAB) or file.sections_of_type(elf.SHT_DYNSYM)
     if not tables:
-        return ()
-    strings = file.strings(tables[0])
+        return
     wanted = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
-    names = {i: file.section_name(i) for i in range(len(file.sections))}
-    found = [
-        Symbol(elf.string_at(strings, name), base + value, size, module, names[section], info & 15 == elf.STT_GNU_IFUNC)
-        for name, info, section, value, size in file.symbols(tables[0])
-        if section and section < elf.SHN_LORESERVE and info & 15 in wanted and name
-    ]
-    return sorted_symbols(found)
+    labels = {i: file.section_name(i) for i in range(len(file.sections))}
+    for name, (_, info, section, value, size) in _named(file, tables[0]):
+        if section and section < elf.SHN_LORESERVE and info & 15 in wanted and name:
+            yield Symbol(name, base + value, size, module, labels[section], info & 15 == elf.STT_GNU_IFUNC)
+
+
+def _named(file: elf.ElfFile, table: int) -> Iterator[tuple[str, elf.ElfSymbol]]:
+    """The symbols of a table, with `@VERSION` in the names of those that programs are not linked with any more."""
+    strings = file.strings(table)
+    old = old_versions(file) if file.sections[table].type == elf.SHT_DYNSYM else {}
+    for index, entry in enumerate(file.symbols(table)):
+        name = elf.string_at(strings, entry.name_offset).partition("@@")[0]
+        yield (f"{name}@{old[index]}" if index in old else name), entry

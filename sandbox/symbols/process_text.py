@@ -61,6 +61,7 @@ def symbol_named(name: str) -> Symbol:
             raise
         near = did_you_mean(bare, (symbol.name for symbol in module.functions))
         raise LookupError(f"no symbol {bare!r} in [{owner}]{near}") from None
+    bare = library.unversioned(bare)
     symbol = next((symbol for symbol in library.symbols if symbol.name == bare), None)
     if symbol is None:
         near = did_you_mean(bare, (symbol.name for symbol in library.symbols))
