@@ -131,7 +131,7 @@ def check(seeds: range) -> None:
         loaded.module.unload()
 
 
-@pytest.mark.parametrize("first", range(0, 30, BATCH))
+@pytest.mark.parametrize("first", range(0, 2 * BATCH, BATCH))
 @isolated(timeout=60)
 def test_generated_programs_do_the_same_when_probed(first):
     check(range(first, first + BATCH))
@@ -139,7 +139,7 @@ def test_generated_programs_do_the_same_when_probed(first):
 
 @pytest.mark.stress
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(30, 200, 10))
+@pytest.mark.parametrize("first", range(2 * BATCH, 200, 10))
 @isolated(timeout=300)
 def test_generated_programs_do_the_same_when_probed_at_length(first):
     check(range(first, first + 10))
