@@ -34,8 +34,11 @@ def run_source(source: str, *, timeout: float = 30, **environment: str) -> subpr
 _zygote: zygote.Zygote | None = None
 
 
-def _run_forked(source: str, timeout: float) -> subprocess.CompletedProcess[str]:
-    """As run_source, in an interpreter that has imported the packages."""
+def run_forked(source: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """As run_source, in an interpreter that has imported the packages.
+
+    Standard input is empty; standard output and error are files.
+    """
     global _zygote
     if _zygote is None or not _zygote.fits(**_PERTURBED):
         if _zygote is not None:
@@ -79,7 +82,7 @@ def isolated(test: Callable[..., None] | None = None, *, timeout: float = 30, **
     def wrapper(**arguments: Any) -> None:
         paths = [str(Path(sys.modules[test.__module__].__file__ or "").parent), str(TESTS)]
         source = _CHILD.format(paths=paths, module=test.__module__, name=test.__name__, arguments=arguments)
-        done = run_source(source, timeout=timeout, **environment) if environment else _run_forked(source, timeout)
+        done = run_source(source, timeout=timeout, **environment) if environment else run_forked(source, timeout)
         ended = done.returncode == 0 and done.stdout.endswith("the test has ended\n")
         assert ended, f"status {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
 

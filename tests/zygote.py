@@ -33,7 +33,12 @@ _IMPORTS = (
     "ftrace.events.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
     "kprobes.attachment", "kprobes.jump.optimize", "kprobes.native_decorator",
     "fprobe.actions", "fprobe.attachment", "fprobe.native_decorator",
+    *(f"fprobe.cli.{verb}" for verb in ("disasm", "explain", "list", "stat", "trace", "verbs")),
 )  # fmt: skip
+
+
+_NOT_PASSED_ON = ("PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED")
+"""What says which test runs, and what makes the C library write a line in pieces, between ours."""
 
 
 class Zygote:
@@ -94,7 +99,7 @@ def _text(stream: Any) -> str:
 
 
 def _environment(environment: dict[str, str]) -> dict[str, str]:
-    return {**{key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}, **environment}
+    return {**{key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}, **environment}
 
 
 def serve(descriptor: int) -> str:

@@ -8,6 +8,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+
+from isolation import run_forked
 
 COMMAND = [sys.executable, "-m", "fprobe.cli"]
 
@@ -39,12 +42,36 @@ def environment(**extra):
     return {**{k: v for k, v in os.environ.items() if k not in AMBIENT}, **extra}
 
 
+_CHILD = """
+import os, sys
+os.environ.clear()
+os.environ.update({environment!r})
+os.chdir({directory!r})
+sys.argv = ["fprobe", *{words!r}]
+from fprobe.cli import main
+main(prog_name="fprobe")
+"""
+
+
+def forked(words, timeout, cwd=None):
+    """`fprobe WORDS...` in a process that has the packages imported: most of what the command takes is the start of Python."""
+    directory = str(cwd or Path.cwd())
+    return run_forked(_CHILD.format(environment=environment(), directory=directory, words=words), timeout)
+
+
 def fprobe(*words, timeout=60, code=0, cwd=None, **extra):
-    """Run `fprobe WORDS...`; fails unless it ends with exit code `code`, or if it shows a traceback."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, words)],
-        capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=environment(**extra),
-    )  # fmt: skip
+    """Run `fprobe WORDS...`; fails unless it ends with exit code `code`, or if it shows a traceback.
+
+    `extra`: environment variables. With any the process is a new one, as they may be read by what is imported.
+    """
+    words = list(map(str, words))
+    if extra:
+        done = subprocess.run(
+            [*COMMAND, *words],
+            capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=environment(**extra),
+        )  # fmt: skip
+    else:
+        done = forked(words, timeout, cwd)
     assert done.returncode == code, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stdout + done.stderr
     return Run(done.stdout, done.stderr, done.returncode)
