@@ -35,7 +35,12 @@ GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"
 _PLACE = 1
 _WORD = 8
 _PARAMETERS = "fp, entry_ip, ret_ip, regs, entry_data"
-_SHAPE = Shape(_PARAMETERS, "fp.action", ("entry_ip",))
+_SHAPE = Shape(
+    _PARAMETERS,
+    "fp.action",
+    ("entry_ip",),
+    shortcut="cast(FunctionShortcut, {})(cast(u64, fp), entry_ip, ret_ip, regs)",
+)
 _RETURN_SHAPE = Shape(_PARAMETERS, "fp.action", ("entry_ip", "ret_ip"), "entry_data")
 _RETVAL = re.compile(r"\$retval(?![A-Za-z0-9_])")
 _TRACEPOINT = re.compile(r"[A-Za-z0-9_]*")

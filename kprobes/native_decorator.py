@@ -62,10 +62,14 @@ def native(function: Callable[..., Any] | None = None, *, name: str = "", bounde
     return decorate(function) if function is not None else decorate
 
 
-def event_handler(function: FunctionType) -> KprobeFunction:
+class EventFunction(KprobeFunction):
+    """A handler of a kprobe event: the `action` of its probe is the address of an EventState."""
+
+
+def event_handler(function: FunctionType) -> EventFunction:
     """A handler of a kprobe event, from generated source."""
     options = Options(bounded=False, cc="preserve_most")
-    return KprobeFunction(function, options, {}, _parameters(function))
+    return EventFunction(function, options, {}, _parameters(function))
 
 
 def _parameters(target: Callable[..., Any]) -> Sequence[Type]:

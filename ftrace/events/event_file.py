@@ -40,6 +40,8 @@ class Producer(Protocol):
 
     def let_go(self, used: object) -> None: ...
 
+    def file_changed(self) -> None: ...
+
 
 class EventFile:
     """One event in one trace array, whose `actions` its triggers use. Callers hold event_mutex."""
@@ -54,6 +56,8 @@ class EventFile:
         self._native.triggers = self.triggers.table_address
         self.filter = EventFilter(event.fields, trace.error_log, self._use_filter)
         self._compiled: CompiledFilter | None = None
+        self.used_filter: Filter | None = None
+        """What hits are filtered by."""
 
     @property
     def group(self) -> str:
@@ -101,6 +105,10 @@ class EventFile:
         """Undo one `hold`."""
         self._event.release(self)
 
+    def changed(self) -> None:
+        """Its filter or its triggers are others than before."""
+        self._event.file_changed()
+
     @property
     def trace(self) -> TraceArray:
         """The trace array."""
@@ -142,5 +150,7 @@ class EventFile:
     def _use_filter(self, filter_: Filter | None) -> None:
         old, self._compiled = self._compiled, compile_filter(filter_) if filter_ else None
         self._native.filter = self._compiled.address if self._compiled else 0
+        self.used_filter = filter_
+        self.changed()
         if old is not None:
             self._event.let_go(old)

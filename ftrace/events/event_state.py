@@ -5,12 +5,15 @@ The handlers themselves are generated from the event's definition (ftrace.events
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from ftrace.events.stack_records import record_stack
 from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
 from ftrace.unwind.walk import StackPoint
+from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,
@@ -19,6 +22,8 @@ from sandbox.native import (
     cast,
     extern,
     fn,
+    fn_preserve_most,
+    i32,
     i64,
     likely,
     native,
@@ -70,9 +75,16 @@ class EventState(Structure):
     hits: u64  # address of the first task's hit counter
     hits_stride: u64
     scratch: u64  # address of the first task's Scratch
+    shortcut: u64  # address of what may deal with a hit without a record (ftrace.events.shortcut_source), or 0
     count: u64  # of targets
     targets: array[ptr[Target], 16]
     constants: array[u64, 128]  # addresses of symbols that arguments name
+
+
+Shortcut: TypeAlias = fn_preserve_most[i32, u64, ptr[pt_regs]]
+"""shortcut(p, regs), of the entry of a kprobe."""
+FunctionShortcut: TypeAlias = fn_preserve_most[i32, u64, u64, u64, ptr[pt_regs]]
+"""shortcut(fp, ip, ret_ip, regs), of the entry of an fprobe."""
 
 
 @struct
@@ -174,6 +186,12 @@ def is_judged(target: ptr[Target]) -> bool_:
     tasks = volatile_load(addressof(target.tasks.is_set))
     stack = volatile_load(target.stacks)
     return (condition | table | tasks | stack) != 0 or volatile_load(addressof(target.recording)) == 0
+
+
+@native(inline=True)
+def needs_record(target: ptr[Target]) -> bool_:
+    """Whether a hit is perhaps recorded, or not looked at by triggers."""
+    return volatile_load(addressof(target.recording)) != 0 or volatile_load(addressof(target.tasks.is_set)) != 0
 
 
 # -- the record ---------------------------------------------------------------------------------------------------

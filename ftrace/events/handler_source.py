@@ -41,6 +41,7 @@ class Shape:
 
     `parameters`: as a definition lists them; `state`: an expression for the address of the EventState; `addresses`: one for
     each address field of the record; `saved`: one for the address of the words saved at entry; `result`: what is returned.
+    `shortcut`: a call of an event's shortcut, whose address is {}, with the handler's arguments; empty: there is none.
     """
 
     parameters: str
@@ -48,11 +49,12 @@ class Shape:
     addresses: tuple[str, ...]
     saved: str = "0"
     result: str = ""
+    shortcut: str = ""
 
 
 def hit_source(layout: RecordLayout, shape: Shape, name: str = "record") -> str:
     """The handler that records."""
-    return _definition(name, shape, _Writer(layout, shape).lines())
+    return definition(name, shape.parameters, [*_Writer(layout, shape).lines(), *_result(shape)])
 
 
 def entry_source(parameters: Sequence[int], shape: Shape, name: str = "save") -> str:
@@ -61,7 +63,7 @@ def entry_source(parameters: Sequence[int], shape: Shape, name: str = "save") ->
     for slot, index in enumerate(parameters):
         lines += _entry_argument(index, f"v{slot}")
         lines.append(f"words[{slot}] = v{slot}")
-    return _definition(name, shape, lines)
+    return definition(name, shape.parameters, [*lines, *_result(shape)])
 
 
 def constants_of(layout: RecordLayout) -> list[SymbolAddress]:
@@ -70,9 +72,21 @@ def constants_of(layout: RecordLayout) -> list[SymbolAddress]:
     return list(dict.fromkeys(source for source in sources if isinstance(source, SymbolAddress)))
 
 
-def _definition(name: str, shape: Shape, lines: Iterable[str]) -> str:
-    body = "".join(f"    {line}\n" for line in [*lines, *([shape.result] if shape.result else [])])
-    return f"def {name}({shape.parameters}):\n{body}"
+def fetch_lines(layout: RecordLayout, shape: Shape, wanted: Iterable[int]) -> Iterator[str]:
+    """The lines that fetch the arguments of these indices, which are numbers, into v0, v1, ..."""
+    writer = _Writer(layout, shape)
+    for index in wanted:
+        yield from writer.fetch(index, layout.arguments[index])
+
+
+def definition(name: str, parameters: str, lines: Iterable[str]) -> str:
+    """The function of that name."""
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"def {name}({parameters}):\n{body}"
+
+
+def _result(shape: Shape) -> list[str]:
+    return [shape.result] if shape.result else []
 
 
 class _Writer:
@@ -85,6 +99,10 @@ class _Writer:
 
     def lines(self) -> Iterator[str]:
         yield f"state = cast(ptr[EventState], {self._shape.state})"
+        if self._shape.shortcut:
+            yield "shortcut = volatile_load(addressof(state.shortcut))"
+            yield f"if shortcut != 0 and {self._shape.shortcut.format('shortcut')} != 0:"
+            yield f"    {self._shape.result or 'return'}"
         yield "count_hit(state)"
         if any(isinstance(field.argument.fetch.source, SavedArgument) for field in self._layout.arguments):
             yield f"words = cast(ptr[u64], {self._shape.saved})"
@@ -95,7 +113,7 @@ class _Writer:
             yield f"end = claim(scratch, {self._texts * _TEXT_CLAIM})"
             yield "at = start"
         for index, field in enumerate(self._layout.arguments):
-            yield from self._fetch(index, field)
+            yield from self.fetch(index, field)
         yield "for number in range(state.count):"
         yield from ("    " + line for line in self._record())
         if self._texts:
@@ -142,7 +160,8 @@ class _Writer:
 
     # -- fetching -------------------------------------------------------------------------------------------------
 
-    def _fetch(self, index: int, field: ArgumentField) -> Iterator[str]:
+    def fetch(self, index: int, field: ArgumentField) -> Iterator[str]:
+        """Into vI, or, of an array, its address into aI."""
         argument = field.argument
         if argument.type.is_string:
             yield from self._fetch_texts(index, argument)

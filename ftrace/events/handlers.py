@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import linecache
 import weakref
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Mapping
+from types import FunctionType, MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,39 +17,44 @@ from ftrace.events import event_state
 from ftrace.ring_buffer.records import Mark
 from sandbox import native
 from sandbox.native.handler import HandlerFunction
+from sandbox.threads.tasks import current
 
 Make = Callable[[FunctionType], HandlerFunction]
 """make(function): the handler of a kind of probe."""
 
 _NAMES: dict[str, Any] = {
     name: getattr(native, name)
-    for name in ("addressof", "cast", "i64", "null", "probe_read", "ptr", "u8", "u16", "u32", "u64", "volatile_load", "zeroed")
+    for name in (
+        "addressof", "cast", "i8", "i16", "i32", "i64", "null", "probe_read", "ptr", "u8", "u16", "u32", "u64",
+        "volatile_load", "zeroed",
+    )
 }  # fmt: skip
 _NAMES |= {
     name: getattr(event_state, name)
     for name in (
         "EventState", "begin_record", "claim", "copy_words", "count_hit", "end_record", "fetch_comm", "fetch_symbol",
-        "fetch_text", "give_back", "is_judged", "put_text", "scratch_of",
+        "fetch_text", "give_back", "is_judged", "needs_record", "put_text", "scratch_of", "FunctionShortcut", "Shortcut",
+        "Target",
     )
 }  # fmt: skip
-_NAMES |= {"Mark": Mark}
+_NAMES |= {"Mark": Mark, "current": current}
 _made: WeakValueDictionary[tuple[str, Make], HandlerFunction] = WeakValueDictionary()
 
 
-def native_handler(source: str, make: Make) -> HandlerFunction:
-    """The function that `source` defines, as a handler."""
+def native_handler(source: str, make: Make, names: Mapping[str, Any] = MappingProxyType({})) -> HandlerFunction:
+    """The function that `source` defines, as a handler. `names`: others that it uses."""
     found = _made.get((source, make))
     if found is None:
-        found = _made[source, make] = make(_function(source))
+        found = _made[source, make] = make(_function(source, names))
         weakref.finalize(found, linecache.cache.pop, found.__wrapped__.__code__.co_filename, None).atexit = False
     return found
 
 
-def _function(source: str) -> FunctionType:
+def _function(source: str, more: Mapping[str, Any]) -> FunctionType:
     filename = f"<event {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     lines = source.splitlines(keepends=True)
     linecache.cache[filename] = (len(source), None, lines, filename)
-    names = dict(_NAMES)
+    names = {**_NAMES, **more}
     known = set(names)
     exec(compile(source, filename, "exec"), names)
     return next(value for name, value in names.items() if name not in known and isinstance(value, FunctionType))

@@ -19,6 +19,7 @@ from ftrace.events.handlers import Make, native_handler
 from ftrace.events.names import parse_event_name, sanitized
 from ftrace.events.recording import Recording
 from ftrace.events.registry import TraceEvent, event_registry
+from ftrace.events.shortcuts import shortcut_of
 from ftrace.events.symbol_names import symbol_names
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import MAX_ARGUMENTS, parse_arguments
@@ -184,6 +185,22 @@ class ProbeEvent(TraceEvent):
 
     def _aim(self, probe: Probe) -> None:
         probe.recording.record_to(self.id, [file.target for file in self._targets])
+        self._shorten(probe)
+
+    def file_changed(self) -> None:
+        """Choose the shortcuts anew."""
+        if self.is_armed:
+            for probe in self.probes:
+                self._shorten(probe)
+
+    def _shorten(self, probe: Probe) -> None:
+        """Have hits take the shortcut that the event's filter and triggers allow, if it is in one trace array."""
+        shortcut = None
+        if probe.shape.shortcut and len(self._targets) == 1:
+            shortcut = shortcut_of(self._targets[0], probe.layout, probe.shape, type(probe).make_handler)
+        before = probe.recording.use_shortcut(shortcut)
+        if before is not None and before is not shortcut:
+            self.let_go(before)
 
     def arm(self) -> None:
         """Arm every probe."""

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from ftrace.events.event_state import MAX_TARGETS, SCRATCH, EventState
+from ftrace.events.shortcuts import Shortcut
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork
@@ -70,6 +71,7 @@ class Recording:
         self.native.hits = self._rooms.hits + (self._row or 0) * 8
         self.native.hits_stride = self._rooms.stride
         self.native.scratch = self._rooms.scratch
+        self._shortcut: Shortcut | None = None
 
     def resolve(self, constants: Sequence[int]) -> None:
         """Give the addresses of the symbols that arguments name, in order."""
@@ -97,6 +99,12 @@ class Recording:
         for index, target in enumerate(known):
             self.native.targets[index] = target
         self.native.count = len(known)
+
+    def use_shortcut(self, shortcut: Shortcut | None) -> Shortcut | None:
+        """Have hits take it first; the one before, which hits in progress may still be in."""
+        before, self._shortcut = self._shortcut, shortcut
+        self.native.shortcut = shortcut.address if shortcut is not None else 0
+        return before
 
     def close(self) -> None:
         """The probe is gone, and no hit of it is in progress. Closing again does nothing."""

@@ -143,6 +143,9 @@ class TraceEvent:
     def disarm(self) -> None:
         """Have it produced no more."""
 
+    def file_changed(self) -> None:
+        """The filter or the triggers of one of its files are others than before."""
+
 
 class EventRegistry:
     """The events, in the order of their creation."""

@@ -42,7 +42,7 @@ from sandbox.loading.module import Module, ModuleState, register_module_notifier
 GROUP = "kprobes"
 """The group of events whose line names none."""
 _WORD = 8
-_SHAPE = Shape("p, regs", "p.action", ("p.address",))
+_SHAPE = Shape("p, regs", "p.action", ("p.address",), shortcut="cast(Shortcut, {})(cast(u64, p), regs)")
 _RETURN_SHAPE = Shape("ri, regs", "ri.rp.action", ("ri.rp.child.address", "ri.ret_addr"), "addressof(ri.data[0])")
 
 

@@ -29,6 +29,7 @@ from ftrace.tracer import tracer
 from kprobes import handlers
 from kprobes.hit.records import Instance
 from kprobes.hit.runtime import kprobe_runtime
+from kprobes.native_decorator import EventFunction
 from sandbox.threads.tasks import COUNTER_LINES
 
 MOST_DATA = 64
@@ -184,7 +185,8 @@ def ops_of_kprobe(pre_handler: Any, native: int, keep: Any) -> LoneOps | None:
     regs = entry_kind(handlers.registers(pre_handler, handlers.PRE))
     if regs and pre_handler.returns_a_value:
         regs = ENTRY_REGS  # only the trampolines with registers honour a changed ip
-    entry = kprobe_runtime().image.address("kprobe_lone_regs" if regs else "kprobe_lone")
+    symbol = "kprobe_lone_regs" if regs else "kprobe_lone"
+    entry = kprobe_runtime().image.address("kprobe_lone_event" if isinstance(pre_handler, EventFunction) else symbol)
     return _ops(keep, kind=KPROBE | HAS_ENTRY | regs, entry=entry, action=native)
 
 

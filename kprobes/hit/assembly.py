@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftrace.events.event_state import EventState
 from ftrace.hit.assembly import common
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
@@ -38,7 +39,7 @@ def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
         "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
         "FLAGS": Child.offset("flags"), "OFF": OFF, "PRE": Child.offset("pre"), "COOKIE": Child.offset("pre_cookie"),
         "TID": Task.offset("tid"), "PREEMPT": Task.offset("preempt"), "KPROBE_CHILD": _control("child"),
-        "ACTION": Probe.offset("action"),
+        "ACTION": Probe.offset("action"), "CHILD_ACTION": Child.offset("action"), "SHORTCUT": EventState.offset("shortcut"),
         "CHILD_MISSED": Child.offset("nmissed"), "RP_CHILD": Kretprobe.offset("child"), "RP_ENTRY": Kretprobe.offset("entry"),
         "RP_HANDLER": Kretprobe.offset("handler"), "RP_MISSED": Kretprobe.offset("nmissed"),
         "RI_RP": Instance.offset("rp"), "RI_RET": Instance.offset("ret_addr"), "RI_TASK": Instance.offset("task"),

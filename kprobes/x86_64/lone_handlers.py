@@ -108,6 +108,30 @@ $runs
     xor %eax, %eax
     ret
 
+# The pre_handler of an event. The event's shortcut runs first, which touches nothing of a kprobe's hit and deals with most hits
+# of an event that has a filter; it returns 0 if it has done nothing.
+#   r11 = the Child, rax = its action, the shortcut   stack inside: where the call goes on, then rsi, rdi
+    .globl kprobe_lone_event
+    .p2align 6
+kprobe_lone_event:
+    .cfi_startproc
+    mov $ACTION(%rdi), %r11
+    mov $CHILD_ACTION(%r11), %rax
+    mov $SHORTCUT(%rax), %rax
+    test %rax, %rax
+    je kprobe_lone_regs
+    push %rdi
+    push %rsi
+    mov %r11, %rdi
+    mov %rcx, %rsi
+    call *%rax
+    pop %rsi
+    pop %rdi
+    test %eax, %eax
+    je kprobe_lone_regs
+    xor %eax, %eax
+    ret
+
 # A kprobe whose pre_handler does: it sees ip+1; if it returns non-zero, the thread continues at the ip that it has left.
 #   stack inside: where the call goes on, then rsi, rdi
     .globl kprobe_lone_regs

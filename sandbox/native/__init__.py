@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         copy,
         fence,
         fn,
+        fn_preserve_most,
         frame_address,
         i8,
         i16,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 else:
     from sandbox.native.front.declarations import null, zeroed
     from sandbox.native.intrinsics import TABLE as _TABLE
-    from sandbox.native.types import array, bool_, fn, i8, i16, i32, i64, ptr, u8, u16, u32, u64, void
+    from sandbox.native.types import array, bool_, fn, fn_preserve_most, i8, i16, i32, i64, ptr, u8, u16, u32, u64, void
 
     globals().update(_TABLE)
 
@@ -77,8 +78,8 @@ from sandbox.native.unit import Unit
 __all__ = [
     "NativeError", "NativeFunction", "NativeWarning", "Structure", "Unit", "addressof", "array", "atomic_add", "atomic_and",
     "atomic_cas", "atomic_exchange", "atomic_or", "atomic_sub", "atomic_xor", "bool_", "byteswap", "cast", "const",
-    "copy", "extern", "fence", "fn", "frame_address", "global_var", "i8", "i16", "i32", "i64", "leading_zeros",
-    "likely", "load", "native", "null", "offsetof", "pause", "popcount", "probe_read", "probe_read_str", "ptr",
+    "copy", "extern", "fence", "fn", "fn_preserve_most", "frame_address", "global_var", "i8", "i16", "i32", "i64",
+    "leading_zeros", "likely", "load", "native", "null", "offsetof", "pause", "popcount", "probe_read", "probe_read_str", "ptr",
     "rdtsc", "read_fs", "return_address",
     "signal_fence", "single_add", "single_cas", "single_sub", "sizeof", "stack_pointer", "store", "struct", "syscall",
     "trailing_zeros", "trap", "u8", "u16", "u32", "u64", "unlikely", "void", "volatile_load", "volatile_store",

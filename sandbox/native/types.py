@@ -132,14 +132,15 @@ class Pointer(_Address):
 
 
 class Function(_Address):
-    """The address of a C function that takes `parameters` and returns `result`."""
+    """The address of a function that takes `parameters` and returns `result`, called by the convention `cc`."""
 
-    def __init__(self, result: Type, parameters: tuple[Type, ...]) -> None:
+    def __init__(self, result: Type, parameters: tuple[Type, ...], cc: str = "c") -> None:
         self.result = result
         self.parameters = parameters
+        self.cc = cc
 
     def __str__(self) -> str:
-        return f"fn[{', '.join(map(str, (self.result, *self.parameters)))}]"
+        return f"{'fn' if self.cc == 'c' else f'fn_{self.cc}'}[{', '.join(map(str, (self.result, *self.parameters)))}]"
 
 
 class Array(Type):
@@ -208,6 +209,9 @@ class _ArrayOf:
 
 
 class _FunctionOf:
+    def __init__(self, cc: str = "c") -> None:
+        self._cc = cc
+
     def __getitem__(self, arguments: Any) -> Function:
         arguments = arguments if isinstance(arguments, tuple) else (arguments,)
         result, *parameters = map(as_type, arguments)
@@ -216,10 +220,10 @@ class _FunctionOf:
                 raise TypeError(f"a parameter is an integer, a bool or a pointer, not {parameter}")
         if not result.is_scalar and result != void and not isinstance(result, Named):
             raise TypeError(f"a function returns an integer, a bool, a pointer or void, not {result}")
-        return Function(result, tuple(parameters))
+        return Function(result, tuple(parameters), self._cc)
 
     def __repr__(self) -> str:
-        return "fn"
+        return "fn" if self._cc == "c" else f"fn_{self._cc}"
 
 
 def as_type(value: Any) -> Type:
@@ -263,5 +267,6 @@ void = Void()
 ptr = _PointerTo()
 array = _ArrayOf()
 fn = _FunctionOf()
+fn_preserve_most = _FunctionOf("preserve_most")
 LITERAL = Literal()
 NULL = Null()

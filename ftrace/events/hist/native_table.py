@@ -65,21 +65,22 @@ class NativeHistogram:
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
         self._has_comm = any(key.modifier == "execname" for key in definition.keys)
-        self._table: Any = NativeTable.ctypes()
+        self.native: Any = NativeTable.ctypes()
+        """What its hits see."""
         self._lay_out()
-        self._length = -(-(HEADER + self._places * self._table.entry) // mappings.PAGE) * mappings.PAGE
-        self._table.stride = self._length
-        self._table.base = mappings.reserve(self._length * tasks.CAPACITY)
-        release = weakref.finalize(self, mappings.release, self._table.base, self._length * tasks.CAPACITY)
+        self._length = -(-(HEADER + self._places * self.native.entry) // mappings.PAGE) * mappings.PAGE
+        self.native.stride = self._length
+        self.native.base = mappings.reserve(self._length * tasks.CAPACITY)
+        release = weakref.finalize(self, mappings.release, self.native.base, self._length * tasks.CAPACITY)
         release.atexit = False
-        self.call = NativeCall(hist_image().address(self._function()), ctypes.addressof(self._table), self)
+        self.call = NativeCall(hist_image().address(self._function()), ctypes.addressof(self.native), self)
 
     @property
     def _places(self) -> int:
         return 2 * self._definition.size
 
     def _lay_out(self) -> None:
-        table, definition = self._table, self._definition
+        table, definition = self.native, self._definition
         table.mask = self._places - 1
         table.shift = 64 - (self._places - 1).bit_length()
         table.limit = definition.size
@@ -121,11 +122,11 @@ class NativeHistogram:
 
     def _areas(self) -> Iterator[int]:
         used = len(runtime().tasks())
-        return iter(range(self._table.base, self._table.base + used * self._length, self._length))
+        return iter(range(self.native.base, self.native.base + used * self._length, self._length))
 
     def _entries(self, area: int) -> Iterator[tuple[bytes, list[int], str]]:
         """Key, sums and task name of each entry of one thread."""
-        table, step = self._table, self._table.entry // 8
+        table, step = self.native, self.native.entry // 8
         words = (ctypes.c_uint64 * (self._places * step)).from_address(area + HEADER)
         for place, is_complete in enumerate(words[1::step]):
             if is_complete:

@@ -47,7 +47,7 @@ task_get = extern("task_get", fn[ptr[Task]])
 U8, I8, U16, I16, U32, I32, WORD, TEXT, DYNAMIC_TEXT, CPU, ONE = range(11)
 """Where a field's value comes from."""
 PLAIN, LOG2, BUCKETS = range(3)
-_GOLDEN = 0x9E37_79B9_7F4A_7C15
+GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 
 @struct
@@ -162,7 +162,7 @@ def places(table: ptr[NativeTable]) -> u64:
 
 @native(inline=True)
 def mix(hash: u64, word: u64) -> u64:
-    mixed = (hash ^ word) * _GOLDEN
+    mixed = (hash ^ word) * GOLDEN
     return mixed ^ (mixed >> 32)
 
 
@@ -187,7 +187,7 @@ def new_entry(table: ptr[NativeTable], header: ptr[TableHeader], entry: ptr[u64]
 def find_entry(table: ptr[NativeTable], area: u64, key: ptr[u64], mark: u64) -> u64:
     """The entry of a key, which is made if there is none; 0 if there is no room."""
     header = cast(ptr[TableHeader], area)
-    place = (mark * _GOLDEN) >> table.shift
+    place = (mark * GOLDEN) >> table.shift
     for _ in range(PROBES):
         entry = cast(ptr[u64], area + HEADER + place * table.entry)
         found = load(entry, "relaxed")

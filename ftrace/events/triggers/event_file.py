@@ -51,6 +51,10 @@ class EventFile(Protocol):
     def release(self) -> None:
         """Undo one `hold`."""
 
+    @abstractmethod
+    def changed(self) -> None:
+        """Its triggers are others than before."""
+
 
 @dataclass(frozen=True)
 class NativeCall:

@@ -61,6 +61,11 @@ class EventTriggers:
         """The histograms."""
         return [trigger for trigger in self._triggers if trigger.is_hist]
 
+    @property
+    def only_hist(self) -> Trigger | None:
+        """The histogram, if there is one and no other trigger."""
+        return self._triggers[0] if len(self._triggers) == 1 and self._triggers[0].is_hist else None
+
     # -- the file -------------------------------------------------------------------------------------------------
 
     def read(self) -> str:
@@ -126,6 +131,7 @@ class EventTriggers:
         self._table = (ctypes.c_uint64 * (2 + len(pointers)))(len(pointers), self.need_record, *pointers)
         self._table_word.value = ctypes.addressof(self._table) if pointers else 0
         trigger_image()
+        self.event.changed()
         if old is not None:
             self.instance.let_go((old, removed))
 

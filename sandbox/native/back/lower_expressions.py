@@ -130,7 +130,8 @@ class Lowering:
 
     def _call(self, node: Call) -> str:
         if isinstance(node.target, Expression):
-            convention, target = "", self.value(node.target)
+            assert isinstance(node.target.type, Function)
+            convention, target = CONVENTIONS[node.target.type.cc], self.value(node.target)
         else:
             convention, target = CONVENTIONS[node.target.cc], self.emitter.module.symbol(node.target)
         arguments = [f"{passed(argument.type)} {self.value(argument)}" for argument in node.arguments]

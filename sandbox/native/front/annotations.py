@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
-from sandbox.native.types import Array, Function, Named, Pointer, Type, as_type, fn
+from sandbox.native.types import Array, Function, Named, Pointer, Type, as_type, fn, fn_preserve_most
 
 
 class Namespace(Mapping[str, Any]):
@@ -51,5 +51,6 @@ def _complete(type_: Type, namespace: Namespace) -> Type:
         return Array(_complete(type_.element, namespace), type_.count)
     if isinstance(type_, Function):
         parts = (type_.result, *type_.parameters)
-        return fn[tuple(_complete(part, namespace) for part in parts)]
+        made = fn if type_.cc == "c" else fn_preserve_most
+        return made[tuple(_complete(part, namespace) for part in parts)]
     return type_

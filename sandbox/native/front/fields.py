@@ -18,13 +18,14 @@ from sandbox.native.tree import (
     Update,
     nodes,
 )
+from sandbox.native.types import Function
 
 
 def fields_used(function: TypedFunction, parameter: str) -> Fields | None:
     """What is done by name, `parameter.field` and `parameter.field = value`, here or in functions that it is passed on to.
 
-    None if there is more: the pointer is kept, compared, indexed, changed or given to other code, or the address of a
-    field is taken.
+    What is called through a `fn_preserve_most` uses no field that its caller does not use. None if there is more: the
+    pointer is kept, compared, indexed, changed or given to other code, or the address of a field is taken.
     """
     uses = _Uses()
     return Fields(frozenset(uses.read), frozenset(uses.written)) if uses.are_all(function, parameter) else None
@@ -62,14 +63,23 @@ class _Uses:
         count = 0
         for call in nodes(function.body, Call):
             for position, argument in enumerate(call.arguments):
-                if _is_pointer(argument, parameter) and isinstance(call.target, NativeFunction):
+                if not _is_pointer(argument, parameter):
+                    continue
+                if isinstance(call.target, NativeFunction):
                     callee = call.target.typed
                     count += self.are_all(callee, callee.parameters[position])
+                elif isinstance(call.target, Expression):
+                    count += _is_own_code(call.target)
         return count
 
 
 def _is_pointer(value: Expression, parameter: str) -> bool:
     return isinstance(value, Load) and isinstance(value.place, LocalPlace) and value.place.name == parameter
+
+
+def _is_own_code(target: Expression) -> bool:
+    """Whether only what was made for this caller is called."""
+    return isinstance(target.type, Function) and target.type.cc == "preserve_most"
 
 
 def _field_of(place: Any, parameter: str) -> str | None:

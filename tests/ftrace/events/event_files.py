@@ -29,6 +29,9 @@ class File:
     def release(self):
         self.held -= 1
 
+    def changed(self):
+        pass
+
 
 class Instance:
     """A trace instance; `done`: what native code called, in order."""

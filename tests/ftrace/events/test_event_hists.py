@@ -550,11 +550,11 @@ def test_an_entry_that_a_signal_left_half_made_is_passed_over(event):
     table = event.triggers.hists[0].table
     area = next(area for area in table._areas() if TableHeader.ctypes.from_address(area).used)
     mark = 3 << 1 | 1
-    place = (mark * 0x9E37_79B9_7F4A_7C15 & (1 << 64) - 1) >> table._table.shift
-    ctypes.c_uint64.from_address(area + HEADER + place * table._table.entry).value = mark
+    place = (mark * 0x9E37_79B9_7F4A_7C15 & (1 << 64) - 1) >> table.native.shift
+    ctypes.c_uint64.from_address(area + HEADER + place * table.native.entry).value = mark
     hit(event, fd=3)
     hit(event, fd=3)
-    after = area + HEADER + (place + 1) * table._table.entry
+    after = area + HEADER + (place + 1) * table.native.entry
     assert ctypes.c_uint64.from_address(after).value == mark
     assert sorted(shown(event)[0]) == [
         "{ fd:          1 } hitcount:          1",

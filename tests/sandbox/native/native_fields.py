@@ -9,6 +9,7 @@ from sandbox.native import (
     cast,
     extern,
     fn,
+    fn_preserve_most,
     global_var,
     native,
     null,
@@ -133,3 +134,8 @@ def passes_on_to_one_that_keeps(p: ptr[Point]) -> u64:
 @native
 def calls_through_a_pointer(p: ptr[Point]) -> u64:
     return cast(fn[u64, ptr[Point]], kept)(p)
+
+
+@native
+def calls_own_code(p: ptr[Point]) -> u64:
+    return cast(fn_preserve_most[u64, ptr[Point]], kept)(p) + p.x

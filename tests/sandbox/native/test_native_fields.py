@@ -16,6 +16,7 @@ FOUND = {
     "passes_on": ("xyz", "z"),
     "recurs": ("xy", ""),
     "passes_a_value": ("x", ""),
+    "calls_own_code": ("x", ""),
 }
 UNKNOWN = (
     "keeps", "compares", "indexes", "takes_an_address", "takes_an_array", "aliases", "changes", "gives_away",

@@ -1,0 +1,182 @@
+"""The shortcut of an event as source of the native language: what deals with a hit without making a record of it.
+
+A shortcut has the parameters of the event's handler. It returns 1 if it has dealt with the hit, which it has counted then,
+and 0 if it has done nothing. It fetches only the arguments that a filter tests or a histogram counts, into variables:
+
+- of an event that has a filter of numbers and no trigger: hits that the filter drops;
+- of an event that is not recorded and has only a histogram of numbers: hits of keys that the thread has counted before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ftrace.events.filters.parser import Filter, Step
+from ftrace.events.filters.predicates import COMPARISONS, Constant, Number, NumberTest
+from ftrace.events.handler_source import Shape, definition, fetch_lines
+from ftrace.probe_args.fetch import Register
+from ftrace.probe_args.layout import COMMON_FIELDS, RecordLayout
+
+NAME = "shortcut"
+"""Of the function."""
+_IP = Register("ip")
+"""What a shortcut finds there is not what a handler finds."""
+_PID = next((offset, size) for _, name, offset, size, _ in COMMON_FIELDS if name == "common_pid")
+
+
+class NumberTable(NamedTuple):
+    """What is constant of a histogram of numbers: see NativeTable in ftrace.events.hist.table_records.
+
+    `keys`; `values`: what is added to each sum but the first, None for 1. `sums`: the first sum's offset in an entry.
+    `entry`, `stride`: bytes of an entry, and from one thread's table to the next.
+    """
+
+    keys: tuple[Number, ...]
+    values: tuple[Number | None, ...]
+    mask: int
+    shift: int
+    entry: int
+    sums: int
+    stride: int
+
+
+class InexpressibleError(Exception):
+    """There is no shortcut for this."""
+
+
+def filter_source(layout: RecordLayout, shape: Shape, filter_: Filter) -> str:
+    """The shortcut of an event with a filter. Raises InexpressibleError if that tests something else than numbers."""
+    values = _Values(layout, shape)
+    tests = list(_tests(filter_.steps, values))
+    lines = [f"state = cast(ptr[EventState], {shape.state})", *values.fetched(), *tests]
+    lines += [f"if at == {len(filter_.steps)}:", "    return 0", "count_hit(state)", "return 1"]
+    return definition(NAME, shape.parameters, lines)
+
+
+def hist_source(layout: RecordLayout, shape: Shape, table: NumberTable, condition: Filter | None) -> str:
+    """The shortcut of an event with a histogram. Raises InexpressibleError if its condition is no test of numbers."""
+    values = _Values(layout, shape)
+    tests = [*_tests(condition.steps, values), f"is_met = at == {len(condition.steps)}"] if condition else []
+    keys = [values.word(key) for key in table.keys]
+    added = ["1" if number is None else values.word(number) for number in table.values]
+    lines = [
+        "if needs_record(cast(ptr[Target], hist_target)):",
+        "    return 0",
+        f"state = cast(ptr[EventState], {shape.state})",
+        *values.fetched(),
+        *tests,
+        "trigger = cast(ptr[NativeTrigger], hist_trigger)",
+        f"if load(addressof(trigger.paused), 'relaxed') == 0{' and is_met' if condition else ''}:",
+        *("    " + line for line in _counting(table, keys, added)),
+        "count_hit(state)",
+        "return 1",
+    ]
+    return definition(NAME, shape.parameters, lines)
+
+
+def _counting(table: NumberTable, keys: Sequence[str], added: Sequence[str]) -> Iterator[str]:
+    """Count in the entry of the keys; 0 is returned if the thread has none yet. As find_entry() of the table's module."""
+    yield from (f"k{index} = {key}" for index, key in enumerate(keys))
+    yield from _mark(len(keys))
+    yield f"area = hist_base + cast(u64, current().index) * {table.stride}"
+    yield f"place = (mark * GOLDEN) >> {table.shift}"
+    yield "for _ in range(PROBES):"
+    yield f"    entry = cast(ptr[u64], area + HEADER + place * {table.entry})"
+    yield "    found = load(entry, 'relaxed')"
+    yield "    if found == 0:"
+    yield "        return 0"
+    same = "".join(f" and entry[KEY_AT + {index}] == k{index}" for index in range(len(keys)))
+    yield f"    if found == mark{same}:"
+    yield "        single_add(addressof(cast(ptr[TableHeader], area).hits), 1)"
+    for index, value in enumerate(("1", *added)):
+        yield f"        single_add(addressof(entry[{table.sums // 8 + index}]), {value})"
+    yield "        count_hit(state)"
+    yield "        return 1"
+    yield f"    place = (place + 1) & {table.mask}"
+    yield "return 0"
+
+
+def _mark(keys: int) -> Iterator[str]:
+    """As count_number() and count_keys() make it."""
+    if keys == 1:
+        yield "mark = k0 << 1 | 1"
+        return
+    yield "mark: u64 = 0"
+    for index in range(keys):
+        yield f"if k{index} != 0:"
+        yield f"    mark = mix(mark + {index}, k{index})"
+    yield "mark |= 1"
+
+
+class _Values:
+    """The numbers of a record as expressions, before there is a record; what they need is fetched first."""
+
+    def __init__(self, layout: RecordLayout, shape: Shape) -> None:
+        self._layout, self._shape = layout, shape
+        self._wanted: set[int] = set()
+
+    def fetched(self) -> Iterator[str]:
+        """The lines that fetch the arguments of all expressions until now."""
+        return fetch_lines(self._layout, self._shape, sorted(self._wanted))
+
+    def of(self, number: Number, signed: bool | None = None) -> str:
+        """An expression of the number's width. `signed`: instead of its own signedness."""
+        letter = "i" if (number.signed if signed is None else signed) else "u"
+        return f"cast({letter}{8 * number.size}, {self._raw(number)})"
+
+    def word(self, number: Number) -> str:
+        """The number, extended by its sign to a u64."""
+        return f"cast(u64, {self.of(number)})"
+
+    def _raw(self, number: Number) -> str:
+        """A u64 that has the number in its low bytes."""
+        place = number.offset, number.size
+        if place == _PID:
+            return "cast(u64, current().tid)"
+        for field, value in zip(self._layout.addresses, self._shape.addresses, strict=True):
+            if place == (field.offset, field.size):
+                return value
+        for index, field in enumerate(self._layout.arguments):
+            argument = field.argument
+            is_number = not (argument.count or argument.type.is_string or argument.fetch.source == _IP)
+            if place == (field.offset, field.size) and is_number:
+                self._wanted.add(index)
+                return f"v{index}"
+        raise InexpressibleError
+
+
+def _tests(steps: Sequence[Step], values: _Values) -> Iterator[str]:
+    """`at` becomes the successor of the last step that is taken: one past all steps if the record passes."""
+    for index, step in enumerate(steps):
+        if index == 0:
+            yield f"at: u64 = {_successor(step, values)}"
+        else:
+            yield f"if at == {index}:"
+            yield f"    at = {_successor(step, values)}"
+
+
+def _successor(step: Step, values: _Values) -> str:
+    test = step.test
+    if isinstance(test, Constant):
+        return str(step.if_true if test.value else step.if_false)
+    if not isinstance(test, NumberTest):
+        raise InexpressibleError
+    number, op, value = test.number, test.op, test.value
+    if op == "&":
+        mask = value & (1 << 8 * number.size) - 1
+        return f"{step.if_true} if {values.of(number, signed=False)} & {mask} != 0 else {step.if_false}"
+    known = _known(test)
+    if known is not None:
+        return str(step.if_true if known else step.if_false)
+    return f"{step.if_true} if {values.of(number)} {op} {value} else {step.if_false}"
+
+
+def _known(test: NumberTest) -> bool | None:
+    """The result of a comparison that is the same for every number of its width, such as `>= 0`; else None."""
+    low = -(1 << 8 * test.number.size - 1) if test.number.signed else 0
+    high = low + (1 << 8 * test.number.size) - 1
+    if test.op not in ("==", "!="):
+        results = {COMPARISONS[test.op](number, test.value) for number in (low, high)}
+        return results.pop() if len(results) == 1 else None
+    return None

@@ -1,0 +1,67 @@
+"""The shortcuts of probe events in this process: chosen by the event's filter and triggers, compiled and linked."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from ftrace.events.handler_source import Shape
+from ftrace.events.handlers import Make, native_handler
+from ftrace.events.shortcut_source import NAME, InexpressibleError, filter_source, hist_source
+from ftrace.handlers import native_link
+from ftrace.probe_args.layout import RecordLayout
+from sandbox.loading.native_image import NativeImage
+from sandbox.native import i32
+from sandbox.native.handler import HandlerFunction
+
+if TYPE_CHECKING:
+    from ftrace.events.event_file import EventFile
+    from ftrace.events.filters.parser import Filter
+    from ftrace.events.triggers.trigger import Trigger
+
+_linked: native_link.Once[Shortcut] = native_link.Once()
+
+
+class Shortcut:
+    """A shortcut's code, for as long as this object exists. Let go of it when no hit can be in it any more."""
+
+    def __init__(self, handler: HandlerFunction, image: NativeImage, keep: object = None) -> None:
+        self._handler, self._image, self._keep = handler, image, keep
+        self.address = image.address(NAME)
+
+
+def shortcut_of(file: EventFile, layout: RecordLayout, shape: Shape, make: Make) -> Shortcut | None:
+    """What can deal with hits of an event whose only file is `file`; None if a record is needed for that.
+
+    `make`: what makes native functions handlers of its kind of probe.
+    """
+    try:
+        if file.triggers.only_hist is not None:
+            return _counting(file, file.triggers.only_hist, layout, shape, make)
+        if not file.triggers and file.used_filter is not None:
+            return _dropping(file.used_filter, layout, shape, make)
+    except InexpressibleError:
+        pass
+    return None
+
+
+def _dropping(filter_: Filter, layout: RecordLayout, shape: Shape, make: Make) -> Shortcut:
+    handler = native_handler(filter_source(layout, shape, filter_), make).returning(i32)
+    return _linked.get(handler, NAME, lambda: Shortcut(handler, _link(handler)))
+
+
+def _counting(file: EventFile, trigger: Trigger, layout: RecordLayout, shape: Shape, make: Make) -> Shortcut:
+    from ftrace.events.hist import number_table as own
+
+    base, table = own.number_table(trigger)
+    condition = trigger.condition.filter if trigger.condition is not None else None
+    handler = native_handler(hist_source(layout, shape, table, condition), make, own.NAMES).returning(i32)
+    image = _link(handler)
+    image.variable("hist_base").value = base
+    image.variable("hist_target").value = file.target
+    image.variable("hist_trigger").value = ctypes.addressof(trigger.native)
+    return Shortcut(handler, image, (file, trigger))
+
+
+def _link(handler: HandlerFunction) -> NativeImage:
+    return native_link.link(f"event:{NAME}", native_link.HandlerCode(handler, NAME).verified_object())

@@ -1,0 +1,228 @@
+"""Hits that an event's shortcut deals with (HAZARDS 10: what is dropped leaves no trace but its count)."""
+
+import ctypes
+import struct
+import threading
+
+import pytest
+
+import sandbox
+from fprobe.tracefs import tracefs
+from ftrace.events.filters.parser import parse_filter
+from ftrace.events.registry import event_registry
+from ftrace.events.trace_array import global_trace
+
+PROGRAM = """
+define i64 @sc_add(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }
+define ptr @sc_self(ptr %p) noinline { ret ptr %p }
+"""
+KINDS = ["p:k", "f:k"]
+VALUES = (0, 1, 5, 0x7F, 0x80, 0xFF, 0x1234, 0x8000_0000, 0xFFFF_FFFF, (1 << 63) + 5, (1 << 64) - 1)
+
+
+@pytest.fixture(scope="module")
+def program():
+    module = sandbox.load(PROGRAM, name="scprog")
+    yield module
+    module.unload()
+
+
+@pytest.fixture(autouse=True)
+def clean(program):
+    yield
+    for event in event_registry.events():
+        event.set_enabled(False)
+        event.file.triggers.remove_all()
+    tracefs.write("dynamic_events", "")
+    global_trace().buffer.clear()
+
+
+def defined(line, enabled=True):
+    tracefs.write("dynamic_events", line, append=True)
+    event = event_registry.events()[-1]
+    event.set_enabled(enabled)
+    return event, event.probes[0]
+
+
+def has_shortcut(probe):
+    return probe.recording.native.shortcut != 0
+
+
+def write(event, file, text):
+    tracefs.write(f"events/{event.group}/{event.name}/{file}", text, append=True)
+
+
+def recorded(event):
+    return [bytes(record.data) for record in global_trace().buffer.records()]
+
+
+FILTERS = [
+    "a == 5", "a != 0x7f", "b < 0", "b >= -1 && c > 4", "!(a == 1 || b == 5) && d & 0x80", "c <= 255", "c >= 0", "e == 3",
+    "d & 0x8000 || (a > 5 && b == -1)", "common_pid != 0", "common_pid == 0", "__probe_ip != 0", "a == 5 || e == 2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", FILTERS)
+def test_a_filter_of_numbers_keeps_the_records_that_the_same_filter_passes_in_python(program, kind, text):
+    event, probe = defined(f"{kind} sc_add a=$arg1 b=$arg2:s8 c=$arg1:u16 d=$arg2:x32 e=$arg1:b3@2/8")
+    for value in VALUES:
+        program["sc_add"](value, value)
+    expected = [data for data in recorded(event) if parse_filter(text, event.fields).passes(data)]
+    global_trace().buffer.clear()
+    write(event, "filter", text)
+    assert has_shortcut(probe)
+    before = probe.hits
+    for value in VALUES:
+        program["sc_add"](value, value)
+    assert recorded(event) == expected
+    assert (probe.hits - before, probe.misses) == (len(VALUES), 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_filter_reads_the_memory_that_it_names_and_no_other(program, kind):
+    event, probe = defined(f"{kind} sc_self w=+0($arg1):u32 t=+4($arg1):string")
+    write(event, "filter", "w == 7")
+    assert has_shortcut(probe)
+    words = [(ctypes.c_uint64 * 2)(7 | 0x61 << 32), (ctypes.c_uint64 * 2)(8 | 0x62 << 32)]
+    for each in words:
+        program["sc_self"](ctypes.addressof(each))
+    program["sc_self"](8)  # cannot be read: 0
+    assert [struct.unpack_from("<I", data, 16)[0] for data in recorded(event)] == [7]
+    assert probe.hits == 3
+
+
+@pytest.mark.parametrize("text", ['t == "x"', "cpu >= 0", 'a == 5 && comm == "nobody"'])
+def test_other_filters_have_no_shortcut(program, text):
+    event, probe = defined('p:k sc_add a=$arg1 t=\\"x"')
+    write(event, "filter", text)
+    assert not has_shortcut(probe)
+
+
+def test_ip_of_a_register_has_none(program):
+    event, probe = defined("p:k sc_add ip=%ip")
+    write(event, "filter", "ip != 0")
+    program["sc_add"](1, 2)
+    assert not has_shortcut(probe)
+    assert len(recorded(event)) == 1
+
+
+def test_it_goes_with_the_filter_and_when_a_trigger_comes(program):
+    event, probe = defined("p:k sc_add a=$arg1")
+    write(event, "filter", "a == 5")
+    write(event, "trigger", "traceoff if a == 6")
+    assert not has_shortcut(probe)
+    program["sc_add"](6, 0)
+    assert tracefs.read("tracing_on") == "0\n", "a trigger acts on what the filter drops"
+    tracefs.write("tracing_on", "1")
+    write(event, "trigger", "!traceoff")
+    assert has_shortcut(probe)
+    write(event, "filter", "0")
+    assert not has_shortcut(probe)
+    program["sc_add"](9, 0)
+    assert len(recorded(event)) == 1
+
+
+def test_an_event_in_two_trace_arrays_has_none(program):
+    event, probe = defined("p:k sc_add a=$arg1")
+    write(event, "filter", "a == 5")
+    tracefs.mkdir("instances/sc")
+    try:
+        tracefs.write(f"instances/sc/events/{event.group}/{event.name}/enable", "1")
+        assert not has_shortcut(probe)
+        program["sc_add"](6, 0)
+        assert recorded(event) == []
+        assert "a=0x6" in tracefs.read("instances/sc/trace")
+    finally:
+        tracefs.rmdir("instances/sc")
+    assert has_shortcut(probe)
+
+
+HISTS = [
+    "keys=a",
+    "keys=b:vals=a",
+    "keys=a,b",
+    "keys=a,b,common_pid:vals=d,a",
+    "keys=e.hex",
+    "keys=common_pid.execname",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("keys", HISTS)
+@pytest.mark.parametrize("condition", ["", " if b != 1"])
+def test_a_histogram_counts_the_same_with_and_without(program, kind, keys, condition):
+    line = f"{kind} sc_add a=$arg1 b=$arg2:s8 c=$arg1:u16 d=$arg2:x32 e=$arg1:b3@2/8"
+    event, probe = defined(line, enabled=False)
+    found = []
+    for is_recorded in (False, True):
+        event.set_enabled(is_recorded)
+        write(event, "trigger", f"hist:{keys}{condition}")
+        assert has_shortcut(probe)
+        for value in (*VALUES, *VALUES):
+            program["sc_add"](value, value & 3)
+        found.append(tracefs.read(f"events/{event.group}/k/hist"))
+        write(event, "trigger", f"!hist:{keys}{condition}")
+    assert found[0] == found[1]
+    assert f"Hits: {sum(not condition or value & 3 != 1 for value in VALUES) * 2}\n" in found[0]
+    assert len(recorded(event)) == 2 * len(VALUES)
+    assert probe.hits == 4 * len(VALUES)
+
+
+def test_a_paused_histogram_counts_nothing_and_hits_are_counted(program):
+    event, probe = defined("p:k sc_add a=$arg1", enabled=False)
+    write(event, "trigger", "hist:keys=a")
+    for text in ("hist:keys=a:pause", "hist:keys=a:cont"):
+        program["sc_add"](1, 1)
+        program["sc_add"](1, 1)
+        write(event, "trigger", text)
+    program["sc_add"](1, 1)
+    assert "Hits: 3\n" in tracefs.read(f"events/{event.group}/k/hist")
+    assert probe.hits == 5
+
+
+@pytest.mark.parametrize("trigger", ["hist:keys=a.log2", "hist:keys=stacktrace", "hist:keys=cpu"])
+def test_other_histograms_have_none(program, trigger):
+    event, probe = defined("p:k sc_add a=$arg1", enabled=False)
+    write(event, "trigger", trigger)
+    assert not has_shortcut(probe)
+
+
+def test_more_keys_than_entries_are_dropped_and_counted(program):
+    event, probe = defined("p:k sc_add a=$arg1", enabled=False)
+    write(event, "trigger", "hist:keys=a:size=128")
+    assert has_shortcut(probe)
+    for _ in range(2):
+        for value in range(200):
+            program["sc_add"](value, 0)
+    text = tracefs.read(f"events/{event.group}/k/hist")
+    assert "Hits: 256\n" in text
+    assert "Entries: 128\n" in text
+    assert "Dropped: 144\n" in text
+    assert probe.hits == 400
+
+
+def test_filters_and_histograms_change_while_threads_hit(program):
+    """Every hit is counted once, whatever shortcut it took."""
+    event, probe = defined("p:k sc_add a=$arg1", enabled=False)
+    event.hold()
+    stop, calls = threading.Event(), [0, 0]
+
+    def hit(which):
+        while not stop.is_set():
+            program["sc_add"](5, 0)
+            calls[which] += 1
+
+    threads = [threading.Thread(target=hit, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        write(event, "filter", "a == 6")
+        write(event, "trigger", "hist:keys=a")
+        write(event, "trigger", "!hist:keys=a")
+        write(event, "filter", "0")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    event.release()
+    assert probe.hits + probe.misses == sum(calls)
