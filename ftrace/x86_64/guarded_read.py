@@ -20,7 +20,12 @@ ftrace_probe_read:
     ret
 1:  cmp $65536, %rdx
     ja 2f
-    rep movsb
+    cmp $4, %rdx
+    jne 3f
+    mov (%rsi), %edx
+    mov %edx, (%rdi)
+    ret
+3:  rep movsb
     ret
 2:  mov $-7, %rax
     ret
@@ -36,6 +41,8 @@ ftrace_probe_failed:
 
 # long ftrace_probe_read_str(char *to, const char *from, unsigned long size)
 #   rdi = to   rsi = from   rdx = size   rax = bytes with the final 0, or -EINVAL, -E2BIG, -EFAULT; nothing on the stack
+#   Words of 8 bytes while they fit the destination and lie in one page, else bytes. Nothing is written behind the final 0.
+#   rcx = the word, r10 = ~word & (word - r8) & r9: bit 7 of the first byte of 0, r8 = 0x0101..., r9 = 0x8080...
     .globl ftrace_probe_read_str, ftrace_probe_empty, ftrace_probe_end
     .p2align 4
 ftrace_probe_read_str:
@@ -44,7 +51,30 @@ ftrace_probe_read_str:
     je 2f
     cmp $65536, %rdx
     ja 3f
-1:  movzbl (%rsi,%rax), %ecx
+    movabs $0x0101010101010101, %r8
+    movabs $0x8080808080808080, %r9
+1:  lea 8(%rax), %r11
+    cmp %rdx, %r11
+    ja 5f
+    lea (%rsi,%rax), %ecx
+    and $0xfff, %ecx
+    cmp $0xff8, %ecx
+    ja 5f
+    mov (%rsi,%rax), %rcx
+    mov %rcx, %r10
+    mov %rcx, %r11
+    sub %r8, %r10
+    not %r11
+    and %r9, %r10
+    and %r11, %r10
+    jne 6f
+    mov %rcx, (%rdi,%rax)
+    add $8, %rax
+    cmp %rdx, %rax
+    jb 1b
+    movb $0, -1(%rdi,%rax)
+    ret
+5:  movzbl (%rsi,%rax), %ecx
     mov %cl, (%rdi,%rax)
     inc %rax
     test %ecx, %ecx
@@ -53,6 +83,30 @@ ftrace_probe_read_str:
     jb 1b
     movb $0, -1(%rdi,%rax)
 4:  ret
+6:  # the last word: r10 = the bytes of it that count
+    bsf %r10, %r10
+    inc %r10d
+    shr $3, %r10d
+    test $8, %r10d
+    jne 8f
+    test $4, %r10d
+    je 7f
+    mov %ecx, (%rdi,%rax)
+    shr $32, %rcx
+    add $4, %rax
+7:  test $2, %r10d
+    je 9f
+    mov %cx, (%rdi,%rax)
+    shr $16, %rcx
+    add $2, %rax
+9:  test $1, %r10d
+    je 4b
+    mov %cl, (%rdi,%rax)
+    inc %rax
+    ret
+8:  mov %rcx, (%rdi,%rax)
+    add $8, %rax
+    ret
 2:  mov $-22, %rax
     ret
 3:  mov $-7, %rax
