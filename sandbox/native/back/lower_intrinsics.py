@@ -181,8 +181,19 @@ def _zero_fill(emitter: Emitter, node: IntrinsicCall, operands: list[str]) -> st
     return ""
 
 
+_SINGLE_STORES = 8
+
+
 def zero_fill(emitter: Emitter, address: str, size: int) -> None:
-    """Zeroes *size* bytes, without calling anything."""
+    """Zeroes *size* bytes, without calling anything.
+
+    A few words by single stores: LLVM drops those whose word is written before it is read, but never part of a memset.
+    """
+    if size <= 8 * _SINGLE_STORES and not size % 8:
+        for offset in range(0, size, 8):
+            word = emitter.value(f"getelementptr i8, ptr {address}, i64 {offset}") if offset else address
+            emitter.emit(f"store i64 0, ptr {word}, align 1")
+        return
     emitter.module.declare(
         "llvm.memset.inline", "declare void @llvm.memset.inline.p0.i64(ptr, i8, i64 immarg, i1 immarg)"
     )
