@@ -119,6 +119,7 @@ FUNCTIONS = (
     consuming.set_live,
     consuming.set_spare,
     writer.write,
+    writer.write_for,
     *event_state.FUNCTIONS,
     address_table.table_set,
     *task_filter.FUNCTIONS,

@@ -11,7 +11,7 @@ from ftrace.events.event_state import Target
 from ftrace.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.events.filters.filter_file import EventFilter
 from ftrace.events.filters.parser import Filter
-from ftrace.events.triggers.event_file import TraceInstance
+from ftrace.events.triggers.event_file import Origin, TraceInstance
 from ftrace.events.triggers.trigger_file import EventTriggers
 from ftrace.probe_args.layout import Field
 
@@ -128,18 +128,22 @@ class EventFile:
         """What the file `enable` reads: 1 or 0, and * if triggers need its hits."""
         return f"{int(self.enabled)}{'*' if self.holders else ''}"
 
-    def record(self, data: bytes) -> None:
-        """Record an event that Python makes, as its filter and triggers say. `data`: what follows the common fields."""
+    def record(self, data: bytes, origin: Origin | None = None) -> None:
+        """Record an event that Python makes, as its filter and triggers say. `data`: what follows the common fields.
+
+        `origin`: whose event it is; that of the calling thread if it is None.
+        """
         if not self._event.is_armed:
             return
-        common = self._event.id | threading.get_native_id() << 32
+        thread, _, at = origin or (0, b"", 0)
+        common = self._event.id | (thread or threading.get_native_id()) << 32
         record = common.to_bytes(8, "little") + data
         compiled = self._compiled
         reserved = self._is_reserved
         post = self.triggers.run(record)
         if reserved and self.is_recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
-            self._trace.buffer.write(self._event.id, data)
-        self.triggers.run_post(post)
+            self._trace.buffer.write(self._event.id, data, thread, at)
+        self.triggers.run_post(post, record)
 
     @property
     def _is_reserved(self) -> bool:

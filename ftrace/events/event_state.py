@@ -272,7 +272,7 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64,
         if record_filtered(target, type_id, record, size) and stacks != 0:
             record_stack(target.buffer, point, stacks)
     if post != 0:
-        run_post_triggers(table, post, point)
+        run_post_triggers(table, post, record, size, point)
 
 
 @native

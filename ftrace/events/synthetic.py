@@ -2,7 +2,7 @@
 
     s:[synthetic/]NAME TYPE FIELD; TYPE FIELD; ...
 
-As kernel/trace/trace_events_synth.c. They are defined, listed and deleted; triggers will generate them.
+As kernel/trace/trace_events_synth.c. They are defined, listed and deleted; histograms generate them.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class SyntheticEvent(DynamicEvent):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is enabled, or a trigger uses it."""
-        return self.event.is_busy
+        """Whether a trigger uses it. One that is enabled is found to be busy when it is its turn to be deleted."""
+        return self.event.references > 0
 
     @property
     def definition(self) -> str:
@@ -122,7 +122,7 @@ class SyntheticEvent(DynamicEvent):
 
     def free(self) -> None:
         """Delete it. Raises OSError(EBUSY)."""
-        if self.is_busy:
+        if self.event.is_busy:
             raise OSError(errno.EBUSY, f"synthetic event {self.name!r} is in use")
         event_registry.remove(self.event)
         dynevent.dyn_event_remove(self)
@@ -132,7 +132,7 @@ def _layout(fields: Sequence[SyntheticField]) -> list[Field]:
     offset, made = COMMON_SIZE, []
     for field in fields:
         kind = f"__data_loc {field.type}" if field.is_dynamic else field.type
-        signed = not field.type.startswith("u") and field.type != "gfp_t"
+        signed = not kind.startswith("u") and kind != "gfp_t"
         made.append(Field(kind, field.name, offset, field.size, signed))
         offset += field.room
     return made
@@ -170,10 +170,10 @@ class SyntheticLines(LineType):
         name = words[0][2:]
         if len(words) < 2:
             raise command.refused(_INVALID_COMMAND)
-        group, slash, bare = name.partition("/")
-        if slash and group != GROUP:
+        # A slash anywhere is taken for the group's.
+        if "/" in line and not name.startswith(f"{GROUP}/"):
             raise command.refused(_INVALID_DYNAMIC)
-        _define(command, bare if slash else name, line[len(words[0]) :])
+        _define(command, name.removeprefix(f"{GROUP}/"), line[len(words[0]) :])
 
 
 synthetic_lines = SyntheticLines()
@@ -236,7 +236,7 @@ def _field(command: _Command, prefix: str, kind: str, written: str) -> Synthetic
         raise command.refused(_INVALID_TYPE, kind)
     length = _text_length(whole.partition("char[")[2])
     if length is None:
-        raise command.refused(_INVALID_ARRAY, written)
+        raise command.refused(_INVALID_ARRAY, written) if bracket else command.refused(_INVALID_TYPE, kind)
     return SyntheticField(whole, name, length)
 
 

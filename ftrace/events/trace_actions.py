@@ -12,7 +12,8 @@ from ftrace.events.event_mutex import let_go
 from ftrace.events.filters.fields import EventField
 from ftrace.events.stack_records import StackTarget
 from ftrace.events.trace_array import TraceArray
-from ftrace.events.triggers.event_file import NativeCall
+from ftrace.events.triggers.event_file import NativeCall, Origin
+from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.runtime import runtime
 from ftrace.unwind.code_map import unwind_tables
 
@@ -26,6 +27,7 @@ class Event(Protocol):
     """An event as triggers of others use it: ftrace.events.registry.TraceEvent."""
 
     id: int
+    references: int
 
     @property
     def fields(self) -> Sequence[EventField]: ...
@@ -83,14 +85,26 @@ class TraceActions:
         event = self._events.find(SYNTHETIC, name)
         return event.fields if event is not None else None
 
-    def generate(self, name: str, values: Sequence[int | bytes], timestamp: int) -> None:
-        """Record a synthetic event, as its filters and triggers say; its time is that of the recording."""
+    def refer_to_synthetic(self, name: str, by: int) -> None:
+        """Keep a synthetic event from being deleted, or no longer."""
+        event = self._events.find(SYNTHETIC, name)
+        if event is not None:
+            event.references += by
+
+    @property
+    def ring_buffer(self) -> int:
+        """Address of the trace array's RingBuffer."""
+        return self._trace.buffer.address
+
+    def generate(self, name: str, values: Sequence[int | bytes], origin: Origin) -> None:
+        """Record a synthetic event, as its filters and triggers say, as one of the thread that caused it."""
         event = self._events.find(SYNTHETIC, name)
         if event is None:
             return
         data = synthetic_record(event.fields, values)
+        saved_cmdlines.save(origin.thread, origin.comm.decode("utf-8", "surrogateescape"))
         for file in event.used_files:
-            file.record(data[_COMMON:])
+            file.record(data[_COMMON:], origin)
 
     def set_clock(self, name: str) -> None:
         """Take time stamps by another clock. Raises OSError(EINVAL)."""
@@ -122,7 +136,7 @@ def synthetic_record(fields: Sequence[EventField], values: Sequence[int | bytes]
     made, tail = bytearray(fixed), b""
     for field, value in zip(fields, values, strict=True):
         if isinstance(value, bytes) and field.type.startswith("__data_loc"):
-            text = value.partition(b"\0")[0] + b"\0"
+            text = _stack(value) if "long[" in field.type else value.partition(b"\0")[0] + b"\0"
             made[field.offset : field.offset + _WORD] = (len(text) << 16 | fixed + len(tail)).to_bytes(_WORD, "little")
             tail += text
         elif isinstance(value, bytes):
@@ -135,3 +149,9 @@ def synthetic_record(fields: Sequence[EventField], values: Sequence[int | bytes]
                 field.size, "little"
             )
     return bytes(made) + tail
+
+
+def _stack(addresses: bytes) -> bytes:
+    """A stack as trace_stack() stores it: how many addresses there are, and those."""
+    count = next((at for at in range(0, len(addresses), _WORD) if not any(addresses[at : at + _WORD])), len(addresses))
+    return (count // _WORD).to_bytes(_WORD, "little") + addresses[:count]

@@ -89,7 +89,10 @@ def _module(event: TraceEvent, data: bytes, end: str) -> str:
 
 def _synthetic(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
     """print_synth_event() in kernel/trace/trace_events_synth.c."""
-    return f"{event.name}: " + " ".join(f"{field.name}={_plain_value(field, data)}" for field in event.fields) + "\n"
+    values = [f"{field.name}={_plain_value(field, data)}" for field in event.fields]
+    # A stack ends with a newline, and no blank follows it.
+    blanks = ["" if value.endswith("\n") else " " for value in values[:-1]]
+    return f"{event.name}: {''.join(map(''.join, zip(values, [*blanks, ''], strict=True)))}\n"
 
 
 def _plain_value(field: Field, data: bytes) -> str:
@@ -99,8 +102,11 @@ def _plain_value(field: Field, data: bytes) -> str:
             _value(field, data) if field.type.startswith("__data_loc") else text_of(data[field.offset :][: field.size])
         )
     if field.type.endswith("long[]"):
-        return "STACK:\n" + "".join(f" => {with_offset(address)}\n" for address in _dynamic_words(field, data))
-    number = int.from_bytes(data[field.offset : field.offset + field.size], "little", signed=field.signed)
+        # The first word is their number.
+        return "STACK:\n" + "".join(f"=> {with_offset(address)}\n" for address in _dynamic_words(field, data)[1:])
+    # The kernel widens one and two bytes without their sign.
+    is_signed = field.signed and field.size >= _NUMBER.size
+    number = int.from_bytes(data[field.offset : field.offset + field.size], "little", signed=is_signed)
     return f"{number:x}" if field.type == "gfp_t" else str(number)
 
 

@@ -39,9 +39,10 @@ def _triggers_act(text: bytes) -> Iterator[None]:
         yield
         return
     common = PRINT.id | threading.get_native_id() << 32
-    post = triggers.run(common.to_bytes(_COMMON, "little") + _IP + text + b"\0")
+    record = common.to_bytes(_COMMON, "little") + _IP + text + b"\0"
+    post = triggers.run(record)
     yield
-    triggers.run_post(post)
+    triggers.run_post(post, record)
 
 
 def write_raw_marker(array: TraceArray, data: bytes) -> int:

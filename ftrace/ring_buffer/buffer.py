@@ -149,8 +149,11 @@ class Buffer:
         """Bytes of fields after the common ones that fit a sub-buffer."""
         return layout.capacity(self._order) - 2 * layout.COMMON
 
-    def write(self, type_id: int, data: bytes) -> bool:
+    def write(self, type_id: int, data: bytes, thread: int = 0, at: int = 0) -> bool:
         """Record an event of the calling thread: `data` are its fields after the common ones, padded with zeros to 4 bytes.
+
+        `thread`, `at`: the thread that it is of instead, and its time by the buffer's clock. It gets the time of the
+        calling thread's newest event if that is later.
 
         False if it is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or for a type above 65535.
         """
@@ -161,7 +164,10 @@ class Buffer:
         if not 0 <= type_id <= 0xFFFF:
             raise ValueError(f"type_id is {type_id}; it must be between 0 and 65535")
         copy = ctypes.create_string_buffer(data, len(data) or 1)
-        return bool(runtime().image.call("ring_write", self.address, type_id, ctypes.addressof(copy), len(data)) & 1)
+        function, origin = ("ring_write_for", (thread, at)) if thread else ("ring_write", ())
+        return bool(
+            runtime().image.call(function, self.address, type_id, ctypes.addressof(copy), len(data), *origin) & 1
+        )
 
     # reading
 

@@ -238,8 +238,11 @@ def advance_commit(ring: ptr[Ring], slot: ptr[Slot]) -> void:
 
 
 @native
-def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_) -> bool_:
-    """Switch to another sub-buffer, unless there is space now. False: none is available; counted."""
+def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_, at: u64) -> bool_:
+    """Switch to another sub-buffer, unless there is space now. False: none is available; counted.
+
+    `at`: the time of its first event; 0: now.
+    """
     if not find_spare(ring, slot):
         volatile_store(addressof(slot.last_stamp), 0)
         return False
@@ -253,7 +256,7 @@ def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_) ->
     first: u64 = 0
     if slot.sequence != 0:
         first = meta_at(ring, slot.current).first + (tail >> OFFSET_BITS & ENTRY_MASK)
-    stamp = max(clock_now(ring.clock), slot.last_stamp)
+    stamp = max(at if at != 0 else clock_now(ring.clock), slot.last_stamp)
     prepare(ring, slot, page, stamp, first)
     link(ring, slot, page, tail)
     volatile_store(addressof(slot.last_stamp), stamp)

@@ -136,6 +136,15 @@ def commit(mark: ptr[Mark]) -> void:
         publish_slowly(mark)
 
 
+@native(inline=True)
+def fill(event: ptr[u8], data: ptr[u8], size: u64) -> void:
+    """The bytes beside the common fields, padded with zeros to whole words."""
+    for index in range(size):
+        event[COMMON + index] = data[index]
+    for index in range(size, (size + 3) & ~3):
+        event[COMMON + index] = 0
+
+
 @native(name="ring_write")
 def write(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64) -> bool_:
     """Record an event of `size` bytes beside the common fields, outside of any hit. False: it is lost, or recording is off."""
@@ -145,10 +154,7 @@ def write(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64) -> bo
     event = reserve(buffer, addressof(mark), type_id, size + COMMON)
     if event == null:
         return False
-    for index in range(size):
-        event[COMMON + index] = data[index]
-    for index in range(size, (size + 3) & ~3):
-        event[COMMON + index] = 0
+    fill(event, data, size)
     commit(addressof(mark))
     return True
 
@@ -193,8 +199,11 @@ def write_stamp(at: u64, before: u64, stamp: u64) -> void:
 
 
 @native
-def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_) -> ptr[u8]:
-    """Reserve, with a page switch or a time stamp of its own if need be; null if the event is lost, which is counted."""
+def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u64, thread: u32) -> ptr[u8]:
+    """Reserve, with a page switch or a time stamp of its own if need be; null if the event is lost, which is counted.
+
+    `at`: the time of the event, if that is not before the slot's newest; 0: now.
+    """
     ring = mark.ring
     slot = mark.slot
     size = event_size(length)
@@ -210,13 +219,13 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_) -> pt
         tail = volatile_load(addressof(slot.tail))
         page = page_at(ring, volatile_load(addressof(slot.current)))
         before: u64 = volatile_load(addressof(slot.last_stamp))
-        stamp = max(clock_now(ring.clock), before)
+        stamp = max(at if at != 0 else clock_now(ring.clock), before)
         if nested:
             before = 0
         extra: u64 = 0 if before != 0 and stamp - before < 1 << DELTA_BITS else 8
         offset = tail & OFFSET_MASK
         if offset + extra + size > ring.capacity:
-            if not switch_page(ring, slot, extra + size, nested):
+            if not switch_page(ring, slot, extra + size, nested, at):
                 return null
         else:
             volatile_store(addressof(slot.last_stamp), stamp)
@@ -225,30 +234,54 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_) -> pt
                 if extra != 0:
                     write_stamp(byte_at(page, offset), before, stamp)
                 delta = stamp - before if extra == 0 else 0
-                return write_header(byte_at(page, offset + extra), delta, size, type_id, current().tid)
+                return write_header(byte_at(page, offset + extra), delta, size, type_id, thread)
             volatile_store(addressof(slot.last_stamp), 0)
     single_add(addressof(slot.retried), 1)
     return null
 
 
-@native(cc="preserve_most", noinline=True, name="ring_reserve")
-def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
-    """The slow path of `reserve`: another clock, no space, a long pause, a nested record, a new thread."""
+@native(inline=True)
+def reserve_begun(mark: ptr[Mark], type_id: u64, length: u64, at: u64, thread: u32) -> ptr[u8]:
+    """Reserve in the mark's slot, which is the running thread's, for `thread`. `at`: see try_reserve."""
     slot = mark.slot
     task = current()
     if mark.token == 0:
         outer = volatile_load(addressof(slot.writer))
         if outer != 0 and is_writing(slot, task, mark):
-            return try_reserve(mark, type_id, length, True)
+            return try_reserve(mark, type_id, length, True, at, thread)
         begin(mark, slot)
         if outer != 0:
             recover(mark.ring, slot)
     keep_fitted(mark.ring.clock)
     if slot.owner == task.tid or adopt(slot, task):
-        event = try_reserve(mark, type_id, length, False)
+        event = try_reserve(mark, type_id, length, False, at, thread)
         if event != null:
             return event
     else:
         single_add(addressof(slot.dropped), 1)
     publish(mark)
     return null
+
+
+@native(cc="preserve_most", noinline=True, name="ring_reserve")
+def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
+    """The slow path of `reserve`: another clock, no space, a long pause, a nested record, a new thread."""
+    return reserve_begun(mark, type_id, length, 0, current().tid)
+
+
+@native(name="ring_write_for")
+def write_for(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64, thread: u64, at: u64) -> bool_:
+    """As `write`, for what another thread has done: its id, and when, by the ring's clock."""
+    task = task_get()
+    ring = volatile_load(addressof(buffer.ring))
+    if task == null or ring == null:
+        return False
+    mark: Mark = zeroed
+    mark.ring = ring
+    mark.slot = slot_at(ring, cast(u64, task.index))
+    event = reserve_begun(addressof(mark), type_id, size + COMMON, at, cast(u32, thread))
+    if event == null:
+        return False
+    fill(event, data, size)
+    commit(addressof(mark))
+    return True

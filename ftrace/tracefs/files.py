@@ -7,6 +7,7 @@ from functools import cache
 
 from ftrace.events import dynevent, eprobe, synthetic
 from ftrace.events.function_commands import register_function_commands
+from ftrace.events.hist.registry import drain_all
 from ftrace.events.module_events import register_module_events
 from ftrace.events.registry import event_registry
 from ftrace.events.symbol_names import symbol_names
@@ -43,6 +44,7 @@ def add_ftrace_files() -> None:
     register_module_events()
     synthetic.register_synthetic_events()
     eprobe.register_eprobe_events()
+    tracefs.before_open(drain_all)
     dynevent.on_removal(global_trace().empty)
     files: dict[str, Node] = {
         "README": TextFile(lambda: README),

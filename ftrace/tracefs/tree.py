@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from ftrace.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, HoldingHandle, Node
 
@@ -20,12 +21,18 @@ class Tracefs:
     def __init__(self) -> None:
         self._top: dict[str, Node] = {}
         self.root = Directory(self._top)
+        self._before_open: list[Callable[[], None]] = []
 
     def add(self, name: str, node: Node) -> None:
         """Put a file or directory at the top. Raises OSError(EEXIST) if the name is taken."""
         if name in self._top:
             raise OSError(errno.EEXIST, f"tracefs has a {name!r} already")
         self._top[name] = node
+
+    def before_open(self, finish: Callable[[], None]) -> None:
+        """Have `finish` called before any file is opened: it does what hits have left to be done later."""
+        if finish not in self._before_open:
+            self._before_open.append(finish)
 
     def find(self, path: str) -> Node:
         """The node at `path`, which is relative to the root. Raises OSError: ENOENT, ENOTDIR."""
@@ -51,6 +58,8 @@ class Tracefs:
 
         Raises OSError: ENOENT; EACCES for a new file, which tracefs does not have; EISDIR; what opening the file raises.
         """
+        for finish in self._before_open:
+            finish()
         try:
             *above, node = self._walk(path)
         except FileNotFoundError:

@@ -96,3 +96,40 @@ def test_lines_of_dynamic_events():
     assert number(dynevent.create_dyn_event, "s ev int x") == errno.EINVAL
     assert number(dynevent.create_dyn_event, "s:ev " + "int x;" * 65) == errno.EINVAL
     assert "Too many fields" in error_log.read()
+
+
+@pytest.mark.parametrize(
+    "line, message, culprit",
+    [
+        ("ev char[257] x", "Invalid type", "char[257]"),
+        ("ev char[a] x", "Invalid type", "char[a]"),
+        ("ev char x[a]", "Invalid array specification", "x[a]"),
+    ],
+)
+def test_te8_9_a_wrong_length_is_a_wrong_type_unless_it_follows_the_name(line, message, culprit):
+    assert number(synthetic.run_line, line) == errno.EINVAL
+    first, _, caret = error_log.read().splitlines()
+    assert first.endswith(message) and caret == " " * (11 + line.index(culprit)) + "^"
+
+
+def test_te8_9_any_slash_is_taken_for_the_groups():
+    assert number(dynevent.create_dyn_event, "s:ev int a/b") == errno.EINVAL
+    assert "Command must be of the form: s or -:[synthetic/]<name>" in error_log.read()
+
+
+def test_te8_9_what_is_found_elsewhere_in_the_record_is_signed():
+    synthetic.run_line("stacks unsigned long[] x; unsigned char[] y")
+    assert [field.signed for field in event_registry.find("synthetic", "stacks").fields] == [True, True]
+
+
+def test_te8_9_truncation_deletes_up_to_the_first_enabled_event(request):
+    for line in ("a int x", "b int x", "c int x"):
+        synthetic.run_line(line)
+    enabled = event_registry.find("synthetic", "b")
+    request.addfinalizer(lambda: enabled.set_enabled(False))
+    enabled.set_enabled(True)
+    assert number(dynevent.release_all, synthetic.synthetic_lines) == errno.EBUSY
+    assert synthetic.show() == "b\tint x\nc\tint x\n"
+    enabled.references += 1
+    assert number(dynevent.release_all, synthetic.synthetic_lines) == errno.EBUSY
+    enabled.references -= 1

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ftrace.events.filters.matching import read_cpu
 from ftrace.events.triggers.records import Call
-from ftrace.ring_buffer.clock_state import system_now
+from ftrace.ring_buffer.clock_state import clock_now, system_now
+from ftrace.ring_buffer.records import RingBuffer
 from ftrace.unwind.walk import StackPoint
 from sandbox.native import (
     Structure,
@@ -20,12 +21,14 @@ from sandbox.native import (
     i64,
     load,
     native,
+    null,
     ptr,
     store,
     struct,
     u8,
     u64,
     void,
+    volatile_load,
 )
 from sandbox.threads.comm import get_task_comm
 
@@ -57,6 +60,7 @@ class HitQueue(Structure):
     taken: u64
     done: u64
     slots: u64
+    buffer: ptr[RingBuffer]  # whose clock time stamps are taken by; null: by CLOCK_MONOTONIC
     rseq: i64
     capture: Call
     capture_argument: u64
@@ -94,7 +98,10 @@ def queue_hit(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint
         return
     slot = addressof(cast(ptr[QueuedHit], queue.slots)[(number - 1) % SLOTS])
     slot.target = target.number
-    slot.timestamp = system_now(CLOCK_MONOTONIC)
+    if queue.buffer != null:
+        slot.timestamp = clock_now(volatile_load(addressof(queue.buffer.live)).clock)
+    else:
+        slot.timestamp = system_now(CLOCK_MONOTONIC)
     slot.cpu = cast(u64, read_cpu(queue.rseq))
     get_task_comm(cast(ptr[u8], addressof(slot.comm)))
     if target.with_stack != 0 and cast(u64, queue.capture) != 0:

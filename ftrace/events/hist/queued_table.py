@@ -13,7 +13,7 @@ from ftrace.events.hist.fields import HistField, Sort
 from ftrace.events.hist.queue_records import QueueTarget
 from ftrace.events.hist.text import Contents, Entry, Snapshot
 from ftrace.events.hist.values import MASK, Hit, Value
-from ftrace.events.triggers.event_file import NativeCall
+from ftrace.events.triggers.event_file import NativeCall, Origin
 
 Key = tuple["int | bytes", ...]
 
@@ -68,7 +68,7 @@ class QueuedHistogram:
             field.sort is Sort.STACKTRACE for field in (*definition.keys, *definition.variables)
         )
         self.call: NativeCall
-        self.generate: Callable[[str, Sequence[int | bytes], int], None] = lambda *_: None
+        self.generate: Callable[[str, Sequence[int | bytes], Origin], None] = lambda *_: None
         self.take_snapshot: Callable[[], None] = lambda: None
         self._definition = definition
         self._elements: dict[Key, _Element] = {}
@@ -151,7 +151,7 @@ class QueuedHistogram:
             self._note_snapshot(index, action, key, element)
         else:
             values = [_parameter(each, element, hit) for each in resolved.parameters]
-            self.generate(action.synthetic, values, hit.timestamp)
+            self.generate(action.synthetic, values, Origin(hit.thread, hit.context.comm, hit.timestamp))
 
     def _has_moved(self, index: int, resolved: ResolvedAction, element: _Element) -> bool:
         """Whether the tracked variable is above, or differs from, what it was; that is noted."""

@@ -23,6 +23,7 @@ from ftrace.events.hist.queued_table import QueuedHistogram, VariableKey, pointe
 from ftrace.events.hist.text import Contents
 from ftrace.events.hist.values import Hit
 from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
+from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork
 
@@ -48,6 +49,7 @@ class HistRegistry:
     """The histograms of an instance, in the order of their creation."""
 
     def __init__(self, instance: TraceInstance) -> None:
+        self._instance = weakref.ref(instance)
         self.triggers: list[HistTriggerData] = []
         self._targets: WeakValueDictionary[int, QueuedHistogram] = WeakValueDictionary()
         self._lock = fork.renew(threading.RLock())
@@ -55,7 +57,11 @@ class HistRegistry:
         size = -(-SLOTS * QueuedHit.size // mappings.PAGE) * mappings.PAGE
         slots = mappings.reserve(size)
         self._queue: Any = HitQueue.ctypes(
-            slots=slots, rseq=rseq_offset(), capture=capture.address, capture_argument=capture.argument
+            slots=slots,
+            buffer=instance.ring_buffer,
+            rseq=rseq_offset(),
+            capture=capture.address,
+            capture_argument=capture.argument,
         )
         self._keep = capture
         # Triggers keep the registry, so that no hit uses the queue when this runs.
@@ -70,10 +76,18 @@ class HistRegistry:
         table.target.queue = ctypes.addressof(self._queue)
         table.target.number = self._numbers
         table.call = NativeCall(hist_image().address("queue_hit"), pointer_to(table.target), table)
+        _claim_slot()
         if self._thread is None or not self._thread.is_alive():
             arguments = (weakref.ref(self),)
             self._thread = threading.Thread(target=_keep_draining, args=arguments, name="hist-queue", daemon=True)
             self._thread.start()
+
+    @property
+    def instance(self) -> TraceInstance:
+        """That whose histograms these are; it outlives them."""
+        instance = self._instance()
+        assert instance is not None
+        return instance
 
     @property
     def is_fed(self) -> bool:
@@ -132,8 +146,15 @@ def _hit(slot: Any) -> Hit:
     return Hit(record, slot.timestamp, Context(comm, slot.cpu), stack)
 
 
+def _claim_slot() -> None:
+    """Give the calling thread its slot of the ring, as it generates events later: in that of a thread that ends before, they
+    could not be dated back."""
+    runtime().image.call("task_get")
+
+
 def _keep_draining(owner: weakref.ref[HistRegistry]) -> None:
     """Until the instance, or the last histogram that is fed, is gone."""
+    _claim_slot()
     while (registry := owner()) is not None and registry.is_fed:
         registry.drain()
         del registry
@@ -149,6 +170,12 @@ def registry_of(instance: TraceInstance) -> HistRegistry:
     if made is None:
         made = _registries[instance] = HistRegistry(instance)
     return made
+
+
+def drain_all() -> None:
+    """Count what is queued for the histograms of all instances."""
+    for registry in list(_registries.values()):
+        registry.drain()
 
 
 class VariableScope:

@@ -158,9 +158,10 @@ def _key_shape(key: HistField) -> tuple[object, ...]:
 
 
 def _fits(wanted: EventField, found: HistField) -> bool:
-    """As check_synth_field(): text of any length takes any text; numbers must have the size and the sign."""
-    if found.is_text:
-        return "char[" in wanted.type and ("__data_loc" in wanted.type or wanted.size == found.size)
-    if "char[" in wanted.type:
-        return False
+    """As check_synth_field(): text of any length takes any text, a stack any stack; numbers have equal size and sign."""
+    if "long[" in wanted.type:
+        return "long[" in found.type
+    if "char[" in wanted.type or "char[" in found.type:
+        is_text = "char[" in wanted.type and "char[" in found.type
+        return is_text and ("__data_loc" in wanted.type or wanted.size == found.size)
     return wanted.type == found.type or (wanted.size == found.size and wanted.signed == found.signed)

@@ -8,6 +8,7 @@ import errno
 from functools import cache
 
 from ftrace.events.filters.parser import SPACES
+from ftrace.events.hist.actions import TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.native_table import NativeHistogram
@@ -16,6 +17,7 @@ from ftrace.events.hist.registry import Histogram, HistRegistry, VariableScope, 
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.text import histogram_text
 from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
+from ftrace.events.triggers.records import QUEUED_HIST
 from ftrace.events.triggers.trigger import Condition, Trigger
 from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
 
@@ -59,6 +61,7 @@ class HistTrigger(Trigger):
     def use(self, table: Histogram, definition: Definition) -> None:
         """Count in a table, which has the keys and values of `definition`."""
         self.table, self.definition = table, definition
+        self.native.post = QUEUED_HIST if isinstance(table, QueuedHistogram) else 0
         self._call(table.call)
 
     def line(self) -> str:
@@ -75,14 +78,21 @@ class HistTrigger(Trigger):
 
     def register(self) -> None:
         self._registry.triggers.append(self)
+        self._refer(1)
 
     def unregister(self) -> None:
         self._registry.drain()
         self._registry.triggers.remove(self)
+        self._refer(-1)
         for event, text in self.needs:
             # One that is used by others too stays.
             with contextlib.suppress(OSError):
                 _run_on(event, text, remove=True)
+
+    def _refer(self, by: int) -> None:
+        for action in self.definition.actions:
+            if action.kind is TRACE:
+                self._registry.instance.refer_to_synthetic(action.synthetic, by)
 
 
 def read_hists(triggers: EventTriggers) -> str:

@@ -27,6 +27,11 @@ class Hit:
     variables: Mapping[object, int | bytes] = field(default_factory=dict)
     """By reference: the values of variables, of the entry with the same key."""
 
+    @property
+    def thread(self) -> int:
+        """The thread's id: common_pid."""
+        return int.from_bytes(self.record[4:8], "little")
+
 
 class Value:
     """Something that a hit gives; a number is an unsigned word of 64 bits."""

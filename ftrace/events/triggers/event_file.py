@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ftrace.events.filters.fields import EventField
 
@@ -68,6 +68,14 @@ class NativeCall:
     keep: object = None
 
 
+class Origin(NamedTuple):
+    """The hit that generated an event: its thread, that thread's name, and when, by the trace clock."""
+
+    thread: int
+    comm: bytes
+    timestamp: int
+
+
 class TraceInstance(Protocol):
     """A trace instance (struct trace_array), as far as triggers act on it."""
 
@@ -92,8 +100,16 @@ class TraceInstance(Protocol):
         """The fields of the synthetic event of that name; None if there is none."""
 
     @abstractmethod
-    def generate(self, name: str, values: Sequence[int | bytes], timestamp: int) -> None:
-        """Record a synthetic event. `timestamp`: of the hit that generated it, in nanoseconds of CLOCK_MONOTONIC."""
+    def refer_to_synthetic(self, name: str, by: int) -> None:
+        """Count how many histograms generate the synthetic event, which cannot be deleted meanwhile. `by`: 1 or -1."""
+
+    @property
+    def ring_buffer(self) -> int:
+        """Address of the RingBuffer whose clock hits are stamped by; 0: there is none."""
+
+    @abstractmethod
+    def generate(self, name: str, values: Sequence[int | bytes], origin: Origin) -> None:
+        """Record a synthetic event."""
 
     @abstractmethod
     def set_clock(self, name: str) -> None:

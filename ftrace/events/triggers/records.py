@@ -32,8 +32,8 @@ from sandbox.native import (
 
 UNLIMITED = (1 << 64) - 1
 """The count of a trigger that has none."""
-TRACEOFF, STACKTRACE = 1, 2
-"""Bits of triggers that act after the commit."""
+TRACEOFF, STACKTRACE, QUEUED_HIST = 1, 2, 4
+"""Bits of triggers that act after the commit. A queued histogram does so that what it generates is later than the event."""
 
 Condition: TypeAlias = fn[u64, ptr[u8], u64]
 """condition(record, length): not 0 if the trigger is to act; of a compiled filter."""
@@ -115,22 +115,27 @@ def run_triggers(table: ptr[TriggerTable], record: ptr[u8], length: u64, point: 
         if record == null:
             act(trigger, record, length, point)
         elif cast(u64, trigger.condition) == 0 or trigger.condition(record, length) != 0:
-            if likely(trigger.is_hist != 0):
-                trigger.call(trigger.argument, record, length, point)
-            elif trigger.post != 0:
+            if trigger.post != 0:
                 post |= trigger.post
+            elif likely(trigger.is_hist != 0):
+                trigger.call(trigger.argument, record, length, point)
             else:
                 act(trigger, record, length, point)
     return post
 
 
 @native
-def run_post_triggers(table: ptr[TriggerTable], post: u64, point: ptr[StackPoint]) -> void:
+def run_post_triggers(
+    table: ptr[TriggerTable], post: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]
+) -> void:
     """Have those act that `run_triggers` returned."""
     for index in range(table.count):
         trigger = entry(table, index)
         if trigger.post & post != 0 and load(addressof(trigger.paused), "relaxed") == 0:
-            act(trigger, null, 0, point)
+            if trigger.is_hist == 0:
+                act(trigger, null, 0, point)
+            elif cast(u64, trigger.condition) == 0 or trigger.condition(record, length) != 0:
+                trigger.call(trigger.argument, record, length, point)
 
 
 @native

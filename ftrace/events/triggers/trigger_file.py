@@ -145,10 +145,11 @@ class EventTriggers:
         seen = (ctypes.addressof(held), len(record)) if self.need_record else (0, 0)
         return self._call("run_triggers", *seen)
 
-    def run_post(self, post: int) -> None:
+    def run_post(self, post: int, record: bytes) -> None:
         """Have those act that do when the record has been written."""
         if post and self._triggers:
-            self._call("run_post_triggers", post)
+            held = ctypes.create_string_buffer(record, len(record))
+            self._call("run_post_triggers", post, ctypes.addressof(held), len(record))
 
     def _call(self, function: str, *arguments: int) -> int:
         used = self._table, tuple(self._triggers)  # which live until the call returns

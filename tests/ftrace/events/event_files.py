@@ -46,6 +46,7 @@ class Instance:
         self.capture_stack = self._capture()
         self.synthetic, self.generated = {}, []
         self.clock = "local"
+        self.references = {}
 
     def _call(self, name):
         function = _CALL(lambda *_: self.done.append(name))
@@ -62,7 +63,12 @@ class Instance:
     def find_synthetic(self, name):
         return self.synthetic.get(name)
 
-    def generate(self, name, values, timestamp):
+    ring_buffer = 0
+
+    def refer_to_synthetic(self, name, by):
+        self.references[name] = self.references.get(name, 0) + by
+
+    def generate(self, name, values, origin):
         self.generated.append((name, *values))
 
     def event(self, name, **options):
@@ -104,5 +110,5 @@ def hit(file, data=None, **values):
     if recorded:
         instance.done.append(file.name)
     if post:
-        image.call("run_post_triggers", table, post, 0)
+        image.call("run_post_triggers", table, post, at, len(data), 0)
     return recorded
