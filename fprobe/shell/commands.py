@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fprobe.shell.files import all_of
 from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError
-from ftrace.tracefs.nodes import Directory, Node
+from ftrace.tracefs.nodes import Directory, Handle, Node
 
 _TEXT_TOOLS = {"grep": "efmABC", "sed": "ef", "head": "nc", "tail": "nc", "wc": ""}
 """Options that take a value, of each tool that reads files or standard input."""
@@ -62,10 +63,14 @@ class Commands:
     def _cat(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         status = 0
         for path in words or ["-"]:
+            failed = f"can't open '{path}'"
             try:
-                data = _input(fds) if path == "-" else shell.files.read(path)
-            except OSError as failed:
-                fds[2].write(f"cat: can't open '{path}': {os.strerror(failed.errno or 0)}\n".encode())
+                handle = shell.files.open(path, os.O_RDONLY | os.O_NONBLOCK) if path != "-" else Handle()
+                with handle:
+                    failed = "read error"
+                    data = _input(fds) if path == "-" else all_of(handle)
+            except OSError as error:
+                fds[2].write(f"cat: {failed}: {os.strerror(error.errno or 0)}\n".encode())
                 status = 1
                 continue
             status = _output("cat", data, fds) or status

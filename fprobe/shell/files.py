@@ -48,6 +48,14 @@ class _TemporaryHandle(Handle):
         return position
 
 
+def all_of(handle: Handle) -> bytes:
+    """What is in an open file, of a stream what is there now. Raises OSError."""
+    try:
+        return handle.read()
+    except BlockingIOError:
+        return b""
+
+
 def _set_optimization(text: str) -> None:
     set_kprobes_optimization(int(text))
 
@@ -100,10 +108,7 @@ class Files:
     def read(self, path: str) -> bytes:
         """All of a file, of a stream what is there now. Raises OSError."""
         with self.open(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
-            try:
-                return handle.read()
-            except BlockingIOError:
-                return b""
+            return all_of(handle)
 
     def expand(self, word: str) -> list[str]:
         """The paths that a word with `*`, `?` or `[` matches, sorted; the word itself if none does."""

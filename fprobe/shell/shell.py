@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -87,10 +88,17 @@ class Shell:
         self.files = files
         self._run_program = run_program
         self.status = 0
+        self._held: list[Handle] = []
+        """What `exec` has opened."""
 
     def run(self, text: str, stdout: Any, stderr: Any) -> int:
-        """Run a script; its exit status. Raises UnsupportedError."""
-        fds: Descriptors = {0: None, 1: stdout, 2: stderr}
+        """Run a script; its exit status. What it has open at its end is closed. Raises UnsupportedError."""
+        try:
+            return self._run(text, {0: None, 1: stdout, 2: stderr})
+        finally:
+            self._hold([], {})
+
+    def _run(self, text: str, fds: Descriptors) -> int:
         pipeline: list[Command] = [Command()]
         condition = ";"
         for kind, token in [*tokens(text), ("operator", ";")]:
@@ -133,22 +141,27 @@ class Shell:
 
     def _run_command(self, command: Command, own: Descriptors, shell_fds: Descriptors) -> int:
         opened: list[Handle] = []
-        try:
-            for redirection in command.redirections:
+        for redirection in command.redirections:
+            try:
                 own[redirection.fd] = self._target(redirection, own, opened)
-        except OSError as failed:
-            name = command.redirections[len(opened)].target
-            verb = "create" if failed.errno != 2 or ">" in command.redirections[0].operator else "open"
-            own[2].write(f"sh: can't {verb} {name}: {os.strerror(failed.errno or 0)}\n".encode())
-            return 1
+            except OSError as failed:
+                own[2].write(_refusal(redirection, failed).encode())
+                _close(opened)
+                return 1
         if command.words[:1] == ["exec"] and len(command.words) == 1:
             shell_fds.update({number: own[number] for number in own if number not in (0,) or command.redirections})
+            self._hold(opened, shell_fds)
             return 0
         try:
             return self._run_program(self, command.words or [":"], own)
         finally:
-            for handle in opened:
-                handle.close()
+            _close(opened)
+
+    def _hold(self, opened: list[Handle], fds: Descriptors) -> None:
+        """Files that `exec` has opened stay open as long as a descriptor is theirs."""
+        there = [*self._held, *opened]
+        self._held = [handle for handle in there if any(handle is each for each in fds.values())]
+        _close([handle for handle in there if handle not in self._held])
 
     def _target(self, redirection: Redirection, own: Descriptors, opened: list[Handle]) -> Any:
         operator, target = redirection.operator, redirection.target
@@ -163,6 +176,18 @@ class Shell:
         handle = self.files.open(target, flags)
         opened.append(handle)
         return handle
+
+
+def _refusal(redirection: Redirection, failed: OSError) -> str:
+    """What is said of a file that cannot be opened."""
+    reads = redirection.operator.lstrip("0123456789") == "<"
+    reason = "no such file" if reads and failed.errno == errno.ENOENT else os.strerror(failed.errno or 0)
+    return f"sh: can't {'open' if reads else 'create'} {redirection.target}: {reason}\n"
+
+
+def _close(handles: list[Handle]) -> None:
+    for handle in handles:
+        handle.close()
 
 
 def _reader(sink: Any) -> Handle:

@@ -47,7 +47,7 @@ def _triggers_act(text: bytes) -> Iterator[None]:
 
 def write_raw_marker(array: TraceArray, data: bytes) -> int:
     """Record a 32-bit id and bytes. Raises OSError: EINVAL (no id, or more than fits a sub-buffer), EBADF."""
-    _check(array)
+    _check_option(array)
     if len(data) < _ID.size:
         raise OSError(errno.EINVAL, f"{len(data)} bytes were written; a raw marker begins with an id of {_ID.size}")
     size = -(-(_HEAD + max(len(data), _LEAST)) // 4) * 4 - _HEAD + _ID.size
@@ -55,12 +55,17 @@ def write_raw_marker(array: TraceArray, data: bytes) -> int:
         raise OSError(
             errno.EINVAL, f"{len(data)} bytes were written; {array.buffer.longest - _ID.size} fit a sub-buffer"
         )
+    _check(array)
     array.buffer.write(RAW_DATA.id, data.ljust(size, b"\0"))
     return len(data)
 
 
-def _check(array: TraceArray) -> None:
+def _check_option(array: TraceArray) -> None:
     if not array.options["markers"]:
         raise OSError(errno.EINVAL, "the option markers is off; write markers to trace_options")
+
+
+def _check(array: TraceArray) -> None:
+    _check_option(array)
     if not array.tracing_on:
         raise OSError(errno.EBADF, "tracing_on is 0; write 1 to it")

@@ -127,8 +127,10 @@ class Directory(Node):
         return self._entries() if callable(self._entries) else self._entries
 
     def open(self, flags: int) -> Handle:
-        """Raises OSError(EISDIR)."""
-        raise OSError(errno.EISDIR, "it is a directory")
+        """It can be opened for reading, and then not read. Raises OSError(EISDIR) for writing."""
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EISDIR, "it is a directory")
+        return _DirectoryHandle()
 
     def make(self, name: str) -> None:
         """Make a directory in it. Raises OSError(EPERM) where that cannot be."""
@@ -137,6 +139,12 @@ class Directory(Node):
     def remove(self, name: str) -> None:
         """Remove a directory from it. Raises OSError(EPERM) where that cannot be."""
         raise OSError(errno.EPERM, f"{name!r} cannot be removed")
+
+
+class _DirectoryHandle(Handle):
+    def read(self, size: int = -1) -> bytes:
+        """Raises OSError(EISDIR)."""
+        raise OSError(errno.EISDIR, "it is a directory")
 
 
 class HeldDirectory(Directory):

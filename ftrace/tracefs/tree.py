@@ -107,10 +107,13 @@ class Tracefs:
         parent.make(name)
 
     def rmdir(self, path: str) -> None:
-        """Remove a directory. Raises OSError: EPERM where that cannot be, ENOENT."""
+        """Remove a directory. Raises OSError: EPERM where that cannot be, ENOENT, ENOTDIR."""
         parent, name = self._split(path)
-        if name not in parent.entries:
+        found = parent.entries.get(name)
+        if found is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if not isinstance(found, Directory):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         parent.remove(name)
 
     def _split(self, path: str) -> tuple[Directory, str]:

@@ -1,0 +1,48 @@
+"""Scripts: what `exec` opens, and what is said of files that cannot be opened or read (TE-4.1, TE-10.2)."""
+
+from __future__ import annotations
+
+from isolation import isolated
+
+
+def ran(script: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of a script."""
+    from fprobe.shell.commands import Commands
+    from fprobe.shell.files import Files
+    from fprobe.shell.shell import Shell, Sink
+    from fprobe.tracefs import tracefs
+
+    out, err = Sink(), Sink()
+    status = Shell(Files(tracefs), Commands().run).run(script, out, err)
+    return status, out.data.decode(), err.data.decode()
+
+
+@isolated
+def test_te4_1_what_exec_has_opened_is_closed_with_the_script_or_when_it_says_so() -> None:
+    busy = "sh: write error: Device or resource busy\n"
+    assert ran("exec 3<trace_pipe; echo function > current_tracer") == (1, "", busy)
+    assert ran("echo function > current_tracer") == (0, "", "")
+    assert ran("exec 3<trace_pipe; exec 3>&-; echo nop > current_tracer") == (0, "", "")
+    assert ran("exec 3<trace_pipe 4<&3; exec 3>&-; echo function > current_tracer") == (1, "", busy)
+
+
+@isolated
+def test_te10_2_messages_name_what_was_tried() -> None:
+    ran("mkdir instances/a")
+    assert ran("exec 3<instances/a/trace; rmdir instances/a") == (
+        1,
+        "",
+        "rmdir: 'instances/a': Device or resource busy\n",
+    )
+    assert ran("rmdir trace") == (1, "", "rmdir: 'trace': Not a directory\n")
+    assert ran("cat events") == (1, "", "cat: read error: Is a directory\n")
+    assert ran("cat nosuch") == (1, "", "cat: can't open 'nosuch': No such file or directory\n")
+    assert ran("cat <nosuch") == (1, "", "sh: can't open nosuch: no such file\n")
+    assert ran("echo 1 >nosuch") == (1, "", "sh: can't create nosuch: Permission denied\n")
+    assert ran("echo 1 >events") == (1, "", "sh: can't create events: Is a directory\n")
+    assert ran("exec 3<trace_pipe; cat trace_pipe") == (
+        1,
+        "",
+        "cat: can't open 'trace_pipe': Device or resource busy\n",
+    )
+    assert ran("rmdir instances/a") == (0, "", "")
