@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from fprobe.export.calls import INSTANT, LEAVE, Calls, Step
 from fprobe.export.trace_dat_reader import Trace
+from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 
 
 def lines(trace: Trace) -> Iterator[str]:
@@ -33,5 +34,7 @@ def _frames(trace: Trace, step: Step) -> list[str]:
     event = trace.formats.get(step.record.common.type)
     if event is None or step.name not in ("kernel_stack", "user_stack"):
         return [step.name]
-    callers = [address for address in event.values(step.record.data)["caller"] if address]
+    callers = [
+        address for address in event.values(step.record.data)["caller"] if address not in (0, FTRACE_TRAMPOLINE_MARKER)
+    ]
     return [trace.symbols.name(address).partition(" ")[0] for address in reversed(callers)]

@@ -8,6 +8,7 @@ from fprobe.export.formats import EventFormat, text
 from fprobe.export.print_fmt import printed
 from fprobe.export.source import Source
 from fprobe.export.trace_dat_reader import UNKNOWN
+from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.output.context import timestamp
 from ftrace.ring_buffer.clock import find as find_clock
 from ftrace.ring_buffer.reader import Record
@@ -52,7 +53,11 @@ def _print(trace: Source, event: EventFormat, data: bytes) -> str:
 def _stack(trace: Source, event: EventFormat, data: bytes) -> str:
     callers = [address for address in event.values(data)["caller"] if address]
     name = "<user stack trace>" if event.name == "user_stack" else "<stack trace>"
-    return "\n".join([name, *(f" => {trace.symbols.describe(address)}" for address in callers)])
+    return "\n".join([name, *(f" => {_frame(trace, address)}" for address in callers)])
+
+
+def _frame(trace: Source, address: int) -> str:
+    return "[FTRACE TRAMPOLINE]" if address == FTRACE_TRAMPOLINE_MARKER else trace.symbols.describe(address)
 
 
 _OWN: dict[str, Callable[[Source, EventFormat, bytes], str]] = {

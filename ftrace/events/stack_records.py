@@ -28,6 +28,8 @@ KERNEL_STACK, USER_STACK = 4, 12
 """The types of stack records (TRACE_STACK, TRACE_USER_STACK)."""
 STACKTRACE, USERSTACKTRACE = 1, 2
 """Bits of a trace array's word: the options of these names are on."""
+FTRACE_TRAMPOLINE_MARKER = (1 << 31) - 1
+"""In a stack record: the trampoline that called the tracer."""
 _HEAD = 16
 _USER_DEPTH = 8
 _GETPID = 39

@@ -11,6 +11,7 @@ from ftrace.events.builtin import BUILTIN_EVENTS, FUNC_REPEATS, FUNCTION, KERNEL
 from ftrace.events.module_events import MODULE_FREE, MODULE_LOAD
 from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
+from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.events.trace_actions import SYNTHETIC
 from ftrace.output.options import TraceOptions
 from ftrace.output.symbols import in_object, ip_sym, with_offset
@@ -59,7 +60,11 @@ def _function(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
 
 
 def _stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
-    return "<stack trace>\n" + "".join(f" => {ip_sym(address, options)}\n" for address in _callers(data))
+    return "<stack trace>\n" + "".join(f" => {_frame(address, options)}\n" for address in _callers(data))
+
+
+def _frame(address: int, options: TraceOptions) -> str:
+    return "[FTRACE TRAMPOLINE]" if address == FTRACE_TRAMPOLINE_MARKER else ip_sym(address, options)
 
 
 def _user_stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:

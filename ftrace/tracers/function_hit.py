@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ftrace.events.stack_records import STACKTRACE, record_stack
+from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER, KERNEL_STACK, write_stack
 from ftrace.hit.nodes import EXIT_FROM_STUB, below
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import clock_now
 from ftrace.ring_buffer.records import Mark, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
-from ftrace.unwind.walk import StackPoint
+from ftrace.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
 from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
@@ -162,14 +162,17 @@ def function_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, d
 
 @native(cc="preserve_most")
 def function_stack_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
-    """The same with func_stack_trace: the stack, from the function outwards, is recorded after each entry."""
+    """The same with func_stack_trace: the stack, from the trampoline outwards, is recorded after each entry."""
     state = cast(ptr[FunctionState], probe.action)
     if record_call(state, ip, parent_ip):
+        entries: array[u64, 64] = zeroed
         point: StackPoint = zeroed
         point.ip = ip
         point.sp = regs.sp
         point.bp = regs.bp
-        record_stack(state.buffer, addressof(point), STACKTRACE)
+        entries[0] = FTRACE_TRAMPOLINE_MARKER
+        count = walk_stack(addressof(point), addressof(entries[1]), MAX_DEPTH - 1) + 1
+        write_stack(state.buffer, KERNEL_STACK, cast(u32, count), addressof(entries[0]), count)
     return 0
 
 

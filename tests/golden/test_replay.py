@@ -25,6 +25,7 @@ WHOLE = [
     "err-04-offset",
     "evt-01-enable",
     "filter-02-string",
+    "func-01-tracer",
     "graph-01-basic",
     "graph-03-with-probes",
     "hdr-01-trace-header",

@@ -57,7 +57,7 @@ def test_te9_1_func_stack_trace_records_the_stack_of_each_entry() -> None:
     from fprobe.tracefs import tracefs
 
     def stack(*functions: str) -> list[str]:
-        return [f" => {name}" for name in functions]
+        return [f" => {name}" for name in ("[FTRACE TRAMPOLINE]", *functions)]
 
     module = program()
     tracefs.write("set_ftrace_filter", "leaf\nouter\n")
@@ -100,7 +100,8 @@ def test_func_stack_trace_walks_through_hooked_calls_and_shared_entries() -> Non
     tracefs.write("set_ftrace_filter", "leaf\n")
     with tracing("function"):
         assert module["outer"](1) == 3
-        assert shown()[:5] == ["leaf <-middle", "<stack trace>", " => leaf", " => middle", " => outer"]
+        stack = [" => [FTRACE TRAMPOLINE]", " => leaf", " => middle", " => outer"]
+        assert shown()[:6] == ["leaf <-middle", "<stack trace>", *stack]
         assert shown().count("<stack trace>") == 3
     counted.detach()
     hooked.detach()
