@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import zip_longest
 
-from ftrace.events.builtin import FUNC_REPEATS, PRINT
+from ftrace.events.builtin import FUNC_REPEATS, PRINT, RAW_DATA
 from ftrace.events.registry import TraceEvent
 from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.output.context import binary_context, context, hex_context, raw_context, timestamp
@@ -16,6 +16,10 @@ from ftrace.output.latency import LatencyTime, latency_context
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
 
+_TRACE_SEQ = 8155
+"""Characters that a struct trace_seq has room for."""
+_A_BYTE = 3
+"""Characters of each byte of a raw marker."""
 _REPEATS = struct.Struct("<24xHHI")
 _PRINT_TEXT = 16
 """Offset of the text in a print record."""
@@ -24,6 +28,14 @@ _PRINT_TEXT = 16
 def lost_text(record: Record) -> str:
     """The line about events that were lost just before a record; '' if none were."""
     return f"CPU:{record.slot} [LOST {record.lost} EVENTS]\n" if record.lost else ""
+
+
+def fitted(line: str) -> str:
+    """The line of a raw marker, without the bytes and the newline that are too much for a struct trace_seq."""
+    if len(line) <= _TRACE_SEQ:
+        return line
+    body = line.removesuffix("\n")
+    return body[: len(body) - max(-(-(len(body) - _TRACE_SEQ) // _A_BYTE), 0) * _A_BYTE]
 
 
 class LineFormat:
@@ -70,7 +82,8 @@ class LineFormat:
             return f"{self._context(record, following, index)}Unknown type {number}\n"
         if event is PRINT and self._options["printk-msg-only"] and self._options["trace_printk"]:
             return text_of(record.data[_PRINT_TEXT:])
-        return self._show(record, event) if self._show else self._plain(record, event, following, index)
+        text = self._show(record, event) if self._show else self._plain(record, event, following, index)
+        return fitted(text) if event is RAW_DATA else text
 
     def event_text(self, record: Record) -> str:
         """The text of its event alone; for a marker, the text that was written."""

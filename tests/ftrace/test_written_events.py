@@ -10,6 +10,7 @@ import fprobe.tracefs  # noqa: F401  (the files of all packages)
 import sandbox
 from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
+from ftrace.output.lines import fitted
 from ftrace.tracefs.tree import tracefs
 
 PROGRAM = "define i64 @we_one(i64 %x) noinline { %r = add i64 %x, 1  ret i64 %r }"
@@ -64,11 +65,22 @@ def test_a_histogram_of_markers():
     assert "hitcount:          3" in tracefs.read("events/ftrace/print/hist")
 
 
-def test_te3_11_a_long_text_is_shown_in_full():
+@pytest.mark.parametrize(("number", "length"), [(b"rrrr", 8154), (b"\1\0\0\0", 8153), (b"\x41\0\0\0", 8154)])
+def test_te3_11_a_raw_marker_is_cut_without_a_newline_where_the_next_byte_does_not_fit(number, length):
     with tracefs.open("trace_marker_raw", os.O_WRONLY) as handle:
-        handle.write(bytes(4060))
+        handle.write(number + b"x" * 2996)
     mark(b"next")
-    assert [len(line.split()) for line in lines()] == [3 + 4060, 2]
+    (line,) = [line for line in tracefs.read("trace").splitlines() if not line.startswith("#")]
+    assert line[length - 3 : length] == " 78" and line.endswith(": tracing_mark_write: next")
+    assert line[length:].lstrip().startswith(line[: line.index("[")].strip())
+
+
+def test_te3_11_what_just_fits_has_its_newline():
+    front = "x" * 65
+    assert fitted(front + " 78" * 2696 + "\n") == front + " 78" * 2696 + "\n"
+    assert fitted(front + "x" + " 78" * 2696 + "\n") == front + "x" + " 78" * 2696 + "\n"
+    assert fitted(front + "xx" + " 78" * 2696 + "\n") == front + "xx" + " 78" * 2696
+    assert fitted(front + "xxx" + " 78" * 2696 + "\n") == front + "xxx" + " 78" * 2695
 
 
 def test_events_of_modules_are_permanent_and_recorded():
