@@ -60,19 +60,20 @@ def graph_command(
     console: Console,
 ) -> None:
     """Run the program under the tracer function_graph, on the functions that match PATTERN (default: all)."""
-    from fprobe.cli import program
+    from fprobe.cli import matching, program
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.tracefs import tracefs
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
+    matching.check_each_matches(module, (*patterns, *inside))
     settings = [("set_ftrace_filter", pattern) for pattern in patterns or ("*",)]
     settings += [("set_graph_function", function) for function in inside]
     settings += [("max_graph_depth", str(depth))] if depth else []
     with input_errors():
         for file, text in settings:
-            tracefs.write(file, text, append=True)
+            tracefs.write(file, f"{text}\n", append=True)
         tracefs.write("current_tracer", tracer)
         for option in trace_options:
             tracefs.write("trace_options", option)

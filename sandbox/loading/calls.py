@@ -156,9 +156,9 @@ class Function(ProcessBound):
     def _check_count(self, count: int, given: Sequence[Any]) -> None:
         passed = len(self._kinds)
         if count < passed or (count > passed and not self.signature.variadic):
-            least = "at least " if self.signature.variadic else ""
+            wanted = f"{'at least ' if self.signature.variadic else ''}{passed} argument{'s' * (passed != 1)}"
             values = ", ".join(map(repr, given))
-            raise TypeError(f"{self.name}() takes {least}{passed} arguments, not {count} ({values}): {self.signature}")
+            raise TypeError(f"{self.name}() takes {wanted}, not {count} ({values}): {self.signature}")
 
     @cached_property
     def _kinds(self) -> list[tuple[Type, str]]:

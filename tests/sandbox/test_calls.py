@@ -213,7 +213,7 @@ def test_which_calls_ctypes_makes(program):
         ("make", (1 << 32, 1.0), OverflowError, r"^make\(\) argument 1 \(a\): 4294967296 is out of range for i32"),
         ("make", (1,), TypeError, r"^make\(\) takes 2 arguments, not 1 \(1\): %P make\(i32 a, double b\)"),
         ("nothing", (1, 2), TypeError, r"^nothing\(\) takes 0 arguments, not 2 \(1, 2\)"),
-        ("variadic", (), TypeError, r"^variadic\(\) takes at least 1 arguments, not 0"),
+        ("variadic", (), TypeError, r"^variadic\(\) takes at least 1 argument, not 0"),
         ("variadic", (1, {}), TypeError, r"^variadic\(\) argument 2: expected an address.* got {}"),
         ("sum", (3,), TypeError, r"^sum\(\) argument 1 \(p\): expected 2 values for %P, got 3"),
         ("sum", ((1, "x"),), TypeError, r"^sum\(\) argument 1 \(p\)\._1: expected a number"),

@@ -162,7 +162,7 @@ def test_signatures_are_written_as_in_c(program, name, written):
     ("name", "arguments", "error", "message"),
     [
         ("mixed", (-1, 2, 1, 1, 1), OverflowError, r"mixed\(\) argument 1 \(a\): -1 is out of range for word"),
-        ("length", (), TypeError, r"length\(\) takes 1 arguments, not 0 \(\): size_t length\(const char \*s\)"),
+        ("length", (), TypeError, r"length\(\) takes 1 argument, not 0 \(\): size_t length\(const char \*s\)"),
         ("of_union", (1,), TypeError, r"of_union\(\) cannot be called .* union either .* unions by value"),
         ("packed", ((1, 500),), TypeError, r"packed\(\) cannot be called .* struct squeezed .* it is packed"),
         ("of_bits", ((1, 2),), TypeError, r"of_bits\(\) cannot be called .* struct bits .* bit fields"),
