@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KEEP_ALL = """    # every component, in an area on the stack, 64-byte aligned; its size and mask come from CPUID
+_KEEP_ALL = """    # every component, in an area on the stack, 64-byte aligned; its size and mask come from CPUID
     sub $$$XSAVE_SIZE, %rsp
     and $$-64, %rsp
     xor %edx, %edx
@@ -25,7 +25,7 @@ KEEP_ALL = """    # every component, in an area on the stack, 64-byte aligned; i
 """
 """Vector and x87 state goes to the stack, and Task.vectors tells where (ftrace.handlers.floats). Uses rax, rdx, r10 and r11."""
 
-GET_ALL = """
+_GET_ALL = """
     mov %eax, %ebx
     mov $XSAVE_END(%rsp), %r10
     mov %fs:$TASK, %r11
@@ -35,7 +35,7 @@ GET_ALL = """
     xrstor (%rsp)
     mov %ebx, %eax
 """
-"""The way back from KEEP_ALL; eax, the result of what was called, is kept. Uses rbx, rdx, r10 and r11."""
+"""The way back from _KEEP_ALL; eax, the result of what was called, is kept. Uses rbx, rdx, r10 and r11."""
 
 _FRAME = """    push %rbp
     .cfi_offset %rbp, -16
@@ -131,16 +131,56 @@ $keep_vectors
 """
     + _END
     + """
-# The same at the entry or return of a function that was not compiled here: its callers may have something in any vector register.
+# i32 ftrace_call_foreign_keeping(function, a, b, c, d, e): the same anywhere else: at the entry or return of a function that was
+# not compiled here, in the middle of one, or with a long double on the x87 stack. All vector and x87 state is live, and kept;
+# the called code finds an empty x87 stack. XSAVE and XRSTOR take longer than everything else, so where XGETBV says that nothing
+# but xmm registers is in use, those are kept one by one, at 32 bytes' distance, with mxcsr above them; and x87 is initialised
+# again if the called code has used it.
+#   rbx = the function, then its result; r12 = b, r13 = c; rbp = frame; the area is 64-byte aligned
     .globl ftrace_call_foreign_keeping
     .p2align 4
 ftrace_call_foreign_keeping:
     .cfi_startproc
 """
     + _FRAME
-    + KEEP_ALL
+    + """$if_more_than_xmm
+    jne 7f
+    sub $$576, %rsp
+    and $$-64, %rsp
+$keep_every_xmm
+    mov %fs:$TASK, %r11
+    mov $VECTORS(%r11), %r10
+    mov %r10, 512(%rsp)
+    stmxcsr 520(%rsp)
+    lea 2(%rsp), %r10
+    mov %r10, $VECTORS(%r11)
+"""
     + _CALL
-    + GET_ALL
+    + """    mov %eax, %ebx
+    mov 512(%rsp), %r10
+    mov %fs:$TASK, %r11
+    mov %r10, $VECTORS(%r11)
+$get_every_xmm
+    ldmxcsr 520(%rsp)
+    fnstcw 524(%rsp)
+    fnstsw %ax
+    xorw $$0x37f, 524(%rsp)
+    or 524(%rsp), %ax
+    mov %ebx, %eax
+    je 8f
+    fninit
+    jmp 8f
+
+7:
+"""
+    + _KEEP_ALL
+    + """    testb $$1, 512(%rsp)
+    je 1f
+    fninit
+1:
+"""
+    + _CALL
+    + _GET_ALL
     + _END
 )
 
@@ -149,6 +189,9 @@ def vector_blocks(widest: str) -> dict[str, str]:
     """The blocks of this text that depend on the CPU. `widest`: its vector registers, xmm, ymm or zmm."""
     narrow = "movaps" if widest == "xmm" else "vmovaps"
     return {
+        "if_more_than_xmm": _ALWAYS if widest == "zmm" else _IF_MORE_THAN_XMM,
+        "keep_every_xmm": _moved(narrow, "xmm", keep=True, number=16, apart=32),
+        "get_every_xmm": _moved(narrow, "xmm", keep=False, number=16, apart=32),
         "if_wide_vectors": _IF_WIDE[widest],
         "keep_xmm": _moved(narrow, "xmm", keep=True),
         "get_xmm": _moved(narrow, "xmm", keep=False),
@@ -176,7 +219,15 @@ _IF_WIDE = {
 CPUs run at a lower clock rate. Uses rax, rcx, rdx and vector registers 8 to 11."""
 
 
-def _moved(move: str, register: str, keep: bool) -> str:
-    """Move the first eight vector registers to the stack, or back."""
-    pairs = [(f"%{register}{i}", f"{64 * i}(%rsp)") for i in range(8)]
+_IF_MORE_THAN_XMM = """    mov $$1, %ecx
+    $XGETBV
+    test $$0xe5, %al"""
+"""Set NE if x87 or any register but xmm is in use, or the CPU does not tell. Uses rax, rcx and rdx."""
+_ALWAYS = "    test %rsp, %rsp"
+"""Set NE. With 32 registers and masks more would have to be cleared after the call."""
+
+
+def _moved(move: str, register: str, keep: bool, number: int = 8, apart: int = 64) -> str:
+    """Move the first vector registers to the stack, or back."""
+    pairs = [(f"%{register}{i}", f"{apart * i}(%rsp)") for i in range(number)]
     return "\n".join(f"    {move} {a}, {b}" if keep else f"    {move} {b}, {a}" for a, b in pairs)

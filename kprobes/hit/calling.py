@@ -9,7 +9,7 @@ from sandbox.threads.contexts import NMI
 from sandbox.threads.tasks import Task
 
 in_signal_handler = extern("in_signal_handler", fn[bool_, ptr[pt_regs]])
-call_foreign = extern("kprobe_call_foreign", fn[i32, u64, u64, u64, u64, u64, u64])
+call_foreign = extern("ftrace_call_foreign_keeping", fn[i32, u64, u64, u64, u64, u64, u64])
 
 
 @native

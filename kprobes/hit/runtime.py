@@ -33,6 +33,7 @@ FUNCTIONS = (
 LINKED = (
     "task_get",
     "in_signal_handler",
+    "ftrace_call_foreign_keeping",
     "drop_dead",
     "pool_take",
     "pool_give",

@@ -20,7 +20,6 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from ftrace.x86_64.callframes import with_call_frames
-from ftrace.x86_64.foreign_call import GET_ALL, KEEP_ALL
 from kprobes.x86_64 import interrupted
 from kprobes.x86_64.interrupted import REGISTERS
 from kprobes.x86_64.slot import slot_bytes, trapping_bytes
@@ -121,51 +120,6 @@ $unsaved
     .size kprobe_detour_from_frame, .-kprobe_detour_from_frame
 """
 
-_CALL_FOREIGN = (
-    """
-# i32 kprobe_call_foreign(function, a, b, c, d, e): call C code in the middle of a function. All vector and x87 state is live,
-# and kept; the called code finds an empty x87 stack. Task.vectors tells where they are meanwhile (ftrace.handlers.floats), and
-# what it said before is kept above them.
-#   rbx = the function, then its result; rbp = frame; the area is 64-byte aligned
-    .globl kprobe_call_foreign
-    .type kprobe_call_foreign,@function
-    .p2align 4
-kprobe_call_foreign:
-    .cfi_startproc
-    push %rbp
-    .cfi_offset %rbp, -16
-    mov %rsp, %rbp
-    .cfi_def_cfa_register %rbp
-    push %rbx
-    push %r12
-    .cfi_offset %rbx, -24
-    .cfi_offset %r12, -32
-    mov %rdi, %rbx
-    mov %rdx, %r12
-    cld
-"""
-    + KEEP_ALL
-    + """    testb $$1, 512(%rsp)
-    je 1f
-    fninit
-1:  mov %rsi, %rdi
-    mov %r12, %rsi
-    mov %rcx, %rdx
-    mov %r8, %rcx
-    mov %r9, %r8
-    call *%rbx
-"""
-    + GET_ALL
-    + """    lea -16(%rbp), %rsp
-    pop %r12
-    pop %rbx
-    pop %rbp
-    .cfi_def_cfa %rsp, 8
-    ret
-    .size kprobe_call_foreign, .-kprobe_call_foreign
-"""
-)
-
 _UNRECOVERABLE = """
 # void kprobe_unrecoverable(): a probe was hit while a missed one was being stepped, and there is no place for a third.
     .globl kprobe_unrecoverable
@@ -186,11 +140,8 @@ unrecoverable_message_end:
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """The assembly text; `constants`: values of its names (kprobes.hit.assembly)."""
-    texts = (
-        Template(text).substitute({**constants, **_blocks(int(constants["ADDRESS"]))})
-        for text in (_DETOUR, _CALL_FOREIGN)
-    )
-    return "    .text\n" + with_call_frames("".join(texts)) + Template(_UNRECOVERABLE).substitute()
+    text = Template(_DETOUR).substitute({**constants, **_blocks(int(constants["ADDRESS"]))})
+    return "    .text\n" + with_call_frames(text) + Template(_UNRECOVERABLE).substitute()
 
 
 def _blocks(address: int) -> dict[str, str]:

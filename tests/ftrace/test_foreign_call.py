@@ -52,6 +52,24 @@ void *looking(void) { return look; }
 long found(void) { return seen; }
 static volatile long double number = 2.5L;
 long x87(void) { number = number * number; return in_use(); }
+#define ALL(op) BOTH(op) op(8) op(9) op(10) op(11) op(12) op(13) op(14) op(15)
+#define SET(n) "movq %[value], %%xmm" #n "\n\taddq $1, %[value]\n\t"
+#define SUM(n) "movq %%xmm" #n ", %[word]\n\taddq %[word], %[sum]\n\t"
+/* In the middle of a function, where only xmm registers are in use: what is wrong after a probe. */
+long middle(void) {
+    unsigned usual = 0x1f80, csr; unsigned short status, control;
+    unsigned long value = 1, word, sum = 0;
+    asm volatile("fninit\n\tvzeroupper\n\tldmxcsr %[usual]\n\t" ALL(SET)
+                 ".globl in_the_middle\nin_the_middle: nopl 0(%%rax, %%rax)\n\tnopl 0(%%rax, %%rax)\n\t"
+                 "stmxcsr %[csr]\n\tfnstsw %[status]\n\tfnstcw %[control]\n\t" ALL(SUM)
+                 : [csr] "=m"(csr), [status] "=m"(status), [control] "=m"(control), [value] "+r"(value), [word] "=&r"(word),
+                   [sum] "+r"(sum) : [usual] "m"(usual)
+                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+                   "xmm13", "xmm14", "xmm15");
+    return (csr != usual) | (status != 0) << 1 | (control != 0x37f) << 2 | (sum != 16 * 17 / 2) << 3;
+}
+extern char in_the_middle[];
+void *where(void) { return in_the_middle; }
 """
 X87, AVX = 1, 4
 
@@ -118,6 +136,27 @@ def test_an_x87_unit_that_is_in_use_but_empty_needs_no_complete_saving():
     with fprobe.attach("leaf", entry=note, exit=note):
         assert module["leaf"](1) == 2
     assert apart == [64, 64]
+
+
+@isolated
+def test_a_probe_in_the_middle_of_a_function_keeps_what_is_in_use_there():
+    """All xmm registers and mxcsr, and an x87 unit that is not in use."""
+    import kprobes
+
+    module = load_c(SOURCE)
+    libm = ctypes.CDLL("libm.so.6")
+    libm.sqrtl.restype, libm.sqrtl.argtypes = ctypes.c_longdouble, [ctypes.c_longdouble]
+    seen = []
+
+    def rounding(p, regs):
+        seen.append((libm.sqrtl(len(seen) + 2.0), (len(seen) + 1.0) / 3))
+        return 0
+
+    probe = kprobes.kprobe(addr=module["where"](), pre_handler=rounding)
+    kprobes.register_kprobe(probe)
+    assert [module["middle"]() for _ in range(3)] == [0, 0, 0]
+    kprobes.unregister_kprobe(probe)
+    assert len(seen) == 3
 
 
 @pytest.mark.parametrize(("mask", "register"), [(0x3, "xmm"), (0x7, "ymm"), (0xE7, "zmm")])
