@@ -16,12 +16,13 @@ from ftrace.handlers.registers import regs_get_kernel_argument, regs_return_valu
 from ftrace.sites.locations import Location
 from ftrace.unwind.stacktrace import is_rethook_trampoline
 from ftrace.x86_64.pt_regs import pt_regs
+from sandbox.abi.convention import ARGUMENT_REGISTERS
 from sandbox.abi.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"
 _MARKS = {ENTRY: "> ", EXIT: "< "}
 _PT_REGS: Any = pt_regs
-_IN_REGISTERS = 6
+_IN_REGISTERS = len(ARGUMENT_REGISTERS)
 
 
 @dataclass(frozen=True)

@@ -91,12 +91,6 @@ def inlined_calls(pattern: str) -> Iterator[str]:
         yield f"{wanted} is inlined into {named}: these calls are not seen; see fprobe.numba.install(noinline=True)"
 
 
-def resolve_all(patterns: Iterable[str]) -> list[Found]:
-    """`resolve` for several patterns: each function once. Raises LookupError for the first that matches nothing."""
-    by_address = {found.function.address: found for pattern in patterns for found in reversed(resolve(pattern))}
-    return sorted(by_address.values(), key=lambda found: found.function.address)
-
-
 def _images_meant(owner: str | None) -> Iterator[Image]:
     pattern = None if owner is None else parse(owner)
     for source in sources():

@@ -38,10 +38,6 @@ class Bitfield:
     width: int
     offset: int
 
-    def extract(self, container: int) -> int:
-        """The bits of `container`."""
-        return container >> self.offset & ((1 << self.width) - 1)
-
 
 def _numbers() -> list[FetchType]:
     made = []

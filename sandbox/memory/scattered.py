@@ -49,11 +49,6 @@ class ScatteredText:
         """Where pages are mapped, ascending."""
         return sorted(self._pages)
 
-    @property
-    def file_pages(self) -> int:
-        """The number of file pages behind them."""
-        return self._used
-
     def new_page(self) -> int:
         """The number of a fresh page of the file, zeroed. Raises OSError(ENOMEM) if there are no more."""
         with changes.of(self):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sandbox.abi.btf import BtfType, Enum, Float, Int, Pointer, Prototype, Struct
+from sandbox.abi.convention import ARGUMENT_REGISTERS
 
-_REGISTERS = 6
 _FLOAT_REGISTERS = 8
 _LARGE = 16
 """Bytes of the largest structure that may be passed in registers."""
@@ -32,7 +32,7 @@ def integer_argument(prototype: Prototype, parameter: int) -> int | None:
             index += 1
         elif not isinstance(kind, Float) and not _is_large(kind):
             return None
-    return index if index < _REGISTERS or _stack_has_only_integers(kinds) else None
+    return index if index < len(ARGUMENT_REGISTERS) or _stack_has_only_integers(kinds) else None
 
 
 def _is_integer(kind: BtfType) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 import sandbox
-from ftrace.filters.resolve import resolve, resolve_all
+from ftrace.filters.resolve import resolve
 from sandbox.images import sources
 from sandbox.images.image import Image
 from sandbox.images.libraries import LibraryImage
@@ -64,11 +64,6 @@ def test_functions_without_a_symbol_are_among_all() -> None:
 def test_an_indirect_function_is_what_it_is_in_this_process() -> None:
     assert symbol_named("libc:strlen").address in {found.function.address for found in resolve("libc:strlen")}
     assert not any(found.function.indirect for found in resolve("libc:str*"))
-
-
-def test_each_function_once_for_several_patterns() -> None:
-    twice = resolve_all(["libz:inflate*", "libz:*End", "libz:inflateEnd"])
-    assert [found.function.name for found in twice].count("inflateEnd") == 1
 
 
 @pytest.mark.parametrize(
