@@ -24,27 +24,20 @@ def pop(registers: tuple[str, ...]) -> str:
     return "\n".join(f"    pop %{register}" for register in reversed(registers))
 
 
-PUSH_ALL = push(_ALL)
+def whole(sp: str, flags: str = "pushfq", ip: str = "push $$0", orig_ax: str = "push $$-1") -> str:
+    """Push a whole image; what is given are the instructions that push these words."""
+    words = ("push $$$USER_SS", sp, flags, "push $$$USER_CS", ip, orig_ax)
+    return "\n".join(f"    {word}" for word in words) + "\n" + push(_ALL)
 
-# The image of an entry: a word of padding, then ss, sp, flags, cs, ip, orig_ax by hand, then the registers.
-_ENTRY = """    sub $$8, %rsp
-    push $$$USER_SS
-    push %r11
-    {flags}
-    push $$$USER_CS
-    push $$0
-    push $$0
-"""
 
-KEEP_ENTRY = (
-    _ENTRY.format(flags="pushfq") + PUSH_ALL + "\n    lea 184(%rsp), %rax\n    mov %rax, $REGS_SP(%rsp)\n    cld"
-)
+def _entry(flags: str) -> str:
+    """The image of an entry, below a word of padding."""
+    return "    sub $$8, %rsp\n" + whole("push %r11", flags, orig_ax="push $$0")
+
+
+KEEP_ENTRY = _entry("pushfq") + "\n    lea 184(%rsp), %rax\n    mov %rax, $REGS_SP(%rsp)\n    cld"
 """The whole image of an entry: 176 bytes. Uses rax."""
-KEEP_ENTRY_REGS = (
-    _ENTRY.format(flags="push $$$USER_FLAGS")
-    + PUSH_ALL
-    + "\n    lea 184(%rsp), %rdi\n    mov %rdi, $REGS_SP(%rsp)\n    cld"
-)
+KEEP_ENTRY_REGS = _entry("push $$$USER_FLAGS") + "\n    lea 184(%rsp), %rdi\n    mov %rdi, $REGS_SP(%rsp)\n    cld"
 """The same with constant flags, which are dead at an entry; rdi = address of the return slot."""
 GET_ALL = pop(_ALL) + "\n    add $$8, %rsp"
 """Every register from its image, up to the ip word. Flags are lost."""

@@ -15,7 +15,7 @@ whose calls and returns match for the CPU's return predictor.
 
 from __future__ import annotations
 
-from ftrace.x86_64.images import GET_REGISTERS, PUSH_ALL
+from ftrace.x86_64.images import GET_REGISTERS, whole
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT, SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 
 DROP_RETURN_KEEPING = 54
@@ -64,13 +64,7 @@ EXIT_KEEPING = f"""
     .p2align 6
 ftrace_exit_keeping_all:
     .cfi_startproc
-    push $$$USER_SS
-    push %rax
-    pushfq
-    push $$$USER_CS
-    push $$0
-    push $$-1
-{PUSH_ALL}
+{whole("push %rax")}
     cld
     lea 184(%rsp), %rax
     mov %rax, $REGS_SP(%rsp)

@@ -27,7 +27,7 @@ from ftrace.x86_64.fast_trampolines import (
     WITH_ARGUMENTS,
     WITH_SP,
 )
-from ftrace.x86_64.images import GET_REGISTERS, PUSH_ALL
+from ftrace.x86_64.images import GET_REGISTERS, whole
 from ftrace.x86_64.keeping_stub import RESTORE_FLAGS
 
 ENTRY_KEEPING = f"""
@@ -40,13 +40,7 @@ ENTRY_KEEPING = f"""
     .p2align 6
 ftrace_entry_keeping_all:
     .cfi_startproc
-    push $$$USER_SS
-    push %rax
-    pushfq
-    push $$$USER_CS
-    push $$0
-    push $$-1
-{PUSH_ALL}
+{whole("push %rax")}
     cld
     lea 176(%rsp), %rax
     mov %rax, $REGS_SP(%rsp)

@@ -142,14 +142,7 @@ ftrace_exit_regs:
     jne ftrace_exit_from_list
     movl $$$FAST, $REC(%r10)
     lea -24(%rsp), %rsp
-    push $$$USER_SS
-    lea 32(%rsp), %r10
-    push %r10
-    push $$$USER_FLAGS
-    push $$$USER_CS
-    push $PARENT(%r11)
-    push $$-1
-$push_image
+$regs_return_image
     mov %r11, 176(%rsp)
     mov $PROBES(%r11), %r10
     mov %fs:$TASK, %rax

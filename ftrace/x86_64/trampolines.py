@@ -92,14 +92,7 @@ ftrace_exit_complete:
     .cfi_def_cfa_offset 0
     lea -16(%rsp), %rsp
     pushfq
-    push $$$USER_SS
-    lea 32(%rsp), %r11
-    push %r11
-    pushfq
-    push $$$USER_CS
-    push $$0
-    push $$-1
-$push_image
+$return_image
     cld
     mov %rsp, %rdi
     lea 184(%rsp), %rsi
@@ -158,7 +151,10 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         "get": images.pop(_KEPT),
         "image": images.KEEP_ENTRY,
         "regs_image": images.KEEP_ENTRY_REGS,
-        "push_image": images.PUSH_ALL,
+        "regs_return_image": images.whole(
+            "lea 32(%rsp), %r10\n    push %r10", flags="push $$$USER_FLAGS", ip="push $PARENT(%r11)"
+        ),
+        "return_image": images.whole("lea 32(%rsp), %r11\n    push %r11"),
         "unimage": images.GET_ALL,
         "keep_arguments": images.KEEP_ARGUMENTS,
         "get_arguments": images.GET_ARGUMENTS,

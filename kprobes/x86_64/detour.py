@@ -20,6 +20,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from ftrace.x86_64.callframes import with_call_frames
+from ftrace.x86_64.images import whole
 from kprobes.x86_64 import interrupted
 from kprobes.x86_64.interrupted import REGISTERS
 from kprobes.x86_64.slot import slot_bytes, trapping_bytes
@@ -68,12 +69,6 @@ $ip_by_record
 kprobe_detour_from_frame:
 $head_from_frame
     .cfi_offset %rip, -136
-    push $$$USER_SS
-    push $$0
-    pushfq
-    push $$$USER_CS
-    push $$0
-    push $$-1
 $push_image
 $saved
     cld
@@ -140,19 +135,18 @@ unrecoverable_message_end:
 
 def assembly(constants: Mapping[str, int | str]) -> str:
     """The assembly text; `constants`: values of its names (kprobes.hit.assembly)."""
-    text = Template(_DETOUR).substitute({**constants, **_blocks(int(constants["ADDRESS"]))})
+    text = Template(_DETOUR).substitute({**constants, **_blocks(constants)})
     return "    .text\n" + with_call_frames(text) + Template(_UNRECOVERABLE).substitute()
 
 
-def _blocks(address: int) -> dict[str, str]:
-    """`address`: the offset of the probed address in a record."""
+def _blocks(constants: Mapping[str, int | str]) -> dict[str, str]:
     return {
-        "push_image": "\n".join(f"    push %{register}" for register in reversed(REGISTERS)),
+        "push_image": Template(whole("push $$0")).substitute(constants),
         "get_image": "\n".join(
             f"    mov {to}(%rbx), %{register}" for register, to in REGISTERS.items() if register != "rbx"
         ),
         "head_by_record": interrupted.head(136),
-        "ip_by_record": interrupted.ip_by_record(136, address),
+        "ip_by_record": interrupted.ip_by_record(136, int(constants["ADDRESS"])),
         "head_from_frame": interrupted.head(152),
         "saved": interrupted.saved(320),
         "by_regs": interrupted.by_regs(),
