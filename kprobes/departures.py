@@ -8,6 +8,7 @@ around those calls of llvmlite that free code.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ftrace import departure
 from ftrace.tracer import tracer
@@ -19,31 +20,34 @@ from kprobes.registration import register_kprobe
 from sandbox.images import compiled, jit
 from sandbox.images.jit import JitImage
 from sandbox.jit import arrivals
-from sandbox.symbols import gdbjit
+from sandbox.symbols import gdbjit, other_jits
 
-_watching: list[kprobe] = []
+Tells = Callable[[], tuple[int, bool] | None]
+_watching: dict[int, kprobe] = {}
+"""By the address of the hook."""
 _left: list[Callable[[], None]] = []
 """One function for each freed image: frees our memory for it. May be called once no other thread is in a hit."""
 
 
 def watch() -> None:
     """Put the kprobe on the hook. Does not wait for other threads."""
-    hook = gdbjit.hook_address()
-    if _watching or not hook:
+    tell: dict[int, Tells] = {interface.hook: interface.relevant for interface in other_jits.interfaces()}
+    tell |= {hook: gdbjit.relevant} if (hook := gdbjit.hook_address()) else {}
+    if tell.keys() <= _watching.keys():
         return
     with patching():
-        if not _watching:
-            probe = kprobe(addr=hook, pre_handler=_told)
+        for hook in tell.keys() - _watching.keys():
+            probe = kprobe(addr=hook, pre_handler=partial(_told, tell[hook]))
             register_kprobe(probe)
-            _watching.append(probe)
+            _watching[hook] = probe
 
 
 jit.before_patching.append(watch)
 arrivals.around_closing.append(patching)
 
 
-def _told(_probe: object, _regs: object) -> int:
-    entry, going = gdbjit.relevant() or (0, False)
+def _told(tells: Tells, _probe: object, _regs: object) -> int:
+    entry, going = tells() or (0, False)
     image = compiled.source.take(entry) if going else None
     if image is not None:
         _leave(image)

@@ -8,7 +8,7 @@ from sandbox.elf.tables import ElfError
 from sandbox.images.jit import JitImage
 from sandbox.jit.objects import read_object
 from sandbox.numba.images import NumbaImage, is_numbas
-from sandbox.symbols import gdbjit
+from sandbox.symbols import gdbjit, other_jits
 from sandbox.symbols.gdbjit import Listed
 
 
@@ -21,15 +21,15 @@ class _JitImages:
 
     def images(self) -> list[JitImage]:
         """Those of the objects that are listed now."""
-        for gone in gdbjit.listed(self._update):
+        others = other_jits.listed()
+        for gone in gdbjit.listed(lambda ours: self._update(_with_images(ours) | others)):
             gone.leave()
         return [image for image in list(self._known.values()) if image is not None]
 
-    def _update(self, now: list[Listed]) -> list[JitImage]:
-        """Those that are not there any more. While nobody changes the list."""
-        gone = [self._known.pop(listed) for listed in self._known.keys() - set(now)]
-        for listed in now:
-            data = ctypes.string_at(listed.image, listed.size)
+    def _update(self, now: dict[Listed, bytes]) -> list[JitImage]:
+        """Those that are not there any more. While nobody changes LLVM's list."""
+        gone = [self._known.pop(listed) for listed in self._known.keys() - now.keys()]
+        for listed, data in now.items():
             known = self._known.get(listed)
             if known is not None and known.object.data != data:
                 gone.append(self._known.pop(listed))
@@ -46,6 +46,10 @@ class _JitImages:
         """The image that `address` is in; None if in none."""
         known = next((image for image in list(self._known.values()) if image is not None and address in image), None)
         return known if known and known.is_live else next((it for it in self.images() if address in it), None)
+
+
+def _with_images(listed: list[Listed]) -> dict[Listed, bytes]:
+    return {each: ctypes.string_at(each.image, each.size) for each in listed}
 
 
 def _image_of(listed: Listed, data: bytes) -> JitImage | None:

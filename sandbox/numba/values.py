@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-_libc = ctypes.CDLL(None, use_errno=True)
+from sandbox.memory.reading import read
+
 _MOST = 1 << 20
 """Characters of a string that are read at most."""
 
@@ -154,19 +154,3 @@ _MAKERS = {
     "NoneType": _none, "Omitted": _none, "Optional": _optional, "UnicodeType": _text, "BaseTuple": _tuple, "Array": _array,
 }  # fmt: skip
 """By the names of Numba's types and their bases."""
-
-
-class _Vector(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
-
-def read(address: int, size: int) -> bytes:
-    """`size` bytes of this process's memory. Raises OSError(EFAULT) if they are not there."""
-    import os
-
-    buffer = ctypes.create_string_buffer(size or 1)
-    here, there = _Vector(ctypes.addressof(buffer), size), _Vector(address, size)
-    got = _libc.process_vm_readv(os.getpid(), ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
-    if got != size:
-        raise OSError(ctypes.get_errno(), f"{size} bytes at {address:#x} cannot be read")
-    return buffer.raw[:size]

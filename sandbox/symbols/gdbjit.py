@@ -21,8 +21,8 @@ from sandbox.elf import tables as elf
 from sandbox.process import fork
 from sandbox.process.once import once
 
-_DESCRIPTOR, _REGISTER = "__jit_debug_descriptor", "__jit_debug_register_code"
-_NOACTION, _REGISTERED, _UNREGISTERED = 0, 1, 2
+DESCRIPTOR, REGISTER = "__jit_debug_descriptor", "__jit_debug_register_code"
+_NOACTION, _REGISTERED, UNREGISTERED = 0, 1, 2
 T = TypeVar("T")
 OPT_OUT = "FPROBE_NO_GDB_JIT"
 """Set this environment variable to keep loaded code from debuggers."""
@@ -33,24 +33,26 @@ _libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,
 _libc.free.argtypes = (ctypes.c_void_p,)
 
 
-class _Entry(ctypes.Structure):
-    pass
+class Entry(ctypes.Structure):
+    """struct jit_code_entry."""
 
 
-_Entry._fields_ = [
-    ("next", ctypes.POINTER(_Entry)),
-    ("previous", ctypes.POINTER(_Entry)),
+Entry._fields_ = [
+    ("next", ctypes.POINTER(Entry)),
+    ("previous", ctypes.POINTER(Entry)),
     ("image", ctypes.c_void_p),
     ("size", ctypes.c_uint64),
 ]
 
 
-class _Descriptor(ctypes.Structure):
+class Descriptor(ctypes.Structure):
+    """struct jit_descriptor."""
+
     _fields_ = [
         ("version", ctypes.c_uint32),
         ("action", ctypes.c_uint32),
-        ("relevant", ctypes.POINTER(_Entry)),
-        ("first", ctypes.POINTER(_Entry)),
+        ("relevant", ctypes.POINTER(Entry)),
+        ("first", ctypes.POINTER(Entry)),
     ]
 
 
@@ -61,12 +63,12 @@ class Registration:
     """
 
     def __init__(self, image: bytes, interface: _Interface) -> None:
-        self._memory = _libc.malloc(ctypes.sizeof(_Entry) + len(image))
+        self._memory = _libc.malloc(ctypes.sizeof(Entry) + len(image))
         if not self._memory:
             raise MemoryError(f"no memory to show {len(image)} bytes to debuggers")
-        contents = self._memory + ctypes.sizeof(_Entry)
+        contents = self._memory + ctypes.sizeof(Entry)
         ctypes.memmove(contents, image, len(image))
-        self._entry = _Entry.from_address(self._memory)
+        self._entry = Entry.from_address(self._memory)
         self._entry.next = self._entry.previous = None
         self._entry.image, self._entry.size = contents, len(image)
         self._interface = interface
@@ -160,7 +162,7 @@ def register(image: bytes) -> Registration | None:
 
 class _Interface:
     def __init__(self, descriptor: int, register: int) -> None:
-        self._descriptor = _Descriptor.from_address(descriptor)
+        self._descriptor = Descriptor.from_address(descriptor)
         self.hook = register
         self._notify = ctypes.CFUNCTYPE(None)(register)
         self._lock = fork.renew(threading.RLock())
@@ -189,9 +191,9 @@ class _Interface:
 
     def relevant(self) -> tuple[int, bool] | None:
         entry = self._descriptor.relevant
-        return (ctypes.addressof(entry.contents), self._descriptor.action == _UNREGISTERED) if entry else None
+        return (ctypes.addressof(entry.contents), self._descriptor.action == UNREGISTERED) if entry else None
 
-    def insert(self, entry: _Entry) -> None:
+    def insert(self, entry: Entry) -> None:
         with self._lock:
             first = self._descriptor.first
             entry.next = first
@@ -200,7 +202,7 @@ class _Interface:
             self._descriptor.first = ctypes.pointer(entry)
             self._tell(entry, _REGISTERED)
 
-    def remove(self, entry: _Entry) -> None:
+    def remove(self, entry: Entry) -> None:
         with self._lock:
             if entry.previous:
                 entry.previous.contents.next = entry.next
@@ -208,9 +210,9 @@ class _Interface:
                 self._descriptor.first = entry.next
             if entry.next:
                 entry.next.contents.previous = entry.previous
-            self._tell(entry, _UNREGISTERED)
+            self._tell(entry, UNREGISTERED)
 
-    def _tell(self, entry: _Entry, action: int) -> None:
+    def _tell(self, entry: Entry, action: int) -> None:
         self._descriptor.relevant = ctypes.pointer(entry)
         self._descriptor.action = action
         self._notify()
@@ -221,11 +223,18 @@ class _Interface:
 _VALUES = struct.Struct("<QQ")
 
 
+def llvms_library() -> Path:
+    """The file of llvmlite's LLVM."""
+    from llvmlite.binding import ffi
+
+    return Path(ffi.lib._name)
+
+
 @once
 def _find_interface() -> _Interface | None:
     from llvmlite.binding import ffi
 
-    found = _found_before(Path(ffi.lib._name))
+    found = _found_before(llvms_library())
     if not all(found):
         return None
     base = elf.load_base(ffi.lib._handle)
@@ -241,21 +250,21 @@ def _found_before(path: Path) -> tuple[int, int]:
     cache, key = default_cache(), cache_key("gdb-jit", str(path), str(state.st_size), str(state.st_mtime_ns))
     stored = cache.get(key)
     if stored is None:
-        values = static_symbols(path, (_DESCRIPTOR, _REGISTER))
-        stored = _VALUES.pack(values.get(_DESCRIPTOR, 0), values.get(_REGISTER, 0))
+        values = static_symbols(path, (DESCRIPTOR, REGISTER))
+        stored = _VALUES.pack(values.get(DESCRIPTOR, 0), values.get(REGISTER, 0))
         cache.put(key, stored)
     descriptor, register = _VALUES.unpack(stored)
     return descriptor, register
 
 
 def static_symbols(path: Path, names: Iterable[str]) -> dict[str, int]:
-    """Values of the symbols `names` in the full symbol table of the ELF file at `path`; those not there are left out.
+    """Values of the symbols `names` in the symbol tables of the ELF file at `path`; those not there are left out.
 
     Searches the tables as bytes, which takes milliseconds where reading them takes seconds. Raises OSError, ElfError.
     """
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as view:
         sections = elf.ElfFile(memoryview(view)).sections
-        tables = [section for section in sections if section.type == elf.SHT_SYMTAB]
+        tables = [section for section in sections if section.type in (elf.SHT_DYNSYM, elf.SHT_SYMTAB)]
         found = {name: _value_of(view, table, sections[table.link], name) for table in tables for name in names}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,0 +1,81 @@
+"""Code that other compilers than llvmlite's LLVM show to debuggers: the GDB JIT interface of other libraries in this process.
+
+Nobody keeps them from changing their lists meanwhile, so memory is read through the kernel, and what is no ELF image is
+passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from sandbox.elf.tables import ElfError
+from sandbox.memory.reading import read
+from sandbox.symbols.gdbjit import (
+    DESCRIPTOR,
+    REGISTER,
+    UNREGISTERED,
+    Descriptor,
+    Entry,
+    Listed,
+    llvms_library,
+    static_symbols,
+)
+from sandbox.symbols.libraries import libraries
+
+_MOST = 1 << 16
+"""Entries of one list, and kilobytes of one image, that are read at most."""
+
+
+class Interface(NamedTuple):
+    """The addresses of a library's list, and of the function that it calls when the list has changed."""
+
+    descriptor: int
+    hook: int
+
+    def relevant(self) -> tuple[int, bool] | None:
+        """In the hook: the address of the entry that it is about, and whether it is about to go."""
+        descriptor = Descriptor.from_buffer_copy(read(self.descriptor, ctypes.sizeof(Descriptor)))
+        entry = ctypes.cast(descriptor.relevant, ctypes.c_void_p).value
+        return (entry, descriptor.action == UNREGISTERED) if entry else None
+
+
+def interfaces() -> list[Interface]:
+    """Those of the libraries that are loaded, but for LLVM's."""
+    found = ((library.base, _found_in(library.path)) for library in libraries() if library.name != llvms_library().name)
+    return [Interface(base + found[0], base + found[1]) for base, found in found if found]
+
+
+@cache
+def _found_in(path: Path) -> tuple[int, int] | None:
+    """Offsets of both symbols in the file; None if it does not have them."""
+    with contextlib.suppress(OSError, ElfError, ValueError):
+        values = static_symbols(path, (DESCRIPTOR, REGISTER))
+        if values.get(DESCRIPTOR) and values.get(REGISTER):
+            return values[DESCRIPTOR], values[REGISTER]
+    return None
+
+
+def listed() -> dict[Listed, bytes]:
+    """What all of them list now, each list's oldest first, with the images."""
+    found: dict[Listed, bytes] = {}
+    for interface in interfaces():
+        with contextlib.suppress(OSError):
+            found |= reversed(_entries(interface).items())
+    return found
+
+
+def _entries(interface: Interface) -> dict[Listed, bytes]:
+    descriptor = Descriptor.from_buffer_copy(read(interface.descriptor, ctypes.sizeof(Descriptor)))
+    address, found = ctypes.cast(descriptor.first, ctypes.c_void_p).value, dict[Listed, bytes]()
+    while address and len(found) < _MOST:
+        entry = Entry.from_buffer_copy(read(address, ctypes.sizeof(Entry)))
+        shown = Listed(address, entry.image or 0, entry.size)
+        if shown in found:
+            break
+        found[shown] = read(shown.image, shown.size) if shown.size <= _MOST << 10 else b""
+        address = ctypes.cast(entry.next, ctypes.c_void_p).value
+    return found

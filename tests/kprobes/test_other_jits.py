@@ -1,0 +1,124 @@
+"""Code of compilers that are not LLVM's: another library with a GDB JIT interface of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import pytest
+from isolation import isolated
+
+SOURCE = """
+#include <stdint.h>
+#include <stdlib.h>
+struct entry { struct entry *next, *previous; const char *image; uint64_t size; };
+struct { uint32_t version, action; struct entry *relevant, *first; } __jit_debug_descriptor = { 1, 0, 0, 0 };
+__attribute__((noinline)) void __jit_debug_register_code(void) { __asm__ volatile("" ::: "memory"); }
+
+struct entry *show(const char *image, uint64_t size) {
+    struct entry *made = calloc(1, sizeof *made);
+    made->image = image, made->size = size, made->next = __jit_debug_descriptor.first;
+    if (made->next) made->next->previous = made;
+    __jit_debug_descriptor.first = __jit_debug_descriptor.relevant = made;
+    __jit_debug_descriptor.action = 1;
+    __jit_debug_register_code();
+    return made;
+}
+void withdraw(struct entry *it) {
+    if (it->previous) it->previous->next = it->next; else __jit_debug_descriptor.first = it->next;
+    if (it->next) it->next->previous = it->previous;
+    __jit_debug_descriptor.relevant = it;
+    __jit_debug_descriptor.action = 2;
+    __jit_debug_register_code();
+}
+"""
+FUNCTION = "long compiled_elsewhere(long x) { return x * 3 + 7; }"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A directory with the compiler's library, and an object that it might have made."""
+    where = tmp_path_factory.mktemp("jit")
+    for name, source, flags in (("libjit.so", SOURCE, ("-shared", "-fPIC")), ("made.o", FUNCTION, ("-c",))):
+        (where / f"{name}.c").write_text(source)
+        subprocess.run(["gcc", "-O2", *flags, f"{name}.c", "-o", name], cwd=where, check=True)
+    return str(where)
+
+
+class Compiler:
+    """Places the object in memory of its own, shows it to debuggers, and takes both back."""
+
+    def __init__(self, where):
+        self.library = ctypes.CDLL(f"{where}/libjit.so")
+        self.library.show.restype = ctypes.c_void_p
+        self.libc = ctypes.CDLL(None)
+        self.libc.mmap.restype = ctypes.c_void_p
+        self.libc.mmap.argtypes = (ctypes.c_void_p, *[ctypes.c_size_t] * 5)
+        with open(f"{where}/made.o", "rb") as file:  # noqa: PTH123
+            self.object = file.read()
+
+    def place(self, at=0):
+        from sandbox.elf import tables as elf
+
+        self.base = self.libc.mmap(at, 4096, 7, 0x22, 0, 0)
+        file = elf.ElfFile(self.object)
+        text = file.sections_named(".text")[0]
+        ctypes.memmove(self.base, bytes(file.contents(text)), file.sections[text].size)
+        self.libc.mprotect(ctypes.c_void_p(self.base), 4096, 5)
+        image = elf.placed(self.object, {text: self.base})
+        self.image = ctypes.create_string_buffer(image, len(image))
+        self.entry = self.library.show(self.image, ctypes.c_uint64(len(image)))
+        return ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(self.base)
+
+    def free(self):
+        self.library.withdraw(ctypes.c_void_p(self.entry))
+        self.libc.munmap(ctypes.c_void_p(self.base), 4096)
+
+
+@isolated(timeout=120)
+def _probe(where):
+    import fprobe
+    import kprobes
+
+    compiler = Compiler(where)
+    base = 0
+    for _ in range(3):
+        function = compiler.place(base)
+        base = compiler.base
+        called = fprobe.attach("jit:compiled_else*", action=fprobe.Stat()).attach()
+        met = kprobes.attach("jit:compiled_elsewhere", action=kprobes.Count()).attach()
+        returned = kprobes.attach_return("jit:compiled_elsewhere", action=kprobes.Count()).attach()
+        assert (function(5), function(0)) == (22, 7)
+        assert (called.hits, called.counts.missed, met.hits, returned.hits) == (2, 0, 2, 2)
+        assert called.functions == ["compiled_elsewhere"]
+        compiler.free()
+        assert met.p.flags & returned.rp.kp.flags & kprobes.KPROBE_FLAG_GONE
+        for attachment in (called, met, returned):
+            attachment.detach()
+    with fprobe.attach("jit:compiled_elsewhere", action=fprobe.Count()) as called:
+        assert compiler.place(base)(5) == 22
+    assert called.hits == 0  # what this compiler places later is not followed
+
+
+def test_probes_are_placed_and_gone_with_the_code(built):
+    _probe(where=built)
+
+
+@isolated(timeout=60)
+def _garbage(where):
+    from sandbox.symbols import other_jits
+
+    compiler = Compiler(where)
+    compiler.place()
+    junk = ctypes.create_string_buffer(b"\x7fELF, and then nothing of the kind")
+    compiler.library.show(junk, ctypes.c_uint64(len(junk)))
+    from sandbox.images import compiled
+
+    names = [function.name for image in compiled.source.images() for function in image.functions]
+    assert names == ["compiled_elsewhere"]
+    compiler.library.show(ctypes.c_void_p(8), ctypes.c_uint64(64))
+    assert compiled.source.images() == [] and other_jits.listed() == {}
+
+
+def test_a_list_that_cannot_be_read_is_passed_over(built):
+    _garbage(where=built)
