@@ -72,7 +72,7 @@ class Arming:
         patterns += self._definitions.patterns if self._definitions else []
         if all(pattern.is_settled for pattern in patterns):
             return
-        from fprobe.run.watching import watch
+        from kprobes.library_loads import watch
 
         self._watches = watch(self.look)
         self.look()

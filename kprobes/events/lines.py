@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from ftrace.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
-from ftrace.events.event_mutex import events_locked
+from ftrace.events.event_mutex import after_unlocking, events_locked
 from ftrace.events.handler_source import Shape
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
 from ftrace.probe_args.errors import ErrorCode, error
@@ -25,6 +25,7 @@ from ftrace.tracefs.files import add_ftrace_files, definitions_file
 from ftrace.tracefs.nodes import TextFile
 from ftrace.tracefs.tree import tracefs
 from kprobes.events.place import EventPlace, module_is_there, parse_place
+from kprobes.library_loads import watch
 from kprobes.native_decorator import event_handler
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import (
@@ -107,6 +108,8 @@ class KprobeEventProbe(Probe):
         except OSError as failed:
             if failed.errno != errno.ENOENT or not self._may_come:
                 raise
+            if self.where.module is not None:
+                after_unlocking(watch_libraries)
 
     @property
     def _may_come(self) -> bool:
@@ -157,6 +160,11 @@ class KprobeEventProbe(Probe):
         """Disable it."""
         if self.kp is not None:
             disable_kprobe(self.kp)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it waits though its library is there."""
+        return self.probe is None and self.where.module is not None and module_is_there(self.where.module)
 
     def module_came(self) -> None:
         """Its module has been loaded: register it again. If that fails, it continues to wait."""
@@ -226,6 +234,24 @@ def kprobe_profile() -> str:
     """The text of kprobe_profile: name, hits and misses of each event."""
     probes = [event for event in dynamic_events(kprobe_lines) if isinstance(event, KprobeEventProbe)]
     return "".join(f"  {probe.name:<44} {probe.hits:15} {probe.misses:15}\n" for probe in probes)
+
+
+def _library_loaded() -> None:
+    """Register the probes whose library is there now. Libraries that registering loads are looked at by that."""
+    for probe in dynamic_events(kprobe_lines):
+        if isinstance(probe, KprobeEventProbe) and probe.is_awaited:
+            after_unlocking(probe.module_came)
+
+
+@cache
+def watch_libraries() -> None:
+    """From now on have waiting probes registered when a thread has loaded their library. The watch stays."""
+    # Where dlopen cannot be probed, they wait until they are defined again.
+    with contextlib.suppress(OSError):
+        _watches.extend(watch(_library_loaded))
+
+
+_watches: list[object] = []
 
 
 def _module_event(event: ModuleState, module: Module) -> None:

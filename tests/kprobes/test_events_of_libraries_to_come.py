@@ -1,0 +1,37 @@
+"""PE-5.1: a probe event on a library that is not loaded waits, and hits once a program has loaded it."""
+
+from __future__ import annotations
+
+from isolation import isolated
+
+
+@isolated(timeout=60)
+def test_pe5_1_an_event_fires_from_the_librarys_first_call_on() -> None:
+    import ctypes
+    import ctypes.util
+    import subprocess
+    import sys
+    import tempfile
+
+    from fprobe.tracefs import tracefs
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/libtocome.so"
+        source = "long tocome(long x) { return x + 1; }\n"
+        compile_ = ["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", path]
+        if subprocess.run(compile_, input=source.encode(), check=False).returncode:
+            sys.exit(0)
+        tracefs.write(
+            "kprobe_events", "p:asked libtocome:tocome x=%di\nr:told libtocome:tocome $retval\np:never libother:x\n"
+        )
+        assert tracefs.read("kprobe_events").splitlines()[1].startswith("r:kprobes/told libtocome:tocome ")
+        tracefs.write("events/kprobes/enable", "1")
+        library = ctypes.CDLL(path)
+        library.tocome.restype = ctypes.c_long
+        assert library.tocome(41) == 42
+        lines = [line for line in tracefs.read("trace").splitlines() if not line.startswith("#")]
+        assert [line.partition(": ")[2].partition(":")[0] for line in lines] == ["asked", "told"], lines
+        assert "x=0x29" in lines[0] and "arg1=0x2a" in lines[1]
+        assert " libtocome:tocome " in tracefs.read("kprobe_events")
+        tracefs.write("events/kprobes/enable", "0")
+        tracefs.write("kprobe_events", "")
