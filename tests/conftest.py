@@ -19,7 +19,9 @@ from sandbox.symbols import perfmap
 def _shared_cache(tmp_path_factory):
     """One directory for all workers of a run, so that the runtime is compiled once; temporary files that go with a later run."""
     base = tmp_path_factory.getbasetemp()
-    tempfile.tempdir = os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("left"))  # what processes leave that are killed
+    tempfile.tempdir = os.environ["TMPDIR"] = str(
+        tmp_path_factory.mktemp("left")
+    )  # what processes leave that are killed
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ.setdefault(cache.DIRECTORY, str(shared / "objects"))
     os.environ.setdefault(perfmap.OPT_OUT, "1")

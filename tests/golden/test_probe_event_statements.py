@@ -1,0 +1,159 @@
+"""Statements on probe events that are about the files as a whole, each on its own: see docs/conformance.md."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+import sandbox
+
+
+@pytest.fixture
+def files(machine):
+    tracefs = machine.tracefs
+    yield tracefs
+    tracefs.write("events/enable", "0")
+    tracefs.write("dynamic_events", "")
+    tracefs.write("error_log", "")
+    tracefs.write("trace", "")
+
+
+def refused(files, name, line):
+    with pytest.raises(OSError) as caught:
+        files.write(name, line, append=True)
+    return caught.value.errno
+
+
+def recorded(files, name="trace"):
+    return [line.partition(": ")[2] for line in files.read(name).splitlines() if not line.startswith("#")]
+
+
+def profile(files):
+    return [tuple(line.split()) for line in files.read("kprobe_profile").splitlines()]
+
+
+def test_pe1_10_a_line_for_each_probe_in_the_order_of_creation(files):
+    assert files.read("kprobe_events") == files.read("dynamic_events") == ""
+    files.write("dynamic_events", "p:b vfs_read\nf:a vfs_read\np:a vfs_read a=%di\np:b vfs_read+4\n")
+    assert [line.split()[0] for line in files.read("dynamic_events").splitlines()] == [
+        "p:kprobes/b", "f:fprobes/a", "p:kprobes/a", "p:kprobes/b",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in files.read("kprobe_events").splitlines()] == [
+        "p:kprobes/b", "p:kprobes/a", "p:kprobes/b",
+    ]  # fmt: skip
+
+
+def test_pe3_5_directories_come_with_the_first_probe_and_go_with_the_last(files):
+    files.write("kprobe_events", "p:mine/one vfs_read\np:mine/one vfs_read+4\np:mine/two vfs_read\n")
+    assert set(files.listdir("events/mine")) >= {"one", "two", "enable", "filter"}
+    files.write("kprobe_events", "-:mine/one vfs_read+4\n", append=True)
+    assert files.is_directory("events/mine/one")
+    files.write("kprobe_events", "-:mine/one\n", append=True)
+    assert not files.is_directory("events/mine/one") and files.is_directory("events/mine/two")
+    files.write("kprobe_events", "-:mine/two\n", append=True)
+    assert "mine" not in files.listdir("events")
+
+
+def test_pe6_6_the_profile_has_a_line_for_each_probe(machine, files):
+    files.write("kprobe_events", "p:two __sys_listen\np:two __sys_bind\nr:told __sys_listen\n")
+    files.write("events/kprobes/two/enable", "1")
+    machine.hit(["listen", "3", "1", "2"])
+    assert profile(files) == [("two", "2", "0"), ("two", "0", "0"), ("told", "0", "0")]
+    assert files.read("kprobe_profile").startswith(f"  {'two':<44} {2:15} {0:15}\n")
+
+
+def test_pe7b_3_a_name_without_a_group_is_deleted_in_every_group(files):
+    files.write("kprobe_events", "p:one/ev vfs_read\np:two/ev vfs_read\np:one/other vfs_read\n")
+    files.write("kprobe_events", "-:ev\n", append=True)
+    assert files.read("kprobe_events") == "p:one/other vfs_read\n"
+
+
+def test_pe7b_5_deletions_that_fail_are_not_logged(files):
+    files.write("kprobe_events", "p:ev vfs_read\n")
+    files.write("events/kprobes/ev/enable", "1")
+    failures = [("-:nosuch", errno.ENOENT), ("-", errno.EINVAL), ("-:", errno.EINVAL), ("-:ev", errno.EBUSY)]
+    for line, number in failures:
+        assert refused(files, "kprobe_events", line) == number
+        assert refused(files, "dynamic_events", line) == number
+    assert refused(files, "dynamic_events", "!ev") == errno.EINVAL
+    assert files.read("error_log") == ""
+
+
+def test_pe8_6_refusals_that_are_not_logged(files):
+    for line in ("x:ev vfs_read", "p", "p:ev", "p /bin/sh:0x10", "!p:ev vfs_read"):
+        assert refused(files, "kprobe_events", line) == errno.EINVAL, line
+    many = "p vfs_read " + " ".join(f"a{number}=%ax" for number in range(129))
+    assert refused(files, "kprobe_events", many) == errno.E2BIG
+    assert files.read("error_log") == ""
+
+
+def test_pe9_3_calls_without_a_free_instance_are_misses(files, tmp_path):
+    source = tmp_path / "deep.c"
+    source.write_text("long deep(long n) { return n ? deep(n - 1) + 1 : 0; }\n")
+    module = sandbox.load(source, name="deep")
+    files.write("kprobe_events", "r2:told deep:deep\np:asked deep:deep\n")
+    files.write("events/kprobes/enable", "1")
+    assert module["deep"](4) == 4
+    assert profile(files) == [("told", "2", "3"), ("asked", "5", "0")]
+    files.write("events/kprobes/enable", "0")
+    files.write("kprobe_events", "")
+    module.unload()
+
+
+def test_pe9_4_a_record_in_each_instance_that_has_it_enabled(machine, files):
+    for name in ("one", "two"):
+        files.mkdir(f"instances/{name}")
+    try:
+        files.write("kprobe_events", "p:ev __sys_listen fd=%di:s32\n")
+        files.write("events/kprobes/ev/enable", "1")
+        files.write("instances/one/events/kprobes/ev/enable", "1")
+        machine.hit(["listen", "3", "1"])
+        files.write("events/kprobes/ev/enable", "0")
+        machine.hit(["listen", "4", "1"])
+        files.write("instances/one/events/kprobes/ev/enable", "0")
+        machine.hit(["listen", "5", "1"])
+        found = {name: recorded(files, name) for name in ("trace", "instances/one/trace", "instances/two/trace")}
+    finally:
+        for name in ("one", "two"):
+            files.rmdir(f"instances/{name}")
+    assert [[line.rpartition("=")[2] for line in lines] for lines in found.values()] == [["3"], ["3", "4"], []]
+    assert profile(files) == [("ev", "2", "0")], "one hit each, however many instances record it"
+
+
+def test_te10_1_what_an_instance_has_and_what_only_the_top_level_has(files):
+    files.mkdir("instances/one")
+    try:
+        there = set(files.listdir("instances/one"))
+    finally:
+        files.rmdir("instances/one")
+    assert there >= {
+        "trace", "trace_pipe", "tracing_on", "trace_marker", "trace_marker_raw", "trace_options", "options", "per_cpu",
+        "buffer_size_kb", "buffer_total_size_kb", "buffer_percent", "buffer_subbuf_size_kb", "trace_clock", "snapshot",
+        "error_log", "current_tracer", "available_tracers", "events", "set_event", "set_event_pid", "free_buffer",
+        "set_event_notrace_pid", "set_ftrace_filter", "set_ftrace_notrace", "set_ftrace_pid", "set_ftrace_notrace_pid",
+        "tracing_cpumask", "timestamp_mode", "tracing_max_latency",
+    }  # fmt: skip
+    assert not there & {
+        "kprobe_events", "dynamic_events", "kprobe_profile", "README", "available_events", "available_filter_functions",
+        "enabled_functions", "saved_cmdlines", "function_profile_enabled", "trace_stat", "instances",
+    }  # fmt: skip
+
+
+def test_te10_2_making_and_removing_instances(files):
+    def number(call, *arguments):
+        with pytest.raises(OSError) as caught:
+            call(*arguments)
+        return caught.value.errno
+
+    files.write("kprobe_events", "p:ev __sys_listen\n")
+    files.mkdir("instances/one")
+    assert number(files.mkdir, "instances/one") == errno.EEXIST
+    assert number(files.mkdir, "events/one") == number(files.mkdir, "one") == errno.EPERM
+    assert number(files.rmdir, "instances/two") == errno.ENOENT
+    with files.open("instances/one/events/kprobes/ev/enable"):
+        assert number(files.rmdir, "instances/one") == errno.EBUSY
+    files.write("instances/one/events/kprobes/ev/enable", "1")
+    assert refused(files, "kprobe_events", "-:ev") == errno.EBUSY
+    files.rmdir("instances/one")
+    files.write("kprobe_events", "-:ev\n", append=True)
