@@ -20,6 +20,9 @@ OPT_OUT = "FPROBE_NO_CACHE"
 
 _MAGIC = b"fprobe-cache-1\n"
 _SEAL_SIZE = hashlib.sha256().digest_size
+_HEAD = len(_MAGIC) + _SEAL_SIZE
+_left: dict[tuple[Path, int], int] = {}
+"""By directory and limit: how many more bytes this process may add before it lists the directory again."""
 
 
 def key(*parts: str | bytes) -> str:
@@ -71,7 +74,14 @@ class Cache:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_ours(self.directory):
                 _write_whole(self._path(key), _MAGIC + _seal(key, data) + data)
-                _delete_oldest(self.directory, self.limit)
+                self._limit_size(len(data))
+
+    def _limit_size(self, added: int) -> None:
+        """Delete the oldest objects if `added` bytes more may be too many: the directory is listed when that is not known."""
+        assert self.directory is not None
+        which = self.directory, self.limit
+        left = _left.get(which, 0) - added - _HEAD
+        _left[which] = left if left > 0 else _delete_oldest(self.directory, self.limit)
 
     def _path(self, key: str) -> Path:
         assert self.directory is not None
@@ -109,13 +119,15 @@ def _write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-def _delete_oldest(directory: Path, limit: int) -> None:
+def _delete_oldest(directory: Path, limit: int) -> int:
+    """How many more bytes may be added before it has to be looked at again: others add some, too."""
     with os.scandir(directory) as entries:
         found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries]
     for _, size, path in sorted(found, reverse=True):
         limit -= size
         if limit < 0:
             Path(path).unlink(missing_ok=True)
+    return max(limit, 0) // 8
 
 
 def default_cache() -> Cache:

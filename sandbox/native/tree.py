@@ -14,6 +14,7 @@ from sandbox.native.front.declarations import Callee, Extern, GlobalVariable
 from sandbox.native.front.errors import At
 from sandbox.native.front.structs import Struct
 from sandbox.native.types import Bool, Function, Type
+from sandbox.process.cached import cached_property
 
 
 @dataclass(eq=False)
@@ -250,6 +251,16 @@ class TypedFunction:
     body: Sequence[Statement]
     at: At
     filename: str
+
+    @cached_property
+    def calls(self) -> tuple[Call | FunctionAddress, ...]:
+        """Where it calls something or takes a function's address. Read when the body is complete."""
+        return tuple(nodes(self.body, (Call, FunctionAddress)))
+
+    @cached_property
+    def globals(self) -> tuple[GlobalPlace, ...]:
+        """Where it uses variables that are not its own. Read when the body is complete."""
+        return tuple(nodes(self.body, GlobalPlace))
 
 
 BOOL = Bool()

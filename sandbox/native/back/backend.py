@@ -11,7 +11,6 @@ from sandbox.native.back.module import GENERAL_REGISTERS_ONLY, ModuleText
 from sandbox.native.front import graph
 from sandbox.native.front.declarations import Extern, GlobalVariable
 from sandbox.native.function import NativeFunction
-from sandbox.native.tree import GlobalPlace, nodes
 from sandbox.native.unit import Unit
 
 
@@ -58,7 +57,7 @@ class _Names:
         for function in fixed:
             self._fix(function, function.name)
         for function in functions:
-            for place in nodes(function.typed.body, GlobalPlace):
+            for place in function.typed.globals:
                 self._variable(place.name.rpartition(".")[2], place.variable)
         for function in functions:
             if function not in self._symbols:

@@ -59,15 +59,17 @@ def order(functions: Sequence[F]) -> list[F]:
 
 def callees(function: TypedFunction) -> Iterator[tuple[Any, Call | FunctionAddress]]:
     """What *function* calls or takes the address of, with the node that does it."""
-    for node in nodes(function.body, (Call, FunctionAddress)):
+    for node in function.calls:
         if hasattr(node.target, "typed"):
             yield node.target, node
 
 
 def _check_addresses(function: TypedFunction) -> None:
     """Function pointers call by C's convention; the address of another function may only be taken as a number."""
-    numbers = {id(node.operand) for node in nodes(function.body, Cast) if isinstance(node.type, Int)}
-    for node in nodes(function.body, FunctionAddress):
+    taken: list[Any] = [node for node in function.calls if isinstance(node, FunctionAddress)]
+    casts = nodes(function.body, Cast) if taken else ()
+    numbers = {id(node.operand) for node in casts if isinstance(node.type, Int)}
+    for node in taken:
         if node.target.cc != "c" and id(node) not in numbers:
             message = f"{node.target.name} has the convention {node.target.cc}, and function pointers have C's"
             raise LocatedError(node.at, message)
