@@ -80,19 +80,20 @@ class DetouredBlock(ImageBlock):
         with mappings.text_mutex:
             if self._slots is None:
                 self._prepare()
+            read = self._reader_of(todo)
             with self._room.open():
                 for index in todo:
-                    self._make(index)
+                    self._make(index, read)
 
-    def _make(self, index: int) -> None:
+    def _make(self, index: int, read: Read) -> None:
         try:
-            self._find_way(index)
+            self._find_way(index, read)
         except (ValueError, OverflowError) as error:
             self.refusals[index] = f"its first instruction cannot be moved: {error}"
             self.unpatchable |= 1 << index
 
-    def _find_way(self, index: int) -> None:
-        code = self._code_of(index, _SCANNED)
+    def _find_way(self, index: int, read: Read) -> None:
+        code = self._code_of(index, _SCANNED, read)
         address = self.addresses[index]
         made: dict[int, tuple[int, EntryDetour]] = {}
         for choice in choices(code, address, self._free(address, self._room_behind(index))):
@@ -106,11 +107,11 @@ class DetouredBlock(ImageBlock):
         self.refusals[index] = "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times"
         self.unpatchable |= 1 << index
 
-    def _code_of(self, index: int, most: int) -> bytes:
+    def _code_of(self, index: int, most: int, read: Read) -> bytes:
         """The function's first bytes: at most `most`, but at least as many as its first instructions may have."""
         function = self.functions[index]
         least = min(REACH + 15, self._text.end - function.address)
-        return self._read(function.address, max(min(function.size, most), least))
+        return read(function.address, max(min(function.size, most), least))
 
     def _detour(self, index: int, choice: Choice) -> tuple[int, EntryDetour]:
         return self._room.detour(choice.insns, self._stub_address(index), self._slot_address(index))
@@ -201,7 +202,7 @@ class DetouredBlock(ImageBlock):
 
     def retreat(self, index: int) -> None:
         """Patch the site with a breakpoint from now on: another probe needs its further bytes. With the lock."""
-        choice = only_breakpoint(self._code_of(index, REACH + 15), self.addresses[index])
+        choice = only_breakpoint(self._code_of(index, REACH + 15, self._read), self.addresses[index])
         original = self.text_of(index)
         with mappings.text_mutex, self._room.open():
             detour, (_, copies) = self._detour(index, choice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrace.refusals import code_refusal, named_refusal
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 Read = Callable[[int, int], bytes]
 """(address, size) -> the text there as it would be without probes."""
+
+_MANY = 64
+"""From this number of functions on, all their text is read at once."""
+_HEAD = 64
+"""Bytes of a function that are read even if it is shorter."""
 
 
 class ImageBlock(SiteBlock, abc.ABC):
@@ -50,12 +55,22 @@ class ImageBlock(SiteBlock, abc.ABC):
         """Find the functions whose returns cannot be hooked."""
         known = {index: self._known_refusal(index) for index in indexes if index not in self._returns}
         rest = [index for index, why in known.items() if not why]
-        codes = [self._read(self.addresses[index], self.functions[index].size) for index in rest]
+        read = self._reader_of(rest)
+        codes = [read(self.addresses[index], self.functions[index].size) for index in rest]
         plain = plain_returns.are_plain(self._runtime.image, codes)
         for index, code, is_plain in zip(rest, codes, plain, strict=True):
             known[index] = "" if is_plain else code_refusal(code, self.addresses[index])
         self._returns.update(known)
         self.unhookable |= sum(1 << index for index, why in known.items() if why)
+
+    def _reader_of(self, indexes: Sequence[int]) -> Read:
+        """What reads the code of these functions. For many, all their text is read at once."""
+        if len(indexes) < _MANY:
+            return self._read
+        start, last = self.addresses[min(indexes)], max(indexes)
+        end = min(self.addresses[last] + max(self.functions[last].size, _HEAD), self._text.end)
+        text = self._read(start, end - start)
+        return lambda address, size: text[address - start : address - start + size]
 
     def _known_refusal(self, index: int) -> str:
         """Why its return cannot be hooked, as far as known without its code; '' if nothing is known against it."""

@@ -49,7 +49,7 @@ from ftrace.x86_64.frames import (
 )
 from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING
 from ftrace.x86_64.stubs import RETURN_POINT
-from sandbox.x86_64.encoding import INT3, displacement, jump
+from sandbox.x86_64.encoding import INT3, jump
 from sandbox.x86_64.relocate import expand
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def detour_template(task_offset: int, fast: int, rec: int) -> bytes:
 
     `fast` is what `rec`, a field of Task at this offset, holds during a hit on the fast path.
     """
-    head = bytes(8) + _RESTORE + bytes.fromhex("ff1500000000 e900000000 e900000000")
+    head = bytes(8) + _RESTORE + bytes.fromhex("ff1500000000 e900000000") + jump(_TO_BODY - 1, BODY)
     parts = [
         head.ljust(ENTRY, bytes([INT3])),
         _SAVE,
@@ -116,10 +116,15 @@ def entry_detour(
     """
     code = bytearray(template)
     code[:8] = (stub + RETURN_POINT).to_bytes(8, "little")
-    hooked = stub + DROP_RETURN_KEEPING
-    targets = {_ENTRY_ROUTINE: entry, _HOOKED_SLOW: hooked, _TO_BODY: where + BODY, _SLOT: slot, _HOOKED: hooked}
-    for at, target in targets.items():
-        code[at : at + 4] = displacement(target, where + at + 4)
+    hooked = stub + DROP_RETURN_KEEPING - 4 - where
+    targets = (
+        (_ENTRY_ROUTINE, entry - 4 - where),
+        (_HOOKED_SLOW, hooked),
+        (_SLOT, slot - 4 - where),
+        (_HOOKED, hooked),
+    )
+    for at, distance in targets:
+        code[at : at + 4] = (distance - at).to_bytes(4, "little", signed=True)
     copies = []
     for insn in insns:
         copies.append(where + len(code))

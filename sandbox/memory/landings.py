@@ -118,14 +118,26 @@ class LandingRoom:
 
     def take(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
         """Write a landing that leads to `target` into one of the windows; the window and its address. None: no room."""
-        for choose in (self._on_page, self._on_new_page):
+        for choose, may_be in ((self._on_page, self._has_page), (self._on_new_page, self._has_room)):
             for window in windows:
-                size = _size(window, target)
-                address = choose(window, size)
-                if address is not None:
-                    self._write(address, size, target)
-                    return window, address
+                if may_be(window):
+                    size = _size(window, target)
+                    address = choose(window, size)
+                    if address is not None:
+                        self._write(address, size, target)
+                        return window, address
         return None
+
+    def _has_page(self, window: Window) -> bool:
+        """Whether a page that exists lies in it, as few do."""
+        pages = self._wide if window.high - window.low > _WIDE else self._pages
+        last = bisect_left(pages, window.high)
+        return last > 0 and pages[last - 1] >= window.low & -PAGE
+
+    def _has_room(self, window: Window) -> bool:
+        """Whether a page may be placed in it, or a landing over the end of one; quickly told of one within a page."""
+        first, last = window.low & -PAGE, (window.high + FAR_SIZE) & -PAGE
+        return first != last or self.gaps.free(first)
 
     def _write(self, address: int, size: int, target: int) -> None:
         code = jump(address, target) if size == JMP32_SIZE else _FAR_JUMP + target.to_bytes(8, "little")
@@ -187,9 +199,9 @@ class LandingRoom:
 
     def _across(self, window: Window, size: int) -> int | None:
         """A landing over the end of a page, where there is no other choice."""
-        for address in range(max(window.low, window.high - size), window.high):
-            first, second = address & -PAGE, (address + size - 1) & -PAGE
-            if first != second and self._free_bytes(address, size) and self._place_both(first, second):
+        end = (window.high + size - 2) & -PAGE
+        for address in range(max(window.low, window.high - size, end - size + 1), min(window.high, end)):
+            if self._free_bytes(address, size) and self._place_both(end - PAGE, end):
                 return address
         return None
 

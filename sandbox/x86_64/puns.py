@@ -44,7 +44,14 @@ def windows(address: int, length: int, following: bytes) -> list[Window]:
     """
     found: list[Window] = []
     for prefixes in range(length):
-        found += _windows(address, prefixes, _pattern(prefixes, length, (), following), 0)
+        chosen = 8 * (length - 1 - prefixes)
+        upper = following[: JMP32_SIZE - length + prefixes]
+        if len(upper) < JMP32_SIZE - length + prefixes:
+            break
+        low = address + prefixes + JMP32_SIZE + (int.from_bytes(upper, "little", signed=True) << chosen)
+        high = low + (1 << chosen)
+        if low < _HIGHEST and high > _LOWEST:
+            found.append(Window(prefixes, max(low, _LOWEST), min(high, _HIGHEST)))
     return found
 
 
