@@ -67,8 +67,8 @@ class ImageBlock(SiteBlock, abc.ABC):
         """What reads the code of these functions. For many, all their text is read at once."""
         if len(indexes) < _MANY:
             return self._read
-        start, last = self.addresses[min(indexes)], max(indexes)
-        end = min(self.addresses[last] + max(self.functions[last].size, _HEAD), self._text.end)
+        start, addresses = self.addresses[min(indexes)], self.addresses
+        end = min(max(addresses[i] + max(self.functions[i].size, _HEAD) for i in indexes), self._text.end)
         text = self._read(start, end - start)
         return lambda address, size: text[address - start : address - start + size]
 
