@@ -15,6 +15,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from tests.libraries import described
+
 TESTS = {
     "libz.so.1": "test_zlib,test_gzip",
     "libbz2.so.1.0": "test_bz2",
@@ -29,8 +31,8 @@ TESTS = {
 _LIMIT = 1800
 _JUMPS = ("jump", "punned jump", "jump over several instructions")
 _HEADER = """\
-| library | functions | jumps | breakpoints | refused | hits | tests | attach (s) |
-|---|---|---|---|---|---|---|---|"""
+| library | of the FDEs | functions | jumps | breakpoints | refused | hits | tests | attach (s) |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def run(library: str, *options: str) -> dict[str, Any]:
@@ -49,29 +51,37 @@ def run(library: str, *options: str) -> dict[str, Any]:
     return found
 
 
+def described_functions(probed: dict[str, Any]) -> dict[int, str]:
+    """How each function that pyelftools finds is patched, or why it is not, by its address in the file."""
+    starts = described.functions(Path(probed["path"]))
+    return {start: probed["places"].get(str(start), "it is not among our functions") for start in starts}
+
+
 def row(library: str, plain: dict[str, Any], probed: dict[str, Any]) -> str:
     """A line of the table."""
     ways, skipped = probed["ways"], len(probed["skipped"])
     jumps = sum(ways.get(way, 0) for way in _JUMPS)
     functions = probed["functions"]
     share = f"{jumps:,} ({100 * jumps / functions:.1f} %)"
+    described = described_functions(probed)
+    as_jumps = sum(way in _JUMPS for way in described.values())
+    counted = f"{as_jumps:,} of {len(described):,} ({100 * as_jumps / len(described):.1f} %)"
     outcome = f"{len(plain['outcomes'])} the same" if plain["outcomes"] == probed["outcomes"] else "DIFFERENT"
     breakpoints, hits = ways.get("breakpoint", 0), probed["counts"]["hits"]
     attach = f"{probed['attach_s']:.2f}"
-    return f"| {library} | {functions:,} | {share} | {breakpoints} | {skipped} | {hits:,} | {outcome} | {attach} |"
+    return f"| {library} | {counted} | {functions:,} | {share} | {breakpoints} | {skipped} | {hits:,} | {outcome} | {attach} |"
 
 
 def wrong(plain: dict[str, Any], probed: dict[str, Any]) -> list[str]:
-    """What must not be: other results, or calls that are neither returned, missed nor pending."""
+    """What must not be: other results, or calls with a return node that have neither returned nor are under way."""
     found = [
         f"{name}: {plain['outcomes'].get(name)} without, {probed['outcomes'].get(name)} with probes"
         for name in sorted({*plain["outcomes"], *probed["outcomes"]})
         if plain["outcomes"].get(name) != probed["outcomes"].get(name)
     ]
-    missed = sum(count for cause, count in probed["counts"].items() if cause != "hits")
-    pending = probed["counts"]["hits"] - missed - probed["left"]
-    if not 0 <= pending <= 8:  # the call by which the test itself ends may go through the library
-        found.append(f"{probed['counts']} hits and misses, but {probed['left']:,} returns")
+    pending = probed["pending"]
+    if probed["entered"] != probed["left"] + len(pending):
+        found.append(f"{probed['entered']:,} calls, {probed['left']:,} returns; under way: {pending}")
     return found
 
 
@@ -84,6 +94,9 @@ def main() -> int:
         failures += [f"{library}: {what}" for what in wrong(plain, probed)]
         for name, reason in probed["skipped"]:
             print(f"  {name}: {reason}", file=sys.stderr)
+        for start, way in described_functions(probed).items():
+            if way not in _JUMPS:
+                print(f"  {library}+{start:#x}: {way}", file=sys.stderr)
     print("\n".join(failures), file=sys.stderr)
     return bool(failures)
 

@@ -21,9 +21,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import fprobe
+from ftrace.runtime import runtime
 from ftrace.sites.detoured import DetouredBlock
 from ftrace.tracer import tracer
 from sandbox.native import i32, u64
+from sandbox.symbols.process_text import library_called
 
 seen = fprobe.Array(u64, 2)
 
@@ -85,9 +87,34 @@ def probed(library: str, figures: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
+        left, entered, pending = seen[1], seen[0], pending_calls(library)
         probe.detach()
-        figures |= {"functions": len(locations(library)), "skipped": probe.skipped}
-        figures |= {"counts": probe.counts._asdict(), "entered": seen[0], "left": seen[1], "ways": ways(library)}
+        figures |= {"functions": len(locations(library)), "skipped": probe.skipped, "path": path_of(library)}
+        figures |= {"counts": probe.counts._asdict(), "entered": entered, "left": left, "pending": pending}
+        figures |= {"ways": ways(library), "places": places(library)}
+
+
+def pending_calls(library: str) -> list[str]:
+    """The functions of the library that have been entered and have not returned, in any thread."""
+    names = {
+        address: name for block in _blocks(library) for address, name in zip(block.addresses, block.names, strict=True)
+    }
+    return [names[ip] for ip in runtime().shadow_ips() if ip in names]
+
+
+def path_of(library: str) -> str:
+    """Its file."""
+    return str(library_called(library).path)
+
+
+def places(library: str) -> dict[int, str]:
+    """How each function is patched, or why it is not, by its address in the file."""
+    base = library_called(library).base
+    return {
+        address - base: block.ways[index].value if index in block.ways else block.reason(index)
+        for block in _blocks(library)
+        for index, address in enumerate(block.addresses)
+    }
 
 
 def locations(library: str) -> list[int]:
@@ -101,7 +128,7 @@ def ways(library: str) -> dict[str, int]:
 
 
 def _blocks(library: str) -> list[DetouredBlock]:
-    return [b for b in tracer().table.detoured if isinstance(b, DetouredBlock) and b.name == library]
+    return [b for b in tracer().table.of_images if isinstance(b, DetouredBlock) and b.name == library]
 
 
 def main() -> None:
