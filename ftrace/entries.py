@@ -141,6 +141,8 @@ def _located(wanted: Iterable[Found]) -> Located:
 def _refusal(found: Found) -> str:
     if found.image.module is not None:
         return "it was compiled without a stub"
+    if found.function.address not in found.image:
+        return "what the dynamic loader has chosen for it is outside the library, as the kernel's vDSO is"
     if f"{found.image.name}:{found.function.name}" in CALLED_BY_HITS:
         return f"a hit calls {found.function.name} itself"
     return ""

@@ -9,11 +9,13 @@ import zlib
 from typing import Any
 
 import pytest
+from isolation import isolated
 
 import fprobe
 from ftrace.sites.detoured import DetouredBlock
 from ftrace.tracer import tracer
 from sandbox.native import i32, ptr, u64
+from sandbox.symbols.libraries import libraries
 
 DATA = b"some text that is worth compressing " * 500
 
@@ -125,3 +127,16 @@ def test_a_star_alone_means_no_library() -> None:
     with fprobe.attach("libz:crc32", action=fprobe.Count()):
         assert isinstance(tracer().table.of_images[0], DetouredBlock)
         assert not any(isinstance(block, DetouredBlock) for block in tracer().table.everything())
+
+
+@isolated(timeout=60)
+def test_a_function_that_the_loader_has_taken_from_elsewhere_is_skipped():
+    """Hazard: gettimeofday and time of libc are chosen from the kernel's vDSO, whose text nobody can write."""
+    if not any("vdso" in library.name for library in libraries()):
+        pytest.skip("no vDSO")
+    with fprobe.attach("libc:*timeofday", action=fprobe.Count()) as probe:
+        assert any("settimeofday" in name for name in probe.functions)
+        skipped = {each.name.split()[0].strip("_"): each.reason for each in probe.skipped}
+    assert "vDSO" in skipped["gettimeofday"]
+    with pytest.raises(OSError, match="vDSO"):
+        fprobe.attach("libc:gettimeofday", action=fprobe.Count()).attach()
