@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import contextlib
 import gc
 import os
 import signal
@@ -73,9 +74,25 @@ class Zygote:
                 file.flush()
                 descriptors = array.array("i", [out.fileno(), err.fileno()])
                 self._socket.sendmsg([file.name.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
-                status, late = self._wait(int(self._socket.recv(64)), timeout)
+                status, late = self._answer(timeout)
             texts = [_text(stream) for stream in (out, err)]
         return subprocess.CompletedProcess(source, status, texts[0], texts[1] + late)
+
+    def _answer(self, timeout: float) -> tuple[int, str]:
+        """As _wait. If that is interrupted (by pytest's time limit), the process and its child end: what they would still
+        answer would be taken for the answer to the next request.
+        """
+        pid = 0
+        try:
+            pid = int(self._socket.recv(64))
+            return self._wait(pid, timeout)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            raise
 
     def _wait(self, pid: int, timeout: float) -> tuple[int, str]:
         """The status with which the child ended, as subprocess gives it, and what there is to say about its time."""
