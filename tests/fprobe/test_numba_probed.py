@@ -100,34 +100,28 @@ def test_a_name_that_numba_does_not_know_is_refused():
         fprobe.attach(f"{prefix}.complied", action=fprobe.Count()).attach()
 
 
-CALLS = {
-    "small": 1, "calls_small": 1, "big": 4, "calls_big": 1, "fact": 10, "make.<locals>.inner": 2, "parallel_sum": 1,
-    "checked": 2, "eager": 1, "dynamic": 1, "summed": 2, "callback": 1, "uses_overload": 1, "Cell.add": 1, "Cell.half": 1,
-    "Cell.__init__": 1, "text": 1, "raises": 2, "sorts": 1, "as_object": 1, "gen.next": 4,
-}  # fmt: skip
-"""How often `numba_kinds.run` calls its functions, without the calls that LLVM inlines: those of `small` in `calls_small`."""
-
-
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("kinds", ["numba_kinds", pytest.param("numba_more_kinds", marks=pytest.mark.stress)])
 @isolated(timeout=280)
-def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed():
-    import numba_kinds
+def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed(kinds):
+    import importlib
 
     import fprobe
     import kprobes
 
-    plain = numba_kinds.run()
+    program = importlib.import_module(kinds)
+    plain = program.run()
     with (
         fprobe.attach("numba:*", action=fprobe.Stat()) as probe,
-        kprobes.attach("numba:numba_kinds.*", action=kprobes.Count()),
+        kprobes.attach(f"numba:{kinds}.*", action=kprobes.Count()),
     ):
-        assert numba_kinds.run() == plain
+        assert program.run() == plain
         names = set(probe.functions)
     assert (probe.counts.missed, probe.skipped) == (0, [])
-    assert {"numba_kinds.Cell.add.method", "numba_kinds.eager.__ufunc__", "numba_kinds.gen.next"} <= names
-    probes = {name: fprobe.attach(f"numba:numba_kinds.{name}", action=fprobe.Count()).attach() for name in CALLS}
-    assert numba_kinds.run() == plain
-    assert {name: probe.hits for name, probe in probes.items()} == CALLS
+    assert {f"{kinds}.{name}" for name in program.NAMES} <= names
+    probes = {name: fprobe.attach(f"numba:{kinds}.{name}", action=fprobe.Count()).attach() for name in program.CALLS}
+    assert program.run() == plain
+    assert {name: probe.hits for name, probe in probes.items()} == program.CALLS
 
 
 @isolated(timeout=TIME)

@@ -8,7 +8,7 @@ import contextlib
 import errno
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from isolation import isolated
 from programs import basic, is_patched, site_of
@@ -350,9 +350,7 @@ _TOKENS = st.sampled_from(["leaf", "l*", "!leaf", "*", "!*o*", "nothing", "1", "
 _BLANKS = st.text(" \t\n\0", min_size=1, max_size=3)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(_TOKENS, _BLANKS), max_size=6), st.data())
-def test_ft63_the_pieces_in_which_a_text_is_written_make_no_difference(program, parts, data):
+def check_pieces(parts, data):
     """As long as no token fails: a write that fails drops the rest of what it was given."""
     text = "".join(token + blank for token, blank in parts)
     whole = FilterFile()
@@ -375,6 +373,12 @@ def test_ft63_the_pieces_in_which_a_text_is_written_make_no_difference(program, 
         assert failed
     pieces.close()
     assert read_filter() == expected
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(200, marks=pytest.mark.stress)])
+def test_ft63_the_pieces_in_which_a_text_is_written_make_no_difference(program, examples):
+    check = given(st.lists(st.tuples(_TOKENS, _BLANKS), max_size=6), st.data())(check_pieces)
+    settings(max_examples=examples, deadline=None)(check)()
 
 
 @isolated
