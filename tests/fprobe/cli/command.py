@@ -47,16 +47,21 @@ import os, sys
 os.environ.clear()
 os.environ.update({environment!r})
 os.chdir({directory!r})
+if {both}:
+    os.dup2(1, 2)
 sys.argv = ["fprobe", *{words!r}]
 from fprobe.cli import main
 main(prog_name="fprobe")
 """
 
 
-def forked(words, timeout, cwd=None):
-    """`fprobe WORDS...` in a process that has the packages imported: most of what the command takes is the start of Python."""
-    directory = str(cwd or Path.cwd())
-    return run_forked(_CHILD.format(environment=environment(), directory=directory, words=words), timeout)
+def forked(words, timeout, cwd=None, both=False):
+    """`fprobe WORDS...` in a process that has the packages imported: most of what the command takes is the start of Python.
+
+    `both`: standard error goes where standard output goes.
+    """
+    child = {"environment": environment(), "directory": str(cwd or Path.cwd()), "words": words, "both": both}
+    return run_forked(_CHILD.format(**child), timeout)
 
 
 def fprobe(*words, timeout=60, code=0, cwd=None, **extra):
