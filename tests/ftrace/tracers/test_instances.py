@@ -289,3 +289,27 @@ def test_free_buffer_and_the_number_of_names() -> None:
         assert tracefs.read("saved_cmdlines_size") == f"{kept}\n"
     for wrong in ("0", "32769", "x", "\n"):
         assert error_of(tracefs.write, "saved_cmdlines_size", wrong) == "EINVAL"
+
+
+@isolated
+def test_pe9_4_a_hit_is_one_record_in_each_instance_that_has_the_event_enabled() -> None:
+    from fprobe.tracefs import tracefs
+
+    module = program()
+    paths = ("", "instances/one/", "instances/two/", "instances/none/")
+    for path in paths[1:]:
+        tracefs.mkdir(path)
+    tracefs.write("kprobe_events", "p:ev leaf x=%di:s32\n")
+    for path in paths[:3]:
+        tracefs.write(f"{path}events/kprobes/ev/enable", "1")
+    tracefs.write("instances/two/events/kprobes/ev/filter", "x == 2")
+    module["leaf"](1)
+    module["leaf"](2)
+    xs = [[line.rpartition("x=")[2] for line in shown(f"{path}trace")] for path in paths]
+    assert xs == [["1", "2"], ["1", "2"], ["2"], []]
+    tracefs.write("events/kprobes/ev/enable", "0")
+    module["leaf"](3)
+    xs = [[line.rpartition("x=")[2] for line in shown(f"{path}trace")] for path in paths]
+    assert xs == [["1", "2"], ["1", "2", "3"], ["2"], []]
+    for path in paths[1:]:
+        tracefs.rmdir(path)
