@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from ftrace.output.options import TraceOptions
 from sandbox.memory.mappings import mappings
-from sandbox.symbols.table import symbol_table
+from sandbox.symbols.process_text import symbol_at
+from sandbox.symbols.table import Location, symbol_table
+
+
+def _located(address: int) -> Location | None:
+    """Where an address is: in a module, or else in a library or what else has names."""
+    if found := symbol_table.locate(address):
+        return found
+    with contextlib.suppress(OSError):  # of a file that cannot be read
+        if symbol := symbol_at(address):
+            return Location(symbol, address - symbol.address)
+    return None
 
 
 def with_offset(address: int) -> str:
     """`symbol+0xoffset/0xsize [module]`; the bare address in hexadecimal if no symbol covers it."""
-    return symbol_table.describe(address)
+    found = _located(address)
+    return str(found) if found else symbol_table.describe(address)
 
 
 def plain(address: int) -> str:
     """`symbol [module]`; the bare address if no symbol covers it."""
-    found = symbol_table.locate(address)
+    found = _located(address)
     return str(found.symbol) if found else f"0x{address:08x}"
 
 

@@ -170,3 +170,19 @@ def test_te3_4_a_thread_of_which_nothing_is_known() -> None:
     for tid in range(6652):
         saved.save(tid + 1, "x")
     assert saved.read().startswith("101 x\n") and saved.read().endswith("6652 x\n")
+
+
+@isolated
+def test_te3_6_te9_1_addresses_in_libraries_are_shown_by_their_symbols() -> None:
+    import ctypes
+
+    from fprobe.tracefs import tracefs
+    from ftrace.events.builtin import FUNCTION
+    from ftrace.events.trace_array import global_trace
+
+    here = ctypes.cast(ctypes.CDLL(None).getenv, ctypes.c_void_p).value or 0
+    global_trace().buffer.write(FUNCTION.id, word(here) + word(0x10))
+    (plain,), (offset,) = texts(), texts("sym-offset")
+    assert re.fullmatch(r"\w*getenv\w* \[libc[^ ]*\] <-0x00000010", plain), plain
+    assert re.fullmatch(r"\w*getenv\w*\+0x0/0x[0-9a-f]+ \[libc[^ ]*\] <-0x10", offset), offset
+    tracefs.write("trace", "")
