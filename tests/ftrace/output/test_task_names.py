@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
 
 from isolation import isolated
 
@@ -15,6 +17,8 @@ def marker_of_another_thread(text: str) -> int:
     thread.start()
     thread.join()
     assert thread.native_id is not None
+    while Path(f"/proc/self/task/{thread.native_id}").exists():  # a live thread becomes known later
+        time.sleep(0.001)
     return thread.native_id
 
 
