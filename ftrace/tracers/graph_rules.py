@@ -7,11 +7,10 @@ import errno
 from typing import Any
 
 from ftrace.filters.glob import Match, parse
-from ftrace.hit.address_table import AddressTable
-from ftrace.runtime import runtime
 from ftrace.sites.block import SiteBlock
 from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
+from ftrace.tracers.address_sets import AddressSets
 from ftrace.tracers.graph_hit import GraphRules
 from sandbox.process.cached import cached_property
 
@@ -24,7 +23,7 @@ class Rules:
 
     def __init__(self) -> None:
         self._selected = {FUNCTIONS: Selection(), NOTRACE: Selection()}
-        self._kept: list[AddressTable] = []
+        self._tables = AddressSets()
 
     @cached_property
     def _native(self) -> Any:
@@ -49,7 +48,7 @@ class Rules:
         if self._module_comes not in tracer().when_coming:
             tracer().when_coming.append(self._module_comes)
         self._selected[which] = functions
-        setattr(self._native, which, self._table(functions))
+        setattr(self._native, which, self._tables.replace(which, [each.ip for each in functions.locations()]))
 
     def _module_comes(self, _block: SiteBlock) -> None:
         """Its functions may have the addresses of others that were selected and are gone."""
@@ -57,19 +56,9 @@ class Rules:
             if functions and self.selected(which) != functions:
                 self.select(which, self.selected(which))
 
-    def _table(self, functions: Selection) -> int:
-        published: list[int] = []
-        if functions:
-            table = AddressTable(runtime().image, published.append)
-            for location in functions.locations():
-                table.set(location.ip, 1)
-            self._kept.append(table)
-        return published[-1] if published else 0
-
     def forget_tables(self) -> None:
         """Free the tables that are not in use, when no hit looks into them any more."""
-        if runtime().quiesce():
-            del self._kept[: -len(self._selected)]
+        self._tables.forget_replaced()
 
     @property
     def max_depth(self) -> int:

@@ -6,9 +6,8 @@ import ctypes
 import errno
 from typing import Any
 
-from ftrace.hit.address_table import AddressTable
 from ftrace.kstrtox import kstrtoull
-from ftrace.runtime import runtime
+from ftrace.tracers.address_sets import AddressSets
 from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.task_filter import TaskFilter
 from sandbox.process.cached import cached_property
@@ -27,8 +26,7 @@ class PidLists:
     def __init__(self, slots: DroppedSlots) -> None:
         self._slots = slots
         self._pids: dict[str, frozenset[int]] = {ONLY: frozenset(), NEVER: frozenset()}
-        self._kept: list[AddressTable] = []
-        """Tables that hits may be looking into, the newest last."""
+        self._tables = AddressSets()
 
     @cached_property
     def _native(self) -> Any:
@@ -54,26 +52,15 @@ class PidLists:
     def _replace(self, which: str, pids: frozenset[int]) -> None:
         if pids == self._pids[which]:
             return
-        setattr(self._native, which, self._table(pids))
+        setattr(self._native, which, self._tables.replace(which, pids))
         self._pids[which] = pids
         self.follow_slots()
-        if runtime().quiesce():
-            del self._kept[: -len(self._pids)]
+        self._tables.forget_replaced()
 
     def follow_slots(self) -> None:
         """`slots` were changed."""
         self._native.dropped = self._slots.address
         self._native.is_set = int(any(self._pids.values()) or bool(self._slots.address))
-
-    def _table(self, pids: frozenset[int]) -> int:
-        """The address of a native table of these, 0 if there are none."""
-        published: list[int] = []
-        if pids:
-            table = AddressTable(runtime().image, published.append)
-            for pid in pids - {0}:  # which no thread has
-                table.set(pid, 1)
-            self._kept.append(table)
-        return published[-1] if published else 0
 
 
 def _pid(text: str) -> int:
