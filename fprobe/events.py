@@ -123,6 +123,7 @@ class TracepointProbe(Probe):
 
     kind = "t"
     is_return = False
+    shape = Shape("", "", ())
 
     def __init__(self, names: tuple[str, str], tracepoint: str, scope: Scope, arguments: Sequence[Argument]) -> None:
         super().__init__(fprobe_lines, *names, scope, arguments)

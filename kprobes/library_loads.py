@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
-from typing import Any
 
 from ftrace.maps import per_task
 from kprobes.native_decorator import native
 from kprobes.return_probe import kretprobe
-from kprobes.returns import register_kretprobe
-from sandbox.loading.module import Module, ModuleState, register_module_notifier
+from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.native import u64
 
 _PENDING = 64
@@ -37,20 +37,12 @@ def is_nested(ri, regs):  # type: ignore[no-untyped-def]
     return 0
 
 
-def watch(loaded: Callable[[], None]) -> list[Any]:
-    """From now on call `loaded()` where a thread has returned from its outermost dlopen, and for modules of the sandbox.
+def watch(loaded: Callable[[], None]) -> list[kretprobe]:
+    """From now on call `loaded()` where a thread has returned from its outermost dlopen.
 
-    What has to be kept is returned.
-    Python waits for the GIL there, which a thread that waits for the loader may hold: so it is never called under the
-    loader's lock.
-    Raises OSError if dlopen cannot be probed.
+    The registered kretprobes are returned. Python waits for the GIL there, which a thread that waits for the loader may hold:
+    so it is never called under the loader's lock. Raises OSError if dlopen cannot be probed.
     """
-
-    def module_event(event: ModuleState, _module: Module) -> None:
-        if event is ModuleState.LIVE:
-            loaded()
-
-    register_module_notifier(module_event)
 
     def outermost(ri: object, regs: object) -> None:
         loaded()
@@ -69,3 +61,27 @@ def watch(loaded: Callable[[], None]) -> list[Any]:
             return [told, counted]
     assert last is not None
     raise last
+
+
+class LibraryWatch:
+    """Calls `loaded()` for every library from `begin` on, as long as it `is_needed()`."""
+
+    def __init__(self, loaded: Callable[[], None], is_needed: Callable[[], bool]) -> None:
+        self._loaded = loaded
+        self._is_needed = is_needed
+        self._lock = threading.Lock()
+        self._probes: list[kretprobe] = []
+
+    def begin(self) -> None:
+        """Watch. Where dlopen cannot be probed, nothing is noticed."""
+        with self._lock, contextlib.suppress(OSError):
+            if not self._probes and self._is_needed():
+                self._probes = watch(self._loaded)
+
+    def end_unless_needed(self) -> None:
+        """Take the probes away if nobody needs them any more."""
+        with self._lock:
+            if self._probes and not self._is_needed():
+                probes, self._probes = self._probes, []
+                for probe in probes:
+                    unregister_kretprobe(probe)

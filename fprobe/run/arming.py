@@ -15,6 +15,7 @@ from fprobe.run.probing import Calls
 from fprobe.run.session import Settings
 from fprobe.run.table import Table
 from ftrace.filters.resolve import Found
+from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
 
@@ -75,8 +76,13 @@ class Arming:
         from kprobes.library_loads import watch
 
         self._watches = watch(self.look)
+        register_module_notifier(self._module_event)
         self.look()
         session.note(self._address, waiting=[(each.text, each.reason) for each in patterns if each.reason])
+
+    def _module_event(self, event: ModuleState, _module: Module) -> None:
+        if event is ModuleState.LIVE:
+            self.look()
 
     def look(self) -> None:
         """Arm what has been loaded since the last look, and tell the launcher. Nothing is raised: the program runs on."""

@@ -13,6 +13,7 @@ import contextlib
 import errno
 from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 
 from ftrace.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
 from ftrace.events.event_mutex import after_unlocking, events_locked
@@ -25,7 +26,7 @@ from ftrace.tracefs.files import add_ftrace_files, definitions_file
 from ftrace.tracefs.nodes import TextFile
 from ftrace.tracefs.tree import tracefs
 from kprobes.events.place import EventPlace, module_is_there, parse_place
-from kprobes.library_loads import watch
+from kprobes.library_loads import LibraryWatch
 from kprobes.native_decorator import event_handler
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import (
@@ -70,6 +71,7 @@ class KprobeEventProbe(Probe):
         self.maxactive = maxactive
         self.probe: kprobe | kretprobe | None = None
         """The registered probe; None while its module is not loaded."""
+        self._coming = Lock()
 
     @property
     def place(self) -> str:
@@ -109,7 +111,7 @@ class KprobeEventProbe(Probe):
             if failed.errno != errno.ENOENT or not self._may_come:
                 raise
             if self.where.module is not None:
-                after_unlocking(watch_libraries)
+                after_unlocking(library_watch.begin)
 
     @property
     def _may_come(self) -> bool:
@@ -150,6 +152,7 @@ class KprobeEventProbe(Probe):
         elif self.probe is not None:
             unregister_kprobe(self.probe)
         self.probe = None
+        after_unlocking(library_watch.end_unless_needed)
 
     def arm(self) -> None:
         """Enable it, unless it is waiting for its code."""
@@ -162,19 +165,32 @@ class KprobeEventProbe(Probe):
             disable_kprobe(self.kp)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a module or library."""
+        return self.probe is None and self.where.module is not None
+
+    @property
     def is_awaited(self) -> bool:
         """Whether it waits though its library is there."""
-        return self.probe is None and self.where.module is not None and module_is_there(self.where.module)
+        return self.is_waiting and module_is_there(str(self.where.module))
 
     def module_came(self) -> None:
-        """Its module has been loaded: register it again. If that fails, it continues to wait."""
-        self.unregister()
-        with contextlib.suppress(OSError):
-            self.resolve_symbols()
-            self._put()
-            with events_locked():
-                if self.event.is_armed:
-                    self.event.arm_probe(self)
+        """Its module has been loaded: register it again. If that fails, it continues to wait.
+
+        Registering may load libraries, and so come here again: then there is nothing to do.
+        """
+        if not self._coming.acquire(blocking=False):
+            return
+        try:
+            self.unregister()
+            with contextlib.suppress(OSError):
+                self.resolve_symbols()
+                self._put()
+                with events_locked():
+                    if self.event.is_armed:
+                        self.event.arm_probe(self)
+        finally:
+            self._coming.release()
 
 
 class KprobeLines(ProbeLineType):
@@ -232,33 +248,29 @@ def run_line(line: str) -> None:
 
 def kprobe_profile() -> str:
     """The text of kprobe_profile: name, hits and misses of each event."""
-    probes = [event for event in dynamic_events(kprobe_lines) if isinstance(event, KprobeEventProbe)]
-    return "".join(f"  {probe.name:<44} {probe.hits:15} {probe.misses:15}\n" for probe in probes)
+    return "".join(f"  {probe.name:<44} {probe.hits:15} {probe.misses:15}\n" for probe in _probes())
+
+
+def _probes() -> list[KprobeEventProbe]:
+    return [event for event in dynamic_events(kprobe_lines) if isinstance(event, KprobeEventProbe)]
 
 
 def _library_loaded() -> None:
-    """Register the probes whose library is there now. Libraries that registering loads are looked at by that."""
-    for probe in dynamic_events(kprobe_lines):
-        if isinstance(probe, KprobeEventProbe) and probe.is_awaited:
+    """Register the probes whose library is there now."""
+    for probe in _probes():
+        if probe.is_awaited:
             after_unlocking(probe.module_came)
 
 
-@cache
-def watch_libraries() -> None:
-    """From now on have waiting probes registered when a thread has loaded their library. The watch stays."""
-    # Where dlopen cannot be probed, they wait until they are defined again.
-    with contextlib.suppress(OSError):
-        _watches.extend(watch(_library_loaded))
-
-
-_watches: list[object] = []
+library_watch = LibraryWatch(_library_loaded, lambda: any(probe.is_waiting for probe in _probes()))
+"""That of the probes that wait for a library."""
 
 
 def _module_event(event: ModuleState, module: Module) -> None:
     if event is not ModuleState.COMING:
         return
-    for probe in dynamic_events(kprobe_lines):
-        if isinstance(probe, KprobeEventProbe) and probe.where.module == module.name:
+    for probe in _probes():
+        if probe.where.module == module.name:
             probe.module_came()
 
 

@@ -52,7 +52,9 @@ def interfaces() -> list[Interface]:
 @cache
 def _found_in(path: Path) -> tuple[int, int] | None:
     """Offsets of both symbols in the file; None if it does not have them."""
-    with contextlib.suppress(OSError, ElfError, ValueError):
+    with contextlib.suppress(
+        OSError, ElfError, ValueError, BufferError
+    ):  # views of the file are in the traceback of an ElfError
         values = static_symbols(path, (DESCRIPTOR, REGISTER))
         if values.get(DESCRIPTOR) and values.get(REGISTER):
             return values[DESCRIPTOR], values[REGISTER]

@@ -157,12 +157,14 @@ class Texts:
     def _hist(self) -> str:
         keys = ",".join(self._one(_FIELDS) + self._one(_MODIFIERS) for _ in self._some(1, 2))
         parts = ["hist", f"keys={keys}"]
+        variable = f"$v{self._random.randint(0, 2)}"
         options = (
             f"vals={self._one(_FIELDS)}", f"sort={self._one(_FIELDS)}{self._one(('', '.descending', '.up'))}",
             f"size={self._one((16, 100, 2048, 1, 0))}", "pause", "cont", "clear", "nohitcount", f"name={self._one(('n', 'm'))}",
-            f"v{self._random.randint(0, 2)}={self._one(_FIELDS)}", f"w=$v{self._random.randint(0, 2)}+1", f"d=common_timestamp.usecs-$v{self._random.randint(0, 2)}",
-            f"onmatch(fz.{self._one(EVENTS)}).trace({self._one(('sa', 'sb'))},$v0)", f"onmatch(fz.{self._one(EVENTS)}).sa($v1)",
-            f"onmax($v{self._random.randint(0, 2)}).save({self._one(_FIELDS)})", "onmax($v0).snapshot()", "onchange($v1).save(a1)",
+            f"{variable[1:]}={self._one(_FIELDS)}", f"w={variable}+1", f"d=common_timestamp.usecs-{variable}",
+            f"onmatch(fz.{self._one(EVENTS)}).trace({self._one(('sa', 'sb'))},$v0)",
+            f"onmatch(fz.{self._one(EVENTS)}).sa($v1)", f"onmax({variable}).save({self._one(_FIELDS)})",
+            "onmax($v0).snapshot()", "onchange($v1).save(a1)",
         )  # fmt: skip
         return ":".join([*parts, *(self._one(options) for _ in self._some(0, 3))])
 
