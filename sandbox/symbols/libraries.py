@@ -75,8 +75,13 @@ class Library:
         """
         file = self._file()
         files = with_symbols(file, self.path) if file else []
-        found = (symbol for each in files for symbol in _symbols(each, self.base, self.name))
+        found = (self._with_size(symbol) for each in files for symbol in _symbols(each, self.base, self.name))
         return sorted_symbols(dict.fromkeys(found))
+
+    def _with_size(self, symbol: Symbol) -> Symbol:
+        """A function in assembly may have no size: then that of the code that unwind tables describe from there on."""
+        bounds = None if symbol.size else self.function_bounds(symbol.address)
+        return symbol._replace(size=bounds[1] - bounds[0]) if bounds and bounds[0] == symbol.address else symbol
 
     def unversioned(self, name: str) -> str:
         """`memcpy` for `memcpy@@GLIBC_2.14`, if programs are linked with that version of it; other names as they are.
