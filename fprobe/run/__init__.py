@@ -1,1 +1,1 @@
-"""Running a Python program with probes on what it loads: the launcher's side, and the side in the program."""
+"""Runs a Python program with probes on the code that it loads. Contains the launcher and the part inside the program."""

@@ -1,4 +1,4 @@
-"""Probes on what the program has loaded, and on what it loads later."""
+"""Attaches probes to the code that the program has loaded, and to libraries that it loads later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sandbox.symbols.libraries import libraries
 
 
 class _Group:
-    """Patterns whose functions get the same probe. `probe`: makes one for the functions at these addresses."""
+    """Patterns whose functions get the same probe. `probe`: makes a probe for the functions at the given addresses."""
 
     def __init__(self, patterns: Sequence[str], probe: Callable[[list[int]], Attachment[Any]]) -> None:
         self.patterns = [Pattern(text) for text in patterns]
@@ -31,7 +31,7 @@ class _Group:
 
 
 class Arming:
-    """What has been armed in this process, and what waits for its library."""
+    """The probes armed in this process, and the patterns that wait for their libraries."""
 
     def __init__(self, address: str, settings: Settings) -> None:
         self._address = address
@@ -58,7 +58,7 @@ class Arming:
             self._definitions = Definitions(address, settings.events)
 
     def _handle(self, settings: Settings, table: Table) -> None:
-        """Give functions the user's native handlers."""
+        """Add a group of functions that get the user's native handlers."""
         from fprobe.run.native_maps import load
 
         handlers, maps = load(settings.native, table)
@@ -67,7 +67,7 @@ class Arming:
         self._groups.append(_Group(settings.handled, lambda ips: attach(ips, **options)))
 
     def begin(self) -> None:
-        """Arm what is loaded; watch for the rest."""
+        """Arm the functions that are loaded, and watch for the libraries of the others."""
         self.look()
         patterns = [pattern for group in self._groups for pattern in group.patterns]
         patterns += self._definitions.patterns if self._definitions else []
@@ -85,7 +85,7 @@ class Arming:
             self.look()
 
     def look(self) -> None:
-        """Arm what has been loaded since the last look, and tell the launcher. Nothing is raised: the program runs on."""
+        """Arm code loaded since the last call, and report it to the launcher. Raises nothing, so that the program continues."""
         try:
             with self._lock:
                 self._tell_libraries()
@@ -107,7 +107,7 @@ class Arming:
         session.note(self._address, pattern=pattern.text, functions=told, skipped=self._arm(new, group))
 
     def _arm(self, functions: list[Found], group: _Group) -> list[tuple[str, str]]:
-        """Attach to these functions; names and reasons of those that cannot be probed."""
+        """Attach to these functions. Returns name and reason for each that cannot be probed."""
         try:
             attachment = group.probe([each.function.address for each in functions]).attach()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Children that the program starts with an environment of their own: they get ours beside it."""
+"""Passes the launcher's environment variables on to child processes, also to those that get an environment of their own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from fprobe.run import session
 
 _ENVIRONMENT = 5
-"""Which argument of _posixsubprocess.fork_exec it is."""
+"""Index of the environment among the arguments of _posixsubprocess.fork_exec."""
 
 
 def cover(address: str, directory: str) -> None:
-    """From now on subprocess and multiprocessing pass our variables on, and the journal tells what they started."""
+    """Make subprocess and multiprocessing pass our variables on, and enter each process that they start in the journal."""
     import _posixsubprocess
 
     original = _posixsubprocess.fork_exec
@@ -38,7 +38,10 @@ def _replace(original: Callable[..., Any], wrapper: Callable[..., Any]) -> None:
 
 
 def _environment(given: Sequence[bytes] | None, address: str, directory: str) -> list[bytes] | None:
-    """None: the child inherits the C library's, where ours are, unless the program has its own PYTHONPATH."""
+    """The environment for a child that was `given` one. None: inherit the C library's environment, which has our variables.
+
+    If `given` is None but the program has set PYTHONPATH, the child gets the program's environment with our variables.
+    """
     if given is None:
         if "PYTHONPATH" not in os.environ:
             return None
@@ -49,7 +52,7 @@ def _environment(given: Sequence[bytes] | None, address: str, directory: str) ->
 
 
 def variables(address: str, directory: str, before: bytes | None) -> dict[bytes, bytes]:
-    """The variables by which a Python finds us. `before`: PYTHONPATH as it would be."""
+    """The variables through which a Python process finds the launcher. `before`: PYTHONPATH without our entry."""
     path = os.fsencode(directory)
     found = {session.VARIABLE.encode(): address.encode(), b"PYTHONPATH": path}
     if before is not None:

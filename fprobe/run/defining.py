@@ -1,4 +1,4 @@
-"""Probe events in the program: each is defined and recorded once its function is there."""
+"""Defines and records probe events in the program, each as soon as its function is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLACE = re.compile(r"[prf]\S*\s+(?P<function>[^\s+%]+)")
 
 
 class _Definition:
-    """A definition, and the functions that it means; None if it names a number, or is wrong."""
+    """A definition. `pattern`: the functions that it names; None if it has a numeric address or is malformed."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -30,7 +30,7 @@ class _Definition:
 
 
 class Definitions:
-    """The definitions of a run: those that wait for their functions, and those that are recorded."""
+    """The definitions of a run that still wait for their functions; the others have been defined and enabled."""
 
     def __init__(self, address: str, texts: tuple[str, ...]) -> None:
         self._address = address
@@ -41,11 +41,11 @@ class Definitions:
 
     @property
     def patterns(self) -> list[Pattern]:
-        """What is waited for."""
+        """The patterns of the definitions that still wait."""
         return [each.pattern for each in self._waiting if each.pattern is not None]
 
     def look(self) -> None:
-        """Define and record those whose functions are there now, and tell the launcher."""
+        """Define and enable the events whose functions are loaded now, and report them to the launcher."""
         for each in [waiting for waiting in self._waiting if waiting.can_be_defined]:
             self._waiting.remove(each)
             try:

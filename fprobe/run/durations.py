@@ -1,4 +1,4 @@
-"""Durations as people read them, and how they are distributed."""
+"""Durations as text, histograms and graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BAR = 40
 
 
 def duration(nanoseconds: float, digits: int = 3) -> str:
-    """A duration with its unit, and so many digits behind the point, but for whole nanoseconds."""
+    """A duration with its unit and `digits` digits after the point; below 1 us, whole nanoseconds."""
     if nanoseconds < 999.5:
         return f"{nanoseconds:.0f} ns"
     for unit in ("us", "ms"):
@@ -21,7 +21,7 @@ def duration(nanoseconds: float, digits: int = 3) -> str:
 
 
 def powers(buckets: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Low, high and count for each power of two of ticks, from the first to the last that has any."""
+    """Low, high and count for each power of two of ticks, from the first to the last that is not empty."""
     groups = [range(4), *(range(first, first + 4) for first in range(4, len(buckets), 4))]
     rows = [(limits(group[0])[0], limits(group[-1])[1], sum(buckets[number] for number in group)) for group in groups]
     filled = [index for index, row in enumerate(rows) if row[2]]
@@ -29,7 +29,7 @@ def powers(buckets: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def bars(buckets: Sequence[int], rate: float) -> Iterator[str]:
-    """A histogram, a line for each power of two. `rate`: ticks in a nanosecond."""
+    """The lines of a histogram, one for each power of two. `rate`: ticks per nanosecond."""
     rows = powers(buckets)
     most = max((count for _, _, count in rows), default=1)
     for low, high, count in rows:
@@ -38,7 +38,7 @@ def bars(buckets: Sequence[int], rate: float) -> Iterator[str]:
 
 
 def levels(values: Iterable[float]) -> str:
-    """A character for each value, of a height by its share of the largest; a space for 0."""
+    """One bar character for each value, its height relative to the largest; a space for 0."""
     known = list(values)
     most = max(known, default=0)
     return "".join(_LEVELS[round(value / most * (len(_LEVELS) - 1))] if value else " " for value in known)

@@ -1,4 +1,4 @@
-"""Entries and returns that were kept, read from the file of counts, and the calls that they are."""
+"""Reads recorded entries and returns from the file of counts, and pairs them into calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENTER = 1
 
 
 class Event(NamedTuple):
-    """An entry or a return. `time` in ticks; `value`: the return address, or what is returned."""
+    """An entry or a return. `time`: in ticks; `slot`: where its return address is; `value`: that address, or the result."""
 
     time: int
     thread: int
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Call:
-    """A call. `left`: when it returned, in ticks, or None if that was not seen; `depth`: recorded calls around it."""
+    """A call. `left`: time of its return in ticks, None if the return was not recorded; `depth`: number of recorded callers."""
 
     ip: int
     thread: int
@@ -41,18 +41,18 @@ class Call:
     left: int | None = None
     result: int = 0
     inner: int = 0
-    """How many calls began inside."""
+    """Number of recorded calls that it made itself."""
 
 
 class Kept(NamedTuple):
-    """The events of a process, by time, and how many older ones were overwritten."""
+    """The events of a process in order of time, and the number of older events that were overwritten."""
 
     events: list[Event]
     lost: int
 
 
 def read(counts: int, parts: Iterable[int]) -> Kept:
-    """What the threads of a process have in their rings. `parts`: the numbers of its parts."""
+    """The events in the rings of a process's threads. `parts`: the numbers of the process's parts."""
     events: list[Event] = []
     lost = 0
     for number in parts:
@@ -64,7 +64,7 @@ def read(counts: int, parts: Iterable[int]) -> Kept:
 
 
 def _rows(counts: int, number: int) -> Iterator[int]:
-    """Where the rows are that have been written to."""
+    """The offsets of the rows that have been written to."""
     start = session.HEADER + number * session.PART + session.ROWS_AT
     found = {(low - start) // session.STRIDE for low, _ in used(counts, start, start + session.ROWS * session.STRIDE)}
     return (start + row * session.STRIDE for row in sorted(found))
@@ -78,7 +78,7 @@ def _ring(counts: int, start: int, head: int, thread: int) -> Iterator[Event]:
 
 
 def calls(events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
-    """(call, True) where one begins and (call, False) where it returns. One whose return was not seen is never left."""
+    """(call, True) at the entry of a call, (call, False) at its return; there is no latter if the return was not recorded."""
     stacks: dict[int, list[Call]] = {}
     for event in events:
         stack = stacks.setdefault(event.thread, [])

@@ -1,4 +1,4 @@
-"""A flame graph as one HTML file that needs nothing else."""
+"""A flame graph as a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PAGE = Path(__file__).with_name("flame.html")
 
 
 def page(stacks: Sequence[Stack], title: str) -> str:
-    """The page."""
+    """The HTML text of the page."""
     data = json.dumps(tree(stacks)).replace("</", "<\\/")
     return _PAGE.read_text().replace("TITLE", escape(title)).replace("DATA", data)
 
 
 def tree(stacks: Sequence[Stack]) -> dict[str, Any]:
-    """Nested frames: name, nanoseconds with those inside, and the frames inside, by name."""
+    """Nested frames, each with `name`, `value` (nanoseconds including inner frames) and `inner` (a list of frames)."""
     root: dict[str, Any] = {"name": "all", "value": 0, "inner": []}
     for stack in stacks:
         _add(root, stack.frames, stack.nanoseconds)

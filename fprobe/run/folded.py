@@ -1,4 +1,4 @@
-"""Stacks as folded text, which flame graphs are made of: `outer;inner NANOSECONDS`."""
+"""Stacks as folded text, the input of flame graph tools: `outer;inner NANOSECONDS`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fprobe.run.results import Process
 
 
 class Stack(NamedTuple):
-    """Calls made from one place. `frames`: outermost first; `nanoseconds`: without recorded calls inside."""
+    """Calls with one stack. `frames`: outermost first; `nanoseconds`: excluding recorded calls inside."""
 
     frames: tuple[str, ...]
     calls: int
@@ -18,7 +18,7 @@ class Stack(NamedTuple):
 
 
 def stacks(processes: Sequence[Process], rate: float) -> list[Stack]:
-    """The stacks, sorted. Of several processes each is a frame. `rate`: ticks in a nanosecond."""
+    """The stacks, sorted. If several processes have stacks, the process is the outermost frame. `rate`: ticks per nanosecond."""
     found: dict[tuple[str, ...], Stack] = {}
     counted = [process for process in processes if process.stack_counts]
     for process in counted:

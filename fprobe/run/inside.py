@@ -1,4 +1,4 @@
-"""The side in the program: the environment as it would be, then probes, before the program's first line."""
+"""The part inside the program: restores the environment and attaches the probes, before the program's first line runs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from fprobe.run import children, session
 
 
 def start(directory: str) -> None:
-    """Restore the environment and arm what the launcher asks for. The program runs on, whatever fails.
+    """Restore the environment and attach the probes that the launcher requests. Errors go to the journal; the program continues.
 
-    `directory`: the one on PYTHONPATH that this was found in.
+    `directory`: the entry of PYTHONPATH in which this module's start file was found.
     """
     address = os.environ.get(session.VARIABLE, "")
     hide_environment()
-    if address.count(":") != 2:  # nobody has launched it
+    if address.count(":") != 2:  # not started by a launcher
         return
     collects = gc.isenabled()
-    gc.disable()  # hundreds of modules are imported, and nothing of them is garbage
+    gc.disable()  # hundreds of modules are imported, and none of them is garbage
     try:
         settings = session.settings(address)
         session.note(address, argv=sys.orig_argv, parent=os.getppid())
         children.cover(address, directory)
         arm(address, settings)
-    except Exception as error:  # the program is not to suffer from it
+    except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
     finally:
         if collects:
@@ -34,7 +34,7 @@ def start(directory: str) -> None:
 
 
 def hide_environment() -> None:
-    """Let `os.environ` be what it would be. The C library keeps ours, which children without an environment of their own get."""
+    """Remove our variables from `os.environ`. They stay in the C library's environment, which children inherit by default."""
     before = os.environ.get(session.PYTHONPATH)
     data, encode = os.environ._data, os.environ.encodekey  # type: ignore[attr-defined]  # below putenv
     for name in (session.VARIABLE, session.PYTHONPATH, "PYTHONPATH"):
@@ -44,7 +44,7 @@ def hide_environment() -> None:
 
 
 def arm(address: str, settings: session.Settings) -> None:
-    """Put probes on what is loaded, and watch for what is loaded later."""
+    """Attach probes to loaded functions, and watch for those that are loaded later."""
     if not (settings.patterns or settings.stacks or settings.handled or settings.events):
         return
     from fprobe.run.arming import Arming
@@ -56,4 +56,4 @@ def arm(address: str, settings: session.Settings) -> None:
 
 
 _kept: list[Any] = []
-"""What has to live as long as the process."""
+"""Objects that must live as long as the process."""

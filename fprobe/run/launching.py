@@ -1,4 +1,4 @@
-"""Starting the program and waiting for it, so that whoever started the launcher sees what Python would have shown."""
+"""Starts the program and waits for it. The launcher handles signals and ends as Python itself would."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ START = Path(__file__).with_name("start")
 """The directory with the module that Python imports at its start."""
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""What somebody sends to the launcher is meant for the program."""
+"""Signals that the launcher forwards to the program."""
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""What the terminal sends to both."""
+"""Signals that the terminal sends to both processes, and that the launcher therefore ignores."""
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def environment(address: str) -> dict[str, str]:
-    """The launcher's environment, with what the program's Python finds us by."""
+    """The launcher's environment, with the variables through which the program's Python finds the launcher."""
     made = dict(os.environ)
     before = made.get("PYTHONPATH")
     if before is not None:
@@ -32,13 +32,13 @@ def environment(address: str) -> dict[str, str]:
 
 
 def replace(words: Sequence[str]) -> None:
-    """Become the program: nothing is asked for. Does not return."""
+    """Replace this process by the program, without probes. Does not return."""
     _restore_signals()
     os.execv(sys.executable, [sys.executable, *words])
 
 
 class Program:
-    """The program, running. `words`: what follows `python`; `output`: a descriptor in place of its output and errors."""
+    """The running program. `words`: the arguments of `python`; `output`: a descriptor to use as standard output and error."""
 
     def __init__(self, words: Sequence[str], environ: Mapping[str, str], output: int | None = None) -> None:
         held = signal.pthread_sigmask(signal.SIG_BLOCK, [*_FORWARDED, *_FROM_TERMINAL])
@@ -57,7 +57,7 @@ class Program:
         os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """The status that the program ended with, as waitpid gives it. The launcher stops when the program is stopped."""
+        """The program's exit status, as from waitpid. While the program is stopped, the launcher stops too."""
         while True:
             _, status = os.waitpid(self.pid, os.WUNTRACED)
             if not os.WIFSTOPPED(status):
@@ -78,7 +78,7 @@ def _become(words: Sequence[str], environ: Mapping[str, str], mask: set[signal.S
 
 
 def _restore_signals() -> None:
-    """Python and the command line have changed some, which would be inherited."""
+    """Reset the signals that Python and the command line have changed; the program would inherit them."""
     for number in _CHANGED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -86,11 +86,11 @@ def _restore_signals() -> None:
 
 
 def _ignored(_number: int, _frame: object) -> None:
-    """The terminal has sent it to the program, too."""
+    """Do nothing: the terminal has sent the signal to the program too."""
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether it still is: somebody may have continued it before the launcher looked."""
+    """Whether the process is still stopped; it may have been continued in the meantime."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -99,7 +99,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def end_like(status: int) -> None:
-    """End as the program has ended: with its exit code, or by its signal. Does not return."""
+    """End as the program did: with its exit code, or by its signal. Does not return."""
     if os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)
@@ -111,7 +111,7 @@ def end_like(status: int) -> None:
 
 
 def _without_core() -> None:
-    """The program has left one, if any: not the launcher too."""
+    """Prevent a core dump of the launcher; that of the program is enough."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,4 +1,4 @@
-"""Watching a program: a table of its calls that is renewed while it runs."""
+"""A table of a program's calls that is refreshed while it runs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fprobe.run.results import Calls, Results
 from fprobe.run.ticks import Ticks
 
 _HISTORY, _NARROW = 16, 6
-"""Looks that a row's graph shows; on a narrow terminal."""
+"""Updates that a row's graph shows, on a wide and on a narrow terminal."""
 _WIDE = 100
-"""Columns of a terminal that is not narrow."""
+"""Columns of the narrowest terminal that counts as wide."""
 _FIRST_LOOK = 0.2
-"""Seconds."""
+"""Seconds before the first update."""
 _HEAD = 2
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _OTHER_SCREEN, _BACK = "\x1b[?1049h", "\x1b[?1049l"
 
 
 class View(NamedTuple):
-    """What the user asks for. `delay`: seconds between two looks; `rows`: how many, or as many as fit."""
+    """The user's options. `delay`: seconds between updates; `rows`: maximum number of rows, None for as many as fit."""
 
     sort: str
     delay: float
@@ -39,7 +39,7 @@ class View(NamedTuple):
 
 @dataclass
 class Row:
-    """A function, over all processes. `rates`: calls a second between the last looks, newest last."""
+    """A function's calls in all processes. `rates`: calls per second in each of the last updates, newest last."""
 
     name: Named
     calls: Calls
@@ -47,18 +47,18 @@ class Row:
 
     @property
     def rate(self) -> float:
-        """Calls a second since the last look."""
+        """Calls per second since the last update."""
         return self.rates[-1] if self.rates else 0.0
 
 
 class Table:
-    """The rows, from one look to the next."""
+    """The rows, kept from one update to the next."""
 
     def __init__(self) -> None:
         self.rows: dict[Named, Row] = {}
 
     def look(self, found: Results, seconds: float) -> None:
-        """Take what is known now. `seconds`: since the last look."""
+        """Update the rows from `found`. `seconds`: time since the last update."""
         before = {name: row.calls.hits for name, row in self.rows.items()}
         for name, calls in _by_name(found).items():
             row = self.rows.setdefault(name, Row(name, calls))
@@ -66,13 +66,13 @@ class Table:
             row.rates.append((calls.hits - before.get(name, 0)) / seconds)
 
     def ordered(self, key: str) -> list[Row]:
-        """The rows, the largest first, or by name."""
+        """The rows sorted by `key`: a number in descending order, or `name`."""
         if key == "name":
             return sorted(self.rows.values(), key=lambda row: row.name)
         return sorted(self.rows.values(), key=lambda row: (-_value(row, key), row.name))
 
     def text(self, view: View, rate: float, height: int, width: int) -> Iterator[str]:
-        """The lines. `rate`: ticks in a nanosecond."""
+        """The lines of the table. `rate`: ticks per nanosecond."""
         rows = self.ordered(view.sort)
         shown = rows[: view.rows or max(height - _HEAD - 1, 1)]
         total = sum(row.rate for row in rows)
@@ -107,7 +107,7 @@ def _line(row: Row, rate: float, graph: int) -> str:
 
 
 def follow(program: Program, counts: int, journal: int, view: View, kept: int) -> int:
-    """Show the table until the program ends, then what the program printed to `kept`. Returns its status."""
+    """Show the table until the program ends, then print its output from the descriptor `kept`. Returns its exit status."""
     ticks, table, screen = Ticks(), Table(), Screen(2)
     ended = os.pidfd_open(program.pid)
     before = time.monotonic()
@@ -128,7 +128,7 @@ def follow(program: Program, counts: int, journal: int, view: View, kept: int) -
 
 
 class Screen:
-    """Where the table goes: on a terminal, each in place of the last."""
+    """The output of the table. On a terminal, each table replaces the previous one."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -136,7 +136,7 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Number of rows and of columns."""
         if not self._is_terminal:
             return 1 << 30, 1 << 30
         columns, lines = shutil.get_terminal_size()
@@ -150,14 +150,14 @@ class Screen:
         self._write(_BACK if self._is_terminal else "")
 
     def show(self, lines: list[str]) -> None:
-        """A table, which the next one replaces on a terminal."""
+        """Show a table; on a terminal, the next one replaces it."""
         if self._is_terminal:
             self._write(_HOME + "".join(f"{line}{_CLEAR_LINE}\r\n" for line in lines) + _CLEAR_BELOW)
         else:
             self.print([*lines, ""])
 
     def print(self, lines: list[str]) -> None:
-        """The last table, which stays."""
+        """Print lines that stay."""
         self._write("".join(f"{line}\n" for line in lines))
 
     def _write(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Names for addresses of a process that may have ended: from the files of the libraries that it had loaded."""
+"""Symbols for the addresses of a process that may have ended, read from the files of the libraries that it had loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandbox.symbols.table import Location
 
 
 class Named(NamedTuple):
-    """A name, and the library or module that it is in; empty if nothing is known of the address."""
+    """A name, and the library or module that contains it; `library` is empty if the address is unknown."""
 
     name: str
     library: str = ""
@@ -22,60 +22,60 @@ class Named(NamedTuple):
 
 
 def described(library: Library) -> list[Any]:
-    """A library as it is told to another process, which may be one of later: plain values."""
+    """A library as a list of plain values, for another process: name, path, load address, text ranges."""
     return [library.name, str(library.path), library.base, library.text]
 
 
 class Names:
-    """What is known of a process's addresses."""
+    """The libraries and probed functions of a process."""
 
     def __init__(self) -> None:
         self._libraries: list[Library] = []
         self._functions: dict[int, Named] = {}
 
     def take_libraries(self, told: list[list[Any]]) -> None:
-        """Libraries, as `described` gives them."""
+        """Add libraries, as returned by `described`."""
         for name, path, base, text in told:
             spans = tuple((start, end) for start, end in text)
             self._libraries.append(_library(name, path, base, spans))
 
     def take_functions(self, told: list[tuple[int, str, str]]) -> None:
-        """Functions that are probed: address, name, and the image that they are in."""
+        """Add probed functions: address, name, and image."""
         self._functions |= {address: Named(name, short(image)) for address, name, image in told}
 
     def inherit(self, parent: Names) -> None:
-        """The child of a fork knows what its parent knew."""
+        """Add the libraries and functions of the process that forked this one."""
         self._libraries = parent._libraries + self._libraries
         self._functions = parent._functions | self._functions
 
     def function(self, address: int) -> Named:
-        """The function that begins at an address."""
+        """The function that starts at an address."""
         return self._functions.get(address) or self.place(address)
 
     def place(self, address: int) -> Named:
-        """The function and offset of an address inside."""
+        """The function that contains an address, with the offset."""
         found = self._locate(address)
         if found is None:
             return self._unknown(address)
         return Named(f"{found.symbol.name}+{found.offset:#x}", short(found.symbol.module))
 
     def knows(self, address: int) -> bool:
-        """Whether it is in code of a library, or a function that is probed."""
+        """Whether an address is in the code of a library, or is the start of a probed function."""
         return address in self._functions or any(address in library for library in self._libraries)
 
     def around(self, address: int) -> Named:
-        """The function that an address is inside of."""
+        """The function that contains an address."""
         found = self._locate(address)
         if found is None:
             return self._unknown(address)
         return Named(found.symbol.name, short(found.symbol.module))
 
     def describe(self, address: int) -> str:
-        """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if nothing is known of it."""
+        """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if no symbol covers it."""
         return str(self._locate(address) or hex(address))
 
     def name(self, address: int) -> str:
-        """`symbol [library]`; likewise."""
+        """`symbol [library]`; the bare address in hexadecimal if no symbol covers it."""
         found = self._locate(address)
         return str(found.symbol) if found else hex(address)
 

@@ -1,4 +1,4 @@
-"""Native handlers of the user's in a run: their maps lie in the launcher's file, and are shown from there."""
+"""Native handlers of the user in a run: their maps are allocated in the launcher's file, from which the launcher prints them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Loaded = tuple[NativeHandlers, dict[str, tuple[int, int]]]
 
 
 def load(text: str, table: Table) -> Loaded:
-    """In the program: the handlers, and by name where their maps lie in the memory for them, as offset and size.
+    """In the program: load the handlers. Also returns offset and size of each of their maps, by name.
 
-    Raises what `native_file.load` raises, and MemoryError for maps that are too large.
+    Raises what `native_file.load` raises, and MemoryError if the maps exceed the memory reserved for them.
     """
     start = table.use_for_maps()
     sizes: dict[int, int] = {}
@@ -39,7 +39,7 @@ def _taker(start: int, sizes: dict[int, int]) -> Callable[[int], int]:
     def take(size: int) -> int:
         address = start + sum(-(-taken // PAGE) * PAGE for taken in sizes.values())
         if address + size > start + session.MAPS:
-            raise MemoryError(f"the maps of native handlers have {session.MAPS >> 30} GiB of address space")
+            raise MemoryError(f"the maps of native handlers exceed {session.MAPS >> 30} GiB; make them smaller")
         sizes[address] = size
         return address
 
@@ -47,7 +47,7 @@ def _taker(start: int, sizes: dict[int, int]) -> Callable[[int], int]:
 
 
 def shown(text: str, process: Process, counts: int) -> Iterator[str]:
-    """In the launcher: the contents of a process's maps. The file is executed once more, for their types."""
+    """In the launcher: the contents of a process's maps. Executes the file again, to get their types."""
     if not process.parts or not process.maps:
         return
     maps = native_file.load(text).maps
@@ -62,7 +62,7 @@ def shown(text: str, process: Process, counts: int) -> Iterator[str]:
 
 
 def _parts(counts: int, start: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """What of [start, start + size) takes memory, as offsets and contents."""
+    """The allocated parts of [start, start + size): offset and contents of each."""
     for low, high in used(counts, start, start + size):
         for at in range(low, high, _CHUNK):
             yield at - start, os.pread(counts, min(_CHUNK, high - at), at)

@@ -1,4 +1,4 @@
-"""Patterns of functions, as `libz:inflate*`: what may still come that one of them means."""
+"""Patterns of functions, such as `libz:inflate*`, matched again as the program loads more code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sandbox.images.sources import sources
 
 
 class Pattern:
-    """A pattern and what of it has been found. Owner and name may both be globs; without an owner modules are meant."""
+    """A pattern and the functions that match it. Owner and name may both be globs; without an owner it matches modules only."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.reason = ""
-        """Why nothing has been found, as a sentence."""
+        """Why nothing matches, as a sentence."""
         self._is_found = False
         self._looked_at: list[tuple[Image, int]] | None = None
         self._functions: list[Found] = []
@@ -25,11 +25,11 @@ class Pattern:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing can come that it means: it names one library, and that is there."""
+        """Whether no further function can match: the pattern names one library, which is loaded."""
         return self._is_found and self._names_one
 
     def found(self) -> list[Found]:
-        """The functions that it means now. It is looked up again only when images that it names have changed."""
+        """The functions that match now. They are looked up again only if the images that the pattern names have changed."""
         images = [(image, len(image.functions)) for image in self._images()]
         if images == self._looked_at:
             return self._functions
@@ -45,7 +45,7 @@ class Pattern:
         return [image for source in sources() for image in source.images() if any(map(meant.matches, image.names))]
 
     def _look_up(self) -> list[Found]:
-        if not self._looked_at and ":" not in self.text:  # to look for names that are like it takes seconds
+        if not self._looked_at and ":" not in self.text:  # searching for similar names takes seconds
             self.reason = f"the program has loaded no module; a function of a library is written libNAME:{self.text}"
             return []
         try:
@@ -58,7 +58,7 @@ class Pattern:
 
 
 def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterator[Found]:
-    """Those of the functions that are not in `known`, or whose place another image has taken since."""
+    """The functions that are not in `known`, or whose address was in an image that has been unloaded since."""
     for each in functions:
         before = known.get(each.function.address)
         if before is None or not before.image.is_live:

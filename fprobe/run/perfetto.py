@@ -1,4 +1,4 @@
-"""Recorded calls as a Perfetto trace, which ui.perfetto.dev opens: a track for each thread of each process."""
+"""Recorded calls as a Perfetto trace for ui.perfetto.dev, with a track for each thread of each process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MONOTONIC = 3
 
 
 class Recorded(NamedTuple):
-    """A process and what was kept of it."""
+    """A process and its recorded events."""
 
     pid: int
     command: Sequence[str]
@@ -23,9 +23,9 @@ class Recorded(NamedTuple):
 
 
 def trace(recorded: Sequence[Recorded], first: tuple[int, int], rate: float) -> bytes:
-    """The trace. `first`: ticks, and CLOCK_MONOTONIC in nanoseconds at the same moment; `rate`: ticks in a nanosecond.
+    """The trace. `first`: ticks, and CLOCK_MONOTONIC in nanoseconds at the same moment; `rate`: ticks per nanosecond.
 
-    Raises ModuleNotFoundError without the package `perfetto`.
+    Raises ModuleNotFoundError if the package `perfetto` is not installed.
     """
     from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
@@ -69,5 +69,5 @@ def _slice(builder: Any, time: int, track: int, name: str, begins: bool) -> None
 
 
 def _track(pid: int, thread: int = 0) -> int:
-    """The number of the track of a process, or of one of its threads."""
+    """The uuid of the track of a process, or of one of its threads."""
     return pid << 32 | thread

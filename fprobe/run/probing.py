@@ -1,4 +1,4 @@
-"""The action of the probes of a run: count, time and record calls into the launcher's file."""
+"""The action of a run's probes: count, time and record calls in the launcher's file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandbox.native.handler import Fields
 
 
 class Calls(Action):
-    """Count and time calls in a table; with `with_events` keep each entry and return, too."""
+    """Counts and times calls in a table. `with_events`: also record each entry and return."""
 
     entry_data_size = 8
 

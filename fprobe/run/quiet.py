@@ -1,4 +1,4 @@
-"""What the packages here have to say in the program: it goes to the launcher's journal, not into the program's output."""
+"""Redirects this project's warnings in the program to the launcher's journal, to keep them out of the program's output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Journal(logging.Handler):
 
 
 def keep_quiet(address: str) -> None:
-    """From now on warnings of ours are entries of the journal."""
+    """Write this project's log messages to the journal, and ignore its RuntimeWarnings."""
     handler = _Journal(address)
     for name in _PACKAGES:
         logger = logging.getLogger(name)

@@ -1,4 +1,4 @@
-"""What a process of the program has recorded of probe events, as text and as objects for JSON."""
+"""Records of probe events of a process of the program, as text and as objects for JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Symbols:
 
 
 class RecordedEvents:
-    """The records of a process, which may have ended. `comm`: the names of threads."""
+    """The records of a process, which may have ended. `comm`: comm(tid) returns the name of a thread."""
 
     def __init__(self, process: Process, found: Sequence[rings.Recorded], comm: Callable[[int], str]) -> None:
         self.formats = {number: parse_format(*text) for number, text in process.formats.items()}
@@ -43,11 +43,11 @@ class RecordedEvents:
 
     @property
     def lost(self) -> int:
-        """Records that were overwritten, or for which there was no room."""
+        """Number of records that were overwritten or dropped."""
         return sum(_lost(ring) for ring in self._rings)
 
     def lines(self) -> Iterator[str]:
-        """Those of the kernel's file `trace`, and how many records are missing."""
+        """The records as in the kernel's file `trace`; a last line says how many were lost, if any."""
         yield from lines(self)
         if self.lost:
             yield f"# {self.lost:,} older or interrupted events were lost"
@@ -63,7 +63,7 @@ def _lost(ring: RingView) -> int:
 
 
 def read(counts: int, processes: Sequence[Process]) -> dict[int, RecordedEvents]:
-    """By process number."""
+    """The recorded events of each process, by process id."""
     comm = rings.comm_of(counts)
     of_process: dict[int, list[rings.Recorded]] = {}
     for each in rings.read(counts):

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 _PERCENTILES = (0.5, 0.9, 0.99)
 _STACKS = 10
-"""Stacks that are shown as text."""
+"""Stacks shown as text."""
 _LONGEST = 160
-"""Letters of a command that are shown."""
+"""Characters of a command that are shown."""
 _LISTED = 5
-"""Refusals that are listed; the others are counted."""
+"""Functions listed as not probed; the others are only counted."""
 
 
 class Wanted(NamedTuple):
-    """Of which functions to show tables, histograms, and every call; `by`: function, caller or thread."""
+    """Patterns of the functions to show in tables, in histograms, and call by call. `by`: function, caller or thread."""
 
     stats: tuple[str, ...]
     hists: tuple[str, ...]
     traces: tuple[str, ...]
     by: str
     native: str = ""
-    """The file and names of native handlers that functions of `traces` got, instead of being recorded."""
+    """File and names of native handlers. If set, the functions of `traces` have these handlers and are not recorded."""
     events: tuple[str, ...] = ()
     """Definitions of probe events."""
 
@@ -40,7 +40,7 @@ class Wanted(NamedTuple):
 def text(
     results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept], recorded: Mapping[int, RecordedEvents]
 ) -> Iterator[str]:
-    """For people. `rate`: ticks in a nanosecond; `kept`: the calls of each process; `recorded`: its probe events."""
+    """The report as lines of text. `rate`: ticks per nanosecond; `kept`: each process's calls; `recorded`: its probe events."""
     shown = [process for process in results.processes if process.has_anything or process.pid in recorded]
     for process in shown:
         yield from _process(process, rate, wanted)
@@ -55,7 +55,7 @@ def text(
 
 
 def _stacks(process: Process, rate: float) -> Iterator[str]:
-    """The stacks that took most time: the innermost frame first, callers below it."""
+    """The stacks that took the most time, innermost frame first."""
     stacks = sorted(folded.stacks([process], rate), key=lambda stack: -stack.nanoseconds)
     for stack in stacks[:_STACKS]:
         yield f"{duration(stack.nanoseconds):>10} {stack.calls:10,} calls  {stack.frames[-1]}"
@@ -96,7 +96,7 @@ def _of_patterns(process: Process, kept: Kept, patterns: Sequence[str]) -> Kept:
 
 
 def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
-    """The rows of a table, those with most time first."""
+    """The rows of a table, in descending order of total time."""
     known = process.functions() if by == "function" else list(process.calls.values())
     found = [calls for calls in known if process.means(patterns, calls.ip)]
     return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
@@ -142,7 +142,7 @@ def _remarks(results: Results) -> Iterator[str]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """On one line, cut where it is long; the program without its directory."""
+    """A command line without the program's directory, on one line and truncated."""
     line = shlex.join([word.rpartition("/")[2] for word in words[:1]] + list(words[1:])).replace("\n", "\\n")
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
@@ -150,7 +150,7 @@ def _command(words: Sequence[str]) -> str:
 def document(
     results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept], recorded: Mapping[int, RecordedEvents]
 ) -> dict[str, Any]:
-    """For programs; times in nanoseconds. The histograms' functions are among the others."""
+    """The report as an object for JSON; times in nanoseconds. `functions` includes those of the histograms."""
     return {
         "processes": [
             _process_object(each, rate, wanted, kept.get(each.pid)) | _events(recorded.get(each.pid))
@@ -184,7 +184,7 @@ def _events(recorded: RecordedEvents | None) -> dict[str, Any]:
 
 
 def _recorded(process: Process, kept: Kept, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The recorded calls in the order in which they began; without a duration where the return was not seen."""
+    """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
     begun = [call for call, begins in calls_of(_of_patterns(process, kept, patterns).events) if begins]
     first = begun[0].entered if begun else 0
     for call in begun:

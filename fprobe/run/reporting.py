@@ -1,4 +1,4 @@
-"""Waiting for the program, and writing the report."""
+"""Waits for the program and writes the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Wanted", "after"]
 
 
 def after(program: Program, counts: int, journal: int, wanted: Wanted, output: int, format_: str) -> int:
-    """Wait for the program, write the report to the descriptor `output`, and return the program's status."""
+    """Wait for the program, write the report to the descriptor `output`, and return the program's exit status."""
     ticks = Ticks()
     status = program.wait()
     found = results.read(counts, journal)

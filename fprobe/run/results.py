@@ -1,4 +1,4 @@
-"""What was counted, read from the file of counts and from the journal, process by process."""
+"""The results of a run by process, read from the file of counts and the journal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fprobe.run.names import Names
 from sandbox.threads.counters import used
 
 CELL, BUCKETS = 2048, 248
-"""Of `ftrace.hit.call_table`, whose import is too slow for a reader."""
+"""As in `ftrace.hit.call_table`, which takes too long to import here."""
 _CELL = struct.Struct(f"<{8 + BUCKETS}Q")
 assert _CELL.size == CELL
 
 
 @dataclass
 class Calls:
-    """Of one function, of one caller or thread if calls are told apart by that. Times are in ticks."""
+    """The calls of one function, or of one function by one caller or thread. Times are in ticks."""
 
     ip: int
     by: int = 0
@@ -33,7 +33,7 @@ class Calls:
     buckets: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
     def add(self, other: Calls) -> None:
-        """Take what another thread has counted, too."""
+        """Add the calls that another thread or process has counted."""
         if other.returns:
             self.least = min(self.least, other.least) if self.returns else other.least
         self.most = max(self.most, other.most)
@@ -45,11 +45,14 @@ class Calls:
 
     @property
     def average(self) -> float:
-        """Ticks of a call that has returned; 0 if none has."""
+        """Average ticks of the calls that have returned; 0 if none has."""
         return self.total / self.returns if self.returns else 0.0
 
     def percentile(self, share: float) -> float:
-        """The ticks that this share of the calls did not exceed, to an eighth; 0 if none has returned."""
+        """The ticks that this share of the calls did not exceed, accurate to an eighth; 0 if none has returned.
+
+        `share`: from 0 to 1.
+        """
         wanted, seen = share * sum(self.buckets), 0
         for bucket, count in enumerate(self.buckets):
             seen += count
@@ -60,7 +63,7 @@ class Calls:
 
 
 def limits(bucket: int) -> tuple[int, int]:
-    """Where a bucket begins and ends, in ticks, as `ftrace.hit.call_table.bucket_of` fills them."""
+    """Start and end of a bucket in ticks, as `ftrace.hit.call_table.bucket_of` fills it."""
     if bucket < 4:
         return bucket, bucket + 1
     bits, quarter = divmod(bucket, 4)
@@ -68,7 +71,7 @@ def limits(bucket: int) -> tuple[int, int]:
 
 
 class StackCount(NamedTuple):
-    """Calls that were made from one stack, and their ticks."""
+    """The number of calls with one stack, and their ticks."""
 
     calls: int
     ticks: int
@@ -76,19 +79,19 @@ class StackCount(NamedTuple):
 
 @dataclass
 class Process:
-    """A process of the program. `calls`: by function and what they are told apart by."""
+    """A process of the program. `calls`: by address of the function, and caller or thread (0 if not distinguished)."""
 
     pid: int
     command: list[str] = field(default_factory=list)
     spoke: bool = False
-    """Whether it has told that it is a Python with probes."""
+    """Whether it has reported itself in the journal, as a Python process with probes."""
     parent: int | None = None
     names: Names = field(default_factory=Names)
     attached: int = 0
     meant: dict[str, set[int]] = field(default_factory=dict)
-    """The functions that each pattern means."""
+    """The addresses of the functions that each pattern matches."""
     waiting: list[tuple[str, str]] = field(default_factory=list)
-    """Patterns of which nothing was there at the start, and why."""
+    """Patterns that matched nothing at the start, with the reasons."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     parts: list[int] = field(default_factory=list)
@@ -96,18 +99,18 @@ class Process:
     remarks: list[str] = field(default_factory=list)
     calls: dict[tuple[int, int], Calls] = field(default_factory=dict)
     stacks: dict[int, list[int | str]] = field(default_factory=dict)
-    """By number, outermost frame first: of Python as text, of native code as an address."""
+    """Stacks by number, outermost frame first; a Python frame is a text, a native one an address."""
     stack_counts: dict[int, StackCount] = field(default_factory=dict)
     maps: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Where the maps of native handlers lie: offset and size."""
+    """Offset and size of each map of native handlers, by name."""
     formats: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Of the probe events that were defined: group and `format`, by number."""
+    """Group and `format` file of each probe event, by number."""
     dropped: int = 0
-    """Calls that the table had no place for."""
+    """Calls that the table had no space for."""
 
     def take(self, entry: dict[str, Any]) -> None:
-        """An entry of the journal."""
-        if "argv" in entry:  # after an exec, other libraries are at other addresses: the names are those of the last
+        """Take over an entry of the journal."""
+        if "argv" in entry:  # addresses change with an exec: forget the names from before
             self.command, self.names, self.spoke = entry["argv"], Names(), True
         self.names.take_libraries(entry.get("libraries", []))
         self.names.take_functions(functions := entry.get("functions", []))
@@ -125,7 +128,7 @@ class Process:
         self.errors += [entry[key] for key in ("error", "not_covered") if key in entry]
 
     def inherit(self, parent: Process) -> None:
-        """It is the child of a fork."""
+        """Take over the names, stacks, maps and formats of the process that forked this one."""
         self.parent = parent.pid
         self.names.inherit(parent.names)
         self.stacks = parent.stacks | self.stacks
@@ -136,15 +139,15 @@ class Process:
 
     @property
     def has_anything(self) -> bool:
-        """Whether there is anything to report of it."""
+        """Whether there is anything to report."""
         return bool(self.calls or self.stack_counts or self.errors or self.skipped)
 
     def means(self, patterns: Iterable[str], ip: int) -> bool:
-        """Whether one of these patterns means the function."""
+        """Whether one of these patterns matches the function."""
         return any(ip in self.meant.get(pattern, ()) for pattern in patterns)
 
     def functions(self) -> list[Calls]:
-        """The calls of each function, whoever made them."""
+        """The calls of each function, summed over callers and threads."""
         found: dict[int, Calls] = {}
         for each in self.calls.values():
             found.setdefault(each.ip, Calls(each.ip)).add(each)
@@ -153,22 +156,22 @@ class Process:
 
 @dataclass
 class Results:
-    """What is known of a run. `started`: process number -> command, of what the program's processes have started."""
+    """The results of a run. `started`: process id -> command of each process that the program has started."""
 
     processes: list[Process]
     started: dict[int, list[str]]
     uncounted: int
-    """Processes that came when no part of the file was left."""
+    """Number of processes that found no free part in the file."""
 
     @property
     def not_covered(self) -> dict[int, list[str]]:
-        """What was started and has not said that it is covered."""
+        """The started processes that have not reported themselves: process id -> command."""
         known = {process.pid for process in self.processes if process.spoke}
         return {pid: command for pid, command in self.started.items() if pid not in known}
 
 
 def read(counts: int, journal: int) -> Results:
-    """Everything that is known now. The program may still be running."""
+    """The results so far. The program may still be running."""
     entries = list(session.entries(journal))
     processes: dict[int, Process] = {}
     for entry in entries:
@@ -197,7 +200,7 @@ def _count(process: Process, found: Iterable[Calls]) -> None:
 
 
 def stack_counts(counts: int, number: int) -> Iterator[tuple[int, StackCount]]:
-    """By the stacks' numbers."""
+    """The number of each stack in a part, with its counts."""
     start = session.HEADER + number * session.PART + session.STACKS_AT
     for low, high in used(counts, start, start + session.STACKS * 16):
         for index, pair in enumerate(struct.iter_unpack("<2Q", os.pread(counts, high - low, low))):
@@ -206,7 +209,7 @@ def stack_counts(counts: int, number: int) -> Iterator[tuple[int, StackCount]]:
 
 
 def cells(counts: int, number: int) -> Iterator[Calls]:
-    """The cells of a part that are in use. The first of a row has no `ip`; its `hits` are the calls that found no place."""
+    """The cells in use in a part. The first of each row has `ip` 0, and `hits` is the number of calls that found no cell."""
     start = session.HEADER + number * session.PART + session.ROWS_AT
     for low, high in used(counts, start, start + session.ROWS * session.STRIDE):
         for at in range(low, high, CELL):

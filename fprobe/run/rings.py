@@ -1,6 +1,6 @@
-"""Ring buffers of the program's processes, in the file that the launcher shares.
+"""Ring buffers of the program's processes, in the file of counts.
 
-A process takes memory of its own for its pages, and the child of a fork too; names of threads are kept for all of them together.
+Each process, also the child of a fork, has its own memory for pages. All processes share one table of thread names.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from ftrace.ring_buffer.view import MemoryFile, RingView
 from sandbox.memory import mappings
 
 INSTANCE = "fprobe.run"
-"""The instance that the events are recorded in, so that what the program records and empties is its own."""
+"""The instance in which the events are recorded, to keep them apart from the program's own tracing."""
 _NUMBER = struct.Struct("<Q")
 _FILE = struct.Struct("<8xQ8x")
 
 
 class LauncherMemory:
-    """What `ftrace.ring_buffer.sharing` wants, in the launcher's file. No descriptor is kept."""
+    """The memory for `ftrace.ring_buffer.sharing`, in the launcher's file. Keeps no descriptor open."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._pid = os.getpid()
 
     def map_pages(self, size: int) -> int:
-        """Address of memory that only this process has. Raises OSError: ENOSPC if nothing is left, or the launcher has ended."""
+        """Address of memory for this process alone. Raises OSError: ENOSPC if none is left; also if the launcher has ended."""
         if self._pid != os.getpid():
             session.note(self._address, forked_by=self._pid)
             self._pid = os.getpid()
         return self._mapped(lambda counts: session.RINGS_AT + _take(counts) * session.RING, size)
 
     def map_comms(self, size: int) -> int:
-        """Address of the names that all processes write."""
+        """Address of the table of thread names, which all processes share. Raises OSError if the launcher has ended."""
         return self._mapped(lambda _: session.COMMS_AT, size)
 
     def _mapped(self, offset: Callable[[int], int], size: int) -> int:
@@ -52,12 +52,12 @@ class LauncherMemory:
 
 
 def _take(counts: int) -> int:
-    """The number of the next free memory. The lock is taken back: the mapping would keep it, not only the descriptor."""
+    """The number of the next free memory. Unlocks explicitly, since the mapping keeps the lock after the descriptor is closed."""
     fcntl.flock(counts, fcntl.LOCK_EX)
     try:
         number = _taken(counts)
         if number == session.PARTS:
-            raise OSError(errno.ENOSPC, f"{session.PARTS} processes have recorded events")
+            raise OSError(errno.ENOSPC, f"{session.PARTS} processes have recorded events; no more can")
         os.pwrite(counts, _NUMBER.pack(number + 1), session.NEXT_RING_AT)
         return number
     finally:
@@ -69,7 +69,7 @@ def _taken(counts: int) -> int:
 
 
 class Recorded(NamedTuple):
-    """What a process has recorded, in the launcher. `clock`: its name."""
+    """The recorded events of a process, for the launcher. `clock`: the name of the clock."""
 
     pid: int
     ring: RingView
@@ -81,7 +81,7 @@ def read(counts: int) -> Iterator[Recorded]:
     for number in range(_taken(counts)):
         at = session.RINGS_AT + number * session.RING
         (pages,) = _FILE.unpack(os.pread(counts, _FILE.size, at))
-        if not pages:  # it was killed before it had begun
+        if not pages:  # killed before it had written the header
             continue
         file = MemoryFile(_view(counts, at, Geometry(pages).size))
         for entry in file.rings():
@@ -90,7 +90,7 @@ def read(counts: int) -> Iterator[Recorded]:
 
 
 def comm_of(counts: int) -> Callable[[int], str]:
-    """comm(tid): the name of a thread."""
+    """Returns comm(tid), the name of a thread; `<...>` if it is not known."""
     address = mappings.map_shared(counts, session.COMMS_AT, comms.SIZE)
     return lambda tid: comms.find_comm(address, tid) or "<...>"
 

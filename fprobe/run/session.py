@@ -1,11 +1,13 @@
-"""What a launcher shares with the program that it runs: a file of counts, and a journal.
+"""The file of counts and the journal, which a launcher shares with the program that it runs.
 
-Both are memory files of the launcher. A process of the program opens them in the launcher's /proc directory and keeps no
-descriptor.
-The file of counts begins with a header of one page; `PARTS` parts of `PART` bytes follow, one for each process, as in
-`ftrace.hit.call_table`. It is sparse: read it with pread, since reading a hole through a mapping allocates it. The journal has
-one JSON object on a line; writers append whole lines. Behind the parts of the file of counts is the memory that events are
-recorded into: `fprobe.run.rings`.
+Both are memory files of the launcher. A process of the program opens them through the launcher's /proc directory, and keeps
+no descriptor open.
+
+The file of counts begins with a header of one page, followed by `PARTS` parts of `PART` bytes, one for each process
+(`ftrace.hit.call_table`), and by the memory for ring buffers (`fprobe.run.rings`). It is sparse. Read it with pread, since
+reading a hole through a mapping allocates memory.
+
+The journal has one JSON object on each line. The first has the settings; processes of the program append the others.
 """
 
 from __future__ import annotations
@@ -18,24 +20,24 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 VARIABLE = "FPROBE_RUN"
-"""Environment variable: the launcher's process and descriptors, as PID:COUNTS:JOURNAL."""
+"""Environment variable: the launcher's process id and descriptors, as PID:COUNTS:JOURNAL."""
 PYTHONPATH = "FPROBE_RUN_PYTHONPATH"
-"""Environment variable: what PYTHONPATH was before the launcher changed it; missing if there was none."""
+"""Environment variable: PYTHONPATH before the launcher changed it; unset if it was unset."""
 
 HEADER = 4096
 PARTS = 256
-"""Processes that can be counted."""
+"""Maximum number of processes."""
 ROWS_AT = 4096
 """Offset of the rows in a part."""
 ROWS = 2048
 STRIDE = 8 << 20
-"""Bytes of a thread's row: cells, then its ring of events."""
+"""Bytes of a thread's row: cells, followed by the thread's ring of events."""
 EVENTS_AT, EVENT = 4 << 20, 32
 EVENTS = (STRIDE - EVENTS_AT) // EVENT
-"""Events that a thread's ring holds."""
+"""Capacity of a thread's ring of events."""
 STACKS_AT = ROWS_AT + ROWS * STRIDE
 STACKS = 1 << 16
-"""Different stacks of a process that are counted: of each the calls and their ticks, 8 bytes each."""
+"""Maximum number of different stacks of a process. Each has two 8-byte words: number of calls, and ticks."""
 MAPS_AT = STACKS_AT + STACKS * 16
 MAPS = 16 << 30
 """Bytes of address space for the maps of native handlers."""
@@ -46,21 +48,22 @@ _HEADER = struct.Struct("<8sQ")
 NEXT_AT = 8
 """Offset in the header of the number of the next free part."""
 NEXT_RING_AT = 16
-"""Offset in the header of the number of the next free memory for a ring buffer."""
+"""Offset in the header of the number of the next free ring buffer memory."""
 COMMS_AT = HEADER + PARTS * PART
-"""Offset of the names of threads that have recorded events."""
+"""Offset of the table of thread names."""
 RINGS_AT = COMMS_AT + (1 << 20)
 RING = 32 << 30
-"""Bytes of address space for the ring buffer of a process: its pool of pages is not larger than half of it."""
+"""Bytes of address space for the ring buffer of a process; twice the largest pool of pages."""
 _SIZE = RINGS_AT + PARTS * RING
 _PART = struct.Struct("<2Q")
 
 
 class Settings(NamedTuple):
-    """What the launcher asks for. `patterns`: the functions to count and time; `by`: see `ftrace.hit.call_table`.
+    """The launcher's requests. `patterns`: the functions to count and time; `by`: as in `ftrace.hit.call_table`.
 
-    `with_events`: keep every entry and return, too; `stacks`: patterns of functions whose callers' stacks are kept;
-    `handled`: of functions that get the handlers `native`, a file and names in it.
+    `with_events`: also record every entry and return. `stacks`: patterns of functions whose calls are counted by stack.
+    `native`: a file and the names of native handlers in it; `handled`: patterns of functions that get these handlers.
+    `events`: definitions of probe events.
     """
 
     patterns: tuple[str, ...] = ()
@@ -73,7 +76,7 @@ class Settings(NamedTuple):
 
 
 class PartHeader(NamedTuple):
-    """Whose part it is. `parent`: the number of the part of the process that forked, or None."""
+    """The owner of a part. `parent`: the number of the part of the process that forked it, or None."""
 
     number: int
     pid: int
@@ -81,7 +84,7 @@ class PartHeader(NamedTuple):
 
 
 def create(settings: Settings) -> tuple[int, int]:
-    """Descriptors of a new file of counts and of a new journal. Raises OSError."""
+    """Create a file of counts and a journal, and return their descriptors. Raises OSError."""
     counts = _memory_file("fprobe-run")
     os.truncate(counts, _SIZE)
     os.pwrite(counts, _HEADER.pack(MAGIC, 0), 0)
@@ -91,7 +94,7 @@ def create(settings: Settings) -> tuple[int, int]:
 
 
 def _memory_file(name: str) -> int:
-    """Its descriptor is none of the standard ones, even if those are closed: the report would go there."""
+    """A descriptor above 2, also if standard descriptors are closed: else output would go to the memory file."""
     made = os.memfd_create(name, os.MFD_CLOEXEC)
     if made > 2:
         return made
@@ -102,18 +105,18 @@ def _memory_file(name: str) -> int:
 
 
 def address_of(counts: int, journal: int) -> str:
-    """What the program finds in `VARIABLE`."""
+    """The value of `VARIABLE`."""
     return f"{os.getpid()}:{counts}:{journal}"
 
 
 def open_counts(address: str) -> int:
-    """A descriptor of the file of counts, in a process of the program. Raises OSError if the launcher has ended."""
+    """Open the file of counts in a process of the program. Raises OSError if the launcher has ended."""
     pid, counts, _ = address.split(":")
     return os.open(f"/proc/{pid}/fd/{counts}", os.O_RDWR | os.O_CLOEXEC)
 
 
 def settings(address: str) -> Settings:
-    """What the launcher asks for. Raises OSError if it has ended."""
+    """Read the launcher's requests. Raises OSError if the launcher has ended."""
     pid, _, journal = address.split(":")
     descriptor = os.open(f"/proc/{pid}/fd/{journal}", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -124,7 +127,7 @@ def settings(address: str) -> Settings:
 
 
 def note(address: str, **entry: Any) -> None:
-    """Append to the journal; nothing happens if the launcher has ended."""
+    """Append an entry to the journal; does nothing if the launcher has ended."""
     pid, _, journal = address.split(":")
     try:
         descriptor = os.open(f"/proc/{pid}/fd/{journal}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -137,7 +140,7 @@ def note(address: str, **entry: Any) -> None:
 
 
 def entries(journal: int) -> Iterator[dict[str, Any]]:
-    """What processes of the program have appended to the journal."""
+    """The entries that processes of the program have appended to the journal."""
     data = os.pread(journal, os.fstat(journal).st_size, 0)
     for line in data.split(b"\n")[1:-1]:
         yield json.loads(line)
@@ -155,5 +158,5 @@ def parts(counts: int) -> list[PartHeader]:
 
 
 def processes_not_counted(counts: int) -> int:
-    """Processes that came when no part was left."""
+    """Number of processes that found no free part."""
     return int(max(0, struct.unpack("<Q", os.pread(counts, 8, NEXT_AT))[0] - PARTS))

@@ -1,4 +1,4 @@
-"""Who calls a function: native and Python frames in one stack, counted and timed in the launcher's file."""
+"""Counts and times calls by their stacks of native and Python frames, in the launcher's file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def call_begins(fp, ip, ret_ip, regs, data: ptr[u64]):  # type: ignore[no-untype
 
 
 class Stacks:
-    """The handlers, and the stacks of this process that have a number."""
+    """The handlers, and the numbers of the stacks that this process has seen."""
 
     def __init__(self, address: str, table: Table) -> None:
         self._address = address
@@ -40,7 +40,7 @@ class Stacks:
 
     @property
     def handlers(self) -> dict[str, Any]:
-        """For `attach`: at the entry native code, at the return a look at the stack."""
+        """Arguments for `attach`: a native entry handler, and an exit handler that reads the stack."""
         return {"entry": call_begins, "exit": self._exit}
 
     def _exit(self, fp: Any, ip: int, ret_ip: int, regs: Any, data: Any) -> None:
@@ -52,21 +52,21 @@ class Stacks:
 
     @property
     def _done(self) -> deque[tuple[int, int]]:
-        """When calls of this thread that have returned began, and what they took with their handlers: for their callers."""
+        """Entry time and ticks, handlers included, of the calls of this thread that have returned, for their callers."""
         done: deque[tuple[int, int]] | None = getattr(self._thread, "done", None)
         if done is None:
             done = self._thread.done = deque(maxlen=_REMEMBERED)
         return done
 
     def _take_inner(self, entered: int) -> list[tuple[int, int]]:
-        """The calls that were made inside the one that began at `entered`."""
+        """Remove and return the calls that were made inside the call that began at `entered`."""
         done, inner = self._done, []
         while done and done[-1][0] > entered:
             inner.append(done.pop())
         return inner
 
     def _count(self, ip: int, ticks: int) -> None:
-        """Count a call of the function at `ip`, which took `ticks` without those inside, with the stack that it was made from."""
+        """Count a call of the function at `ip` under its stack. `ticks`: its duration, excluding calls inside."""
         python = _python_frames(sys._getframe(2))
         native_frames = [address for address in self._native_frames(bool(python)) if address != ip]
         number = self._number((*python, *reversed(native_frames), ip))
@@ -83,7 +83,7 @@ class Stacks:
         return number
 
     def _native_frames(self, below_python: bool) -> list[int]:
-        """Return addresses, innermost first: down to the interpreter, if there are Python frames to follow."""
+        """Return addresses, innermost first; `below_python`: stop at the interpreter."""
         frames = stack_trace_save(_DEPTH)
         if below_python and self._interpreter is not None:
             end = next((at for at, address in enumerate(frames) if address in self._interpreter), len(frames))
@@ -97,7 +97,7 @@ class Stacks:
 
 
 def _python_frames(frame: FrameType | None) -> list[str]:
-    """The Python frames from the outermost to `frame`, without our own."""
+    """The Python frames from the outermost to `frame`."""
     found = []
     while frame is not None:
         code = frame.f_code

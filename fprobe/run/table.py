@@ -1,4 +1,4 @@
-"""The table of calls of this process, in the launcher's file of counts."""
+"""This process's table of calls, in the launcher's file of counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandbox.process import fork
 
 
 class Table:
-    """Maps the file of counts and takes a part of it. Raises OSError(ENOMEM) if address space is limited."""
+    """The file of counts, mapped, and this process's part of it. Raises OSError(ENOMEM) if address space is limited."""
 
     def __init__(self, counts: int, by: int, with_events: bool) -> None:
         image = runtime().image
@@ -37,18 +37,18 @@ class Table:
 
     @property
     def address(self) -> int:
-        """What handlers find it by."""
+        """The address of the native table."""
         return ctypes.addressof(self.native)
 
     @property
     def stacks(self) -> int:
-        """Address of the counts of this process's stacks; 0 if it has no part."""
+        """Address of the counts of this process's stacks; 0 if the process has no part."""
         if not self.native.rows and not runtime().image.call("table_claim", self.address):
             return 0
         return int(self.native.parts + self.part * session.PART + session.STACKS_AT)
 
     def use_for_maps(self) -> int:
-        """Address of the memory of maps, from now on: in the child of a fork the child's own part is there."""
+        """Reserve the memory for maps and return its address. After a fork, the child's own part is at the same address."""
         self.native.maps = self.native.parts + self.part * session.PART + session.MAPS_AT
         self.native.maps_size = session.MAPS
         return int(self.native.maps)

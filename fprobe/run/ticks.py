@@ -1,4 +1,4 @@
-"""How long a tick of the time-stamp counter is, measured over the time that the program runs."""
+"""Measures the rate of the time-stamp counter while the program runs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import NamedTuple
 _READ_TSC = bytes.fromhex("0f3148c1e2204809d0c3")
 """rdtsc; shl rdx, 32; or rax, rdx; ret"""
 _LEAST = 5_000_000
-"""Nanoseconds that have to lie between the readings."""
+"""Minimum of nanoseconds between the readings."""
 _SAMPLES = 16
 
 
 class Reading(NamedTuple):
-    """The counter, and CLOCK_MONOTONIC at the same moment."""
+    """The time-stamp counter, and CLOCK_MONOTONIC at the same moment."""
 
     ticks: int
     nanoseconds: int
 
 
 class Ticks:
-    """Measures from its making on."""
+    """A measurement that starts when the object is created."""
 
     def __init__(self) -> None:
         self._code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -38,7 +38,7 @@ class Ticks:
         return min(tries)[1]
 
     def per_nanosecond(self) -> float:
-        """Ticks in a nanosecond; waits until it can be told."""
+        """Ticks per nanosecond. Waits until the measurement has taken 5 ms."""
         while (now := self._sample()).nanoseconds - self.first.nanoseconds < _LEAST:
             time.sleep(0.001)
         return (now.ticks - self.first.ticks) / (now.nanoseconds - self.first.nanoseconds)

@@ -1,4 +1,4 @@
-"""Recorded calls as a tree, in the manner of ftrace's function_graph."""
+"""Recorded calls as a tree, like the output of the function_graph tracer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fprobe.run.names import Names
 
 
 def lines(kept: Kept, names: Names, rate: float) -> Iterator[str]:
-    """A call without any inside it has one line, any other an opening and a closing one. `rate`: ticks in a nanosecond."""
+    """The lines of the tree: one for a leaf call, an opening and a closing line for others. `rate`: ticks per nanosecond."""
     if kept.lost:
         yield f"# {kept.lost:,} older events were overwritten: a thread's ring holds the newest"
     yield f"# {'DURATION':>8}  {'THREAD':>9}   FUNCTION"

@@ -1,4 +1,4 @@
-"""What the launcher of `fprobe run` has Python import at its start; then the user's own module of this name."""
+"""Imported by Python at its start under `fprobe run`; attaches the probes, then runs the user's own sitecustomize."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ def _arm() -> None:
 
 
 def _refuse(error: Exception) -> None:
-    """This Python cannot import fprobe: tell the launcher, and restore the environment."""
+    """Report to the launcher that this Python cannot import fprobe, and restore the environment."""
     address = os.environ.pop("FPROBE_RUN", "0:0:0").split(":")
     before = os.environ.pop("FPROBE_RUN_PYTHONPATH", None)
     if before is None:
@@ -33,7 +33,7 @@ def _refuse(error: Exception) -> None:
 
 
 def _users_own() -> None:
-    """Run it, or raise what `site` takes for there being none."""
+    """Run the user's sitecustomize. If there is none, raise the ImportError that `site` expects."""
     import importlib.machinery
     import importlib.util
 
