@@ -1,1 +1,1 @@
-"""Records and what they become: trace.dat, and the texts and documents of `fprobe report`."""
+"""Writing and reading trace.dat, and the output formats of `fprobe report`."""

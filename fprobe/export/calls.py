@@ -1,7 +1,7 @@
-"""Calls out of records: which return belongs to which entry, how deep, how long.
+"""Pairs recorded entries and returns into calls.
 
-A call is a funcgraph_entry and a funcgraph_exit of the function_graph tracer, or a hit of a probe at a function's entry and one
-at its return. What is neither is an instant.
+A call is a pair of funcgraph_entry and funcgraph_exit of the function_graph tracer, or a pair of hits of probes at a
+function's entry and return. Any other record is an instant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GRAPH_ENTRY, _GRAPH_EXIT = "funcgraph_entry", "funcgraph_exit"
 
 @dataclass
 class Call:
-    """A call that has begun. `inner`: nanoseconds that it spent in calls of its own."""
+    """A call. `entered`: time of its entry; `inner`: time spent in calls that it made."""
 
     function: int
     name: str
@@ -31,15 +31,15 @@ class Call:
 
 @dataclass
 class Step:
-    """What a record is: the beginning or the end of a call, or something else that happened inside `stack`."""
+    """A record interpreted: the entry or the return of a call, or an instant. `kind`: ENTER, LEAVE or INSTANT."""
 
     kind: str
     record: Record
     name: str
     text: str
-    """Arguments, results, or what an instant says."""
+    """The arguments, the result, or the text of an instant."""
     stack: tuple[Call, ...]
-    """The calls of the thread that are under way, outermost first; the one that begins or ends included."""
+    """The thread's calls in progress, outermost first, including the one that is entered or left."""
     duration: int = 0
 
 
@@ -51,7 +51,7 @@ class Calls:
     stacks: dict[int, list[Call]] = field(default_factory=dict)
 
     def steps(self) -> Iterator[Step]:
-        """What the records mean, by time. A call whose return is missing is never left."""
+        """One step for each record, in order of time. A call whose return is missing has no LEAVE."""
         returning = self._returning()
         for record in self.trace.records():
             event = self.trace.formats.get(record.common.type)
@@ -73,7 +73,7 @@ class Calls:
         return Step(ENTER, record, call.name, call.arguments, tuple(stack))
 
     def _leave(self, record: Record, function: int, stack: list[Call]) -> Step:
-        while stack[-1].function != function:  # its return was not seen
+        while stack[-1].function != function:  # its return was not recorded
             stack.pop()
         before = tuple(stack)
         call = stack.pop()
@@ -89,7 +89,7 @@ class Calls:
         return arguments(event, record.data, self.trace.symbols.describe, self.trace.symbols.name)
 
     def _returning(self) -> set[int]:
-        """The functions whose returns were recorded."""
+        """Addresses of the functions whose returns were recorded by probes."""
         kinds = {number: event for number, event in self.trace.formats.items() if _has(event, "__probe_func")}
         if not kinds:
             return set()

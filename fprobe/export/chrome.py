@@ -1,4 +1,4 @@
-"""Records in the Trace Event Format, which chrome://tracing and ui.perfetto.dev open."""
+"""Records in the Trace Event Format of chrome://tracing and ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fprobe.export.trace_dat_reader import Trace
 
 _PHASES = {ENTER: "B", LEAVE: "E"}
 _PID = 1
-"""The process: a trace does not say which."""
+"""A placeholder: a trace does not contain the process id."""
 
 
 def lines(trace: Trace) -> Iterator[str]:
-    """The lines of one JSON object: an event for each record, times in microseconds, and the names of the threads."""
+    """The lines of one JSON object: an event for each record, with times in microseconds, and the names of the threads."""
     yield '{"displayTimeUnit": "ns", "traceEvents": ['
     threads = set()
     for step in Calls(trace).steps():

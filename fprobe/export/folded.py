@@ -1,7 +1,7 @@
-"""Records as folded stacks, which flame graphs are made of: `comm;outer;inner VALUE`.
+"""Records as folded stacks, the input of flame graph tools: `comm;outer;inner VALUE`.
 
-The value is nanoseconds that a function took without its callees; where there are no calls, how often a stack, or an event,
-was recorded.
+The value is the nanoseconds that a function took, excluding its callees. If the trace has no calls, it is the number of times
+that a stack or an event was recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lines(trace: Trace) -> Iterator[str]:
 
 
 def _frames(trace: Trace, step: Step) -> list[str]:
-    """The frames of a recorded stack, outermost first; else the name of the event."""
+    """The frames of a recorded stack, outermost first; the event's name for other records."""
     event = trace.formats.get(step.record.common.type)
     if event is None or step.name not in ("kernel_stack", "user_stack"):
         return [step.name]

@@ -1,4 +1,4 @@
-"""The `format` file of an event, parsed: the fields of its records, their values, and their numpy dtype."""
+"""Parser for the `format` file of an event: fields, their values in a record, and a numpy dtype."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _COMMON = ("common_type", "common_flags", "common_preempt_count", "common_pid")
 
 @dataclass(frozen=True)
 class FieldFormat:
-    """A field of a record: where it is, in bytes, and what it holds.
+    """A field of a record. `offset` and `size` are in bytes.
 
-    `count`: elements of an array; 0 for a plain value, -1 where `size` or the record's end says how many there are.
+    `count`: number of elements of an array; 0 for a plain value, -1 if `size` or the end of the record limits the array.
     """
 
     name: str
@@ -35,18 +35,21 @@ class FieldFormat:
 
     @property
     def is_text(self) -> bool:
-        """Whether it holds one text, or several."""
+        """Whether the value is a text or a list of texts."""
         return self.type in ("char", "__data_loc char")
 
     @property
     def element(self) -> int:
-        """Bytes of a value, or of an element of the array."""
+        """Size of the value, or of an element of the array, in bytes."""
         if self.type.startswith("__data_loc"):
             return _LOC_SIZE
         return _SIZES.get(self.type, _WORD) if self.count else self.size
 
     def value(self, data: bytes) -> Any:
-        """An integer, a text (None if it could not be read), or a list of these; `data`: a record from its common fields on."""
+        """An integer, a text (None if the memory could not be read), or a list of these.
+
+        `data`: a record, starting with its common fields.
+        """
         if self.type.startswith("__data_loc"):
             return self._located(data)
         if self.is_text and self.count:
@@ -74,7 +77,7 @@ class FieldFormat:
 
 
 class EventFormat(NamedTuple):
-    """An event of a trace: `group` is its system. `fields`: without the common ones."""
+    """An event of a trace. `group`: its system; `fields`: without the common fields."""
 
     group: str
     name: str
@@ -83,12 +86,15 @@ class EventFormat(NamedTuple):
     print_fmt: str
 
     def values(self, data: bytes) -> dict[str, Any]:
-        """The values of a record, which begins with its common fields, by the names of the fields."""
+        """Field name -> value, for a record that starts with its common fields."""
         return {field.name: field.value(data) for field in self.fields}
 
     @property
     def dtype(self) -> dict[str, Any]:
-        """What numpy.dtype() takes for records of this event: the fields of a fixed size; texts as the word that locates them."""
+        """The argument of numpy.dtype() for records of this event.
+
+        It has the fields of fixed size; a text of variable length is the 32-bit word with its location.
+        """
         plain = [field for field in self.fields if field.size]
         return {
             "names": [*_COMMON, *(field.name for field in plain)],
@@ -106,17 +112,17 @@ def _numpy_format(field: FieldFormat) -> Any:
 
 
 def text(data: bytes) -> str:
-    """Text up to its NUL; what is no UTF-8 becomes surrogates."""
+    """Decode a text up to its NUL. Bytes that are not UTF-8 become surrogates."""
     return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def parse_format(group: str, content: str) -> EventFormat:
-    """The event that the text of a `format` file describes. Raises ValueError for another text."""
+    """Parse the content of a `format` file. Raises ValueError if it is not one."""
     name = re.search(r"^name: (.+)$", content, re.MULTILINE)
     number = re.search(r"^ID: (\d+)$", content, re.MULTILINE)
     print_fmt = re.search(r"^print fmt: (.*)\Z", content, re.MULTILINE | re.DOTALL)
     if name is None or number is None or print_fmt is None:
-        raise ValueError(f"no format of an event: {content[:60]!r}")
+        raise ValueError(f"not the format of an event: {content[:60]!r}")
     fields = (_field(*found) for found in _FIELD.findall(content))
     own = tuple(field for field in fields if field.name not in _COMMON)
     return EventFormat(group, name[1], int(number[1]), own, print_fmt[1].rstrip("\n"))

@@ -1,4 +1,4 @@
-"""Records as the kernel's file `trace` shows them."""
+"""Records as lines of the kernel's file `trace`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAGS = "....."
 
 
 def lines(trace: Source) -> Iterator[str]:
-    """A line for each record, without a newline, by time; records of which nothing is known are named by their number."""
+    """A line for each record, in order of time, without the newline. A record of an unknown event shows its type number."""
     in_ns = find_clock(trace.clock).in_ns
     for record in trace.records():
         if record.lost:

@@ -9,7 +9,7 @@ from fprobe.export.source import Source
 
 
 def objects(trace: Source) -> Iterator[dict[str, Any]]:
-    """An object for each record, by time: who and when, and the fields of the event by their names."""
+    """An object for each record, in order of time: event, time, thread, and the event's fields by name."""
     for record in trace.records():
         tid = record.common.pid
         event = trace.formats.get(record.common.type)

@@ -1,6 +1,6 @@
-"""The `print fmt` of events, carried out: what the kernel's printf makes of a record.
+"""Formats a record according to the `print fmt` of its event, as the kernel's printf does.
 
-Understood is what formats of this project and plain kernel events use: integers, texts, array elements, symbols.
+Supports what the formats of this project and of simple kernel events use: integers, texts, array elements and symbols.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fprobe.export.formats import EventFormat
 
 Name = Callable[[int], str]
-"""name(address): how an address is shown."""
+"""name(address): the text for an address."""
 
 _LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 _CONVERSION = re.compile(
@@ -27,13 +27,13 @@ _PLACES = re.compile(r"^\(%lx(?: <- %lx)?\) ?")
 
 
 class Argument(NamedTuple):
-    """An argument of the format: a field of the record, or an element of it."""
+    """An argument of the format: a field of the record, or an element of an array field."""
 
     field: str
     element: int | None = None
 
     def value(self, values: dict[str, Any]) -> Any:
-        """The value in a record."""
+        """The argument's value, from the values of a record; None if there is none."""
         found = values.get(self.field)
         if self.element is None or not isinstance(found, list):
             return found
@@ -41,12 +41,12 @@ class Argument(NamedTuple):
 
 
 class Printf(NamedTuple):
-    """A parsed `print fmt`. `pieces`: plain text, and conversions, each with its argument."""
+    """A parsed `print fmt`. `pieces`: plain texts, and conversions, each with its argument."""
 
     pieces: tuple[str | tuple[re.Match[str], Argument | None], ...]
 
     def text(self, values: dict[str, Any], with_offset: Name, name: Name) -> str:
-        """What is printed of a record."""
+        """The text for the values of a record."""
         shown = ""
         for piece in self.pieces:
             if isinstance(piece, str):
@@ -58,9 +58,9 @@ class Printf(NamedTuple):
 
 
 def printed(event: EventFormat, data: bytes, with_offset: Name, name: Name) -> str:
-    """The text of a record after the event's name, as the file `trace` has it.
+    """The text of a record after the event's name, as in the file `trace`.
 
-    `with_offset`, `name`: an address with its offset in a symbol, and as a symbol alone.
+    `with_offset`, `name`: functions that format an address as symbol and offset, and as a symbol alone.
     """
     values = event.values(data)
     places = [values[field] for field in _ADDRESS_FIELDS if field in values]
@@ -72,14 +72,14 @@ def printed(event: EventFormat, data: bytes, with_offset: Name, name: Name) -> s
 
 
 def arguments(event: EventFormat, data: bytes, with_offset: Name, name: Name) -> str:
-    """The same without the addresses of a probe: `count=512 name="x"`."""
+    """The text of a record without the addresses of the probe: `count=512 name="x"`."""
     has_places = any(field.name in _ADDRESS_FIELDS for field in event.fields)
     return _parsed(event.print_fmt, has_places).text(event.values(data), with_offset, name)
 
 
 @cache
 def _parsed(print_fmt: str, has_places: bool) -> Printf:
-    """A `print fmt`; without the addresses before the arguments if it `has_places`."""
+    """Parse a `print fmt`. `has_places`: leave out the addresses before the arguments."""
     literal = _LITERAL.match(print_fmt)
     if literal is None:
         return Printf((print_fmt,))
@@ -105,7 +105,7 @@ def _pieces(form: str, arguments: list[Argument | None]) -> Iterator[str | tuple
 
 
 def _split(text: str) -> Iterator[str]:
-    """The arguments, which commas outside of brackets separate."""
+    """Split arguments at commas outside brackets."""
     depth, start = 0, 0
     for at, letter in enumerate(text + ","):
         depth += (letter in "([{") - (letter in ")]}")
@@ -116,7 +116,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _argument(text: str) -> Argument | None:
-    """The field that an argument is of, None if it names none. Casts, and what computes a sign, change no value here."""
+    """The field that an argument refers to; None if it refers to none. Casts and sign computations are ignored."""
     found = _FIELD.search(text)
     return Argument(found[1], int(found[2]) if found[2] else None) if found else None
 

@@ -1,4 +1,4 @@
-"""The formats of events as readers of trace.dat understand them: libtraceevent 1.7 parses less than the kernel writes."""
+"""Rewrites `format` files for readers of trace.dat: libtraceevent 1.7 does not parse all that the kernel writes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOC_SIZE = 4
 
 
 def for_readers(text: str) -> str:
-    """A `format` file that says the same in other words.
+    """Rewrite a `format` file, without changing its meaning.
 
-    Arrays have their lengths, several texts are fields of their own, the sign of short integers is computed, and characters
-    are numbers.
+    Arrays get their length; an array of texts becomes one field for each text; the sign of s8 and s16 is computed; characters
+    are printed as numbers.
     """
     text = _ARRAY.sub(_with_length, text)
     for found in list(_TEXTS.finditer(text)):

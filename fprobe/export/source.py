@@ -1,4 +1,4 @@
-"""What the writers of text and JSON read records from: a trace.dat, or the memory of a program."""
+"""Interface of the sources of records: a trace.dat, or the memory of a program."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ftrace.ring_buffer.reader import Record
 
 
 class Symbols(Protocol):
-    """Addresses to names."""
+    """Symbols for addresses."""
 
     def describe(self, address: int, /) -> str:
         """`symbol+0xoffset/0xsize [module]`; the bare address in hexadecimal if no symbol covers it."""
 
     def name(self, address: int, /) -> str:
-        """`symbol [module]`; likewise."""
+        """`symbol [module]`; the bare address in hexadecimal if no symbol covers it."""
 
 
 class Source(Protocol):
-    """Records, and what is needed to show them."""
+    """Records, with the formats, symbols and thread names needed to print them."""
 
     @property
     def clock(self) -> str:
@@ -28,14 +28,14 @@ class Source(Protocol):
 
     @property
     def formats(self) -> Mapping[int, EventFormat]:
-        """Events, by their numbers."""
+        """Events by their type numbers."""
 
     @property
     def symbols(self) -> Symbols:
-        """Names for the addresses in records."""
+        """Symbols for the addresses in records."""
 
     def comm(self, tid: int, /) -> str:
         """The name of a thread."""
 
     def records(self) -> Iterator[Record]:
-        """The records of all slots, merged by time."""
+        """The records of all slots, in order of time."""

@@ -1,7 +1,7 @@
-"""Writing trace.dat, version 7: what trace-cmd, KernelShark and libtraceevent read.
+"""Writing trace.dat, version 7, for trace-cmd, KernelShark and libtraceevent: trace-cmd.dat.v7(5).
 
-Sub-buffers are appended as they come, whatever slot they are of, and put in order of their slots at the end, in place, so
-that a recording takes the disk's space once. The format is that of trace-cmd.dat.v7(5).
+Sub-buffers are appended in the order in which they arrive, and sorted by slot at the end. They are sorted in place, so that a
+recording never takes twice its size on the disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPTIONS, BUFFER, STRINGS = 0, 3, 15
 HEADER_INFO, FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, PRINTK, CMDLINES = range(16, 22)
 CPUSTAT, TRACECLOCK, UNAME, CPUCOUNT, WRITER, TRACEID = 2, 4, 5, 8, 9, 11
 SECTION = struct.Struct("<HHIQ")
-"""A section's id, flags, the string that describes it, and its size."""
+"""Header of a section: id, flags, offset of its description in the strings, size."""
 OPTION = struct.Struct("<HI")
 CPU = struct.Struct("<IQQ")
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -31,9 +31,9 @@ _DONE = 0
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a trace.dat says beside the records: the texts of the files of tracefs.
+    """The contents of a trace.dat besides the records: texts of files of tracefs.
 
-    `formats`: system -> the `format` files of its events; `symbols`: the lines of kallsyms; `stats`: slot -> its `stats` file.
+    `formats`: system -> the `format` files of its events; `symbols`: the lines of kallsyms; `stats`: slot -> `stats` file.
     """
 
     header_page: str
@@ -48,9 +48,9 @@ class Metadata:
 
 
 class TraceDat:
-    """A trace.dat that is being written: mode 0600, in no link's place.
+    """A trace.dat that is being written. The file gets mode 0600; its old content is deleted.
 
-    Raises OSError: ELOOP for a symbolic link, EEXIST for anything but a regular file.
+    Raises OSError: ELOOP for a symbolic link, EEXIST for any other file that is not regular.
     """
 
     def __init__(self, path: str, page_size: int) -> None:
@@ -65,7 +65,7 @@ class TraceDat:
 
     @property
     def pages(self) -> int:
-        """How many sub-buffers it holds."""
+        """Number of sub-buffers written."""
         return len(self.slots)
 
     def truncate(self) -> None:
@@ -75,7 +75,7 @@ class TraceDat:
         os.lseek(self.descriptor, end, os.SEEK_SET)
 
     def add(self, slot: int, page: bytes) -> None:
-        """Append a sub-buffer. Raises OSError; nothing of it stays then."""
+        """Append a sub-buffer. If it raises OSError, nothing is appended."""
         try:
             _write_all(self.descriptor, page)
         except OSError:
@@ -84,7 +84,7 @@ class TraceDat:
         self.slots.append(slot)
 
     def account(self, slot: int) -> None:
-        """Take over the whole sub-buffers of a slot that somebody has appended to `descriptor`; cut off the rest."""
+        """Take over the sub-buffers of a slot that were written to `descriptor` directly; cut off an incomplete one."""
         end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
         written = (end - self._start) // self.page_size
         self.slots += [slot] * (written - self.pages)
@@ -92,7 +92,10 @@ class TraceDat:
             self.truncate()
 
     def finish(self, metadata: Metadata) -> int:
-        """Write everything else, and close it; how many sub-buffers had to go, since the disk is full. Raises OSError."""
+        """Write the other sections and close the file. Raises OSError.
+
+        Returns the number of sub-buffers that were deleted to make space for the sections, because the disk is full.
+        """
         try:
             given_up = self._write_tail(metadata)
             self._sort()
@@ -102,7 +105,7 @@ class TraceDat:
             os.close(self.descriptor)
 
     def _write_tail(self, metadata: Metadata) -> int:
-        """The sections after the records; the newest sub-buffers make room for them if there is none."""
+        """Write the sections after the records. If the disk is full, they replace the newest sub-buffers."""
         before = self.pages
         while True:
             self.truncate()
@@ -121,7 +124,7 @@ class TraceDat:
         return self._head + _U64.pack(self._options) + SECTION.pack(BUFFER, 0, 0, size)
 
     def _tail(self, metadata: Metadata) -> tuple[bytes, int]:
-        """The sections, and the offset of the one with the options."""
+        """The sections, and the offset of the options section."""
         at = self._start + self.pages * self.page_size
         made, places = b"", {}
         for number, content in _sections(metadata).items():
@@ -146,7 +149,7 @@ class TraceDat:
         return b"".join(OPTION.pack(number, len(data)) + data for number, data in listed)
 
     def _buffer(self, clock: str) -> bytes:
-        """Where the records of each slot will be, once they are in order."""
+        """The buffer option: the place of each slot's records after sorting."""
         cpus, at = b"", self._start
         found = [(slot, len(list(same))) for slot, same in groupby(sorted(self.slots))]
         for slot, count in found:
@@ -164,7 +167,7 @@ class TraceDat:
         )
 
     def _sort(self) -> None:
-        """Put the sub-buffers in order of their slots, each written once: along the cycles of the permutation."""
+        """Sort the sub-buffers by slot. Follows the cycles of the permutation, to write each sub-buffer only once."""
         source = sorted(range(self.pages), key=self.slots.__getitem__)
         done = bytearray(self.pages)
         for first in range(self.pages):
@@ -190,7 +193,7 @@ def _opened(path: str) -> int:
     descriptor = os.open(path, flags, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FileExistsError(errno.EEXIST, "it is no regular file; give -o another name", path)
+            raise FileExistsError(errno.EEXIST, "not a regular file; give another name with -o", path)
         os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, 0)
     except BaseException:
@@ -200,7 +203,7 @@ def _opened(path: str) -> int:
 
 
 def _sections(metadata: Metadata) -> dict[int, bytes]:
-    """The contents of the sections but for the records and the options, by their ids."""
+    """Section id -> content, for all sections except records, options and strings."""
     header_page, header_event = metadata.header_page.encode(), metadata.header_event.encode()
     header = b"header_page\0" + _sized(header_page) + b"header_event\0" + _sized(header_event)
     own = [_sized(for_readers(text).encode()) for text in metadata.formats.get("ftrace", ())]

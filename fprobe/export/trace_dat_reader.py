@@ -1,4 +1,4 @@
-"""Reading trace.dat, version 7: events, symbols, names of threads, and the records merged by time."""
+"""Reading trace.dat, version 7: event formats, symbols, thread names, and records in order of time."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ftrace.ring_buffer.pages import decode
 from ftrace.ring_buffer.reader import Record
 
 UNKNOWN = -1
-"""`Record.lost` where records are missing, and nobody knows how many."""
+"""`Record.lost` if an unknown number of records is missing."""
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _BY_TIME = attrgetter("stamp", "slot")
 _END_MARK = "$end"
 
 
 class Cpu(NamedTuple):
-    """Where the sub-buffers of a slot are in the file."""
+    """The place of a slot's sub-buffers in the file, in bytes."""
 
     slot: int
     offset: int
@@ -44,7 +44,7 @@ class Cpu(NamedTuple):
 
 
 class Symbols:
-    """The kallsyms of a trace: addresses to names."""
+    """The symbols of a trace, from the text of its kallsyms."""
 
     def __init__(self, text: str) -> None:
         lines = (line.split(None, 2) for line in text.splitlines())
@@ -54,7 +54,7 @@ class Symbols:
         self._names = [name for _, name in found]
 
     def locate(self, address: int) -> tuple[str, int, int] | None:
-        """The name of the symbol that covers an address, the offset in it, and its size; None if there is none."""
+        """Name of the symbol that covers an address, offset in it, and its size; None if no symbol covers the address."""
         at = bisect_right(self._addresses, address) - 1
         while at > 0 and self._addresses[at - 1] == self._addresses[at] and self._names[at] == _END_MARK:
             at -= 1
@@ -74,13 +74,13 @@ class Symbols:
         return f"{name}+{found[1]:#x}/{found[2]:#x}{blank}{module}"
 
     def name(self, address: int) -> str:
-        """`symbol [module]`; the bare address if no symbol covers it."""
+        """`symbol [module]`; the bare address in hexadecimal if no symbol covers it."""
         found = self.locate(address)
         return found[0] if found else f"{address:#x}"
 
 
 class Trace:
-    """A trace.dat. Raises OSError, and ValueError that says what is wrong for a file that is none, or is cut off."""
+    """The contents of a trace.dat. Raises OSError; ValueError, with the reason, for a file that is not one or is cut off."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -95,11 +95,11 @@ class Trace:
             self._take(number, content)
 
     def records(self) -> Iterator[Record]:
-        """The records of all slots, merged by time. `lost`: how many are missing before one; UNKNOWN if nobody knows."""
+        """The records of all slots, in order of time. `lost`: the number of records missing before one, or UNKNOWN."""
         return heapq.merge(*map(self._of_cpu, self.cpus), key=_BY_TIME)
 
     def comm(self, tid: int) -> str:
-        """The name of a thread."""
+        """The name of a thread; `<...>` if it is not known."""
         return self.comms.get(tid, "<...>")
 
     # -- sections ---------------------------------------------------------------------------------------------------
@@ -121,18 +121,18 @@ class Trace:
         _, at = _string(data, at)
         (options,) = _U64.unpack(self._bytes(at, 8))
         if not options:
-            raise ValueError(f"{self.path}: it was never finished: the recording was killed")
+            raise ValueError(f"{self.path}: incomplete: the recording was killed before it was finished")
         return page_size, options
 
     def _bytes(self, at: int, size: int) -> bytes:
         if size < 0 or at < 0 or at + size > len(self._data):
-            raise ValueError(f"{self.path}: cut off: {size} bytes are wanted at {at}, and it has {len(self._data)}")
+            raise ValueError(f"{self.path}: cut off: {size} bytes expected at {at}, but the file has {len(self._data)}")
         return self._data[at : at + size]
 
     def _section(self, at: int, wanted: int) -> bytes:
         number, flags, _, size = SECTION.unpack(self._bytes(at, SECTION.size))
         if number != wanted or flags:
-            raise ValueError(f"{self.path}: section {number} with flags {flags} at {at}, where {wanted} should be")
+            raise ValueError(f"{self.path}: section {number} with flags {flags} at {at}; expected section {wanted}")
         return self._bytes(at + SECTION.size, size)
 
     def _options(self, at: int) -> Iterator[tuple[int, bytes]]:
@@ -202,7 +202,7 @@ class Trace:
 
 
 def _lost_before(page: bytes) -> int:
-    """Records that are missing before a sub-buffer."""
+    """Number of records missing before a sub-buffer, or UNKNOWN."""
     (word,) = _U64.unpack_from(page, 8)
     if not word & MISSED_EVENTS:
         return 0
@@ -213,15 +213,15 @@ def _lost_before(page: bytes) -> int:
 
 def _part(data: bytes, at: int, size: int, path: str) -> bytes:
     if at + size > len(data):
-        raise ValueError(f"{path}: cut off: a section of {len(data)} bytes wants {size} at {at}")
+        raise ValueError(f"{path}: cut off: {size} bytes expected at {at} of a section of {len(data)} bytes")
     return data[at : at + size]
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
-    """The text at `at` up to its NUL, and where the next thing begins."""
+    """The text at `at` up to its NUL, and the offset after it."""
     end = data.find(b"\0", at)
     if end < 0:
-        raise ValueError("cut off in a text")
+        raise ValueError("cut off inside a text")
     return _decoded(data[at:end]), end + 1
 
 

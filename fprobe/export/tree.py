@@ -1,4 +1,4 @@
-"""Records as a tree of calls, in the manner of uftrace and ftrace's function_graph."""
+"""Records as a tree of calls, like the output of uftrace and of the function_graph tracer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_DURATION = " " * 10
 
 
 def lines(trace: Trace) -> Iterator[str]:
-    """The lines: a call without anything inside it has one, any other an opening and a closing one."""
+    """The lines of the tree: one for a leaf call, an opening and a closing line for others."""
     yield HEADER
     pending: Step | None = None
     for step in Calls(trace).steps():
@@ -28,7 +28,7 @@ def lines(trace: Trace) -> Iterator[str]:
 
 
 def _ends(pending: Step, step: Step) -> bool:
-    """Whether a step is the end of the call that has just begun."""
+    """Whether `step` is the return of the call that `pending` entered."""
     return step.kind == LEAVE and step.stack[-1] is pending.stack[-1]
 
 

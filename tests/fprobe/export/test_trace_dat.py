@@ -165,7 +165,7 @@ def test_it_is_private_and_takes_no_links_place(tmp_path, program):
     with pytest.raises(OSError):
         Recording(str(link))
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         Recording(str(tmp_path / "fifo"))
 
 
@@ -220,7 +220,7 @@ def test_bad_files_are_refused_with_a_reason(recorded, tmp_path):
         (data[:10] + b"6\0" + data[12:], "version 6; version 7 can be read"),
         (data[:12] + b"\1" + data[13:], "big-endian"),
         (data[:18] + b"zstd\0001\0" + data[24:], "compressed by zstd"),
-        (data[:24] + bytes(8) + data[32:], "never finished"),
+        (data[:24] + bytes(8) + data[32:], "recording was killed"),
         (data[:5000], "cut off"),
     ]:
         path.write_bytes(content)
