@@ -1,1 +1,1 @@
-"""A shell over the tracefs tree: for `fprobe tracefs`, and for replaying what was typed into a kernel's."""
+"""A shell over the tracefs tree, for `fprobe tracefs` and for replaying sessions recorded on a kernel."""

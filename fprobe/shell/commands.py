@@ -1,4 +1,4 @@
-"""The commands of the shell: echo, cat, ls, find, dd and the like; grep, sed, head, tail and wc are the system's own."""
+"""The commands of the shell: echo, cat, ls, find, dd and others. grep, sed, head, tail and wc run the system's programs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError
 from ftrace.tracefs.nodes import Directory, Handle, Node
 
 _TEXT_TOOLS = {"grep": "efmABC", "sed": "ef", "head": "nc", "tail": "nc", "wc": ""}
-"""Options that take a value, of each tool that reads files or standard input."""
+"""The system's programs, each with its options that take a value."""
 _WITH_SCRIPT = ("grep", "sed")
 _BLOCK = 512
 
 
 class Commands:
-    """Runs simple commands. `others`: more of them, by name."""
+    """Runs simple commands. `others`: additional commands, by name."""
 
     def __init__(self, others: Mapping[str, Run] | None = None) -> None:
         self._commands: dict[str, Run] = {
@@ -35,11 +35,11 @@ class Commands:
 
     @property
     def names(self) -> list[str]:
-        """Of the commands."""
+        """The names of the commands, sorted."""
         return sorted(self._commands)
 
     def run(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """Run a command; its exit status. Raises UnsupportedError for one that is not known."""
+        """Run a command and return its exit status. Raises UnsupportedError for an unknown command."""
         name = words[0]
         if name not in self._commands:
             raise UnsupportedError(name)
@@ -170,11 +170,11 @@ class Commands:
         return 0
 
     def _timeout(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        # What blocks here is a read of trace_pipe, which gives up by itself once it is empty.
+        # Needs no timer: what is run in this way is a cat of trace_pipe, which opens it with O_NONBLOCK.
         return self.run(shell, words[1:], fds)
 
     def _text_tool(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """Run the system's tool on copies of the files, in a directory that has them by the same names."""
+        """Run the system's program on copies of the files, in a temporary directory with the same paths."""
         tool = words[0]
         paths = _file_operands(words)
         status = 0
@@ -206,7 +206,7 @@ def _operands(words: list[str]) -> list[str]:
 
 
 def _file_operands(words: list[str]) -> list[str]:
-    """The files of a text tool's command line."""
+    """The files on the command line of a system program."""
     tool, found, scripts, skip = words[0], [], tool_scripts(words), False
     for word in words[1:]:
         if skip:
@@ -219,7 +219,7 @@ def _file_operands(words: list[str]) -> list[str]:
 
 
 def tool_scripts(words: list[str]) -> int:
-    """How many operands come before the files: the pattern or script, unless -e gave it."""
+    """Number of operands before the files: 1 for a pattern or script that is not given by -e, else 0."""
     return int(words[0] in _WITH_SCRIPT and "-e" not in words)
 
 

@@ -1,4 +1,4 @@
-"""The files that the shell sees: tracefs at the current directory, debugfs' kprobes/, the sysctl, and a /tmp of its own."""
+"""The files of the shell: tracefs as the current directory, kprobes/ of debugfs, the sysctl, and a private /tmp."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRACEFS = "/sys/kernel/tracing/"
 
 
 class TemporaryFile(Node):
-    """A plain file under /tmp: it is gone with the shell."""
+    """A plain file in /tmp. It ends with the shell."""
 
     mode = 0o644
 
@@ -49,7 +49,7 @@ class _TemporaryHandle(Handle):
 
 
 def all_of(handle: Handle) -> bytes:
-    """What is in an open file, of a stream what is there now. Raises OSError."""
+    """Read an open file to its end, a stream until it would block. Raises OSError."""
     try:
         return handle.read()
     except BlockingIOError:
@@ -67,7 +67,10 @@ _OUTSIDE: dict[str, Node] = {
 
 
 class Files:
-    """Paths: relative ones are in tracefs, as those below /sys/kernel/tracing are."""
+    """The shell's files by path. Relative paths, and paths below /sys/kernel/tracing, are in `tree`.
+
+    `opened`: called with each path that is opened.
+    """
 
     def __init__(self, tree: Tracefs, opened: Callable[[str], None] = lambda _path: None) -> None:
         self.tree = tree
@@ -91,11 +94,11 @@ class Files:
 
     @staticmethod
     def inside(path: str) -> str:
-        """The path in the tree."""
+        """The path relative to the root of the tree."""
         return path.removeprefix(TRACEFS)
 
     def open(self, path: str, flags: int) -> Handle:
-        """Open a file, as a command does. Raises OSError."""
+        """Open a file with O_* flags; O_CREAT creates files in /tmp. Raises OSError."""
         self._opened(path)
         if path == "/dev/null":
             return _TemporaryHandle(TemporaryFile())
@@ -106,12 +109,12 @@ class Files:
         return self.tree.open(self.inside(path), flags)
 
     def read(self, path: str) -> bytes:
-        """All of a file, of a stream what is there now. Raises OSError."""
+        """Read a file to its end, a stream until it would block. Raises OSError."""
         with self.open(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
             return all_of(handle)
 
     def expand(self, word: str) -> list[str]:
-        """The paths that a word with `*`, `?` or `[` matches, sorted; the word itself if none does."""
+        """The paths that a word with `*`, `?` or `[` matches, sorted; the word itself if nothing matches."""
         if not any(letter in word for letter in "*?["):
             return [word]
         found = [""]
@@ -129,7 +132,7 @@ class Files:
         return [f"{path}/{name}" if path else name for name in node.entries if fnmatch.fnmatchcase(name, part)]
 
     def remove(self, path: str) -> None:
-        """Unlink. Raises OSError(EPERM) in tracefs."""
+        """Unlink a file in /tmp. Raises OSError: EPERM for any other file, ENOENT if there is none."""
         if self._temporary.pop(path, None) is None:
             self.find(path)
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))

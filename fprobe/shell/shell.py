@@ -1,4 +1,4 @@
-"""A small shell: lists, pipes, redirections, `exec`, quoting and globs, over the files of a tree."""
+"""A small shell over the files of a tree: lists, pipes, redirections, `exec`, quoting and globs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _PART = re.compile(r"""\\(.)|'([^']*)'|"((?:\\.|[^"\\])*)"|([^'"\\]+)""", re.DOT
 
 
 Descriptors = dict[int, Any]
-"""What a command has open, by number: handles and sinks; None is nothing to read."""
+"""A command's open handles and sinks, by descriptor number; None: empty input."""
 Run = Callable[["Shell", list[str], Descriptors], int]
-"""run(shell, words, descriptors): runs a simple command; its exit status. Raises UnsupportedError."""
+"""run(shell, words, descriptors): runs a simple command and returns its exit status. Raises UnsupportedError."""
 
 
 class UnsupportedError(Exception):
-    """A command that this shell does not know."""
+    """A command or syntax that this shell does not support."""
 
 
 @dataclass
 class Redirection:
-    """`[FD]OPERATOR TARGET`."""
+    """A redirection: `[FD]OPERATOR TARGET`."""
 
     fd: int
     operator: str
@@ -41,26 +41,26 @@ class Redirection:
 
 @dataclass
 class Command:
-    """A simple command."""
+    """A simple command: words and redirections."""
 
     words: list[str] = field(default_factory=list)
     redirections: list[Redirection] = field(default_factory=list)
 
 
 class Sink:
-    """Standard output or error: text that is collected."""
+    """Collects what is written to standard output or error."""
 
     def __init__(self) -> None:
         self.data = b""
 
     def write(self, data: bytes) -> int:
-        """Take all."""
+        """Append the data, and return its length."""
         self.data += data
         return len(data)
 
 
 def tokens(text: str) -> list[tuple[str, str]]:
-    """(kind, text) of each token. Raises UnsupportedError."""
+    """Kind and text of each token. Raises UnsupportedError for text that is no token."""
     found, at = [], 0
     text = text.rstrip()
     while at < len(text):
@@ -73,7 +73,7 @@ def tokens(text: str) -> list[tuple[str, str]]:
 
 
 def unquoted(word: str) -> tuple[str, bool]:
-    """The word without quotes, and whether it had any."""
+    """The word without its quotes, and whether it had any."""
     text, quoted = "", False
     for escaped, single, double, plain in _PART.findall(word):
         quoted = quoted or not plain
@@ -82,17 +82,17 @@ def unquoted(word: str) -> tuple[str, bool]:
 
 
 class Shell:
-    """Runs the text of `sh -c`. `run_program` runs a simple command (fprobe.shell.commands)."""
+    """Runs scripts, as `sh -c`. `run_program`: runs a simple command (fprobe.shell.commands)."""
 
     def __init__(self, files: Files, run_program: Run) -> None:
         self.files = files
         self._run_program = run_program
         self.status = 0
         self._held: list[Handle] = []
-        """What `exec` has opened."""
+        """The handles that `exec` has opened."""
 
     def run(self, text: str, stdout: Any, stderr: Any) -> int:
-        """Run a script; its exit status. What it has open at its end is closed. Raises UnsupportedError."""
+        """Run a script and return its exit status. Closes the handles that it leaves open. Raises UnsupportedError."""
         try:
             return self._run(text, {0: None, 1: stdout, 2: stderr})
         finally:
@@ -158,7 +158,7 @@ class Shell:
             _close(opened)
 
     def _hold(self, opened: list[Handle], fds: Descriptors) -> None:
-        """Files that `exec` has opened stay open as long as a descriptor is theirs."""
+        """Keep the handles of `exec` that a descriptor still refers to, and close the others."""
         there = [*self._held, *opened]
         self._held = [handle for handle in there if any(handle is each for each in fds.values())]
         _close([handle for handle in there if handle not in self._held])
@@ -179,7 +179,7 @@ class Shell:
 
 
 def _refusal(redirection: Redirection, failed: OSError) -> str:
-    """What is said of a file that cannot be opened."""
+    """The error message for a file that cannot be opened."""
     reads = redirection.operator.lstrip("0123456789") == "<"
     reason = "no such file" if reads and failed.errno == errno.ENOENT else os.strerror(failed.errno or 0)
     return f"sh: can't {'open' if reads else 'create'} {redirection.target}: {reason}\n"
