@@ -1,1 +1,1 @@
-"""The tracefs tree inside the process: files with the kernel's open, read and write semantics."""
+"""The tracefs tree of this process: files with the kernel's open, read and write semantics."""

@@ -1,4 +1,4 @@
-"""The files about a trace array's buffer: sizes, clock, statistics."""
+"""Files for a trace array's buffer: sizes, clock, statistics, headers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ftrace.tracefs.nodes import Node, TextFile
 from ftrace.tracefs.numbers import written_number
 
 BOOT_KB = 7
-"""What a slot of the kernel's has before the first use: two sub-buffers."""
+"""Size of a slot in KiB before the first use of a trace array: two sub-buffers, as in the kernel."""
 _MAX_PERCENT = 100
 
 
 def settings(array: TraceArray) -> dict[str, Node]:
-    """The files by name."""
+    """The files of a trace array's buffer, by name."""
     return {
         "buffer_percent": TextFile(lambda: f"{array.buffer_percent}\n", lambda text: _set_percent(array, text)),
         "buffer_size_kb": TextFile(lambda: _sizes(array), _checked(lambda size: _set_size(array, size))),
@@ -35,7 +35,7 @@ def settings(array: TraceArray) -> dict[str, Node]:
 
 
 def _checked(set_size: Callable[[int], None]) -> Callable[[str], None]:
-    """What is written is a number of KiB; one out of range is EINVAL."""
+    """A write function for a number of KiB. It raises OSError(EINVAL) for a size that is out of range."""
 
     def write(text: str) -> None:
         size = written_number(text)
@@ -53,7 +53,7 @@ def _set_size(array: TraceArray, size: int) -> None:
 
 
 def slot_size_file(array: TraceArray, slot: int) -> TextFile:
-    """per_cpu/cpuN/buffer_size_kb."""
+    """The file per_cpu/cpuN/buffer_size_kb of a slot."""
 
     def write(size: int) -> None:
         array.buffer.set_slot_size_kb(slot, size)
@@ -73,7 +73,7 @@ def _total(array: TraceArray) -> str:
 
 
 def _shown(array: TraceArray, size: int, slots: int) -> str:
-    """A size; before the first use the little that the kernel has until then, and what it would expand to."""
+    """The text for a size in KiB. Before the first use: the small size of the kernel, and the size after expansion."""
     array.is_expanded = array.is_expanded or any(event.ever_enabled for event in event_registry.events())
     if array.is_expanded:
         return f"{size}\n"
@@ -102,7 +102,7 @@ def _set_clock(array: TraceArray, text: str) -> None:
 
 
 def stats_text(array: TraceArray, slot: int) -> str:
-    """per_cpu/cpuN/stats: tracing_stats_read() of kernel/trace/trace.c."""
+    """The content of per_cpu/cpuN/stats, as tracing_stats_read() in kernel/trace/trace.c."""
     stats = array.buffer.stats(slot)
     in_ns = clock.find(array.buffer.clock).in_ns
     oldest, now = (timestamp(stamp, True) if in_ns else str(stamp) for stamp in (stats.oldest, stats.now))
@@ -119,7 +119,7 @@ def stats_text(array: TraceArray, slot: int) -> str:
 
 
 def header_page(array: TraceArray) -> str:
-    """events/header_page: the head of a sub-buffer. ring_buffer_print_page_header() of kernel/trace/ring_buffer.c."""
+    """events/header_page, the header of a sub-buffer: ring_buffer_print_page_header() in kernel/trace/ring_buffer.c."""
     fields = (
         ("u64 timestamp", 0, 8, 0),
         ("local_t commit", 8, 8, 1),
@@ -132,7 +132,7 @@ def header_page(array: TraceArray) -> str:
 
 
 def header_event() -> str:
-    """events/header_event: the head of an event. ring_buffer_print_entry_header() of kernel/trace/ring_buffer.c."""
+    """events/header_event, the header of an event: ring_buffer_print_entry_header() in kernel/trace/ring_buffer.c."""
     return (
         "# compressed entry header\n"
         "\ttype_len    :    5 bits\n"

@@ -19,11 +19,11 @@ from ftrace.tracefs.numbers import written_switch
 
 
 def _present(event: TraceEvent, read: Callable[[], str]) -> Callable[[], str]:
-    """`read`, which raises OSError(ENODEV) once the event is gone."""
+    """`read`, but raising OSError(ENODEV) once the event has been removed."""
 
     def checked() -> str:
         if event.removed:
-            raise OSError(errno.ENODEV, f"event {event.group}/{event.name} is gone")
+            raise OSError(errno.ENODEV, f"event {event.group}/{event.name} has been removed")
         return read()
 
     return checked
@@ -35,7 +35,7 @@ def _event_directory(event: TraceEvent, array: TraceArray) -> Directory:
     def enable(text: str) -> None:
         on = written_switch(text)
         if event.removed:
-            raise OSError(errno.ENODEV, f"event {event.group}/{event.name} is gone")
+            raise OSError(errno.ENODEV, f"event {event.group}/{event.name} has been removed")
         array.is_expanded = True
         file.set_enabled(on)
 
@@ -51,7 +51,7 @@ def _event_directory(event: TraceEvent, array: TraceArray) -> Directory:
 
 
 def _builtin_directory(array: TraceArray) -> Directory:
-    """`events/ftrace`: no enable and no filter, and a trigger only for what is written to trace_marker."""
+    """`events/ftrace`: its events have no enable and no filter; only `print`, of trace_marker, has a trigger."""
     directories: dict[str, Node] = {}
     for event in BUILTIN_EVENTS:
         files: dict[str, Node] = {
@@ -66,12 +66,12 @@ def _builtin_directory(array: TraceArray) -> Directory:
 
 
 def _locked(event: TraceEvent, write: Callable[[str], None]) -> Callable[[str], None]:
-    """`write` with event_mutex held; OSError(ENODEV) once the event is gone."""
+    """`write` with event_mutex held, but raising OSError(ENODEV) once the event has been removed."""
 
     def locked(text: str) -> None:
         with events_locked():
             if event.removed:
-                raise OSError(errno.ENODEV, f"event {event.group}/{event.name} is gone")
+                raise OSError(errno.ENODEV, f"event {event.group}/{event.name} has been removed")
             write(text)
 
     return locked
@@ -116,7 +116,7 @@ def _enable_of(events: Callable[[], list[TraceEvent]], array: TraceArray) -> Tex
 
 
 def events_directory(array: TraceArray) -> Directory:
-    """`events` of a trace array: made from the registry whenever it is looked at."""
+    """The directory `events` of a trace array. Its entries are made from the registry at each access."""
 
     register_hist_command()
     builtin = _builtin_directory(array)

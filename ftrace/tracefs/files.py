@@ -1,4 +1,4 @@
-"""The files at the top of the tree that belong to ftrace: dynamic events, filters, listings, error_log."""
+"""The files of ftrace at the top of the tree: dynamic events, filters, listings, error_log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ftrace.unwind.code_map import unwind_tables
 def definitions_file(
     read: Callable[[], str], run_line: Callable[[str], None], line_type: dynevent.LineType | None = None
 ) -> TextFile:
-    """A file of definitions: its lines are commands, and O_TRUNC deletes every event of its type."""
+    """A file of definitions. Each line written is a command; O_TRUNC deletes all events of its type."""
     return TextFile(read, lambda text: dynevent.run_commands(text, run_line), lambda: dynevent.release_all(line_type))
 
 
@@ -37,8 +37,8 @@ def _available_events() -> str:
 
 @cache
 def add_ftrace_files() -> None:
-    """Put ftrace's files into the tree, once."""
-    unwind_tables()  # these watch modules, and so are made while no lock is held
+    """Add ftrace's files to the tree. Further calls do nothing."""
+    unwind_tables()  # this and the next register module notifiers, which is done before any lock is taken
     symbol_names()
     register_function_commands()
     register_module_events()

@@ -1,4 +1,4 @@
-"""instances/: each directory is a trace array of its own. instance_mkdir() and instance_rmdir() of kernel/trace/trace.c."""
+"""instances/: each directory is a trace array, as instance_mkdir() and instance_rmdir() in kernel/trace/trace.c."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ftrace.tracefs.trace_files import trace_array_files
 
 
 class InstanceDirectory(HeldDirectory):
-    """A directory with the files of one instance."""
+    """The directory of one instance, with its files."""
 
     def __init__(self, array: TraceArray) -> None:
         super().__init__(trace_array_files(array))
@@ -21,7 +21,7 @@ class InstanceDirectory(HeldDirectory):
 
 
 class InstancesDirectory(Directory):
-    """The directory of instances."""
+    """The directory `instances`."""
 
     def __init__(self) -> None:
         self._instances: dict[str, InstanceDirectory] = {}
@@ -31,18 +31,18 @@ class InstancesDirectory(Directory):
         return dict(self._instances)
 
     def make(self, name: str) -> None:
-        """Make an instance. Raises OSError: EEXIST, ENOMEM if there are too many."""
+        """Create an instance. Raises OSError: EEXIST if the name is taken, ENOMEM if there are too many."""
         with trace_types_lock:
             if name in self._instances:
-                raise OSError(errno.EEXIST, f"there is an instance {name!r} already")
+                raise OSError(errno.EEXIST, f"an instance {name!r} already exists")
             self._instances[name] = InstanceDirectory(new_instance(name))
 
     def remove(self, name: str) -> None:
-        """Remove an instance with everything in it. Raises OSError: ENOENT, EBUSY while one of its files is open."""
+        """Remove an instance and all that it contains. Raises OSError: ENOENT, EBUSY while one of its files is open."""
         with trace_types_lock:
             found = self._instances.get(name)
             if found is None:
-                raise OSError(errno.ENOENT, f"there is no instance {name!r}")
+                raise OSError(errno.ENOENT, f"no instance {name!r} exists")
             found.retire()
             del self._instances[name]
         clear_ftrace_function_probes(found.array)

@@ -1,6 +1,6 @@
-"""Files and directories, and handles of open files.
+"""Files, directories, and handles of open files.
 
-A node says what reading and writing mean; a handle has a position and what the kernel keeps in an open file.
+A node implements reading and writing. A handle has the state of one open file, such as its position.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ ENCODING = "utf-8"
 
 
 class Handle:
-    """An open file. The base class refuses everything, as a file without that operation does."""
+    """An open file. The base class raises OSError for every operation but `close`, as a file that does not support it."""
 
     def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes from the position on, all if negative. Raises OSError."""
+        """Read at most `size` bytes from the position, to the end if `size` is negative. Raises OSError."""
         raise OSError(errno.EINVAL, "this file cannot be read")
 
     def write(self, data: bytes) -> int:
-        """Write, and return how many bytes were taken. Raises OSError."""
+        """Write, and return the number of bytes accepted. Raises OSError."""
         raise OSError(errno.EINVAL, "this file cannot be written")
 
     def seek(self, position: int) -> int:
@@ -31,7 +31,7 @@ class Handle:
         raise OSError(errno.ESPIPE, "this file is a stream")
 
     def close(self) -> None:
-        """Close it; closing again does nothing."""
+        """Close the file. Further calls do nothing."""
 
     def __enter__(self) -> Handle:
         return self
@@ -46,14 +46,14 @@ class Node:
     mode = 0o640
 
     def open(self, flags: int) -> Handle:
-        """Open it with O_* `flags`. Raises OSError."""
+        """Open the file with O_* `flags`. Raises OSError."""
         raise NotImplementedError
 
 
 class TextHandle(Handle):
-    """An open text file: what it reads is made at the first read, and again after a seek to the start.
+    """An open text file. Its content is generated at the first read, and again after a seek to the start.
 
-    Writing does not move the position: the kernel's files take commands, whatever was read before.
+    Writing does not use or move the position, since what is written are commands.
     """
 
     def __init__(self, read: Callable[[], str] | None, write: Callable[[str], int | None] | None) -> None:
@@ -63,7 +63,7 @@ class TextHandle(Handle):
         self._position = 0
 
     def read(self, size: int = -1) -> bytes:
-        """As of the first read. Raises OSError(EINVAL) if it cannot be read."""
+        """Read from the content generated at the first read. Raises OSError(EINVAL) if the file cannot be read."""
         if self._read is None:
             return super().read(size)
         if self._content is None:
@@ -74,7 +74,7 @@ class TextHandle(Handle):
         return taken
 
     def write(self, data: bytes) -> int:
-        """Give the text to the file. Raises OSError."""
+        """Pass the text to the file's write function. Raises OSError."""
         if self._write is None:
             return super().write(data)
         text = data.decode(ENCODING, "surrogateescape")
@@ -82,7 +82,7 @@ class TextHandle(Handle):
         return len(data) if taken is None else len(text[:taken].encode(ENCODING, "surrogateescape"))
 
     def seek(self, position: int) -> int:
-        """Move; at the start the content is made anew."""
+        """Move to `position` and return it. At 0 the content will be generated again."""
         if position == 0:
             self._content = None
         self._position = position
@@ -90,10 +90,10 @@ class TextHandle(Handle):
 
 
 class TextFile(Node):
-    """A file whose content is made by a function and whose writes go to one.
+    """A text file implemented by functions.
 
-    `write` returns how many characters it took, None for all. `truncate` runs when it is opened with O_TRUNC for writing.
-    `mode`: the permission bits, where the two functions do not say them.
+    `read` returns the content. `write` returns how many characters it accepted, None for all. `truncate` is called when the
+    file is opened for writing with O_TRUNC. `mode`: permission bits; by default readable and writable as the functions allow.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class TextFile(Node):
         self.mode = (0o440 if read else 0) | (0o200 if write else 0) if mode is None else mode
 
     def open(self, flags: int) -> Handle:
-        """Open it. Raises what `truncate` raises."""
+        """Open the file. Raises what `truncate` raises."""
         if self._truncate is not None and flags & os.O_TRUNC and flags & os.O_ACCMODE != os.O_RDONLY:
             self._truncate()
         return TextHandle(self._read, self._write)
 
 
 class Directory(Node):
-    """A directory. `entries` makes its content, so that it can change by itself."""
+    """A directory. `entries`: its content by name, or a function that returns it at each access."""
 
     mode = 0o750
 
@@ -127,24 +127,24 @@ class Directory(Node):
         return self._entries() if callable(self._entries) else self._entries
 
     def open(self, flags: int) -> Handle:
-        """It can be opened for reading, and then not read. Raises OSError(EISDIR) for writing."""
+        """Open the directory, for reading only; a read then fails with EISDIR. Raises OSError(EISDIR) for writing."""
         if flags & os.O_ACCMODE != os.O_RDONLY:
-            raise OSError(errno.EISDIR, "it is a directory")
+            raise OSError(errno.EISDIR, "this is a directory")
         return _DirectoryHandle()
 
     def make(self, name: str) -> None:
-        """Make a directory in it. Raises OSError(EPERM) where that cannot be."""
-        raise OSError(errno.EPERM, f"no directory {name!r} can be made here")
+        """Create a directory in it. Raises OSError(EPERM) if this directory does not support it."""
+        raise OSError(errno.EPERM, f"directory {name!r} cannot be created here")
 
     def remove(self, name: str) -> None:
-        """Remove a directory from it. Raises OSError(EPERM) where that cannot be."""
+        """Remove a directory from it. Raises OSError(EPERM) if this directory does not support it."""
         raise OSError(errno.EPERM, f"{name!r} cannot be removed")
 
 
 class _DirectoryHandle(Handle):
     def read(self, size: int = -1) -> bytes:
         """Raises OSError(EISDIR)."""
-        raise OSError(errno.EISDIR, "it is a directory")
+        raise OSError(errno.EISDIR, "this is a directory")
 
 
 class HeldDirectory(Directory):
@@ -157,7 +157,7 @@ class HeldDirectory(Directory):
         self._is_retired = False
 
     def hold(self) -> None:
-        """A file in it is about to be opened. Raises OSError(ENOENT) if the directory is gone."""
+        """Count a file that is about to be opened. Raises OSError(ENOENT) after `retire`."""
         with self._lock:
             if self._is_retired:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -169,7 +169,7 @@ class HeldDirectory(Directory):
             self._holders -= 1
 
     def retire(self) -> None:
-        """No file in it is to be opened any more. Raises OSError(EBUSY) while one is open."""
+        """Allow no file to be opened any more. Raises OSError(EBUSY) while one is open."""
         with self._lock:
             if self._holders:
                 raise OSError(errno.EBUSY, f"{self._holders} files in this directory are open; close them first")
@@ -177,7 +177,7 @@ class HeldDirectory(Directory):
 
 
 class HoldingHandle(Handle):
-    """An open file in a directory that it holds."""
+    """An open file that keeps its directory from being removed."""
 
     def __init__(self, directory: HeldDirectory, node: Node, flags: int) -> None:
         directory.hold()
@@ -189,19 +189,19 @@ class HoldingHandle(Handle):
         self._directory: HeldDirectory | None = directory
 
     def read(self, size: int = -1) -> bytes:
-        """As the file's."""
+        """Read from the file. Raises OSError."""
         return self._handle.read(size)
 
     def write(self, data: bytes) -> int:
-        """As the file's."""
+        """Write to the file. Raises OSError."""
         return self._handle.write(data)
 
     def seek(self, position: int) -> int:
-        """As the file's."""
+        """Move in the file. Raises OSError."""
         return self._handle.seek(position)
 
     def close(self) -> None:
-        """Close it; closing again does nothing."""
+        """Close the file and release the directory. Further calls do nothing."""
         directory, self._directory = self._directory, None
         if directory is not None:
             try:

@@ -1,4 +1,4 @@
-"""Numbers and switches that are written to control files."""
+"""Parsing of numbers and switches written to control files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ftrace.kstrtox import kstrtoull
 
 
 def written_number(text: str) -> int:
-    """A decimal number, with an optional `+` and one newline. Raises OSError: EINVAL, ERANGE."""
+    """Parse a decimal number, with an optional `+` before it and newline after it. Raises OSError: EINVAL, ERANGE."""
     return kstrtoull(text, 10)
 
 
 def written_switch(text: str) -> bool:
-    """0 or 1. Raises OSError(EINVAL)."""
+    """Parse 0 or 1. Raises OSError: EINVAL for anything else, ERANGE for a number beyond 64 bits."""
     value = written_number(text)
     if value > 1:
-        raise OSError(errno.EINVAL, f"{text.strip()!r} is neither 0 nor 1")
+        raise OSError(errno.EINVAL, f"the value is {text.strip()!r}; it must be 0 or 1")
     return bool(value)

@@ -1,4 +1,4 @@
-"""README: what the files are and how definitions are written."""
+"""The content of README: the files of the tree, and the syntax of definitions."""
 
 from __future__ import annotations
 

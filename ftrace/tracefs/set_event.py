@@ -1,4 +1,4 @@
-"""set_event: the enabled events, and tokens that enable and disable events by name."""
+"""set_event: lists the enabled events; tokens written to it enable and disable events by name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ _TOKEN_LIMIT = 127
 
 
 def enabled_events(array: TraceArray) -> str:
-    """`GROUP:EVENT` for each event that is enabled in a trace array, the newest first."""
+    """A line `GROUP:EVENT` for each event that is enabled in a trace array, newest definition first."""
     events = reversed(event_registry.events())
     return "".join(f"{event.group}:{event.name}\n" for event in events if event.file_in(array).enabled)
 
 
 def apply_token(token: str, array: TraceArray) -> None:
-    """`[!]GROUP:EVENT`, `GROUP:*`, `*:EVENT`, `NAME` of a group or of events. Raises OSError(EINVAL) for no match."""
+    """Enable the events that a token names, or disable them if it begins with `!`. Raises OSError(EINVAL) if it names none.
+
+    A token is `GROUP:EVENT`, `GROUP:*`, `*:EVENT`, or the name of a group or of events.
+    """
     name = token.removeprefix("!")
     chosen = [event.file_in(array) for event in event_registry.events() if _matches(name, event)]
     if not chosen:
@@ -37,25 +40,25 @@ def _matches(name: str, event: TraceEvent) -> bool:
 
 
 def _take_token(array: TraceArray, text: str) -> int:
-    """Apply the first token of `text`; how many characters that took."""
+    """Apply the first token of `text`. Returns the number of characters that were consumed."""
     array.is_expanded = True
     start = len(text) - len(text.lstrip(_BLANK))
     end = next((index for index in range(start, len(text)) if text[index] in _BLANK), len(text))
     if end - start > _TOKEN_LIMIT:
-        raise OSError(errno.EINVAL, f"a token of more than {_TOKEN_LIMIT} characters")
+        raise OSError(errno.EINVAL, f"a token has {end - start} characters; the maximum is {_TOKEN_LIMIT}")
     if end > start:
         apply_token(text[start:end], array)
     return min(end + 1, len(text))
 
 
 class SetEventFile(Node):
-    """The file of a trace array. Opened with O_TRUNC it disables every event there."""
+    """set_event of a trace array. Opening it for writing with O_TRUNC disables all events of the trace array."""
 
     def __init__(self, array: TraceArray) -> None:
         self._array = array
 
     def open(self, flags: int) -> Handle:
-        """Open it. Raises OSError if an event cannot be disabled."""
+        """Open the file. Raises OSError if an event cannot be disabled."""
         if flags & os.O_TRUNC and flags & os.O_ACCMODE != os.O_RDONLY:
             for event in event_registry.events():
                 event.file_in(self._array).set_enabled(False)

@@ -1,4 +1,4 @@
-"""The files of a trace array: those of the top level, and of each directory under instances/."""
+"""The files that each trace array has, at the top level and in each directory of instances/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ftrace.tracers.registry import find_tracer, tracers
 
 
 def trace_array_files(array: TraceArray) -> dict[str, Node]:
-    """Its files by name."""
+    """The files of a trace array, by name."""
     return {
         "available_tracers": TextFile(lambda: " ".join(tracer.name for tracer in tracers) + "\n"),
         "current_tracer": TextFile(lambda: f"{array.tracer.name}\n", lambda text: _choose_tracer(array, text)),
@@ -61,13 +61,13 @@ def _slot_directory(array: TraceArray, slot: int) -> Directory:
 
 
 class TraceFile(Node):
-    """trace, of a trace array or of one of its slots. O_TRUNC empties the buffer; what is written means nothing."""
+    """trace, of a trace array or of one of its slots. O_TRUNC clears the buffer; writes have no effect."""
 
     def __init__(self, array: TraceArray, slot: int | None = None) -> None:
         self._array, self._slot = array, slot
 
     def open(self, flags: int) -> Handle:
-        """Open it."""
+        """Open the file."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         if writes and flags & os.O_TRUNC:
             self._clear()
@@ -81,11 +81,11 @@ class TraceFile(Node):
 
 
 def _ignored(_text: str) -> None:
-    """What is written to trace or error_log means nothing; opening it with O_TRUNC has emptied it."""
+    """Do nothing: writes to trace and error_log have no effect, only O_TRUNC has."""
 
 
 class _TraceHandle(TextHandle):
-    """trace, open. With the option pause-on-trace nothing is recorded while it is open for reading."""
+    """An open file trace. With the option pause-on-trace, recording pauses while it is open for reading."""
 
     def __init__(self, array: TraceArray, slot: int | None, *, pauses: bool) -> None:
         super().__init__(lambda: trace_text(array, slot), _ignored)
@@ -95,13 +95,13 @@ class _TraceHandle(TextHandle):
             array.buffer.tracing_on = False
 
     def close(self) -> None:
-        """Go on recording."""
+        """Resume recording if opening has paused it."""
         if self._paused:
             self._paused, self._array.buffer.tracing_on = False, True
 
 
 class FreeBufferFile(Node):
-    """free_buffer: closing it leaves the buffer two sub-buffers; with the option disable_on_free recording stops too."""
+    """free_buffer: closing it shrinks the buffer to two sub-buffers; with the option disable_on_free it also stops recording."""
 
     mode = 0o200
 
@@ -109,7 +109,7 @@ class FreeBufferFile(Node):
         self._array = array
 
     def open(self, flags: int) -> Handle:
-        """Open it."""
+        """Open the file."""
         return _FreeBufferHandle(self._array)
 
 
@@ -119,7 +119,7 @@ class _FreeBufferHandle(TextHandle):
         self._array, self._is_open = array, True
 
     def close(self) -> None:
-        """Give back what the newest two sub-buffers do not need: tracing_free_buffer_release() of kernel/trace/trace.c."""
+        """Free all but the newest two sub-buffers of each slot, as tracing_free_buffer_release() in kernel/trace/trace.c."""
         if self._is_open:
             self._is_open = False
             if self._array.options["disable_on_free"]:
@@ -129,7 +129,7 @@ class _FreeBufferHandle(TextHandle):
 
 
 class MarkerFile(Node):
-    """trace_marker and trace_marker_raw: each write is a record."""
+    """trace_marker or trace_marker_raw: each write makes a record."""
 
     mode = 0o220
 
@@ -137,7 +137,7 @@ class MarkerFile(Node):
         self._array, self._write = array, write
 
     def open(self, flags: int) -> Handle:
-        """Open it."""
+        """Open the file."""
         return _MarkerHandle(self._array, self._write)
 
 
@@ -146,7 +146,7 @@ class _MarkerHandle(Handle):
         self._array, self._write = array, write
 
     def write(self, data: bytes) -> int:
-        """Record it; how many bytes fitted. Raises OSError: EINVAL, EBADF."""
+        """Record the data, and return how many bytes were recorded. Raises OSError: EINVAL, EBADF."""
         return self._write(self._array, data)
 
 
@@ -179,5 +179,5 @@ def _write_snapshot(array: TraceArray, text: str) -> None:
 def _write_slot_snapshot(array: TraceArray, slot: int, text: str) -> None:
     array.is_expanded = True
     if written_number(text) < 2:
-        raise OSError(errno.EINVAL, "a snapshot is of all slots: use the snapshot file of the top level")
+        raise OSError(errno.EINVAL, "a snapshot covers all slots; write to the file snapshot above per_cpu")
     array.buffer.clear_snapshot(slot)

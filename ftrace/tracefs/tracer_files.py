@@ -1,4 +1,4 @@
-"""The files about tracers: whose functions, which functions, how deep, how long."""
+"""Files that restrict tracers and events: by thread, slot, function, depth and duration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UINT_MAX = (1 << 32) - 1
 
 
 def tracer_files(array: TraceArray) -> dict[str, Node]:
-    """The files of every trace array, by name."""
+    """The files that every trace array has, by name."""
     return {
         "set_event_notrace_pid": _event_pid_file(array, NEVER),
         "set_event_pid": _event_pid_file(array, ONLY),
@@ -40,7 +40,7 @@ def tracer_files(array: TraceArray) -> dict[str, Node]:
 
 
 def graph_files() -> dict[str, Node]:
-    """The files that only the top level has: they are for the tracers of all trace arrays."""
+    """The files that only the top level has, by name. They apply to the tracers of all trace arrays."""
     return {
         "function_profile_enabled": TextFile(lambda: f"{int(function_profiler.enabled)}\n", _switch_profiler),
         "max_graph_depth": TextFile(lambda: f"{ctypes.c_int32(graph_rules.max_depth).value}\n", _set_max_depth),
@@ -107,7 +107,7 @@ def _rules_changed() -> None:
 
 
 class _FilterHandle(TextHandle):
-    """set_ftrace_filter, open for writing: a token for each write, in effect when it is closed."""
+    """set_ftrace_filter, open for writing. Each write takes one token; closing the file applies them."""
 
     def __init__(self, file: FilterFile, read: Callable[[], str]) -> None:
         super().__init__(read, file.write)
@@ -133,7 +133,7 @@ class SetFilterFile(Node):
         return read_filter(self._ops, notrace=self._notrace, instance=self._instance)
 
     def open(self, flags: int) -> Handle:
-        """Open it. Raises OSError(ENODEV) if ftrace is dead."""
+        """Open the file. Raises OSError(ENODEV) if ftrace is dead."""
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return TextHandle(self._read, None)
         append = not flags & os.O_TRUNC
@@ -148,13 +148,13 @@ class GraphSelectionFile(Node):
         self._which = which
 
     def read(self) -> str:
-        """The names of the functions; a line that says so if there are none."""
+        """The names of the selected functions; if there are none, a line that says so."""
         names = "".join(f"{location}\n" for location in graph_rules.selected(self._which).locations())
         nothing = "all functions enabled" if self._which == FUNCTIONS else "no functions disabled"
         return names or f"#### {nothing} ####\n"
 
     def open(self, flags: int) -> Handle:
-        """Open it; with O_TRUNC writing begins with an empty selection."""
+        """Open the file. For writing with O_TRUNC, the selection starts empty."""
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return TextHandle(self.read, None)
         base = Selection() if flags & os.O_TRUNC else graph_rules.selected(self._which)
@@ -162,7 +162,7 @@ class GraphSelectionFile(Node):
 
 
 class _GraphSelectionHandle(TextHandle):
-    """Open for writing: a token for each write, in effect when it is closed."""
+    """GraphSelectionFile, open for writing. Each write takes one token; closing the file applies them."""
 
     def __init__(self, file: GraphSelectionFile, which: str, pending: Selection) -> None:
         super().__init__(file.read, self._take)
@@ -184,7 +184,7 @@ class _GraphSelectionHandle(TextHandle):
             self._pending = edited(self._pending, token)
 
     def close(self) -> None:
-        """Take the last token, whose error nobody hears of, and let the selection take effect."""
+        """Take the last token, ignoring its errors, and apply the selection. Further calls do nothing."""
         was_open, self._is_open = self._is_open, False
         if not was_open:
             return

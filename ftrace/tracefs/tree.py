@@ -1,4 +1,4 @@
-"""The tree and its paths.
+"""The tree of files, accessed by paths.
 
     tracefs.write("kprobe_events", "p:myprobe vfs_read count=%dx", append=True)
     print(tracefs.read("events/kprobes/myprobe/format"))
@@ -24,18 +24,18 @@ class Tracefs:
         self._before_open: list[Callable[[], None]] = []
 
     def add(self, name: str, node: Node) -> None:
-        """Put a file or directory at the top. Raises OSError(EEXIST) if the name is taken."""
+        """Add a file or directory at the top of the tree. Raises OSError(EEXIST) if the name is taken."""
         if name in self._top:
-            raise OSError(errno.EEXIST, f"tracefs has a {name!r} already")
+            raise OSError(errno.EEXIST, f"tracefs already has {name!r}")
         self._top[name] = node
 
     def before_open(self, finish: Callable[[], None]) -> None:
-        """Have `finish` called before any file is opened: it does what hits have left to be done later."""
+        """Call `finish` before each opening of a file, to do the work that hits have deferred."""
         if finish not in self._before_open:
             self._before_open.append(finish)
 
     def find(self, path: str) -> Node:
-        """The node at `path`, which is relative to the root. Raises OSError: ENOENT, ENOTDIR."""
+        """The node at `path`, relative to the root. Raises OSError: ENOENT, ENOTDIR."""
         return self._walk(path)[-1]
 
     def _walk(self, path: str) -> list[Node]:
@@ -56,7 +56,7 @@ class Tracefs:
     def open(self, path: str, flags: int = os.O_RDONLY) -> Handle:
         """Open a file with O_* flags.
 
-        Raises OSError: ENOENT; EACCES for a new file, which tracefs does not have; EISDIR; what opening the file raises.
+        Raises OSError: ENOENT; EACCES for creating a file; EISDIR for writing to a directory; and what the file raises.
         """
         for finish in self._before_open:
             finish()
@@ -70,14 +70,14 @@ class Tracefs:
         return node.open(flags) if held is None else HoldingHandle(held, node, flags)
 
     def read(self, path: str) -> str:
-        """The whole content of a file. Raises OSError."""
+        """Read the whole content of a file. Raises OSError."""
         with self.open(path) as handle:
             return handle.read().decode(ENCODING, "surrogateescape")
 
     def write(self, path: str, text: str, *, append: bool = False) -> None:
-        """Open a file, with O_TRUNC unless `append`, write `text` and close it, as `echo` with `>` or `>>`.
+        """Open a file, write `text` and close it, as `echo` with `>`, or with `>>` if `append`.
 
-        A short write is continued. Raises OSError; what was taken before the error stays in effect.
+        A short write is continued. Raises OSError; what was accepted before the error stays in effect.
         """
         flags = os.O_WRONLY | (os.O_APPEND if append else os.O_TRUNC)
         data = text.encode(ENCODING, "surrogateescape")
@@ -93,21 +93,21 @@ class Tracefs:
         return sorted(node.entries)
 
     def is_directory(self, path: str) -> bool:
-        """Whether there is a directory of that name."""
+        """Whether a directory exists at `path`."""
         try:
             return isinstance(self.find(path), Directory)
         except OSError:
             return False
 
     def mkdir(self, path: str) -> None:
-        """Make a directory. Raises OSError: EPERM where that cannot be, EEXIST."""
+        """Create a directory. Raises OSError: EPERM outside instances/, EEXIST, ENOENT, ENOTDIR."""
         parent, name = self._split(path)
         if name in parent.entries:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         parent.make(name)
 
     def rmdir(self, path: str) -> None:
-        """Remove a directory. Raises OSError: EPERM where that cannot be, ENOENT, ENOTDIR."""
+        """Remove a directory. Raises OSError: EPERM outside instances/, EBUSY for an open file in it, ENOENT, ENOTDIR."""
         parent, name = self._split(path)
         found = parent.entries.get(name)
         if found is None:
