@@ -1,4 +1,4 @@
-"""The process's memory file of pages, its rings, and their replacement after a fork."""
+"""The process's memory file: its pool of pages, its rings, and their replacement after a fork."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HANDLES = mappings.PAGE
 
 
 class Rings:
-    """One ring: its entry in the memory file, its native half, and a view of its slots."""
+    """A ring: its entry in the memory file, its native half, and a view of its slots."""
 
     def __init__(self, arena: Arena, entry: RingEntry, of_clock: clock.Clock, max_pages: int, overwrite: bool) -> None:
         self.arena, self.entry, self.clock = arena, entry, of_clock
@@ -48,7 +48,7 @@ class Rings:
 
     @property
     def address(self) -> int:
-        """Of its native half."""
+        """Address of the native half."""
         return ctypes.addressof(self.native)
 
     def slots(self) -> list[int]:
@@ -56,11 +56,11 @@ class Rings:
         return list(self.view.slots(self.arena.slots_in_use))
 
     def slot_address(self, slot: int) -> int:
-        """Where a slot is."""
+        """Address of a slot."""
         return int(self.native.slots) + slot * SLOT_SIZE
 
     def release(self) -> None:
-        """Give its pages back and empty its slots. No thread records to it any more."""
+        """Free its pages and clear its slots. No thread may record to it any more."""
         image = runtime().image
         for slot in self.slots():
             page = self.view.slot_word(slot, "head") & PAGE_MASK
@@ -81,7 +81,7 @@ class Arena:
 
     def __init__(self) -> None:
         self.lock = fork.renew(threading.RLock())
-        """Held while rings are made or released."""
+        """Held while rings are created or released."""
         self.handles = mappings.reserve(_HANDLES)
         mappings.wipe_on_fork(self.handles, _HANDLES)
         self._free_handles = list(range(self.handles, self.handles + _HANDLES, RingBuffer.size))
@@ -103,10 +103,10 @@ class Arena:
 
     def _mapped(self, size: int, path: str) -> int:
         self.descriptor: int | None = None
-        """Of the memory file: a process that has it open can read it with `RingView`. None if it is another process's."""
+        """Descriptor of the memory file, to be read with `RingView`. None if the memory belongs to another process."""
         memory = shared()
         if memory is not None:
-            with contextlib.suppress(OSError):  # that process has ended
+            with contextlib.suppress(OSError):  # the other process has ended
                 return memory.map_pages(size)
         self.descriptor = backing.create(size, path)
         base = mappings.map_closed(self.descriptor, size)
@@ -123,22 +123,22 @@ class Arena:
         return comms.find_comm(self.comms, tid)
 
     def keep_comms(self, on: bool) -> None:
-        """Whether the names of threads that record for the first time are kept."""
+        """Start or stop saving the names of threads when they record for the first time."""
         runtime().image.variable("thread_comms").value = self.comms if on else 0
 
     def recorded_threads(self) -> list[int]:
-        """The ids of the threads whose names are kept: those that have recorded."""
+        """The ids of the threads whose names are saved."""
         return comms.threads(self.comms)
 
     def handle(self) -> Any:
-        """A new handle, as a ctypes structure: nothing is recorded through it yet. Raises OSError(ENOMEM)."""
+        """Allocate a handle, a ctypes structure through which nothing is recorded yet. Raises OSError(ENOMEM)."""
         with self.lock:
             if not self._free_handles:
                 raise OSError(errno.ENOMEM, f"{_HANDLES // RingBuffer.size} buffers exist; close one first")
             return RingBuffer.ctypes.from_address(self._free_handles.pop(0))
 
     def give_handle(self, handle: Any) -> None:
-        """Take a handle back. No handler has it any more."""
+        """Free a handle. No handler may use it any more."""
         with self.lock:
             handle.ring = 0
             self._free_handles.append(ctypes.addressof(handle))
@@ -149,7 +149,7 @@ class Arena:
         return self.file.geometry.pages * PAGE_SIZE >> 10
 
     def ring(self, name: str, of: clock.Clock, order: int, max_pages: int, overwrite: bool) -> Rings:
-        """A new, empty ring. Raises OSError(ENOMEM) if there are too many."""
+        """Create an empty ring. Raises OSError(ENOMEM) if there are too many."""
         with self.lock:
             self.collect()
             if not self._free_rings:
@@ -159,13 +159,13 @@ class Arena:
             return Rings(self, entry, of, max_pages, overwrite)
 
     def retire(self, ring: Rings) -> None:
-        """Release a ring that no handle leads to any more, as soon as no thread is in it."""
+        """Release a ring as soon as no thread uses it. No handle may refer to it any more."""
         with self.lock:
             self._retired.append(ring)
             self.collect()
 
     def collect(self) -> None:
-        """Release the retired rings, unless a hit is in progress that itself waits."""
+        """Release the retired rings, unless a hit in progress is itself waiting."""
         with self.lock:
             if self._retired and runtime().quiesce():
                 for ring in self._retired:
@@ -174,11 +174,11 @@ class Arena:
                 self._retired.clear()
 
     def take_part_in_forks(self, buffer: Any) -> None:
-        """From now on `buffer.after_fork()` is called in the child of each fork, which has an empty memory file of its own."""
+        """Call `buffer.after_fork()` in the child of each fork, which has an empty memory file of its own."""
         self._buffers.append(buffer)
 
     def forget(self, buffer: Any) -> None:
-        """The contrary."""
+        """Undo `take_part_in_forks`."""
         self._buffers.remove(buffer)
 
     def _after_fork(self) -> None:
@@ -194,7 +194,7 @@ class Arena:
 
 @once
 def arena() -> Arena:
-    """The process's memory file, made by the first caller."""
+    """The process's memory file, created by the first call."""
     return Arena()
 
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """Events of one type that lie side by side in one slot."""
+    """Consecutive events of one type in one slot."""
 
     slot: int
     stamps: numpy.ndarray[Any, Any]
     """u64, in units of the buffer's clock."""
     events: numpy.ndarray[Any, Any]
-    """Structured, one for each event: a view of the sub-buffer's copy."""
+    """A structured array with one element for each event: a view of the sub-buffer's copy."""
 
 
 def blocks(page: Page, slot: int, type_id: int, dtype: Any) -> Iterator[Block]:
@@ -46,7 +46,7 @@ def blocks(page: Page, slot: int, type_id: int, dtype: Any) -> Iterator[Block]:
 
 
 def _uniform(page: Page, type_id: int, layout: Any) -> Any:
-    """Stamps and events of a sub-buffer that holds nothing but small events of one length and type; else None."""
+    """Stamps and events of a sub-buffer that contains only small events of one length and type; None for another one."""
     import numpy
 
     used = int.from_bytes(page.data[8:16], "little") & COMMIT_MASK
@@ -63,7 +63,7 @@ def _uniform(page: Page, type_id: int, layout: Any) -> Any:
 
 
 def _runs(events: list[Event]) -> Iterator[list[Event]]:
-    """Events of one size at equal distance."""
+    """Split events into runs of one size at equal distances."""
     run: list[Event] = []
     for event in events:
         step = event.offset - run[-1].offset if run else 0

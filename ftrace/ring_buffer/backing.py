@@ -1,4 +1,4 @@
-"""The memory file of the pages: another process that has it open can read the records even after this one has ended."""
+"""Creates the memory file of the pages. Another process that has it open can read the records after this process has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pool_size() -> int:
 
 
 def create(size: int, path: str = "") -> int:
-    """A descriptor of a new file of `size` zero bytes: at `path`, or without a name in memory.
+    """Create a file of `size` zero bytes at `path`, or without a name in memory, and return its descriptor.
 
     Raises OSError: FileExistsError for a path that exists, ENOSPC if a file system cannot hold the whole file.
     """
@@ -36,7 +36,7 @@ def create(size: int, path: str = "") -> int:
 
 
 def _at(path: str, size: int) -> int:
-    """O_EXCL follows no symbolic link. The blocks are allocated now: a full disk would be a SIGBUS when they are written."""
+    """Create a named file. All blocks are allocated now, since on a full disk a later write to the mapping would be a SIGBUS."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -53,7 +53,7 @@ def _at(path: str, size: int) -> int:
 
 
 def _unnamed(size: int) -> int:
-    """A memfd that cannot be made shorter, or where that is denied a file that is in no directory."""
+    """A memfd, sealed against changes of its size; where memfds are denied, an unlinked file."""
     if not is_denied("memfd"):
         try:
             descriptor = os.memfd_create("fprobe-buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

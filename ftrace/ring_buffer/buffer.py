@@ -1,4 +1,4 @@
-"""Buffer: a ring buffer, as the top level and each instance of tracefs have one."""
+"""Buffer: the ring buffer of a trace array, which is the top level or an instance of tracefs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Buffer:
     """A ring buffer with a slot for each thread that records.
 
     `size_kb`: the capacity of a slot in KiB, rounded up to whole sub-buffers, at least 2; `subbuf_kb`: of a sub-buffer, 1 to 512
-    KiB, rounded up to a power of two of at least 4; `overwrite`: whether a full slot loses its oldest events, else new ones;
+    KiB, rounded up to a power of two of at least 4; `overwrite`: whether a full slot loses its oldest events, not new ones;
     `clock`: a name of trace_clock.
     Raises ValueError for a value out of range, OSError(ENOMEM) for a size above the pool's or if there are too many buffers.
     """
@@ -65,7 +65,7 @@ class Buffer:
 
     @property
     def tracing_on(self) -> bool:
-        """Whether events are recorded; if not they are not counted either."""
+        """Whether events are recorded. While it is off, they are not counted as lost either."""
         return self._is_on
 
     @tracing_on.setter
@@ -90,7 +90,7 @@ class Buffer:
                 Reader(ring).trim(self._subbufs)
 
     def set_slot_size_kb(self, slot: int, size: int) -> None:
-        """The size of one slot, until the size of all is set."""
+        """Set the size of one slot in KiB; valid until `size_kb` is set."""
         with self._lock:
             count = self._count(size)
             self._live.view.set_slot_word(slot, "max_pages", count)
@@ -115,7 +115,7 @@ class Buffer:
 
     @property
     def overwrite(self) -> bool:
-        """Whether a full slot loses its oldest events; else it loses new ones."""
+        """Whether a full slot loses its oldest events, instead of new ones."""
         return self._overwrite
 
     @overwrite.setter
@@ -138,7 +138,7 @@ class Buffer:
 
     @property
     def now(self) -> int:
-        """The time by the buffer's clock, in its units."""
+        """The time of the buffer's clock, in its units."""
         address = ctypes.addressof(self._live.clock_state)
         return runtime().image.call("ring_clock_now", address) & (1 << 64) - 1
 
@@ -146,16 +146,17 @@ class Buffer:
 
     @property
     def longest(self) -> int:
-        """Bytes of fields after the common ones that fit a sub-buffer."""
+        """Maximum size of an event's fields after the common ones, in bytes."""
         return layout.capacity(self._order) - 2 * layout.COMMON
 
     def write(self, type_id: int, data: bytes, thread: int = 0, at: int = 0) -> bool:
-        """Record an event of the calling thread: `data` are its fields after the common ones, padded with zeros to 4 bytes.
+        """Record an event of the calling thread. `data`: its fields after the common ones; they are padded with zeros to 4 bytes.
 
-        `thread`, `at`: the thread that it is of instead, and its time by the buffer's clock. It gets the time of the
-        calling thread's newest event if that is later.
+        `thread`: the id of another thread to which the event belongs; `at`: its time by the buffer's clock. If the calling
+        thread's newest event is later, the event gets the time of that one.
 
-        False if it is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or for a type above 65535.
+        Returns False if the event is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or if the type is
+        not between 0 and 65535.
         """
         if len(data) > self.longest:
             raise ValueError(
@@ -176,15 +177,15 @@ class Buffer:
         return self._live.slots()
 
     def records(self, slot: int | None = None) -> Iterator[Record]:
-        """What the buffer (or one slot) holds, merged by time, as the file trace shows it. Nothing is consumed."""
+        """The records of the buffer, or of one slot, in order of time, as in the file trace. Nothing is consumed."""
         return reader.records(self._live, slot)
 
     def consume(self, slot: int | None = None) -> Iterator[Record]:
-        """The events of the buffer, or of one slot, merged by time and consumed, as trace_pipe reads them."""
+        """Consume the records of the buffer, or of one slot, in order of time, as trace_pipe."""
         return Reader(self._live).consume(slot)
 
     def follow(self, follower: Follower) -> list[Record]:
-        """The records since the follower's last call, merged by time. Nothing is consumed."""
+        """The records since the follower's last call, in order of time. Nothing is consumed."""
         return follower.take(self._live)
 
     def arrays(self, type_id: int, dtype: Any, slot: int | None = None) -> Iterator[Block]:
@@ -197,11 +198,11 @@ class Buffer:
                 yield from blocks(page, each, type_id, dtype)
 
     def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Consume sub-buffers: slot and bytes, as per_cpu/cpuN/trace_pipe_raw gives them; lost events are marked in them."""
+        """Consume sub-buffers: slot and bytes of each, as from per_cpu/cpuN/trace_pipe_raw, with lost events marked."""
         return Reader(self._live).raw_pages(slot)
 
     def take_page(self, slot: int) -> bytes | None:
-        """Consume one sub-buffer of a slot, as `raw_pages` gives them; None if there is nothing."""
+        """Consume one sub-buffer of a slot, in the form of `raw_pages`; None if the slot is empty."""
         return SlotReader(self._live, slot).take_raw()
 
     def drain(self, descriptor: int, slot: int | None = None) -> int:
@@ -212,11 +213,11 @@ class Buffer:
         return Reader(self._live).drain(descriptor, slot)
 
     def stats(self, slot: int) -> Stats:
-        """What per_cpu/cpuN/stats says."""
+        """The statistics of a slot, as in per_cpu/cpuN/stats."""
         return reader.stats(self._live, slot, self.now)
 
     def written(self, slot: int | None = None) -> int:
-        """Events that were ever written, in all slots or one."""
+        """Number of events written, in all slots or one, including overwritten and consumed ones."""
         return sum(reader.written(self._live, each) for each in (self.slots() if slot is None else [slot]))
 
     def overrun(self, slot: int | None = None) -> int:
@@ -226,7 +227,7 @@ class Buffer:
     # emptying, snapshots
 
     def clear(self) -> None:
-        """Empty the buffer, and put its counters to 0."""
+        """Empty the buffer, and reset its counters."""
         with self._lock:
             self._install(self._ring())
             self._retire_unused()
@@ -241,29 +242,29 @@ class Buffer:
         return bool(self._handle.spare)
 
     def allocate_snapshot(self) -> None:
-        """Make the spare ring, if there is none. Raises OSError(ENOMEM) if there are too many rings."""
+        """Create the spare ring if there is none. Raises OSError(ENOMEM) if there are too many rings."""
         with self._lock:
             if not self._handle.spare:
                 self._until_done("ring_set_spare", self._ring().address)
 
     def snapshot(self) -> None:
-        """Exchange the live ring and the spare one, which is made if there is none: the snapshot has what the buffer had."""
+        """Take a snapshot: exchange the live and the spare ring, which is created if there is none. Raises OSError(ENOMEM)."""
         with self._lock:
             self.allocate_snapshot()
             runtime().image.call("ring_swap", self.address)
 
     def snapshot_records(self, slot: int | None = None) -> Iterator[Record]:
-        """What the snapshot holds, merged by time. Nothing is consumed."""
+        """The records of the snapshot, in order of time. Nothing is consumed."""
         spare = self._rings.get(self._handle.spare or 0)
         return reader.records(spare, slot) if spare else iter(())
 
     def take_snapshot_page(self, slot: int) -> bytes | None:
-        """Consume one sub-buffer of a slot of the snapshot, as `raw_pages` gives them; None if there is nothing."""
+        """Consume one sub-buffer of a slot of the snapshot, in the form of `raw_pages`; None if there is none."""
         spare = self._rings.get(self._handle.spare or 0)
         return SlotReader(spare, slot).take_raw() if spare else None
 
     def snapshot_overrun(self, slot: int | None = None) -> int:
-        """Events of the snapshot that were overwritten before it was taken."""
+        """Number of events of the snapshot that were overwritten before it was taken."""
         spare = self._rings.get(self._handle.spare or 0)
         return reader.overrun(spare, slot) if spare else 0
 
@@ -277,13 +278,13 @@ class Buffer:
                 _consume_all(spare, slot)
 
     def free_snapshot(self) -> None:
-        """Empty the snapshot and give its memory back."""
+        """Delete the snapshot and free its memory."""
         with self._lock:
             if self._handle.spare:
                 self._replace_spare(0)
 
     def close(self) -> None:
-        """Give everything back. No probe records to the buffer any more."""
+        """Free the buffer. No probe may record to it any more."""
         with self._lock:
             self._arena.forget(self)
             self._handle.ring = 0
@@ -292,7 +293,7 @@ class Buffer:
             self._arena.give_handle(self._handle)
 
     def after_fork(self) -> None:
-        """In the child: an empty ring in the child's own memory file, and no snapshot."""
+        """Called in the child of a fork: continue with an empty ring in the child's memory file, and without a snapshot."""
         self._rings.clear()
         self._handle.spare = 0
         self._handle.swapping = 0
@@ -313,7 +314,7 @@ class Buffer:
         self._until_done("ring_set_live", ring.address, int(self._is_on))
 
     def _replace_spare(self, address: int) -> None:
-        """A thread may take a snapshot at the same time: retire the rings that are then neither live nor spare."""
+        """Set the spare ring. A thread may take a snapshot meanwhile: retire the rings that are then neither live nor spare."""
         self._until_done("ring_set_spare", address)
         self._retire_unused()
 
@@ -322,7 +323,7 @@ class Buffer:
             self._retire(self._rings[address])
 
     def _until_done(self, function: str, *arguments: int) -> None:
-        """Call a native function that fails while another thread takes a snapshot."""
+        """Repeat a native call that fails while another thread exchanges rings."""
         while not runtime().image.call(function, self.address, *arguments) & 1:
             pass
 
@@ -335,7 +336,7 @@ class Buffer:
         self.clear()
 
     def _count(self, kilobytes: int) -> int:
-        """Sub-buffers of a slot of that size. Raises ValueError for less than 1 KiB, OSError(ENOMEM) for more than the pool."""
+        """Number of sub-buffers in a slot of that size. Raises ValueError below 1 KiB, OSError(ENOMEM) above the pool's size."""
         pool = self._arena.pool_kb
         if kilobytes < 1:
             raise ValueError(f"size_kb is {kilobytes}; it must be between 1 and {pool}")

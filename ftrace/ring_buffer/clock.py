@@ -1,4 +1,4 @@
-"""trace_clock: the clocks for time stamps, and fitting the time-stamp counter to them."""
+"""trace_clock: the clocks for time stamps, and the initial fit of the time-stamp counter to them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def find(name: str) -> Clock:
 
 @cache
 def tsc_is_usable() -> bool:
-    """Whether the time-stamp counter runs at one rate on all cores, always, and may be read by this process."""
+    """Whether the time-stamp counter has a constant rate on all cores, and this process may read it."""
     if is_denied("tsc"):
         return False
     allowed = ctypes.c_int()
@@ -76,14 +76,14 @@ def tsc_is_usable() -> bool:
 
 
 class Fit(NamedTuple):
-    """A counter value and what the clock said at that moment."""
+    """A value of the time-stamp counter, and the clock's time at that moment."""
 
     ticks: int
     nanoseconds: int
 
 
 def sample(system: int) -> Fit:
-    """The counter and a system clock read together, as closely as several tries allow."""
+    """Read the counter and a system clock together. Returns the closest of several readings."""
     from ftrace.runtime import runtime
 
     read_tsc = runtime().image.call
@@ -100,7 +100,7 @@ def sample(system: int) -> Fit:
 
 @cache
 def start(clock: Clock) -> Any:
-    """The native half of a clock, which all buffers share: a ctypes structure of ClockState."""
+    """The native half of a clock: a ctypes structure of ClockState, shared by all buffers."""
     state = ClockState.ctypes()
     state.kind, state.clock_id, state.divisor = clock.kind, clock.system, clock.divisor
     if clock.kind in (SCALED, TSC) and not (tsc_is_usable() and _calibrate(state)):
@@ -109,7 +109,7 @@ def start(clock: Clock) -> Any:
 
 
 def _calibrate(state: Any) -> bool:
-    """Begin the first segment. False: the counter is slower than a tick a nanosecond."""
+    """Begin the first segment. Returns False if the counter is slower than one tick per nanosecond."""
     first = sample(state.clock_id)
     time.sleep(_CALIBRATION)
     second = sample(state.clock_id)

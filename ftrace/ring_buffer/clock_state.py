@@ -27,23 +27,23 @@ from sandbox.native import (
 from sandbox.x86_64.syscalls import SYS_CLOCK_GETTIME
 
 SCALED, SYSTEM, COUNTER, TSC = 0, 1, 2, 3
-"""Kinds: the time-stamp counter in other units; clock_gettime; the number of stamps taken; the time-stamp counter itself."""
+"""Kinds of clocks: the scaled time-stamp counter; clock_gettime; the number of stamps taken; the bare time-stamp counter."""
 
 SHIFT = 32
 MAX_MULT = (1 << SHIFT) - 1
 AHEAD = 1 << 20
-"""Ticks by which a segment begins before it is made, since another core's counter may lag a little."""
+"""Ticks by which a segment begins earlier than it is made, since another core's counter may lag."""
 LONGEST = 1 << 34
-"""Ticks between two fits at most: some seconds."""
+"""Maximum of ticks between two fits: some seconds."""
 JUMP = 10_000_000
-"""Nanoseconds by which the system's clock is ahead when it has not been slewed but has jumped, as after a suspend."""
+"""Nanoseconds ahead of ours beyond which the system's clock counts as having jumped, as after a suspend, not as slewed."""
 _SECOND = 1_000_000_000
 _RETRIES = 8
 
 
 @struct
 class Segment(Structure):
-    """A stretch of the line that time is taken to be: at `ticks` it is `base`, and it grows by mult / 2^32 a tick."""
+    """A linear piece of a clock: its time is `base` at `ticks`, and grows by mult / 2^32 per tick."""
 
     ticks: u64
     base: u64
@@ -53,9 +53,9 @@ class Segment(Structure):
 
 @struct
 class ClockState(Structure):
-    """A clock. A new segment is written beside the one in use; the low bit of `sequence` says which is which.
+    """A clock. The low bit of `sequence` selects the segment in use; a new one is written to the other place.
 
-    So a signal's handler that interrupts the writer finds a whole one too, as readers of the kernel's seqcount_latch do.
+    A signal handler that interrupts the writer therefore finds a valid segment, as with the kernel's seqcount_latch.
     """
 
     sequence: u64
@@ -64,29 +64,29 @@ class ClockState(Structure):
     divisor: u64  # SYSTEM: nanoseconds in a unit
     counter: u64
     fitted: u64  # ticks when the segment in use was begun
-    fitting: u64  # ticks when a thread began to make another; 0: none does
+    fitting: u64  # ticks when a thread began a new fit; 0: none is in progress
     interval: u64  # ticks until the next fit
-    anchor_ticks: u64  # an earlier moment, from which on the rate is measured
+    anchor_ticks: u64  # an earlier moment, since which the rate is measured
     anchor_time: u64
     segments: array[Segment, 2]
 
 
 @native(inline=True)
 def scale(ticks: u64, mult: u64) -> u64:
-    """ticks * mult / 2^32, also where the product has more than 64 bits. mult < 2^32."""
+    """ticks * mult / 2^32, also if the product exceeds 64 bits. mult < 2^32."""
     return (ticks >> SHIFT) * mult + ((ticks & 0xFFFF_FFFF) * mult >> SHIFT)
 
 
 @native(inline=True)
 def scaled_by(clock: ptr[ClockState], sequence: u64) -> u64:
-    """The time by the segment of that sequence. To be used if the clock's sequence is still the same afterwards."""
+    """The time by the segment of that sequence. Valid only if the clock's sequence is still the same afterwards."""
     segment = addressof(clock.segments[sequence & 1])
     return segment.base + scale(rdtsc() - segment.ticks, segment.mult)
 
 
 @native
 def scaled_now(clock: ptr[ClockState]) -> u64:
-    """The time by the segment in use; if that is replaced during the read, by the next."""
+    """The time by the segment in use. Reads again if the segment is replaced during the read."""
     stamp: u64 = 0
     for _attempt in range(_RETRIES):
         sequence = volatile_load(addressof(clock.sequence))
@@ -98,7 +98,7 @@ def scaled_now(clock: ptr[ClockState]) -> u64:
 
 @native
 def rate(time: u64, ticks: u64) -> u64:
-    """time * 2^32 / ticks, from as many digits as fit."""
+    """time * 2^32 / ticks, with as many bits as fit."""
     excess = 32 - min(leading_zeros(time), 32)
     return (time >> excess << SHIFT) // max(ticks >> excess, 1)
 
@@ -114,7 +114,7 @@ def steered(mult: u64, error: i64, ticks: u64) -> u64:
 
 @native
 def system_now(clock_id: u64) -> u64:
-    """clock_gettime in nanoseconds, by a system call, which may be made anywhere."""
+    """clock_gettime in nanoseconds, as a system call, which is allowed everywhere."""
     time: array[u64, 2] = zeroed
     syscall(SYS_CLOCK_GETTIME, cast(i64, clock_id), cast(i64, addressof(time[0])), 0, 0, 0, 0)
     return time[0] * _SECOND + time[1]
@@ -138,7 +138,7 @@ def read_both(clock: ptr[ClockState], ticks: ptr[u64]) -> u64:
 
 @native
 def begin_segment(clock: ptr[ClockState], ticks: u64, time: u64, mult: u64) -> void:
-    """Continue the clock from `time` at another rate. The segment in use stays valid until the next one is."""
+    """Continue the clock from `time` at another rate. The segment in use stays valid until the new one is complete."""
     segment = addressof(clock.segments[clock.sequence + 1 & 1])
     segment.ticks = ticks - AHEAD
     segment.base = time - scale(AHEAD, mult)
@@ -148,7 +148,7 @@ def begin_segment(clock: ptr[ClockState], ticks: u64, time: u64, mult: u64) -> v
 
 @native
 def refit(clock: ptr[ClockState]) -> void:
-    """Fit the clock to the system's again, without a jump unless that one has jumped ahead."""
+    """Fit the clock to the system's clock again. It jumps only if the system's clock has jumped ahead."""
     place: array[u64, 1] = zeroed
     time = read_both(clock, addressof(place[0]))
     ticks = place[0]
@@ -169,7 +169,7 @@ def refit(clock: ptr[ClockState]) -> void:
 
 @native
 def keep_fitted(clock: ptr[ClockState]) -> void:
-    """Fit a scaled clock again if it is time to. One thread does; one that was left by siglongjmp is not waited for."""
+    """Fit a scaled clock again if that is due. One thread does; if siglongjmp has ended its fit, another thread takes over."""
     if clock.kind != SCALED or rdtsc() - clock.fitted < clock.interval:
         return
     before = load(addressof(clock.fitting), "relaxed")

@@ -1,4 +1,4 @@
-"""The names of threads, saved when they first record: available after the thread has ended, at no cost to a hit."""
+"""The names of threads, saved when they first record, so that they are available after the thread has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sandbox.native import (
 from sandbox.threads.comm import get_task_comm
 
 CAPACITY = 4096
-"""Threads whose names are kept: of two with the same id modulo this, the later one's."""
+"""Maximum number of names. Of threads with the same id modulo this number, the last one's name is kept."""
 
 
 @struct
@@ -40,7 +40,7 @@ table = global_var(u64, 0, name="thread_comms")  # its address; 0: no names are 
 
 @native
 def save_comm(tid: u64) -> void:
-    """Keep the running thread's name."""
+    """Save the name of the running thread."""
     if table == 0:
         return
     comm = cast(ptr[Comm], table + (tid & CAPACITY - 1) * sizeof(Comm))

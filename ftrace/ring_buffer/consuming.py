@@ -1,4 +1,4 @@
-"""The native half of a consuming reader. One CAS decides between it and a writer that overwrites the oldest sub-buffer."""
+"""The native half of consuming readers. A compare-and-swap of Slot.head decides between a reader and an overwriting writer."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from sandbox.native import (
 
 @native(name="ring_take_oldest")
 def take_oldest(ring: ptr[Ring], slot: ptr[Slot], head: u64) -> bool_:
-    """Take the oldest sub-buffer out of the slot's list, and give it back to the pool. It has to be complete.
+    """Remove the oldest sub-buffer from the slot's list and free it. It must be complete.
 
-    `head`: what Slot.head was before the sub-buffer was read. False: it has been overwritten since.
+    `head`: Slot.head before the sub-buffer was read. Returns False if the sub-buffer has been overwritten since.
     """
     page = head & PAGE_MASK
     meta = meta_at(ring, page)
@@ -56,7 +56,7 @@ def take_oldest(ring: ptr[Ring], slot: ptr[Slot], head: u64) -> bool_:
 
 @native(name="ring_consume")
 def consume(slot: ptr[Slot], head: u64, after: u64) -> bool_:
-    """Say how many events of the oldest sub-buffer were consumed. False: it has been overwritten since."""
+    """Set the number of consumed events of the oldest sub-buffer. Returns False if it has been overwritten since."""
     return atomic_cas(addressof(slot.head), head, after, "acq_rel")
 
 
@@ -67,7 +67,7 @@ def subbuf_bytes(ring: ptr[Ring]) -> u64:
 
 @native
 def copy_page(ring: ptr[Ring], page: u64, to: ptr[u64]) -> void:
-    """Copy a sub-buffer as far as it is committed, and clear the rest."""
+    """Copy the committed part of a sub-buffer, and fill the rest of the copy with zeros."""
     words = cast(ptr[u64], page_at(ring, page))
     size = subbuf_bytes(ring) >> 3
     used = min(HEADER + (words[1] & COMMIT_MASK) + 7 >> 3, size)
@@ -90,7 +90,7 @@ def mark_lost(to: ptr[u64], lost: u64, size: u64) -> void:
 
 @native
 def drain_page(ring: ptr[Ring], slot: ptr[Slot], to: ptr[u64]) -> bool_:
-    """Consume the oldest sub-buffer, which must be complete and not begun, into `to`. False: there is no such, or no more."""
+    """Consume the oldest sub-buffer into `to`. False if it is incomplete, partly consumed, or has just been overwritten."""
     head = load(addressof(slot.head), "acquire")
     meta = meta_at(ring, head & PAGE_MASK)
     sequence = load(addressof(meta.sequence), "acquire")
@@ -115,7 +115,7 @@ def drain_page(ring: ptr[Ring], slot: ptr[Slot], to: ptr[u64]) -> bool_:
 
 @native(name="ring_drain")
 def drain(ring: ptr[Ring], slot: ptr[Slot], to: u64, limit: u64) -> u64:
-    """Consume up to `limit` complete sub-buffers into memory at `to`; how many it were."""
+    """Consume up to `limit` complete sub-buffers into memory at `to`. Returns how many were consumed."""
     for number in range(limit):
         if not drain_page(ring, slot, cast(ptr[u64], to + number * subbuf_bytes(ring))):
             return number
@@ -124,7 +124,7 @@ def drain(ring: ptr[Ring], slot: ptr[Slot], to: u64, limit: u64) -> u64:
 
 @native(name="ring_reap")
 def reap(ring: ptr[Ring], slot: ptr[Slot], owner: u64) -> bool_:
-    """Give back the only sub-buffer of a thread that has ended, all of whose events were consumed."""
+    """Free the last sub-buffer of a thread that has ended, if all its events were consumed. Returns whether it was freed."""
     if not atomic_cas(addressof(slot.owner), cast(u32, owner), REAPED, "acq_rel"):
         return False
     page = slot.head & PAGE_MASK
@@ -148,7 +148,7 @@ def reap(ring: ptr[Ring], slot: ptr[Slot], owner: u64) -> bool_:
 
 @native(name="ring_set_live")
 def set_live(buffer: ptr[RingBuffer], ring: ptr[Ring], on: bool_) -> bool_:
-    """Let records go to `ring`, if that is not null, and let them be made or not. False: another thread exchanges rings."""
+    """Make `ring` the live ring, unless it is null, and turn recording on or off. False if another thread exchanges rings."""
     if not atomic_cas(addressof(buffer.swapping), 0, 1, "acq_rel"):
         return False
     if ring != null:
@@ -160,7 +160,7 @@ def set_live(buffer: ptr[RingBuffer], ring: ptr[Ring], on: bool_) -> bool_:
 
 @native(name="ring_set_spare")
 def set_spare(buffer: ptr[RingBuffer], ring: ptr[Ring]) -> bool_:
-    """Let `ring`, or none if it is null, be the spare one. False: another thread exchanges rings."""
+    """Set the spare ring; null: none. Returns False if another thread exchanges rings."""
     if not atomic_cas(addressof(buffer.swapping), 0, 1, "acq_rel"):
         return False
     buffer.spare = ring
@@ -170,9 +170,9 @@ def set_spare(buffer: ptr[RingBuffer], ring: ptr[Ring]) -> bool_:
 
 @native(name="ring_swap")
 def swap(buffer: ptr[RingBuffer]) -> bool_:
-    """Take a snapshot: exchange the live ring and the spare one. A record in progress ends in the one that it began in.
+    """Take a snapshot: exchange the live ring and the spare ring. A record in progress ends in the ring in which it began.
 
-    False: there is no spare one, or another thread is at it.
+    Returns False if there is no spare ring, or if another thread exchanges rings.
     """
     if not atomic_cas(addressof(buffer.swapping), 0, 1, "acq_rel"):
         return False
@@ -188,6 +188,6 @@ def swap(buffer: ptr[RingBuffer]) -> bool_:
 
 @native(name="ring_clock_now")
 def read_clock(clock: ptr[ClockState]) -> u64:
-    """The time, by a clock that is fitted again if it is time to."""
+    """The time of a clock, which is first fitted again if that is due."""
     keep_fitted(clock)
     return clock_now(clock)

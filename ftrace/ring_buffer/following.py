@@ -1,4 +1,4 @@
-"""Following a buffer: each record once, as it comes, without consuming it."""
+"""Follows a buffer: returns each new record once, without consuming it."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _BY_TIME = attrgetter("stamp", "slot")
 
 
 class _Position(NamedTuple):
-    """How far a slot was followed."""
+    """How far a slot has been followed."""
 
     sequence: int = 0
-    """Of the sub-buffer that the last record was in."""
+    """Sequence number of the sub-buffer of the last record."""
     number: int = 0
-    """Of the next event, counted from the slot's first."""
+    """Number of the next event, counted from the slot's first."""
     dropped: int = 0
-    """Events that the slot had dropped before it."""
+    """Number of events that the slot had dropped before that sub-buffer."""
 
 
 class Follower:
-    """Where a reader that consumes nothing has got to, slot by slot. A cleared buffer is followed from its start."""
+    """The positions of a reader that consumes nothing, by slot. After the buffer is cleared, they start again."""
 
     def __init__(self) -> None:
         self._ring: Rings | None = None
         self._positions: dict[int, _Position] = {}
 
     def take(self, ring: Rings) -> list[Record]:
-        """The records since the last call, merged by time; `lost` says how many of a slot are missing before one."""
+        """The records since the last call, in order of time. `lost`: number of events of the slot missing before the record."""
         if ring is not self._ring:
             self._ring, self._positions = ring, {}
         return list(heapq.merge(*(self._of_slot(ring, slot) for slot in ring.slots()), key=_BY_TIME))
 
     def _of_slot(self, ring: Rings, slot: int) -> Iterator[Record]:
         if ring.view.slot_word(slot, "sequence") < self._positions.get(slot, _Position()).sequence:
-            del self._positions[slot]  # its thread has ended, and all was consumed: another one begins anew
+            del self._positions[slot]  # consumed to the end; another thread has the slot
         for page in ring.view.pages(slot, self._positions.get(slot, _Position()).sequence):
             yield from self._of_page(slot, page)
 

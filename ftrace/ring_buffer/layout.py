@@ -19,22 +19,22 @@ MAX_ORDER = 7
 """A sub-buffer has at most 2^7 pages: 512 KiB."""
 
 DATA_TYPE_MAX = 28
-"""Largest type_len of an event: its data takes that many words of 4 bytes. 0: the next word has the length."""
+"""Largest type_len of an event: the number of 4-byte words of its data. 0: the next word has the length."""
 PADDING, TIME_EXTEND, TIME_STAMP = 29, 30, 31
 DELTA_BITS = 27
 TIME_STAMP_BITS = 59
 
 COMMIT_MASK = (1 << 27) - 1
 MISSED_EVENTS, MISSED_STORED = 1 << 31, 1 << 30
-"""Flags of a commit word: events were lost before this page; their number follows its data as a u64."""
+"""Flags of a commit word: events are missing before this sub-buffer; their number follows the data as a u64."""
 
 SMALL_DATA = 4 * DATA_TYPE_MAX
 COMMON = 8
-"""Bytes of common_type, common_flags, common_preempt_count and common_pid in front of each event's fields."""
+"""Bytes of common_type, common_flags, common_preempt_count and common_pid, which precede each event's fields."""
 
 MAGIC = 0x31_66_75_62_65_63_72_74  # "trcebuf1"
 RINGS = 64
-"""Rings that can exist in a process: an instance takes two if it has a snapshot."""
+"""Maximum number of rings in a process. An instance takes two if it has a snapshot."""
 SLOTS = 2048
 """Slots of a ring: one for each record of a thread (sandbox.threads.tasks.CAPACITY)."""
 DIRECTORY_ENTRY = 256
@@ -44,7 +44,7 @@ SLOT_SIZE = 256
 
 @native(inline=True)
 def event_size(length: u64) -> u64:
-    """Bytes that an event with `length` bytes of data takes, as rb_calculate_event_length() rounds them."""
+    """Bytes of an event with `length` bytes of data, rounded as by rb_calculate_event_length()."""
     data = (length + 3) & ~3
     if length > SMALL_DATA:
         return data + 8
@@ -52,18 +52,18 @@ def event_size(length: u64) -> u64:
 
 
 class Geometry(NamedTuple):
-    """Where things are in a memory file whose pool is `pages` pages: offsets in bytes."""
+    """The layout of a memory file with a pool of `pages` pages. Offsets are in bytes."""
 
     pages: int
 
     @property
     def directory(self) -> int:
-        """The entries of the rings."""
+        """Offset of the directory of rings."""
         return PAGE_SIZE
 
     @property
     def bitmap(self) -> int:
-        """A word for 64 pages; a bit is 1 where the page is free."""
+        """Offset of the bitmap of free pages: 64-bit words; a bit is 1 if its page is free."""
         return self.directory + RINGS * DIRECTORY_ENTRY
 
     @property
@@ -73,26 +73,26 @@ class Geometry(NamedTuple):
 
     @property
     def metas(self) -> int:
-        """A PageMeta for each page."""
+        """Offset of the array of PageMeta."""
         return _page_aligned(self.bitmap + 8 * self.words)
 
     @property
     def slots(self) -> int:
-        """The slots of ring 0, then those of the others."""
+        """Offset of the slots of ring 0, which those of the other rings follow."""
         return _page_aligned(self.metas + META_SIZE * self.pages)
 
     def slots_of(self, ring: int) -> int:
-        """The first slot of a ring."""
+        """Offset of the first slot of a ring."""
         return self.slots + ring * SLOTS * SLOT_SIZE
 
     @property
     def data(self) -> int:
-        """The first page, aligned to the largest sub-buffer."""
+        """Offset of the first page, aligned to the largest sub-buffer."""
         return -(-self.slots_of(RINGS) // (PAGE_SIZE << MAX_ORDER)) * (PAGE_SIZE << MAX_ORDER)
 
     @property
     def size(self) -> int:
-        """The whole file."""
+        """Size of the file."""
         return self.data + self.pages * PAGE_SIZE
 
 
@@ -107,15 +107,15 @@ def _page_aligned(offset: int) -> int:
 
 
 def subbuf_order(kilobytes: int) -> int:
-    """The order of a sub-buffer of at least that many KiB: it has 2^order pages. As buffer_subbuf_size_kb rounds."""
+    """The order of the smallest sub-buffer (2^order pages) of at least that many KiB, as for buffer_subbuf_size_kb."""
     return max(0, (kilobytes - 1).bit_length() - 2)
 
 
 def subbufs(kilobytes: int, order: int) -> int:
-    """How many sub-buffers a slot has for a buffer_size_kb, as ring_buffer_resize() rounds: at least 2."""
+    """Number of sub-buffers of a slot for a buffer_size_kb, rounded as by ring_buffer_resize(): at least 2."""
     return max(2, -(-kilobytes * 1024 // capacity(order)))
 
 
 def capacity(order: int) -> int:
-    """Bytes of events in a sub-buffer."""
+    """Bytes for events in a sub-buffer."""
     return (PAGE_SIZE << order) - HEADER

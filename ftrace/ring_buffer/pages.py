@@ -1,4 +1,4 @@
-"""Reading sub-buffers: bytes to events, without process state."""
+"""Decoding of sub-buffers: pure functions from bytes to events."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ class Event(NamedTuple):
     stamp: int
     """In units of the clock."""
     offset: int
-    """Where its data begins in the sub-buffer, in bytes."""
+    """Offset of its data in the sub-buffer, in bytes."""
     size: int
     """Bytes of data, rounded up to 4."""
 
 
 class Page(NamedTuple):
-    """A copy of a sub-buffer with its properties."""
+    """A copy of a sub-buffer, with its metadata."""
 
     data: bytes
-    """As trace_pipe_raw gives it, but for the flags of lost events."""
+    """The bytes, as from trace_pipe_raw, but without the flags of missing events."""
     first: int
-    """How many events the slot had written before."""
+    """Number of events that the slot had written before."""
     skip: int
-    """Events at its beginning that were consumed before."""
+    """Number of events at its beginning that have been consumed."""
     lost: int
-    """Events that the slot had dropped before."""
+    """Number of events that the slot had dropped before."""
     sequence: int
 
     @property
     def events(self) -> Iterator[Event]:
-        """Its events that were not consumed before, oldest first."""
+        """The events that have not been consumed, oldest first."""
         for number, event in enumerate(decode(self.data)):
             if number >= self.skip:
                 yield event
 
 
 class Common(NamedTuple):
-    """The fields in front of every event's own."""
+    """The common fields, which precede every event's own."""
 
     type: int
     flags: int
@@ -72,7 +72,7 @@ def common(data: bytes | memoryview, offset: int = 0) -> Common:
 
 
 def decode(data: bytes | memoryview) -> Iterator[Event]:
-    """The events of a sub-buffer. Padding is passed over; its time counts."""
+    """The events of a sub-buffer. Padding is skipped, but its time delta counts."""
     stamp, word = _HEAD.unpack_from(data)
     at, end = HEADER, HEADER + (word & COMMIT_MASK)
     while at < end:
@@ -96,24 +96,24 @@ def decode(data: bytes | memoryview) -> Iterator[Event]:
 
 
 def absolute_stamp(before: int, low: int) -> int:
-    """A whole time stamp from its 59 low bits, and one not later than it."""
+    """Complete a time stamp of which only the low 59 bits are known. `before`: a time stamp that is not later."""
     stamp = before & ~_STAMP_LOW | low
     return stamp + _STAMP_LOW + 1 if stamp < before else stamp
 
 
 def count(data: bytes | memoryview) -> int:
-    """How many events a sub-buffer holds."""
+    """Number of events in a sub-buffer."""
     return sum(1 for _ in decode(data))
 
 
 def size_of_rest(page: Page) -> int:
-    """Bytes of a sub-buffer from the first event that was not consumed."""
+    """Bytes of a sub-buffer from the first event that has not been consumed."""
     used: int = HEADER + (_HEAD.unpack_from(page.data)[1] & COMMIT_MASK)
     return used - _start_of(page.data, page.skip)
 
 
 def _start_of(data: bytes, number: int) -> int:
-    """Where an event begins, its time stamp of its own included; the end if there are not so many."""
+    """Offset of an event, or of the time stamp before it; the end of the data if there are fewer events."""
     at = HEADER
     for index, event in enumerate(decode(data)):
         if index == number:
@@ -123,7 +123,7 @@ def _start_of(data: bytes, number: int) -> int:
 
 
 def marked(data: bytes, lost: int) -> bytes:
-    """A sub-buffer whose commit word marks that `lost` events are missing before it, with their number if there is space."""
+    """Mark in a sub-buffer's commit word that `lost` events are missing before it, with their number if there is space."""
     if not lost:
         return data
     stamp, word = _HEAD.unpack_from(data)
@@ -136,7 +136,7 @@ def marked(data: bytes, lost: int) -> bytes:
 
 
 def without_first(data: bytes, skip: int) -> bytes:
-    """A sub-buffer that begins with the event number `skip` of another, of which it has the size."""
+    """Remove the first `skip` events of a sub-buffer. The result has the same size."""
     if not skip:
         return data
     events = list(decode(data))

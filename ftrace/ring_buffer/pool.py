@@ -1,6 +1,6 @@
-"""The pool of free pages: a bitmap, taken from and given back to by one compare-and-swap, by threads of any ring.
+"""The pool of free pages: a lock-free bitmap that all rings share.
 
-A sub-buffer of 2^order pages is an aligned run of bits, so freed ones need no merging.
+A sub-buffer of 2^order pages is an aligned run of bits, so that freed ones need no merging.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TRIES = 8
 
 @native
 def run_mask(order: u64) -> u64:
-    """2^order ones."""
+    """A mask of 2^order ones."""
     return (ONE << (ONE << order)) - 1 if order < 6 else FULL
 
 
 @native
 def free_runs(bits: u64, order: u64) -> u64:
-    """The first bits of all aligned runs of 2^order ones in `bits`."""
+    """A mask of the first bit of each aligned run of 2^order ones in `bits`."""
     runs = bits
     for step in range(6):
         if step < order:
@@ -50,7 +50,7 @@ def word_at(ring: ptr[Ring], index: u64) -> ptr[u64]:
 
 @native
 def take_from_word(ring: ptr[Ring], index: u64, order: u64) -> u64:
-    """A run of 2^order pages, at most 64, of one word: the number of its first page plus 1; 0: there is none."""
+    """Take 2^order pages, at most 64, from one word. Returns the number of the first page plus 1; 0 if there are none."""
     word = word_at(ring, index)
     for _attempt in range(_TRIES):
         bits = load(word, "relaxed")
@@ -65,7 +65,7 @@ def take_from_word(ring: ptr[Ring], index: u64, order: u64) -> u64:
 
 @native
 def take_two_words(ring: ptr[Ring], index: u64) -> u64:
-    """128 pages: two whole words."""
+    """Take 128 pages, which are two whole words. Returns as `take_from_word`."""
     if index & 1 != 0 or not atomic_cas(word_at(ring, index), FULL, 0, "acq_rel"):
         return 0
     if atomic_cas(word_at(ring, index + 1), FULL, 0, "acq_rel"):
@@ -76,7 +76,7 @@ def take_two_words(ring: ptr[Ring], index: u64) -> u64:
 
 @native(name="ring_take_page")
 def take_page(ring: ptr[Ring]) -> u64:
-    """Take a sub-buffer: the number of its first page plus 1; 0 if there is none left."""
+    """Take a sub-buffer. Returns the number of its first page plus 1; 0 if none is left."""
     start = load(addressof(ring.hint), "relaxed")
     for step in range(ring.words):
         index = start + step
@@ -91,7 +91,7 @@ def take_page(ring: ptr[Ring]) -> u64:
 
 @native(name="ring_give_page")
 def give_page(ring: ptr[Ring], page: u64) -> void:
-    """Free a sub-buffer, which no thread writes to any more."""
+    """Free a sub-buffer. No thread may write to it any more."""
     meta = meta_at(ring, page)
     store(addressof(meta.sequence), 0, "release")
     index = page // WORD

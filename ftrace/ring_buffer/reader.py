@@ -1,4 +1,4 @@
-"""Readers of a ring in this process: records merged by time, consumed or not, and whole sub-buffers."""
+"""Readers of a ring of this process, consuming or not: of records in order of time, and of whole sub-buffers."""
 
 from __future__ import annotations
 
@@ -21,54 +21,54 @@ from sandbox.threads.tasks import FREE
 _BY_TIME = attrgetter("stamp", "slot")
 _TRIES = 1000
 _BATCH = 64
-"""Sub-buffers that are drained in one go."""
+"""Maximum number of sub-buffers that are drained by one call."""
 
 
 class Record(NamedTuple):
-    """An event that was recorded."""
+    """A recorded event."""
 
     stamp: int
     """In units of the buffer's clock."""
     slot: int
-    """Of the thread that recorded it: what per_cpu/cpuN is to it."""
+    """Slot of the thread that recorded it: the N of per_cpu/cpuN."""
     lost: int
-    """Events that the slot lost just before it."""
+    """Number of events that the slot lost just before it."""
     data: bytes
-    """Its fields, the common ones first, rounded up to 4 bytes."""
+    """The fields, starting with the common ones, padded to 4 bytes."""
 
     @property
     def common(self) -> Common:
-        """Its type, and who recorded it."""
+        """The common fields: event type and thread."""
         return pages.common(self.data)
 
 
 class Stats(NamedTuple):
-    """What per_cpu/cpuN/stats says of a slot; times are in units of the clock."""
+    """The statistics of a slot, as in per_cpu/cpuN/stats. Times are in units of the clock."""
 
     entries: int
     """Events that can be read."""
     overrun: int
-    """Events that were overwritten before anybody consumed them."""
+    """Events that were overwritten before they were consumed."""
     commit_overrun: int
-    """Events lost because a record in progress lay in the sub-buffer that was to be overwritten."""
+    """Events lost because the sub-buffer to be overwritten contained a record in progress."""
     bytes: int
-    """Taken by the events that can be read, time stamps and padding included."""
+    """Bytes of the events that can be read, including time stamps and padding."""
     oldest: int
-    """Time of the oldest of them; 0 if there is none."""
+    """Time of the oldest event that can be read; 0 if there is none."""
     now: int
     dropped: int
-    """Events lost for lack of space, or because they interrupted a page switch or an endless series of others."""
+    """Events lost for other reasons: no space, a page switch in progress, an unfinished record, or too many interruptions."""
     read: int
     """Events that were consumed."""
 
 
 def record_of(page: Page, event: Event, slot: int, lost: int = 0) -> Record:
-    """A record of an event in a copied sub-buffer."""
+    """The record of an event in a copied sub-buffer."""
     return Record(event.stamp, slot, lost, page.data[event.offset : event.offset + event.size])
 
 
 def records(ring: Rings, slot: int | None = None) -> Iterator[Record]:
-    """What a ring, or one of its slots, holds, merged by time. Nothing is consumed."""
+    """The records of a ring, or of one slot, in order of time. Nothing is consumed."""
     chosen = ring.slots() if slot is None else [slot]
     return heapq.merge(*(of_slot(each, ring.view.pages(each)) for each in chosen), key=_BY_TIME)
 
@@ -94,7 +94,7 @@ class SlotReader:
         self._events: list[Event] = []
 
     def peek(self) -> Record | None:
-        """The oldest event that was not consumed; None if there is none."""
+        """The oldest event that has not been consumed; None if there is none."""
         for _ in range(_TRIES):
             if self._page is None or self._head != self._view.slot_word(self.slot, "head"):
                 self._load()
@@ -112,7 +112,7 @@ class SlotReader:
         return None
 
     def pop(self, record: Record) -> bool:
-        """Consume the event that `peek` has returned. False: it has been overwritten."""
+        """Consume the event that `peek` has returned. Returns False if it has been overwritten."""
         assert self._page is not None
         after = self._head + (1 << PAGE_BITS)
         if not runtime().image.call("ring_consume", self._address, self._head, after) & 1:
@@ -122,7 +122,7 @@ class SlotReader:
         return True
 
     def take(self) -> tuple[Page, int] | None:
-        """Consume everything in the oldest sub-buffer that has events: a copy, and how many were lost before it."""
+        """Consume the oldest sub-buffer that has events. Returns a copy and the number of events lost before it, or None."""
         while True:
             head = self._view.slot_word(self.slot, "head")
             number = head & PAGE_MASK
@@ -148,7 +148,7 @@ class SlotReader:
                     return page, lost
 
     def take_raw(self) -> bytes | None:
-        """The same in the form of trace_pipe_raw: a sub-buffer without consumed events, with losses marked."""
+        """As `take`, but in the form of trace_pipe_raw: without events consumed earlier, and with lost events marked."""
         taken = self.take()
         if taken is None:
             return None
@@ -156,7 +156,7 @@ class SlotReader:
         return pages.marked(pages.without_first(page.data, page.skip), lost)
 
     def trim(self, count: int) -> None:
-        """Give up the oldest sub-buffers while there are more than `count`."""
+        """Delete the oldest sub-buffers until there are at most `count`."""
         while self._view.slot_word(self.slot, "pages") > count and self._is_complete():
             head = self._view.slot_word(self.slot, "head")
             first, after = (self._view.meta_word(page, "first") for page in self._oldest_two(head))
@@ -170,7 +170,7 @@ class SlotReader:
 
     @property
     def owner(self) -> int:
-        """The id of the thread that the slot is of."""
+        """The id of the thread that owns the slot."""
         return self._view.slot_word(self.slot, "owner") & 0xFFFF_FFFF
 
     @property
@@ -181,7 +181,7 @@ class SlotReader:
         return self._head >> PAGE_BITS & CONSUMED_MASK
 
     def _is_complete(self) -> bool:
-        """Whether the oldest sub-buffer is published in whole."""
+        """Whether the oldest sub-buffer has been published completely."""
         head = self._view.slot_word(self.slot, "head")
         sequence = self._view.meta_word(head & PAGE_MASK, "sequence")
         return 0 < sequence < self._view.slot_word(self.slot, "commit_sequence")
@@ -194,7 +194,7 @@ class SlotReader:
             self._events = list(pages.decode(self._page.data)) if self._page else []
 
     def _lost(self, page: Page, done: int) -> int:
-        """Events lost since the last one that was consumed."""
+        """Number of events lost since the last one that was consumed."""
         overwritten = page.first + done - self._view.slot_word(self.slot, "read")
         return overwritten + page.lost - self._view.slot_word(self.slot, "reported")
 
@@ -212,7 +212,7 @@ class Reader:
         self._slots: dict[int, SlotReader] = {}
 
     def consume(self, slot: int | None = None) -> Iterator[Record]:
-        """The events that are there now, merged by time. What is not iterated over is not consumed."""
+        """Consume the events in order of time. Only those that the iterator has returned are consumed."""
         while True:
             readers = self._readers(slot)
             found = ((record, each) for each in readers if (record := each.peek()) is not None)
@@ -225,7 +225,7 @@ class Reader:
                 yield record
 
     def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Slot and bytes of sub-buffers with all the events that are there now, which are consumed; lost ones are marked."""
+        """Consume all sub-buffers: slot and bytes of each, with lost events marked."""
         memory = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
         for each in self._readers(slot):
             yield from ((each.slot, page) for page in self._drained(each, memory))
@@ -237,7 +237,7 @@ class Reader:
     def drain(self, descriptor: int, slot: int | None = None) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
-        Sub-buffers that are still being written stay. Raises OSError; what was consumed but not written is lost.
+        Sub-buffers that are still being written remain. Raises OSError; what was consumed but not written is lost.
         """
         size, written = PAGE_SIZE << self._ring.entry.order, 0
         memory = ctypes.create_string_buffer(_BATCH * size)
@@ -251,12 +251,12 @@ class Reader:
         return written
 
     def trim(self, count: int, slot: int | None = None) -> None:
-        """Give up the oldest sub-buffers of slots that have more than `count`."""
+        """Delete the oldest sub-buffers of each slot, or of one, until it has at most `count`."""
         for each in self._readers(slot):
             each.trim(count)
 
     def reap(self) -> None:
-        """Give back the last page of threads that have ended, where all their events were consumed."""
+        """Free the last sub-buffer of each thread that has ended and whose events have all been consumed."""
         readers = self._readers(None)
         tasks, image = runtime().tasks(), runtime().image
         for each in readers:
@@ -268,7 +268,7 @@ class Reader:
         return [self._slots.setdefault(each, SlotReader(self._ring, each)) for each in chosen]
 
     def _drained(self, each: SlotReader, memory: Any) -> Iterator[bytes]:
-        """Complete sub-buffers that nothing was consumed of."""
+        """Consume the complete sub-buffers, up to one that has been consumed in part."""
         size = PAGE_SIZE << self._ring.entry.order
         where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(memory), _BATCH
         while count := runtime().image.call_and_wait("ring_drain", *where):
@@ -277,7 +277,7 @@ class Reader:
 
 
 def stats(ring: Rings, slot: int, now: int) -> Stats:
-    """What per_cpu/cpuN/stats says of a slot."""
+    """The statistics of a slot."""
     copies = ring.view.pages(slot)
     events = [event for page in copies for event in page.events]
     word = partial(ring.view.slot_word, slot)
@@ -295,7 +295,7 @@ def stats(ring: Rings, slot: int, now: int) -> Stats:
 
 
 def written(ring: Rings, slot: int) -> int:
-    """Events that were ever written to a slot."""
+    """Number of events written to a slot, including overwritten and consumed ones."""
     if not ring.view.slot_word(slot, "sequence"):
         return 0
     tail = ring.view.slot_word(slot, "tail")

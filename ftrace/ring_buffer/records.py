@@ -1,4 +1,4 @@
-"""Records shared by a ring's writers and readers: slots, page metadata, rings; and the handle for handlers."""
+"""Structures shared by writers and readers: slots, page metadata, rings, and the handle that handlers use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ftrace.ring_buffer.clock_state import ClockState
 from ftrace.ring_buffer.layout import META_SIZE, PAGE_SHIFT, SLOT_SIZE
 from sandbox.native import Structure, addressof, array, cast, native, ptr, struct, u8, u32, u64
 
-# Slot.tail: where the next event goes, and how many there are in the sub-buffer. One word, so that both change in one step.
+# Slot.tail: offset of the next event, and number of events in the sub-buffer. One word, so that both change atomically.
 OFFSET_BITS, ENTRY_BITS = 20, 20
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 ENTRY = 1 << OFFSET_BITS
@@ -16,14 +16,14 @@ SEQUENCE_MASK = (1 << (64 - SEQUENCE_SHIFT)) - 1
 NO_PAGE = OFFSET_MASK
 """A tail after which no event fits."""
 
-# Slot.head: the oldest page, how many of its events were consumed, and a tag that differs for each page.
+# Slot.head: the oldest page, the number of its events that were consumed, and a tag that differs for each sub-buffer.
 PAGE_BITS = 24
 PAGE_MASK = (1 << PAGE_BITS) - 1
 CONSUMED_MASK = (1 << 20) - 1
 TAG_SHIFT = PAGE_BITS + 20
 
 REAPED = 0xFFFF_FFFF
-"""Slot.owner while a reader takes the pages of a thread that has ended."""
+"""Slot.owner while a reader frees the pages of a thread that has ended."""
 
 
 @struct
@@ -40,7 +40,7 @@ class Slot(Structure):
     sequence: u64  # of the sub-buffer that is being written, from 1; 0: there is none yet
     commit_page: u64
     head: u64
-    pages: u64  # sub-buffers that it has
+    pages: u64  # number of sub-buffers of the slot
     max_pages: u64  # 0: as the ring says
     spare: u64  # page to be written next, plus 1; 0: it has to be found first
     overrun: u64  # events that were overwritten before they were consumed
@@ -59,7 +59,7 @@ class Slot(Structure):
 
 @struct
 class PageMeta(Structure):
-    """What is known of the sub-buffer that begins with a page."""
+    """Metadata of the sub-buffer that begins with a page."""
 
     sequence: u64  # 0: free, or being prepared
     first: u64  # events that the slot had written before
@@ -74,7 +74,7 @@ class PageMeta(Structure):
 
 @struct
 class SubBuffer(Structure):
-    """The head of a sub-buffer, as events/header_page describes it."""
+    """The header of a sub-buffer, as described by events/header_page."""
 
     stamp: u64
     commit: u64
@@ -82,8 +82,7 @@ class SubBuffer(Structure):
 
 @struct
 class Ring(Structure):
-    """The slots that records go to, and how. Private to the process; constant while records are made, but for `max_pages`,
-    `overwrite` and `hint`."""
+    """A ring's memory and settings. Private to the process. Only `max_pages`, `overwrite` and `hint` change while it is used."""
 
     slots: u64  # address of the first
     data: u64  # address of page 0
@@ -102,7 +101,7 @@ class Ring(Structure):
 
 @struct
 class RingBuffer(Structure):
-    """The handle that handlers are given. `ring` is exchanged by one store: to take a snapshot, to clear, to stop recording."""
+    """The handle that handlers use. One store to `ring` takes a snapshot, clears the buffer, or stops recording."""
 
     ring: ptr[Ring]  # `live`, or null: nothing is recorded
     live: ptr[Ring]
@@ -122,7 +121,7 @@ class Mark(Structure):
 
 @native(inline=True)
 def token_of(slot: ptr[Slot]) -> u64:
-    """What a live mark begins with."""
+    """The token of a mark that is in use."""
     return cast(u64, slot) + 1
 
 
@@ -143,11 +142,11 @@ def meta_at(ring: ptr[Ring], page: u64) -> ptr[PageMeta]:
 
 @native(inline=True)
 def byte_at(page: ptr[SubBuffer], offset: u64) -> u64:
-    """The address of a sub-buffer's event."""
+    """The address at `offset` in a sub-buffer's events."""
     return cast(u64, addressof(cast(ptr[u8], page)[16 + offset]))
 
 
 @native(inline=True)
 def losses(slot: ptr[Slot]) -> u64:
-    """Events that were never written."""
+    """Number of events that were lost without having been written."""
     return slot.commit_overrun + slot.dropped + slot.nested + slot.retried + slot.abandoned + slot.too_long

@@ -1,4 +1,4 @@
-"""Pages in memory of another process, which has started this one and reads what it recorded, whatever becomes of it."""
+"""Interface for keeping the pages in memory of the process that has started this one, and reads the records after its end."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Protocol
 
 
 class Shared(Protocol):
-    """Such memory."""
+    """Memory of another process."""
 
     def map_pages(self, size: int) -> int:
-        """Address of `size` zero bytes, which nobody else has, for a memory file. Raises OSError."""
+        """Map `size` zero bytes for a memory file, for this process alone. Returns the address. Raises OSError."""
 
     def map_comms(self, size: int) -> int:
-        """Address of `size` bytes for the names of threads; its processes may have the same. Raises OSError."""
+        """Map `size` bytes for the names of threads; processes may share them. Returns the address. Raises OSError."""
 
 
 _shared: list[Shared] = []
 
 
 def share(memory: Shared) -> None:
-    """Keep the pages there. Call it before anything has been recorded."""
+    """Keep the pages in `memory`. Must be called before anything is recorded."""
     _shared[:] = [memory]
 
 
 def shared() -> Shared | None:
-    """Where the pages are to be kept, if not in a file of this process."""
+    """The memory for the pages; None if they are in a file of this process."""
     return _shared[0] if _shared else None

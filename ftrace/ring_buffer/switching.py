@@ -1,4 +1,4 @@
-"""The slow path of a writer: the next sub-buffer, nested records, records that never end."""
+"""The slow path of a writer: switching sub-buffers, nested records, recovery from records that never end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NOTHING = 0xFFFF_FFFF_FFFF_FFFF
 
 @native
 def events_in(page: ptr[SubBuffer], end: u64) -> u64:
-    """How many events lie in the first `end` bytes of a sub-buffer. Those must be complete."""
+    """Number of events in the first `end` bytes of a sub-buffer. The events must be complete."""
     count: u64 = 0
     offset: u64 = 0
     while offset < end:
@@ -79,7 +79,7 @@ def events_in(page: ptr[SubBuffer], end: u64) -> u64:
 
 @native
 def adopt(slot: ptr[Slot], task: ptr[Task]) -> bool_:
-    """Make the running thread the slot's owner, keeping its former owner's events. False: not possible now."""
+    """Make the running thread the slot's owner; the former owner's events are kept. Returns False if the slot is in use."""
     before = load(addressof(slot.owner), "relaxed")
     if before == REAPED or not atomic_cas(addressof(slot.owner), before, task.tid, "acq_rel"):
         return False
@@ -91,7 +91,7 @@ def adopt(slot: ptr[Slot], task: ptr[Task]) -> bool_:
 
 @native
 def is_writing(slot: ptr[Slot], task: ptr[Task], mark: ptr[Mark]) -> bool_:
-    """Whether the outermost record in progress, which contains `mark`, will continue: it may have been left by siglongjmp."""
+    """Whether the outermost record will continue after the record of `mark`. It does not if siglongjmp has ended it."""
     outer = volatile_load(addressof(slot.writer))
     here = cast(u64, mark)
     if slot.owner != task.tid or here == outer or (here > outer and on_one_stack(outer, here)):
@@ -103,7 +103,7 @@ def is_writing(slot: ptr[Slot], task: ptr[Task], mark: ptr[Mark]) -> bool_:
 
 @native
 def free_after(ring: ptr[Ring], slot: ptr[Slot], page: u64) -> void:
-    """Give back the sub-buffers after `page`, which becomes the newest."""
+    """Free the sub-buffers after `page`, which becomes the newest."""
     meta = meta_at(ring, page)
     link = meta.next
     meta.next = 0
@@ -117,7 +117,7 @@ def free_after(ring: ptr[Ring], slot: ptr[Slot], page: u64) -> void:
 
 @native
 def recover(ring: ptr[Ring], slot: ptr[Slot]) -> void:
-    """Return to the committed state after a record that will never end; count the lost events."""
+    """Return to the last committed state after a record that will never end, and count the lost events."""
     volatile_store(addressof(slot.switching), 0)
     if slot.sequence == 0:
         volatile_store(addressof(slot.tail), NO_PAGE)
@@ -143,7 +143,7 @@ def recover(ring: ptr[Ring], slot: ptr[Slot]) -> void:
 
 @native
 def steal_oldest(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
-    """Take the slot's own oldest sub-buffer to overwrite it: its number plus 1; 0, counted, if it is not available."""
+    """Take the slot's oldest sub-buffer to overwrite it. Returns its number plus 1; if it is in use, 0, and counts the loss."""
     for _attempt in range(RETRIES):
         head = load(addressof(slot.head), "acquire")
         page = head & PAGE_MASK
@@ -165,7 +165,7 @@ def steal_oldest(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
 
 @native
 def find_page(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
-    """A sub-buffer to write to: its number plus 1; 0, counted, if there is none."""
+    """Find a sub-buffer to write to. Returns its number plus 1; if there is none, 0, and counts the loss."""
     limit = slot.max_pages if slot.max_pages != 0 else ring.max_pages
     if load(addressof(slot.pages), "relaxed") < limit:
         page = take_page(ring)
@@ -180,7 +180,7 @@ def find_page(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
 
 @native
 def find_spare(ring: ptr[Ring], slot: ptr[Slot]) -> bool_:
-    """Have a sub-buffer at hand. Its memory is touched here: during a switch, in which nested events are lost, a fault lasts."""
+    """Reserve the next sub-buffer. Writes to its memory, to have page faults here: during a switch nested events are lost."""
     if volatile_load(addressof(slot.spare)) != 0:
         return True
     page = find_page(ring, slot)
@@ -197,7 +197,7 @@ def find_spare(ring: ptr[Ring], slot: ptr[Slot]) -> bool_:
 
 @native
 def prepare(ring: ptr[Ring], slot: ptr[Slot], page: u64, stamp: u64, first: u64) -> void:
-    """Make an empty sub-buffer of `page`. Until its sequence is set, readers treat it as free."""
+    """Initialise `page` as an empty sub-buffer. Until its sequence is set, readers treat it as free."""
     meta = meta_at(ring, page)
     buffer = page_at(ring, page)
     store(addressof(meta.sequence), 0, "release")
@@ -214,7 +214,7 @@ def prepare(ring: ptr[Ring], slot: ptr[Slot], page: u64, stamp: u64, first: u64)
 
 @native
 def link(ring: ptr[Ring], slot: ptr[Slot], page: u64, tail: u64) -> void:
-    """Put a prepared sub-buffer at the end of the slot's list."""
+    """Append a prepared sub-buffer to the slot's list."""
     if slot.sequence == 0:
         slot.commit_page = page
         volatile_store(addressof(slot.commit_sequence), 1)
@@ -229,7 +229,7 @@ def link(ring: ptr[Ring], slot: ptr[Slot], page: u64, tail: u64) -> void:
 
 @native
 def advance_commit(ring: ptr[Ring], slot: ptr[Slot]) -> void:
-    """Publish the sub-buffers before the newest in whole."""
+    """Publish all sub-buffers before the newest completely."""
     while volatile_load(addressof(slot.commit_sequence)) != volatile_load(addressof(slot.sequence)):
         meta = meta_at(ring, slot.commit_page)
         volatile_store(addressof(page_at(ring, slot.commit_page).commit), meta.end)
@@ -239,9 +239,9 @@ def advance_commit(ring: ptr[Ring], slot: ptr[Slot]) -> void:
 
 @native
 def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_, at: u64) -> bool_:
-    """Switch to another sub-buffer, unless there is space now. False: none is available; counted.
+    """Switch to another sub-buffer, unless there is space by now. If none is available, counts the loss and returns False.
 
-    `at`: the time of its first event; 0: now.
+    `at`: the time of the first event; 0: now.
     """
     if not find_spare(ring, slot):
         volatile_store(addressof(slot.last_stamp), 0)

@@ -1,4 +1,4 @@
-"""Reading the slots of a ring in any memory file, also while it is written or after its writer was killed. Consumes nothing."""
+"""Reads the slots of a ring in any memory file, also during writing or after the writer was killed. Consumes nothing."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ _TRIES = 64
 
 
 class RingEntry(NamedTuple):
-    """What the directory of a memory file says of a ring."""
+    """A ring's entry in the directory of a memory file."""
 
     number: int
     order: int
     clock: str
     name: str
-    """Of the instance; empty for the top-level buffer."""
+    """Name of the instance; empty for the top-level buffer."""
 
 
 class MemoryFile:
-    """A memory file, mapped: its geometry and the rings in it. Raises ValueError for a file of another kind."""
+    """A mapped memory file: its geometry and its rings. Raises ValueError for a file that is not one or is cut off."""
 
     def __init__(self, view: memoryview) -> None:
         self.bytes = view
         magic, pages, self.pid = _FILE.unpack_from(view)
         if magic != MAGIC or len(view) < Geometry(pages).size:
-            raise ValueError("not a ring buffer's memory file, or one that was cut off")
+            raise ValueError("not the memory file of a ring buffer, or cut off")
         self.geometry = Geometry(pages)
         self.words = view[: self.geometry.size].cast("Q")
 
     @staticmethod
     def write_header(view: memoryview, geometry: Geometry, pid: int) -> None:
-        """Make a memory file of zeros: all its pages are free."""
+        """Initialise a memory file that is all zeros. All its pages are free."""
         words = view.cast("Q")
         for index in range(geometry.bitmap >> 3, (geometry.bitmap >> 3) + geometry.words):
             words[index] = (1 << 64) - 1
@@ -73,7 +73,7 @@ class MemoryFile:
         _ENTRY.pack_into(self.bytes, self.geometry.directory + ring.number * DIRECTORY_ENTRY, *values)
 
     def erase_entry(self, number: int) -> None:
-        """Strike a ring out of the directory."""
+        """Remove a ring from the directory."""
         self.words[(self.geometry.directory + number * DIRECTORY_ENTRY) >> 3] = 0
 
 
@@ -115,9 +115,9 @@ class RingView:
         return Page(data, first, skip, lost, sequence)
 
     def pages(self, slot: int, since: int = 0) -> list[Page]:
-        """Copies of a slot's sub-buffers, oldest first; sub-buffers overwritten during the read are missing at the beginning.
+        """Copies of a slot's sub-buffers, oldest first. Those that are overwritten during the read are missing at the beginning.
 
-        Sub-buffers with a sequence number below `since` are left out.
+        Sub-buffers with a sequence number below `since` are omitted.
         """
         newest, copies, copied = self.slot_word(slot, "sequence"), [], 0
         for _ in range(_TRIES):

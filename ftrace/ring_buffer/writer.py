@@ -1,4 +1,4 @@
-"""Recording an event: reserve, fill, commit. Inlined into handlers; the slow path is in the runtime.
+"""Recording of an event: reserve, fill, commit. The fast path is inlined into handlers; the slow path is in the runtime.
 
     mark: Mark = zeroed
     event = reserve(buffer, addressof(mark), type_id, length)
@@ -6,8 +6,8 @@
         ...                           # fields from offset 8; the common fields are set
         commit(addressof(mark))
 
-A record made in a signal handler that interrupted another record of the same thread is nested, and published with the outermost.
-The order of stores keeps a reader in another process correct whenever this process is killed.
+A record made in a signal handler that interrupts another record of the same thread is nested; it is published with the outermost.
+Stores are ordered so that a reader in another process sees a consistent state whenever this process is killed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from sandbox.native import (
 from sandbox.threads.tasks import current, task_get
 
 SYMBOLS = ("ring_reserve", "ring_publish")
-"""What handlers that record call in the runtime."""
+"""Functions of the runtime that handlers call to record."""
 
 reserve_slowly = extern("ring_reserve", fn[ptr[u8], ptr[Mark], u64, u64], cc="preserve_most")
 publish_slowly = extern("ring_publish", fn[void, ptr[Mark]], cc="preserve_most")
@@ -62,7 +62,7 @@ publish_slowly = extern("ring_publish", fn[void, ptr[Mark]], cc="preserve_most")
 
 @native(inline=True)
 def write_header(at: u64, delta: u64, size: u64, type_id: u64, thread: u32) -> ptr[u8]:
-    """An event's header and common fields; the address of the latter."""
+    """Write an event's header and common fields. Returns the address of the common fields."""
     words = cast(ptr[u32], at)
     entry = at + 4
     if size > SMALL_DATA + 4:
@@ -78,7 +78,7 @@ def write_header(at: u64, delta: u64, size: u64, type_id: u64, thread: u32) -> p
 
 @native(inline=True)
 def begin(mark: ptr[Mark], slot: ptr[Slot]) -> void:
-    """Say that `mark` is the outermost record in progress."""
+    """Make `mark` the outermost record in progress."""
     mark.token = token_of(slot)
     volatile_store(addressof(slot.writer), cast(u64, mark))
     signal_fence()
@@ -86,9 +86,9 @@ def begin(mark: ptr[Mark], slot: ptr[Slot]) -> void:
 
 @native(inline=True)
 def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
-    """Reserve an event of `length` bytes, the 8 of its common fields included, which are filled in. To be committed.
+    """Reserve an event of `length` bytes, including the 8 bytes of common fields, which are filled in. `commit` must follow.
 
-    null: nothing is recorded, or the event is lost, which is counted.
+    Returns null if recording is off, or if the event is lost, which is counted.
     """
     ring = volatile_load(addressof(buffer.ring))
     if unlikely(ring == null):
@@ -123,7 +123,7 @@ def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64)
 
 @native(inline=True)
 def commit(mark: ptr[Mark]) -> void:
-    """Publish the event that was reserved, unless that is for an outer record to do."""
+    """Publish the reserved event. If it is nested, the outermost record publishes it."""
     slot = mark.slot
     signal_fence()
     if likely(volatile_load(addressof(slot.writer)) == cast(u64, mark)):
@@ -138,7 +138,7 @@ def commit(mark: ptr[Mark]) -> void:
 
 @native(inline=True)
 def fill(event: ptr[u8], data: ptr[u8], size: u64) -> void:
-    """The bytes beside the common fields, padded with zeros to whole words."""
+    """Write the bytes after the common fields, padded with zeros to 4 bytes."""
     for index in range(size):
         event[COMMON + index] = data[index]
     for index in range(size, (size + 3) & ~3):
@@ -147,7 +147,7 @@ def fill(event: ptr[u8], data: ptr[u8], size: u64) -> void:
 
 @native(name="ring_write")
 def write(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64) -> bool_:
-    """Record an event of `size` bytes beside the common fields, outside of any hit. False: it is lost, or recording is off."""
+    """Record an event of `size` bytes after the common fields, outside hits. False if it is lost or recording is off."""
     if task_get() == null:
         return False
     mark: Mark = zeroed
@@ -161,7 +161,7 @@ def write(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64) -> bo
 
 @native
 def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
-    """Publish everything up to the tail, which is returned."""
+    """Publish everything up to the tail. Returns the tail."""
     tail: u64 = 0
     for _attempt in range(RETRIES):
         page = page_at(ring, volatile_load(addressof(slot.current)))
@@ -178,7 +178,7 @@ def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
 
 @native(cc="preserve_most", noinline=True, name="ring_publish")
 def publish(mark: ptr[Mark]) -> void:
-    """End the outermost record, and publish the nested ones."""
+    """End the outermost record, and publish it with the nested ones."""
     slot = mark.slot
     for _attempt in range(RETRIES):
         begin(mark, slot)
@@ -190,7 +190,7 @@ def publish(mark: ptr[Mark]) -> void:
 
 @native
 def write_stamp(at: u64, before: u64, stamp: u64) -> void:
-    """A TIME_EXTEND if the event before is known, else a TIME_STAMP."""
+    """Write a TIME_EXTEND if the time of the previous event is known, else a TIME_STAMP."""
     words = cast(ptr[u32], at)
     kind: u64 = TIME_EXTEND if before != 0 else TIME_STAMP
     value = stamp - before
@@ -200,9 +200,9 @@ def write_stamp(at: u64, before: u64, stamp: u64) -> void:
 
 @native
 def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u64, thread: u32) -> ptr[u8]:
-    """Reserve, with a page switch or a time stamp of its own if need be; null if the event is lost, which is counted.
+    """Reserve an event, with a page switch or a separate time stamp if needed. Null if the event is lost, which is counted.
 
-    `at`: the time of the event, if that is not before the slot's newest; 0: now.
+    `at`: the time of the event, unless the slot's newest event is later; 0: now.
     """
     ring = mark.ring
     slot = mark.slot
@@ -242,7 +242,7 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u
 
 @native(inline=True)
 def reserve_begun(mark: ptr[Mark], type_id: u64, length: u64, at: u64, thread: u32) -> ptr[u8]:
-    """Reserve in the mark's slot, which is the running thread's, for `thread`. `at`: see try_reserve."""
+    """Reserve an event of `thread` in the mark's slot, which is that of the running thread. `at`: see try_reserve."""
     slot = mark.slot
     task = current()
     if mark.token == 0:
@@ -271,7 +271,7 @@ def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
 
 @native(name="ring_write_for")
 def write_for(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64, thread: u64, at: u64) -> bool_:
-    """As `write`, for what another thread has done: its id, and when, by the ring's clock."""
+    """As `write`, for an event of another thread. `thread`: its id; `at`: the time by the ring's clock."""
     task = task_get()
     ring = volatile_load(addressof(buffer.ring))
     if task == null or ring == null:

@@ -98,5 +98,5 @@ def test_another_file_is_not_taken_for_one() -> None:
     from ftrace.ring_buffer.view import MemoryFile
 
     for data in (bytes(4096), b"trcebuf1" + b"\xff" * 4088):
-        with pytest.raises(ValueError, match="not a ring buffer's memory file"):
+        with pytest.raises(ValueError, match="not the memory file of a ring buffer"):
             MemoryFile(memoryview(bytearray(data)))
