@@ -1,23 +1,23 @@
-"""The detour of a jump-optimised probe, as assembly text (AT&T) and bytes.
+"""The detour of a jump-optimised probe: the routines as assembly text (AT&T), and the bytes of a detour.
 
-A detour has 64 bytes or a few more, is aligned to 64, and belongs to one address for as long as the code there does:
+A detour has a multiple of 64 bytes, and is aligned to 64. It belongs to one address as long as the code at the address exists:
 
       0  .quad kprobe_optimized                the routine below, or its sibling
       8  .quad record
-     16  lea  -128(%rsp),%rsp                  the jump leads here: over the red zone
-     21  call *0(%rip)                         the handlers; `ret $128` steps back over the red zone
-     27  the copied instruction                where a breakpoint's hit goes on meanwhile
-      -  those that the jump has absorbed
-      -  jmp  back                             to the instruction behind
+     16  lea  -128(%rsp),%rsp                  target of the jump; skips the red zone
+     21  call *-27(%rip)                       to the routine at 0; its `ret $128` undoes the lea
+     27  copy of the probed instruction        a breakpoint's hit continues here
+      -  copies of the others under the jump
+      -  jmp  back                             to the next instruction
 
-No flag is touched on the way, and the call and the return pair up for the CPU's return predictor.
+The detour changes no flag, and its call pairs with the routine's return in the CPU's return predictor.
 
-At a function's entry with return probes, `jne` to a jump at the detour's end stands in front of the copies: a call whose
-return has been hooked goes on in the return stub of the place, which drops the return address that it finds and calls the
-copy. The address that this leaves is the one that the hook has put there, and again calls and returns pair up.
+At a function's entry with return probes, the copies are preceded by a `jne` to a jump at the detour's end. A call whose return
+has been hooked continues there in the return stub of the address. The stub drops the return address on the stack and calls the
+copy. This call pushes the address that the hook had stored there, so that calls and returns still pair.
 
-Where flags are live at an entry (code that was not compiled here) a plain jump to the return stub stands there instead, and for a
-call whose return has not been hooked the routine steps over it.
+If flags are live at the entry (code that was not compiled here), a jump to the return stub takes the place of the `jne`. For a
+call whose return has not been hooked, the routine returns to the instruction after this jump.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _JMP_SIZE = 5
 _ENTRY_CODE = bytes.fromhex("488d642480") + b"\xff\x15" + (-COPY).to_bytes(4, "little", signed=True)
 
 _HIT = """
-# A hit: entered by the call at the head of a detour, in the interrupted thread's own course. Every register and flag is live.
-# The handlers may change the general registers and the flags, which they find in a pt_regs; ip and sp are as they were
-# (KP-67). Vector registers are kept by whoever calls something that touches them.
-#   stack   sp-128: below the red zone; sp-136: the return into the detour; then a pt_regs, 168 bytes
-#   rbx = the pt_regs, over the call; eax, ecx, edx: the flags on their way
+# A hit: called at the start of a detour, by the probed thread. All registers and flags are live.
+# Handlers get a pt_regs, and may change general registers and flags through it. Changes of ip and sp have no effect (KP-67).
+# Vector registers are saved by the code that calls foreign handlers.
+#   stack   from sp-128: the red zone; sp-136: return address into the detour; then a pt_regs, 168 bytes
+#   rbx = the pt_regs during the call; eax, ecx, edx: the flags while they are converted
     .globl $name
     .type $name,@function
     .p2align 6
@@ -91,7 +91,7 @@ $unsaved
     lea 168(%rsp), %rsp
     ret $$128
     .cfi_restore_state
-9:  # a handler has set a flag that sahf does not: take the word as it is
+9:  # a handler has set a flag that sahf does not restore: load the whole word
     push %rcx
     popfq
     jmp 8b
@@ -99,10 +99,10 @@ $unsaved
 """
 
 _PLAIN = """
-# A hit of a place with one probe, whose pre_handler is ours, keeps every register but rax and r11, and wants none of those of
-# the hit. What is not plain at this moment goes to $otherwise with everything as it was.
-#   stack   sp-136: the return into the detour, 48(%rsp); then what is saved
-#   r11 = task, r10 = record, rdi = the list of children, then the child; rbx = the stack pointer, over the call
+# A hit of an address with one probe. Its pre_handler is ours: it keeps all registers but rax and r11, and needs no pt_regs.
+# Any other hit (another list of probes, recursion, no task) jumps to $otherwise with all registers restored.
+#   stack   sp-136: return address into the detour, at 48(%rsp); below it six saved registers
+#   r11 = task, r10 = record, rdi = the list of children, then the child; rbx = the stack pointer during the call
     .globl $name
     .type $name,@function
     .p2align 6
@@ -175,7 +175,7 @@ $get
 
 _RESTORE_FLAGS = Template(RESTORE_FLAGS).substitute()
 
-# A direction flag that is clear, as between functions: the six arithmetic flags are all there is.
+# The direction flag is clear, as between functions: only the six arithmetic flags are kept.
 _FEW = {
     "name": "kprobe_optimized",
     "save_flags": "    lahf\n    seto %al",
@@ -184,7 +184,7 @@ _FEW = {
     "restore_flags": _RESTORE_FLAGS,
 }
 
-# In a function that sets the direction flag: all flags are kept, and handlers find it clear.
+# In a function that sets the direction flag: all flags are kept, and the direction flag is cleared for handlers.
 _ALL = {
     "name": "kprobe_optimized_all_flags",
     "save_flags": "    pushfq\n    popq 144(%rsp)",
@@ -194,7 +194,7 @@ _ALL = {
 }
 
 
-# At a function's entry, where flags are dead: ZF says, behind the call in the detour, that the return is not hooked.
+# At a function's entry, where flags are dead: after the call in the detour, ZF is set if the return is not hooked.
 _NONE = {
     "name": "kprobe_optimized_return",
     "save_flags": "",
@@ -203,7 +203,8 @@ _NONE = {
     "restore_flags": "    test %eax, %eax",
 }
 
-# At an entry where they are not: every flag is kept, and what is behind the call in the detour says that the return is hooked.
+# At an entry where flags are live: all flags are kept. The routine returns to the jump after the call in the detour if the
+# return is hooked, else to the instruction after this jump.
 _STEP_OVER = f"addq ${_JMP_SIZE}, "
 _KEPT = {
     "name": "kprobe_optimized_return_keeping",
@@ -224,7 +225,7 @@ _PLAIN_FEW = {
     "undo_flags": "    add $0x7f, %al\n    sahf",
 }
 
-# At the entry of a function that has, or had, return probes: ZF says that the return is not hooked.
+# At the entry of a function that has or had return probes: ZF is set, since the return is not hooked.
 _PLAIN_NONE = {
     "name": "kprobe_optimized_plain_return",
     "otherwise": "kprobe_optimized_return",
@@ -242,7 +243,7 @@ _PLAIN_KEPT = {
 
 
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """All routines; `constants` gives what they name (kprobes.hit.assembly)."""
+    """The assembly text of all routines. `constants`: values of the names in them (kprobes.hit.assembly)."""
     others = [register for register in REGISTERS if register not in ("rax", "rcx", "rdx")]
     all_but_rax = [register for register in REGISTERS if register != "rax"]
     frame = interrupted.head(136) + "\n" + interrupted.ip_by_record(136, int(constants["ADDRESS"]), DETOUR_SIZE, RECORD)
@@ -261,7 +262,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
 
 
 class DetourCode(NamedTuple):
-    """A detour's bytes, where the copy of each instruction is, and its steps by offset (kprobes.x86_64.copy_frames)."""
+    """A detour's bytes, the address of the copy of each instruction, and the steps by offset (kprobes.x86_64.copy_frames)."""
 
     code: bytes
     copies: list[int]
@@ -271,11 +272,12 @@ class DetourCode(NamedTuple):
 def detour_code(
     insns: Sequence[Instruction], detour: int, routine: int, record: int, hooked: int = 0, keeping: bool = False
 ) -> DetourCode:
-    """The detour at `detour` for successive instructions, the first of which is probed.
+    """The code of a detour at address `detour` for successive instructions, of which the first is probed.
 
-    `routine` is the address of kprobe_optimized, or its sibling; `record` what it finds its handlers by; `hooked` where a
-    call goes on whose return has been hooked, 0 if none is; `keeping`: flags are live there. The size is a multiple of 64.
-    Raises OverflowError if something is beyond 2 GB, ValueError for an instruction that cannot be moved.
+    `routine`: address of kprobe_optimized or a variant. `record`: address of the kprobe's record, which leads to the handlers.
+    `hooked`: address of the return stub, where calls with a hooked return continue; 0 if the address has no return probes.
+    `keeping`: flags are live at the address. The size is a multiple of 64. Raises OverflowError if a target is beyond 2 GB,
+    ValueError for an instruction that cannot be moved.
     """
     code = routine.to_bytes(8, "little") + record.to_bytes(8, "little") + _ENTRY_CODE
     copies = []
