@@ -20,6 +20,7 @@ from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
 from sandbox.process.process_bound import ProcessBound
 from sandbox.symbols import gdbjit, source_lines
+from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table
 
@@ -114,13 +115,8 @@ class Module(ProcessBound):
         try:
             return self._by_name[name]
         except KeyError:
-            raise LookupError(f"no function {name!r} in module {self.name!r}{self._near(name)}") from None
-
-    def _near(self, name: str) -> str:
-        import difflib
-
-        near = difflib.get_close_matches(name, self._by_name, 3)
-        return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            near = did_you_mean(name, self._by_name)
+            raise LookupError(f"no function {name!r} in module {self.name!r}{near}") from None
 
     def functions_with(self, attribute: str) -> frozenset[str]:
         """Names of the functions with an LLVM attribute such as `returns_twice`; empty where the source has none."""
