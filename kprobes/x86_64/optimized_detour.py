@@ -2,7 +2,7 @@
 
 A detour has a multiple of 64 bytes, and is aligned to 64. It belongs to one address as long as the code at the address exists:
 
-      0  .quad kprobe_optimized                the routine below, or its sibling
+      0  .quad kprobe_optimized                the routine below, or a variant of it
       8  .quad record
      16  lea  -128(%rsp),%rsp                  target of the jump; skips the red zone
      21  call *-27(%rip)                       to the routine at 0; its `ret $128` undoes the lea
