@@ -1,1 +1,1 @@
-"""Trace events: their registry, the dynamic ones that are defined by lines of text, and error_log."""
+"""Trace events: the registry, dynamic events (defined by lines of text), and error_log."""

@@ -2,8 +2,8 @@
 
     p:reads,vfs_read,count=%dx;r:done,vfs_read,$retval
 
-`;` separates definitions, and each `,` stands for a space. What cannot be defined yet, since its program is not loaded, is
-tried again at every load. Each event is enabled as soon as it is defined; what never was is reported at the end.
+`;` separates definitions, and each `,` stands for a space. A definition that fails, since its program is not loaded yet, is
+tried again at every load. Each event is enabled as soon as it is defined. Definitions that never succeeded are reported at exit.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _pending: dict[str, str] = {}
 
 
 def definitions(text: str) -> list[str]:
-    """The lines that the parameter's text stands for."""
+    """The definition lines in the parameter's text."""
     return [line.replace(",", " ") for line in text.split(";") if line.replace(",", " ").strip()]
 
 
 def setup_boot_events(text: str) -> None:
-    """Define and enable what `text` says, now or when its program is loaded. Fails for nothing: see `undefined`."""
+    """Define and enable the events in `text`, now or when their programs are loaded. Raises nothing: see `undefined`."""
     for line in definitions(text):
         _pending[line] = _define(line)
     _forget_defined()
@@ -36,12 +36,12 @@ def setup_boot_events(text: str) -> None:
 
 
 def undefined() -> dict[str, str]:
-    """The definitions that have not succeeded so far, and why."""
+    """The definitions that have failed so far, with their errors."""
     return dict(_pending)
 
 
 def _define(line: str) -> str:
-    """Define and enable a line's event; what went wrong, or nothing."""
+    """Define and enable a line's event. Returns the error; empty if there was none."""
     before = set(dynevent.dynamic_events())
     try:
         dynevent.create_dyn_event(line)
@@ -67,7 +67,7 @@ def _watch() -> None:
 def _module_event(event: ModuleState, _module: Module) -> None:
     if event is not ModuleState.COMING or not _pending:
         return
-    with error_log.muted():  # the first failure is there already
+    with error_log.muted():  # the first failure has been logged
         for line in list(_pending):
             _pending[line] = _define(line)
     _forget_defined()

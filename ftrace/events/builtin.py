@@ -1,4 +1,4 @@
-"""The built-in records of ring buffers, with the kernel's ids: what events/ftrace/ describes. They cannot be enabled."""
+"""The built-in records of ring buffers, with the kernel's ids: the group events/ftrace/. They cannot be enabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dump and cpudump at a hit: stop recording, and ask for the buffer's text. Native."""
+"""dump and cpudump at a hit: stop recording, and request the buffer's text. Native."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _SYS_WRITE = 1
 
 @struct
 class DumpTarget(Structure):
-    """What a hit does it to."""
+    """The argument of `request_dump`."""
 
     tracing_on: ptr[u64]
-    pipe: ptr[u64]  # the descriptor that requests are written to
-    own_slot: u64  # not 0: only the hit's own slot is wanted
+    pipe: ptr[u64]  # the file descriptor for requests
+    own_slot: u64  # not 0: dump only the slot of the hit
 
 
 @native(name="event_request_dump")
 def request_dump(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
-    """Write the number of the slot; a request that finds the pipe full is dropped."""
+    """Write the number of the slot to the pipe; if the pipe is full, the request is dropped."""
     target = cast(ptr[DumpTarget], argument)
     store(target.tracing_on, 0, "release")
     slot: u64 = cast(u64, current().index) if target.own_slot != 0 else ALL

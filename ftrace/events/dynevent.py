@@ -1,6 +1,6 @@
-"""Dynamic events: lines of text that define and delete them, for every type of line that a package registers.
+"""Dynamic events: running the lines that define and delete them, for every registered type of line.
 
-As kernel/trace/trace_dynevent.c: `kprobes` and `fprobe` register the lines p, r, f and t; this module knows none of them.
+As kernel/trace/trace_dynevent.c: `kprobes` and `fprobe` register the lines p, r, f and t.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def argv_split(line: str) -> list[str]:
 
 
 class NotThisType(Exception):
-    """A line is not of the type whose parser was asked."""
+    """The line is of another type."""
 
 
 class LineType(ABC):
@@ -34,22 +34,22 @@ class LineType(ABC):
 
     @abstractmethod
     def create(self, line: str) -> None:
-        """Create what `line` defines; an empty one defines nothing. Raises NotThisType, OSError."""
+        """Create the event that `line` defines; an empty line defines none. Raises NotThisType, OSError."""
 
 
 class DynamicEvent(ABC):
-    """What one line has defined."""
+    """An event, or a probe of an event, that one line has defined."""
 
     line_type: LineType
 
     @property
     @abstractmethod
     def is_busy(self) -> bool:
-        """Whether it cannot be deleted now."""
+        """Whether it is in use and cannot be deleted."""
 
     @abstractmethod
     def matches(self, group: str | None, event: str, words: Sequence[str]) -> bool:
-        """Whether a deletion of `[group/][event] [words]` means it; `event` may be empty."""
+        """Whether the deletion `-:[group/][event] [words]` matches it; `event` may be empty."""
 
     @abstractmethod
     def free(self) -> None:
@@ -67,36 +67,36 @@ _reset_hooks: list[Callable[[], None]] = []
 
 
 def dyn_event_register(line_type: LineType) -> None:
-    """Have `dynamic_events` try this type's parser too."""
+    """Register a type of line for `dynamic_events`."""
     if line_type not in _types:
         _types.append(line_type)
 
 
 def dyn_event_add(event: DynamicEvent) -> None:
-    """Add what a line has defined to the list."""
+    """Append to the list of dynamic events."""
     _events.append(event)
 
 
 def dyn_event_remove(event: DynamicEvent) -> None:
-    """Take it off the list."""
+    """Remove from the list of dynamic events."""
     _events.remove(event)
 
 
 def dynamic_events(line_type: LineType | None = None) -> list[DynamicEvent]:
-    """What is defined, in the order of creation; of one type, or of all."""
+    """The dynamic events in the order of creation: of one type, or all."""
     return [event for event in list(_events) if line_type is None or event.line_type is line_type]
 
 
 def on_removal(reset: Callable[[], None]) -> None:
-    """Have `reset` called when an event that has been enabled was deleted: it empties the buffers.
+    """Call `reset` when an event that has been enabled is deleted, to empty the buffers.
 
-    Ids are used again, so that an old record would be taken for one of the next event.
+    Ids are reused; an old record would be read as one of the next event.
     """
     _reset_hooks.append(reset)
 
 
 def show(line_type: LineType | None = None) -> str:
-    """What the file reads: a line for each event."""
+    """The text of the file: a line for each event."""
     return "".join(f"{event}\n" for event in dynamic_events(line_type))
 
 
@@ -117,7 +117,7 @@ def create_dyn_event(line: str) -> None:
 
 
 def create_of_type(line: str, line_type: LineType) -> None:
-    """Run a line of a file that is about one type only. Raises OSError."""
+    """Run a line of a file for a single type, such as kprobe_events. Raises OSError."""
     if line.startswith("-"):
         dyn_event_release(line, line_type)
         return
@@ -128,9 +128,9 @@ def create_of_type(line: str, line_type: LineType) -> None:
 
 
 def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
-    """Delete what `-:[GROUP/][EVENT] [PLACE [ARGUMENTS]]` means, `!anything:` likewise.
+    """Delete the events that `-:[GROUP/][EVENT] [PLACE [ARGUMENTS]]` matches; `!anything:` is the same as `-:`.
 
-    Raises OSError: EINVAL (no name), ENOENT (nothing matches), EBUSY (the first that is in use; those before are gone).
+    Raises OSError: EINVAL (no name), ENOENT (nothing matches), EBUSY (an event is in use; matches before it are deleted).
     """
     words = argv_split(line)
     group, event = _deletion(words[0])
@@ -148,7 +148,7 @@ def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
 
 
 def _deletion(word: str) -> tuple[str | None, str]:
-    """The group, None if it is not given, and the event of a deletion's first word."""
+    """The group (None if not given) and the event in a deletion's first word."""
     before, colon, name = word.partition(":")
     if not colon or (word.startswith("-") and before != "-"):
         raise OSError(errno.EINVAL, f"{word!r} deletes nothing; write -:EVENT, -:GROUP/EVENT or -:GROUP/")
@@ -161,7 +161,7 @@ def _deletion(word: str) -> tuple[str | None, str]:
 
 
 def release_all(line_type: LineType | None = None) -> None:
-    """Delete every event of a type, or of all. Raises OSError(EBUSY) if one is in use, and deletes none then."""
+    """Delete every event of a type, or of all types. If one is in use, raises OSError(EBUSY) and deletes none."""
     with events_locked():
         events = dynamic_events(line_type)
         for event in events:
@@ -182,7 +182,7 @@ def _reset() -> None:
 
 
 def run_commands(text: str, create: Callable[[str], None]) -> None:
-    """Run each line of a write, without its comment. Stops at the first that fails; those before stay in effect.
+    """Run each line of a write, without its comment. Stops at the first line that fails; earlier lines stay in effect.
 
     Raises OSError: what `create` raises; EINVAL for a line of more than 4095 characters.
     """

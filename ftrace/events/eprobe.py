@@ -1,4 +1,4 @@
-"""The lines e, event probes: refused, with the reason in error_log."""
+"""Event probes (lines e): refused, with the reason in error_log."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class EprobeLines(LineType):
 
 @cache
 def register_eprobe_events() -> None:
-    """Have dynamic_events refuse the lines e."""
+    """Register the lines e, so that dynamic_events reports why they are refused."""
     dyn_event_register(EprobeLines())

@@ -1,4 +1,4 @@
-"""error_log: the last refused definitions and filters, each with a caret under what was wrong."""
+"""error_log: the last refused definitions and filters, each with a caret under the error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INDENT = " " * len("  Command: ")
 
 
 class LoggedError(NamedTuple):
-    """What was refused, and why: a caret stands under character `position` of the command."""
+    """A refused command, with its error message; the caret is under character `position` of the command."""
 
     subsystem: str
     message: str
@@ -38,7 +38,7 @@ _listening = _Listening()
 
 @contextlib.contextmanager
 def errors_heard() -> Iterator[list[LoggedError]]:
-    """The errors that this thread reports while this is entered, to whichever log."""
+    """Collect the errors that this thread reports in this context, to any log."""
     before, _listening.found = _listening.found, []
     try:
         yield _listening.found
@@ -47,7 +47,7 @@ def errors_heard() -> Iterator[list[LoggedError]]:
 
 
 class ErrorLog:
-    """The errors of one trace instance, the oldest first; the ninth replaces the first."""
+    """The last eight errors of one trace instance, oldest first."""
 
     def __init__(self) -> None:
         self._entries: deque[str] = deque(maxlen=_LIMIT)
@@ -56,7 +56,7 @@ class ErrorLog:
 
     @contextlib.contextmanager
     def muted(self) -> Iterator[None]:
-        """Add nothing that this thread reports: for what is tried again."""
+        """Do not add errors of this thread in this context: for definitions that are tried again."""
         self._quiet.on = True
         try:
             yield
@@ -76,20 +76,20 @@ class ErrorLog:
             self._entries.append(f"[{when}] {subsystem}: error: {message}\n  Command: {command}\n{caret}\n")
 
     def add_probe_error(self, subsystem: str, words: Sequence[str], wrong: ProbeError) -> None:
-        """Append what was wrong with the definition that these words make."""
+        """Append a probe definition's error. `words`: those of the definition."""
         for finding in wrong.findings:
             self.add(subsystem, finding.code.value, " ".join(words), finding.position(words))
 
     def read(self) -> str:
-        """What the file reads."""
+        """The text of the file."""
         with self._lock:
             return "".join(self._entries)
 
     def clear(self) -> None:
-        """Forget the entries, as opening the file with O_TRUNC does."""
+        """Remove all entries, as opening the file with O_TRUNC does."""
         with self._lock:
             self._entries.clear()
 
 
 error_log = ErrorLog()
-"""That of the top-level instance, which gets every refused probe definition."""
+"""The log of the top-level instance, which has every refused probe definition."""

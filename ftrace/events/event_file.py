@@ -1,4 +1,4 @@
-"""An event in a trace array: whether it is recorded there, and its filter. struct trace_event_file."""
+"""An event in a trace array: whether it is recorded there, its filter and its triggers. struct trace_event_file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Producer(Protocol):
-    """The event as its file uses it: ftrace.events.registry.TraceEvent."""
+    """The interface of ftrace.events.registry.TraceEvent that an event's file uses."""
 
     group: str
     name: str
@@ -44,20 +44,20 @@ class Producer(Protocol):
 
 
 class EventFile:
-    """One event in one trace array, whose `actions` its triggers use. Callers hold event_mutex."""
+    """One event in one trace array. `actions`: the trace array as triggers use it. Callers hold event_mutex."""
 
     def __init__(self, event: Producer, trace: TraceArray, actions: TraceInstance) -> None:
         self._event = event
         self._trace = trace
         self._native: Any = Target.ctypes()
         self.holders = 0
-        """How many need its hits, whether it is enabled or not."""
+        """The number of triggers that need its hits, even while it is disabled."""
         self.triggers = EventTriggers(self, actions)
         self._native.triggers = self.triggers.table_address
         self.filter = EventFilter(event.fields, trace.error_log, self._use_filter)
         self._compiled: CompiledFilter | None = None
         self.used_filter: Filter | None = None
-        """What hits are filtered by."""
+        """The filter of its hits."""
 
     @property
     def group(self) -> str:
@@ -71,12 +71,12 @@ class EventFile:
 
     @property
     def fields(self) -> Sequence[Field]:
-        """Those of its records, without the common ones."""
+        """The fields of its records, without the common fields."""
         return self._event.fields
 
     @property
     def target(self) -> int:
-        """Address of its Target, for handlers; the trace array has a ring buffer from now on."""
+        """Address of its Target, for handlers. Creates the trace array's ring buffer if there is none."""
         self._native.buffer = self._trace.buffer.address
         self._native.tracing_on = self._trace.switch
         self._native.tasks = self._trace.event_tasks.address
@@ -85,7 +85,7 @@ class EventFile:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether hits are recorded; if not they only run triggers."""
+        """Whether hits are recorded; otherwise they only run triggers."""
         return bool(self._native.recording)
 
     @is_recorded.setter
@@ -94,11 +94,11 @@ class EventFile:
 
     @property
     def recording(self) -> int:
-        """Address of the word that `is_recorded` is."""
+        """Address of the word behind `is_recorded`."""
         return ctypes.addressof(self._native) + Target.offset("recording")
 
     def hold(self) -> None:
-        """Have it produced for a trigger, though it may be disabled. Raises OSError."""
+        """Have the event produced for a trigger, even while it is disabled. Raises OSError."""
         self._event.hold(self)
 
     def release(self) -> None:
@@ -106,7 +106,7 @@ class EventFile:
         self._event.release(self)
 
     def changed(self) -> None:
-        """Its filter or its triggers are others than before."""
+        """Apply a change of its filter or its triggers."""
         self._event.file_changed()
 
     @property
@@ -125,13 +125,13 @@ class EventFile:
 
     @property
     def state(self) -> str:
-        """What the file `enable` reads: 1 or 0, and * if triggers need its hits."""
+        """The text of the file `enable`: 1 or 0, and * if triggers need its hits."""
         return f"{int(self.enabled)}{'*' if self.holders else ''}"
 
     def record(self, data: bytes, origin: Origin | None = None) -> None:
-        """Record an event that Python makes, as its filter and triggers say. `data`: what follows the common fields.
+        """Record an event made by Python, subject to its filter and triggers. `data`: the record after the common fields.
 
-        `origin`: whose event it is; that of the calling thread if it is None.
+        `origin`: the hit that caused it; None: the calling thread, now.
         """
         if not self._event.is_armed:
             return

@@ -1,4 +1,4 @@
-"""The lock of everything that changes events, and what waits for hits until it has been released."""
+"""event_mutex, the lock of all changes of events, and calls that are deferred until it is released."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ftrace.tracer import tracer
 from sandbox.process import fork
 
 event_mutex = threading.RLock()
-"""Held while events are created, removed, enabled or disabled; before the locks of what produces them."""
+"""Held while events are created, removed, enabled or disabled; taken before the locks of kprobes and fprobes."""
 fork.hold(event_mutex, level=-1)
 
 
 class _Later(threading.local):
-    """What a thread has put off until it has released the mutex."""
+    """The calls that a thread has deferred until it releases the mutex."""
 
     depth = 0
 
@@ -30,7 +30,7 @@ _later = _Later()
 
 @contextlib.contextmanager
 def events_locked() -> Iterator[None]:
-    """Hold event_mutex. Handlers may want it too: they are waited for when it has been released."""
+    """Hold event_mutex. Since handlers may take it too, waiting for handlers is deferred until it is released."""
     with tracer().reclaimer.settling_later(), _putting_off(), event_mutex:
         yield
 
@@ -49,7 +49,7 @@ def _putting_off() -> Iterator[None]:
 
 
 def after_unlocking(call: Callable[[], None]) -> None:
-    """Call what waits for handlers: at once, or, within `events_locked`, when the mutex has been released."""
+    """Call `call`, which waits for handlers: at once, or, within `events_locked`, when the mutex is released."""
     if _later.depth:
         _later.due.append(call)
     else:
@@ -57,7 +57,7 @@ def after_unlocking(call: Callable[[], None]) -> None:
 
 
 def let_go(used: object) -> None:
-    """Free what hits have used until now when none does any more."""
+    """Keep an object that hits have used until no hit uses it any more."""
     after_unlocking(partial(_keep_until_quiet, used))
 
 
@@ -65,7 +65,7 @@ _kept: list[object] = []
 
 
 def _keep_until_quiet(used: object) -> None:
-    """A hit that itself waits for others may be inside: then it is kept until another one can be waited for."""
+    """If a hit in progress is itself waiting, the object is kept until a later call can wait."""
     _kept.append(used)
     present = list(_kept)
     if runtime().quiesce():

@@ -1,4 +1,4 @@
-"""What the handlers of an event find through the `action` of their probe, and what they do with it.
+"""EventState, which an event's handlers find as the `action` of their probe, and the native functions they call.
 
 The handlers themselves are generated from the event's definition (ftrace.events.handler_source).
 """
@@ -43,20 +43,20 @@ from sandbox.threads.comm import get_task_comm
 from sandbox.threads.tasks import current
 
 MAX_TARGETS = 16
-"""Trace arrays that may record one event: the top level's and those of instances."""
+"""The maximum number of trace arrays that record one event: the top level's and those of instances."""
 SCRATCH = 1 << 16
-"""Bytes of scratch room of a task: for the event that it records, and those that this one interrupted."""
+"""Size of a task's scratch memory in bytes: for the event it is recording, and for events that a signal interrupted."""
 ROOM = SCRATCH - 8
 MAX_TEXT = 4096
-"""Bytes of a string, with its NUL."""
+"""The maximum length of a string, with its NUL, in bytes."""
 SYMBOLS = ("event_record_judged", "event_symbol_text")
-"""What the handlers call in the runtime."""
+"""The functions of the runtime that handlers call."""
 _DECIMAL = 10
 
 
 @struct
 class Target(Structure):
-    """An event in one trace array, as its handlers see it."""
+    """An event in one trace array, as handlers use it."""
 
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
@@ -69,13 +69,13 @@ class Target(Structure):
 
 @struct
 class EventState(Structure):
-    """What one probe of an event records with."""
+    """The native state of one probe of an event."""
 
     type_id: u64
     hits: u64  # address of the first task's hit counter
     hits_stride: u64
     scratch: u64  # address of the first task's Scratch
-    shortcut: u64  # address of what may deal with a hit without a record (ftrace.events.shortcut_source), or 0
+    shortcut: u64  # address of a function that handles some hits without a record (ftrace.events.shortcut_source), or 0
     count: u64  # of targets
     targets: array[ptr[Target], 16]
     constants: array[u64, 128]  # addresses of symbols that arguments name
@@ -89,7 +89,7 @@ FunctionShortcut: TypeAlias = fn_preserve_most[i32, u64, u64, u64, ptr[pt_regs]]
 
 @struct
 class Scratch(Structure):
-    """A task's room for the text of strings, and for records that are judged."""
+    """A task's scratch memory: the text of strings, and records that a filter or trigger has to see first."""
 
     used: u64
     text: array[u8, 65528]
@@ -97,7 +97,7 @@ class Scratch(Structure):
 
 @native(inline=True)
 def count_hit(state: ptr[EventState]) -> void:
-    """One hit more of this thread's."""
+    """Add one to the running thread's hit counter."""
     counter = cast(ptr[u64], state.hits + cast(u64, current().index) * state.hits_stride)
     counter[0] += 1
 
@@ -113,7 +113,7 @@ put_symbol_text = extern("event_symbol_text", fn[u64, ptr[u8], u64, u64], cc="pr
 
 @native(inline=True)
 def claim(scratch: ptr[Scratch], size: u64) -> u64:
-    """The end of `size` bytes of scratch room from `used` on, or of what there is. A record in a signal begins there."""
+    """Claim up to `size` bytes of scratch memory from `used` on. Returns their end; a record made in a signal starts there."""
     end = min(scratch.used + size, ROOM)
     volatile_store(addressof(scratch.used), end)
     signal_fence()
@@ -122,7 +122,7 @@ def claim(scratch: ptr[Scratch], size: u64) -> u64:
 
 @native(inline=True)
 def give_back(scratch: ptr[Scratch], start: u64) -> void:
-    """The record that claimed from `start` on is made."""
+    """Release what was claimed from `start` on."""
     signal_fence()
     volatile_store(addressof(scratch.used), start)
 
@@ -132,7 +132,7 @@ def give_back(scratch: ptr[Scratch], start: u64) -> void:
 
 @native(noinline=True)
 def fetch_text(scratch: ptr[Scratch], at: u64, end: u64, address: u64) -> u64:
-    """Copy the text at `address` to offset `at` of the scratch room. Its length with the NUL; 0 if it cannot be read."""
+    """Copy the text at `address` to offset `at` of the scratch memory. Its length with the NUL; 0 if it cannot be read."""
     if at + 8 > end:
         return 0
     size = copy_text(cast(u64, addressof(scratch.text[at])), address, min(end - at, MAX_TEXT))
@@ -141,7 +141,7 @@ def fetch_text(scratch: ptr[Scratch], at: u64, end: u64, address: u64) -> u64:
 
 @native(noinline=True, bounded=False)
 def fetch_comm(scratch: ptr[Scratch], at: u64, end: u64) -> u64:
-    """The running thread's name, likewise."""
+    """Copy the running thread's name to offset `at`. Its length with the NUL; 0 if it does not fit."""
     if at + 16 > end:
         return 0
     to = addressof(scratch.text[at])
@@ -155,13 +155,13 @@ def fetch_comm(scratch: ptr[Scratch], at: u64, end: u64) -> u64:
 
 @native(inline=True)
 def fetch_symbol(scratch: ptr[Scratch], at: u64, end: u64, value: u64) -> u64:
-    """An address as text, likewise."""
+    """Write an address as a symbol to offset `at`. Its length with the NUL; 0 if it does not fit."""
     return put_symbol_text(addressof(scratch.text[at]), end - at, value)
 
 
 @native(inline=True)
 def put_text(scratch: ptr[Scratch], at: u64, end: u64, word: u64) -> void:
-    """Eight bytes of a constant text."""
+    """Write eight bytes of a constant text."""
     if at + 8 <= end:
         cast(ptr[u64], addressof(scratch.text[at]))[0] = word
 
@@ -180,7 +180,7 @@ def copy_words(to: ptr[u8], source: ptr[u8], size: u64) -> void:
 
 @native(inline=True)
 def is_judged(target: ptr[Target]) -> bool_:
-    """Whether there is a filter, a trigger, or a stack to be recorded: then the record is made in scratch memory first."""
+    """Whether the record is made in scratch memory first: for a filter, a trigger, or a stack to be recorded."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     table = volatile_load(cast(ptr[u64], target.triggers))
     tasks = volatile_load(addressof(target.tasks.is_set))
@@ -190,7 +190,7 @@ def is_judged(target: ptr[Target]) -> bool_:
 
 @native(inline=True)
 def needs_record(target: ptr[Target]) -> bool_:
-    """Whether a hit is perhaps recorded, or not looked at by triggers."""
+    """Whether hits may be recorded, or triggers may not see every record: then no shortcut can handle them."""
     return volatile_load(addressof(target.recording)) != 0 or volatile_load(addressof(target.tasks.is_set)) != 0
 
 
@@ -201,7 +201,7 @@ judge = extern("event_record_judged", fn[void, ptr[Target], u64, ptr[u8], u64, p
 
 @native(inline=True)
 def begin_record(state: ptr[EventState], target: ptr[Target], judged: bool_, mark: ptr[Mark], size: u64) -> ptr[u8]:
-    """Where the fields go: into the ring buffer or, to be judged, into scratch room. null: nothing is recorded."""
+    """The address for the fields: in the ring buffer, or in scratch memory if `judged`. null: nothing is recorded."""
     if likely(not judged):
         if volatile_load(target.tracing_on) == 0:
             return null
@@ -226,7 +226,7 @@ def end_record(
     sp: u64,
     bp: u64,
 ) -> void:
-    """The fields are there. `ip`, `sp`, `bp`: where the hit is."""
+    """Commit or judge a record whose fields are complete. `ip`, `sp`, `bp`: of the hit."""
     if likely(not judged):
         commit(mark)
     else:
@@ -241,9 +241,9 @@ def end_record(
 
 @native(inline=True)
 def is_reserved(target: ptr[Target]) -> bool_:
-    """Whether the kernel would have room for the record before triggers look at it, or copy it when they have acted.
+    """Whether the kernel would reserve the record before triggers see it, or copy it after they have acted.
 
-    trace_event_buffer_lock_reserve(): a trigger that begins to record comes too late for an event without a filter.
+    trace_event_buffer_lock_reserve(): without a filter, a trigger that turns tracing on is too late for this event.
     """
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     is_copied = condition != 0 or volatile_load(addressof(target.recording)) == 0
@@ -252,7 +252,7 @@ def is_reserved(target: ptr[Target]) -> bool_:
 
 @native(cc="preserve_most", noinline=True, name="event_record_judged")
 def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
-    """Run the triggers, and record what the filter passes: trace_event_buffer_commit()."""
+    """Run the triggers, and record if the filter passes: trace_event_buffer_commit()."""
     cast(ptr[u64], record)[0] = type_id | cast(u64, current().tid) << 32
     table = volatile_load(target.triggers)
     if ignores_task(target.tasks):
@@ -277,7 +277,7 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64,
 
 @native
 def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64) -> bool_:
-    """Record what the filter passes; False: it does not."""
+    """Record if the filter passes. Returns whether it does."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     if condition != 0 and cast(Condition, condition)(record, size) == 0:
         return False

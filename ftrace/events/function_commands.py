@@ -1,4 +1,4 @@
-"""The commands of set_ftrace_filter that need the trace buffer or events: what a function's entry does to them.
+"""The commands of set_ftrace_filter that act on the trace buffer or on events when a function is entered.
 
     glob:stacktrace[:N]  glob:snapshot[:N]  glob:dump  glob:cpudump
     glob:enable_event:GROUP:EVENT[:N]  glob:disable_event:GROUP:EVENT[:N]
@@ -29,7 +29,7 @@ def _subject(call: NativeCall) -> Subject:
 
 
 def _array(file: FilterFile) -> TraceArray:
-    """What the commands of a file act on."""
+    """The trace array on which the commands of a file act."""
     return next((array for array in trace_arrays if array is file.instance), global_trace())
 
 
@@ -51,18 +51,18 @@ def _act(
 
 
 def _dumped(one_slot: bool) -> Subject:
-    """Of the top level, wherever the command was written."""
+    """Dump the top level's buffer, even if the command was written in an instance."""
     return _subject(dump_call(global_trace(), one_slot))
 
 
 def _dump(file: FilterFile, func: str, command: str, _count: str | None) -> None:
-    """Once for each function, whatever count is written."""
+    """dump: once for each function; a count is ignored."""
     check_takes_probes(file, command)
     apply(func, FunctionProbeOps(command, _ACT, True, partial(_dumped, False), file.instance), _ONCE)
 
 
 def _cpudump(file: FilterFile, func: str, command: str, _count: str | None) -> None:
-    """At each hit, whatever count is written."""
+    """cpudump: at each hit; a count is ignored."""
     check_takes_probes(file, command)
     apply(func, FunctionProbeOps(command, _ACT, False, partial(_dumped, True), file.instance), None)
 
@@ -90,7 +90,7 @@ def _enable(file: FilterFile, func: str, command: str, parameter: str | None) ->
 
 @cache
 def register_function_commands() -> None:
-    """Have set_ftrace_filter take them."""
+    """Register the commands with set_ftrace_filter."""
     register_ftrace_command("stacktrace", partial(_act, _stacktrace))
     register_ftrace_command("snapshot", partial(_act, _snapshot))
     register_ftrace_command("dump", _dump)

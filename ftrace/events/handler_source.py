@@ -1,8 +1,8 @@
-"""The handlers of an event as source of the native language: a definition in, text out.
+"""Generate an event's handlers as native-language source from its definition.
 
-A handler fetches the arguments into variables, and text into the thread's scratch room; then, for each buffer that wants
-the event, it reserves a record, stores, commits. Nothing in the text depends on the process or on the event's number, so
-that events of the same shape share one compiled handler.
+A handler fetches the arguments into variables, and text into the thread's scratch memory. Then, for each buffer that
+records the event, it reserves a record, stores and commits. The source does not depend on the process or on the event's
+id, so that events of the same shape share one compiled handler.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ftrace.probe_args.layout import ArgumentField, RecordLayout
 
 _MASK = (1 << 64) - 1
 _TEXT_CLAIM = 4104
-"""Bytes of scratch room that a string is given: the longest text, and what a store of whole words may write more."""
+"""Bytes of scratch memory for a string: the longest text, and the excess of a store of whole words."""
 _WHOLE = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
@@ -39,9 +39,9 @@ _WHOLE = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 class Shape:
     """How a kind of probe calls its handlers.
 
-    `parameters`: as a definition lists them; `state`: an expression for the address of the EventState; `addresses`: one for
-    each address field of the record; `saved`: one for the address of the words saved at entry; `result`: what is returned.
-    `shortcut`: a call of an event's shortcut, whose address is {}, with the handler's arguments; empty: there is none.
+    `parameters`: the handler's parameters with their types. `result`: its return value. The others are expressions: `state`
+    is the address of the EventState; `addresses`, each address field of the record; `saved`, the address of the words saved
+    at entry; `shortcut`, a call of the event's shortcut at address {} with the handler's arguments, empty if there is none.
     """
 
     parameters: str
@@ -53,12 +53,12 @@ class Shape:
 
 
 def hit_source(layout: RecordLayout, shape: Shape, name: str = "record") -> str:
-    """The handler that records."""
+    """Source of the handler that records."""
     return definition(name, shape.parameters, [*_Writer(layout, shape).lines(), *_result(shape)])
 
 
 def entry_source(parameters: Sequence[int], shape: Shape, name: str = "save") -> str:
-    """The entry handler of a return probe, which saves these parameters, counted from 0."""
+    """Source of a return probe's entry handler, which saves these parameters (counted from 0)."""
     lines = [f"words = cast(ptr[u64], {shape.saved})"]
     for slot, index in enumerate(parameters):
         lines += _entry_argument(index, f"v{slot}")
@@ -67,20 +67,20 @@ def entry_source(parameters: Sequence[int], shape: Shape, name: str = "save") ->
 
 
 def constants_of(layout: RecordLayout) -> list[SymbolAddress]:
-    """The symbols whose addresses the handler finds in its state, in order."""
+    """The symbols whose addresses are in the handler's state, in order."""
     sources = (field.argument.fetch.source for field in layout.arguments)
     return list(dict.fromkeys(source for source in sources if isinstance(source, SymbolAddress)))
 
 
 def fetch_lines(layout: RecordLayout, shape: Shape, wanted: Iterable[int]) -> Iterator[str]:
-    """The lines that fetch the arguments of these indices, which are numbers, into v0, v1, ..."""
+    """The lines that fetch the arguments with these indices, all of them numbers, into v0, v1, ..."""
     writer = _Writer(layout, shape)
     for index in wanted:
         yield from writer.fetch(index, layout.arguments[index])
 
 
 def definition(name: str, parameters: str, lines: Iterable[str]) -> str:
-    """The function of that name."""
+    """A function definition."""
     body = "".join(f"    {line}\n" for line in lines)
     return f"def {name}({parameters}):\n{body}"
 
@@ -161,7 +161,7 @@ class _Writer:
     # -- fetching -------------------------------------------------------------------------------------------------
 
     def fetch(self, index: int, field: ArgumentField) -> Iterator[str]:
-        """Into vI, or, of an array, its address into aI."""
+        """Fetch the argument into vI; for an array, its address into aI."""
         argument = field.argument
         if argument.type.is_string:
             yield from self._fetch_texts(index, argument)
@@ -195,7 +195,7 @@ class _Writer:
         yield from self._placed(f"{index}_0")
 
     def _fetch_text(self, index: int, argument: Argument) -> Iterator[str]:
-        """The length of the text, with its NUL, in nI_0."""
+        """Fetch text; its length with the NUL goes into nI_0."""
         source, length = argument.fetch.source, f"n{index}_0"
         if argument.store is Store.COMM or isinstance(source, Comm):
             yield f"{length} = fetch_comm(scratch, at, end)"
@@ -218,13 +218,13 @@ class _Writer:
             yield f"    {length} = fetch_text(scratch, at, end, a{index})"
 
     def _placed(self, name: str) -> Iterator[str]:
-        """The word that says where the text is; the next text comes after it."""
+        """Make the word with the text's offset and length, and move the offset for the next text."""
         yield f"v{name}: u64 = n{name} << 16 | size"
         yield f"size += n{name}"
         yield f"at += n{name}"
 
     def _address(self, index: int, argument: Argument) -> Iterator[str]:
-        """aI: the address that the last dereference reads; okI: positive unless one before it failed."""
+        """aI: the address that the last dereference reads; okI: positive unless an earlier one failed."""
         yield from self._source(argument.fetch.source, f"a{index}")
         yield f"ok{index}: i64 = 1"
         *before, last = argument.fetch.dereferences or (Dereference(0),)
@@ -268,7 +268,7 @@ class _Writer:
 
 
 def _entry_argument(index: int, variable: str) -> Iterator[str]:
-    """As regs_get_kernel_argument(): what does not fit the registers lies above the return address."""
+    """As regs_get_kernel_argument(): parameters beyond the registers are on the stack, above the return address."""
     if index < len(REGISTER_ARGUMENTS):
         yield f"{variable} = regs.{REGISTER_ARGUMENTS[index]}"
     else:

@@ -1,6 +1,6 @@
-"""Handlers from generated source: a text in, a native function out.
+"""Compile generated source to native handlers.
 
-Probes whose source is the same share one function; what is compiled from it is cached on disk by its text.
+Probes with the same source share one function. The compiled code is cached on disk by its source.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _made: WeakValueDictionary[tuple[str, Make], HandlerFunction] = WeakValueDiction
 
 
 def native_handler(source: str, make: Make, names: Mapping[str, Any] = MappingProxyType({})) -> HandlerFunction:
-    """The function that `source` defines, as a handler. `names`: others that it uses."""
+    """The function that `source` defines, as a handler. `names`: other names that it uses."""
     found = _made.get((source, make))
     if found is None:
         found = _made[source, make] = make(_function(source, names))

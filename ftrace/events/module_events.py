@@ -1,4 +1,4 @@
-"""The events module/module_load and module/module_free, which are there from the start, as in the kernel.
+"""The events module/module_load and module/module_free, which always exist, as in the kernel.
 
 include/trace/events/module.h
 """
@@ -26,7 +26,7 @@ MODULE_LOAD = TraceEvent(
     (Field("unsigned int", "taints", 8, 4, False), _name(12)),
     f'"%s %s", __get_str(name), __print_flags(REC->taints, "", {_TAINTS})',
 )
-"""A module has been loaded; nothing taints one here."""
+"""A module has been loaded. Its taint flags are always 0."""
 MODULE_FREE = TraceEvent(GROUP, "module_free", (_name(8),), '"%s", __get_str(name)')
 """A module is about to be unloaded."""
 
@@ -47,7 +47,7 @@ def _module_event(event: ModuleState, module: Module) -> None:
 
 @cache
 def register_module_events() -> None:
-    """Have them in the registry, and recorded."""
+    """Add both events to the registry, and record modules that come and go."""
     for event in (MODULE_LOAD, MODULE_FREE):
         event_registry.add_permanent(event)
     register_module_notifier(_module_event)

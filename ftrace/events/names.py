@@ -1,4 +1,4 @@
-"""Names of events and their groups: given, generated, and what they may be."""
+"""Parse, generate and check the names of events and their groups."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.types import is_good_name
 
 MAX_EVENT_NAME_LEN = 64
-"""Bytes of a group's or event's name with its NUL."""
+"""The maximum length of a group's or event's name with its NUL, in bytes."""
 _GROUP = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*")
 
 
 def parse_event_name(text: str, offset: int) -> tuple[str | None, str | None]:
-    """The group and the event that `[GROUP/][EVENT]` names, None for each that is not given.
+    """The group and the event in `[GROUP/][EVENT]`; None for a part that is not given.
 
     `offset`: of `text` in its word. Raises ProbeError.
     """
@@ -45,6 +45,6 @@ def _check_group(group: str, offset: int) -> None:
 
 
 def sanitized(name: str) -> str:
-    """A generated event name as the kernel cuts and cleans it; it may still be no identifier."""
+    """A generated event name, cut and cleaned as in the kernel. It may still not be an identifier."""
     name = name[: MAX_EVENT_NAME_LEN - 1]
     return name[:1] + re.sub(r"[:.*]", "_", name[1:])

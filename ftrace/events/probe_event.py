@@ -1,6 +1,6 @@
-"""Probe events: one event with one probe or several, each defined by a line.
+"""Probe events: an event with one or more probes, each defined by a line.
 
-What kprobe and fprobe events have in common: rules for several probes of one event, registration, listing, deletion.
+The common part of kprobe and fprobe events: several probes of one event, registration, listing, deletion.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLACE = 1
 
 
 class Probe(DynamicEvent):
-    """What one line `p`, `r`, `f` or `t` defines: a place, and the arguments that are recorded there.
+    """A probe, defined by a line `p`, `r`, `f` or `t`: a place, and the arguments that are recorded there.
 
     `kind` distinguishes probes that cannot share an event.
     """
@@ -52,106 +52,106 @@ class Probe(DynamicEvent):
         self.group = group
         self.name = name
         self.scope = scope
-        """What the arguments refer to; `scope.saved`: the parameters that are saved at entry."""
+        """What the arguments may refer to. `scope.saved`: the parameters that are saved at entry."""
         self.arguments = tuple(arguments)
         self.layout = record_layout(arguments, self.is_return)
         self.event: ProbeEvent
 
-    # -- what a subclass knows ------------------------------------------------------------------------------------
+    # -- what a subclass defines ----------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where it is, as the listing shows it."""
+        """The probe's place, as listed."""
 
     @property
     @abstractmethod
     def head(self) -> str:
-        """The letter of its line, with maxactive."""
+        """The letter of the probe's line, with maxactive."""
 
     @property
     @abstractmethod
     def misses(self) -> int:
-        """Hits at which its handler could not run."""
+        """The number of hits at which the handler could not run."""
 
     @property
     @abstractmethod
     def identity(self) -> object:
-        """Equal for probes that are at the same place."""
+        """Equal for probes at the same place."""
 
     @abstractmethod
     def register(self) -> None:
-        """Put it on its place, disarmed. Raises OSError."""
+        """Register the probe, disarmed. Raises OSError."""
 
     @abstractmethod
     def unregister(self) -> None:
-        """Take it off."""
+        """Unregister the probe."""
 
     @abstractmethod
     def arm(self) -> None:
-        """Have its handler called. Raises OSError."""
+        """Arm the probe. Raises OSError."""
 
     @abstractmethod
     def disarm(self) -> None:
-        """Have it called no more."""
+        """Disarm the probe."""
 
     shape: Shape
-    """How its handlers are called."""
+    """How the probe's handlers are called."""
     make_handler: Make
-    """What makes native functions handlers of its kind of probe."""
+    """Makes a native function a handler of this kind of probe."""
 
     # -- common ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def recording(self) -> Recording:
-        """What its handlers record with."""
+        """The native state that the handlers use."""
         return Recording()
 
     @property
     def hit_handler(self) -> HandlerFunction:
-        """What records a hit, of a return probe at the return."""
+        """The handler that records a hit: at the return for a return probe."""
         return native_handler(hit_source(self.layout, self.shape), type(self).make_handler)
 
     @property
     def entry_handler(self) -> HandlerFunction | None:
-        """Of a return probe: what saves parameters at entry, if there are any to save."""
+        """A return probe's handler that saves parameters at entry; None if there are none to save."""
         if not self.scope.saved:
             return None
         return native_handler(entry_source(self.scope.saved, self.shape), type(self).make_handler)
 
     @property
     def hits(self) -> int:
-        """How often its handler has run."""
+        """The number of times that the handler has run."""
         return self.recording.hits
 
     @property
     def is_busy(self) -> bool:
-        """Whether its event is enabled, or referred to."""
+        """Whether the event is enabled or in use."""
         return self.event.is_busy
 
     def __str__(self) -> str:
         return " ".join([f"{self.head}:{self.group}/{self.name}", self.place, *map(str, self.arguments)])
 
     def matches(self, group: str | None, event: str, words: Sequence[str]) -> bool:
-        """As trace_kprobe_match(): the place and the first arguments have to be those of the listing."""
+        """As trace_kprobe_match(): `words` must equal the listed place and first arguments."""
         if (event and event != self.name) or (group is not None and group != self.group):
             return False
         shown = [self.place, *map(str, self.arguments)]
         return list(words) == shown[: len(words)]
 
     def resolve_symbols(self) -> None:
-        """Find the addresses of each `@SYMBOL`. Raises OSError: ENOENT if it is unknown, EINVAL if its offset is no number."""
+        """Find the address of each `@SYMBOL`. Raises OSError: ENOENT for an unknown symbol, EINVAL for a bad offset."""
         self.recording.resolve([address_of(source) for source in constants_of(self.layout)])
         if any(argument.store is Store.SYMBOL_TEXT for argument in self.arguments):
             symbol_names().ensure()
 
     def is_same(self, other: Probe) -> bool:
-        """Whether both record the same at the same place."""
+        """Whether both record the same values at the same place."""
         bodies = [argument.body for argument in self.arguments]
         return self.identity == other.identity and bodies == [argument.body for argument in other.arguments]
 
     def free(self) -> None:
-        """Delete it, and its event if it is the last. Raises OSError(EBUSY) if that is enabled or in use."""
+        """Delete the probe, and its event if this is the last probe. Raises OSError(EBUSY) if the event is enabled or in use."""
         if len(self.event.probes) == 1:
             if self.event.is_busy:
                 raise OSError(errno.EBUSY, f"{self} is enabled or in use")
@@ -176,10 +176,10 @@ class ProbeEvent(TraceEvent):
         self.probes = [first]
 
         self._targets: list[EventFile] = []
-        """Whom armed probes record for: those that need it no more are taken out when a trace array goes, or at the end."""
+        """The files that armed probes record for. Unused ones are removed when a trace array is removed, or on disarming."""
 
     def arm_probe(self, probe: Probe) -> None:
-        """Have hits of this probe recorded. Raises OSError."""
+        """Start to record hits of this probe. Raises OSError."""
         self._aim(probe)
         probe.arm()
 
@@ -194,7 +194,7 @@ class ProbeEvent(TraceEvent):
                 self._shorten(probe)
 
     def _shorten(self, probe: Probe) -> None:
-        """Have hits take the shortcut that the event's filter and triggers allow, if it is in one trace array."""
+        """Set the shortcut that the event's filter and triggers allow, if only one trace array records the event."""
         shortcut = None
         if probe.shape.shortcut and len(self._targets) == 1:
             shortcut = shortcut_of(self._targets[0], probe.layout, probe.shape, type(probe).make_handler)
@@ -216,7 +216,7 @@ class ProbeEvent(TraceEvent):
             raise
 
     def retarget(self) -> None:
-        """Record for another trace array too, or only for those that are left. Those that were there keep their places."""
+        """Follow a change of the trace arrays that record the event. Remaining ones keep their order."""
         left = [file for file in self._targets if file in self.files.values()]
         targets = left + [file for file in self.used_files if file not in left]
         if targets != self._targets:
@@ -231,7 +231,7 @@ class ProbeEvent(TraceEvent):
 
 
 def _disable_probe_events() -> None:
-    """In every trace array: their probes are about to be taken off."""
+    """Disable probe events in every trace array, before their probes are unregistered."""
     for event in event_registry.events():
         if isinstance(event, ProbeEvent):
             for file in list(event.files.values()):
@@ -242,7 +242,7 @@ before_detaching.append(_disable_probe_events)
 
 
 def address_of(source: SymbolAddress) -> int:
-    """The address that `SYMBOL[+|-OFFSET]` means now. Raises OSError: ENOENT, EINVAL."""
+    """The present address of `SYMBOL[+|-OFFSET]`. Raises OSError: ENOENT, EINVAL."""
     name, offset = split_symbol_offset(source.expression)
     found = symbol_table.named(name)
     if not found:
@@ -260,7 +260,7 @@ def split_symbol_offset(text: str) -> tuple[str, int]:
 
 
 class ProbeLineType(LineType):
-    """A type of line that defines a probe: split into words, refused with an entry in error_log."""
+    """A type of line that defines a probe. A line that is refused has an entry in error_log."""
 
     subsystem: str
 
@@ -272,17 +272,17 @@ class ProbeLineType(LineType):
         try:
             self.define(words)
         except ProbeError as wrong:
-            # Words that were expanded are shown so: define() leaves them in `words`.
+            # define() replaces expanded words in `words`, and error_log shows them expanded.
             error_log.add_probe_error(self.subsystem, words, wrong)
             raise
 
     @abstractmethod
     def define(self, words: list[str]) -> None:
-        """Define a probe; words that stand for others are replaced in place. Raises NotThisType, OSError."""
+        """Define a probe. Words such as $arg* are expanded in place. Raises NotThisType, OSError."""
 
 
 def event_name(word: str, default_group: str, generated: Callable[[], str]) -> tuple[str, str]:
-    """Group and name that a definition's first word gives after its colon, or the generated ones. Raises ProbeError."""
+    """The group and name after the colon of a definition's first word, or generated ones. Raises ProbeError."""
     head, colon, name = word.partition(":")
     group, event = parse_event_name(name, len(head) + 1) if colon else (None, None)
     return group or default_group, event or sanitized(generated())
@@ -305,7 +305,7 @@ def maxactive_of(word: str) -> int:
 
 
 def arguments_of(words: list[str], scope: Scope) -> list[Argument]:
-    """The arguments of a definition. `:%pd` is replaced in `words`, as error_log shows it. Raises OSError."""
+    """The arguments of a definition. `:%pd` is replaced in `words`, since error_log shows the replacement. Raises OSError."""
     given = words[_PLACE + 1 :]
     try:
         expanded = expand(given, scope)
@@ -320,7 +320,7 @@ def arguments_of(words: list[str], scope: Scope) -> list[Argument]:
 
 
 def _with_the_next(wrong: ProbeError, words: Sequence[str], scope: Scope) -> ProbeError:
-    """The kernel goes on after a `$arg*` of an unknown prototype, and fails at the first word that it cannot parse."""
+    """The kernel continues after a `$arg*` of an unknown prototype, and fails at the first word that it cannot parse."""
     if all(finding.code is not ErrorCode.NOSUP_BTFARG for finding in wrong.findings):
         return wrong
     try:
@@ -333,7 +333,7 @@ def _with_the_next(wrong: ProbeError, words: Sequence[str], scope: Scope) -> Pro
 def add_probe(probe: Probe) -> None:
     """Register a probe, as an event of its own or with the probes of the event that has its name. Raises OSError.
 
-    Its name is taken first, and it is registered without the lock: handlers that are waited for meanwhile may want it.
+    The name is claimed under the lock. Registration runs without it: it may wait for handlers, which may take the lock.
     """
     with events_locked():
         _take_place(probe)
@@ -352,7 +352,7 @@ def add_probe(probe: Probe) -> None:
 
 
 def _take_place(probe: Probe) -> None:
-    """Make it an event, or the last probe of the event that has its name. Raises ProbeError."""
+    """Add the probe's event, or append the probe to the event of that name. Raises ProbeError."""
     event = event_registry.find(probe.group, probe.name)
     if isinstance(event, ProbeEvent) and event.line_type is probe.line_type:
         _check_siblings(probe, event)
@@ -377,7 +377,7 @@ def _take_back(probe: Probe) -> None:
 
 
 def _check_siblings(probe: Probe, event: ProbeEvent) -> None:
-    """Whether it can be one of the event's probes. Raises ProbeError."""
+    """Check that the probe can be added to the event. Raises ProbeError."""
     first = event.probes[0]
     if (probe.kind, probe.is_return) != (first.kind, first.is_return):
         raise error(ErrorCode.DIFF_PROBE_TYPE, number=errno.EEXIST)
@@ -389,7 +389,7 @@ def _check_siblings(probe: Probe, event: ProbeEvent) -> None:
 
 
 def _first_difference(one: Sequence[Argument], other: Sequence[Argument]) -> int | None:
-    """The index of the first argument that differs in name or type."""
+    """The index of the first argument that differs in name or type; None if none does."""
     if len(one) != len(other):
         return min(len(one), len(other))
     shapes = [[(argument.name, argument.type, argument.count) for argument in each] for each in (one, other)]
@@ -397,7 +397,7 @@ def _first_difference(one: Sequence[Argument], other: Sequence[Argument]) -> int
 
 
 def _register(probe: Probe) -> None:
-    """Register it. Raises ProbeError with what error_log shows for the errno."""
+    """Register the probe. Raises ProbeError with the message that error_log shows for the errno."""
     try:
         probe.resolve_symbols()
         probe.register()

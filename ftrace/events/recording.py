@@ -1,4 +1,4 @@
-"""The native state of probe events: hit counters and scratch room of all tasks, and each probe's EventState."""
+"""The native state of probe events: hit counters and scratch memory of all tasks, and each probe's EventState."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PROBES = 1 << 15
 
 
 class Rooms:
-    """The memory of all events: hit counters and scratch room for each task; nothing is charged before it is touched."""
+    """Memory of all probe events: each task's hit counters and scratch memory. Pages are charged when they are touched."""
 
     def __init__(self) -> None:
         self.scratch = mappings.reserve(SCRATCH * tasks.CAPACITY)
@@ -30,24 +30,24 @@ class Rooms:
         self._next = 0
 
     def take(self) -> int:
-        """The row of a hit counter, 0 in all tasks. Raises MemoryError if there are too many probes of events."""
+        """Take a row of hit counters, all zero. Raises MemoryError if there are too many probes of events."""
         with self._lock:
             if self._free:
                 return self._free.pop()
             if self._next == MAX_PROBES:
-                raise MemoryError(f"there are {MAX_PROBES} probes of events already; delete some")
+                raise MemoryError(f"events already have {MAX_PROBES} probes, the maximum; delete some")
             self._next += 1
             return self._next - 1
 
     def give(self, row: int) -> None:
-        """No handler counts in this row any more."""
+        """Give back a row that no handler uses any more."""
         for counter in self._counters(row):
             counter.value = 0
         with self._lock:
             self._free.append(row)
 
     def count(self, row: int) -> int:
-        """The hits that all tasks have counted."""
+        """The sum of a row's counters over all tasks."""
         return sum(counter.value for counter in self._counters(row))
 
     def _counters(self, row: int) -> list[Any]:
@@ -57,12 +57,12 @@ class Rooms:
 
 @cache
 def rooms() -> Rooms:
-    """The process's."""
+    """The memory of this process's probe events."""
     return Rooms()
 
 
 class Recording:
-    """One probe's EventState, which stays where it is for as long as the probe exists."""
+    """One probe's EventState; its address does not change while the probe exists."""
 
     def __init__(self) -> None:
         self._rooms = rooms()
@@ -74,18 +74,18 @@ class Recording:
         self._shortcut: Shortcut | None = None
 
     def resolve(self, constants: Sequence[int]) -> None:
-        """Give the addresses of the symbols that arguments name, in order."""
+        """Set the addresses of the symbols in arguments, in order."""
         for index, value in enumerate(constants):
             self.native.constants[index] = value
 
     @property
     def address(self) -> int:
-        """What the handlers' probe has as its `action`."""
+        """The address of the EventState: the `action` of the handlers' probe."""
         return ctypes.addressof(self.native)
 
     @property
     def hits(self) -> int:
-        """How often the handler has run."""
+        """The number of times that the handler has run."""
         return self._rooms.count(self._row) if self._row is not None else 0
 
     def record_to(self, type_id: int, targets: Sequence[int]) -> None:
@@ -101,13 +101,13 @@ class Recording:
         self.native.count = len(known)
 
     def use_shortcut(self, shortcut: Shortcut | None) -> Shortcut | None:
-        """Have hits take it first; the one before, which hits in progress may still be in."""
+        """Set the shortcut. Returns the previous one, which hits in progress may still be executing."""
         before, self._shortcut = self._shortcut, shortcut
         self.native.shortcut = shortcut.address if shortcut is not None else 0
         return before
 
     def close(self) -> None:
-        """The probe is gone, and no hit of it is in progress. Closing again does nothing."""
+        """Free the state of a probe that is unregistered and has no hit in progress. Closing again does nothing."""
         row, self._row = self._row, None
         if row is not None:
             self._rooms.give(row)

@@ -1,4 +1,4 @@
-"""Every event of the process by system and name: ids, format, and whether it is enabled."""
+"""The registry of the process's events: by group and name, with ids, formats and enabled states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.probe_args.layout import Field, format_text
 
 FIRST_DYNAMIC_ID = 20
-"""The lower ids are those of the kernel's built-in records."""
+"""Lower ids belong to the kernel's built-in records."""
 
 
 class TraceEvent:
@@ -32,16 +32,16 @@ class TraceEvent:
         """Whether it is produced: it is enabled, or a trigger needs its hits."""
         self.ever_enabled = False
         self.removed = False
-        """Whether it has been unregistered: files of it that are still open answer ENODEV."""
+        """Whether it has been unregistered. Its files that are still open fail with ENODEV."""
         self.references = 0
-        """What else keeps it: triggers of other events, for example."""
+        """The number of other users, such as triggers of other events."""
         self.files: dict[TraceArray, EventFile] = {}
-        """The event in each trace array in which it was looked at."""
+        """The event's file in each trace array; made on first use."""
         self.file = self.file_in(global_trace())
-        """The event in the top level's trace array."""
+        """The event's file in the top level's trace array."""
 
     def file_in(self, array: TraceArray) -> EventFile:
-        """The event in a trace array."""
+        """The event's file in a trace array."""
         found = self.files.get(array)
         if found is None:
             with event_mutex:
@@ -49,7 +49,7 @@ class TraceEvent:
         return found
 
     def leave(self, array: TraceArray) -> None:
-        """The trace array goes: the event is not recorded there any more, and has no triggers there."""
+        """Remove the event's file from a trace array that is being removed, with its triggers."""
         with events_locked():
             file = self.files.get(array)
             if file is not None:
@@ -61,12 +61,12 @@ class TraceEvent:
 
     @property
     def enabled(self) -> bool:
-        """Whether its hits are recorded in the top level's trace array."""
+        """Whether hits are recorded in the top level's trace array."""
         return self.file.enabled
 
     @property
     def is_busy(self) -> bool:
-        """Whether it must not be removed: it is enabled, or something refers to it."""
+        """Whether it must not be removed, since it is enabled or in use."""
         return self.is_armed or self.references > 0
 
     def format(self) -> str:
@@ -74,9 +74,9 @@ class TraceEvent:
         return format_text(self.name, self.id, self.fields, self.print_fmt)
 
     def set_enabled(self, on: bool, file: EventFile | None = None) -> None:
-        """Start or stop recording it, in the top level's trace array or that of `file`.
+        """Start or stop recording the event, in the top level's trace array or that of `file`.
 
-        Raises OSError if what produces it cannot be armed; it stays as it was then.
+        Raises OSError if its probes cannot be armed; then nothing has changed.
         """
         with events_locked():
             file = file or self.file
@@ -88,7 +88,7 @@ class TraceEvent:
             self.ever_enabled = self.ever_enabled or on
 
     def hold(self, file: EventFile | None = None) -> None:
-        """Have it produced for triggers, though it may be disabled: soft mode, once more. Raises OSError."""
+        """Have the event produced for a trigger, even while it is disabled (soft mode). Calls are counted. Raises OSError."""
         with events_locked():
             file = file or self.file
             file.holders += 1
@@ -109,11 +109,11 @@ class TraceEvent:
 
     @property
     def used_files(self) -> list[EventFile]:
-        """Where its hits are recorded, or run triggers."""
+        """The files in which hits are recorded or run triggers."""
         return [file for file in self.files.values() if file.is_recorded or file.holders]
 
     def let_go(self, used: object) -> None:
-        """Free what hits have used until now when none does any more."""
+        """Keep an object that hits have used until no hit uses it any more."""
         let_go(used)
 
     def _start(self, file: EventFile, recorded: bool) -> None:
@@ -135,16 +135,16 @@ class TraceEvent:
             self.is_armed = False
 
     def arm(self) -> None:
-        """Have the event produced. Raises OSError, having undone what was done."""
+        """Start to produce the event. Raises OSError; then nothing has changed."""
 
     def retarget(self) -> None:
-        """It is armed, and `used_files` may be others than before."""
+        """Follow a change of `used_files` while armed."""
 
     def disarm(self) -> None:
-        """Have it produced no more."""
+        """Stop producing the event."""
 
     def file_changed(self) -> None:
-        """The filter or the triggers of one of its files are others than before."""
+        """Follow a change of a file's filter or triggers."""
 
 
 class EventRegistry:
@@ -154,7 +154,7 @@ class EventRegistry:
         self._events: dict[tuple[str, str], TraceEvent] = {}
         self._left_records = False
         self._reserved: dict[tuple[str, str], TraceEvent] = {}
-        """Built-in events, which are in no list."""
+        """Built-in events, which are not in the list of events."""
 
     def reserve(self, event: TraceEvent) -> None:
         """Keep the name of a built-in event."""
@@ -165,12 +165,12 @@ class EventRegistry:
         return list(self._reserved.values())
 
     def add(self, event: TraceEvent) -> None:
-        """Register `event` under the lowest free id. Raises OSError(EEXIST) if its group has one of that name."""
+        """Register `event` with the lowest free id. Raises OSError(EEXIST) if its group has an event of that name."""
         with events_locked():
             self.add_permanent(event)
 
     def add_permanent(self, event: TraceEvent) -> None:
-        """The same for an event that is there before any other, so that nothing has to be locked, or started for that."""
+        """As `add`, for the first events of a process: without the lock, which would start threads or claim resources."""
         key = (event.group, event.name)
         if key in self._events or key in self._reserved:
             raise OSError(errno.EEXIST, f"there is an event {event.group}/{event.name} already")
@@ -180,19 +180,19 @@ class EventRegistry:
         self._events[key] = event
 
     def remove(self, event: TraceEvent) -> None:
-        """Unregister it."""
+        """Unregister an event."""
         with events_locked():
             del self._events[event.group, event.name]
             event.removed = True
             self._left_records = self._left_records or event.ever_enabled
 
     def take_left_records(self) -> bool:
-        """Whether an event that has been enabled was removed since this was last asked: buffers may have records of it."""
+        """Whether, since the last call, an event that has been enabled was removed: buffers may still have its records."""
         left, self._left_records = self._left_records, False
         return left
 
     def find(self, group: str, name: str) -> TraceEvent | None:
-        """The event `group`/`name`."""
+        """The event `group`/`name`; None if there is none."""
         return self._events.get((group, name))
 
     def groups(self) -> list[str]:
@@ -200,7 +200,7 @@ class EventRegistry:
         return list(dict.fromkeys(group for group, _ in list(self._events)))
 
     def events(self, group: str | None = None) -> list[TraceEvent]:
-        """The events of a group, or all, in the order of their creation."""
+        """The events of a group, or all events, in the order of their creation."""
         return [event for event in list(self._events.values()) if group is None or event.group == group]
 
 
@@ -209,7 +209,7 @@ event_registry = EventRegistry()
 
 
 def trace_actions(array: TraceArray) -> TraceActions:
-    """A trace array as triggers see it."""
+    """A trace array as triggers use it."""
     return _actions.setdefault(array, TraceActions(array, event_registry))
 
 
@@ -217,7 +217,7 @@ _actions: dict[TraceArray, TraceActions] = {}
 
 
 def forget_array(array: TraceArray) -> None:
-    """The trace array goes: no event is recorded there any more."""
+    """Remove the files of all events from a trace array that is being removed."""
     with events_locked():
         for event in [*event_registry.events(), *event_registry.reserved()]:
             event.leave(array)
@@ -225,7 +225,7 @@ def forget_array(array: TraceArray) -> None:
 
 
 def enable_state(files: Sequence[EventFile]) -> str:
-    """What an `enable` file of several events reads: 0, 1, X if they differ, ? if there is none."""
+    """The text of an `enable` file for several events: 0, 1, X if they differ, ? if there is none."""
     states = {file.enabled for file in files}
     if not states:
         return "?"
@@ -233,7 +233,7 @@ def enable_state(files: Sequence[EventFile]) -> str:
 
 
 def set_all_enabled(files: Sequence[EventFile], on: bool) -> None:
-    """Enable or disable every one of them, and raise the first OSError afterwards. EINVAL if there is none."""
+    """Enable or disable every file's event, then raise the first OSError. Raises OSError(EINVAL) if there is none."""
     if not files:
         raise OSError(errno.EINVAL, "there is no event to enable or disable")
     first: OSError | None = None

@@ -1,10 +1,10 @@
-"""The shortcut of an event as source of the native language: what deals with a hit without making a record of it.
+"""Generate an event's shortcut, which handles a hit without making a record, as native-language source.
 
-A shortcut has the parameters of the event's handler. It returns 1 if it has dealt with the hit, which it has counted then,
-and 0 if it has done nothing. It fetches only the arguments that a filter tests or a histogram counts, into variables:
+A shortcut has the parameters of the event's handler. It returns 1 if it has handled and counted the hit, and 0 if it has
+done nothing. It fetches only the arguments that a filter tests or a histogram counts. There are shortcuts for:
 
-- of an event that has a filter of numbers and no trigger: hits that the filter drops;
-- of an event that is not recorded and has only a histogram of numbers: hits of keys that the thread has counted before.
+- an event that has a filter of numbers and no trigger: hits that the filter drops;
+- an event that is not recorded and has only a histogram of numbers: hits of keys that the thread has counted before.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ftrace.probe_args.layout import COMMON_FIELDS, RecordLayout
 NAME = "shortcut"
 """Of the function."""
 _IP = Register("ip")
-"""What a shortcut finds there is not what a handler finds."""
+"""Fields whose value in a shortcut may differ from that in a handler."""
 _PID = next((offset, size) for _, name, offset, size, _ in COMMON_FIELDS if name == "common_pid")
 
 
 class NumberTable(NamedTuple):
-    """What is constant of a histogram of numbers: see NativeTable in ftrace.events.hist.table_records.
+    """The constants of a histogram of numbers: see NativeTable in ftrace.events.hist.table_records.
 
-    `keys`; `values`: what is added to each sum but the first, None for 1. `sums`: the first sum's offset in an entry.
-    `entry`, `stride`: bytes of an entry, and from one thread's table to the next.
+    `values`: the number that is added to each sum but the first, None for 1. `sums`: the first sum's offset in an entry.
+    `entry`: bytes of an entry. `stride`: bytes from one thread's table to the next.
     """
 
     keys: tuple[Number, ...]
@@ -42,11 +42,11 @@ class NumberTable(NamedTuple):
 
 
 class InexpressibleError(Exception):
-    """There is no shortcut for this."""
+    """No shortcut can do this."""
 
 
 def filter_source(layout: RecordLayout, shape: Shape, filter_: Filter) -> str:
-    """The shortcut of an event with a filter. Raises InexpressibleError if that tests something else than numbers."""
+    """The shortcut of an event with a filter. Raises InexpressibleError unless the filter tests only numbers."""
     values = _Values(layout, shape)
     tests = list(_tests(filter_.steps, values))
     lines = [f"state = cast(ptr[EventState], {shape.state})", *values.fetched(), *tests]
@@ -55,7 +55,7 @@ def filter_source(layout: RecordLayout, shape: Shape, filter_: Filter) -> str:
 
 
 def hist_source(layout: RecordLayout, shape: Shape, table: NumberTable, condition: Filter | None) -> str:
-    """The shortcut of an event with a histogram. Raises InexpressibleError if its condition is no test of numbers."""
+    """The shortcut of an event with a histogram. Raises InexpressibleError unless its condition tests only numbers."""
     values = _Values(layout, shape)
     tests = [*_tests(condition.steps, values), f"is_met = at == {len(condition.steps)}"] if condition else []
     keys = [values.word(key) for key in table.keys]
@@ -76,7 +76,7 @@ def hist_source(layout: RecordLayout, shape: Shape, table: NumberTable, conditio
 
 
 def _counting(table: NumberTable, keys: Sequence[str], added: Sequence[str]) -> Iterator[str]:
-    """Count in the entry of the keys; 0 is returned if the thread has none yet. As find_entry() of the table's module."""
+    """Count in the entry of the keys; return 0 if the thread has no entry yet. As find_entry() in table_records."""
     yield from (f"k{index} = {key}" for index, key in enumerate(keys))
     yield from _mark(len(keys))
     yield f"area = hist_base + cast(u64, current().index) * {table.stride}"
@@ -98,7 +98,7 @@ def _counting(table: NumberTable, keys: Sequence[str], added: Sequence[str]) -> 
 
 
 def _mark(keys: int) -> Iterator[str]:
-    """As count_number() and count_keys() make it."""
+    """The mark of the keys, as count_number() and count_keys() compute it."""
     if keys == 1:
         yield "mark = k0 << 1 | 1"
         return
@@ -110,14 +110,14 @@ def _mark(keys: int) -> Iterator[str]:
 
 
 class _Values:
-    """The numbers of a record as expressions, before there is a record; what they need is fetched first."""
+    """The numbers of a record as expressions that do not need the record; their arguments are fetched first."""
 
     def __init__(self, layout: RecordLayout, shape: Shape) -> None:
         self._layout, self._shape = layout, shape
         self._wanted: set[int] = set()
 
     def fetched(self) -> Iterator[str]:
-        """The lines that fetch the arguments of all expressions until now."""
+        """The lines that fetch the arguments of all expressions so far."""
         return fetch_lines(self._layout, self._shape, sorted(self._wanted))
 
     def of(self, number: Number, signed: bool | None = None) -> str:
@@ -126,11 +126,11 @@ class _Values:
         return f"cast({letter}{8 * number.size}, {self._raw(number)})"
 
     def word(self, number: Number) -> str:
-        """The number, extended by its sign to a u64."""
+        """The number, sign-extended or zero-extended to a u64."""
         return f"cast(u64, {self.of(number)})"
 
     def _raw(self, number: Number) -> str:
-        """A u64 that has the number in its low bytes."""
+        """A u64 with the number in its low bytes."""
         place = number.offset, number.size
         if place == _PID:
             return "cast(u64, current().tid)"
@@ -147,7 +147,7 @@ class _Values:
 
 
 def _tests(steps: Sequence[Step], values: _Values) -> Iterator[str]:
-    """`at` becomes the successor of the last step that is taken: one past all steps if the record passes."""
+    """Lines that set `at` to the step after the last test: one past all steps if the record passes."""
     for index, step in enumerate(steps):
         if index == 0:
             yield f"at: u64 = {_successor(step, values)}"
@@ -173,7 +173,7 @@ def _successor(step: Step, values: _Values) -> str:
 
 
 def _known(test: NumberTest) -> bool | None:
-    """The result of a comparison that is the same for every number of its width, such as `>= 0`; else None."""
+    """The result of a comparison with a constant result, such as `>= 0`; else None."""
     low = -(1 << 8 * test.number.size - 1) if test.number.signed else 0
     high = low + (1 << 8 * test.number.size) - 1
     if test.op not in ("==", "!="):

@@ -1,4 +1,4 @@
-"""The shortcuts of probe events in this process: chosen by the event's filter and triggers, compiled and linked."""
+"""Choose, compile and link the shortcuts of probe events, by each event's filter and triggers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _linked: native_link.Once[Shortcut] = native_link.Once()
 
 
 class Shortcut:
-    """A shortcut's code, for as long as this object exists. Let go of it when no hit can be in it any more."""
+    """A shortcut's code, which exists as long as this object. Release it when no hit can be executing the code."""
 
     def __init__(self, handler: HandlerFunction, image: NativeImage, keep: object = None) -> None:
         self._handler, self._image, self._keep = handler, image, keep
@@ -31,9 +31,9 @@ class Shortcut:
 
 
 def shortcut_of(file: EventFile, layout: RecordLayout, shape: Shape, make: Make) -> Shortcut | None:
-    """What can deal with hits of an event whose only file is `file`; None if a record is needed for that.
+    """The shortcut for hits of an event whose only file is `file`; None if hits need a record.
 
-    `make`: what makes native functions handlers of its kind of probe.
+    `make`: makes a native function a handler of this kind of probe.
     """
     try:
         if file.triggers.only_hist is not None:

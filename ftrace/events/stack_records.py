@@ -1,4 +1,4 @@
-"""Stack records: the stack of a hit, in the ring buffer or where a histogram has its key. Native."""
+"""Stack records: the stack of a hit, in the ring buffer or in a histogram's key. Native."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from sandbox.native import (
 KERNEL_STACK, USER_STACK = 4, 12
 """The types of stack records (TRACE_STACK, TRACE_USER_STACK)."""
 STACKTRACE, USERSTACKTRACE = 1, 2
-"""Bits of a trace array's word: the options of these names are on."""
+"""Bits of a trace array's word, set if the options of these names are on."""
 FTRACE_TRAMPOLINE_MARKER = (1 << 31) - 1
-"""In a stack record: the trampoline that called the tracer."""
+"""Stands in a stack record for the trampoline that called the tracer."""
 _HEAD = 16
 _USER_DEPTH = 8
 _GETPID = 39
@@ -47,7 +47,7 @@ class StackRecord(Structure):
 
 @struct
 class StackTarget(Structure):
-    """What the trigger `stacktrace` records into."""
+    """The argument of the trigger `stacktrace`."""
 
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
@@ -69,7 +69,7 @@ def write_stack(buffer: ptr[RingBuffer], type_id: u64, first: u32, entries: ptr[
 
 @native(noinline=True)
 def record_stack(buffer: ptr[RingBuffer], point: ptr[StackPoint], options: u64) -> void:
-    """Record the stack from a place outwards: ftrace_trace_stack() and ftrace_trace_userstack() in kernel/trace/trace.c."""
+    """Record the stack from `point` outwards: ftrace_trace_stack() and ftrace_trace_userstack() in kernel/trace/trace.c."""
     entries: array[u64, 64] = zeroed
     at: StackPoint = zeroed
     copy(addressof(at), point)
@@ -83,7 +83,7 @@ def record_stack(buffer: ptr[RingBuffer], point: ptr[StackPoint], options: u64) 
 
 @native(name="event_stacktrace_trigger")
 def stacktrace_trigger(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
-    """What the trigger `stacktrace` does."""
+    """The call of the trigger `stacktrace`."""
     target = cast(ptr[StackTarget], argument)
     if point != null and volatile_load(target.tracing_on) != 0:
         record_stack(target.buffer, point, STACKTRACE)
@@ -91,7 +91,7 @@ def stacktrace_trigger(argument: u64, record: ptr[u8], length: u64, point: ptr[S
 
 @native(name="event_capture_stack")
 def capture_stack(argument: u64, to: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
-    """Store as many addresses as fit `size` bytes; the rest stays as it is."""
+    """Store as many return addresses as fit in `size` bytes; the rest of the memory is left unchanged."""
     if point != null:
         at: StackPoint = zeroed
         copy(addressof(at), point)

@@ -1,4 +1,4 @@
-"""The symbols of the process as a native table, for arguments of the type symstr (ftrace.events.symbol_text)."""
+"""Publish the process's symbols as a native table, for arguments of the type symstr (ftrace.events.symbol_text)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class SymbolNames:
         register_module_notifier(self._module_event)
 
     def ensure(self) -> None:
-        """Publish the symbols, unless that has been done: modules that come are told."""
+        """Publish the symbols, unless they are. From then on, they are published again whenever a module is loaded."""
         if not self._held[0]:
             self.refresh()
 
     def refresh(self) -> None:
-        """Publish the symbols that there are now."""
+        """Publish the present symbols."""
         with self._lock:
             symbols = _distinct()
             names = (
@@ -52,14 +52,14 @@ class SymbolNames:
 
 
 def _distinct() -> list[Symbol]:
-    """One symbol for each address: the one that the symbol table has it called by."""
+    """One symbol for each address: the one that the symbol table prefers."""
     starts = dict.fromkeys(symbol.address for symbol in symbol_table)
     found = (symbol_table.locate(start) for start in starts)
     return [location.symbol for location in found if location is not None and not location.offset]
 
 
 def _ranges(symbols: Sequence[Symbol], names: bytes, names_at: int) -> Iterator[int]:
-    """The words of the ranges. `names_at`: the address of the names, each of which ends with a NUL."""
+    """The words of the table of NamedRange. `names_at`: the address of the names, each ended by a NUL."""
     offset, places = 0, dict[str, int]()
     for name in names[:-1].split(b"\0"):
         places[name.decode()] = names_at + offset
@@ -70,5 +70,5 @@ def _ranges(symbols: Sequence[Symbol], names: bytes, names_at: int) -> Iterator[
 
 @once
 def symbol_names() -> SymbolNames:
-    """The process's, made when the first event needs it."""
+    """The process's SymbolNames, made when the first event needs it."""
     return SymbolNames()

@@ -1,7 +1,7 @@
 """Addresses as text at a hit: `symbol+0xoffset/0xsize [module]`, for arguments of the type symstr. Native.
 
-The names are a table that Python publishes (ftrace.events.symbol_names). It is read with guarded reads: one that has been
-replaced may be unmapped meanwhile, and then the address itself is the text.
+Python publishes the table of names (ftrace.events.symbol_names). Hits use guarded reads, since a replaced table may be
+unmapped during a hit; then the text is the address itself.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from sandbox.native import (
 )
 
 ENCLOSING = 8
-"""How many symbols may start inside another one before its end."""
+"""The maximum number of symbols that start inside another one."""
 MAX_NAME = 512
-"""Bytes of a symbol's name with its module's, and their NULs."""
+"""The maximum length of a symbol's and its module's names together, with their NULs, in bytes."""
 _DECIMAL = 10
 _PLUS, _SLASH, _SPACE, _OPEN, _CLOSE = 43, 47, 32, 91, 93
 
 
 @struct
 class NamedRange(Structure):
-    """A symbol: its range, and where its name and its module's are."""
+    """A symbol: its range, and the addresses of its name and its module's name."""
 
     start: u64
     end: u64
@@ -52,12 +52,12 @@ class NamedRanges(Structure):
 
 
 symbol_names = global_var(u64, 0, name="event_symbol_names")
-"""The address of a NamedRanges; 0: no symbol is known."""
+"""The address of a NamedRanges; 0: no symbols are published."""
 
 
 @native
 def range_at(table: u64, index: u64, to: ptr[NamedRange]) -> u64:
-    """The start of a symbol, which is copied; all ones if it cannot be read."""
+    """Copy a symbol's range. Returns its start; all ones if it cannot be read."""
     place = table + offsetof(NamedRanges, "ranges") + index * sizeof(NamedRange)
     if probe_read(cast(ptr[u8], to), place, sizeof(NamedRange)) < 0:
         return ~cast(u64, 0)
@@ -66,7 +66,7 @@ def range_at(table: u64, index: u64, to: ptr[NamedRange]) -> u64:
 
 @native
 def find_symbol(address: u64, to: ptr[NamedRange]) -> u64:
-    """Copy the symbol that an address lies in; 0 if there is none."""
+    """Copy the range of the symbol that contains an address; 0 if there is none."""
     table = load(addressof(symbol_names), "acquire")
     count: u64 = 0
     if table == 0 or probe_read(addressof(count), table, 8) < 0:
@@ -90,7 +90,7 @@ def find_symbol(address: u64, to: ptr[NamedRange]) -> u64:
 
 @native
 def put_hex(to: ptr[u8], at: u64, value: u64) -> u64:
-    """Write `0x` and a number's digits; where the text goes on."""
+    """Write `0x` and a number's digits. Returns the offset after them."""
     digits: u64 = 1
     while digits < 16 and value >> (digits * 4) != 0:
         digits += 1
@@ -104,14 +104,14 @@ def put_hex(to: ptr[u8], at: u64, value: u64) -> u64:
 
 @native
 def put_name(to: ptr[u8], at: u64, name: u64) -> u64:
-    """Copy a name, which is cut if need be; where the text goes on."""
+    """Copy a name, cut if it is too long. Returns the offset after it."""
     size = probe_read_str(addressof(to[at]), name, MAX_NAME >> 1)
     return at + cast(u64, size) - 1 if size > 0 else at
 
 
 @native(noinline=True)
 def put_symbol(to: ptr[u8], address: u64) -> u64:
-    """Write the text of an address, for which `to` has `MAX_NAME + 64` bytes; its length with the NUL. sprint_symbol()."""
+    """Write an address as text; `to` has `MAX_NAME + 64` bytes. Returns the length with the NUL. As sprint_symbol()."""
     found: NamedRange = zeroed
     at: u64 = 0
     if find_symbol(address, addressof(found)) == 0:
@@ -133,7 +133,7 @@ def put_symbol(to: ptr[u8], address: u64) -> u64:
 
 @native(name="event_symbol_text", cc="preserve_most", noinline=True)
 def symbol_text(to: ptr[u8], room: u64, address: u64) -> u64:
-    """`put_symbol` where there is room for it; 0 elsewhere."""
+    """As `put_symbol`; returns 0 and writes nothing if `room` is too small."""
     return put_symbol(to, address) if room >= MAX_NAME + 64 else 0
 
 

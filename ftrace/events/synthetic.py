@@ -1,8 +1,8 @@
-"""Synthetic events: the lines s of dynamic_events and the lines of synthetic_events.
+"""Synthetic events: the lines s of dynamic_events, and the lines of synthetic_events.
 
     s:[synthetic/]NAME TYPE FIELD; TYPE FIELD; ...
 
-As kernel/trace/trace_events_synth.c. They are defined, listed and deleted; histograms generate them.
+As kernel/trace/trace_events_synth.c. Hist triggers generate the events.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ftrace.probe_args.types import is_good_name
 _SUBSYSTEM = "synthetic_events"
 _MAX_FIELDS = 64
 _MAX_TEXT = 256
-"""Bytes that text of a fixed length takes in a record, whatever its length."""
+"""Bytes that text of any fixed length takes in a record."""
 _WORD = 8
 _NUMBERS = {
     "s64": (8, "%lld"), "u64": (8, "%llu"), "s32": (4, "%d"), "u32": (4, "%u"), "s16": (2, "%d"), "u16": (2, "%u"),
@@ -48,7 +48,7 @@ _INVALID_ARRAY = "Invalid array specification"
 
 @dataclass(frozen=True)
 class SyntheticField:
-    """A field: its type as it is listed, and its name. `length`: of text, None for other types, 0 for any length."""
+    """A field: its type as listed, and its name. `length`: of text, 0 for any length; None for other types."""
 
     type: str
     name: str
@@ -56,24 +56,24 @@ class SyntheticField:
 
     @property
     def is_stack(self) -> bool:
-        """Whether it is a stack trace."""
+        """Whether the field is a stack trace."""
         return "long[" in self.type
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the record has a word that says where it is."""
+        """Whether the record has a word with the offset and length of the value."""
         return self.length == 0 or self.is_stack
 
     @property
     def size(self) -> int:
-        """Bytes, as `format` shows them."""
+        """Size in bytes, as `format` shows it."""
         if self.is_dynamic:
             return _WORD
         return self.length or _NUMBERS[self.type][0]
 
     @property
     def room(self) -> int:
-        """Bytes from its start to the next field's."""
+        """Bytes from the field's start to the next field's."""
         return _MAX_TEXT if self.length else _WORD
 
     @property
@@ -85,7 +85,7 @@ class SyntheticField:
 
     @property
     def value(self) -> str:
-        """The argument of that."""
+        """The argument in `print fmt`."""
         if self.is_stack:
             return f"__get_stacktrace({self.name})"
         return f"__get_str({self.name})" if self.is_dynamic else f"REC->{self.name}"
@@ -105,7 +105,7 @@ class SyntheticEvent(DynamicEvent):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a trigger uses it. One that is enabled is found to be busy when it is its turn to be deleted."""
+        """Whether a trigger uses the event. `free` also refuses to delete an enabled one."""
         return self.event.references > 0
 
     @property
@@ -117,11 +117,11 @@ class SyntheticEvent(DynamicEvent):
         return f"s:{GROUP}/{self.definition}"
 
     def matches(self, group: str | None, event: str, words: Sequence[str]) -> bool:
-        """By its name only: the fields are not compared."""
+        """Compares the name only, not the fields."""
         return event == self.name and group in (None, GROUP)
 
     def free(self) -> None:
-        """Delete it. Raises OSError(EBUSY)."""
+        """Delete the event. Raises OSError(EBUSY)."""
         if self.event.is_busy:
             raise OSError(errno.EBUSY, f"synthetic event {self.name!r} is in use")
         event_registry.remove(self.event)
@@ -144,19 +144,19 @@ def _print_fmt(fields: Sequence[SyntheticField]) -> str:
 
 
 class _Command:
-    """A definition, for the errors in it: a caret is under the first occurrence of the text at fault."""
+    """A definition's text, for errors: the caret is under the first occurrence of the wrong text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def refused(self, message: str, culprit: str = "", number: int = errno.EINVAL) -> OSError:
-        """The error, which error_log has got."""
+        """Add an error to error_log. Returns the exception to raise."""
         error_log.add(_SUBSYSTEM, message, self.text, max(self.text.find(culprit), 0))
         return OSError(number, f"{self.text!r}: {message}")
 
 
 class SyntheticLines(LineType):
-    """The lines s."""
+    """The type of line s."""
 
     def create(self, line: str) -> None:
         """Define the event of `s:[synthetic/]NAME FIELDS`. Raises NotThisType, OSError."""
@@ -170,14 +170,14 @@ class SyntheticLines(LineType):
         name = words[0][2:]
         if len(words) < 2:
             raise command.refused(_INVALID_COMMAND)
-        # A slash anywhere is taken for the group's.
+        # As in the kernel, any slash ends the group.
         if "/" in line and not name.startswith(f"{GROUP}/"):
             raise command.refused(_INVALID_DYNAMIC)
         _define(command, name.removeprefix(f"{GROUP}/"), line[len(words[0]) :])
 
 
 synthetic_lines = SyntheticLines()
-"""The type of lines that dynamic_events hands to this module."""
+"""The type that dynamic_events uses for lines s."""
 
 
 def run_line(line: str) -> None:
@@ -210,7 +210,7 @@ def _define(command: _Command, name: str, text: str) -> None:
 
 
 def _fields(command: _Command, words: Sequence[str]) -> Iterator[SyntheticField]:
-    """The fields between two semicolons: of old several may be there."""
+    """The fields between two semicolons. The old syntax allows several."""
     while words:
         prefix = ""
         if words[0] == "unsigned":
@@ -241,7 +241,7 @@ def _field(command: _Command, prefix: str, kind: str, written: str) -> Synthetic
 
 
 def _text_length(rest: str) -> int | None:
-    """The number before `]`, 0 if there is none; None if it is wrong."""
+    """The number before `]`: 0 if there is none, None if it is invalid."""
     number, closed, after = rest.partition("]")
     if not closed or after or len(number) > 3:
         return None
@@ -253,12 +253,12 @@ def _text_length(rest: str) -> int | None:
 
 
 def show() -> str:
-    """What synthetic_events reads."""
+    """The text of synthetic_events."""
     events = dynevent.dynamic_events(synthetic_lines)
     return "".join(f"{event.definition}\n" for event in events if isinstance(event, SyntheticEvent))
 
 
 @cache
 def register_synthetic_events() -> None:
-    """Have dynamic_events take the lines s."""
+    """Register the lines s with dynamic_events."""
     dynevent.dyn_event_register(synthetic_lines)

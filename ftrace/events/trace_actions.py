@@ -1,4 +1,4 @@
-"""What triggers do to a trace array, and what they learn from it."""
+"""TraceActions: the interface between triggers and a trace array."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXT = 256
 
 
 class Event(Protocol):
-    """An event as triggers of others use it: ftrace.events.registry.TraceEvent."""
+    """The interface of ftrace.events.registry.TraceEvent that triggers of other events use."""
 
     id: int
     references: int
@@ -39,13 +39,13 @@ class Event(Protocol):
 
 
 class Events(Protocol):
-    """Where events are found."""
+    """The interface of the event registry."""
 
     def find(self, group: str, name: str) -> Event | None: ...
 
 
 class TraceActions:
-    """A trace array as triggers see it: `ftrace.events.triggers.event_file.TraceInstance`."""
+    """A trace array as triggers use it: implements `ftrace.events.triggers.event_file.TraceInstance`."""
 
     def __init__(self, trace: TraceArray, events: Events) -> None:
         self._trace = trace
@@ -53,12 +53,12 @@ class TraceActions:
 
     @property
     def tracing_on(self) -> int:
-        """Address of the switch."""
+        """Address of the word tracing_on."""
         return self._trace.switch
 
     @property
     def stacktrace(self) -> NativeCall:
-        """Records the stack of the hit."""
+        """The call that records the stack of the hit."""
         unwind_tables().refresh()
         target = StackTarget.ctypes(self._trace.buffer.address, self._trace.switch)
         address = runtime().image.address("event_stacktrace_trigger")
@@ -66,27 +66,27 @@ class TraceActions:
 
     @property
     def snapshot(self) -> NativeCall:
-        """Exchanges the live ring and the spare one."""
+        """The call that swaps the live ring and the spare ring."""
         return NativeCall(runtime().image.address("ring_swap"), self._trace.buffer.address, self._trace.buffer)
 
     @property
     def capture_stack(self) -> NativeCall:
-        """Stores the stack of the hit."""
+        """The call that stores the stack of the hit."""
         unwind_tables().refresh()
         return NativeCall(runtime().image.address("event_capture_stack"))
 
     def find_event(self, group: str, name: str) -> EventFile | None:
-        """The event of that name."""
+        """The event's file; None if there is no such event."""
         event = self._events.find(group, name)
         return event.file_in(self._trace) if event is not None else None
 
     def find_synthetic(self, name: str) -> Sequence[EventField] | None:
-        """The fields of a synthetic event."""
+        """The fields of a synthetic event; None if there is none of that name."""
         event = self._events.find(SYNTHETIC, name)
         return event.fields if event is not None else None
 
     def refer_to_synthetic(self, name: str, by: int) -> None:
-        """Keep a synthetic event from being deleted, or no longer."""
+        """Count users of a synthetic event, which cannot be deleted while there are any. `by`: 1 or -1."""
         event = self._events.find(SYNTHETIC, name)
         if event is not None:
             event.references += by
@@ -97,7 +97,7 @@ class TraceActions:
         return self._trace.buffer.address
 
     def generate(self, name: str, values: Sequence[int | bytes], origin: Origin) -> None:
-        """Record a synthetic event, as its filters and triggers say, as one of the thread that caused it."""
+        """Record a synthetic event, subject to its filter and triggers. `origin`: the hit that caused it."""
         event = self._events.find(SYNTHETIC, name)
         if event is None:
             return
@@ -107,7 +107,7 @@ class TraceActions:
             file.record(data[_COMMON:], origin)
 
     def set_clock(self, name: str) -> None:
-        """Take time stamps by another clock. Raises OSError(EINVAL)."""
+        """Select the clock of time stamps. Raises OSError(EINVAL)."""
         try:
             self._trace.buffer.clock = name
         except ValueError as wrong:
@@ -119,19 +119,19 @@ class TraceActions:
         self._trace.buffer.allocate_snapshot()
 
     def disarm_snapshot(self) -> None:
-        """The spare ring stays: it may hold a snapshot."""
+        """Does nothing: the spare ring is kept, since it may hold a snapshot."""
 
     def log_error(self, subsystem: str, message: str, command: str, position: int) -> None:
         """Append to error_log."""
         self._trace.error_log.add(subsystem, message, command, position)
 
     def let_go(self, used: object) -> None:
-        """Keep it until no hit uses it any more."""
+        """Keep an object until no hit uses it any more."""
         let_go(used)
 
 
 def synthetic_record(fields: Sequence[EventField], values: Sequence[int | bytes]) -> bytes:
-    """A synthetic event's record with 0 in the common fields: text of any length follows the fields."""
+    """A synthetic event's record, with common fields of 0. Text of any length follows the fields."""
     fixed = max((field.offset + max(field.size, _WORD) for field in fields), default=_COMMON)
     made, tail = bytearray(fixed), b""
     for field, value in zip(fields, values, strict=True):
@@ -152,6 +152,6 @@ def synthetic_record(fields: Sequence[EventField], values: Sequence[int | bytes]
 
 
 def _stack(addresses: bytes) -> bytes:
-    """A stack as trace_stack() stores it: how many addresses there are, and those."""
+    """A stack as trace_stack() stores it: the number of addresses, then the addresses."""
     count = next((at for at in range(0, len(addresses), _WORD) if not any(addresses[at : at + _WORD])), len(addresses))
     return (count // _WORD).to_bytes(_WORD, "little") + addresses[:count]

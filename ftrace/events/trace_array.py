@@ -25,12 +25,12 @@ from sandbox.process import fork
 from sandbox.process.cached import cached_property
 
 trace_types_lock = threading.RLock()
-"""Held while a trace array comes or goes, or another tracer is chosen."""
+"""Held while a trace array is created or removed, or its tracer is changed."""
 fork.hold(trace_types_lock, level=-2)
 
 
 class PipeClaims:
-    """Which slots an open trace_pipe has; None stands for all of them. open_pipe_on_cpu() of kernel/trace/trace.c."""
+    """The slots that open trace_pipe files have claimed; None means all slots. As open_pipe_on_cpu() of kernel/trace/trace.c."""
 
     def __init__(self) -> None:
         self._slots: set[int | None] = set()
@@ -39,14 +39,14 @@ class PipeClaims:
         return bool(self._slots)
 
     def claim(self, slot: int | None) -> bool:
-        """Take a slot, or all. False: somebody has it, or one of them."""
+        """Claim a slot, or all. Returns False if any of them is already claimed."""
         if None in self._slots or slot in self._slots or (slot is None and self._slots):
             return False
         self._slots.add(slot)
         return True
 
     def release(self, slot: int | None) -> None:
-        """Give back what was claimed."""
+        """Release a claim."""
         self._slots.remove(slot)
 
 
@@ -55,9 +55,9 @@ _STACKS = {"stacktrace": STACKTRACE, "userstacktrace": USERSTACKTRACE}
 
 
 class TraceArray:
-    """A ring buffer and what belongs to it. `name`: of its directory under instances/, empty for the top level.
+    """A ring buffer with its options, tracer and filters. `name`: its directory under instances/; empty for the top level.
 
-    `like`: the trace array whose options a new one has.
+    `like`: the trace array from which options are copied.
     """
 
     def __init__(self, name: str = "", like: TraceArray | None = None) -> None:
@@ -68,7 +68,7 @@ class TraceArray:
             self._option_changed, lambda: self.tracer, like.options if like else None
         )
         self.function_hash: OpsHash = OpsHash() if like else global_hash
-        """What set_ftrace_filter and set_ftrace_notrace select."""
+        """The functions that set_ftrace_filter and set_ftrace_notrace select."""
         self.dropped_slots = DroppedSlots()
         self.function_tasks = PidLists(self.dropped_slots)
         """The threads whose functions are recorded."""
@@ -77,23 +77,23 @@ class TraceArray:
         self.error_log = ErrorLog() if like else error_log
         self.pipes = PipeClaims()
         self.buffer_percent = 50
-        """How full a buffer is to be, in percent, before waiting readers are woken: kept for programs that set it."""
+        """buffer_percent. It has no effect; kept for programs that set it."""
         self._stacks = ctypes.c_uint64()
         self.max_latency_us = 0
         """tracing_max_latency: no tracer here measures latencies; kept for programs that set it."""
         self.tgids = SavedTgids()
-        """The threads whose process is known."""
+        """saved_tgids: the threads whose process is known."""
         self.emptied = 0
-        """When the buffer was emptied last, by its clock: latency-format counts from there."""
+        """When the buffer was last emptied, by its clock; times in latency-format are relative to this."""
         self.is_expanded = like is not None
-        """Whether something was to be recorded, or the size was set: what buffer_size_kb shows depends on it."""
+        """Whether anything was set up to record, or the size was set; buffer_size_kb depends on it."""
 
     def __repr__(self) -> str:
         return f"<TraceArray {self.name or 'top level'}>"
 
     @cached_property
     def buffer(self) -> Buffer:
-        """What events record into, made when it is first asked for."""
+        """The ring buffer, created on first use."""
         return Buffer(self.name, overwrite=self.options["overwrite"])
 
     def _option_changed(self, name: str, on: bool) -> None:
@@ -107,13 +107,13 @@ class TraceArray:
             _follow_record_cmd()
         elif name == _PRINTK:
             self._direct_printk(on)
-        elif name not in self.options.own:  # of a tracer, which all trace arrays share
+        elif name not in self.options.own:  # an option of a tracer; all trace arrays share it
             function_profiler.follow_options()
             for array in trace_arrays:
                 array.update_tracing()
 
     def _direct_printk(self, on: bool) -> None:
-        """One trace array has the option trace_printk_dest, the top level if nobody wants it: update_printk_trace()."""
+        """Exactly one trace array has the option trace_printk_dest; by default the top level. As update_printk_trace()."""
         top = global_trace()
         if self is top and not on:
             raise OSError(errno.EINVAL, f"{_PRINTK} is the top level's until an instance takes it: set it there")
@@ -132,7 +132,7 @@ class TraceArray:
 
     @property
     def stack_options(self) -> int:
-        """Address of a word: which stacks are recorded with each event (ftrace.events.stack_records)."""
+        """Address of the word that selects stacks to record with each event (ftrace.events.stack_records)."""
         return ctypes.addressof(self._stacks)
 
     def empty(self) -> None:
@@ -148,12 +148,12 @@ class TraceArray:
 
     @property
     def switch(self) -> int:
-        """Address of a word of 64 bits: 1 while records are kept, else 0."""
+        """Address of a 64-bit word: 1 while recording is on, else 0."""
         return ctypes.addressof(self._switch)
 
     @property
     def tracing_on(self) -> bool:
-        """Whether records are kept: the file tracing_on, which commands and triggers change too."""
+        """Whether recording is on: the file tracing_on. Commands and triggers change it too."""
         return bool(self._switch.value)
 
     @tracing_on.setter
@@ -161,7 +161,7 @@ class TraceArray:
         self._switch.value = int(on)
 
     def drop_slots(self, dropped: int) -> None:
-        """Record nothing of these slots: tracing_cpumask. Bit i stands for slot i."""
+        """Do not record into these slots: tracing_cpumask. Bit i is slot i."""
         self.dropped_slots.drop(dropped)
         self.function_tasks.follow_slots()
         self.event_tasks.follow_slots()
@@ -169,9 +169,9 @@ class TraceArray:
     # -- the tracer -----------------------------------------------------------------------------------------------
 
     def use_tracer(self, chosen: Tracer) -> None:
-        """Record with another tracer from now on; the buffer is empty then. The same one again changes nothing.
+        """Select a tracer and empty the buffer. Selecting the present one does nothing.
 
-        Raises OSError: EBUSY while trace_pipe is open; what starting the tracer raises, and then there is none.
+        Raises OSError: EBUSY while trace_pipe is open; or the tracer's error if it does not start, which leaves no tracer.
         """
         with tracer().reclaimer.settling_later(), trace_types_lock:
             if self.pipes:
@@ -186,7 +186,7 @@ class TraceArray:
             _follow_record_cmd()
 
     def stop_tracing(self) -> None:
-        """Have no tracer."""
+        """Remove the tracer."""
         with tracer().reclaimer.settling_later(), trace_types_lock:
             self._stop()
 
@@ -198,13 +198,13 @@ class TraceArray:
         _follow_record_cmd()
 
     def update_tracing(self) -> None:
-        """Have the tracer follow what was changed. Raises OSError if it cannot; there is no tracer then."""
+        """Have the tracer follow changed settings. Raises OSError if it cannot, which leaves no tracer."""
         with tracer().reclaimer.settling_later(), trace_types_lock:
             if self._tracing is not None:
                 self._tracing.update()
 
     def close(self) -> None:
-        """Record no more, and give the buffer back. No event is recorded here any more."""
+        """Stop recording and free the buffer."""
         with tracer().reclaimer.settling_later(), trace_types_lock:
             trace_arrays.remove(self)
             self._stop()
@@ -215,12 +215,12 @@ class TraceArray:
 
 
 def _follow_record_cmd() -> None:
-    """Threads become known by what they record into one with the option record-cmd, or with a tracer."""
+    """Save thread names while any trace array has the option record-cmd or a tracer."""
     saved_cmdlines.record(any(array.options["record-cmd"] or array.tracer is not nop for array in trace_arrays))
 
 
 MAX_ARRAYS = 16
-"""Trace arrays that can exist at the same time, the top level's among them: an event records into each of them."""
+"""The maximum number of trace arrays, with the top level's; each event can record into all of them."""
 
 
 def new_instance(name: str) -> TraceArray:
@@ -235,11 +235,11 @@ def new_instance(name: str) -> TraceArray:
 
 @cache
 def global_trace() -> TraceArray:
-    """The top level's."""
+    """The top level's trace array."""
     top = TraceArray()
     trace_arrays.insert(0, top)
     return top
 
 
 trace_arrays: list[TraceArray] = []
-"""The top level's, and those of instances."""
+"""The trace arrays of the top level and of instances."""
