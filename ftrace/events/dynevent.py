@@ -113,7 +113,9 @@ def create_dyn_event(line: str) -> None:
             return
         except NotThisType:
             continue
-    raise OSError(errno.EINVAL, f"{line!r} defines no event: it begins with none of the letters of a probe")
+    raise OSError(
+        errno.EINVAL, f"the line is {line!r}; it must begin with the letter of a probe or event type, or with -:"
+    )
 
 
 def create_of_type(line: str, line_type: LineType) -> None:
@@ -124,7 +126,7 @@ def create_of_type(line: str, line_type: LineType) -> None:
     try:
         line_type.create(line)
     except NotThisType:
-        raise OSError(errno.EINVAL, f"{line!r} defines no event of this file") from None
+        raise OSError(errno.EINVAL, f"{line!r} does not define an event of this file's type") from None
 
 
 def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
@@ -144,19 +146,19 @@ def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
         finally:
             _reset()
     if not found:
-        raise OSError(errno.ENOENT, f"there is no event that {line!r} means")
+        raise OSError(errno.ENOENT, f"no event matches {line!r}")
 
 
 def _deletion(word: str) -> tuple[str | None, str]:
     """The group (None if not given) and the event in a deletion's first word."""
     before, colon, name = word.partition(":")
     if not colon or (word.startswith("-") and before != "-"):
-        raise OSError(errno.EINVAL, f"{word!r} deletes nothing; write -:EVENT, -:GROUP/EVENT or -:GROUP/")
+        raise OSError(errno.EINVAL, f"{word!r} is not a deletion; write -:EVENT, -:GROUP/EVENT or -:GROUP/")
     group, slash, event = name.partition("/")
     if not slash:
         group, event = "", name
     if not slash and not event:
-        raise OSError(errno.EINVAL, f"{word!r} names no event")
+        raise OSError(errno.EINVAL, f"there is no event name in {word!r}; write -:EVENT, -:GROUP/EVENT or -:GROUP/")
     return (group if slash else None), event
 
 
@@ -166,7 +168,7 @@ def release_all(line_type: LineType | None = None) -> None:
         events = dynamic_events(line_type)
         for event in events:
             if event.is_busy:
-                raise OSError(errno.EBUSY, f"{event} is enabled or in use")
+                raise OSError(errno.EBUSY, f"{event} is enabled or in use; disable it first")
         try:
             for event in events:
                 event.free()
@@ -191,6 +193,6 @@ def run_commands(text: str, create: Callable[[str], None]) -> None:
         newline = text.find("\n", start, start + _LINE_LIMIT)
         end = newline if newline >= 0 else start + _LINE_LIMIT
         if newline < 0 and end < len(text):
-            raise OSError(errno.EINVAL, f"a line of more than {_LINE_LIMIT - 1} characters")
+            raise OSError(errno.EINVAL, f"a line is too long; the maximum is {_LINE_LIMIT - 1} characters")
         create(text[start:end].partition("#")[0])
         start = end + 1

@@ -73,9 +73,11 @@ def _enable(file: FilterFile, func: str, command: str, parameter: str | None) ->
     name, counted, count = rest.partition(":")
     event = event_registry.find(group, name)
     if not colon or event is None:
-        raise OSError(errno.EINVAL, f"{command}:{parameter or ''}: there is no such event; an event is GROUP:EVENT")
+        raise OSError(errno.EINVAL, f"there is no event for {command}:{parameter or ''}; name one as GROUP:EVENT")
     if counted and not count and not func.startswith("!"):
-        raise OSError(errno.EINVAL, f"{command}:{parameter}: the count is missing")
+        raise OSError(
+            errno.EINVAL, f"{command}:{parameter} has no count after the last colon; add one or remove the colon"
+        )
 
     recorded = event.file_in(_array(file))
 

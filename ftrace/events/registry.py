@@ -173,7 +173,7 @@ class EventRegistry:
         """As `add`, for the first events of a process: without the lock, which would start threads or claim resources."""
         key = (event.group, event.name)
         if key in self._events or key in self._reserved:
-            raise OSError(errno.EEXIST, f"there is an event {event.group}/{event.name} already")
+            raise OSError(errno.EEXIST, f"there is already an event {event.group}/{event.name}")
         taken = {other.id for other in self._events.values()}
         event.id = next(number for number in range(FIRST_DYNAMIC_ID, 1 << 16) if number not in taken)
         event.removed = False

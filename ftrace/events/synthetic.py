@@ -123,7 +123,7 @@ class SyntheticEvent(DynamicEvent):
     def free(self) -> None:
         """Delete the event. Raises OSError(EBUSY)."""
         if self.event.is_busy:
-            raise OSError(errno.EBUSY, f"synthetic event {self.name!r} is in use")
+            raise OSError(errno.EBUSY, f"synthetic event {self.name!r} is enabled or in use")
         event_registry.remove(self.event)
         dynevent.dyn_event_remove(self)
 

@@ -116,7 +116,7 @@ class TraceArray:
         """Exactly one trace array has the option trace_printk_dest; by default the top level. As update_printk_trace()."""
         top = global_trace()
         if self is top and not on:
-            raise OSError(errno.EINVAL, f"{_PRINTK} is the top level's until an instance takes it: set it there")
+            raise OSError(errno.EINVAL, f"{_PRINTK} cannot be switched off; set it in another trace instance")
         for array in trace_arrays:
             array.options.put(_PRINTK, array is (self if on else top))
 
@@ -175,7 +175,7 @@ class TraceArray:
         """
         with tracer().reclaimer.settling_later(), trace_types_lock:
             if self.pipes:
-                raise OSError(errno.EBUSY, "the tracer cannot be changed while trace_pipe is open")
+                raise OSError(errno.EBUSY, "trace_pipe is open; close it to change the tracer")
             if chosen is self.tracer:
                 return
             self._stop()

@@ -140,7 +140,7 @@ def test_errors_are_a_sentence_with_a_caret_and_nothing_stays(program, definitio
 def test_other_bad_input(program):
     with pytest.raises(ValueError, match="at least one definition"):
         fprobe.event()
-    with pytest.raises(OSError, match="defines no event"), fprobe.event("q:x pe_add"):
+    with pytest.raises(OSError, match="must begin with the letter"), fprobe.event("q:x pe_add"):
         pass
     with pytest.raises(OSError, match="does not define a probe"), fprobe.event("s:only u64 x"):
         pass

@@ -1,1 +1,1 @@
-"""Event filters: what a record must hold to be kept, parsed from text, evaluated in Python and compiled."""
+"""Event filters: parsed from text, evaluated in Python, and compiled to machine code."""

@@ -1,4 +1,4 @@
-"""Filters as machine code: LLVM IR for each test of a filter, and the function that it becomes."""
+"""Compile filters: LLVM IR for each test, and the function of a whole filter."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ATTRIBUTES = f'nounwind uwtable "no-builtins" "target-features"="{GENERAL_REGIS
 
 @cache
 def rseq_offset() -> int:
-    """Where glibc has a thread's restartable-sequences area, in bytes from %fs; 0 if it has none."""
+    """Offset of glibc's restartable-sequences area from %fs, in bytes; 0 if there is none."""
     libc = ctypes.CDLL(None)
     try:
         size = ctypes.c_uint.in_dll(libc, "__rseq_size").value
@@ -47,7 +47,7 @@ def rseq_offset() -> int:
 
 
 class FilterCode:
-    """The code of a filter before it is compiled, for a unit of its own or for that of a recorder.
+    """A filter's LLVM IR, to be compiled as a separate unit or as part of a recorder's unit.
 
     `functions`: native functions that the unit needs; `llvm`: IR text that defines `symbol` as a function of a record's
     address and its length in bytes, which returns 1 for a record that passes and else 0.
@@ -67,7 +67,7 @@ class FilterCode:
 
     @property
     def functions(self) -> list[NativeFunction]:
-        """Those that the IR text calls."""
+        """The native functions that the IR text calls."""
         return list(self._functions.values())
 
     def _block(self, index: int, step: Step) -> Iterator[str]:
@@ -81,7 +81,7 @@ class FilterCode:
 
     @singledispatchmethod
     def _test(self, test: Predicate) -> Iterator[str]:
-        """The lines of a test; the last value is its result."""
+        """The IR lines of a test. The last value is the result."""
         raise NotImplementedError(type(test).__name__)
 
     @_test.register
@@ -117,7 +117,7 @@ class FilterCode:
         yield from self._bit(test.mask, kind)
 
     def _bit(self, mask: int, kind: str) -> Iterator[str]:
-        """Whether the bit of `mask` that the last value is the number of is set; bits beyond it are not."""
+        """Test a bit of `mask`. The last value is the bit's number; bits beyond the mask are 0."""
         cpu = self._values
         yield self._value(f"icmp ult i64 %v{cpu}, {mask.bit_length()}")
         inside = self._values
@@ -157,7 +157,7 @@ class FilterCode:
         yield self._value(f"xor i1 %v{self._values}, {int(test.negated)}")
 
     def _text(self, text: StaticText | DynamicText | CommText) -> Iterator[str]:
-        """The last two values are the text's address and its size."""
+        """The IR lines that find a text. The last two values are its address and its size."""
         if isinstance(text, DynamicText):
             yield from self._dynamic_text(text)
         elif isinstance(text, StaticText):
@@ -169,7 +169,7 @@ class FilterCode:
             yield self._value(f"call i64 @{self._uses(get_task_comm)}(ptr %comm)")
 
     def _dynamic_text(self, text: DynamicText) -> Iterator[str]:
-        """A size that leads out of the record is cut."""
+        """A size that exceeds the record is cut."""
         yield from self._load(Number(text.offset, 4, signed=False))
         location = self._values
         yield self._value(f"and i32 %v{location}, 65535")
@@ -202,9 +202,9 @@ class FilterCode:
 
 
 class CompiledFilter:
-    """A filter's function in this process, for as long as this object exists.
+    """A filter's function in this process, which exists as long as this object.
 
-    Whoever has native code call `address` has to wait until no thread is in it before letting go of the object.
+    If native code calls `address`, release the object only when no thread can be executing the function.
     """
 
     def __init__(self, filter_: Filter) -> None:
@@ -212,10 +212,10 @@ class CompiledFilter:
         unit = Unit(SYMBOL, code.functions, bounded=False, llvm=code.llvm)
         self._image = native_link.link(SYMBOL, compile_unit(unit, cache=default_cache()))
         self.address = self._image.address(SYMBOL)
-        """Of a function as `FilterCode` describes it."""
+        """Address of the function that `FilterCode` describes."""
 
     def passes(self, record: bytes) -> bool:
-        """Whether `record` is to be kept, for the current task and CPU."""
+        """Whether `record` passes, for the current task and CPU."""
         buffer = ctypes.create_string_buffer(record, len(record))
         return bool(self._image.call(SYMBOL, ctypes.addressof(buffer), len(record)))
 
@@ -224,7 +224,7 @@ _compiled: WeakValueDictionary[tuple[Step, ...], CompiledFilter] = WeakValueDict
 
 
 def compile_filter(filter_: Filter) -> CompiledFilter:
-    """The machine code of a filter; filters with the same tests share it."""
+    """Compile a filter. Filters with the same tests share the code."""
     made = _compiled.get(filter_.steps)
     if made is None:
         made = _compiled[filter_.steps] = CompiledFilter(filter_)

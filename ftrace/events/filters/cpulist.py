@@ -1,4 +1,4 @@
-"""Lists of CPUs as text, such as `0-3,8-15:2/4`: the rules of bitmap_parselist() in the kernel's lib/bitmap-str.c."""
+"""Parse lists of CPUs such as `0-3,8-15:2/4`, as bitmap_parselist() in the kernel's lib/bitmap-str.c."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POSSIBLE = Path("/sys/devices/system/cpu/possible")
 
 @cache
 def possible_cpus() -> int:
-    """One more than the highest number that a CPU of this machine can have."""
+    """The highest possible CPU number of this machine, plus one."""
     try:
         return int(re.split("[-,]", _POSSIBLE.read_text().strip())[-1]) + 1
     except (OSError, ValueError):
@@ -21,7 +21,7 @@ def possible_cpus() -> int:
 
 
 def parse_cpulist(text: str, count: int) -> int:
-    """The CPUs of a list, as a mask. `count`: CPUs 0 to count - 1 are possible. Raises ValueError."""
+    """The mask of the CPUs in a list. Numbers must be below `count`. Raises ValueError."""
     mask = 0
     for region in re.split(r"[,\s]+", text):
         if region:
@@ -38,7 +38,7 @@ def _region(text: str, count: int) -> int:
     high = count - 1 if everything else low if last is None else _cpu(last, count)
     taken, period = (int(used), int(group)) if used else (1, 1)
     if low > high or high >= count or not 0 <= taken <= period or period == 0:
-        raise ValueError(f"{text!r}: CPUs are 0 to {count - 1}, ranges ascend")
+        raise ValueError(f"the range is {text!r}; it must ascend, and CPUs must be between 0 and {count - 1}")
     return sum(1 << cpu for cpu in range(low, high + 1) if (cpu - low) % period < taken)
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with an event filter, and how the filter file and error_log show it."""
+"""Errors of event filters, and their text in the filter file and in error_log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 import errno
 
 SUBSYSTEM = "event filter parse error"
-"""What error_log shows before the message of a filter error."""
+"""The text before the message of a filter error in error_log."""
 
 
 class FilterErrorCode(enum.Enum):
@@ -46,7 +46,7 @@ class FilterError(OSError):
         self.position = position
 
     def report(self, text: str) -> str:
-        """What the filter file holds after `text` was refused, as append_filter_err() leaves it."""
+        """The text of the filter file after `text` was refused, as append_filter_err() writes it."""
         if self.code is FilterErrorCode.ERRNO:
             return f"{text}\nError: (0)\n"
         width = min(self.position, len(text)) + 1

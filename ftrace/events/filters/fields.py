@@ -1,4 +1,4 @@
-"""The fields that filters and histograms read: those of an event, generic ones, and the common ones."""
+"""The fields that filters and histograms read: an event's own, generic and common fields."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EventField(Protocol):
 
 @dataclass(frozen=True)
 class PlainField:
-    """A field that no event defines: a generic or a common one."""
+    """A generic or common field."""
 
     type: str
     name: str
@@ -44,14 +44,14 @@ class PlainField:
 
 
 class Kind(enum.Enum):
-    """How a field's value is found (enum filter_type)."""
+    """The kind of a field's value (enum filter_type)."""
 
     NUMBER = "a number of the field's size"
     STATIC_STRING = "text inside the record's fixed part"
     DYNAMIC_STRING = "text that a __data_loc refers to"
     COMM = "the name of the current task"
     CPU = "the current CPU"
-    STACKTRACE = "a stack trace, which no comparison matches"
+    STACKTRACE = "a stack trace; no comparison matches it"
 
     @property
     def is_string(self) -> bool:
@@ -81,7 +81,7 @@ def kind_of(type_: str) -> Kind:
 
 
 def find_field(fields: Iterable[EventField], name: str) -> tuple[EventField, Kind] | None:
-    """The field `name`: of the event, else a generic one, else a common one."""
+    """The field `name`: the event's own, else a generic, else a common field; None if there is none."""
     for field in fields:
         if field.name == name:
             return field, kind_of(field.type)

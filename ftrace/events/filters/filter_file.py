@@ -1,4 +1,4 @@
-"""The `filter` files of events and of groups of events: what can be written to them, and what they read."""
+"""Read and write the `filter` files of events and of groups of events."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ftrace.events.filters.fields import EventField
 from ftrace.events.filters.parser import SPACES, Filter, parse_filter
 
 MAX_WRITE = 4096
-"""A write has to be shorter."""
+"""A write must be shorter, in bytes."""
 GROUP_HELP = (
     "### global filter ###\n"
     "# Use this to set filters for multiple events.\n"
     "# Only events with the given fields will be affected.\n"
     "# If no events are modified, an error message will be displayed here\n"
 )
-"""What the filter file of a group reads."""
+"""The text of a group's filter file."""
 
 
 class ErrorLog(Protocol):
-    """Where refused filters are reported."""
+    """The interface of the log for refused filters."""
 
     def add(self, subsystem: str, message: str, command: str, position: int) -> None:
         """Append an entry, with a caret under character `position` of the command."""
@@ -31,7 +31,7 @@ class ErrorLog(Protocol):
 class EventFilter:
     """The filter of one event.
 
-    `apply` is called with each new filter, and with None when records are no longer filtered.
+    `apply` is called with each new filter, and with None when the filter is removed.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class EventFilter:
         self._text = "none"
 
     def read(self) -> str:
-        """What the file reads: the filter, `none`, or what was wrong with the last one."""
+        """The text of the file: the filter, `none`, or the last filter's error."""
         return f"{self._text}\n"
 
     def write(self, text: str) -> None:
         """Set the filter; `0` removes it.
 
-        Raises FilterError (an OSError), with an entry in error_log; the event has no filter then.
+        Raises FilterError (an OSError), with an entry in error_log. Then the event has no filter.
         """
         check_length(text)
         if text.strip(SPACES) == "0":
@@ -64,7 +64,7 @@ class EventFilter:
             raise
 
     def write_as_group(self, text: str) -> None:
-        """Set the filter that was written for the event's group; one that does not fit the event is only reported."""
+        """Set the filter of the event's group. An error is logged; nothing is raised."""
         try:
             self._set(parse_filter(text, self._fields), text)
         except FilterError:
@@ -86,7 +86,7 @@ class EventFilter:
 def write_group_filter(filters: Sequence[EventFilter], text: str) -> None:
     """Set the filter of every event of a group, as apply_subsystem_event_filter(); `0` removes all.
 
-    Events that the filter does not fit lose theirs and report it. Raises OSError: ENODEV if there is no event.
+    Events that the filter does not fit lose their filter and log the error. Raises OSError(ENODEV) if there is no event.
     """
     check_length(text)
     if not filters:
@@ -99,6 +99,6 @@ def write_group_filter(filters: Sequence[EventFilter], text: str) -> None:
 
 
 def check_length(text: str) -> None:
-    """Raise OSError(EINVAL) for a write that is too long."""
+    """Raise OSError(EINVAL) if a write is too long."""
     if len(text.encode("utf-8", "surrogateescape")) >= MAX_WRITE:
         raise OSError(errno.EINVAL, f"{len(text)} characters were written; the maximum is {MAX_WRITE - 1} bytes")

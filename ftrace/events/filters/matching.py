@@ -1,6 +1,6 @@
-"""Comparisons of text with patterns, as compiled filters make them.
+"""Compare text with patterns, for compiled filters. Native.
 
-`text` is what a record has: `size` bytes, with a 0 at the end of the text unless it fills them all. Text of size 0 could
+`text` is a field of `size` bytes, with a 0 at the end of the text unless it fills the field. Text of size 0 could
 not be read when the record was made, and matches nothing.
 """
 
@@ -22,7 +22,7 @@ def text_length(text: ptr[u8], size: u64) -> u64:
 
 @native
 def same_bytes(text: ptr[u8], start: u64, search: ptr[u8], length: u64) -> bool_:
-    """Whether `search` is at `start` of the text."""
+    """Whether the text has `search` at `start`."""
     index: u64 = 0
     while index < length:
         if text[start + index] != search[index]:
@@ -62,7 +62,7 @@ def match_middle(text: ptr[u8], size: u64, search: ptr[u8], length: u64) -> bool
 
 @native
 def class_end(search: ptr[u8], length: u64, start: u64) -> u64:
-    """The offset after the class whose `[` is before `start`; 0 if it has no end."""
+    """The offset after the class whose `[` is before `start`; 0 if the class is not closed."""
     at: u64 = start
     if at < length and search[at] == 33:  # !
         at += 1
@@ -76,7 +76,7 @@ def class_end(search: ptr[u8], length: u64, start: u64) -> u64:
 
 @native
 def in_class(search: ptr[u8], start: u64, end: u64, byte: u8) -> bool_:
-    """Whether the class between its `[` and its `]`, which ends before `end`, has `byte`."""
+    """Whether the class from `start` (after its `[`) up to `end` (after its `]`) contains `byte`."""
     at: u64 = start
     inverted = search[at] == 33
     if inverted:
@@ -96,7 +96,7 @@ def in_class(search: ptr[u8], start: u64, end: u64, byte: u8) -> bool_:
 
 @native
 def step_over(search: ptr[u8], length: u64, at: u64, byte: u8) -> u64:
-    """The offset after the element of the pattern at `at`, which is not `*`, if `byte` matches it; else 0."""
+    """If `byte` matches the pattern's element at `at`, which is not `*`: the offset after the element; else 0."""
     element = search[at]
     if element == 63:  # ?
         return at + 1
@@ -111,7 +111,7 @@ def step_over(search: ptr[u8], length: u64, at: u64, byte: u8) -> u64:
 
 @native
 def pattern_is_over(search: ptr[u8], length: u64, at: u64) -> bool_:
-    """Whether only what matches nothing at all is left: stars, or a backslash at the end."""
+    """Whether the rest of the pattern matches the empty text: stars, or a backslash at the end."""
     rest: u64 = at
     while rest < length and search[rest] == 42:
         rest += 1
@@ -120,14 +120,14 @@ def pattern_is_over(search: ptr[u8], length: u64, at: u64) -> bool_:
 
 @native
 def match_glob(text: ptr[u8], size: u64, search: ptr[u8], length: u64) -> bool_:
-    """`*`, `?`, classes and backslash. After a mismatch the last star takes one byte more."""
+    """Match a pattern of `*`, `?`, classes and backslash. After a mismatch, the last star takes one byte more."""
     whole = text_length(text, size)
     if size == 0:
         return False
     at: u64 = 0
     read: u64 = 0
     star: u64 = 0  # offset after the last star, or 0
-    taken: u64 = 0  # where the text goes on after it
+    taken: u64 = 0  # where the text continues after it
     while read < whole:
         following: u64 = 0
         if at < length and search[at] == 42:
@@ -160,7 +160,7 @@ MATCHERS = {
 
 @native
 def read_cpu(rseq: i64) -> u32:
-    """The CPU that the thread is running on. `rseq`: where its restartable-sequences area is from %fs, 0 if unknown."""
+    """The CPU that the thread is running on. `rseq`: offset of its restartable-sequences area from %fs; 0 if unknown."""
     if rseq != 0:
         # cpu_id is the second word of 32 bits; it is negative before registration.
         cpu = cast(u32, read_fs(cast(u64, rseq)) >> 32)

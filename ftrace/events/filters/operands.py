@@ -1,4 +1,4 @@
-"""One predicate of a filter, from text: `FIELD OP VALUE`, as parse_pred() in kernel/trace/trace_events_filter.c."""
+"""Parse one predicate of a filter, `FIELD OP VALUE`, as parse_pred() in kernel/trace/trace_events_filter.c."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ftrace.kstrtox import kstrtoll, kstrtoull
 from sandbox.symbols.table import symbol_table
 
 MAX_TEXT = 256
-"""Bytes of a pattern, with its final 0 (MAX_FILTER_STR_VAL)."""
+"""The maximum length of a pattern, with its final 0, in bytes (MAX_FILTER_STR_VAL)."""
 _MAX_DIGITS = 24
 _WIDTHS = (1, 2, 4, 8)
 _NAME = re.compile(r"[A-Za-z0-9_]*")
@@ -41,11 +41,11 @@ _INTEGER = re.compile(r"-?[A-Za-z0-9]*")
 _FUNCTION = re.compile(r"[^ \t\n\v\f\r)]*")
 
 FunctionRange = Callable[[str | int], "tuple[int, int] | None"]
-"""The start and the end of the function of a name, or of the one that an address lies in; None if there is none."""
+"""Finds a function by name or by an address in it. Returns its start and end; None if there is none."""
 
 
 def function_range(which: str | int) -> tuple[int, int] | None:
-    """The function's range by the symbols of this process."""
+    """The function's range, by the symbols of this process."""
     if isinstance(which, str):
         found = symbol_table.named(which)
         return (found[0].address, found[0].end) if found else None
@@ -54,9 +54,9 @@ def function_range(which: str | int) -> tuple[int, int] | None:
 
 
 class PredicateParser:
-    """Reads predicates of one filter.
+    """Parses the predicates of one filter.
 
-    `fields`: those of the event. `base`: the offset of the text in what error_log shows, for a trigger's condition.
+    `fields`: the event's fields. `base`: the offset of the text in the command that error_log shows, for a trigger's condition.
     """
 
     def __init__(self, text: str, fields: Sequence[EventField], functions: FunctionRange = function_range) -> None:
@@ -69,7 +69,7 @@ class PredicateParser:
         self._op = ""
 
     def parse(self, start: int) -> tuple[Predicate, int]:
-        """The predicate at `start`, and where it ends. Raises FilterError."""
+        """The predicate at `start`, and the offset after it. Raises FilterError."""
         self._at = start
         name = self._take(_NAME)
         if not name:
@@ -137,7 +137,7 @@ class PredicateParser:
         return NumberTest(number, self._op, number.wrap(value)) if number else Constant(False)
 
     def _number(self) -> Number | None:
-        """The field as a number; None if it has a size that no number has, which matches nothing."""
+        """The field as a number; None if its size is not that of a number, which matches nothing."""
         field = self._field
         return Number(field.offset, field.size, field.signed) if field.size in _WIDTHS else None
 
@@ -221,7 +221,7 @@ class PredicateParser:
         return self._mask_test(mask)
 
     def _mask_test(self, mask: int) -> Predicate:
-        """A single CPU is compared as a number; several are never equal to one."""
+        """A mask with one CPU is compared as a number. A mask with several CPUs is not equal to any."""
         if mask.bit_count() == 1:
             self._op = "==" if self._op == "&" else self._op
             return self._comparison(mask.bit_length() - 1)

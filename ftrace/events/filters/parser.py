@@ -1,4 +1,4 @@
-"""A filter's text as a program of tests, each with where to go next: predicates joined by &&, ||, ! and parentheses."""
+"""Parse a filter (predicates joined by &&, ||, ! and parentheses) to a program of tests with successors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ftrace.events.filters.operands import FunctionRange, PredicateParser, funct
 from ftrace.events.filters.predicates import Context, Predicate
 
 SPACES = " \t\n\v\f\r"
-"""What separates words, as isspace() in the kernel."""
+"""The characters that separate words, as isspace() in the kernel."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Filter:
-    """A filter that can be evaluated: its text, as the filter file shows it, and its steps.
+    """A parsed filter: its text, as the filter file shows it, and its steps.
 
-    Steps only lead forward. One past the last stands for acceptance, the index after that for rejection.
+    Successors are always later steps. The index after the last step accepts; the index after that rejects.
     """
 
     text: str
     steps: tuple[Step, ...]
 
     def passes(self, record: bytes, context: Context | None = None) -> bool:
-        """Whether `record` is to be kept."""
+        """Whether `record` passes."""
         context = context or Context()
         at = 0
         while at < len(self.steps):
@@ -46,7 +46,7 @@ class Filter:
 
 
 def parse_filter(text: str, fields: Sequence[EventField], functions: FunctionRange = function_range) -> Filter:
-    """The filter that `text` describes, for an event with these fields.
+    """Parse `text` for an event with these fields.
 
     Blanks at the end are not part of it. Raises FilterError (an OSError) with the kernel's message and position.
     """
@@ -56,7 +56,7 @@ def parse_filter(text: str, fields: Sequence[EventField], functions: FunctionRan
 
 
 def _check_pairs(text: str) -> None:
-    """Raise FilterError for quotes and parentheses without a partner, and for text without anything between them."""
+    """Raise FilterError for unbalanced quotes or parentheses, and for text with nothing else in it."""
     opened: list[int] = []
     is_empty = True
     for at, character in _outside_quotes(text):
@@ -75,7 +75,7 @@ def _check_pairs(text: str) -> None:
 
 
 def _outside_quotes(text: str) -> Iterator[tuple[int, str]]:
-    """The characters that are neither blank nor quoted, with their offsets; of quoted text its quotes."""
+    """The characters that are neither blank nor quoted, and the quotes themselves, with their offsets."""
     quote, opened = "", 0
     for at, character in enumerate(text):
         if quote:
@@ -89,14 +89,14 @@ def _outside_quotes(text: str) -> Iterator[tuple[int, str]]:
 
 
 class _Exit(NamedTuple):
-    """A result of a step that leads out of the fragment it belongs to."""
+    """A result of a step whose successor is outside the step's fragment."""
 
     step: int
     result: bool
 
 
 class _Fragment(NamedTuple):
-    """A run of steps: the first, and the exits by which it is left as true and as false."""
+    """A run of steps: the first step, and the exits for true and for false."""
 
     start: int
     trues: list[_Exit]
@@ -107,7 +107,7 @@ class _Fragment(NamedTuple):
 
 
 class _Parser:
-    """Operator precedence, with stacks of its own: filters may nest deeper than Python calls."""
+    """An operator-precedence parser with explicit stacks, since filters may nest deeper than Python calls."""
 
     def __init__(self, text: str, predicates: PredicateParser) -> None:
         self._text = text
@@ -117,7 +117,7 @@ class _Parser:
         self._targets: dict[_Exit, int] = {}
         self._operands: list[_Fragment] = []
         self._operators: list[str] = []
-        """Of `&&` and `||`; of open parentheses `(`, or `!(` if what they enclose is negated."""
+        """Pending operators: `&&`, `||`, and open parentheses: `(`, or `!(` if negated."""
 
     def steps(self) -> tuple[Step, ...]:
         while self._operand():
@@ -127,7 +127,7 @@ class _Parser:
         return self._finished()
 
     def _operand(self) -> bool:
-        """Read a predicate with what precedes it. False: the text ends first, perhaps after an operator."""
+        """Read a predicate with the `!` and `(` before it. Returns False if the text ends first."""
         negated = False
         while (character := self._next()) in ("(", "!"):
             if character == "(":
@@ -147,7 +147,7 @@ class _Parser:
         return True
 
     def _operator(self) -> None:
-        """Read what follows an operand, up to where the next one begins."""
+        """Read `)` and operators after an operand, up to the next operand."""
         while character := self._next():
             if character == ")":
                 self._reduce("||")
@@ -181,7 +181,7 @@ class _Parser:
 
     def _finished(self) -> tuple[Step, ...]:
         if len(self._operators) == len(self._operands):
-            self._operators.pop()  # the kernel takes an operator at the end for nothing
+            self._operators.pop()  # the kernel ignores an operator at the end
         self._reduce("||")
         accept = len(self._tests)
         whole = self._operands.pop()

@@ -1,4 +1,4 @@
-"""The tests that a filter is made of, and their evaluation on the bytes of a record."""
+"""The tests of a filter, and their evaluation on the bytes of a record."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from operator import eq, ge, gt, le, lt, ne
 from ftrace.filters.glob import Match, Pattern
 
 COMM_SIZE = 16
-"""Bytes of a task's name, with its final 0."""
+"""Size of a task's name, with its final 0, in bytes."""
 COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a filter may ask for besides the record: the task that produced it, and where that ran."""
+    """The state that tests use besides the record: the task that produced it, and its CPU."""
 
     comm: bytes = b""
     cpu: int = 0
@@ -42,7 +42,7 @@ class Constant(Predicate):
 
 @dataclass(frozen=True)
 class Number:
-    """A number in the record: where it is, and how it is read."""
+    """A number in the record: its offset, size and signedness."""
 
     offset: int
     size: int
@@ -84,7 +84,7 @@ class CpuTest(Predicate):
 
 @dataclass(frozen=True)
 class MaskTest(Predicate):
-    """Whether a CPU number is in a mask. `number`: where the record has it; None: the current CPU."""
+    """Whether a CPU number is in a mask. `number`: the record's field; None: the current CPU."""
 
     number: Number | None
     mask: int
@@ -120,7 +120,7 @@ class FunctionTest(Predicate):
 
 @dataclass(frozen=True)
 class StaticText:
-    """Text of up to `size` bytes in the record; 0: of all that is left of it, as in ftrace:print."""
+    """Text of up to `size` bytes in the record; 0: up to the record's end, as in ftrace:print."""
 
     offset: int
     size: int
@@ -134,7 +134,7 @@ class StaticText:
 
 @dataclass(frozen=True)
 class DynamicText:
-    """Text that the word at `offset` refers to: its offset in the low half, its size with the final 0 in the high."""
+    """Text described by the word at `offset`: the text's offset in the low half, its size with the final 0 in the high half."""
 
     offset: int
 

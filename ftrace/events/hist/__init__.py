@@ -1,1 +1,1 @@
-"""Histograms of events: hist triggers, which count hits under keys and show them as text."""
+"""Hist triggers: histograms of events, which count hits by key and show the counts as text."""

@@ -1,4 +1,4 @@
-"""Actions of hist triggers: `onmatch(GROUP.EVENT).trace(...)`, `onmax($x).save(...)`, `onchange($x).snapshot()`."""
+"""Parse actions of hist triggers: `onmatch(GROUP.EVENT).trace(...)`, `onmax($x).save(...)`, `onchange($x).snapshot()`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SAVE, SNAPSHOT, TRACE = "save", "snapshot", "trace"
 
 @dataclass(frozen=True)
 class Action:
-    """What a histogram does when an entry is made or changed.
+    """An action of a histogram when an entry is added or changed.
 
-    `argument`: of the handler, GROUP.EVENT or a variable as written. `name`: of the action as written; `kind`: what that
-    means. `synthetic`: the event that is generated, `with_keyword` if it was named by `trace(EVENT, ...)`.
+    `argument`: the handler's, GROUP.EVENT or a variable, as written. `name`: the action's name as written; `kind`: its
+    meaning. `synthetic`: the event to generate; `with_keyword` if it was given as `trace(EVENT, ...)`.
     """
 
     handler: str
@@ -30,19 +30,19 @@ class Action:
 
     @property
     def matched_event(self) -> tuple[str, str]:
-        """The event of onmatch."""
+        """The group and name of onmatch's event."""
         group, _, name = self.argument.partition(".")
         return group, name
 
     def listed(self) -> str:
-        """As the trigger file shows it."""
+        """The action's text in the trigger file."""
         first = (self.synthetic,) if self.with_keyword else ()
         parameters = () if self.kind is SNAPSHOT else (*first, *self.parameters)
         return f":{self.handler}({self.argument}).{self.name}({','.join(parameters)})"
 
 
 class ActionParser:
-    """Reads the actions of one trigger."""
+    """Parses the actions of one trigger."""
 
     def __init__(self, instance: TraceInstance, errors: HistErrors) -> None:
         self._instance = instance
@@ -55,7 +55,7 @@ class ActionParser:
         if handler == ONMATCH:
             self._check_event(argument, closed)
         elif not closed:
-            raise silent(f"{text!r} lacks a closing parenthesis")
+            raise silent(f"{text!r} has no closing parenthesis")
         return self._action(handler, argument, rest)
 
     def _check_event(self, argument: str, closed: str) -> None:

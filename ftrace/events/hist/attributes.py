@@ -1,4 +1,4 @@
-"""The parts of a hist trigger's text, split at colons, before any name in them is looked up."""
+"""Split a hist trigger's text at colons into attributes; names are not looked up yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HANDLERS = ("onmatch(", "onmax(", "onchange(")
 
 @dataclass
 class Attributes:
-    """What a hist trigger says of itself (struct hist_trigger_attrs)."""
+    """The attributes in a hist trigger's text (struct hist_trigger_attrs)."""
 
     keys: str = ""
     values: str | None = None
@@ -23,7 +23,7 @@ class Attributes:
     name: str = ""
     clock: str = "global"
     bits: int = _DEFAULT_BITS
-    """Logarithm of the number of entries."""
+    """Binary logarithm of the number of entries."""
     pause: bool = False
     cont: bool = False
     clear: bool = False
@@ -33,12 +33,12 @@ class Attributes:
 
     @property
     def updates_only(self) -> bool:
-        """Whether it is meant for a trigger that is there already."""
+        """Whether the command changes an existing trigger (pause, cont or clear)."""
         return self.pause or self.cont or self.clear
 
 
 def split_attributes(text: str, errors: HistErrors) -> Attributes:
-    """The parts of `keys=...:vals=...`. Raises OSError(EINVAL)."""
+    """The attributes in `keys=...:vals=...`. Raises OSError(EINVAL)."""
     found = Attributes()
     for part in text.split(":"):
         if "=" in part:
@@ -56,7 +56,7 @@ def split_attributes(text: str, errors: HistErrors) -> Attributes:
         else:
             _act(found, part)
     if not found.keys:
-        raise silent("a hist trigger needs keys=")
+        raise silent("the hist trigger has no keys; add keys=FIELD")
     return found
 
 
@@ -81,17 +81,17 @@ def _assign(found: Attributes, part: str, errors: HistErrors) -> None:
 
 
 def _bits(text: str) -> int:
-    """Of a number of entries, rounded up to a power of two."""
+    """The binary logarithm of a number of entries, rounded up."""
     size = kstrtoull(text)
     bits = max(size - 1, 0).bit_length()
     if not _LEAST_BITS <= bits <= _MOST_BITS:
-        raise silent(f"size={text}: a histogram has {1 << _LEAST_BITS} to {1 << _MOST_BITS} entries")
+        raise silent(f"size is {text}; it must be between {1 << _LEAST_BITS} and {1 << _MOST_BITS}")
     return bits
 
 
 def _act(found: Attributes, part: str) -> None:
     if len(found.actions) >= MAX_ACTIONS or not part.startswith(_HANDLERS):
-        raise silent(f"{part!r} is no parameter of a hist trigger")
+        raise silent(f"{part!r} is not a parameter of a hist trigger, or there are over {MAX_ACTIONS} actions")
     found.actions.append(part)
 
 

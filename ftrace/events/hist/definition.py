@@ -1,4 +1,4 @@
-"""A hist trigger as its text defines it: keys, values, variables, the order of entries, and actions."""
+"""The definition of a hist trigger: keys, values, variables, the order of entries, and actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_KEY_SIZE = 256 + 16 * 8
 
 @dataclass(frozen=True)
 class SortKey:
-    """What entries are ordered by: the index among `hitcount`, the values and the keys."""
+    """A sort key of entries: an index into `hitcount`, the values and the keys."""
 
     index: int = 0
     descending: bool = False
@@ -29,7 +29,7 @@ class SortKey:
 
 @dataclass(frozen=True)
 class Definition:
-    """A hist trigger's text, checked and resolved. `values` does not have the hitcount."""
+    """A hist trigger's definition, with names resolved. `values` excludes the hitcount."""
 
     attributes: Attributes
     keys: tuple[HistField, ...]
@@ -41,27 +41,27 @@ class Definition:
 
     @property
     def size(self) -> int:
-        """The number of entries that it may have."""
+        """The maximum number of entries."""
         return 1 << self.attributes.bits
 
     @property
     def sortable(self) -> tuple[HistField, ...]:
-        """What SortKey counts."""
+        """The fields that SortKey's index refers to."""
         return (HITCOUNT, *self.values, *self.keys)
 
     @property
     def identity(self) -> object:
-        """Equal for triggers that an event cannot have together, their conditions apart."""
+        """Equal for two triggers that an event cannot both have, except for their conditions."""
         fields = tuple(field.sign for field in (*self.values, *self.variables, *self.keys))
         return self.attributes.name, fields, self.sort, self.actions
 
     @property
     def refers(self) -> tuple[object, ...]:
-        """The variables of other triggers that its own fields refer to."""
+        """The variables of other triggers that its fields refer to."""
         return tuple(key for field in (*self.values, *self.variables) for key in field.refers)
 
     def listed(self) -> str:
-        """The line of the trigger file, up to its condition."""
+        """The line in the trigger file, up to the condition."""
         attributes = self.attributes
         name = f"name={attributes.name}:" if attributes.name else ""
         counted = [] if attributes.no_hitcount else ["hitcount"]
@@ -118,13 +118,15 @@ class _Builder:
     def _values(self) -> tuple[HistField, ...]:
         found: list[HistField] = []
         texts = (self._attributes.values or "").split(",") if self._attributes.values is not None else []
-        # As in the kernel, as many names as there may be sums are looked at, and one more may be `hitcount`.
-        # The first `hitcount` is the one that is there anyway; another is a value.
+        # As in the kernel, at most MAX_VALUES names are parsed, and one more may be `hitcount`.
+        # The first `hitcount` is the implicit one; another is a value.
         is_first = True
         for index, text in enumerate(texts):
             if len(found) == MAX_VALUES or index > MAX_VALUES:
                 if texts[index:] != ["hitcount"]:
-                    raise silent(f"vals={self._attributes.values}: at most {MAX_VALUES} besides hitcount")
+                    raise silent(
+                        f"vals is {self._attributes.values}; at most {MAX_VALUES} are allowed besides hitcount"
+                    )
                 break
             if text == "hitcount" and is_first:
                 is_first = False
@@ -145,9 +147,9 @@ class _Builder:
         texts = self._attributes.keys.split(",")
         found = tuple(self._key(text) for text in texts[:MAX_KEYS])
         if sum(key.key_size for key in found) > _MAX_KEY_SIZE:
-            raise silent(f"keys={self._attributes.keys}: the keys take more than {_MAX_KEY_SIZE} bytes")
+            raise silent(f"keys is {self._attributes.keys}; the maximum is {_MAX_KEY_SIZE} bytes of keys")
         if len(texts) > MAX_KEYS:
-            raise silent(f"keys={self._attributes.keys}: at most {MAX_KEYS} keys")
+            raise silent(f"keys is {self._attributes.keys}; the maximum is {MAX_KEYS} keys")
         return found
 
     def _key(self, text: str) -> HistField:
@@ -158,14 +160,14 @@ class _Builder:
 
 
 class _SortParser:
-    """Reads `sort=`."""
+    """Parses `sort=`."""
 
     def __init__(self, fields: tuple[HistField, ...], errors: HistErrors) -> None:
         self._names = [field.title for field in fields]
         self._errors = errors
 
     def parse(self, text: str | None) -> tuple[SortKey, ...]:
-        """By hitcount if nothing else is said. Raises OSError(EINVAL)."""
+        """The sort keys; by hitcount if `text` is None. Raises OSError(EINVAL)."""
         if text is None:
             return (SortKey(),)
         texts = text.split(",")
@@ -190,5 +192,5 @@ class _SortParser:
 
 
 def is_summed(field: HistField) -> bool:
-    """Whether the text of a histogram shows a value: sums of expressions are kept, and not shown."""
+    """Whether a histogram's text shows a value: sums of expressions are kept but not shown."""
     return field.sort is not Sort.EXPRESSION

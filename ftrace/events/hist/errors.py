@@ -1,4 +1,4 @@
-"""What can be wrong with a hist trigger, and where error_log shows it."""
+"""Errors of hist triggers, and their positions in error_log."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class HistErrorCode(enum.Enum):
 
 
 class HistErrors:
-    """Reports what is wrong with one command.
+    """Logs the errors of one command.
 
-    `parameters`: what follows `hist:`, as written.
+    `parameters`: the text after `hist:`, as written.
     """
 
     def __init__(self, event: EventFile, instance: TraceInstance, parameters: str) -> None:
@@ -69,12 +69,12 @@ class HistErrors:
         self._command = f"hist:{parameters}"
 
     def error(self, code: HistErrorCode, token: str | None = None, number: int = errno.EINVAL) -> OSError:
-        """Log an error, with the caret where `token` first occurs in the command; the exception to raise."""
+        """Log an error, with the caret where `token` first occurs in the command. Returns the exception to raise."""
         position = max(self._command.find(token), 0) if token is not None else 0
         self._instance.log_error(self._subsystem, code.value, self._command, position)
         return OSError(number, f"{code.value}: {token}" if token else code.value)
 
 
 def silent(what: str, number: int = errno.EINVAL) -> OSError:
-    """The exception for what the kernel refuses without an entry in error_log."""
+    """The exception for an error that the kernel does not log."""
     return OSError(number, what)

@@ -1,4 +1,4 @@
-"""Keys, values and variables from text: fields with modifiers, references and arithmetic."""
+"""Parse keys, values and variables: fields with modifiers, references and arithmetic."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ _WIDTHS = (1, 2, 4, 8)
 
 
 class Variables(Protocol):
-    """The variables that the trigger being defined assigns, and those that its expressions may refer to."""
+    """The interface of a definition's variables: its own, and those of other triggers."""
 
     def define(self, definitions: Sequence[tuple[str, str]], actions: Sequence[Action]) -> None:
-        """Names and expressions of the trigger's own variables, and its actions."""
+        """Set the names and expressions of the trigger's own variables, and its actions."""
 
     def is_defined(self, name: str) -> bool:
-        """Whether the trigger has made it, or another one of its event has a variable of that name."""
+        """Whether the trigger has already made a variable of that name, or another trigger of its event has one."""
 
     def defined(self, name: str, variable: HistField) -> None:
-        """A variable of the trigger has been made."""
+        """Add a variable that the trigger has made."""
 
     def local(self, group: str, event: str, name: str) -> str | None:
-        """The field that a variable of the trigger being defined stands for, if it is one."""
+        """The expression of a variable of the trigger being defined; None if it is not such a variable."""
 
     def find(self, group: str, event: str, name: str) -> HistField | None:
-        """A variable of another trigger, as a reference."""
+        """A reference to a variable of another trigger; None if there is none."""
 
 
 class ExpressionParser:
-    """Reads the expressions of one trigger."""
+    """Parses the expressions of one trigger."""
 
     def __init__(self, event: EventFile, variables: Variables, errors: HistErrors) -> None:
         self._event = event
@@ -84,7 +84,7 @@ class ExpressionParser:
         return found
 
     def atom(self, text: str) -> HistField:
-        """A field or a variable, not an expression, that an action is to keep. Raises OSError."""
+        """A field or a variable, not an expression, for an action to save. Raises OSError."""
         self._role = Role.VARIABLE
         return self._atom(text, outermost=True)
 
@@ -101,7 +101,7 @@ class ExpressionParser:
             return self._negative(text)
         left, right = text[:at], text[at + 1 :]
         if not left or not right:
-            raise silent(f"{text!r} lacks an operand")
+            raise silent(f"an operand is missing in {text!r}")
         return self._combined(text[at], self._operand(left), self._operand(right), right)
 
     def _operand(self, text: str) -> HistField:
@@ -125,12 +125,12 @@ class ExpressionParser:
         )
 
     def _negative(self, text: str) -> HistField:
-        """Only `-(EXPRESSION)`."""
+        """Parse a negation, which must be `-(EXPRESSION)`."""
         if self._subexpressions > _MAX_SUBEXPRESSIONS:
             raise self._errors.error(HistErrorCode.TOO_MANY_SUBEXPR, text)
         inner = text[1:]
         if "(" not in inner or ")" not in inner:
-            raise silent(f"{text!r}: a negative is written -(EXPRESSION)")
+            raise silent(f"{text!r} is not a valid negation; write -(EXPRESSION)")
         inner, _, rest = inner[1:].rpartition(")")
         if rest:
             raise self._errors.error(HistErrorCode.UNARY_MINUS_SUBEXPR, text[2:])
@@ -171,7 +171,7 @@ class ExpressionParser:
         return replace(made, value=_modified(made.value, plain, buckets), modifier=plain, buckets=buckets)
 
     def _modifier(self, name: str, text: str, nested: bool) -> tuple[str, int]:
-        """A modifier as it is listed, and the width of buckets."""
+        """A modifier as listed, and the width of buckets."""
         if text in _PLAIN or (text == "execname" and name == "common_pid"):
             return text.replace("X", "-"), 0
         if text.startswith("bucket"):
@@ -229,7 +229,7 @@ def _of_record(field: EventField, kind: Kind) -> HistField:
         text = DynamicText(field.offset)
         return HistField(field.name, TextValue(text), Sort.TEXT, field.type, TEXT_SIZE, field=field)
     if field.size not in _WIDTHS:
-        raise silent(f"{field.name} has {field.size} bytes, which is no number", errno.ENOMEM)
+        raise silent(f"{field.name} has {field.size} bytes; a number must have 1, 2, 4 or 8", errno.ENOMEM)
     value = FieldValue(Number(field.offset, field.size, field.signed))
     return HistField(field.name, value, Sort.NUMBER, field.type, field.size, field.signed, field=field)
 
@@ -245,13 +245,13 @@ def _constant(value: int) -> HistField:
 
 
 def _qualified(text: str) -> tuple[str, str, str]:
-    """`group.event.name`; without two dots the name alone."""
+    """Split `group.event.name`; without two dots, the whole text is the name."""
     parts = text.split(".", 2)
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", text)
 
 
 def _root_operator(text: str) -> int | None:
-    """The offset of the operator that is applied last: the rightmost of the weakest; None if there is none."""
+    """The offset of the operator that is applied last: the rightmost of lowest precedence. None if there is none."""
     if text.rfind("-") == 0:
         return 0
     for operators in ("+-", "*/"):
@@ -262,7 +262,7 @@ def _root_operator(text: str) -> int | None:
 
 
 def reference(name: str, key: object, variable: HistField) -> HistField:
-    """A reference to a variable of another trigger. `key`: what its value is found by."""
+    """A reference to a variable of another trigger. `key`: identifies the variable at a hit."""
     return replace(
         variable, name=name, value=Reference(key), sort=Sort.REFERENCE, variable="", modifier="", buckets=0, refers=(key,),
         field=None,

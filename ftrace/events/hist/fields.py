@@ -1,4 +1,4 @@
-"""The fields of a hist trigger: its keys, values and variables, and how the trigger file lists them."""
+"""The fields of a hist trigger (keys, values and variables), and their text in the trigger file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ftrace.events.hist.values import Value
 
 
 class Role(enum.Enum):
-    """What a field is for."""
+    """The use of a field."""
 
     KEY = "key"
     VALUE = "value"
@@ -18,7 +18,7 @@ class Role(enum.Enum):
 
 
 class Sort(enum.Enum):
-    """Where a field's value comes from (HIST_FIELD_FL_*)."""
+    """The source of a field's value (HIST_FIELD_FL_*)."""
 
     NUMBER = "a number of the record"
     TEXT = "a text of the record"
@@ -37,7 +37,7 @@ class Sort(enum.Enum):
 class HistField:
     """A key, a value or a variable (struct hist_field).
 
-    `modifier`: as listed, without its argument. `type`, `size` and `signed` are compared with synthetic events' fields.
+    `modifier`: as listed, without its argument. `type`, `size` and `signed` must match a synthetic event's field.
     """
 
     name: str
@@ -51,22 +51,22 @@ class HistField:
     variable: str = ""
     field: EventField | None = None
     refers: tuple[object, ...] = ()
-    """The variables that it refers to."""
+    """The variables that the field refers to."""
     timestamp_unit: str = ""
-    """`usecs` of time in microseconds."""
+    """`usecs` for times in microseconds."""
 
     def as_variable(self, name: str) -> HistField:
-        """The same, assigned to a variable."""
+        """The same field, assigned to a variable."""
         return replace(self, variable=name)
 
     @property
     def title(self) -> str:
-        """What stands before the values of a histogram, and what `sort=` names: hist_field_name(). A literal has none."""
+        """The name in a histogram's text and in `sort=`, as hist_field_name(). Empty for a literal."""
         return "" if self.sort is Sort.CONSTANT else self.name
 
     @property
     def key_size(self) -> int:
-        """Bytes of a key, whole words."""
+        """The size as a key, in bytes: a multiple of a word."""
         return -(-self.size // 8) * 8
 
     @property
@@ -76,13 +76,13 @@ class HistField:
 
     @property
     def sign(self) -> tuple[object, ...]:
-        """What must be equal of two fields for two triggers to be the same."""
+        """Equal for fields of two triggers that count as the same."""
         field = self.field
         shape = (field.name, field.type, field.size, field.signed) if field else None
         return self.sort, self.modifier, shape, self.size, self.signed, self.variable
 
     def listed(self) -> str:
-        """As hist_field_print() writes it."""
+        """The field's text in the trigger file, as hist_field_print() writes it."""
         prefix = f"{self.variable}=" if self.variable else ""
         if self.sort is Sort.STACKTRACE:
             return f"{prefix}{self.name}{'.stacktrace' if self.field else ''}"
@@ -92,7 +92,7 @@ class HistField:
         return f"{prefix}{dollar}{self.name}{modifier}{buckets}"
 
     def operand(self) -> str:
-        """As it is written in the name of an expression."""
+        """The field's text in the name of an expression."""
         if self.sort is Sort.REFERENCE:
             return f"${self.name}"
         modifier = self.timestamp_unit if self.sort is Sort.EXPRESSION else self.modifier

@@ -1,4 +1,4 @@
-"""The Python half of histograms that hits update themselves."""
+"""NativeHistogram: create and read histograms that hits update in native code (see table_records)."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def hist_image() -> NativeImage:
 
 
 class NativeHistogram:
-    """A histogram in tables of each thread's own, in memory that is charged as it is touched."""
+    """A histogram with a table for each thread. Pages are charged when they are touched."""
 
     @staticmethod
     def supports(definition: Definition) -> bool:
-        """Whether hits can update it: numbers, texts and the CPU are its keys, and it has no variables and no actions."""
+        """Whether hits can update the table: keys are numbers, texts or the CPU; there are no variables and no actions."""
         return (
             not definition.variables
             and not definition.actions
@@ -100,7 +100,7 @@ class NativeHistogram:
         return "count_number" if len(self._definition.keys) == 1 else "count_numbers"
 
     def contents(self) -> Contents:
-        """What all threads have counted. Of more entries than there may be, those with the fewest hits are dropped."""
+        """The sums over all threads. If there are too many entries, those with the fewest hits are dropped."""
         found: dict[bytes, tuple[list[int], str]] = {}
         hits = dropped = 0
         for area in self._areas():
@@ -116,7 +116,7 @@ class NativeHistogram:
         return Contents(entries[: self._definition.size], hits - lost, dropped + lost)
 
     def clear(self) -> None:
-        """Forget everything. What threads count at the same time may be lost."""
+        """Remove all entries. Hits that are counted at the same time may be lost."""
         for area in self._areas():
             ctypes.memset(area, 0, self._length)
 
@@ -125,7 +125,7 @@ class NativeHistogram:
         return iter(range(self.native.base, self.native.base + used * self._length, self._length))
 
     def _entries(self, area: int) -> Iterator[tuple[bytes, list[int], str]]:
-        """Key, sums and task name of each entry of one thread."""
+        """The key, sums and task name of each entry of one thread."""
         table, step = self.native, self.native.entry // 8
         words = (ctypes.c_uint64 * (self._places * step)).from_address(area + HEADER)
         for place, is_complete in enumerate(words[1::step]):

@@ -1,4 +1,4 @@
-"""Histograms of numbers, as the shortcuts of events count in them (ftrace.events.shortcut_source)."""
+"""Layout of histograms of numbers for the shortcuts of events (ftrace.events.shortcut_source)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sandbox.native import global_var, load, single_add, u64
 hist_base = global_var(u64, 0, name="hist_base")
 """Address of the first thread's table."""
 hist_target = global_var(u64, 0, name="hist_target")
-"""... of the event's Target."""
+"""Address of the event's Target."""
 hist_trigger = global_var(u64, 0, name="hist_trigger")
-"""... of the histogram's NativeTrigger."""
+"""Address of the histogram's NativeTrigger."""
 
 NAMES: dict[str, Any] = {
     "NativeTrigger": NativeTrigger, "hist_base": hist_base, "hist_target": hist_target, "hist_trigger": hist_trigger,
     "load": load, "single_add": single_add,
 }  # fmt: skip
 NAMES |= {name: getattr(table_records, name) for name in ("GOLDEN", "HEADER", "KEY_AT", "PROBES", "TableHeader", "mix")}
-"""What the source of such a shortcut uses beside the names of handlers."""
+"""The names that the source of such a shortcut uses besides those of handlers."""
 
 
 def number_table(trigger: Trigger) -> tuple[int, NumberTable]:
-    """The address of the first thread's table, and the layout. Raises InexpressibleError if hits do not update the table, or
-    count something else than numbers.
+    """The address of the first thread's table, and the layout. Raises InexpressibleError if hits do not update the table or
+    count anything but numbers.
     """
     if not isinstance(trigger, HistTrigger) or not isinstance(trigger.table, NativeHistogram):
         raise InexpressibleError

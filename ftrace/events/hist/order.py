@@ -1,7 +1,7 @@
-"""A sort that leaves items which compare equal in the order in which the kernel leaves them.
+"""heap_sort: a sort that orders equal items as the kernel does.
 
 The kernel sorts the entries of a histogram by the bytes of their keys first (kernel/trace/tracing_map.c), and then with
-lib/sort.c, a heap sort, which is not stable. Texts can so be compared line by line.
+lib/sort.c, a heap sort, which is not stable. With the same order, texts can be compared line by line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Compare = Callable[[Item, Item], int]
-"""Below 0, 0 or above 0, as the first is less than, equal to or greater than the second."""
+"""Returns a number below 0, 0 or above 0 if the first is less than, equal to or greater than the second."""
 
 
 def heap_sort(items: Sequence[Item], compare: Compare[Item]) -> list[Item]:
@@ -33,7 +33,7 @@ def heap_sort(items: Sequence[Item], compare: Compare[Item]) -> list[Item]:
 
 
 def _sort_last(heap: list[Item], end: int, compare: Compare[Item]) -> None:
-    """The two or three that are left."""
+    """Sort the last two or three items."""
     if end < 2:
         return
     end -= 1
@@ -43,7 +43,7 @@ def _sort_last(heap: list[Item], end: int, compare: Compare[Item]) -> None:
 
 
 def _sift(heap: list[Item], root: int, end: int, compare: Compare[Item]) -> None:
-    """Move the item at `root` down to its place, by way of the larger children to a leaf and back up."""
+    """Move the item at `root` to its place: down along the larger children to a leaf, then back up."""
     at = root
     while 2 * at + 2 < end:
         left = 2 * at + 1

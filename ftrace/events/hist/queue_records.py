@@ -1,7 +1,7 @@
 """The queue from hits to the histograms that Python keeps: those with variables, actions, expressions or stack traces.
 
-A hit copies its record and what cannot be found out later into a slot; nothing waits. When every slot is taken, the hit
-is dropped and counted.
+A hit copies its record, with state that would be lost later, into a slot. Hits never wait: when every slot is taken, a hit
+is dropped and counted as such.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from sandbox.threads.comm import get_task_comm
 
 SLOTS = 1024
 MAX_RECORD = 4096
-"""Bytes of a record that a slot has room for; a longer one is cut."""
+"""The maximum size of a record in a slot, in bytes; longer records are cut."""
 STACK_BYTES = 128
 CLOCK_MONOTONIC = 1
 
 
 @struct
 class QueuedHit(Structure):
-    """A hit that waits to be counted."""
+    """A slot: a hit that is queued."""
 
-    ready: u64  # its number, from 1 on, once all else is there
-    target: u64  # whose hit it is
+    ready: u64  # the hit's number, from 1 on; written last
+    target: u64  # the QueueTarget of the hit
     timestamp: u64
     cpu: u64
     comm: array[u8, 16]
@@ -60,7 +60,7 @@ class HitQueue(Structure):
     taken: u64
     done: u64
     slots: u64
-    buffer: ptr[RingBuffer]  # whose clock time stamps are taken by; null: by CLOCK_MONOTONIC
+    buffer: ptr[RingBuffer]  # the buffer whose clock gives time stamps; null: CLOCK_MONOTONIC
     rseq: i64
     capture: Call
     capture_argument: u64
@@ -68,7 +68,7 @@ class HitQueue(Structure):
 
 @struct
 class QueueTarget(Structure):
-    """A histogram, as its event's hits see it. `with_stack`: whether they note their stacks."""
+    """A histogram, as hits use it. `with_stack`: whether hits store their stacks."""
 
     queue: ptr[HitQueue]
     number: u64
@@ -78,7 +78,7 @@ class QueueTarget(Structure):
 
 @native
 def take_slot(queue: ptr[HitQueue]) -> u64:
-    """The number of a hit, from 1 on; 0 if all slots are taken."""
+    """Claim a slot. Returns the hit's number, from 1 on; 0 if all slots are taken."""
     taken = load(addressof(queue.taken), "relaxed")
     while taken - load(addressof(queue.done), "acquire") < SLOTS:
         if atomic_cas(addressof(queue.taken), taken, taken + 1, "acq_rel"):
@@ -89,7 +89,7 @@ def take_slot(queue: ptr[HitQueue]) -> u64:
 
 @native
 def queue_hit(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
-    """What the trigger of such a histogram does."""
+    """The call of such a histogram's trigger: queue the hit."""
     target = cast(ptr[QueueTarget], argument)
     queue = target.queue
     number = take_slot(queue)

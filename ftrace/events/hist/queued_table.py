@@ -1,4 +1,4 @@
-"""Histograms that Python keeps from queued hits: those with variables, actions, expressions, times or stack traces."""
+"""Histograms that Python updates from queued hits: with variables, actions, expressions, times or stack traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple["int | bytes", ...]
 
 
 class VariableKey(NamedTuple):
-    """A variable: the histogram that has it, and its name."""
+    """The identity of a variable: its histogram and its name."""
 
     table: QueuedHistogram
     name: str
@@ -27,7 +27,7 @@ class VariableKey(NamedTuple):
 
 @dataclass
 class _Element:
-    """An entry while it is counted (struct tracing_map_elt)."""
+    """An entry (struct tracing_map_elt)."""
 
     sums: list[int]
     comm: str
@@ -41,7 +41,7 @@ class _Element:
 
 @dataclass(frozen=True)
 class Parameter:
-    """What an action is given: a variable of the same histogram, or something that the hit gives."""
+    """An action's parameter: a variable of the same histogram, or a value of the hit."""
 
     name: str
     variable: str = ""
@@ -50,7 +50,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ResolvedAction:
-    """An action with its parameters found. `tracks`: the histogram's variable that onmax and onchange look at."""
+    """An action with resolved parameters. `tracks`: the histogram's variable that onmax and onchange compare."""
 
     action: Action
     tracks: str = ""
@@ -59,7 +59,7 @@ class ResolvedAction:
 
 
 class QueuedHistogram:
-    """A histogram that is brought up to date when its queue is drained."""
+    """A histogram that is updated when its queue is drained."""
 
     def __init__(self, definition: Definition) -> None:
         self.actions: tuple[ResolvedAction, ...] = ()
@@ -78,7 +78,7 @@ class QueuedHistogram:
 
     @property
     def refers(self) -> Mapping[VariableKey, bool]:
-        """The variables of others that it needs, and whether they are used up when they are read."""
+        """The variables of other histograms that this one reads, and whether a read unsets them."""
         found: dict[VariableKey, bool] = {}
         for each in (*self._definition.values, *self._definition.variables):
             for key in each.refers:
@@ -90,7 +90,7 @@ class QueuedHistogram:
         return found
 
     def count(self, hit: Hit) -> None:
-        """Count a hit, unless a variable that it needs is not set for its key."""
+        """Count a hit, unless a required variable is not set for the hit's key."""
         key = tuple(_key_part(each, hit) for each in self._definition.keys)
         variables = self._resolved(key)
         if variables is None:
@@ -109,19 +109,19 @@ class QueuedHistogram:
             self._act(index, action, key, element, hit)
 
     def value_of(self, key: Key, name: str, use_up: bool) -> int | bytes | None:
-        """A variable of the entry `key`; None if it is not set."""
+        """A variable of the entry `key`; None if it is not set. `use_up` unsets it."""
         element = self._elements.get(key)
         if element is None:
             return None
         return element.variables.pop(name, None) if use_up else element.variables.get(name)
 
     def contents(self) -> Contents:
-        """What has been counted."""
+        """The entries and totals."""
         entries = [element.frozen(key) for key, element in self._elements.items()]
         return Contents(entries, self._hits, self._dropped + self.target.dropped, self._snapshot)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self._elements.clear()
         self._hits = self._dropped = self.target.dropped = 0
         self._snapshot = None
@@ -154,7 +154,7 @@ class QueuedHistogram:
             self.generate(action.synthetic, values, Origin(hit.thread, hit.context.comm, hit.timestamp))
 
     def _has_moved(self, index: int, resolved: ResolvedAction, element: _Element) -> bool:
-        """Whether the tracked variable is above, or differs from, what it was; that is noted."""
+        """Whether the tracked variable exceeds (onmax) or differs from (onchange) its last value, which is updated."""
         value, before = element.variables[resolved.tracks], element.tracked.get(index, 0)
         if not isinstance(value, int):
             return False
@@ -163,7 +163,7 @@ class QueuedHistogram:
         return moved
 
     def _note_snapshot(self, index: int, action: Action, key: Key, element: _Element) -> None:
-        """One is taken for the most extreme value of all entries only."""
+        """Take a snapshot if the value is above (onmax) or differs from (onchange) the last snapshot's, whatever its entry."""
         value, before = element.tracked[index], self._snapshot.value if self._snapshot else 0
         if value > before if action.handler == ONMAX else value != before:
             self._snapshot = Snapshot(action, value, element.frozen(key))
@@ -181,5 +181,5 @@ def _parameter(parameter: Parameter, element: _Element, hit: Hit) -> int | bytes
 
 
 def pointer_to(target: Any) -> int:
-    """The address that a trigger's native half gets as its argument."""
+    """The address of a native structure, for the argument of a trigger's call."""
     return ctypes.addressof(target)

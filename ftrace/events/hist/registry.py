@@ -1,4 +1,4 @@
-"""The histograms of one trace instance: their variables, their names, and the queue that some of them are fed by."""
+"""The histograms of one trace instance, with their variables, their names, and the queue of hits for some of them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from sandbox.process import fork
 
 _OPERATORS = "+-*/"
 _PAUSE = 0.02
-"""Seconds between two looks at the queue while nobody reads."""
+"""Seconds between two checks of the queue while no reader drains it."""
 Histogram = NativeHistogram | QueuedHistogram
 
 
 class HistTriggerData(Protocol):
-    """A hist trigger as others find it (struct hist_trigger_data): its event, its definition, what it counts in."""
+    """A registered hist trigger (struct hist_trigger_data): its event, its definition and its table."""
 
     event: EventFile
     definition: Definition
@@ -42,7 +42,7 @@ class HistTriggerData(Protocol):
 
     @property
     def condition_text(self) -> str:
-        """` if FILTER`, or nothing."""
+        """` if FILTER`; empty without a condition."""
 
 
 class HistRegistry:
@@ -64,13 +64,13 @@ class HistRegistry:
             capture_argument=capture.argument,
         )
         self._keep = capture
-        # Triggers keep the registry, so that no hit uses the queue when this runs.
+        # Triggers hold a reference to the registry, so no hit uses the queue when this runs.
         weakref.finalize(self, mappings.release, slots, size).atexit = False
         self._numbers = 0
         self._thread: threading.Thread | None = None
 
     def feed(self, table: QueuedHistogram) -> None:
-        """Have a histogram count what its trigger queues."""
+        """Count the hits that a histogram's trigger queues."""
         self._numbers += 1
         self._targets[self._numbers] = table
         table.target.queue = ctypes.addressof(self._queue)
@@ -84,30 +84,30 @@ class HistRegistry:
 
     @property
     def instance(self) -> TraceInstance:
-        """That whose histograms these are; it outlives them."""
+        """The trace instance, which outlives its histograms."""
         instance = self._instance()
         assert instance is not None
         return instance
 
     @property
     def is_fed(self) -> bool:
-        """Whether there are histograms that count queued hits."""
+        """Whether any histogram counts queued hits."""
         return bool(self._targets)
 
     def contents(self, table: Histogram) -> Contents:
-        """What a histogram has counted, with what is queued."""
+        """A histogram's contents, after draining the queue."""
         with self._lock:
             self.drain()
             return table.contents()
 
     def clear(self, table: Histogram) -> None:
-        """Forget what a histogram has counted, and what is queued for it."""
+        """Remove a histogram's entries, and the hits queued for it."""
         with self._lock:
             self.drain()
             table.clear()
 
     def drain(self) -> None:
-        """Count the hits that are queued, in the order in which they were taken."""
+        """Count the queued hits, in the order of their numbers."""
         with self._lock:
             while self._queue.done < self._queue.taken:
                 number = self._queue.done + 1
@@ -120,11 +120,11 @@ class HistRegistry:
                     table.count(hit)
 
     def named(self, name: str) -> HistTriggerData | None:
-        """The first trigger of that name."""
+        """The first trigger of that name; None if there is none."""
         return next((each for each in self.triggers if name and each.definition.attributes.name == name), None)
 
     def with_variable(self, name: str) -> Iterator[HistTriggerData]:
-        """The triggers that have a variable of that name."""
+        """The triggers with a variable of that name."""
         for trigger in self.triggers:
             if any(variable.variable == name for variable in trigger.definition.variables):
                 yield trigger
@@ -147,13 +147,13 @@ def _hit(slot: Any) -> Hit:
 
 
 def _claim_slot() -> None:
-    """Give the calling thread its slot of the ring, as it generates events later: in that of a thread that ends before, they
-    could not be dated back."""
+    """Claim a slot of the ring for this thread, which generates events later. A slot taken over from another thread could
+    not hold events with times before that thread's last."""
     runtime().image.call("task_get")
 
 
 def _keep_draining(owner: weakref.ref[HistRegistry]) -> None:
-    """Until the instance, or the last histogram that is fed, is gone."""
+    """Drain the queue until the instance, or the last histogram with queued hits, is removed."""
     _claim_slot()
     while (registry := owner()) is not None and registry.is_fed:
         registry.drain()
@@ -173,13 +173,13 @@ def registry_of(instance: TraceInstance) -> HistRegistry:
 
 
 def drain_all() -> None:
-    """Count what is queued for the histograms of all instances."""
+    """Drain the queues of all instances."""
     for registry in list(_registries.values()):
         registry.drain()
 
 
 class VariableScope:
-    """What the names of variables mean in one definition."""
+    """Resolves names of variables in one definition."""
 
     def __init__(self, event: EventFile, registry: HistRegistry, errors: HistErrors, remove: bool) -> None:
         self._event = event
@@ -191,25 +191,25 @@ class VariableScope:
         self._made: dict[str, HistField] = {}
 
     def define(self, definitions: Sequence[tuple[str, str]], actions: Sequence[Action]) -> None:
-        """Names and expressions of the trigger's own variables, and its actions."""
+        """Set the names and expressions of the trigger's own variables, and its actions."""
         self._texts = definitions
         self._matched = [action.matched_event for action in actions if action.handler == ONMATCH]
 
     def is_defined(self, name: str) -> bool:
-        """Whether the trigger has made it, or another one of its event has a variable of that name."""
+        """Whether the trigger has already made a variable of that name, or another trigger of its event has one."""
         others = (each for each in self._registry.with_variable(name) if each.event is self._event)
         return not self._remove and (name in self._made or any(True for _ in others))
 
     def defined(self, name: str, variable: HistField) -> None:
-        """A variable of the trigger has been made."""
+        """Add a variable that the trigger has made."""
         self._made[name] = variable
 
     def own(self, name: str) -> HistField | None:
-        """A variable of the trigger."""
+        """The trigger's own variable; None if it has none of that name."""
         return self._made.get(name)
 
     def local(self, group: str, event: str, name: str) -> str | None:
-        """The field that a variable of the trigger being defined stands for, if it is one."""
+        """The expression of a variable of the trigger being defined; None if it is not such a variable."""
         if group and (group, event) != (self._event.group, self._event.name):
             return None
         for known, text in self._texts:
@@ -219,7 +219,7 @@ class VariableScope:
         return None
 
     def find(self, group: str, event: str, name: str) -> HistField | None:
-        """A variable of another trigger, as a reference: of an event that is matched, else of the only one that has it."""
+        """A reference to a variable of another trigger: of a matched event, else of the only event with such a variable."""
         candidates = list(self._registry.with_variable(name))
         if group:
             candidates = [each for each in candidates if (each.event.group, each.event.name) == (group, event)]

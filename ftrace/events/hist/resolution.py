@@ -1,4 +1,4 @@
-"""The actions of a definition with their parameters found, when its trigger is registered."""
+"""Resolve the parameters of actions, when their trigger is registered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ftrace.events.triggers.event_file import EventFile, TraceInstance
 
 @dataclass(frozen=True)
 class ActionResolver:
-    """Finds what the actions of one trigger refer to. Raises OSError, mostly with an entry in error_log."""
+    """Resolves the actions of one trigger. Raises OSError, mostly with an entry in error_log."""
 
     event: EventFile
     instance: TraceInstance
@@ -26,14 +26,14 @@ class ActionResolver:
     scope: VariableScope
     errors: HistErrors
     keys: tuple[HistField, ...]
-    """Those of the histogram that is being defined."""
+    """Those of the histogram being defined."""
     define: Callable[[EventFile, str], None]
-    """Makes a histogram of another event, with the same error_log entries."""
+    """Creates a histogram of another event. Errors are logged for the present command."""
     added: list[tuple[EventFile, str]] = field(default_factory=list)
-    """The histograms that were made so, which go with the one that needs them."""
+    """The histograms that were created so. They are removed with the trigger that needs them."""
 
     def resolve(self, actions: tuple[Action, ...]) -> tuple[ResolvedAction, ...]:
-        """All of them."""
+        """Resolve all actions."""
         if sum(action.kind is SAVE for action in actions) > 1:
             raise self.errors.error(HistErrorCode.TOO_MANY_SAVE_ACTIONS, None, errno.EEXIST)
         return tuple(self._resolved(action) for action in actions)
@@ -59,7 +59,7 @@ class ActionResolver:
         return Parameter(text, value=found.value)
 
     def _kept(self, text: str) -> HistField | None:
-        """A field of the event, for a variable of its name; None if there is none, which error_log has then."""
+        """A field of the event, for a variable of its name. If there is none: None, and an entry in error_log."""
         try:
             found = ExpressionParser(self.event, self.scope, self.errors).atom(text)
         except OSError:
@@ -89,7 +89,7 @@ class ActionResolver:
     def _parameter(self, action: Action, text: str) -> tuple[HistField, Parameter]:
         parts = text.split(".", 2)
         if len(parts) == 2:
-            raise silent(f"{text!r}: a parameter is a name or GROUP.EVENT.NAME")
+            raise silent(f"the parameter is {text!r}; it must be NAME or GROUP.EVENT.NAME")
         group, event, name = parts if len(parts) == 3 else ("", "", text)
         if name.startswith("$"):
             return self._variable(action, group, event, name[1:])
@@ -111,7 +111,7 @@ class ActionResolver:
         return found, Parameter(name, value=found.value)
 
     def _other_field(self, group: str, event: str, name: str, action: Action) -> tuple[HistField, Parameter]:
-        """A field of the matched event: a histogram is made there that keeps it in a variable."""
+        """A field of the matched event. A histogram with a variable for the field is created on that event."""
         if not group and action.handler == ONMATCH:
             group, event = action.matched_event
         if not event:
@@ -132,7 +132,7 @@ class ActionResolver:
         return found, Parameter(name, value=found.value)
 
     def _compatible(self, other: EventFile) -> HistTriggerData | None:
-        """The first histogram of an event with keys like those of the one that is being defined."""
+        """The first histogram of an event whose keys fit those of the histogram being defined; None if there is none."""
         wanted = [_key_shape(key) for key in self.keys]
         return next(
             (
@@ -158,7 +158,7 @@ def _key_shape(key: HistField) -> tuple[object, ...]:
 
 
 def _fits(wanted: EventField, found: HistField) -> bool:
-    """As check_synth_field(): text of any length takes any text, a stack any stack; numbers have equal size and sign."""
+    """As check_synth_field(): text of any length accepts any text, a stack any stack; numbers need equal size and sign."""
     if "long[" in wanted.type:
         return "long[" in found.type
     if "char[" in wanted.type or "char[" in found.type:

@@ -1,4 +1,4 @@
-"""Histograms that hits update themselves: each thread has a table of its own, and readers add them up."""
+"""Histograms that hits update in native code: each thread has its own table, and readers add the tables up."""
 
 from __future__ import annotations
 
@@ -37,40 +37,40 @@ from sandbox.threads.tasks import Task, current
 MAX_KEYS, MAX_VALUES = 3, 2
 MAX_KEY_WORDS = 48
 PROBES = 128
-"""Places that are looked at for a key."""
+"""The maximum number of places that are probed for a key."""
 HEADER = 64
 KEY_AT = 2
-"""Words of an entry before its key: a mark made of the key, 0 in a free place, and 1 when the key is complete."""
+"""Words of an entry before its key: a hash of the key (0 in a free place), and a flag that the key is complete."""
 
 task_get = extern("task_get", fn[ptr[Task]])
 
 U8, I8, U16, I16, U32, I32, WORD, TEXT, DYNAMIC_TEXT, CPU, ONE = range(11)
-"""Where a field's value comes from."""
+"""The source of a field's value."""
 PLAIN, LOG2, BUCKETS = range(3)
 GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 
 @struct
 class NativeField(Structure):
-    """A key or a value: where it is in the record, and what becomes of it."""
+    """A key or a value: its place in the record, and its modifier."""
 
     source: u64
     start: u64  # offset in the record
-    extent: u64  # bytes of a text's field
+    extent: u64  # size of a text's field in bytes
     shape: u64
-    width: u64  # of buckets
+    width: u64  # width of buckets
     words: u64  # of a key
 
 
 @struct
 class NativeTable(Structure):
-    """A histogram, as its event's hits see it; constant while they do."""
+    """A histogram, as hits use it; constant while any do."""
 
     base: u64
     stride: u64  # bytes from one thread's table to the next
     mask: u64  # places less one
     shift: u64  # 64 less the number of bits of a place
-    limit: u64  # entries that a table may have
+    limit: u64  # maximum number of entries of a table
     entry: u64  # bytes of an entry
     key_words: u64
     sums: u64  # offset of the sums in an entry
@@ -83,7 +83,7 @@ class NativeTable(Structure):
 
 @struct
 class TableHeader(Structure):
-    """What is before the places of a thread's table."""
+    """The header of a thread's table, before its places."""
 
     used: u64
     hits: u64
@@ -93,7 +93,7 @@ class TableHeader(Structure):
 
 @native(inline=True)
 def read_number(source: u64, at: u64) -> u64:
-    """A number of the record, extended by its sign."""
+    """A number of the record, sign-extended or zero-extended."""
     if source == WORD:
         return cast(ptr[u64], at)[0]
     if source == I32:
@@ -111,7 +111,7 @@ def read_number(source: u64, at: u64) -> u64:
 
 @native(noinline=True)
 def unusual_value(field: ptr[NativeField], at: u64, rseq: i64) -> u64:
-    """Of a field that is no plain number of the record."""
+    """The value of a field other than a plain number of the record."""
     value: u64 = 1
     if field.source == CPU:
         value = cast(u64, read_cpu(rseq))
@@ -134,7 +134,7 @@ def value_of(field: ptr[NativeField], record: ptr[u8], rseq: i64) -> u64:
 
 @native(noinline=True)
 def copy_text(field: ptr[NativeField], record: ptr[u8], length: u64, key: ptr[u64]) -> void:
-    """A text, cut to the key's size; the key is zero so far."""
+    """Copy a text, cut to the key's size, to a key that is zero."""
     start: u64 = field.start
     size: u64 = field.extent
     if field.source == DYNAMIC_TEXT:
@@ -151,7 +151,7 @@ def copy_text(field: ptr[NativeField], record: ptr[u8], length: u64, key: ptr[u6
 
 @native(inline=True)
 def places(table: ptr[NativeTable]) -> u64:
-    """Where the running thread's table is, or 0 if it has none."""
+    """Address of the running thread's table; 0 if it has none."""
     task = current()
     if unlikely(cast(u64, task) == 0):
         task = task_get()
@@ -168,9 +168,9 @@ def mix(hash: u64, word: u64) -> u64:
 
 @native(noinline=True)
 def new_entry(table: ptr[NativeTable], header: ptr[TableHeader], entry: ptr[u64], key: ptr[u64], mark: u64) -> u64:
-    """Take a free place; 0 if there are as many entries as there may be, or a signal's handler has just taken it.
+    """Take a free place. Returns 0 if the table is full, or if a signal's handler has just taken the place.
 
-    A hit in a signal's handler that comes meanwhile may make another entry of the same key; readers add them up.
+    A hit in a signal's handler during this may make a second entry of the same key; readers add them up.
     """
     if header.used >= table.limit or not atomic_cas(entry, 0, mark, "relaxed"):
         return 0
@@ -185,7 +185,7 @@ def new_entry(table: ptr[NativeTable], header: ptr[TableHeader], entry: ptr[u64]
 
 @native(inline=True)
 def find_entry(table: ptr[NativeTable], area: u64, key: ptr[u64], mark: u64) -> u64:
-    """The entry of a key, which is made if there is none; 0 if there is no room."""
+    """Find or make the entry of a key. Returns 0 if the table is full."""
     header = cast(ptr[TableHeader], area)
     place = (mark * GOLDEN) >> table.shift
     for _ in range(PROBES):
@@ -222,7 +222,7 @@ def count_in(table: ptr[NativeTable], record: ptr[u8], area: u64, key: ptr[u64],
 
 @native(inline=True)
 def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u64]) -> void:
-    """With `key` for room: as many words as all keys take."""
+    """Count a hit. `key`: scratch memory for all keys."""
     area = places(table)
     if area == 0:
         return
@@ -243,21 +243,21 @@ def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u
 
 @native
 def count_texts(argument: u64, record: ptr[u8], length: u64) -> void:
-    """What the trigger of a histogram does that has texts among its keys."""
+    """The call of a histogram's trigger, for keys with texts."""
     key: array[u64, 48] = zeroed
     count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)))
 
 
 @native
 def count_numbers(argument: u64, record: ptr[u8], length: u64) -> void:
-    """The same with keys that are numbers."""
+    """The call of a histogram's trigger, for keys that are numbers."""
     key: array[u64, 4] = zeroed
     count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)))
 
 
 @native
 def count_number(argument: u64, record: ptr[u8], length: u64) -> void:
-    """The same with a single one."""
+    """The call of a histogram's trigger, for a single key that is a number."""
     table = cast(ptr[NativeTable], argument)
     area = places(table)
     if area == 0:

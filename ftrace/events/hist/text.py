@@ -1,4 +1,4 @@
-"""A histogram as text: the `hist` file of an event."""
+"""The text of histograms: the `hist` file of an event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIGN = 1 << 63
 class Entry:
     """An entry of a histogram. `sums`: the hitcount first, then the values; `key`: words, or bytes of text or a stack.
 
-    `tracked`: for each action that tracks a value its latest one; `saved`: what save() has kept, by name.
+    `tracked`: the latest value of each action that tracks one; `saved`: values of save(), by name.
     """
 
     key: tuple[int | bytes, ...]
@@ -33,7 +33,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a histogram holds at one moment."""
+    """The contents of a histogram at one moment."""
 
     entries: Sequence[Entry]
     hits: int
@@ -43,7 +43,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What made an action take a snapshot last."""
+    """The cause of an action's last snapshot."""
 
     action: Action
     value: int
@@ -60,8 +60,8 @@ def histogram_text(line: str, definition: Definition, contents: Contents) -> str
 
 
 def sorted_entries(definition: Definition, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries in the order that the definition gives."""
-    # Keys differ, so that any sort gives this order.
+    """The entries in the definition's order."""
+    # Keys differ, so any sort gives this order.
     ordered = sorted(entries, key=lambda entry: _key_bytes(definition, entry))
     first, *others = definition.sort
     ordered = _sorted_by(definition, first, ordered)
@@ -84,7 +84,7 @@ def _compared(one: Any, other: Any) -> int:
 
 
 def _key_bytes(definition: Definition, entry: Entry) -> bytes:
-    """The key as it lies in the kernel's table."""
+    """The bytes of the key in the kernel's table."""
     parts = zip(definition.keys, entry.key, strict=True)
     return b"".join(
         part.ljust(field.key_size, b"\0") if isinstance(part, bytes) else part.to_bytes(8, "little")
@@ -139,7 +139,7 @@ def _frames(stack: bytes) -> Iterator[str]:
 
 
 def _symbol(address: int, with_offset: bool) -> str:
-    """As the kernel's %pS and %ps print it."""
+    """An address as the kernel's %pS and %ps print it."""
     location: Location | None = symbol_table.locate(address)
     if location is None:
         return f"{address:#x}"

@@ -23,7 +23,7 @@ from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_c
 
 
 class HistTrigger(Trigger):
-    """A histogram of an event. Triggers of one name share their table."""
+    """A hist trigger. Triggers with the same name share a table."""
 
     is_hist = True
     needs_record = True
@@ -37,7 +37,7 @@ class HistTrigger(Trigger):
         self._registry = registry
         self.table: Histogram
         self.needs: list[tuple[EventFile, str]] = []
-        """Histograms of other events that were made for its parameters: event and definition."""
+        """Histograms of other events that were created for parameters of its actions: event and definition."""
         self.native.is_hist = 1
         self.native.paused = int(definition.attributes.pause)
 
@@ -55,25 +55,25 @@ class HistTrigger(Trigger):
 
     @property
     def is_paused(self) -> bool:
-        """Whether hits are not counted at present."""
+        """Whether counting is paused."""
         return bool(self.native.paused)
 
     def use(self, table: Histogram, definition: Definition) -> None:
-        """Count in a table, which has the keys and values of `definition`."""
+        """Count in a table with the keys and values of `definition`."""
         self.table, self.definition = table, definition
         self.native.post = QUEUED_HIST if isinstance(table, QueuedHistogram) else 0
         self._call(table.call)
 
     def line(self) -> str:
-        """Its line in the trigger file."""
+        """The line in the trigger file."""
         return f"{self.head}{self.condition_text} [{'paused' if self.is_paused else 'active'}]"
 
     def text(self) -> str:
-        """Its section of the hist file."""
+        """The section of the hist file."""
         return histogram_text(self.line(), self.definition, self._registry.contents(self.table))
 
     def clear(self) -> None:
-        """Forget what was counted."""
+        """Remove all entries."""
         self._registry.clear(self.table)
 
     def register(self) -> None:
@@ -85,7 +85,7 @@ class HistTrigger(Trigger):
         self._registry.triggers.remove(self)
         self._refer(-1)
         for event, text in self.needs:
-            # One that is used by others too stays.
+            # A histogram that others use too is kept.
             with contextlib.suppress(OSError):
                 _run_on(event, text, remove=True)
 
@@ -96,14 +96,14 @@ class HistTrigger(Trigger):
 
 
 def read_hists(triggers: EventTriggers) -> str:
-    """What the `hist` file of an event reads: a section for each histogram."""
+    """The text of an event's `hist` file: a section for each histogram."""
     return "\n\n".join(trigger.text() for trigger in triggers.hists if isinstance(trigger, HistTrigger))
 
 
 def hist_command(triggers: EventTriggers, _name: str, parameters: str, remove: bool) -> None:
     """`hist:PARAMETERS[ if FILTER]`. Raises OSError, mostly with an entry in error_log."""
     if not parameters:
-        raise silent("hist needs keys=")
+        raise silent("the hist trigger has no keys; add keys=FIELD")
     text, condition = _separate(parameters)
     _Command(triggers, parameters, remove).run(text, condition)
 
@@ -115,11 +115,13 @@ def _run_on(event: EventFile, parameters: str, remove: bool, errors: HistErrors 
 
 
 def _separate(parameters: str) -> tuple[str, str]:
-    """The parameters, which may have blanks, and what begins with `if`."""
+    """Split into the parameters, which may contain blanks, and the condition from `if` on."""
     at = parameters.find("if")
     while at >= 0:
         if at == 0 or (at >= len(parameters) - 3 and parameters[at - 1] in " \t"):
-            raise silent(f"{parameters!r}: `if` needs parameters before it and a filter after it")
+            raise silent(
+                f"the parameters are {parameters!r}; `if` must have parameters before it and a filter after it"
+            )
         if parameters[at - 1] in " \t" and parameters[at + 2] in " \t":
             return parameters[: at - 1].strip(SPACES), parameters[at:].strip(SPACES)
         at = parameters.find("if", at + 1)
@@ -127,7 +129,7 @@ def _separate(parameters: str) -> tuple[str, str]:
 
 
 class _Command:
-    """One write of a hist trigger."""
+    """One write of a hist trigger to a trigger file."""
 
     def __init__(
         self, triggers: EventTriggers, parameters: str, remove: bool, errors: HistErrors | None = None
@@ -156,7 +158,9 @@ class _Command:
         if existing is None:
             return
         if existing.is_referred_to:
-            raise OSError(errno.EBUSY, f"another histogram uses a variable of {existing.head}")
+            raise OSError(
+                errno.EBUSY, f"another histogram uses a variable of {existing.head}; remove that histogram first"
+            )
         self._triggers.remove(existing)
 
     def _change(self, existing: HistTrigger, definition: Definition) -> None:
@@ -215,7 +219,7 @@ class _Command:
 
 
 class _Caller:
-    """A native call that Python makes."""
+    """Makes a native call from Python."""
 
     def __init__(self, call: NativeCall) -> None:
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
@@ -227,5 +231,5 @@ class _Caller:
 
 @cache
 def register_hist_command() -> None:
-    """Have trigger files take `hist`."""
+    """Register the trigger command `hist`."""
     COMMANDS["hist"] = hist_command

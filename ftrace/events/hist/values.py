@@ -1,4 +1,4 @@
-"""What histograms compute from a hit: fields, constants, variables of other hits, and arithmetic on them."""
+"""The values that histograms compute from a hit: fields, constants, variables of other hits, and arithmetic."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ftrace.events.filters.predicates import Context, DynamicText, Number, Stati
 
 MASK = (1 << 64) - 1
 STACK_DEPTH = 16
-"""Frames of a stack trace that is a key."""
+"""The maximum number of frames in a stack trace that is a key."""
 TEXT_SIZE = 256
-"""Bytes of a text that is a key, with its final 0."""
+"""Size of a text that is a key, with its final 0, in bytes."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A hit of an event, as histograms see it. `timestamp`: in the units of the trace clock."""
+    """A hit of an event, as histograms use it. `timestamp`: in the units of the trace clock."""
 
     record: bytes
     timestamp: int = 0
     context: Context = field(default_factory=Context)
     stack: tuple[int, ...] = ()
     variables: Mapping[object, int | bytes] = field(default_factory=dict)
-    """By reference: the values of variables, of the entry with the same key."""
+    """The values of variables in the entry with the same key, by reference."""
 
     @property
     def thread(self) -> int:
@@ -34,21 +34,21 @@ class Hit:
 
 
 class Value:
-    """Something that a hit gives; a number is an unsigned word of 64 bits."""
+    """A value that is computed from a hit. Numbers are unsigned 64-bit words."""
 
     @abstractmethod
     def of(self, hit: Hit) -> int | bytes:
         """The value for a hit."""
 
     def number(self, hit: Hit) -> int:
-        """The value, which is a number."""
+        """The value for a hit, as a number."""
         value = self.of(hit)
         return value if isinstance(value, int) else 0
 
 
 @dataclass(frozen=True)
 class FieldValue(Value):
-    """A number of the record, extended by its sign."""
+    """A number of the record, sign-extended or zero-extended."""
 
     where: Number
 
@@ -58,7 +58,7 @@ class FieldValue(Value):
 
 @dataclass(frozen=True)
 class TextValue(Value):
-    """A text of the record, cut to what a key of its field's size has room for."""
+    """A text of the record, cut to the size of a key of its field."""
 
     where: StaticText | DynamicText
 
@@ -69,7 +69,7 @@ class TextValue(Value):
 
 @dataclass(frozen=True)
 class Constant(Value):
-    """A number that no hit changes."""
+    """A constant number."""
 
     value: int
 
@@ -110,7 +110,7 @@ class Comm(Value):
 
 @dataclass(frozen=True)
 class Log2(Value):
-    """The least n with 2^n at or above a number; 0 if no word holds that power, as for negative numbers."""
+    """The smallest n with 2^n >= a number; 0 if 2^n does not fit in a word, as for negative numbers."""
 
     operand: Value
 
@@ -120,7 +120,7 @@ class Log2(Value):
 
 @dataclass(frozen=True)
 class Bucket(Value):
-    """The start of the range of `width` that a number lies in."""
+    """The start of the bucket of `width` that contains a number."""
 
     operand: Value
     width: int
@@ -131,7 +131,7 @@ class Bucket(Value):
 
 @dataclass(frozen=True)
 class Reference(Value):
-    """A variable. `key`: what `Hit.variables` has it under."""
+    """A variable. `key`: its key in `Hit.variables`."""
 
     key: object
 

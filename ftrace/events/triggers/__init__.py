@@ -1,1 +1,1 @@
-"""Triggers: what an event does when it is hit, besides being recorded."""
+"""Triggers: actions of an event's hits, besides recording."""

@@ -1,4 +1,4 @@
-"""What triggers need of the event that they are on, of other events, and of the trace instance."""
+"""The interfaces that triggers need: of their own event, of other events, and of the trace instance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ftrace.events.filters.fields import EventField
 
 
 class Triggers(Protocol):
-    """The triggers of an event, as those of other events use them."""
+    """An event's triggers, as triggers of other events use them."""
 
     @property
     def table_address(self) -> int:
@@ -19,7 +19,7 @@ class Triggers(Protocol):
 
     @abstractmethod
     def write(self, text: str) -> None:
-        """Carry out what is written to the trigger file. Raises OSError."""
+        """Carry out a write to the trigger file. Raises OSError."""
 
 
 class EventFile(Protocol):
@@ -27,25 +27,25 @@ class EventFile(Protocol):
 
     @property
     def group(self) -> str:
-        """The group of the event (its system)."""
+        """The event's group (its system)."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def fields(self) -> Sequence[EventField]:
-        """Those of its records, without the common ones."""
+        """The fields of its records, without the common fields."""
 
     @property
     def triggers(self) -> Triggers: ...
 
     @property
     def recording(self) -> int:
-        """Address of a word of 64 bits: 1 while hits are recorded, 0 while they are not (SOFT_DISABLED)."""
+        """Address of a 64-bit word: 1 while hits are recorded, 0 while they are not (SOFT_DISABLED)."""
 
     @abstractmethod
     def hold(self) -> None:
-        """Keep it armed and undeletable, though it may be disabled: soft mode, once more. Raises OSError."""
+        """Keep the event armed and undeletable, even while disabled (soft mode). Calls are counted. Raises OSError."""
 
     @abstractmethod
     def release(self) -> None:
@@ -53,14 +53,14 @@ class EventFile(Protocol):
 
     @abstractmethod
     def changed(self) -> None:
-        """Its triggers are others than before."""
+        """Apply a change of its triggers."""
 
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A native function `void (u64 argument, void *record, u64 length, StackPoint *point)` and what it is called with first.
+    """A native function `void (u64 argument, void *record, u64 length, StackPoint *point)` and its first argument.
 
-    `keep`: what has to live as long.
+    `keep`: objects that must live as long.
     """
 
     address: int
@@ -69,7 +69,7 @@ class NativeCall:
 
 
 class Origin(NamedTuple):
-    """The hit that generated an event: its thread, that thread's name, and when, by the trace clock."""
+    """The hit that generated an event: its thread, the thread's name, and the time by the trace clock."""
 
     thread: int
     comm: bytes
@@ -77,35 +77,35 @@ class Origin(NamedTuple):
 
 
 class TraceInstance(Protocol):
-    """A trace instance (struct trace_array), as far as triggers act on it."""
+    """A trace instance (struct trace_array), as triggers use it."""
 
     @property
     def tracing_on(self) -> int:
-        """Address of a word of 64 bits: 1 while records are kept, else 0."""
+        """Address of a 64-bit word: 1 while recording is on, else 0."""
 
     @property
     def stacktrace(self) -> NativeCall:
-        """Records the stack of the thread that calls it."""
+        """The call that records the stack of the calling thread."""
 
     @property
     def snapshot(self) -> NativeCall:
-        """Takes a snapshot."""
+        """The call that takes a snapshot."""
 
     @property
     def capture_stack(self) -> NativeCall:
-        """Stores return addresses of the calling thread, innermost first: `record` is where to, `length` how many bytes."""
+        """The call that stores the calling thread's return addresses, innermost first, in the `length` bytes at `record`."""
 
     @abstractmethod
     def find_synthetic(self, name: str) -> Sequence[EventField] | None:
-        """The fields of the synthetic event of that name; None if there is none."""
+        """The fields of a synthetic event; None if there is none of that name."""
 
     @abstractmethod
     def refer_to_synthetic(self, name: str, by: int) -> None:
-        """Count how many histograms generate the synthetic event, which cannot be deleted meanwhile. `by`: 1 or -1."""
+        """Count users of a synthetic event, which cannot be deleted while there are any. `by`: 1 or -1."""
 
     @property
     def ring_buffer(self) -> int:
-        """Address of the RingBuffer whose clock hits are stamped by; 0: there is none."""
+        """Address of the RingBuffer whose clock gives time stamps; 0: there is none."""
 
     @abstractmethod
     def generate(self, name: str, values: Sequence[int | bytes], origin: Origin) -> None:
@@ -113,7 +113,7 @@ class TraceInstance(Protocol):
 
     @abstractmethod
     def set_clock(self, name: str) -> None:
-        """Take time stamps by another clock from now on; the buffer is empty then. Raises OSError(EINVAL)."""
+        """Select the clock of time stamps; this empties the buffer. Raises OSError(EINVAL)."""
 
     @abstractmethod
     def arm_snapshot(self) -> None:
@@ -125,7 +125,7 @@ class TraceInstance(Protocol):
 
     @abstractmethod
     def find_event(self, group: str, name: str) -> EventFile | None:
-        """The event of that name that can be enabled."""
+        """The event of that name, unless it cannot be enabled; None if there is none."""
 
     @abstractmethod
     def log_error(self, subsystem: str, message: str, command: str, position: int) -> None:
@@ -133,4 +133,4 @@ class TraceInstance(Protocol):
 
     @abstractmethod
     def let_go(self, used: object) -> None:
-        """Keep what was replaced until no hit can still use it. May return before that."""
+        """Keep a replaced object until no hit can use it. May return before that."""

@@ -1,8 +1,8 @@
-"""What runs when an event with triggers is hit.
+"""Native triggers: the structures that hits use, and the functions that run when an event with triggers is hit.
 
-A recorder calls `run_triggers` once for each hit. An event none of whose triggers needs the record has it called before
-the record is made, with null for it; otherwise it is called with the filled record before that is committed, and, if the
-result is not 0, `run_post_triggers` with the result after the commit.
+A recorder calls `run_triggers` once for each hit. If no trigger of the event needs the record, it is called before the
+record is made, with null. Otherwise it is called with the complete record before the commit; and if the result is not 0,
+`run_post_triggers` is called with the result after the commit.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ from sandbox.native import (
 )
 
 UNLIMITED = (1 << 64) - 1
-"""The count of a trigger that has none."""
+"""The count of a trigger without a limit."""
 TRACEOFF, STACKTRACE, QUEUED_HIST = 1, 2, 4
-"""Bits of triggers that act after the commit. A queued histogram does so that what it generates is later than the event."""
+"""Bits of triggers that act after the commit. Queued histograms do, so that generated events are later than the event."""
 
 Condition: TypeAlias = fn[u64, ptr[u8], u64]
-"""condition(record, length): not 0 if the trigger is to act; of a compiled filter."""
+"""condition(record, length), of a compiled filter: not 0 if the trigger acts."""
 Call: TypeAlias = fn[void, u64, ptr[u8], u64, ptr[StackPoint]]
-"""call(argument, record, length, point): what a trigger does that is no switch. `point`: of the hit; null: not known."""
+"""call(argument, record, length, point): the action of a trigger without a switch. `point`: of the hit; null: unknown."""
 
 
 @struct
 class NativeTrigger(Structure):
-    """A trigger, as hits see it."""
+    """A trigger, as hits use it."""
 
     condition: Condition
-    left: u64  # how often it is still to act, or UNLIMITED
-    switch: ptr[u64]  # set to `value`, only when that changes it; null: `call` is called
+    left: u64  # remaining count, or UNLIMITED
+    switch: ptr[u64]  # set to `value` if it differs; null: `call` is called
     value: u64
     call: Call
     argument: u64
     paused: u64
-    post: u64  # the bit of a trigger that acts after the commit, else 0
+    post: u64  # the bit, if the trigger acts after the commit; else 0
     is_hist: u64
 
 
 @struct
 class TriggerTable(Structure):
-    """The triggers of an event, in the order in which they act. Never changed once hits can see it."""
+    """The triggers of an event, in the order in which they act. Immutable once published."""
 
     count: u64
-    needs_record: u64  # not 0: one of them looks at the record, or acts after it
+    needs_record: u64  # not 0: a trigger reads the record, or acts after the commit
     triggers: array[ptr[NativeTrigger], 1]  # as many as `count` says
 
 
 @struct
 class HistSwitch(Structure):
-    """What enable_hist and disable_hist are called with."""
+    """The argument of enable_hist and disable_hist."""
 
-    table: ptr[ptr[TriggerTable]]  # where the other event has its table
+    table: ptr[ptr[TriggerTable]]  # the other event's pointer to its table
     paused: u64
 
 
 @native
 def take_one(left: ptr[u64]) -> bool_:
-    """Count down; False if nothing is left."""
+    """Count down. Returns False if the count is used up."""
     before = load(left, "relaxed")
     while before != UNLIMITED:
         if before == 0:
@@ -88,7 +88,7 @@ def take_one(left: ptr[u64]) -> bool_:
 
 @native(noinline=True)
 def act(trigger: ptr[NativeTrigger], record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
-    """A switch that is in its position already does not count."""
+    """Have a trigger act. A switch that is already in its position does not use up the count."""
     if trigger.switch != null and load(trigger.switch, "relaxed") == trigger.value:
         return
     if not take_one(addressof(trigger.left)):
@@ -106,7 +106,7 @@ def entry(table: ptr[TriggerTable], index: u64) -> ptr[NativeTrigger]:
 
 @native
 def run_triggers(table: ptr[TriggerTable], record: ptr[u8], length: u64, point: ptr[StackPoint]) -> u64:
-    """Have the triggers act whose condition `record` meets; null: all. Returns those that act after the commit."""
+    """Have the triggers act whose condition passes `record`; null: all. Returns the bits of those that act after the commit."""
     post: u64 = 0
     for index in range(table.count):
         trigger = entry(table, index)
@@ -128,7 +128,7 @@ def run_triggers(table: ptr[TriggerTable], record: ptr[u8], length: u64, point: 
 def run_post_triggers(
     table: ptr[TriggerTable], post: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]
 ) -> void:
-    """Have those act that `run_triggers` returned."""
+    """Have the triggers act whose bits `run_triggers` returned."""
     for index in range(table.count):
         trigger = entry(table, index)
         if trigger.post & post != 0 and load(addressof(trigger.paused), "relaxed") == 0:

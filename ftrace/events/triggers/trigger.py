@@ -1,4 +1,4 @@
-"""Triggers other than histograms: what they are shown as, and their native halves."""
+"""Triggers other than histograms: their text in the trigger file, and their native structures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trigger_image() -> NativeImage:
 
 
 class Condition:
-    """What follows `if`: a filter of the event's records. `text` is as it was written."""
+    """A condition after `if`: a filter of the event's records. `text`: as written."""
 
     def __init__(self, text: str, event: EventFile, instance: TraceInstance) -> None:
         self.text = text
@@ -47,12 +47,12 @@ class Condition:
 class Trigger:
     """A trigger of an event.
 
-    `identity`: an event has only one trigger of each. `native`: its native half, which hits use.
+    `identity`: an event has at most one trigger of each identity. `native`: the structure that hits use.
     """
 
     is_hist = False
     needs_record = False
-    """Whether it acts on the record, or after it was committed."""
+    """Whether the trigger reads the record, or acts after the commit."""
 
     def __init__(self, condition: Condition | None, count: int = UNLIMITED) -> None:
         self.condition = condition
@@ -65,7 +65,7 @@ class Trigger:
     @property
     @abstractmethod
     def identity(self) -> object:
-        """Two triggers of one identity cannot be on one event."""
+        """An event cannot have two triggers of the same identity."""
 
     @property
     @abstractmethod
@@ -73,26 +73,26 @@ class Trigger:
         """The command with its target, as the trigger file shows it."""
 
     def line(self) -> str:
-        """Its line in the trigger file."""
+        """The line in the trigger file."""
         left = self.native.left
         count = "unlimited" if left == UNLIMITED else f"count={left}"
         return f"{self.head}:{count}{self.condition_text}"
 
     @property
     def condition_text(self) -> str:
-        """` if FILTER`, or nothing."""
+        """` if FILTER`; empty without a condition."""
         return f" if {self.condition.text}" if self.condition else ""
 
     @property
     def is_referred_to(self) -> bool:
-        """Whether a trigger cannot be removed, because another one uses what it has."""
+        """Whether the trigger cannot be removed, since another trigger uses its variables."""
         return False
 
     def register(self) -> None:
-        """Called before hits can see it. Raises OSError."""
+        """Called before the trigger is published to hits. Raises OSError."""
 
     def unregister(self) -> None:
-        """Called when no hit can see it any more."""
+        """Called when no hit can find the trigger any more."""
 
     def _call(self, call: NativeCall) -> None:
         self.native.call = call.address
@@ -122,7 +122,7 @@ class TracingTrigger(Trigger):
 
 
 class StacktraceTrigger(Trigger):
-    """stacktrace: the stack is recorded after the event."""
+    """stacktrace: records the stack after the event."""
 
     needs_record = True
     identity = head = "stacktrace"
@@ -134,7 +134,7 @@ class StacktraceTrigger(Trigger):
 
 
 class SnapshotTrigger(Trigger):
-    """snapshot: like writing 1 to the snapshot file, whose buffer is allocated with the trigger."""
+    """snapshot: acts like a write of 1 to the snapshot file. The snapshot buffer is allocated with the trigger."""
 
     identity = head = "snapshot"
 
@@ -182,5 +182,5 @@ class EnableTrigger(Trigger):
 
 
 def enable_identity(command: str, target: EventFile) -> object:
-    """What distinguishes triggers that act on other events: the target, not whether it is enabled or disabled."""
+    """The identity of a trigger that acts on another event: the target, without whether it enables or disables."""
     return command.partition("_")[2], target.group, target.name

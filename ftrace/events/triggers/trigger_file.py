@@ -32,28 +32,28 @@ Command = Callable[["EventTriggers", str, str, bool], None]
 
 
 class EventTriggers:
-    """The triggers of one event in one instance. Callers serialise what they do with events."""
+    """The triggers of one event in one instance. Callers hold event_mutex."""
 
     def __init__(self, event: EventFile, instance: TraceInstance) -> None:
         self.event = event
         self.instance = instance
         self._triggers: list[Trigger] = []
-        """As the file shows them: the newest first, histograms at the end in the order of their creation."""
+        """Triggers in the file's order: the newest first; histograms at the end, in the order of their creation."""
         self._table: Any = None
         self._table_word = ctypes.c_uint64()
 
     @property
     def table_address(self) -> int:
-        """Address of the word that holds the address of the event's TriggerTable; 0 in it: there are no triggers."""
+        """Address of the word that holds the address of the event's TriggerTable, or 0 if there are no triggers."""
         return ctypes.addressof(self._table_word)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether the event has triggers."""
         return bool(self._triggers)
 
     @property
     def need_record(self) -> bool:
-        """Whether `run_triggers` has to be called with the record."""
+        """Whether `run_triggers` must be called with the record."""
         return any(trigger.needs_record for trigger in self._triggers)
 
     @property
@@ -63,30 +63,30 @@ class EventTriggers:
 
     @property
     def only_hist(self) -> Trigger | None:
-        """The histogram, if there is one and no other trigger."""
+        """The histogram, if it is the only trigger; else None."""
         return self._triggers[0] if len(self._triggers) == 1 and self._triggers[0].is_hist else None
 
     # -- the file -------------------------------------------------------------------------------------------------
 
     def read(self) -> str:
-        """What the file reads."""
+        """The text of the file."""
         return "".join(f"{trigger.line()}\n" for trigger in self._triggers) or AVAILABLE
 
     def write(self, text: str) -> None:
-        """Carry out `[!]COMMAND[:PARAMETERS][ if FILTER]`. Raises OSError; nothing is changed then."""
+        """Carry out `[!]COMMAND[:PARAMETERS][ if FILTER]`. Raises OSError; then nothing has changed."""
         check_length(text)
         text = text.strip(SPACES)
         remove = text.startswith("!")
         name, parameters = _command_and_rest(text[remove:])
         command = COMMANDS.get(name)
         if command is None:
-            raise OSError(errno.EINVAL, f"{name!r} is no trigger; there are {', '.join(COMMANDS)}")
+            raise OSError(errno.EINVAL, f"the trigger is {name!r}; it must be one of {', '.join(COMMANDS)}")
         command(self, name, parameters, remove)
 
     def truncate(self) -> None:
-        """What opening the file with O_TRUNC does: histograms go, other triggers stay.
+        """Remove the histograms, as opening the file with O_TRUNC does. Other triggers are kept.
 
-        As hist_unreg_all(): all histograms stay if another event's uses a variable of one of them.
+        As hist_unreg_all(): no histogram is removed if another event's histogram uses a variable of one of them.
         """
         if any(trigger.is_referred_to for trigger in self.hists):
             return
@@ -96,11 +96,11 @@ class EventTriggers:
     # -- the triggers ---------------------------------------------------------------------------------------------
 
     def find(self, identity: object) -> Trigger | None:
-        """The trigger of that identity."""
+        """The trigger of that identity; None if there is none."""
         return next((trigger for trigger in self._triggers if trigger.identity == identity), None)
 
     def add(self, trigger: Trigger) -> None:
-        """Put a trigger on the event. Raises OSError: EEXIST if there is one of its identity."""
+        """Add a trigger. Raises OSError; EEXIST if there is a trigger of the same identity."""
         if self.find(trigger.identity) is not None:
             raise OSError(errno.EEXIST, f"{self.event.group}/{self.event.name} has a trigger {trigger.head} already")
         trigger.register()
@@ -113,19 +113,19 @@ class EventTriggers:
         self._publish()
 
     def remove(self, trigger: Trigger) -> None:
-        """Take a trigger off. Hits in progress may still use it; it lives until none does."""
+        """Remove a trigger. It is kept until no hit in progress uses it."""
         self._triggers.remove(trigger)
         self._publish(trigger)
         trigger.unregister()
         self.event.release()
 
     def remove_all(self) -> None:
-        """Take off every trigger, as when the instance goes."""
+        """Remove every trigger, for an instance that is being removed."""
         for trigger in [*self._triggers]:
             self.remove(trigger)
 
     def _publish(self, removed: Trigger | None = None) -> None:
-        """Have hits use the present list; the one before, and a trigger that is not in it, live until none uses them."""
+        """Publish the present triggers to hits. The previous table, and `removed`, are kept until no hit uses them."""
         old = self._table
         pointers = [ctypes.addressof(trigger.native) for trigger in self._triggers]
         self._table = (ctypes.c_uint64 * (2 + len(pointers)))(len(pointers), self.need_record, *pointers)
@@ -138,7 +138,7 @@ class EventTriggers:
     # -- hits that Python makes -----------------------------------------------------------------------------------
 
     def run(self, record: bytes) -> int:
-        """Have the triggers act on a record before it is written; what `run_post` is to be called with afterwards."""
+        """Have the triggers act on a record before it is written. Returns the argument for `run_post` after the write."""
         if not self._triggers:
             return 0
         held = ctypes.create_string_buffer(record, len(record))
@@ -146,26 +146,26 @@ class EventTriggers:
         return self._call("run_triggers", *seen)
 
     def run_post(self, post: int, record: bytes) -> None:
-        """Have those act that do when the record has been written."""
+        """Have the triggers act whose bits `run` returned, after the record was written."""
         if post and self._triggers:
             held = ctypes.create_string_buffer(record, len(record))
             self._call("run_post_triggers", post, ctypes.addressof(held), len(record))
 
     def _call(self, function: str, *arguments: int) -> int:
-        used = self._table, tuple(self._triggers)  # which live until the call returns
+        used = self._table, tuple(self._triggers)  # keeps them alive until the call returns
         return trigger_image().call(function, ctypes.addressof(used[0]), *arguments, 0)
 
 
 def _command_and_rest(text: str) -> tuple[str, str]:
-    """A command ends at a colon or a blank."""
+    """Split after the command, which ends at a colon or a blank."""
     end = next((at for at, letter in enumerate(text) if letter in ": \t"), len(text))
     return text[:end], text[end + 1 :].lstrip(SPACES)
 
 
 def separate_condition(parameters: str, required: bool) -> tuple[str, str]:
-    """Parameters and what follows them: `2 if fd == 3` -> `2`, `if fd == 3`.
+    """Split into parameters and condition: `2 if fd == 3` -> `2`, `if fd == 3`.
 
-    What is not required begins with a digit; everything else is a condition.
+    Parameters that are not required must begin with a digit; other text is taken as a condition.
     """
     if not required and not (parameters[:1].isascii() and parameters[:1].isdigit()):
         return "", parameters
@@ -179,12 +179,12 @@ def parse_condition(text: str, triggers: EventTriggers) -> Condition | None:
         return None
     end = next((at for at, letter in enumerate(text) if letter in " \t"), len(text))
     if text[:end] != "if" or end == len(text):
-        raise OSError(errno.EINVAL, f"{text!r}: a condition is `if FILTER`")
+        raise OSError(errno.EINVAL, f"the condition is {text!r}; it must be `if FILTER`")
     return Condition(text[end + 1 :], triggers.event, triggers.instance)
 
 
 def _count(text: str) -> int:
-    """`N[:...]`; nothing is no limit. Raises OSError(EINVAL)."""
+    """The count in `N[:...]`; UNLIMITED if `text` is empty. Raises OSError(EINVAL)."""
     digits = text.partition(":")[0]
     return kstrtoull(digits) if digits else UNLIMITED
 
@@ -220,7 +220,7 @@ def _enable(triggers: EventTriggers, name: str, parameters: str, remove: bool) -
 
 def _target(instance: TraceInstance, words: Sequence[str]) -> tuple[EventFile, str]:
     if len(words) < 2:
-        raise OSError(errno.EINVAL, f"{':'.join(words)!r} names no event; an event is GROUP:EVENT")
+        raise OSError(errno.EINVAL, f"the event is {':'.join(words)!r}; it must be GROUP:EVENT")
     found = instance.find_event(words[0], words[1])
     if found is None:
         raise OSError(errno.EINVAL, f"there is no event {words[0]}:{words[1]}")
@@ -228,7 +228,7 @@ def _target(instance: TraceInstance, words: Sequence[str]) -> tuple[EventFile, s
 
 
 def _remove(triggers: EventTriggers, identity: object) -> None:
-    """What is not there has been removed."""
+    """Remove the trigger of that identity; if there is none, do nothing."""
     found = triggers.find(identity)
     if found is not None:
         triggers.remove(found)
@@ -238,4 +238,4 @@ COMMANDS: dict[str, Command] = {
     **dict.fromkeys(_SIMPLE, _simple),
     **dict.fromkeys(("enable_event", "disable_event", "enable_hist", "disable_hist"), _enable),
 }
-"""The commands by name; `hist` adds itself (ftrace.events.hist)."""
+"""The commands by name. ftrace.events.hist adds `hist`."""

@@ -39,7 +39,7 @@ def test_bars_are_shares_of_the_largest_and_stacks_stay_whole():
     ("words", "message"),
     [
         (["keys=zz"], "Couldn't find field\n  hist:keys=zz\n            ^"),
-        (["vals=n"], "needs keys="),
+        (["vals=n"], "has no keys"),
         (["keys=n", "--filter", "m > 1"], "Field not found"),
     ],
 )
