@@ -1,1 +1,1 @@
-"""The definitions of probe events: their arguments, types and messages, common to kprobe and fprobe events."""
+"""Definitions of probe events, for kprobe and fprobe events: arguments, types and error messages."""

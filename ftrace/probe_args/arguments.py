@@ -1,4 +1,4 @@
-"""The arguments of a probe event: names, `$arg*` and `%pd`, types, and the limits of a whole event."""
+"""Parse the arguments of a probe event: names, `$arg*` and `%pd`, types, and the limits of a whole event."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ftrace.probe_args.types import TYPES, Bitfield, FetchType, find_type, is_go
 
 MAX_ARGUMENTS = 128
 MAX_EVENT_SIZE = 3072
-"""Bytes of all fields of an event, without the text of strings."""
+"""The maximum size of an event's fields, without the text of strings, in bytes."""
 _MAX_BODY = 63
 _MAX_NAME = 32
 _MAX_COUNT = 64
@@ -42,7 +42,7 @@ FIRST_ARGUMENT = 2
 
 
 def parse_arguments(words: Sequence[str], scope: Scope) -> list[Argument]:
-    """The arguments that `words`, already expanded, define. Raises ProbeError, for the word at fault."""
+    """The arguments in `words`, which are already expanded. Raises ProbeError for the wrong word."""
     if len(words) > MAX_ARGUMENTS:
         raise ProbeError(errno.E2BIG)
     arguments: list[Argument] = []
@@ -72,7 +72,7 @@ def _argument(word: str, before: Sequence[Argument], scope: Scope) -> Argument:
 
 
 def _generated_name(word: str, index: int) -> str:
-    """The name of an argument that has none: a parameter's own, else argN."""
+    """The default name of an argument: the parameter's name, else argN."""
     name = word.partition(":")[0]
     return name if is_good_name(name) else f"arg{index + 1}"
 
@@ -107,7 +107,7 @@ def _parse_body(name: str, body: str, offset: int, size_before: int, scope: Scop
 
 @dataclass(frozen=True)
 class _Written:
-    """An argument's body, its type taken off: `name` is None if there is none, `offset` where that begins."""
+    """An argument's body and its type: `name` is None if no type is given; `offset`: where the type begins."""
 
     text: str
     name: str | None
@@ -153,7 +153,7 @@ def _split_count(written: str, offset: int) -> tuple[str, int]:
 
 
 def _text_behind(fetch: Fetch, parser: FetchParser, kind: str) -> Fetch:
-    """A string of a parameter or field: a `char *` is followed, a `char[]` is there already."""
+    """The fetch of a parameter or field as a string: a `char *` is dereferenced; a `char[]` is the text itself."""
     if parser.typed.is_text:
         return fetch
     if not parser.typed.leads_to_text:
@@ -162,7 +162,7 @@ def _text_behind(fetch: Fetch, parser: FetchParser, kind: str) -> Fetch:
 
 
 def _store_of(kind: FetchType, count: int, fetch: Fetch, at_type: int) -> Store:
-    """How the value is stored. Raises ProbeError if a string type does not go with it."""
+    """How the value is stored. Raises ProbeError if the type is a string and the fetch does not fit it."""
     if kind.name == "symstr":
         _check_symstr(fetch, at_type)
         return Store.SYMBOL_TEXT

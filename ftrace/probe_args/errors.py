@@ -92,7 +92,7 @@ class Finding:
 
 
 class ProbeError(OSError):
-    """A definition was refused: `errno`, and the findings that error_log gets. Some errors log two.
+    """A definition was refused: the errno, and the findings for error_log. Some errors have two.
 
     A refusal without findings is not logged.
     """
@@ -102,7 +102,7 @@ class ProbeError(OSError):
         self.findings = findings
 
     def at_word(self, word: int) -> ProbeError:
-        """The same error, in another word of the definition."""
+        """The same error at another word of the definition."""
         return ProbeError(self.number, *(replace(finding, word=word) for finding in self.findings))
 
     @property

@@ -1,4 +1,4 @@
-"""Abbreviations: `$arg*` and `$argN` for parameters, `:%pd` and `:%pD` for the name of a dentry."""
+"""Expand abbreviations: `$arg*` and `$argN` for parameters, `:%pd` and `:%pD` for the name of a dentry."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.scope import Scope
 
 _MAX_PARAMETERS = 128
-"""Bytes of all words that are replaced by parameters' names, each with a NUL."""
+"""The maximum size of all words that are replaced by parameters' names, each with a NUL, in bytes."""
 _MAX_DENTRIES = 256
 
 
 @dataclass
 class DentryLayout:
-    """Offsets, in bytes, of the fields that `%pd` and `%pD` follow; None where a program has no such structure."""
+    """Byte offsets of the fields that `%pd` and `%pD` read; None if a program has no such structure."""
 
     name: int | None = None
-    """Of the pointer to its name in a dentry."""
+    """Offset of the pointer to the name in a dentry."""
     of_file: int | None = None
-    """Of the pointer to its dentry in a file."""
+    """Offset of the pointer to the dentry in a file."""
 
 
 dentry_layout = DentryLayout()
-"""What `%pd` and `%pD` mean in this process; unset, they are unknown types."""
+"""The layout for `%pd` and `%pD` in this process. Until it is set, they are unknown types."""
 
 
 def expand(words: Sequence[str], scope: Scope) -> list[str]:
-    """The arguments' words, with parameters in place of abbreviations. Raises ProbeError."""
+    """The arguments' words, with abbreviations replaced by parameters. Raises ProbeError."""
     star = _find_star(words, scope)
     if not any(word.startswith("$arg") for word in words):
         return list(words)
@@ -45,7 +45,7 @@ def expand(words: Sequence[str], scope: Scope) -> list[str]:
 
 
 def _find_star(words: Sequence[str], scope: Scope) -> int | None:
-    """The index of `$arg*`; None if it is not there."""
+    """The index of `$arg*`; None if there is none."""
     star = None
     for index, word in enumerate(words):
         if not word.startswith("$arg"):
@@ -74,7 +74,7 @@ def _replaced(words: Sequence[str], star: int | None, names: Sequence[str]) -> l
         at = index + FIRST_ARGUMENT
         put = names if index == star else [_numbered(word, names, at)]
         for name in put:
-            # The text and its NUL have to fit.
+            # The text must fit with its NUL.
             if len(name) >= _MAX_PARAMETERS - used:
                 raise error(ErrorCode.ARGS_2LONG, 0, at, errno.E2BIG)
             used += len(name) + 1
@@ -94,13 +94,15 @@ def _numbered(word: str, names: Sequence[str], at: int) -> str:
 
 
 def expand_dentries(words: Sequence[str], layout: DentryLayout) -> list[str]:
-    """`NAME=X:%pd` and `:%pD` as dereferences. Raises OSError(ENOMEM) if the text gets too long."""
+    """Replace `NAME=X:%pd` and `:%pD` by dereferences. Raises OSError(ENOMEM) if the text becomes too long."""
     made, used = [], 0
     for word in words:
         expanded = _dentry(word, layout)
         if expanded is not None:
             if len(expanded) >= _MAX_DENTRIES - used:
-                raise OSError(errno.ENOMEM, f"{word!r} and what is before it expand to over {_MAX_DENTRIES} bytes")
+                raise OSError(
+                    errno.ENOMEM, f"the words up to {word!r} expand to too many bytes; the maximum is {_MAX_DENTRIES}"
+                )
             used += len(expanded) + 1
         made.append(word if expanded is None else expanded)
     return made

@@ -1,6 +1,6 @@
 """The fetch of an argument: a source, dereferences, and the storage of the result.
 
-The grammar produces these values, and the compiler of handlers reads them.
+The grammar makes these values; handlers are generated from them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ftrace.probe_args.types import Bitfield, FetchType
 
 @dataclass(frozen=True)
 class Source:
-    """Base of all sources: the word that an argument starts from."""
+    """Base of all sources: the first word that an argument reads."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StackPointer(Source):
 
 @dataclass(frozen=True)
 class StackWord(Source):
-    """`$stackN`: the word of 8 bytes at `$stack + 8 * index`; 0 if it cannot be read."""
+    """`$stackN`: the 8-byte word at `$stack + 8 * index`; 0 if it cannot be read."""
 
     index: int
 
@@ -44,7 +44,7 @@ class EntryArgument(Source):
 
 @dataclass(frozen=True)
 class SavedArgument(Source):
-    """The same in a return probe: what the parameter was at entry. `slot`: which word of the call's entry data."""
+    """A parameter in a return probe, with its value at entry. `slot`: its index among the words of the call's entry data."""
 
     index: int
     slot: int
@@ -62,7 +62,7 @@ class Comm(Source):
 
 @dataclass(frozen=True)
 class Immediate(Source):
-    """A constant, as an unsigned word of 64 bits; the address of `@ADDR`."""
+    """A constant, or the address of `@ADDR`: an unsigned 64-bit word."""
 
     value: int
 
@@ -83,20 +83,20 @@ class SymbolAddress(Source):
 
 @dataclass(frozen=True)
 class Dereference:
-    """A read of memory at the value so far plus `offset`. `user`: written with `u`, which reads the same memory here."""
+    """A read of memory at the present value plus `offset`. `user`: written with `u`, which makes no difference here."""
 
     offset: int
     user: bool = False
 
 
 class Store(enum.Enum):
-    """How the result gets into the record."""
+    """How the result is stored in the record."""
 
     VALUE = "the low bytes of the value"
     MEMORY = "`size` bytes from the address that the last dereference reads; with a count, that many elements"
     STRING = "the text at the address that the last dereference reads"
-    STRING_AT_VALUE = "the text that the value is the address of"
-    STRING_POINTERS = "for each of `count` pointers in a row, from the address of the last dereference, the text there"
+    STRING_AT_VALUE = "the text whose address is the value"
+    STRING_POINTERS = "the text at each of `count` pointers, which start at the address that the last dereference reads"
     COMM = "the task's name"
     LITERAL = "the constant text of the source"
     SYMBOL_TEXT = "the value as `symbol+0xoffset/0xsize`"
@@ -104,7 +104,7 @@ class Store(enum.Enum):
 
 @dataclass(frozen=True)
 class Fetch:
-    """A source, and the dereferences from there in the order in which they are made."""
+    """A source, and the dereferences in the order in which they are made."""
 
     source: Source
     dereferences: tuple[Dereference, ...] = ()
@@ -119,7 +119,7 @@ class Fetch:
 class Argument:
     """An argument of a probe event.
 
-    `body`: the text after `NAME=`, as written. `count`: elements of an array, 0 for none. `bits`: of a bitfield.
+    `body`: the text after `NAME=`, as written. `count`: elements of an array, 0 if it is none. `bits`: of a bitfield.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Argument:
 
     @property
     def size(self) -> int:
-        """Bytes of its field in the record, without the text of strings."""
+        """Size of the field in the record, without the text of strings, in bytes."""
         return self.type.size * max(self.count, 1)
 
     def __str__(self) -> str:

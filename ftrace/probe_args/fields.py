@@ -1,4 +1,4 @@
-"""`->field.field` after a parameter, and argument types from prototypes."""
+"""Resolve `->field.field` after a parameter, and take argument types from prototypes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandbox.abi.btf import Array, BtfType, Enum, Int, Member, Pointer, Struct
 
 @dataclass(frozen=True)
 class Typed:
-    """The type that a prototype gives to a value, None if it gives none; of a bitfield where it is."""
+    """The type of a value by a prototype, None if it is unknown; for a bitfield, its place too."""
 
     type: BtfType | None
     bit_offset: int = 0
@@ -20,7 +20,7 @@ class Typed:
 
     @property
     def fetch_type(self) -> FetchType:
-        """The type of an argument that names none."""
+        """The default type of an argument."""
         kind = self.type
         if isinstance(kind, (Int, Enum)) and kind.bits in (8, 16, 32, 64):
             return TYPES[f"{'s' if kind.signed else 'u'}{kind.bits}"]
@@ -28,14 +28,14 @@ class Typed:
 
     @property
     def bits(self) -> Bitfield | None:
-        """The bits of a bitfield that does not fill whole bytes."""
+        """The bits, if the value is a bitfield that does not fill whole bytes."""
         if self.bit_size % 8 == 0 and self.bit_offset == 0:
             return None
         return Bitfield(self.bit_size, self.bit_offset)
 
     @property
     def is_text(self) -> bool:
-        """Whether the value's own bytes are text: an array of characters."""
+        """Whether the value itself is text: an array of characters."""
         return isinstance(self.type, Array) and _is_character(self.type.element)
 
     @property
@@ -51,7 +51,7 @@ def _is_character(kind: BtfType) -> bool:
 
 
 def split(text: str, offset: int) -> tuple[str, str, str]:
-    """`name`, what follows it (`->`, `.` or nothing), and the rest. `offset`: of `text` in its word, for the error.
+    """Split into name, mark (`->`, `.` or empty) and rest. `offset`: of `text` in its word, for the error.
 
     Raises ProbeError (BAD_HYPHEN).
     """
@@ -65,7 +65,7 @@ def split(text: str, offset: int) -> tuple[str, str, str]:
 
 
 def follow(start: Typed, path: str, offset: int) -> tuple[Typed, list[int], int]:
-    """What `path` leads to from a pointer: its type, an offset in bytes for each dereference, and the last field's place.
+    """Follow `path` from a pointer: the type, the byte offset of each dereference, and the last field's place in its word.
 
     `offset`: of `path` in its word. Raises ProbeError.
     """
@@ -80,7 +80,7 @@ def follow(start: Typed, path: str, offset: int) -> tuple[Typed, list[int], int]
 
 
 def _fields(structure: BtfType, path: str, offset: int) -> tuple[Typed, str, str, int]:
-    """Follow the fields up to the next arrow: the last field's type, the mark after it, the rest and its offset."""
+    """Follow fields up to the next arrow. Returns the last field's type, the mark after it, the rest and its offset."""
     bits, mark, member = 0, ".", None
     while mark == ".":
         name, mark, rest = split(path, offset)

@@ -33,13 +33,13 @@ from sandbox.abi.btf import Void
 from sandbox.x86_64.integer_arguments import integer_argument
 
 _LAST_STEP = 14
-"""The index of the last step that a fetch may have; `@SYMBOL` takes two steps before its read."""
+"""The maximum index of a fetch's steps. `@SYMBOL` takes two steps before its read."""
 _STACK_WORDS = 2048
 """The highest N of $stackN and $argN: the words of a kernel stack of 16 KiB."""
 _DIGITS = frozenset("0123456789")
 _BLANK = fields.Typed(None)
 _RESULT = "return"
-"""What a result in memory is called, as in Python's annotations."""
+"""The name of a result in memory, as in Python's annotations."""
 
 
 class FetchParser:
@@ -48,14 +48,14 @@ class FetchParser:
     def __init__(self, scope: Scope, offset: int) -> None:
         self.scope = scope
         self.offset = offset
-        """Where the next error is; after `parse`, where the errors of the type are counted from."""
+        """The offset of the next error; after `parse`, the base of the offsets of the type's errors."""
         self.typed = _BLANK
-        """The type of the result, if the function's prototype gives one."""
+        """The type of the result, if it is known from the function's prototype."""
         self.step = 0
         """The index of the last step so far."""
 
     def parse(self, text: str) -> Fetch:
-        """What `text` fetches. Raises ProbeError."""
+        """Parse `text` to a Fetch. Raises ProbeError."""
         first = text[:1]
         if first == "$":
             return self._variable(text)
@@ -215,7 +215,7 @@ class FetchParser:
         return Fetch(source, tuple(map(Dereference, offsets)))
 
     def _split(self, text: str) -> tuple[str, str, str]:
-        """As fields.split(), but a parameter's name may have points: an array that comes in several registers has them."""
+        """As fields.split(), but a parameter's name may contain dots, as those of an array in several registers do."""
         name, mark, rest = text.partition("->")
         prototype = self.scope.prototype if "." in name else None
         if prototype is not None and any(name == parameter for parameter, _ in prototype.parameters):
@@ -223,7 +223,7 @@ class FetchParser:
         return fields.split(text, self.offset)
 
     def _stored(self, text: str) -> Fetch | None:
-        """`return` and `return.FIELD`: what the function has stored as its result; None if that is not meant."""
+        """`return` and `return.FIELD`: a result that the function has stored in memory; None if `text` is neither."""
         name, _, field = text.partition(".")
         prototype = self.scope.prototype if name == _RESULT else None
         for it in prototype.stored if prototype is not None else ():

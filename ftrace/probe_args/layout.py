@@ -1,6 +1,6 @@
-"""The record of a probe event: the places of its fields, and the texts of `format` and `print fmt`.
+"""The record of a probe event: its fields' offsets, and the texts of `format` and `print fmt`.
 
-`record_layout` has everything that a handler is compiled from: each field's place and fetch.
+Handlers are generated from `record_layout`, which has each field's offset and fetch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ COMMON_FIELDS = (
     ("unsigned char", "common_preempt_count", 3, 1, False),
     ("int", "common_pid", 4, 4, True),
 )
-"""What every record begins with: type, name, offset, size, whether it is signed."""
+"""The common fields at the start of every record: type, name, offset, size, signedness."""
 COMMON_SIZE = 8
 ENTRY_FIELDS = ("__probe_ip",)
-"""The addresses before the arguments of a probe on an instruction or a function's entry."""
+"""The address fields before the arguments, for a probe on an instruction or a function's entry."""
 RETURN_FIELDS = ("__probe_func", "__probe_ret_ip")
-"""Those of a return probe."""
+"""The address fields before the arguments, for a return probe."""
 _ADDRESS_SIZE = 8
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record: its type as `format` shows it, and where it is, in bytes."""
+    """A field of a record: its type as in `format`, and its offset and size in bytes."""
 
     type: str
     name: str
@@ -36,7 +36,7 @@ class Field:
     signed: bool
 
     def line(self) -> str:
-        """Its line in the `format` file. The brackets of an array follow its name, and are empty."""
+        """The line in the `format` file. An array's brackets follow its name."""
         kind, name = self.type, self.name
         if "[" in kind and not kind.startswith("__data_loc"):
             kind, name = kind.partition("[")[0], f"{name}[]"
@@ -54,7 +54,7 @@ class ArgumentField(Field):
 class RecordLayout:
     """The fields of a record after the common ones: addresses, then arguments, packed without gaps.
 
-    `size`: bytes of the fixed part, after which the text of strings follows in the arguments' order.
+    `size`: bytes of the fixed part. The text of strings follows it, in the arguments' order.
     """
 
     addresses: tuple[Field, ...]
@@ -63,12 +63,12 @@ class RecordLayout:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """All of them, in order."""
+        """All fields, in order."""
         return (*self.addresses, *self.arguments)
 
 
 def record_layout(arguments: Iterable[Argument], is_return: bool) -> RecordLayout:
-    """Where the fields of an event with these arguments are."""
+    """The layout of an event with these arguments."""
     offset = COMMON_SIZE
     addresses = []
     for name in RETURN_FIELDS if is_return else ENTRY_FIELDS:
@@ -90,7 +90,7 @@ def format_text(name: str, number: int, fields: Sequence[Field], print_fmt: str)
 
 
 def print_fmt(layout: RecordLayout) -> str:
-    """The format and the arguments with which a reader prints a record."""
+    """The format string and the arguments for printing a record."""
     formats = " ".join(["(" + " <- ".join("%lx" for _ in layout.addresses) + ")", *map(_conversion, layout.arguments)])
     values = [f"REC->{field.name}" for field in layout.addresses]
     for field in layout.arguments:

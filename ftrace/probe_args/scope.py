@@ -10,10 +10,10 @@ from sandbox.abi.btf import Prototype
 
 @dataclass
 class Scope:
-    """Where a probe is, as its arguments see it.
+    """The context of a probe: what its arguments can refer to.
 
     `at_entry`: at a function's entry; `at_return`: a return probe. `has_registers`: `%REG` is available.
-    `find_prototype` gives the probed function's, None if it is not known.
+    `find_prototype` returns the probed function's prototype, None if it is not known.
     """
 
     at_entry: bool = False
@@ -21,7 +21,7 @@ class Scope:
     has_registers: bool = True
     find_prototype: Callable[[], Prototype | None] = lambda: None
     saved: list[int] = field(default_factory=list)
-    """The parameters that a return probe has to save at entry, in the order of their slots."""
+    """The parameters that a return probe saves at entry, in the order of their slots."""
 
     @property
     def prototype(self) -> Prototype | None:
@@ -30,7 +30,7 @@ class Scope:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether the function's arguments are available: at its entry, or, saved there, at its return."""
+        """Whether the function's parameters are available: at its entry, or at its return (saved at entry)."""
         return self.at_entry or self.at_return
 
     def slot_of(self, parameter: int) -> int:

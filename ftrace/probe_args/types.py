@@ -13,10 +13,10 @@ _DATA_LOC = "__data_loc char[]"
 
 @dataclass(frozen=True)
 class FetchType:
-    """A type as it is written after the colon of an argument.
+    """A type, as written after an argument's colon.
 
-    `size`: bytes in the record, 4 for a string, whose word says where its text is. `field`: the type that the event's
-    `format` file shows. `printf`: the conversion in `print fmt`.
+    `size`: bytes in the record; 4 for a string: a word with the offset and length of its text. `field`: the type in the
+    event's `format` file. `printf`: the conversion in `print fmt`.
     """
 
     name: str
@@ -27,13 +27,13 @@ class FetchType:
 
     @property
     def is_string(self) -> bool:
-        """Whether the field is a word that says where in the record the text is."""
+        """Whether the field is a word with the offset and length of the text."""
         return self.field == _DATA_LOC
 
 
 @dataclass(frozen=True)
 class Bitfield:
-    """`width` bits from bit `offset` on, counted from the lowest."""
+    """`width` bits from bit `offset` on; bit 0 is the lowest."""
 
     width: int
     offset: int
@@ -63,13 +63,13 @@ TYPES = {kind.name: kind for kind in _SPECIAL + _numbers()}
 """Every type, by name."""
 
 DEFAULT = TYPES["x64"]
-"""The type of an argument that names none."""
+"""The default type of an argument."""
 
 _CONTAINERS = {8: "u8", 16: "u16", 32: "u32", 64: "u64"}
 
 
 def find_type(name: str | None) -> FetchType | None:
-    """The type called `name`, the default for None; of a bitfield `bWIDTH@OFFSET/SIZE` its container. None if unknown."""
+    """The type `name`; the default for None; the container for a bitfield `bWIDTH@OFFSET/SIZE`. None if unknown."""
     if name is None:
         return DEFAULT
     if name.startswith("b"):
@@ -87,7 +87,7 @@ def _container(name: str) -> FetchType | None:
 
 
 def parse_bitfield(name: str, kind: FetchType, offset: int) -> Bitfield | None:
-    """The bits that a type's name chooses, None if it is no bitfield. Raises ProbeError (BAD_BITFIELD at `offset`)."""
+    """The bits in a bitfield's type name; None if it is not a bitfield. Raises ProbeError (BAD_BITFIELD at `offset`)."""
     if not name.startswith("b"):
         return None
     width, rest = simple_strtoul(name[1:])

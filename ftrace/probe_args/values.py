@@ -8,13 +8,13 @@ from ftrace.probe_args.layout import ArgumentField, RecordLayout
 from ftrace.probe_args.types import FetchType
 
 Symbolize = Callable[[int], str]
-"""symbolize(address): `symbol+0xoffset/0xsize`, with ` [module]`; the bare address in hexadecimal if it is in none."""
+"""symbolize(address): `symbol+0xoffset/0xsize`, with ` [module]`; the address in hexadecimal if no symbol contains it."""
 
 
 def record_text(layout: RecordLayout, record: bytes, symbolize: Symbolize, name_of: Symbolize) -> str:
-    """`(SYMBOL+OFFSET/SIZE) ARGUMENTS` of a record that begins with the common fields; of a return `(CALLER <- FUNCTION)`.
+    """The text of a record with common fields: `(SYMBOL+OFFSET/SIZE) ARGUMENTS`; for a return, `(CALLER <- FUNCTION)`.
 
-    `name_of` gives a function's name alone.
+    `name_of` returns a function's name without an offset.
     """
     first, *last = (int.from_bytes(record[at.offset : at.offset + at.size], "little") for at in layout.addresses)
     where = f"{symbolize(last[0])} <- {name_of(first)}" if last else symbolize(first)
@@ -22,7 +22,7 @@ def record_text(layout: RecordLayout, record: bytes, symbolize: Symbolize, name_
 
 
 def field_text(field: ArgumentField, record: bytes, symbolize: Symbolize) -> str:
-    """` NAME=VALUE` of an argument of `record`, which begins with the common fields."""
+    """The text ` NAME=VALUE` of an argument. `record` includes the common fields."""
     argument = field.argument
     size = argument.type.size
     starts = range(field.offset, field.offset + field.size, size)
@@ -42,7 +42,7 @@ def _value_text(kind: FetchType, data: bytes, record: bytes, symbolize: Symboliz
 
 
 def _string_text(word: int, record: bytes) -> str:
-    """`word`: where the text is: its length, with the NUL, in the upper half, its offset in the record in the lower."""
+    """`word`: the text's length with the NUL in the upper half, and its offset in the record in the lower half."""
     length, offset = word >> 16, word & 0xFFFF
     if not length:
         return "(fault)"
@@ -51,5 +51,5 @@ def _string_text(word: int, record: bytes) -> str:
 
 
 def _characters(data: bytes) -> str:
-    """Bytes in the form of tracefs files: invalid UTF-8 is kept."""
+    """Decode bytes for tracefs files; invalid UTF-8 is kept."""
     return data.decode("utf-8", "surrogateescape")

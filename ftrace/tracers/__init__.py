@@ -1,1 +1,1 @@
-"""Tracers: what current_tracer names. function, function_graph, and the function profiler."""
+"""The tracers function and function_graph (current_tracer), and the function profiler."""

@@ -1,4 +1,4 @@
-"""tracing_cpumask: the slots whose records are kept. What the kernel has for CPUs is for slots here."""
+"""tracing_cpumask: the slots whose records are kept. Slots take the place of the kernel's CPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{1,8})*")
 
 
 class DroppedSlots:
-    """The slots whose records are dropped, as a bit map that hits read. Slots that come later are not among them."""
+    """The slots whose records are dropped, as a bitmap that hits read. New slots are not dropped."""
 
     def __init__(self) -> None:
         self._bits = (ctypes.c_uint64 * (tasks.CAPACITY // 64))()
@@ -21,22 +21,22 @@ class DroppedSlots:
 
     @property
     def address(self) -> int:
-        """Of the bit map; 0 if no slot is dropped."""
+        """Address of the bitmap; 0 if no slot is dropped."""
         return ctypes.addressof(self._bits) if self._dropped else 0
 
     def drop(self, dropped: int) -> None:
-        """Drop the records of these slots: bit i stands for slot i."""
+        """Drop the records of these slots. Bit i is slot i."""
         self._dropped = dropped
         for index in range(len(self._bits)):
             self._bits[index] = dropped >> 64 * index & (1 << 64) - 1
 
     def kept(self, slots: int) -> int:
-        """The others of the first `slots`."""
+        """The mask of those of the first `slots` slots that are not dropped."""
         return (1 << slots) - 1 & ~self._dropped
 
 
 def mask_text(mask: int, slots: int) -> str:
-    """A mask of so many bits, in groups of 32."""
+    """The text of a mask of `slots` bits, in groups of 32."""
     digits = -(-slots // 4)
     text = f"{mask:0{digits}x}"
     width = _GROUP // 4
@@ -45,14 +45,16 @@ def mask_text(mask: int, slots: int) -> str:
 
 
 def written_mask(text: str, slots: int) -> int:
-    """A written mask; the empty one is 0. Raises OSError: EINVAL for what is no mask, EOVERFLOW for a bit above `slots`."""
+    """Parse a mask; an empty text is 0. Raises OSError: EINVAL for other text, EOVERFLOW for bits beyond `slots`."""
     digits = text.strip()
     if digits and not _MASK.fullmatch(digits):
-        raise OSError(errno.EINVAL, f"{digits!r} is no mask: hexadecimal digits, with a comma before every 8 of them")
+        raise OSError(
+            errno.EINVAL, f"the mask is {digits!r}; it must be hexadecimal digits, with a comma before every 8 of them"
+        )
     groups = digits.split(",") if digits else ["0"]
     mask = 0
     for group in groups:
         mask = mask << _GROUP | int(group, 16)
     if mask >> slots:
-        raise OSError(errno.EOVERFLOW, f"{digits!r} has bits above the {slots} slots that there are")
+        raise OSError(errno.EOVERFLOW, f"the mask is {digits!r}; there are only {slots} slots")
     return mask

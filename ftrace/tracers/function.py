@@ -13,7 +13,7 @@ from ftrace.unwind.code_map import unwind_tables
 
 
 class FunctionTracing(Tracing):
-    """The tracer at work in one trace array."""
+    """The tracer, running in one trace array."""
 
     def __init__(self, array: TracedArray) -> None:
         self._array = array
@@ -27,7 +27,7 @@ class FunctionTracing(Tracing):
         self._native.last_calls = self._last_calls.address if function_tracer.flags["func-no-repeats"] else 0
 
     def _probe(self) -> None:
-        """Put the handler on the functions that the options ask for: select_trace_function()."""
+        """Probe the functions with the handler that the options select: select_trace_function()."""
         self._with_stacks = function_tracer.flags["func_stack_trace"]
         if self._with_stacks:
             unwind_tables().refresh()
@@ -41,7 +41,7 @@ class FunctionTracing(Tracing):
         )
 
     def update(self) -> None:
-        """Follow the settings. Raises OSError if the functions cannot be probed in another way; there is no tracer then."""
+        """Follow the settings. Raises OSError if the functions cannot be probed with them, which leaves no tracer."""
         self._follow()
         if function_tracer.flags["func_stack_trace"] == self._with_stacks:
             return
@@ -53,18 +53,18 @@ class FunctionTracing(Tracing):
             raise
 
     def stop(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         silence(self._native)
         self._probing.stop()
 
 
 class FunctionTracer(Tracer):
-    """The tracer."""
+    """The tracer function."""
 
     name = "function"
 
     def start(self, array: TracedArray) -> Tracing:
-        """Begin to record. Raises OSError."""
+        """Start recording. Raises OSError."""
         return FunctionTracing(array)
 
 

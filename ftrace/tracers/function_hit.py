@@ -1,4 +1,4 @@
-"""What the tracer function does when a function is entered: kernel/trace/trace_functions.c."""
+"""Native handlers of the tracer function, as in kernel/trace/trace_functions.c."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_REPEATS = (1 << 16) - 1
 
 @struct
 class FunctionRecord(Structure):
-    """A function's entry, as events/ftrace/function describes it."""
+    """A function's entry: the record events/ftrace/function."""
 
     common: u64
     ip: u64
@@ -49,7 +49,7 @@ class FunctionRecord(Structure):
 
 @struct
 class RepeatsRecord(Structure):
-    """How often a call was repeated, and how long ago the last was, as events/ftrace/func_repeats describes it."""
+    """Repeats of a call, with the time since the last one: the record events/ftrace/func_repeats."""
 
     common: u64
     ip: u64
@@ -73,7 +73,7 @@ class LastCall(Structure):
 
 @struct
 class FunctionState(Structure):
-    """What the tracer of one trace array records with."""
+    """The native state of the tracer in one trace array."""
 
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
@@ -83,7 +83,7 @@ class FunctionState(Structure):
 
 @native(inline=True)
 def true_parent(parent: u64) -> u64:
-    """The caller, also of a function that was reached by a jump out of one whose return is hooked."""
+    """The caller, even if the function was reached by a tail call from a function whose return is hooked."""
     node = current().top
     while unlikely(parent == node.stub + EXIT_FROM_STUB):
         parent = node.parent
@@ -93,7 +93,7 @@ def true_parent(parent: u64) -> u64:
 
 @native(inline=True)
 def is_recorded(state: ptr[FunctionState]) -> bool_:
-    """Whether recording is on, for this thread too."""
+    """Whether recording is on, and the filter selects the running thread."""
     if unlikely(volatile_load(state.tracing_on) == 0):
         return False
     return not ignores_task(state.tasks)
@@ -118,7 +118,7 @@ def record_repeats(state: ptr[FunctionState], last: ptr[LastCall]) -> void:
 
 @native(noinline=True)
 def is_repeated(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
-    """Whether the thread's last call was the same. If not, how often that was repeated has been recorded."""
+    """Whether the thread's last call was the same. If not, the last call's repeats are recorded."""
     task = current()
     last = cast(ptr[LastCall], state.last_calls + cast(u64, task.index) * sizeof(LastCall))
     if last.tid != cast(u64, task.tid):
@@ -138,7 +138,7 @@ def is_repeated(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
 
 @native(inline=True)
 def record_call(state: ptr[FunctionState], ip: u64, parent_ip: u64) -> bool_:
-    """Record an entry; False: nothing is recorded of it."""
+    """Record an entry. Returns False if it was not recorded."""
     if not is_recorded(state):
         return False
     parent = true_parent(parent_ip)
@@ -162,7 +162,7 @@ def function_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, d
 
 @native(cc="preserve_most")
 def function_stack_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
-    """The same with func_stack_trace: the stack, from the trampoline outwards, is recorded after each entry."""
+    """The handler for func_stack_trace: records the stack, from the trampoline outwards, after each entry."""
     state = cast(ptr[FunctionState], probe.action)
     if record_call(state, ip, parent_ip):
         entries: array[u64, 64] = zeroed

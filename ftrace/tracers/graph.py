@@ -1,4 +1,4 @@
-"""The tracer function_graph: a record for each entry and each return, from which nested calls are drawn."""
+"""The tracer function_graph: a record for each entry and each return; `trace` shows them as nested calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORD = 8
 
 
 class GraphTracing(Tracing):
-    """The tracer at work in one trace array."""
+    """The tracer, running in one trace array."""
 
     def __init__(self, array: TracedArray) -> None:
         self._array = array
@@ -67,18 +67,18 @@ class GraphTracing(Tracing):
             self._native.clock = 0
 
     def stop(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         silence(self._native.plain)
         self._probing.stop()
 
 
 class GraphTracer(Tracer):
-    """The tracer."""
+    """The tracer function_graph."""
 
     name = "function_graph"
 
     def start(self, array: TracedArray) -> Tracing:
-        """Begin to record. Raises OSError."""
+        """Start recording. Raises OSError."""
         return GraphTracing(array)
 
 

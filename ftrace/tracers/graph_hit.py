@@ -1,7 +1,7 @@
-"""What the tracer function_graph does when a function is entered and when it returns.
+"""Native handlers of the tracer function_graph, for entries and returns.
 
-trace_graph_entry() and trace_graph_return() of kernel/trace/trace_functions_graph.c. A call keeps one word between the two: when
-it was entered, how deep it lies, and what is to be done at its return.
+trace_graph_entry() and trace_graph_return() of kernel/trace/trace_functions_graph.c. Each call keeps one word from its entry to
+its return: the time of entry, the depth, and flags for the return.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from sandbox.threads.tasks import Task, current
 TRACE_GRAPH_RET, TRACE_GRAPH_ENT = 10, 11
 _ENTRY_SIZE, _RETURN_SIZE = 20, 48
 
-# The word of a call: when it was entered, modulo 2^48 ns (three days), two flags, and its depth.
+# The word of a call: the time of entry modulo 2^48 ns (three days), two flags, and the depth.
 _TIME_BITS = 48
 _TIME = (1 << _TIME_BITS) - 1
-_SILENT = 1 << 48  # its return is not recorded, and ends what set_graph_notrace began
-_AWAKE = 1 << 49  # times are without the time that the thread slept
+_SILENT = 1 << 48  # the return is not recorded, and ends the effect of set_graph_notrace
+_AWAKE = 1 << 49  # times exclude the time that the thread slept
 _DEPTH_SHIFT = 50
 _DEEPEST = (1 << 14) - 1
 
 # GraphTask.inside
 _IN_GRAPH = 1  # inside a function of set_graph_function
-_IN_NOTRACE = 2  # inside one of set_graph_notrace
+_IN_NOTRACE = 2  # inside a function of set_graph_notrace
 
 _MONOTONIC, _THREAD_CPUTIME = 1, 3
 _RECORD, _HOOK, _IGNORE = 0, 1, 2
@@ -56,7 +56,7 @@ _RECORD, _HOOK, _IGNORE = 0, 1, 2
 
 @struct
 class GraphEntry(Structure):
-    """A function's entry, as events/ftrace/funcgraph_entry describes it."""
+    """A function's entry: the record events/ftrace/funcgraph_entry."""
 
     common: u64
     func: u64
@@ -65,7 +65,7 @@ class GraphEntry(Structure):
 
 @struct
 class GraphReturn(Structure):
-    """A function's return, as events/ftrace/funcgraph_exit describes it."""
+    """A function's return: the record events/ftrace/funcgraph_exit."""
 
     common: u64
     func: u64
@@ -78,36 +78,36 @@ class GraphReturn(Structure):
 
 @struct
 class GraphRules(Structure):
-    """What all function_graph tracers of the process have in common. Tables: null if nothing was selected."""
+    """The settings that all function_graph tracers of the process share. Tables are null if nothing is selected."""
 
     functions: ptr[Table]  # set_graph_function
     notrace: ptr[Table]  # set_graph_notrace
     max_depth: u64  # 0: no limit
     threshold: u64  # tracing_thresh in nanoseconds
-    no_sleep: u64  # 1: time that a thread slept does not count
+    no_sleep: u64  # 1: durations exclude the time that a thread slept
 
 
 @struct
 class GraphTask(Structure):
-    """What a tracer knows of one thread."""
+    """A tracer's state for one thread."""
 
     tid: u32
     inside: u32  # _IN_GRAPH, _IN_NOTRACE
     depth: u64  # traced calls that have not returned
-    function_depth: u64  # of the call that began _IN_GRAPH
-    abandoned: u64  # Task.abandoned when `depth` was right
-    overrun: u64  # calls that were too deep
+    function_depth: u64  # depth of the call that set _IN_GRAPH
+    abandoned: u64  # Task.abandoned when `depth` was last valid
+    overrun: u64  # calls that were too deep to trace
     reserved: array[u64, 3]
 
 
 @struct
 class GraphState(Structure):
-    """What the tracer of one trace array records with."""
+    """The native state of the tracer in one trace array."""
 
     plain: FunctionState
-    is_special: u64  # not 0: the rules are to be consulted
+    is_special: u64  # not 0: rules apply
     rules: ptr[GraphRules]
-    clock: ptr[ClockState]  # durations are by this one; null: by the records' own stamps
+    clock: ptr[ClockState]  # the clock of durations; null: the records' own time stamps
     tasks: u64  # address of the first thread's GraphTask
 
 
@@ -118,7 +118,7 @@ def graph_task(state: ptr[GraphState], task: ptr[Task]) -> ptr[GraphTask]:
 
 @native(noinline=True)
 def depth_on_stack(task: ptr[Task], probe: ptr[Probe]) -> u64:
-    """How many calls of this thread are to be told of to `probe` when they return, but for the newest."""
+    """The number of this thread's calls whose return will be reported to `probe`, without the newest call."""
     depth: u64 = 0
     node = task.top
     while node != task.bottom:
@@ -133,7 +133,7 @@ def depth_on_stack(task: ptr[Task], probe: ptr[Probe]) -> u64:
 
 @native(noinline=True)
 def renew(own: ptr[GraphTask], task: ptr[Task], probe: ptr[Probe]) -> void:
-    """A thread's first call, or the first after a longjmp past calls that will not return."""
+    """Reset a thread's state, at its first call or at the first after a longjmp past calls that will not return."""
     if own.tid != task.tid:
         own.tid = task.tid
         own.inside = 0
@@ -148,7 +148,7 @@ def renew(own: ptr[GraphTask], task: ptr[Task], probe: ptr[Probe]) -> void:
 
 @native
 def is_in_graph(rules: ptr[GraphRules], own: ptr[GraphTask], ip: u64) -> bool_:
-    """Whether a function is to be shown: it was selected, or lies in one that was. ftrace_graph_addr()."""
+    """Whether a function is shown, since it or a caller was selected: ftrace_graph_addr()."""
     functions = volatile_load(addressof(rules.functions))
     if functions == null:
         return True
@@ -162,7 +162,7 @@ def is_in_graph(rules: ptr[GraphRules], own: ptr[GraphTask], ip: u64) -> bool_:
 
 @native(noinline=True)
 def judge_entry(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, word: ptr[u64]) -> u64:
-    """Whether to record an entry, only to hook its return, or to leave the call alone. `word`: its flags are set."""
+    """Decide whether to record an entry, to only hook its return, or to ignore the call. Sets the flags in `word`."""
     rules = state.rules
     if own.inside & _IN_NOTRACE != 0:
         return _IGNORE
@@ -179,13 +179,13 @@ def judge_entry(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, word: ptr[
 
 @native(inline=True)
 def slept() -> u64:
-    """For how long, by now, the thread has not been running since some moment."""
+    """Time that the thread has not been running, in nanoseconds since an arbitrary start."""
     return system_now(_MONOTONIC) - system_now(_THREAD_CPUTIME)
 
 
 @native(inline=True)
 def time_of(state: ptr[GraphState], mark: ptr[Mark]) -> u64:
-    """The time, in nanoseconds, of the record that has just been reserved."""
+    """The time of the record that was just reserved, in nanoseconds."""
     if likely(state.clock == null):
         stamp = volatile_load(addressof(mark.slot.last_stamp))
         return stamp if likely(stamp != 0) else clock_now(mark.ring.clock)
@@ -194,7 +194,7 @@ def time_of(state: ptr[GraphState], mark: ptr[Mark]) -> u64:
 
 @native(inline=True)
 def record_entry(state: ptr[GraphState], ip: u64, depth: u64) -> u64:
-    """Record an entry; its time, 0 if it is lost."""
+    """Record an entry. Returns its time; 0 if the record is lost."""
     mark: Mark = zeroed
     entry = reserve(state.plain.buffer, addressof(mark), TRACE_GRAPH_ENT, _ENTRY_SIZE)
     if unlikely(entry == null):
@@ -209,10 +209,10 @@ def record_entry(state: ptr[GraphState], ip: u64, depth: u64) -> u64:
 
 @native(noinline=True)
 def enter_specially(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, data: ptr[u64]) -> i32:
-    """An entry to which rules apply."""
+    """Handle an entry while rules apply."""
     data[0] = 0
     if own.depth <= own.function_depth:
-        own.inside = own.inside & ~cast(u32, _IN_GRAPH)  # the call returned while there were no rules
+        own.inside = own.inside & ~cast(u32, _IN_GRAPH)  # that call returned while there were no rules
     does = judge_entry(state, own, ip, data)
     if does == _IGNORE:
         return 1
@@ -262,7 +262,7 @@ def trace_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, dat
 
 @native(noinline=True)
 def leave_specially(state: ptr[GraphState], own: ptr[GraphTask], word: ptr[u64]) -> bool_:
-    """Undo what the entry began. Whether the return is recorded; the word's time is then that of the entry."""
+    """End the effects of the entry. Returns whether the return is recorded; then the word holds the time of entry."""
     if own.inside & _IN_GRAPH != 0 and own.depth == own.function_depth:
         own.inside = own.inside & ~cast(u32, _IN_GRAPH)
     if word[0] & _SILENT != 0:

@@ -1,4 +1,4 @@
-"""What function_graph leaves out: set_graph_function, set_graph_notrace, max_graph_depth, tracing_thresh."""
+"""Settings that limit function_graph: set_graph_function, set_graph_notrace, max_graph_depth, tracing_thresh."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ftrace.tracers.graph_hit import GraphRules
 from sandbox.process.cached import cached_property
 
 FUNCTIONS, NOTRACE = "functions", "notrace"
-"""Which of the two selections is meant: of the functions that are shown, or of those that are not, each with what they call."""
+"""One of the two selections: functions that are shown, or that are not shown; both include the functions they call."""
 
 
 class Rules:
-    """The rules of all function_graph tracers. Functions of modules that have gone match nothing."""
+    """The rules of all function_graph tracers. Functions of unloaded modules match nothing."""
 
     def __init__(self) -> None:
         self._selected = {FUNCTIONS: Selection(), NOTRACE: Selection()}
@@ -31,38 +31,38 @@ class Rules:
 
     @property
     def address(self) -> int:
-        """Of the native GraphRules."""
+        """Address of the native GraphRules."""
         return ctypes.addressof(self._native)
 
     @property
     def are_set(self) -> bool:
-        """Whether there is any."""
+        """Whether any rule is set."""
         return any(bytes(self._native))
 
     def selected(self, which: str) -> Selection:
-        """The functions of one selection that are there."""
+        """The functions of one selection whose modules are loaded."""
         return self._selected[which] & tracer().table.everything()
 
     def select(self, which: str, functions: Selection) -> None:
-        """Replace one selection; an empty one is no rule."""
+        """Replace one selection; an empty selection removes the rule."""
         if self._module_comes not in tracer().when_coming:
             tracer().when_coming.append(self._module_comes)
         self._selected[which] = functions
         setattr(self._native, which, self._tables.replace(which, [each.ip for each in functions.locations()]))
 
     def _module_comes(self, _block: SiteBlock) -> None:
-        """Its functions may have the addresses of others that were selected and are gone."""
+        """Rebuild the tables: new functions may have the addresses of selected functions that were unloaded."""
         for which, functions in self._selected.items():
             if functions and self.selected(which) != functions:
                 self.select(which, self.selected(which))
 
     def forget_tables(self) -> None:
-        """Free the tables that are not in use, when no hit looks into them any more."""
+        """Free the replaced tables, when no hit reads them any more."""
         self._tables.forget_replaced()
 
     @property
     def max_depth(self) -> int:
-        """How many calls deep is shown; 0: no limit."""
+        """The maximum depth of calls that are shown; 0: no limit."""
         return int(self._native.max_depth)
 
     @max_depth.setter
@@ -71,7 +71,7 @@ class Rules:
 
     @property
     def threshold(self) -> int:
-        """tracing_thresh: only calls of at least so many nanoseconds are shown, by their returns; 0: all."""
+        """tracing_thresh in nanoseconds: only returns of calls that took at least this long are recorded; 0: all."""
         return int(self._native.threshold)
 
     @threshold.setter
@@ -79,7 +79,7 @@ class Rules:
         self._native.threshold = nanoseconds
 
     def sleep_counts(self, counts: bool) -> None:
-        """Whether the time that a thread slept is part of a call's duration."""
+        """Choose whether a call's duration includes the time that the thread slept."""
         self._native.no_sleep = int(not counts)
 
 
@@ -88,7 +88,7 @@ graph_rules = Rules()
 
 
 def edited(base: Selection, token: str) -> Selection:
-    """`base` with what `glob` adds or `!glob` removes. Raises OSError(EINVAL) if that is nothing. ftrace_set_graph..()."""
+    """`base` with the functions that `glob` adds or `!glob` removes. Raises OSError(EINVAL) if no function matches."""
     pattern = parse(token)
     found = Selection() if pattern.kind is Match.INDEX else tracer().table.select(pattern)
     if pattern.negated:

@@ -14,13 +14,13 @@ from sandbox.process.cached import cached_property
 from sandbox.process.integers import INT_MAX
 
 ONLY, NEVER = "only", "never"
-"""Which of the two lists is meant: of the threads that are recorded, or of those that are not."""
+"""One of the two lists: threads that are recorded, or threads that are not."""
 
 
 class PidLists:
-    """The two lists of a trace array, for functions or for events. A pid is a thread's id here.
+    """The two lists of a trace array, for functions or for events. A pid here is a thread id.
 
-    `slots`: those whose records are dropped whatever the thread.
+    `slots`: the slots whose records are dropped, whatever the thread.
     """
 
     def __init__(self, slots: DroppedSlots) -> None:
@@ -34,7 +34,7 @@ class PidLists:
 
     @property
     def address(self) -> int:
-        """Of the native TaskFilter."""
+        """Address of the native TaskFilter."""
         return ctypes.addressof(self._native)
 
     def pids(self, which: str) -> list[int]:
@@ -46,7 +46,7 @@ class PidLists:
         self._replace(which, frozenset())
 
     def add(self, which: str, text: str) -> None:
-        """Add ids, separated by blanks: all of them, or none. Raises OSError(EINVAL) for what is no id."""
+        """Add ids, separated by blanks. Raises OSError(EINVAL) for an invalid id, and adds none then."""
         self._replace(which, self._pids[which] | frozenset(map(_pid, text.split())))
 
     def _replace(self, which: str, pids: frozenset[int]) -> None:
@@ -58,7 +58,7 @@ class PidLists:
         self._tables.forget_replaced()
 
     def follow_slots(self) -> None:
-        """`slots` were changed."""
+        """Apply a change of `slots`."""
         self._native.dropped = self._slots.address
         self._native.is_set = int(any(self._pids.values()) or bool(self._slots.address))
 
@@ -69,5 +69,5 @@ def _pid(text: str) -> int:
     except OSError:
         pid = -1
     if not 0 <= pid <= INT_MAX:
-        raise OSError(errno.EINVAL, f"{text!r} is no thread id: it must be between 0 and {INT_MAX}")
+        raise OSError(errno.EINVAL, f"the thread id is {text!r}; it must be between 0 and {INT_MAX}")
     return pid

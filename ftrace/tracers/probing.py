@@ -14,26 +14,26 @@ from ftrace.tracer import tracer
 from ftrace.tracers.tracer import TracedArray
 
 _OFF = ctypes.c_uint64(0)
-"""The switch of what has stopped."""
+"""The word tracing_on of tracers that have stopped."""
 
 
 def follow(state: Any, array: TracedArray) -> None:
-    """Tell a FunctionState what its trace array records into, and for whom."""
+    """Set a FunctionState's buffer and thread filter to those of its trace array."""
     state.buffer = array.buffer.address
     state.tracing_on = array.switch
     state.tasks = array.function_tasks.address
 
 
 def silence(state: Any) -> None:
-    """Have a FunctionState record nothing from now on."""
+    """Stop a FunctionState from recording."""
     state.tracing_on = ctypes.addressof(_OFF)
 
 
 class FunctionProbing:
     """One ftrace_ops with the functions that `functions` selects.
 
-    `state`: the ctypes structure that the handlers work with; `entry`, `exit`: their names in the runtime; `detach`: called by
-    `detach_all`; `keep`: what has to live as long; `values`: of the native Probe. Raises OSError.
+    `state`: the handlers' ctypes structure; `entry`, `exit`: the handlers' names in the runtime; `detach`: called by
+    `detach_all`; `keep`: objects that must live as long; `values`: fields of the native Probe. Raises OSError.
     """
 
     def __init__(
@@ -60,6 +60,6 @@ class FunctionProbing:
         )
 
     def stop(self) -> None:
-        """Take it off. Stopping again does nothing."""
+        """Unregister the probe. Stopping again does nothing."""
         if self._ops.enabled:
             unregister_ftrace_function(self._ops)

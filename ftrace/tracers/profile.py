@@ -1,4 +1,4 @@
-"""The function profiler: how often functions ran, and how long. function_profile_enabled and trace_stat/."""
+"""The function profiler: hit counts and times of functions. function_profile_enabled and trace_stat/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sandbox.process import fork
 from sandbox.process.integers import INT_MAX
 
 _SPARE_CELLS = 1024
-"""Room for functions of modules that come while the profiler is enabled."""
+"""Spare cells, for functions of modules that are loaded while the profiler is enabled."""
 
 
 class _Tables:
@@ -42,12 +42,12 @@ class _Tables:
         )
 
     def follow_options(self) -> None:
-        """The options of function_graph count here too."""
+        """Follow the options of function_graph, which apply to the profiler too."""
         self.native.no_graph_time = int(not function_graph.flags["graph-time"])
         self.native.no_sleep_time = int(not function_graph.flags["sleep-time"])
 
     def profiles(self, slot: int) -> Iterator[Any]:
-        """What one thread has counted."""
+        """The profiles of one slot's thread."""
         cells = self.native.base + slot * self.stride + ProfileArea.offset("cells")
         for cell in (Profile.ctypes * self.cells).from_address(cells):
             if cell.counter:
@@ -55,7 +55,7 @@ class _Tables:
 
 
 class FunctionProfiler:
-    """The profiler. What was counted can be read until it is enabled again."""
+    """The profiler. Its counts can be read until it is enabled again."""
 
     def __init__(self) -> None:
         self._lock = fork.renew(threading.RLock())
@@ -64,11 +64,11 @@ class FunctionProfiler:
 
     @property
     def enabled(self) -> bool:
-        """Whether it counts."""
+        """Whether the profiler is enabled."""
         return self._probing is not None
 
     def enable(self) -> None:
-        """Count from now on, from 0. Enabling again changes nothing. Raises OSError."""
+        """Start counting from 0. Does nothing if enabled. Raises OSError."""
         with tracer().reclaimer.settling_later(), self._lock:
             if self._probing is not None:
                 return
@@ -89,20 +89,20 @@ class FunctionProfiler:
             )
 
     def disable(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         with tracer().reclaimer.settling_later(), self._lock:
             probing, self._probing = self._probing, None
             if probing is not None:
                 probing.stop()
 
     def follow_options(self) -> None:
-        """sleep-time or graph-time was changed."""
+        """Apply a change of sleep-time or graph-time."""
         with self._lock:
             if self._tables is not None:
                 self._tables.follow_options()
 
     def profiles(self, slot: int) -> list[Any]:
-        """What one thread has counted, the functions that took longest first: ctypes structures of Profile."""
+        """The profiles of one slot's thread, by descending time: ctypes structures of Profile."""
         with self._lock:
             found = [] if self._tables is None else list(self._tables.profiles(slot))
         return sorted(found, key=lambda profile: profile.time, reverse=True)

@@ -1,6 +1,6 @@
-"""What the function profiler does when a function is entered and when it returns: kernel/trace/ftrace.c.
+"""Native handlers of the function profiler, as in kernel/trace/ftrace.c.
 
-Each thread counts in a table of its own, by function.
+Each thread has its own table of functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sandbox.threads.tasks import current
 
 @struct
 class Profile(Structure):
-    """What is known of one function: struct ftrace_profile. Times are in nanoseconds."""
+    """Counts and times of one function: struct ftrace_profile. Times are in nanoseconds."""
 
     ip: u64
     counter: u64
@@ -39,21 +39,21 @@ class Profile(Structure):
 
 @struct
 class ProfileArea(Structure):
-    """A thread's table. `nested`: time of the calls that have returned inside the one that is running."""
+    """A thread's table. `nested`: time of calls that have returned, made by the call that is running."""
 
     nested: u64
     used: u64
-    dropped: u64  # calls of functions that found no place
+    dropped: u64  # calls of functions for which the table had no cell
     reserved: array[u64, 5]
     cells: array[Profile, 1]
 
 
 @struct
 class ProfileCall(Structure):
-    """What a call keeps until it returns."""
+    """A call's data from its entry to its return."""
 
     calltime: u64
-    outer: u64  # ProfileArea.nested of the call around it
+    outer: u64  # ProfileArea.nested of the calling function's call
 
 
 @struct
@@ -62,11 +62,11 @@ class ProfileState(Structure):
 
     base: u64
     stride: u64
-    mask: u64  # number of cells, less one
-    shift: u64  # 64 less the number of bits of a cell's index
+    mask: u64  # number of cells minus 1
+    shift: u64  # 64 minus the number of bits of a cell's index
     clock: ptr[ClockState]
-    no_graph_time: u64  # 1: without the time of nested calls
-    no_sleep_time: u64  # 1: without the time that the thread slept
+    no_graph_time: u64  # 1: times exclude nested calls
+    no_sleep_time: u64  # 1: times exclude the time that the thread slept
 
 
 @native(inline=True)
@@ -76,7 +76,7 @@ def area_of(state: ptr[ProfileState]) -> ptr[ProfileArea]:
 
 @native(bounded=False)
 def cell_of(state: ptr[ProfileState], area: ptr[ProfileArea], ip: u64) -> ptr[Profile]:
-    """The thread's cell for the function at `ip`; null if three quarters of them are taken by others."""
+    """The thread's cell for the function at `ip`; null if it has none and three quarters of the cells are taken."""
     index = first_place(ip, state.shift)
     cells = cast(ptr[Profile], addressof(area.cells[0]))
     while cells[index].ip != ip:

@@ -1,4 +1,4 @@
-"""The tracers that there are."""
+"""The available tracers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ftrace.tracers.graph import function_graph
 from ftrace.tracers.tracer import Tracer, nop
 
 tracers: tuple[Tracer, ...] = (function_graph, function_tracer, nop)
-"""In the order of available_tracers."""
+"""The tracers in the order of available_tracers."""
 
 
 def find_tracer(name: str) -> Tracer:
-    """The tracer of that name. Raises OSError(EINVAL) naming those that there are."""
+    """The tracer of that name. Raises OSError(EINVAL), with a list of the tracers."""
     for tracer in tracers:
         if tracer.name == name:
             return tracer

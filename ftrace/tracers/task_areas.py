@@ -1,4 +1,4 @@
-"""Memory of a tracer that each thread has its own part of."""
+"""Per-thread memory of a tracer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sandbox.threads import tasks
 
 
 class TaskAreas:
-    """`size` bytes for each thread, zero at first, one after the other from `address` on. Given back with the object."""
+    """`size` bytes for each thread, contiguous from `address` on, initially zero. Freed with the object."""
 
     def __init__(self, size: int) -> None:
         length = size * tasks.CAPACITY

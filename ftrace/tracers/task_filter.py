@@ -1,4 +1,4 @@
-"""Which threads a trace array's functions or events are recorded for, as hits see it."""
+"""The native filter of threads and slots for a trace array's functions or events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sandbox.threads.tasks import current
 
 @struct
 class TaskFilter(Structure):
-    """Tables of thread ids, and a bit for each slot whose records are dropped: null if that is none."""
+    """Tables of thread ids, and a bitmap of slots whose records are dropped; null where there is none."""
 
-    is_set: u64  # not 0: one of them is not null
+    is_set: u64  # not 0: one of the pointers is not null
     only: ptr[Table]
     never: ptr[Table]
     dropped: ptr[u64]
@@ -34,7 +34,7 @@ def is_dropped(filter: ptr[TaskFilter]) -> bool_:
 
 @native(inline=True)
 def ignores_task(filter: ptr[TaskFilter]) -> bool_:
-    """Whether the running thread is not recorded."""
+    """Whether records of the running thread are dropped."""
     return unlikely(volatile_load(addressof(filter.is_set)) != 0) and is_dropped(filter)
 
 

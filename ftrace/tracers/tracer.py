@@ -1,4 +1,4 @@
-"""Tracer: what a name in available_tracers stands for. struct tracer in kernel/trace/trace.h."""
+"""The interfaces of tracers. struct tracer in kernel/trace/trace.h."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class TracerFlags:
         return iter(self._on)
 
     def set(self, name: str, on: bool) -> None:
-        """Set one of them. Raises OSError(EINVAL) for the one that is there to be refused."""
+        """Set an option. Raises OSError(EINVAL) for `refused`."""
         if name == self._refused:
-            raise OSError(errno.EINVAL, f"the option {name!r} is refused, by its definition")
+            raise OSError(errno.EINVAL, f"the option {name!r} is always refused; it exists to test errors")
         self._on[name] = on
 
 
 class Tracing(Protocol):
-    """A tracer at work in one trace array."""
+    """A tracer that is running in one trace array."""
 
     @abstractmethod
     def update(self) -> None:
-        """Follow the options, the thread filter and the clock as they are now. Raises OSError if it cannot."""
+        """Apply changes of the options, the thread filter and the clock. Raises OSError if it cannot."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Record no more. When it returns, no other thread is recording."""
+        """Stop recording. When this returns, no other thread is recording."""
 
 
 class TracedArray(Protocol):
@@ -66,7 +66,7 @@ class TracedArray(Protocol):
 
 
 class Tracer:
-    """A tracer; this one records nothing by itself. `flags`: its own options."""
+    """A tracer. This base class records nothing: it is nop. `flags`: its own options."""
 
     name = "nop"
 
@@ -74,7 +74,7 @@ class Tracer:
         self.flags = flags
 
     def start(self, array: TracedArray) -> Tracing | None:
-        """Begin to record into a trace array. Raises OSError."""
+        """Start recording into a trace array. Raises OSError."""
         return None
 
 
