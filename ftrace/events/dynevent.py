@@ -14,7 +14,7 @@ from ftrace.events.event_mutex import events_locked
 from ftrace.events.registry import event_registry
 
 _LINE_LIMIT = 4095
-"""Characters of a line without a newline; with it they may be as many."""
+"""The maximum length of a line in characters, with its newline if it has one."""
 
 
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")
@@ -186,13 +186,13 @@ def _reset() -> None:
 def run_commands(text: str, create: Callable[[str], None]) -> None:
     """Run each line of a write, without its comment. Stops at the first line that fails; earlier lines stay in effect.
 
-    Raises OSError: what `create` raises; EINVAL for a line of more than 4095 characters.
+    Raises OSError: what `create` raises; EINVAL for a line of more than 4095 characters with its newline.
     """
     start = 0
     while start < len(text):
         newline = text.find("\n", start, start + _LINE_LIMIT)
         end = newline if newline >= 0 else start + _LINE_LIMIT
         if newline < 0 and end < len(text):
-            raise OSError(errno.EINVAL, f"a line is too long; the maximum is {_LINE_LIMIT - 1} characters")
+            raise OSError(errno.EINVAL, f"a line is too long; the maximum is {_LINE_LIMIT} characters with the newline")
         create(text[start:end].partition("#")[0])
         start = end + 1
