@@ -55,7 +55,7 @@ RAW_DATA = _event(
     (Field("unsigned int", "id", 8, 4, False), Field("char[]", "buf", 12, 0, False)),
     '"id:%04x %08x", REC->id, (int)REC->buf[0]',
 )
-"""What was written to trace_marker_raw."""
+"""Data that was written to trace_marker_raw."""
 
 GRAPH_EXIT = _event(
     10,

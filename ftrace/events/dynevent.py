@@ -62,7 +62,7 @@ class DynamicEvent(ABC):
 
 _types: list[LineType] = []
 _events: list[DynamicEvent] = []
-"""What is defined, in the order of creation."""
+"""The dynamic events, in the order of creation."""
 _reset_hooks: list[Callable[[], None]] = []
 
 

@@ -190,7 +190,7 @@ def is_judged(target: ptr[Target]) -> bool_:
 
 @native(inline=True)
 def needs_record(target: ptr[Target]) -> bool_:
-    """Whether hits may be recorded, or triggers may not see every record: then no shortcut can handle them."""
+    """Whether hits may be recorded, or may be kept from triggers: then a histogram's shortcut leaves them to the handler."""
     return volatile_load(addressof(target.recording)) != 0 or volatile_load(addressof(target.tasks.is_set)) != 0
 
 

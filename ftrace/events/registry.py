@@ -170,7 +170,7 @@ class EventRegistry:
             self.add_permanent(event)
 
     def add_permanent(self, event: TraceEvent) -> None:
-        """As `add`, for the first events of a process: without the lock, which would start threads or claim resources."""
+        """As `add`, for the first events of a process: without events_locked(), which would create the tracer."""
         key = (event.group, event.name)
         if key in self._events or key in self._reserved:
             raise OSError(errno.EEXIST, f"there is already an event {event.group}/{event.name}")

@@ -26,7 +26,7 @@ class ActionResolver:
     scope: VariableScope
     errors: HistErrors
     keys: tuple[HistField, ...]
-    """Those of the histogram being defined."""
+    """The keys of the histogram being defined."""
     define: Callable[[EventFile, str], None]
     """Creates a histogram of another event. Errors are logged for the present command."""
     added: list[tuple[EventFile, str]] = field(default_factory=list)
