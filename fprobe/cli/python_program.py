@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 BY = {"function": 0, "caller": 1, "thread": 2}
 """The choices of --by, which group calls; numbers as in `ftrace.hit.call_table`."""
+by_option = click.option(
+    "--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Group calls."
+)
 _WORDS = "fprobe.program"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fprobe.cli.failure import Failure
-from fprobe.cli.python_program import BY, PythonCommand, checked, program_words, start
+from fprobe.cli.python_program import BY, PythonCommand, by_option, checked, program_words, start
 
 _EPILOG = """\b
 Examples:
@@ -73,7 +73,7 @@ def _check_events(events: tuple[str, ...]) -> None:
     "--event", "-e", "events", metavar="DEFINITION", multiple=True,
     help="Record this probe event, a line p, r or f; repeatable.",
 )  # fmt: skip
-@click.option("--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Group calls.")
+@by_option
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
 @click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")

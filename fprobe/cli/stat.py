@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
+from fprobe.cli.failure import Failure
 from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from fprobe.cli.python_program import by_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fprobe.actions import Stat
+    from fprobe.cli.counted import Functions, Row
     from fprobe.cli.match import Match
+    from fprobe.cli.origins import Origins
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
 
@@ -23,28 +26,12 @@ Examples:
   fprobe stat
   fprobe stat 'vfs_*' 'do_*' --exclude do_mmap --sort hits
   fprobe stat '*' --program prog.c --call main --json
+  fprobe stat vfs_read --by caller
 
 Counting is native: a hit costs nanoseconds. Times are from entry to return, including callees.
 """
 
 _SORT_KEYS = ("total", "avg", "hits", "name")
-
-
-class Row(NamedTuple):
-    """The statistics of a function. `total_ns`: of the timed calls, of which there are `hits - missed`."""
-
-    name: str
-    hits: int
-    missed: int
-    total_ns: int
-    min_ns: int = 0
-    max_ns: int = 0
-
-    @property
-    def average_ns(self) -> float:
-        """The average duration of a timed call; 0 if there is none."""
-        timed = self.hits - self.missed
-        return self.total_ns / timed if timed > 0 else 0.0
 
 
 @click.command("stat", cls=CallingCommand, epilog=_EPILOG, short_help="Count and time calls.")
@@ -58,16 +45,20 @@ class Row(NamedTuple):
 @click.option(
     "--hist", "with_hist", is_flag=True, help="Show a histogram and percentiles of each function's durations."
 )
+@by_option
 @call_option
 @program_options
 @output_options
 def stat_command(
-    patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, with_hist: bool, target: Target, console: Console
-) -> None:
+    patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, with_hist: bool, by: str,
+    target: Target, console: Console,
+) -> None:  # fmt: skip
     """Count and time the calls of the functions that match PATTERN (default: all).
 
     With --json: one object with program, call, result, matched, attached, skipped and functions.
     """
+    if with_hist and by != "function":
+        raise Failure(f"--hist shows the durations of functions, not of each {by}: give --hist or --by {by}")
     from fprobe.actions import Stat
     from fprobe.cli import conclusion, durations, matching, program
     from fprobe.cli.interrupting import ctrl_c
@@ -78,58 +69,56 @@ def stat_command(
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
-    stat = Stat(durations=with_hist)
+    counted = _counting(by, with_hist)
     ctrl_c.hold()
     ctrl_c.check()
-    with console.alone(), attached(match, action=stat) as probe:
+    with console.alone(), attached(match, action=counted.action) as probe:
         console.note(f"# counting {count(len(match.sites), 'function')} of [{module.name}], calling {call}")
         outcome = run(call)
         probe.disable()
-        rows = ordered(rows_of(match, stat), sort)
-        for line in table(rows, console):
+        rows = ordered(counted.rows(match), sort)
+        for line in table(rows, console, by):
             console.line(line)
-        found = durations.by_name(match, stat) if with_hist else {}
+        found = durations.by_name(match, counted.action) if with_hist and isinstance(counted.action, Stat) else {}
         for line in durations.lines(found):
             console.line(line)
         conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
-        console.document(document(module.name, call, outcome, match, rows, durations.objects(found)))
+        console.document(document(module.name, call, outcome, match, rows, by, durations.objects(found)))
         conclusion.conclude(outcome)
 
 
-def rows_of(match: Match, stat: Stat) -> list[Row]:
-    """A row for each function that was attached, called or not."""
-    found = stat.functions()
-    rows = []
-    for site in match.sites:
-        known = found.get(site.address)
-        row = Row(site.symbol.name, 0, 0, 0)
-        if known:
-            times = (round(time) for time in (known.total_ns, known.min_ns, known.max_ns))
-            row = Row(site.symbol.name, known.hits, known.missed, *times)
-        rows.append(row)
-    return rows
+def _counting(by: str, with_hist: bool) -> Functions | Origins:
+    if by == "function":
+        from fprobe.cli.counted import Functions
+
+        return Functions(with_hist)
+    from fprobe.cli.origins import Origins
+
+    return Origins(by)
 
 
 def ordered(rows: list[Row], key: str) -> list[Row]:
     """The rows by descending total time, average or hits, or by name."""
     if key == "name":
-        return sorted(rows)
+        return sorted(rows, key=lambda row: (row.name, str(row.origin)))
     field = {"total": "total_ns", "avg": "average_ns", "hits": "hits"}[key]
-    return sorted(rows, key=lambda row: (-getattr(row, field), row.name))
+    return sorted(rows, key=lambda row: (-getattr(row, field), row.name, str(row.origin)))
 
 
-def table(rows: list[Row], console: Console) -> Iterator[str]:
-    """The functions that were called, as text."""
+def table(rows: list[Row], console: Console, by: str) -> Iterator[str]:
+    """The functions that were called, as text. `by`: function, caller or thread."""
     from fprobe.export.durations import duration_text
 
-    yield console.dim(
-        f"{'TOTAL':>10}  {'AVERAGE':>10}  {'MIN':>10}  {'MAX':>10}  {'HITS':>10}  {'MISSED':>8}  FUNCTION"
-    )
+    head = "FUNCTION" if by == "function" else f"FUNCTION BY {by.upper()}"
+    link = {"caller": " <- ", "thread": " in thread "}.get(by, "")
+    yield console.dim(f"{'TOTAL':>10}  {'AVERAGE':>10}  {'MIN':>10}  {'MAX':>10}  {'HITS':>10}  {'MISSED':>8}  {head}")
     for row in rows:
         if row.hits or row.missed:
             missed = f"{row.missed:8,}"
+            shown = console.bad(missed) if row.missed else missed
             times = "  ".join(map(duration_text, (row.total_ns, row.average_ns, row.min_ns, row.max_ns)))
-            yield f"{times}  {row.hits:10,}  {console.bad(missed) if row.missed else missed}  {console.bold(row.name)}"
+            name = console.bold(row.name) + (f"{link}{row.origin}" if link else "")
+            yield f"{times}  {row.hits:10,}  {shown}  {name}"
 
 
 def _remarks(rows: list[Row]) -> list[str]:
@@ -139,8 +128,20 @@ def _remarks(rows: list[Row]) -> list[str]:
     return [f"{count(idle, 'function')} never called"] if idle else []
 
 
+def _object(row: Row, by: str) -> dict[str, Any]:
+    made = row._asdict()
+    origin = made.pop("origin")
+    return made if by == "function" else made | {by: origin}
+
+
 def document(
-    program: str, call: ProgramCall, outcome: Outcome, match: Match, rows: list[Row], more: dict[str, dict[str, Any]]
+    program: str,
+    call: ProgramCall,
+    outcome: Outcome,
+    match: Match,
+    rows: list[Row],
+    by: str,
+    more: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """The output of --json; with an `error` if the program failed. `more`: further fields of functions, by name."""
     from fprobe.cli.conclusion import ending
@@ -153,7 +154,7 @@ def document(
         "matched": match.matched,
         "attached": len(match.sites),
         "skipped": [skipped._asdict() for skipped in match.skipped],
-        "functions": [row._asdict() | more.get(row.name, {}) for row in rows],
+        "functions": [_object(row, by) | more.get(row.name, {}) for row in rows],
     }
     found |= ending(outcome)
     return found | {"error": of_call(outcome.error).as_object()} if outcome.error else found

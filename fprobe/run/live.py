@@ -15,7 +15,7 @@ from fprobe.run import results
 from fprobe.run.durations import duration, levels
 from fprobe.run.launching import Program
 from fprobe.run.names import Named
-from fprobe.run.results import Calls, Results
+from fprobe.run.results import Calls, Results, by_head
 from fprobe.run.ticks import Ticks
 
 _HISTORY, _NARROW = 16, 6
@@ -27,21 +27,31 @@ _FIRST_LOOK = 0.2
 _HEAD = 2
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _OTHER_SCREEN, _BACK = "\x1b[?1049h", "\x1b[?1049l"
+_Key = tuple[Named, str]
+"""A function, and what its calls are told apart by."""
 
 
 class View(NamedTuple):
-    """The user's options. `delay`: seconds between updates; `rows`: maximum number of rows, None for as many as fit."""
+    """The user's options. `delay`: seconds between updates; `rows`: maximum number of rows, None for as many as fit.
+
+    `by`: function, caller or thread.
+    """
 
     sort: str
     delay: float
     rows: int | None
+    by: str = "function"
 
 
 @dataclass
 class Row:
-    """A function's calls in all processes. `rates`: calls per second in each of the last updates, newest last."""
+    """The calls of a function, or of a function by a caller or thread, in all processes.
+
+    `rates`: calls per second in each of the last updates, newest last.
+    """
 
     name: Named
+    apart: str
     calls: Calls
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
@@ -52,44 +62,49 @@ class Row:
 
 
 class Table:
-    """The rows, kept from one update to the next."""
+    """The rows, kept from one update to the next. `by`: function, caller or thread."""
 
-    def __init__(self) -> None:
-        self.rows: dict[Named, Row] = {}
+    def __init__(self, by: str = "function") -> None:
+        self.rows: dict[_Key, Row] = {}
+        self._by = by
 
     def look(self, found: Results, seconds: float) -> None:
         """Update the rows from `found`. `seconds`: time since the last update."""
-        before = {name: row.calls.hits for name, row in self.rows.items()}
-        for name, calls in _by_name(found).items():
-            row = self.rows.setdefault(name, Row(name, calls))
+        before = {key: row.calls.hits for key, row in self.rows.items()}
+        for key, calls in _together(found, self._by).items():
+            row = self.rows.setdefault(key, Row(*key, calls))
             row.calls = calls
-            row.rates.append((calls.hits - before.get(name, 0)) / seconds)
+            row.rates.append((calls.hits - before.get(key, 0)) / seconds)
 
     def ordered(self, key: str) -> list[Row]:
         """The rows sorted by `key`: a number in descending order, or `name`."""
         if key == "name":
-            return sorted(self.rows.values(), key=lambda row: row.name)
-        return sorted(self.rows.values(), key=lambda row: (-_value(row, key), row.name))
+            return [self.rows[each] for each in sorted(self.rows)]
+        return sorted(self.rows.values(), key=lambda row: (-_value(row, key), row.name, row.apart))
 
     def text(self, view: View, rate: float, height: int, width: int) -> Iterator[str]:
         """The lines of the table. `rate`: ticks per nanosecond."""
         rows = self.ordered(view.sort)
         shown = rows[: view.rows or max(height - _HEAD - 1, 1)]
         total = sum(row.rate for row in rows)
-        yield f"{len(rows)} functions called, {total:,.0f} calls/s; {len(shown)} shown, by {view.sort}"[:width]
+        called = f"{len({row.name for row in rows})} functions called"
+        if self._by != "function":
+            called += f", {len(rows)} rows by {self._by}"
+        yield f"{called}, {total:,.0f} calls/s; {len(shown)} shown, by {view.sort}"[:width]
         graph = _HISTORY if width >= _WIDE else _NARROW
         heads = " ".join(f"{head:>8}" for head in ("CALLS/S", "TOTAL", "AVERAGE", "P50", "P99"))
-        yield f"{'CALLS':>10} {heads} {'GRAPH':{graph}} FUNCTION"[:width]
+        yield f"{'CALLS':>10} {heads} {'GRAPH':{graph}} FUNCTION{by_head(self._by)}"[:width]
         for row in shown:
             yield _line(row, rate, graph)[:width]
 
 
-def _by_name(found: Results) -> dict[Named, Calls]:
-    together: dict[Named, Calls] = {}
+def _together(found: Results, by: str) -> dict[_Key, Calls]:
+    made: dict[_Key, Calls] = {}
     for process in found.processes:
-        for calls in process.functions():
-            together.setdefault(process.names.function(calls.ip), Calls(calls.ip)).add(calls)
-    return together
+        for calls in process.told_apart(by):
+            key = process.names.function(calls.ip), process.apart(calls, by)
+            made.setdefault(key, Calls(calls.ip)).add(calls)
+    return made
 
 
 def _value(row: Row, key: str) -> float:
@@ -103,12 +118,12 @@ def _line(row: Row, rate: float, graph: int) -> str:
     calls = row.calls
     times = (calls.total, calls.average, calls.percentile(0.5), calls.percentile(0.99))
     columns = " ".join(f"{duration(time / rate, 1):>8}" for time in times)
-    return f"{calls.hits:10,} {row.rate:8,.0f} {columns} {levels(row.rates)[-graph:]:>{graph}} {row.name}"
+    return f"{calls.hits:10,} {row.rate:8,.0f} {columns} {levels(row.rates)[-graph:]:>{graph}} {row.name}{row.apart}"
 
 
 def follow(program: Program, counts: int, journal: int, view: View, kept: int) -> int:
     """Show the table until the program ends, then print its output from the descriptor `kept`. Returns its exit status."""
-    ticks, table, screen = Ticks(), Table(), Screen(2)
+    ticks, table, screen = Ticks(), Table(view.by), Screen(2)
     ended = os.pidfd_open(program.pid)
     before = time.monotonic()
     delay = min(_FIRST_LOOK, view.delay)

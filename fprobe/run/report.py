@@ -10,7 +10,7 @@ from fprobe.run import folded, tree
 from fprobe.run.durations import bars, duration
 from fprobe.run.events import Kept
 from fprobe.run.events import calls as calls_of
-from fprobe.run.results import Calls, Process, Results
+from fprobe.run.results import Calls, Process, Results, by_head
 
 if TYPE_CHECKING:
     from fprobe.run.recorded import RecordedEvents
@@ -97,16 +97,14 @@ def _of_patterns(process: Process, kept: Kept, patterns: Sequence[str]) -> Kept:
 
 def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
     """The rows of a table, in descending order of total time."""
-    known = process.functions() if by == "function" else list(process.calls.values())
-    found = [calls for calls in known if process.means(patterns, calls.ip)]
+    found = [calls for calls in process.told_apart(by) if process.means(patterns, calls.ip)]
     return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
 
 
 def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Iterator[str]:
     """A line for each function, or for each function and caller or thread."""
     heads = ("TOTAL", "AVERAGE", "MIN", "P50", "P99", "MAX")
-    last = "" if by == "function" else f" BY {by.upper()}"
-    yield f"{' '.join(f'{head:>10}' for head in heads)} {'HITS':>10}  FUNCTION{last}"
+    yield f"{' '.join(f'{head:>10}' for head in heads)} {'HITS':>10}  FUNCTION{by_head(by)}"
     for each in calls:
         times = (
             each.total,
@@ -117,15 +115,9 @@ def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Ite
             each.most,
         )
         columns = " ".join(f"{duration(time / rate):>10}" for time in times)
-        yield f"{columns} {each.hits:10,}  {process.names.function(each.ip)}{_told_apart(process, each, by)}"
+        yield f"{columns} {each.hits:10,}  {process.names.function(each.ip)}{process.apart(each, by)}"
         if each.missed:
             yield f"{'':88}{each.missed:,} of these calls were not timed"
-
-
-def _told_apart(process: Process, calls: Calls, by: str) -> str:
-    if by == "caller":
-        return f" <- {process.names.place(calls.by)}"
-    return f" in thread {calls.by}" if by == "thread" else ""
 
 
 def _skipped(skipped: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -70,6 +70,11 @@ def limits(bucket: int) -> tuple[int, int]:
     return (4 + quarter) << (bits - 1), (5 + quarter) << (bits - 1)
 
 
+def by_head(by: str) -> str:
+    """What stands behind FUNCTION at the head of a table."""
+    return "" if by == "function" else f" BY {by.upper()}"
+
+
 class StackCount(NamedTuple):
     """The number of calls with one stack, and their ticks."""
 
@@ -145,6 +150,16 @@ class Process:
     def means(self, patterns: Iterable[str], ip: int) -> bool:
         """Whether one of these patterns matches the function."""
         return any(ip in self.meant.get(pattern, ()) for pattern in patterns)
+
+    def told_apart(self, by: str) -> list[Calls]:
+        """The calls of each function, or of each function and caller or thread, in no order."""
+        return self.functions() if by == "function" else list(self.calls.values())
+
+    def apart(self, calls: Calls, by: str) -> str:
+        """The caller or thread, as it stands behind a function's name; empty if calls are not told apart."""
+        if by == "caller":
+            return f" <- {self.names.place(calls.by)}"
+        return f" in thread {calls.by}" if by == "thread" else ""
 
     def functions(self) -> list[Calls]:
         """The calls of each function, summed over callers and threads."""

@@ -85,3 +85,25 @@ def test_histograms_and_percentiles(run, programs):
     assert row["min_ns"] <= row["p50_ns"] <= row["p90_ns"] <= row["p99_ns"] <= row["max_ns"]
     text = run(*words).out
     assert re.search(r"^fact: p50 .*, p90 .*, p99 .*$", text, re.MULTILINE) and "|####" in text
+
+
+def test_callers_are_told_apart(run, programs):
+    words = ["stat", "fact", "text", "-p", programs / "prog.ll", "--call", "main", "4", "--by", "caller"]
+    rows = run(*words, "--json").document["functions"]
+    called = {(row["name"], re.sub(r"\+0x\w+", "", row["caller"])): row["hits"] for row in rows if row["hits"]}
+    assert called == {("fact", "main [prog]"): 1, ("fact", "fact [prog]"): 3}
+    assert [(row["name"], row["caller"]) for row in rows if not row["hits"]] == [("text", None)]
+    assert all(0 < row["min_ns"] <= row["max_ns"] <= row["total_ns"] for row in rows if row["hits"])
+    text = run(*words).out
+    assert "MISSED  FUNCTION BY CALLER" in text and "1 function never called" in text
+    assert re.search(r" 3 +0  fact <- fact\+0x\w+ \[prog\]$", text, re.MULTILINE)
+
+
+def test_threads_are_told_apart(run):
+    (row,) = run("stat", "vfs_write", "--by", "thread", "--json").document["functions"]
+    assert row["hits"] == 10 and isinstance(row["thread"], int) and row["thread"] > 0
+
+
+def test_histograms_are_of_functions(run):
+    refused = run("stat", "vfs_write", "--by", "thread", "--hist", code=2)
+    assert "give --hist or --by thread" in refused.err

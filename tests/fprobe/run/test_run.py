@@ -229,6 +229,22 @@ def test_top_shows_the_calls_and_then_the_output(launch):
     assert row.split()[0] == "40" and row.endswith("deflate [libz]")
 
 
+def test_top_tells_threads_apart(launch):
+    source = """
+    import threading, zlib
+    def work(n): [zlib.compress(b"x") for _ in range(n)]
+    threads = [threading.Thread(target=work, args=(n,)) for n in (30, 40)]
+    [t.start() for t in threads]; [t.join() for t in threads]
+    print(*(t.native_id for t in threads))
+    """
+    done = launch("--stat", "libz:deflate", "--by", "thread", "-s", "calls", source=source, verb="top", as_json=False)
+    few, many = done.out.split()
+    head, heads, first, second = done.err.split("\n\n")[-1].splitlines()
+    assert head.startswith("1 functions called, 2 rows by thread, ") and heads.endswith("FUNCTION BY THREAD")
+    assert first.split()[0] == "40" and first.endswith(f"deflate [libz] in thread {many}")
+    assert second.split()[0] == "30" and second.endswith(f"deflate [libz] in thread {few}")
+
+
 # -- trace
 
 NESTED = """
