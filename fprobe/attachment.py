@@ -26,7 +26,6 @@ from ftrace.attaching import Attaching, log
 from ftrace.entries import Skipped
 from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
 from ftrace.probe import Counts
-from kprobes import departures
 from sandbox.images.coming import unfollow
 from sandbox.jit.arrivals import follow
 from sandbox.process.gil import back_soon
@@ -102,6 +101,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         if not is_compiled(pattern):
             register_fprobe(self.fp, pattern, self.exclude)
             return
+        from kprobes import departures  # all of kprobes, which most programs do not need
+
         departures.free_leavings()
         follow(self._extend)
         try:

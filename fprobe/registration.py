@@ -44,7 +44,7 @@ from ftrace.probe import Counts, NativeProbe
 from ftrace.shown import handler_name, table
 from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
-from kprobes import departures
+from sandbox.images import jit
 from sandbox.process import fork
 from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
@@ -194,6 +194,15 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     )  # fmt: skip
 
 
+def _watch_departures() -> None:
+    from kprobes import departures  # all of kprobes, which most programs do not need
+
+    departures.watch()
+
+
+jit.before_patching.append(_watch_departures)
+
+
 @back_soon()
 def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None = None) -> None:
     """Attach `fp` to the functions whose name matches `filter` but not `notfilter`.
@@ -208,7 +217,7 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
     def install() -> int:
         if is_named(filter):
             if is_compiled(filter):
-                departures.watch()
+                _watch_departures()
             fp.pattern = (filter, notfilter)
             return _install_located(fp, _located(filter, notfilter), f"what {filter!r} matches")
         ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
