@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ftrace")
 
+_UNMAPPED = "code of [%s] at %#x to %#x was unmapped while it was probed; its probes are gone. Detach probes before code is freed"
 OFF_VARIABLE = "FPROBE_OFF"
 """Environment variable that disables probing: nothing can be registered."""
 
@@ -75,7 +76,7 @@ class Tracer:
     def disable(self, ops: Operation) -> None:
         """Take an ops off its sites. `reclaimer.settle`, given its probe, has to follow."""
         with self.table.lock:
-            self._apply(ops.selection(), self._removing(ops.probe))
+            self._apply(self._still_mapped(ops.selection()), self._removing(ops.probe))
             ops.probe.change_flags(on=STOPPED)
             self._leave(ops, unread=True)
 
@@ -85,7 +86,7 @@ class Tracer:
         Raises OSError, with nothing changed, if a site has unexpected bytes.
         """
         with self.table.lock:
-            removed, added = old - new, new - old
+            removed, added = self._still_mapped(old - new), self._still_mapped(new - old)
             try:
                 self._apply(removed | added, self._moving(ops.probe))
             except OSError:
@@ -103,7 +104,7 @@ class Tracer:
             if not on and any(ops.permanent for ops in self.enabled):
                 raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops is registered")
             self.switched_on = on
-            for block in self.table.patched_blocks():
+            for block in self._still_mapped(Selection(dict.fromkeys(self.table.patched_blocks(), 0))):
                 block.switch(on)
             if on:
                 for ops in self.enabled:
@@ -154,6 +155,9 @@ class Tracer:
             return self.table.lists.get(tuple(filter(members.__contains__, order)), old.stubs)
 
         return add
+
+    def _emptying(self, old: ListRecord) -> ListRecord:
+        return self.table.lists.get((), old.stubs)
 
     def _removing(self, probe: NativeProbe) -> Change:
         def remove(old: ListRecord) -> ListRecord:
@@ -256,9 +260,23 @@ class Tracer:
         self.reclaimer.settle(whole=True)
         block.close()
 
+    def _still_mapped(self, selection: Selection) -> Selection:
+        """These locations but those whose code has been unmapped without notice, which leave the table. With the lock."""
+        gone = [block for block in selection if not block.is_mapped()]
+        for block in gone:
+            self.take_out(block)
+        return Selection({block: mask for block, mask in selection.items() if block not in gone})
+
     def take_out(self, block: SiteBlock) -> None:
-        """Take a block's functions out of everything; its text is as it was. With the lock; `settle` has to follow."""
-        block.apply(block.everything, lambda old: self.table.lists.get((), old.stubs))
+        """Take a block's functions out of everything; its text is as it was. With the lock; `settle` has to follow.
+
+        Text that is not mapped any more is neither read nor written.
+        """
+        if block.is_mapped():
+            block.apply(block.everything, self._emptying)
+        else:
+            log.warning(_UNMAPPED, block.name, *block.bounds)
+            block.abandon(self._emptying)
         self.table.lists.retire()
         (self.table.blocks if block in self.table.blocks else self.table.of_images).remove(block)
         self.touched.pop(block, None)

@@ -181,6 +181,26 @@ class SiteBlock:
             self._choose(mask)
             self._check_signals(mask)
 
+    def abandon(self, change: Change) -> None:
+        """Give each site the list `change(list)` without reading or writing its text, which is not mapped any more."""
+        with mappings.text_mutex:
+            if self._slots is None:
+                return
+            live = [index for index, address in enumerate(self._slots) if address != self._empty.address]
+            for position, index in enumerate(live):
+                self._chosen[position] = index
+            self._native.nr_chosen = len(live)
+            self._relist(change)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The addresses of its text: start and end."""
+        return self._text.base, self._text.end
+
+    def is_mapped(self) -> bool:
+        """Whether its text is still there. That of a module always is."""
+        return True
+
     def switch(self, on: bool) -> None:
         """Off: make every site a NOP. On: patch the sites that have probes again."""
         with mappings.text_mutex:

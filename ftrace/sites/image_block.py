@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.refusals import code_refusal, named_refusal
 from ftrace.sites.block import SiteBlock
+from sandbox.memory.reading import read
 from sandbox.x86_64 import plain_returns
 
 if TYPE_CHECKING:
@@ -48,6 +49,13 @@ class ImageBlock(SiteBlock, abc.ABC):
     def make(self, indexes: Iterable[int]) -> None:
         """Make the missing locations, as far as possible. Patches nothing. With the lock."""
 
+    def is_mapped(self) -> bool:
+        """Whether the first and the last of its functions are still there: a JIT compiler may have unmapped them."""
+        try:
+            return bool(read(self.addresses[0], 1) and read(self.addresses[-1], 1))
+        except OSError:
+            return False
+
     def is_live(self, index: int) -> bool:
         return self.is_made(index) and self.list_at(index) is not self._empty and not self._off
 
@@ -55,8 +63,8 @@ class ImageBlock(SiteBlock, abc.ABC):
         """Find the functions whose returns cannot be hooked."""
         known = {index: self._known_refusal(index) for index in indexes if index not in self._returns}
         rest = [index for index, why in known.items() if not why]
-        read = self._reader_of(rest)
-        codes = [read(self.addresses[index], self.functions[index].size) for index in rest]
+        code_at = self._reader_of(rest)
+        codes = [code_at(self.addresses[index], self.functions[index].size) for index in rest]
         plain = plain_returns.are_plain(self._runtime.image, codes)
         for index, code, is_plain in zip(rest, codes, plain, strict=True):
             known[index] = "" if is_plain else code_refusal(code, self.addresses[index])

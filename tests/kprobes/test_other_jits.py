@@ -105,6 +105,36 @@ def test_probes_are_placed_and_gone_with_the_code(built):
 
 
 @isolated(timeout=60)
+def _unmapped(where):
+    import logging
+
+    import fprobe
+
+    said = []
+    logging.getLogger("ftrace").addHandler(logging.Handler())
+    logging.getLogger("ftrace").handlers[-1].emit = lambda record: said.append(record.getMessage())
+    compiler = Compiler(where)
+    function = compiler.place()
+    first = fprobe.attach("jit:compiled_elsewhere", action=fprobe.Stat()).attach()
+    second = fprobe.attach("jit:compiled_elsewhere", exit=lambda *_: None).attach()
+    assert function(5) == 22
+    compiler.libc.munmap(ctypes.c_void_p(compiler.base), 4096)
+    first.detach()
+    assert len(said) == 1 and "[jit]" in said[0] and "unmapped while it was probed" in said[0]
+    second.detach()
+    assert (first.hits, second.hits, len(said)) == (1, 1, 1)
+    assert compiler.place(compiler.base)(5) == 22  # the addresses may be used again
+    with fprobe.attach("jit:compiled_elsewhere", action=fprobe.Stat()) as probe:
+        assert function(5) == 22
+    assert probe.hits == 1
+
+
+def test_code_that_is_unmapped_without_notice_is_reported_when_probes_are_detached(built):
+    """HAZARDS 7: dropping an engine unmaps its code at once."""
+    _unmapped(where=built)
+
+
+@isolated(timeout=60)
 def _garbage(where):
     from sandbox.symbols import other_jits
 
