@@ -7,6 +7,7 @@ sites. Unregistering does the same, and leaves what was replaced to the reclaime
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import logging
 import os
@@ -291,8 +292,13 @@ class Tracer:
 
 @once
 def tracer() -> Tracer:
-    """The process's tracer, with its runtime started."""
-    return Tracer(runtime())
+    """The process's tracer, with its runtime started.
+
+    It is never freed: destructors of libraries run after the interpreter has ended, and hit what is still attached.
+    """
+    made = Tracer(runtime())
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return made
 
 
 before_detaching: list[Callable[[], None]] = []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
-from isolation import isolated
+from isolation import isolated, run_source
 
 import kprobes
 
@@ -63,3 +65,29 @@ def test_children_made_by_subprocess_while_libc_has_breakpoints():
         )
         assert done.stdout == "hello\n"
     kprobes.unregister_kprobes(probes)
+
+
+LEAVES = """
+#include <unistd.h>
+__attribute__((noipa)) long farewell(long x) { return x * 2; }
+__attribute__((destructor)) static void leaves(void) {
+    for (long i = 0; i < 1000; i++) if (farewell(i) != i * 2) _exit(9);
+    write(1, "left\\n", 5);
+}
+"""
+AT_EXIT = """
+import ctypes, sys
+import fprobe
+ctypes.CDLL({path!r})
+fprobe.attach("libleaves:*", action=fprobe.Stat()).attach()
+sys.exit(5)
+"""
+
+
+def test_destructors_of_libraries_hit_probes_after_the_interpreter_has_ended(tmp_path):
+    """HAZARDS 5: what a hit uses is not freed while its site is patched."""
+    path = tmp_path / "libleaves.so"
+    (tmp_path / "leaves.c").write_text(LEAVES)
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", path, tmp_path / "leaves.c"], check=True)
+    done = run_source(AT_EXIT.format(path=str(path)))
+    assert (done.returncode, done.stdout) == (5, "left\n"), done.stderr
