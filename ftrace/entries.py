@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from ftrace.sites.original import original_text
 from ftrace.sites.prepared import PreparedBlock
 from ftrace.tracer import tracer
 from sandbox.images.sources import image_at
+from sandbox.symbols.process_text import symbol_named
 from sandbox.symbols.table import Symbol
 
 if TYPE_CHECKING:
@@ -143,9 +145,19 @@ def _refusal(found: Found) -> str:
         return "it was compiled without a stub"
     if found.function.address not in found.image:
         return "what the dynamic loader has chosen for it is outside the library, as the kernel's vDSO is"
-    if f"{found.image.name}:{found.function.name}" in CALLED_BY_HITS:
+    if found.function.address in _called_by_hits():
         return f"a hit calls {found.function.name} itself"
     return ""
+
+
+@functools.cache
+def _called_by_hits() -> frozenset[int]:
+    """The addresses of CALLED_BY_HITS. A function may have further names."""
+    addresses = set()
+    for name in CALLED_BY_HITS:
+        with contextlib.suppress(LookupError):
+            addresses.add(symbol_named(name).address)
+    return frozenset(addresses)
 
 
 def _place_of(found: Found) -> tuple[ImageBlock, int]:

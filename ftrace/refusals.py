@@ -11,21 +11,22 @@ CALLED_BY_HITS = ("libc.so.6:__errno_location", "libc.so.6:pthread_setspecific")
 """What claiming a task's record calls: a probe there would be hit by its own handler."""
 _SWITCH_STACKS = frozenset(
     {
-        *("swapcontext", "setcontext", "getcontext", "makecontext", "__start_context", "ffi_call_unix64"),
-        *("longjmp", "_longjmp", "siglongjmp", "__longjmp", "____longjmp_chk", "__longjmp_chk"),
+        *("swapcontext", "setcontext", "getcontext", "makecontext", "start_context", "ffi_call_unix64"),
+        *("longjmp", "siglongjmp", "longjmp_chk", "longjmp_cancel"),
     }
 )
-_RETURN_TWICE = frozenset(
-    {"setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "vfork", "__vfork", "clone", "clone3", "__clone"}
-)
+_RETURN_TWICE = frozenset({"setjmp", "sigsetjmp", "vfork", "clone", "clone3"})
+_INTERNAL = re.compile(r"^_+(?:(?:GI|libc)_+)?|@.*")
+"""What the C library puts before its own names of a function, and a symbol's version behind it."""
 _RUNS_PYTHON = re.compile(r"(libc|libpthread|ld-linux-x86-64|libpython[\d.]*|python[\d.]*)(\.so.*|-[\d.]+\.so|)$")
 
 
 def named_refusal(name: str) -> str:
     """Why the return of a function of that name cannot be hooked; '' if nothing is known against it."""
-    if name in _SWITCH_STACKS:
+    bare = _INTERNAL.sub("", name)
+    if bare in _SWITCH_STACKS:
         return f"{name} switches stacks"
-    return f"{name} returns twice" if name in _RETURN_TWICE else ""
+    return f"{name} returns twice" if bare in _RETURN_TWICE else ""
 
 
 @lru_cache(maxsize=1 << 16)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ftrace.hit.nodes import below, is_armed, probes_of
-from ftrace.hit.parking import EMPTY
+from ftrace.hit.nodes import EXIT_FROM_STUB, below, frame_of, is_armed, probes_of, real_caller, word_at
+from ftrace.hit.parking import EMPTY, is_parked
 from ftrace.hit.pools import gather_credits
 from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
-from ftrace.hit.rethook import node_abandon, pop_empty
-from sandbox.native import cast, i64, native, null, ptr, syscall, u32, u64, void
-from sandbox.threads.tasks import CLAIMED, Task, claimed_high, current, task_at, task_free
+from ftrace.hit.rethook import is_dead, node_abandon, pop_empty
+from ftrace.hit.stacks import readable
+from sandbox.native import addressof, array, cast, i64, native, null, ptr, syscall, u32, u64, void, zeroed
+from sandbox.threads.tasks import CLAIMED, Node, Task, claimed_high, current, task_at, task_free
 from sandbox.x86_64.syscalls import SYS_GETTID
 
 
@@ -48,8 +49,26 @@ def pool_after_fork(probe: ptr[Probe]) -> void:
 
 
 @native
+def unhook(node: ptr[Node], sp: u64) -> void:
+    """Have a call that can still return do so directly to its caller. `sp`: the stack pointer, or a little above it."""
+    if node.stub <= EMPTY or is_parked(node):
+        return
+    slot = frame_of(node)
+    if not is_dead(node, sp) and readable(slot) and word_at(slot)[0] == node.stub + EXIT_FROM_STUB:
+        word_at(slot)[0] = real_caller(node)
+
+
+@native
 def rethook_flush_task(task: ptr[Task]) -> void:
-    """A thread is about to end: release its nodes without running handlers. The destructor of the tasks' key."""
+    """A thread is about to end: release its nodes without running handlers. The destructor of the tasks' key.
+
+    The C library function that calls this one, and its callers, will return once more, after the nodes are gone.
+    """
+    here: array[u64, 1] = zeroed
+    node = task.top
+    while node != task.bottom:
+        unhook(node, cast(u64, addressof(here[0])))
+        node = below(node)
     pop_empty(task)
     while task.top != task.bottom:
         node_abandon(task, task.top)

@@ -91,3 +91,63 @@ def test_destructors_of_libraries_hit_probes_after_the_interpreter_has_ended(tmp
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", path, tmp_path / "leaves.c"], check=True)
     done = run_source(AT_EXIT.format(path=str(path)))
     assert (done.returncode, done.stdout) == (5, "left\n"), done.stderr
+
+
+@isolated
+def test_what_hits_call_is_refused_under_each_of_its_names():
+    """HAZARDS 3: claiming a task's record calls pthread_setspecific, which libc exports in several versions."""
+    import ctypes
+
+    import fprobe
+    from ftrace.entries import locate_addresses
+
+    address = ctypes.cast(ctypes.CDLL(None).pthread_setspecific, ctypes.c_void_p).value
+    (refused,) = locate_addresses([address]).skipped
+    assert "a hit calls" in refused.reason
+    with fprobe.attach("libc:*pthread_*specific*", action=fprobe.Stat()) as probe:
+        assert address not in {location.ip for location in fprobe.registration.functions_of(probe.fp).locations()}
+
+
+@isolated(timeout=60)
+def test_all_of_libc_at_both_ends_while_threads_end_and_processes_fork():
+    """HAZARDS 1, 3: a thread's record is freed by a function of libc that returns once more, as its callers do."""
+    import ctypes
+    import os
+    import subprocess
+    import threading
+
+    import fprobe
+    from sandbox.native import i32
+
+    @fprobe.native
+    def enters(fp, ip, ret_ip, regs, data) -> i32:
+        return 0
+
+    @fprobe.native
+    def leaves(fp, ip, ret_ip, regs, data):
+        pass
+
+    libc = ctypes.CDLL(None)
+    compared = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
+    order = compared(lambda a, b: a[0] - b[0])
+    results = []
+    with fprobe.attach("libc:*", entry=enters, exit=leaves) as probe:
+        for number in range(20):
+            thread = threading.Thread(target=lambda n=number: results.append(n))
+            thread.start()
+            thread.join()
+        numbers = (ctypes.c_int * 50)(*range(50, 0, -1))
+        libc.qsort(numbers, 50, 4, order)
+        text = ctypes.create_string_buffer(64)
+        libc.snprintf(text, 64, b"%d of %s", 7, b"nine")
+        child = os.fork()
+        if not child:
+            os._exit(3)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        echo = subprocess.run(["/bin/echo", "hello"], stdout=subprocess.PIPE, check=True).stdout
+        import sqlite3  # dlopen
+
+        pending = probe.fp.ops.probe.counts()
+    assert results == list(range(20)) and list(numbers) == list(range(1, 51))
+    assert (text.value, status, echo, sqlite3.sqlite_version_info > (3,)) == (b"7 of nine", 3, b"hello\n", True)
+    assert probe.counts.hits > 1000 and pending.hits > 1000
