@@ -17,6 +17,7 @@ from ftrace.ring_buffer.buffer import Buffer
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.tracers.cpumask import DroppedSlots
+from ftrace.tracers.follow_fork import fork_following
 from ftrace.tracers.pid_lists import PidLists
 from ftrace.tracers.profile import function_profiler
 from ftrace.tracers.tracer import Tracer, Tracing, nop
@@ -74,6 +75,7 @@ class TraceArray:
         """The threads whose functions are recorded."""
         self.event_tasks = PidLists(self.dropped_slots)
         """The threads whose events are recorded."""
+        self._followed = {"event-fork": self.event_tasks, "function-fork": self.function_tasks}
         self.error_log = ErrorLog() if like else error_log
         self.pipes = PipeClaims()
         self.buffer_percent = 50
@@ -105,12 +107,22 @@ class TraceArray:
             self.tgids.switch(self.buffer.now if on else None)
         elif name == "record-cmd":
             _follow_record_cmd()
+        elif name in self._followed:
+            self._follow_forks(self._followed[name], on)
         elif name == _PRINTK:
             self._direct_printk(on)
         elif name not in self.options.own:  # an option of a tracer; all trace arrays share it
             function_profiler.follow_options()
             for array in trace_arrays:
                 array.update_tracing()
+
+    @staticmethod
+    def _follow_forks(tasks: PidLists, on: bool) -> None:
+        with tracer().reclaimer.settling_later(), trace_types_lock:
+            if on:
+                fork_following().follow(tasks)
+            else:
+                fork_following().forget(tasks)
 
     def _direct_printk(self, on: bool) -> None:
         """Exactly one trace array has the option trace_printk_dest; by default the top level. As update_printk_trace()."""
@@ -208,6 +220,9 @@ class TraceArray:
         with tracer().reclaimer.settling_later(), trace_types_lock:
             trace_arrays.remove(self)
             self._stop()
+            for option, tasks in self._followed.items():
+                if self.options[option]:
+                    fork_following().forget(tasks)
             if self.options[_PRINTK]:
                 global_trace().options.put(_PRINTK, True)
         runtime().quiesce()

@@ -9,6 +9,7 @@ from ftrace.x86_64 import entry_detour, keeping_stub, stubs, trampolines
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.guarded_read import GUARDED_READ
 from ftrace.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
+from ftrace.x86_64.thread_start import THREAD_START
 from ftrace.x86_64.vector_reads import VECTOR_READS
 from sandbox.threads import signals, tasks
 from sandbox.x86_64.vectors import SaveArea
@@ -17,7 +18,7 @@ from sandbox.x86_64.vectors import SaveArea
 def text(task_offset: int, area: SaveArea) -> str:
     """All of it, for tasks at `task_offset` from %fs and vectors that are saved as `area` says."""
     trampolines_text = trampolines.assembly(_constants(task_offset, area))
-    return with_call_frames(trampolines_text + signals.RESTORER + GUARDED_READ + VECTOR_READS)
+    return with_call_frames(trampolines_text + THREAD_START + signals.RESTORER + GUARDED_READ + VECTOR_READS)
 
 
 def common(task_offset: int, area: SaveArea) -> dict[str, int | str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftrace.hit.follow_fork import join_lists
 from ftrace.hit.nodes import EXIT_FROM_STUB, below, frame_of, is_armed, probes_of, real_caller, word_at
 from ftrace.hit.parking import EMPTY, is_parked
 from ftrace.hit.pools import gather_credits
@@ -64,6 +65,7 @@ def rethook_flush_task(task: ptr[Task]) -> void:
 
     The C library function that calls this one, and its callers, will return once more, after the nodes are gone.
     """
+    join_lists(task, 0)
     here: array[u64, 1] = zeroed
     node = task.top
     while node != task.bottom:

@@ -56,7 +56,9 @@ def graph_files() -> dict[str, Node]:
 def _function_pid_file(array: TraceArray, which: str) -> TextFile:
     tasks = array.function_tasks
     return TextFile(
-        lambda: _pids(tasks, which) or "no pid\n", lambda text: tasks.add(which, text), lambda: tasks.clear(which)
+        lambda: _pids(tasks, which) if tasks.is_set(which) else "no pid\n",
+        lambda text: tasks.add(which, text),
+        lambda: tasks.clear(which),
     )
 
 

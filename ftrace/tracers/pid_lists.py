@@ -10,6 +10,7 @@ from ftrace.kstrtox import kstrtoull
 from ftrace.tracers.address_sets import AddressSets
 from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.task_filter import TaskFilter
+from ftrace.tracers.trace_pid_list import TracePidList
 from sandbox.process.cached import cached_property
 from sandbox.process.integers import INT_MAX
 
@@ -25,8 +26,11 @@ class PidLists:
 
     def __init__(self, slots: DroppedSlots) -> None:
         self._slots = slots
-        self._pids: dict[str, frozenset[int]] = {ONLY: frozenset(), NEVER: frozenset()}
-        self._tables = AddressSets()
+        self._lists: dict[str, TracePidList] = {}
+        """Those that are set. One that all threads have left still is."""
+        self._replaced: list[TracePidList] = []
+        """Lists that hits may be looking into."""
+        self._follows = False
 
     @cached_property
     def _native(self) -> Any:
@@ -37,30 +41,59 @@ class PidLists:
         """Address of the native TaskFilter."""
         return ctypes.addressof(self._native)
 
+    def is_set(self, which: str) -> bool:
+        """Whether one list was written since it was last cleared."""
+        return which in self._lists
+
     def pids(self, which: str) -> list[int]:
         """The ids of one list, in order."""
-        return sorted(self._pids[which])
+        if which not in self._lists:
+            return []
+        if self._follows:
+            self._lists[which].leave_out_ended()
+        return self._lists[which].pids
 
     def clear(self, which: str) -> None:
         """Empty one list."""
-        self._replace(which, frozenset())
+        if which not in self._lists:
+            return
+        setattr(self._native, which, 0)
+        self._replaced.append(self._lists.pop(which))
+        self.follow_slots()
+        if runtime().quiesce():
+            self._replaced.clear()
 
     def add(self, which: str, text: str) -> None:
-        """Add ids, separated by blanks. Raises OSError(EINVAL) for an invalid id, and adds none then."""
-        self._replace(which, self._pids[which] | frozenset(map(_pid, text.split())))
-
-    def _replace(self, which: str, pids: frozenset[int]) -> None:
-        if pids == self._pids[which]:
+        """Add ids, separated by blanks: all of them, or none. Raises OSError(EINVAL) for what is no id."""
+        pids = [_pid(word) for word in text.split()]
+        if not pids:  # of a list that all threads have left, nothing remains then
+            if not self.pids(which):
+                self.clear(which)
             return
-        setattr(self._native, which, self._tables.replace(which, pids))
-        self._pids[which] = pids
-        self.follow_slots()
-        self._tables.forget_replaced()
+        if which in self._lists:
+            self._lists[which].add(pids)
+        else:
+            self._lists[which] = TracePidList(pids)
+            setattr(self._native, which, self._lists[which].address)
+            self.follow_slots()
+        if self._follows:
+            self._lists[which].see_threads()
 
     def follow_slots(self) -> None:
         """Apply a change of `slots`."""
         self._native.dropped = self._slots.address
-        self._native.is_set = int(any(self._pids.values()) or bool(self._slots.address))
+        self._native.is_set = int(bool(self._lists) or bool(self._slots.address))
+
+    @property
+    def places(self) -> list[int]:
+        """The addresses of the words that the address of each native list is in, or 0."""
+        return [self.address + TaskFilter.offset(which) for which in (ONLY, NEVER)]
+
+    def follow_forks(self, on: bool) -> None:
+        """Whether threads leave the lists at their ends, also those that end without notice."""
+        self._follows = on
+        for pids in self._lists.values():
+            pids.see_threads()
 
 
 def _pid(text: str) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ftrace.hit.address_table import Table, look_up
+from ftrace.hit.pid_list import PidList, is_listed
 from sandbox.native import Structure, addressof, bool_, cast, native, null, ptr, struct, u64, unlikely, volatile_load
 from sandbox.threads.tasks import current
 
 
 @struct
 class TaskFilter(Structure):
-    """Tables of thread ids, and a bitmap of slots whose records are dropped; null where there is none."""
+    """Lists of thread ids, and a bitmap of slots whose records are dropped; null where there is none."""
 
     is_set: u64  # not 0: one of the pointers is not null
-    only: ptr[Table]
-    never: ptr[Table]
+    only: ptr[PidList]
+    never: ptr[PidList]
     dropped: ptr[u64]
 
 
@@ -26,10 +26,10 @@ def is_dropped(filter: ptr[TaskFilter]) -> bool_:
     if dropped != null and dropped[index >> 6] >> (index & 63) & 1 != 0:
         return True
     only = volatile_load(addressof(filter.only))
-    if only != null and look_up(only, cast(u64, task.tid)) == 0:
+    if only != null and not is_listed(only, cast(u64, task.tid)):
         return True
     never = volatile_load(addressof(filter.never))
-    return never != null and look_up(never, cast(u64, task.tid)) != 0
+    return never != null and is_listed(never, cast(u64, task.tid))
 
 
 @native(inline=True)
