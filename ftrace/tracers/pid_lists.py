@@ -7,7 +7,7 @@ import errno
 from typing import Any
 
 from ftrace.kstrtox import kstrtoull
-from ftrace.tracers.address_sets import AddressSets
+from ftrace.runtime import runtime
 from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.task_filter import TaskFilter
 from ftrace.tracers.trace_pid_list import TracePidList
