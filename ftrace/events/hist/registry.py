@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -30,6 +29,8 @@ from sandbox.process import fork
 _OPERATORS = "+-*/"
 _PAUSE = 0.02
 """Seconds between two checks of the queue while no reader drains it."""
+_PATIENCE = 0.2
+"""Seconds that a reader waits for the thread that drains it."""
 Histogram = NativeHistogram | QueuedHistogram
 
 
@@ -68,6 +69,7 @@ class HistRegistry:
         weakref.finalize(self, mappings.release, slots, size).atexit = False
         self._numbers = 0
         self._thread: threading.Thread | None = None
+        self._wanted, self._drained = threading.Event(), threading.Condition()
 
     def feed(self, table: QueuedHistogram) -> None:
         """Count the hits that a histogram's trigger queues."""
@@ -78,6 +80,7 @@ class HistRegistry:
         table.call = NativeCall(hist_image().address("queue_hit"), pointer_to(table.target), table)
         _claim_slot()
         if self._thread is None or not self._thread.is_alive():
+            self._wanted, self._drained = threading.Event(), threading.Condition()  # those of a parent may be in use
             arguments = (weakref.ref(self),)
             self._thread = threading.Thread(target=_keep_draining, args=arguments, name="hist-queue", daemon=True)
             self._thread.start()
@@ -96,17 +99,32 @@ class HistRegistry:
 
     def contents(self, table: Histogram) -> Contents:
         """A histogram's contents, after draining the queue."""
+        self.drain()
         with self._lock:
-            self.drain()
             return table.contents()
 
     def clear(self, table: Histogram) -> None:
         """Remove a histogram's entries, and the hits queued for it."""
+        self.drain()
         with self._lock:
-            self.drain()
             table.clear()
 
     def drain(self) -> None:
+        """Have the queued hits counted. The thread that does it writes generated events into a slot of its own.
+
+        In the slot of a thread that is hit itself they would come after its later records.
+        """
+        thread, queued = self._thread, self._queue.taken
+        if thread is None or thread is threading.current_thread() or not thread.is_alive():
+            self.drain_here()
+            return
+        self._wanted.set()
+        with self._drained:
+            drained = self._drained.wait_for(lambda: self._queue.done >= queued, _PATIENCE)
+        if not drained:
+            self.drain_here()
+
+    def drain_here(self) -> None:
         """Count the queued hits, in the order of their numbers."""
         with self._lock:
             while self._queue.done < self._queue.taken:
@@ -118,6 +136,15 @@ class HistRegistry:
                 self._queue.done = number
                 if table is not None:
                     table.count(hit)
+
+    def drain_when_wanted(self) -> threading.Event:
+        """Drain, and tell those who wait for it. Returns what is set when somebody does next."""
+        wanted = self._wanted
+        wanted.clear()
+        self.drain_here()
+        with self._drained:
+            self._drained.notify_all()
+        return wanted
 
     def named(self, name: str) -> HistTriggerData | None:
         """The first trigger of that name; None if there is none."""
@@ -156,9 +183,9 @@ def _keep_draining(owner: weakref.ref[HistRegistry]) -> None:
     """Drain the queue until the instance, or the last histogram with queued hits, is removed."""
     _claim_slot()
     while (registry := owner()) is not None and registry.is_fed:
-        registry.drain()
+        wanted = registry.drain_when_wanted()
         del registry
-        time.sleep(_PAUSE)
+        wanted.wait(_PAUSE)
 
 
 _registries: WeakKeyDictionary[TraceInstance, HistRegistry] = WeakKeyDictionary()
