@@ -1,4 +1,4 @@
-"""Tables of function_graph's rules and of pid lists that are replaced while others stay in use."""
+"""Tables of function_graph's rules that are replaced while others stay in use."""
 
 from __future__ import annotations
 
