@@ -11,7 +11,7 @@ from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.hit.records import FOREIGN, PYTHON
 from ftrace.shown import handler_name, table
 from kprobes import crash_words, handlers
-from kprobes.fast import lone
+from kprobes.fast import single
 from kprobes.handlers import FAULT, POST, PRE
 from kprobes.hit.records import (
     FAULT_FOREIGN,
@@ -29,7 +29,7 @@ from kprobes.place.aggregate import State
 from sandbox.process.process_bound import ProcessBound
 
 if TYPE_CHECKING:
-    from kprobes.fast.lone import FastPath
+    from kprobes.fast.single import FastPath
     from kprobes.place.aggregate import Aggregate
     from kprobes.return_hook import ReturnHook
     from sandbox.symbols.table import Symbol
@@ -222,7 +222,7 @@ class kprobe(ProcessBound):
             self.return_hook.set_up(place, self.native)
             self.fast = self.return_hook.fast
         elif place.on_ftrace and self.post_handler is None and self.fault_handler is None:
-            self.fast = lone.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
+            self.fast = single.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
 
     def stop(self) -> None:
         """It is being unregistered: call no handler any more."""

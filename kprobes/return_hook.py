@@ -4,7 +4,7 @@ A `ReturnHook` is made at each registration. `set_up` chooses, once, how calls r
 
     place              multi-probe                                  single-probe, with native handlers and little data
     ftrace location    the stub hooks the return; the callback of   an ftrace_ops of its own, on the fast trampolines
-                       kprobes' ftrace_ops takes its node           (LoneOps)
+                       kprobes' ftrace_ops takes its node           (SingleOps)
     elsewhere          the place gets a return stub: after a jump   a jump's detour leads into a stub like ftrace's, whose
                        calls continue in it; at a breakpoint its    list holds this kretprobe only (FastReturn)
                        address replaces the one in the return slot
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ftrace.tracer import tracer
 from kprobes import crash_words
 from kprobes.breakpoint.patching import kprobe_mutex
-from kprobes.fast import lone
+from kprobes.fast import single
 from kprobes.fast.return_stubs import give_return_stub
 from kprobes.handlers import ENTRY, RETURN
 from kprobes.hit.records import (
@@ -42,7 +42,7 @@ from sandbox.process.once import once
 
 if TYPE_CHECKING:
     from ftrace.handlers.kinds import Resolved
-    from kprobes.fast.lone import FastPath
+    from kprobes.fast.single import FastPath
     from kprobes.place.aggregate import Aggregate
 
 _INDEX = 0xFFFF_FFFF
@@ -109,13 +109,13 @@ class ReturnHook:
         self._child = child
         self.native.child = ctypes.addressof(child)
         size = self.native.data_size
-        values = lone.kretprobe_values(*self._handlers, size, self.maxactive, place.on_ftrace)
+        values = single.kretprobe_values(*self._handlers, size, self.maxactive, place.on_ftrace)
         if place.on_ftrace:
             keep = (self.native, self._codes, child)
-            self.fast = lone.ops_of_kretprobe(values, place.address, self.address, keep) if values else None
+            self.fast = single.ops_of_kretprobe(values, place.address, self.address, keep) if values else None
         else:
             give_return_stub(place)
-            self.fast = lone.fast_return(self.native, values) if values else None
+            self.fast = single.fast_return(self.native, values) if values else None
         self.native.pool = self.fast.probe.address if self.fast else 0
 
     def stop(self) -> None:

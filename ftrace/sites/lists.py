@@ -94,7 +94,7 @@ class ListRecord:
             if _is_fast(self.probes):
                 return _entry_of_one(self.probes[0], data_size), _exit_of_one(self.probes[0], data_size)
             if 1 < len(self.probes) <= ARMED_IN_NODE and all(map(_is_native, self.probes)):
-                return "ftrace_entry_several", "ftrace_exit_several"
+                return "ftrace_entry_multi", "ftrace_exit_multi"
         return "ftrace_entry_complete", "ftrace_exit_from_list"
 
 

@@ -11,7 +11,7 @@ and returns with ZF=1 to have the stub call the body, ZF=0 to run the function u
     stack        rsp = return slot + 8, 16-byte aligned
 
 and returns to the parent. The trampolines of this module are those of the slow path, for every kind of list; native handlers have
-faster ones (fast_trampolines, register_trampolines, several_trampolines).
+faster ones (fast_trampolines, register_trampolines, multi_probe_trampolines).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ftrace.x86_64.foreign_call import CALL_FOREIGN, vector_blocks
 from ftrace.x86_64.guard import GUARD, frame_rules
 from ftrace.x86_64.keeping_stub import EXIT_KEEPING
 from ftrace.x86_64.keeping_trampolines import keeping_trampolines
+from ftrace.x86_64.multi_probe_trampolines import ITEM_DATA, MULTI_PROBE, NOTHING, WALK
 from ftrace.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
-from ftrace.x86_64.several_trampolines import ITEM_DATA, NOTHING, SEVERAL, WALK
 
 _KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
 
@@ -170,7 +170,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     texts = [
         ENTRY_REGS,
         EXIT_REGS,
-        SEVERAL,
+        MULTI_PROBE,
         NOTHING,
         ENTRY_COMPLETE,
         EXIT_KEEPING,

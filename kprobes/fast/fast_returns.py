@@ -2,7 +2,7 @@
 
 This serves a single kretprobe with native handlers at the entry of a module's function. The first instruction of the detour
 becomes a jump into the stub. The stub's list holds one probe, whose handlers (a few instructions of assembly:
-kprobes.x86_64.lone_handlers) call the kretprobe's. The call's node is the kretprobe instance. The probe's pool counts all
+kprobes.x86_64.single_handlers) call the kretprobe's. The call's node is the kretprobe instance. The probe's pool counts all
 instances in use, including those of calls that were hooked differently. The stub overwrites r10 and r11, so it is not used
 where they may hold a value.
 """
@@ -16,8 +16,8 @@ from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import ENTRY_POINT, SLOT
 from kprobes.breakpoint import patching
-from kprobes.fast.lone import FastReturn
 from kprobes.fast.return_stubs import take_stub
+from kprobes.fast.single import FastReturn
 from kprobes.x86_64.return_stub import return_stub
 from sandbox.x86_64.encoding import jump
 

@@ -1,7 +1,7 @@
 """kprobes on ftrace locations: armed by the function's stub instead of a breakpoint.
 
 Two ftrace_ops are shared by all of them; the one with IPMODIFY serves places where a probe has a post_handler. A
-single probe with native handlers has an ftrace_ops of its own (kprobes.fast.lone).
+single probe with native handlers has an ftrace_ops of its own (kprobes.fast.single).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import NativeProbe
 from ftrace.tracer import tracer
-from kprobes.fast.lone import LoneOps
+from kprobes.fast.single import SingleOps
 from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 
@@ -91,15 +91,15 @@ _plain = SharedOps(0)
 _ipmodify = SharedOps(FTRACE_OPS_FL_IPMODIFY)
 
 
-def _ops_for(aggregate: Aggregate) -> SharedOps | LoneOps:
+def _ops_for(aggregate: Aggregate) -> SharedOps | SingleOps:
     """The ops that has to arm a place, given its present probes."""
     fast = aggregate.children[0].fast if len(aggregate.children) == 1 else None
-    if isinstance(fast, LoneOps):
+    if isinstance(fast, SingleOps):
         return fast
     return _ipmodify if aggregate.has_post else _plain
 
 
-_armed_by: dict[int, SharedOps | LoneOps] = {}
+_armed_by: dict[int, SharedOps | SingleOps] = {}
 """By address."""
 
 

@@ -10,7 +10,7 @@ from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.control import KprobeCtlblk
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.hit.running import IN_STUB, NO_PREEMPTION, NOT_INSIDE
-from kprobes.x86_64 import detour, lone_handlers, optimized_detour
+from kprobes.x86_64 import detour, optimized_detour, single_handlers
 from kprobes.x86_64.guarded_access import GUARDED_ACCESS
 from sandbox.threads.tasks import IN_NO_LIST, Task
 from sandbox.x86_64.vectors import SaveArea
@@ -19,7 +19,7 @@ from sandbox.x86_64.vectors import SaveArea
 def text(task_offset: int, area: SaveArea) -> str:
     """The assembly text. `task_offset`: of the task, from %fs. `area`: how vector registers are saved."""
     constants = _constants(task_offset, area)
-    return "".join(room.assembly(constants) for room in (detour, optimized_detour, lone_handlers)) + GUARDED_ACCESS
+    return "".join(room.assembly(constants) for room in (detour, optimized_detour, single_handlers)) + GUARDED_ACCESS
 
 
 def _control(field: str) -> int:

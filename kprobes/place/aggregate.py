@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftrace.handlers.kinds import Resolved
-    from kprobes.fast.lone import FastPath
+    from kprobes.fast.single import FastPath
     from kprobes.jump.detours import Detour
     from kprobes.x86_64.emulation import Emulation
     from sandbox.loading.module import Module

@@ -216,7 +216,7 @@ def test_fp6_the_arguments_are_what_they_are(program, size, others):
             stack.enter_context(fprobe.attach("mixed", entry=ignoring, exit=ignoring))
         stack.enter_context(fprobe.attach("mixed", entry=arguments, **back))
         assert [program["call_mixed"]() for _ in range(3)] == [DIGITS] * 3
-        assert trampolines(program, "mixed")[0].startswith("entry_several" if others else ("both_sp", "entry_only_sp"))
+        assert trampolines(program, "mixed")[0].startswith("entry_multi" if others else ("both_sp", "entry_only_sp"))
     assert list(map(int, seen))[:9] == [1, 2, 3, 4, 5, 6, 7, 5, 0]
 
 
@@ -239,7 +239,7 @@ def test_rh13_results_are_seen_and_changed_but_where_it_returns_to_is_not(progra
         for _ in range(others):
             stack.enter_context(fprobe.attach("three", entry=ignoring, exit=ignoring))
         probe = stack.enter_context(fprobe.attach("three", entry=one_more_each, exit=results))
-        assert trampolines(program, "three")[1] == ("exit_several" if others else "exit_results_data")
+        assert trampolines(program, "three")[1] == ("exit_multi" if others else "exit_results_data")
         assert [program["call_three"](4) for _ in range(3)] == [80706] * 3
     assert [seen[11], seen[12], seen[13]] == [50607, 0, 4]
     assert probe.hits == 3 and probe.counts.missed == 0
@@ -250,7 +250,7 @@ def test_rh16_changes_of_several_exit_handlers_accumulate(program):
         for _ in range(3):
             stack.enter_context(fprobe.attach("three", exit=results_of_one_frame))
         assert program["call_three"](4) == 60504 + 3
-        assert trampolines(program, "three") == ("entry_several", "exit_several")
+        assert trampolines(program, "three") == ("entry_multi", "exit_multi")
 
 
 @fprobe.native

@@ -12,7 +12,7 @@ from programs import basic
 import fprobe
 import kprobes
 from kprobes.fast import fast_returns
-from kprobes.fast.lone import FastReturn
+from kprobes.fast.single import FastReturn
 from sandbox.native import i32, u64
 
 counted = fprobe.Array(u64, 4, shared=True)

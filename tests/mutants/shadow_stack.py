@@ -9,7 +9,7 @@ MISSES = "tests/fprobe/test_misses.py"
 HOOK = "tests/hazards/test_return_hook.py"
 POOLS = "tests/ftrace/test_pools.py"
 TASKS = "tests/hazards/test_tasks.py"
-SEVERAL = "tests/fprobe/test_several.py"
+MULTI_PROBE = "tests/fprobe/test_multi_probe.py"
 RETHOOK = "tests/conformance/test_rethook_statements.py"
 GREENLETS = "tests/hazards/test_greenlets.py"
 KRETPROBES = "tests/kprobes/test_kretprobes.py"
@@ -43,7 +43,7 @@ SHADOW_STACK: tuple[Mutant, ...] = (
         "gives-no-node-back", "        pool_give(task, probe)\n", "        pass\n", HOOK, MISSES, TASKS, ENTRY_EXIT
     ),
     _rethook.changed(
-        "recycles-unarmed", "        if is_armed(node, index):", "        if True:", HOOK, ENTRY_EXIT, SEVERAL
+        "recycles-unarmed", "        if is_armed(node, index):", "        if True:", HOOK, ENTRY_EXIT, MULTI_PROBE
     ),
     _rethook.changed("abandoned-uncounted", "        task.abandoned += 1", "        pass", GRAPH),
     _rethook.changed("own-frame-live", "    if own > frame:", "    if own >= frame:"),
@@ -74,7 +74,7 @@ SHADOW_STACK: tuple[Mutant, ...] = (
     ),
     _rethook.changed("nodes-end", "        if cast(u64, node) > task.nodes_end or data == 0:", "        if data == 0:"),
     _rethook.changed("data-not-zeroed", "        words[index] = 0", "        pass"),
-    _rethook.changed("armed-not-cleared", "    node.armed = 0\n", "", SEVERAL, ENTRY_EXIT, MISSES),
+    _rethook.changed("armed-not-cleared", "    node.armed = 0\n", "", MULTI_PROBE, ENTRY_EXIT, MISSES),
     _rethook.changed("tail-call-unmarked", "TAIL_CALL if frame_of(below(node)) == frame else 0", "0"),
     _rethook.changed("context-unmarked", "        marks += NOT_NORMAL", "        pass", "tests/ftrace/test_nesting.py"),
     _rethook.changed(
@@ -101,11 +101,15 @@ SHADOW_STACK: tuple[Mutant, ...] = (
     ),
 )
 
-_nodes = Part("ftrace/hit/nodes.py", (HOOK, SEVERAL, RETHOOK))
+_nodes = Part("ftrace/hit/nodes.py", (HOOK, MULTI_PROBE, RETHOOK))
 
 NODES: tuple[Mutant, ...] = (
     _nodes.changed(
-        "disarm", "    armed_word(node, index)[0] &= ~(cast(u64, 1) << (index & 63))", "    pass", SEVERAL, ENTRY_EXIT
+        "disarm",
+        "    armed_word(node, index)[0] &= ~(cast(u64, 1) << (index & 63))",
+        "    pass",
+        MULTI_PROBE,
+        ENTRY_EXIT,
     ),
     _nodes.changed("real-caller", "            caller = older.parent", "            pass"),
     _nodes.changed(

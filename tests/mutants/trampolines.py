@@ -8,7 +8,7 @@ NESTING = "tests/ftrace/test_nesting.py"
 REGISTERS = "tests/ftrace/test_fast_trampolines.py"
 IMAGES = "tests/ftrace/test_register_images.py"
 POOLS = "tests/ftrace/test_pools.py"
-SEVERAL = "tests/fprobe/test_several.py"
+MULTI_PROBE = "tests/fprobe/test_multi_probe.py"
 TAILS = "tests/hazards/test_return_hook.py"
 JUMPS = "tests/hazards/test_every_instruction.py::test_a_signal_at_every_instruction_each_time[jumps, {}]".format
 SWITCHED = (
@@ -93,7 +93,7 @@ FAST: tuple[Mutant, ...] = (
         "    mov %fs:$TASK, %rdi\n    cmpl",
         TAILS,
     ),
-    _fast.changed("exit-fast-inside", "    jne ftrace_exit_from_list\n    movl", "    movl", NESTING, SEVERAL),
+    _fast.changed("exit-fast-inside", "    jne ftrace_exit_from_list\n    movl", "    movl", NESTING, MULTI_PROBE),
     _fast.changed(
         "exit-fast-off",
         "    jne 4f\n    mov $STUB(%r11), %rsi",
@@ -112,31 +112,31 @@ FAST: tuple[Mutant, ...] = (
     _fast.changed("exit-fast-jumped-past", "    jne 8f\n    sub $$$NODE, %r9", "    sub $$$NODE, %r9", JUMPS("both")),
 )
 
-_several = Part("ftrace/x86_64/several_trampolines.py", (SEVERAL, IMAGES))
+_multi = Part("ftrace/x86_64/multi_probe_trampolines.py", (MULTI_PROBE, IMAGES))
 
-SEVERAL_PROBES: tuple[Mutant, ...] = (
-    _several.changed("several-dead-node", "    jbe 8f\n", "", LEFT),
-    _several.changed("several-limit", "    ja 8f\n", "", LEFT),
-    _several.changed("several-context", "    cmpl $$0, $CONTEXT(%r11)\n    jne 8f\n", "", NESTING, SEVERAL),
-    _several.changed(
-        "several-interrupted", "    jne 8f\n    mov %r9, $TOP(%r11)", "    mov %r9, $TOP(%r11)", JUMPS("two probes")
+MULTI_PROBE_SITES: tuple[Mutant, ...] = (
+    _multi.changed("multi-dead-node", "    jbe 8f\n", "", LEFT),
+    _multi.changed("multi-limit", "    ja 8f\n", "", LEFT),
+    _multi.changed("multi-context", "    cmpl $$0, $CONTEXT(%r11)\n    jne 8f\n", "", NESTING, MULTI_PROBE),
+    _multi.changed(
+        "multi-interrupted", "    jne 8f\n    mov %r9, $TOP(%r11)", "    mov %r9, $TOP(%r11)", JUMPS("two probes")
     ),
-    _several.without("several-armed-cleared", "    movq $$0, $ARMED(%r9)\n"),
-    _several.changed("several-data-zeroed", "9:  movq $$0, $INLINE_DATA-8(%r9,%rcx,8)", "9:"),
-    _several.changed("several-flags", "    jne 6f\n    mov $ITEM_TAKES(%r10), %r8", "    mov $ITEM_TAKES(%r10), %r8"),
-    _several.without("several-credit", "    js 5f\n"),
-    _several.changed("several-take-back", "5:  sub %r8, $TALLY(%r11,%rax)\n", "5:\n"),
-    _several.without("several-arms", "    or %r8, $ARMED(%r9)\n"),
-    _several.changed("several-cancel", "    jne 4f\n3:", "3:"),
-    _several.changed("several-cancel-unarmed", "4:  cmpq $$0, $ITEM_BIT(%r10)\n    je 3b\n", "4:\n"),
-    _several.changed("several-nobody-waits", "    je 7f\n", ""),
-    _several.changed("several-exit-armed", "    je 2f\n", ""),
-    _several.changed(
-        "several-exit-off", "    testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)\n    jne 2f\n", "", RETHOOK, SEVERAL
+    _multi.without("multi-armed-cleared", "    movq $$0, $ARMED(%r9)\n"),
+    _multi.changed("multi-data-zeroed", "9:  movq $$0, $INLINE_DATA-8(%r9,%rcx,8)", "9:"),
+    _multi.changed("multi-flags", "    jne 6f\n    mov $ITEM_TAKES(%r10), %r8", "    mov $ITEM_TAKES(%r10), %r8"),
+    _multi.without("multi-credit", "    js 5f\n"),
+    _multi.changed("multi-take-back", "5:  sub %r8, $TALLY(%r11,%rax)\n", "5:\n"),
+    _multi.without("multi-arms", "    or %r8, $ARMED(%r9)\n"),
+    _multi.changed("multi-cancel", "    jne 4f\n3:", "3:"),
+    _multi.changed("multi-cancel-unarmed", "4:  cmpq $$0, $ITEM_BIT(%r10)\n    je 3b\n", "4:\n"),
+    _multi.changed("multi-nobody-waits", "    je 7f\n", ""),
+    _multi.changed("multi-exit-armed", "    je 2f\n", ""),
+    _multi.changed(
+        "multi-exit-off", "    testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)\n    jne 2f\n", "", RETHOOK, MULTI_PROBE
     ),
-    _several.changed("several-gives-unarmed", "    je 3b\n    testl", "    testl"),
-    _several.without("several-shared-pool", "    jne 6f\n    mov $ITEM_COUNTERS(%r10), %rax\n    add"),
-    _several.without("several-credit-back", "    add %r8, $TALLY(%r11,%rax)\n    testl"),
+    _multi.changed("multi-gives-unarmed", "    je 3b\n    testl", "    testl"),
+    _multi.without("multi-shared-pool", "    jne 6f\n    mov $ITEM_COUNTERS(%r10), %rax\n    add"),
+    _multi.without("multi-credit-back", "    add %r8, $TALLY(%r11,%rax)\n    testl"),
 )
 
 _complete = Part("ftrace/x86_64/trampolines.py", (ENTRY_EXIT,))

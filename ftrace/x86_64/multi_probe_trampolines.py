@@ -1,17 +1,17 @@
 """The trampolines of lists with several native probes, as assembly text (AT&T).
 
 They do for each probe of the list what the fast trampolines do for one. A probe that is not plain at its turn takes the slow path
-alone (ftrace.hit.several). The call gets its node before it is known whether any probe needs it; `armed` has those that do.
+alone (ftrace.hit.multi_probe). The call gets its node before it is known whether any probe needs it; `armed` has those that do.
 """
 
-SEVERAL = """
+MULTI_PROBE = """
 # A site with several native probes, which look at no registers but those that arguments are in.
 #   stack inside: pt_regs (168 bytes), 8 bytes of padding, return into the stub at 176(%rsp), return slot
 #   r9 = the node, r10 = the list, later advanced by an Item for each probe
 #   for the handlers: rdi = probe, rsi = ip, rdx = parent, rcx = pt_regs, r8 = data
-    .globl ftrace_entry_several
+    .globl ftrace_entry_multi
     .p2align 6
-ftrace_entry_several:
+ftrace_entry_multi:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
 $keep_arguments
@@ -24,7 +24,7 @@ $keep_arguments
     ja 8f
     cmpl $$0, $CONTEXT(%r11)
     jne 8f
-    movl $$$SEVERAL, $REC(%r11)
+    movl $$$MULTI_PROBE, $REC(%r11)
     cmp %rax, $TOP(%r11)
     jne 8f
     mov %r9, $TOP(%r11)
@@ -77,7 +77,7 @@ $keep_walk
     mov %fs:$TASK, %rdi
     mov %r9, %rsi
     lea $ITEMS(%r10), %rdx
-    call several_cancel
+    call multi_probe_cancel
 $get_walk
     jmp 3b
 5:  sub %r8, $TALLY(%r11,%rax)
@@ -86,7 +86,7 @@ $keep_walk
     mov %r11, %rdi
     mov %r9, %rsi
     lea $ITEMS(%r10), %rdx
-    call several_one
+    call multi_probe_one
 $get_walk
     jmp 3b
 7:  # nobody waits for the return: give the node back
@@ -111,9 +111,9 @@ $get_arguments
 
 # Return of a call to such a site. r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results.
 #   stack inside: pt_regs (168 bytes), then the parent in the return slot, where `ret` and unwinders find it
-    .globl ftrace_exit_several
+    .globl ftrace_exit_multi
     .p2align 6
-ftrace_exit_several:
+ftrace_exit_multi:
     .cfi_startproc
     .cfi_def_cfa_offset 0
 $begin_exit

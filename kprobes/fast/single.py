@@ -38,7 +38,7 @@ MOST = COUNTER_LINES // 2
 """Probes that may have a native half at once. The other counter lines are left to fprobes (sandbox.threads.tasks)."""
 
 
-class LoneProbe(NativeProbe):
+class SingleProbe(NativeProbe):
     """A native half that may be armed and disarmed many times, until its owner calls `let_go`.
 
     Raises OSError(ENOSPC) if there are MOST of them, or no counter line is free.
@@ -49,10 +49,10 @@ class LoneProbe(NativeProbe):
     """How many exist."""
 
     def __init__(self, keep: Any, **values: Any) -> None:
-        if LoneProbe.count >= MOST:
+        if SingleProbe.count >= MOST:
             raise OSError(errno.ENOSPC, f"{MOST} kprobes and kretprobes are on the fast path; that is the maximum")
         super().__init__(tracer().table.lines, keep, **values)
-        LoneProbe.count += 1
+        SingleProbe.count += 1
         self._held = True
         self.stopping = False
         """Whether its owner is being unregistered, not only disarmed."""
@@ -77,7 +77,7 @@ class LoneProbe(NativeProbe):
         """Called when no list refers to it: free it if its owner has let it go."""
         if not self._held and not self._freed:
             self._freed = True
-            LoneProbe.count -= 1
+            SingleProbe.count -= 1
             super().free()
 
     _freed = False
@@ -94,7 +94,7 @@ class LoneProbe(NativeProbe):
 class FastPath:
     """The single-probe fast path of a probe."""
 
-    def __init__(self, probe: LoneProbe) -> None:
+    def __init__(self, probe: SingleProbe) -> None:
         self.probe = probe
 
     def stop(self) -> None:
@@ -110,10 +110,10 @@ class FastPath:
         self.probe.let_go()
 
 
-class LoneOps(FastPath):
+class SingleOps(FastPath):
     """The ftrace_ops of a single probe."""
 
-    def __init__(self, probe: LoneProbe) -> None:
+    def __init__(self, probe: SingleProbe) -> None:
         super().__init__(probe)
         self.ops = ftrace_ops(kprobe_runtime().image.address("kprobe_ftrace_handler"), FTRACE_OPS_FL_SAVE_REGS)
         self.ops.hooks_return = bool(probe.native.kind & HAS_EXIT)
@@ -152,11 +152,11 @@ class LoneOps(FastPath):
 class FastReturn(FastPath):
     """A kretprobe as a probe of ftrace's kind, and the list that holds it alone.
 
-    `rp`: the kretprobe's native half. `values`: the fields from kretprobe_values. Raises OSError as LoneProbe does.
+    `rp`: the kretprobe's native half. `values`: the fields from kretprobe_values. Raises OSError as SingleProbe does.
     """
 
     def __init__(self, rp: Any, values: Mapping[str, Any]) -> None:
-        super().__init__(LoneProbe(rp, action=ctypes.addressof(rp), **values))
+        super().__init__(SingleProbe(rp, action=ctypes.addressof(rp), **values))
         self.list = ListRecord(runtime(), (self.probe,))
 
     def stop(self) -> None:
@@ -169,13 +169,13 @@ class FastReturn(FastPath):
         return not runtime().image.call("is_pinned", self.list.address)
 
 
-def _ops(keep: Any, **values: Any) -> LoneOps | None:
+def _ops(keep: Any, **values: Any) -> SingleOps | None:
     with contextlib.suppress(OSError):
-        return LoneOps(LoneProbe(keep, **values))
+        return SingleOps(SingleProbe(keep, **values))
     return None
 
 
-def ops_of_kprobe(pre_handler: Any, native: int, keep: Any) -> LoneOps | None:
+def ops_of_kprobe(pre_handler: Any, native: int, keep: Any) -> SingleOps | None:
     """The ops for a kprobe on an ftrace location with only a pre_handler; None unless that is native.
 
     `native`: address of the kprobe's native half.
@@ -185,12 +185,12 @@ def ops_of_kprobe(pre_handler: Any, native: int, keep: Any) -> LoneOps | None:
     regs = entry_kind(handlers.registers(pre_handler, handlers.PRE))
     if regs and pre_handler.returns_a_value:
         regs = ENTRY_REGS  # only the trampolines with registers honour a changed ip
-    symbol = "kprobe_lone_regs" if regs else "kprobe_lone"
-    entry = kprobe_runtime().image.address("kprobe_lone_event" if isinstance(pre_handler, EventFunction) else symbol)
+    symbol = "kprobe_single_regs" if regs else "kprobe_single"
+    entry = kprobe_runtime().image.address("kprobe_single_event" if isinstance(pre_handler, EventFunction) else symbol)
     return _ops(keep, kind=KPROBE | HAS_ENTRY | regs, entry=entry, action=native)
 
 
-def ops_of_kretprobe(values: Mapping[str, Any], address: int, native: int, keep: Any) -> LoneOps | None:
+def ops_of_kretprobe(values: Mapping[str, Any], address: int, native: int, keep: Any) -> SingleOps | None:
     """The ops for a kretprobe on the ftrace location `address`; `values`: from kretprobe_values.
 
     `native`: address of the kretprobe's native half. None if the return of the function there cannot be hooked.
@@ -221,9 +221,9 @@ def kretprobe_values(
     at_entry = entry_kind(handlers.registers(entry_handler, handlers.ENTRY))
     at_return = exit_kind(handlers.registers(handler, handlers.RETURN))
     bare = entry_handler is None and not any(one.uses(0) for one in given)
-    entry = "kretprobe_lone" if on_ftrace else "kretprobe_unlocked"
-    entry = "kretprobe_lone_bare" if bare else f"{entry}_regs" if at_entry else entry
-    exit_ = "kretprobe_lone_return" if handler is not None else "kretprobe_lone_no_return"
+    entry = "kretprobe_single" if on_ftrace else "kretprobe_unlocked"
+    entry = "kretprobe_single_bare" if bare else f"{entry}_regs" if at_entry else entry
+    exit_ = "kretprobe_single_return" if handler is not None else "kretprobe_single_no_return"
     image = kprobe_runtime().image
     return {
         "kind": KPROBE | HAS_ENTRY | HAS_EXIT | at_entry | at_return | UNLOCKED * (not on_ftrace),

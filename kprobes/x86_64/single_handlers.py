@@ -42,7 +42,7 @@ _LOCK = """    cmpl $$$FAST_UNLOCKED, $REC(%r11)
     movl $$$FAST, $REC(%r11)
 3:"""
 _RUNS = """8:  # a kprobe is running, unless its handlers have been left
-    call kprobe_lone_runs
+    call kprobe_single_runs
     je 0b"""
 _MISSES = """$runs
     mov $ACTION(%rdi), %rax
@@ -60,7 +60,7 @@ _RUNS_ROUTINE = """
 # Whether a kprobe is still running: ZF is set if it is not. Every register is preserved.
 #   r11 = task
     .p2align 4
-kprobe_lone_runs:
+kprobe_single_runs:
     .cfi_startproc
     push %rax
     push %rcx
@@ -89,9 +89,9 @@ kprobe_lone_runs:
 
 _KPROBE = """
 # A kprobe whose pre_handler does not use the registers (KP-52).
-    .globl kprobe_lone
+    .globl kprobe_single
     .p2align 6
-kprobe_lone:
+kprobe_single:
     .cfi_startproc
 $begin
     push %rdi
@@ -111,15 +111,15 @@ $runs
 # The pre_handler of an event. The event's shortcut runs first, which touches nothing of a kprobe's hit and deals with most hits
 # of an event that has a filter; it returns 0 if it has done nothing.
 #   r11 = the Child, rax = its action, the shortcut   stack inside: where the call goes on, then rsi, rdi
-    .globl kprobe_lone_event
+    .globl kprobe_single_event
     .p2align 6
-kprobe_lone_event:
+kprobe_single_event:
     .cfi_startproc
     mov $ACTION(%rdi), %r11
     mov $CHILD_ACTION(%r11), %rax
     mov $SHORTCUT(%rax), %rax
     test %rax, %rax
-    je kprobe_lone_regs
+    je kprobe_single_regs
     push %rdi
     push %rsi
     mov %r11, %rdi
@@ -128,15 +128,15 @@ kprobe_lone_event:
     pop %rsi
     pop %rdi
     test %eax, %eax
-    je kprobe_lone_regs
+    je kprobe_single_regs
     xor %eax, %eax
     ret
 
 # A kprobe whose pre_handler does: it sees ip+1; if it returns non-zero, the thread continues at the ip that it has left.
 #   stack inside: where the call goes on, then rsi, rdi
-    .globl kprobe_lone_regs
+    .globl kprobe_single_regs
     .p2align 6
-kprobe_lone_regs:
+kprobe_single_regs:
     .cfi_startproc
 $begin
     push %rdi
@@ -166,9 +166,9 @@ $runs
 
 _BARE = """
 # Entry of a kretprobe that has no entry_handler, and whose handler does not use the instance (KP-78, KP-81).
-    .globl kretprobe_lone_bare
+    .globl kretprobe_single_bare
     .p2align 6
-kretprobe_lone_bare:
+kretprobe_single_bare:
     .cfi_startproc
 $begin
     test %r8, %r8
@@ -243,9 +243,9 @@ $misses
 
 _RETURN = """
 # Return of a call (KP-79). rax is the function's result.
-    .globl kretprobe_lone_return
+    .globl kretprobe_single_return
     .p2align 6
-kretprobe_lone_return:
+kretprobe_single_return:
     .cfi_startproc
     push %rdi
     push %rsi
@@ -272,9 +272,9 @@ $lock
     ret
 
 # Return of a call whose kretprobe has no handler.
-    .globl kretprobe_lone_no_return
+    .globl kretprobe_single_no_return
     .p2align 4
-kretprobe_lone_no_return:
+kretprobe_single_no_return:
     .cfi_startproc
     ret
 """
@@ -292,8 +292,8 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     shared = {"begin": _BEGIN, "running": _RUNNING, "finish": _FINISH, "misses": _MISSES, "runs": _RUNS}
     shared |= {"unlock": _UNLOCK, "lock": _LOCK}
     entries = (
-        ("kretprobe_lone", "", ""),
-        ("kretprobe_lone_regs", _BEFORE, _AFTER),
+        ("kretprobe_single", "", ""),
+        ("kretprobe_single_regs", _BEFORE, _AFTER),
         ("kretprobe_unlocked", _UNLOCK, ""),
         ("kretprobe_unlocked_regs", f"{_UNLOCK}\n{_BEFORE}", _AFTER),
     )

@@ -21,7 +21,7 @@ from ftrace.files.listing import enabled_functions
 from ftrace.hit.records import KPROBE, ProbeList
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
-from kprobes.fast import fast_returns, lone
+from kprobes.fast import fast_returns, single
 from sandbox.native import i32, u64
 from sandbox.symbols.table import symbol_table
 
@@ -82,7 +82,7 @@ def u64_of(value: sandbox.native.bool_) -> u64:
     return sandbox.native.cast(u64, value)
 
 
-def is_lone(module, name):
+def is_single(module, name):
     """Whether the list of a function has the native half of a probe that is alone there, and nothing else."""
     location = tracer().table.named(name)
     record = location.block.list_at(location.position)
@@ -130,14 +130,14 @@ def while_called(module, action, argument=0):
 def test_which_probes_are_served_so():
     module = basic()
     rp = kretprobe(handler=sum_returns)
-    assert is_lone(module, "leaf")
+    assert is_single(module, "leaf")
     with kprobes.attach("leaf", pre=silent):
-        assert not is_lone(module, "leaf")
-    assert is_lone(module, "leaf")
+        assert not is_single(module, "leaf")
+    assert is_single(module, "leaf")
     kprobes.disable_kretprobe(rp)
-    assert not is_lone(module, "leaf")
+    assert not is_single(module, "leaf")
     kprobes.enable_kretprobe(rp)
-    assert is_lone(module, "leaf")
+    assert is_single(module, "leaf")
     kprobes.unregister_kretprobe(rp)
     refused = [
         {"handler": lambda ri, regs: None},
@@ -146,14 +146,14 @@ def test_which_probes_are_served_so():
     ]
     for given in refused:
         rp = kretprobe(**given)
-        assert not is_lone(module, "leaf")
+        assert not is_single(module, "leaf")
         assert module["leaf"](1) == 2
         kprobes.unregister_kretprobe(rp)
     for given, served in (({"pre_handler": silent}, True), ({"pre_handler": lambda p, regs: 0}, False), ({}, False)):
         p = kprobe(**given)
-        assert is_lone(module, "leaf") == served
+        assert is_single(module, "leaf") == served
         kprobes.unregister_kprobe(p)
-    assert lone.LoneProbe.count == 0
+    assert single.SingleProbe.count == 0
 
 
 @isolated
@@ -171,7 +171,7 @@ def test_arguments_results_and_data():
     module = basic()
     for entry, handler, size in ((None, count_return, 0), (None, sum_returns, 0), (note_argument, sum_products, 8)):
         rp = kretprobe(entry_handler=entry, handler=handler, data_size=size)
-        assert is_lone(module, "leaf")
+        assert is_single(module, "leaf")
         assert module["twice"](5) == 7
         assert rp.nmissed == rp.kp.nmissed == 0
         kprobes.unregister_kretprobe(rp)
@@ -181,7 +181,7 @@ def test_arguments_results_and_data():
     kprobes.unregister_kretprobe(rp)
     assert counted() == [7, 85 + 6, 4, 0, 0]
     p = kprobe(pre_handler=sum_arguments)
-    assert is_lone(module, "leaf")
+    assert is_single(module, "leaf")
     assert module["twice"](5) == 7
     kprobes.unregister_kprobe(p)
     assert counted() == [7, 91, 4, 2, 11]
@@ -209,8 +209,8 @@ def test_kp52_a_handler_that_cannot_redirect_is_given_the_arguments(others):
             stack.enter_context(fprobe.attach("leaf", action=fprobe.Count()))
         for handler, trampoline in ((double_argument, "entry_only_args"), (double_and_say_so, "entry_regs")):
             p = kprobe(pre_handler=handler)
-            expected = trampoline if not others else "entry_several" if handler is double_argument else "entry_complete"
-            assert is_lone(module, "leaf") == (not others) and entry_trampoline("leaf") == f"ftrace_{expected}"
+            expected = trampoline if not others else "entry_multi" if handler is double_argument else "entry_complete"
+            assert is_single(module, "leaf") == (not others) and entry_trampoline("leaf") == f"ftrace_{expected}"
             assert module["leaf"](21) == 43
             assert hits[3] == 1
             kprobes.unregister_kprobe(p)
@@ -235,12 +235,12 @@ def test_kp52_ip_before_and_after():
         return 0
 
     p = kprobe(pre_handler=elsewhere)
-    assert is_lone(module, "leaf")
+    assert is_single(module, "leaf")
     assert module["twice"](5) == 26
     kprobes.unregister_kprobe(p)
     assert hits[3] == 1
     rp = kretprobe(entry_handler=in_vain, handler=sum_returns)
-    assert is_lone(module, "leaf")
+    assert is_single(module, "leaf")
     assert module["twice"](5) == 7
     assert hits[4] == rp.kp.addr + 1
     kprobes.unregister_kretprobe(rp)
@@ -257,7 +257,7 @@ def test_kp82_the_instance_on_functions_with_other_probes(others):
     rp = kretprobe(handler=in_the_instance)
     if others == "behind":
         fprobe.register_fprobe(fp, "leaf")
-    assert is_lone(module, "leaf") == (others == "none")
+    assert is_single(module, "leaf") == (others == "none")
     assert module["leaf"](5) == 6
     # The handlers run in the order of the probes, newest first: the fprobe has hooked the return already if it is newer.
     assert [hits[5], hits[6], hits[7]] == [int(others != "behind"), threading.get_native_id(), 0]
@@ -272,8 +272,8 @@ def test_kp43_kp79_kp83_what_is_missed_while_a_kprobe_runs():
     module = basic()
     rp = kretprobe(entry_handler=note_argument, handler=sum_returns, data_size=8, maxactive=1)
     p = kprobe("other", pre_handler=sum_arguments)
-    assert is_lone(module, "leaf")
-    assert is_lone(module, "other")
+    assert is_single(module, "leaf")
+    assert is_single(module, "other")
     kprobes.kprobe_busy_begin()
     module["leaf"](1)
     module["other"](1)
@@ -294,7 +294,7 @@ def test_kp81_shortage_also_over_both_ways():
     extra = kprobes.kprobe(symbol_name="apply", pre_handler=silent)
 
     def third():
-        assert is_lone(module, "apply")
+        assert is_single(module, "apply")
         while_called(module, lambda: None)
 
     def second():
@@ -303,7 +303,7 @@ def test_kp81_shortage_also_over_both_ways():
 
     def first():
         kprobes.register_kprobe(extra)
-        assert not is_lone(module, "apply")
+        assert not is_single(module, "apply")
         while_called(module, second)
 
     while_called(module, first)
@@ -312,7 +312,7 @@ def test_kp81_shortage_also_over_both_ways():
     assert (rp.nmissed, hits[0]) == (2, 3 + 3)
     kprobes.unregister_kretprobe(rp)
     kprobes.unregister_kprobes([])
-    assert lone.LoneProbe.count == 0
+    assert single.SingleProbe.count == 0
 
 
 @isolated
@@ -323,7 +323,7 @@ def test_kp84_unregistering_the_kprobe_of_a_kretprobe_unregisters_that():
     while_called(module, lambda: kprobes.unregister_kprobe(rp.kp))
     assert (hits[0], rp.registered) == (0, False)
     kprobes.unregister_kretprobe(kretprobe("leaf", handler=count_return))
-    assert lone.LoneProbe.count == 0
+    assert single.SingleProbe.count == 0
 
 
 @isolated
@@ -344,7 +344,7 @@ def test_kp80_kp84_calls_in_flight():
     while_called(module, lambda: None)
     assert hits[0] == 2
     kprobes.unregister_kretprobe(fresh[0])
-    assert lone.LoneProbe.count == 0
+    assert single.SingleProbe.count == 0
 
 
 fresh = []
@@ -355,11 +355,11 @@ def test_kp54_kp59_when_ftrace_is_dead_and_when_kprobes_are_off():
     module = basic()
     rp, p = kretprobe(handler=count_return), kprobe("other", pre_handler=sum_arguments)
     kprobes.set_kprobes_enabled(False)
-    assert not is_lone(module, "leaf")
+    assert not is_single(module, "leaf")
     module["leaf"](1)
     kprobes.set_kprobes_enabled(True)
-    assert is_lone(module, "leaf")
-    assert is_lone(module, "other")
+    assert is_single(module, "leaf")
+    assert is_single(module, "other")
     assert "->kprobe_ftrace_handler+0x0/" in enabled_functions()
     module["leaf"](1)
     module["other"](1)
@@ -491,11 +491,11 @@ def relative(log, before):
 def test_the_same_either_way(seed):
     for number in range(seed * 100, seed * 100 + 4):
         logs = []
-        for lone.MOST in (1024, 0):
+        for single.MOST in (1024, 0):
             before = counted()
             logs.append(relative(Story(number).tell(60), before))
         assert logs[0] == logs[1]
-    assert lone.LoneProbe.count == 0
+    assert single.SingleProbe.count == 0
 
 
 @isolated(timeout=60)
@@ -509,7 +509,7 @@ def test_going_to_and_fro_under_two_threads(kind):
 
     def is_fast():
         kprobes.wait_for_kprobe_optimizer()
-        return is_lone(module, "leaf") if kind == "stub" else any(stub.on for stub in fast_returns._stubs.values())
+        return is_single(module, "leaf") if kind == "stub" else any(stub.on for stub in fast_returns._stubs.values())
 
     def work(index):
         while not ended.is_set():
@@ -531,4 +531,4 @@ def test_going_to_and_fro_under_two_threads(kind):
     assert rp.nmissed == rp.kp.nmissed == 0
     assert hits[0] == sum(calls) > 0, (hits[0], calls)
     kprobes.unregister_kretprobe(rp)
-    assert lone.LoneProbe.count == 0
+    assert single.SingleProbe.count == 0

@@ -110,7 +110,7 @@ def compare(seeds):
     from ftrace.runtime import runtime
 
     module = sandbox.load(IR, name="several", opt=2)
-    names = {runtime().image.address(name): name for name in ("ftrace_entry_several", "ftrace_entry_complete")}
+    names = {runtime().image.address(name): name for name in ("ftrace_entry_multi", "ftrace_entry_complete")}
     quick = 0
     for seed in seeds:
         mix = Mix(seed)
@@ -118,7 +118,7 @@ def compare(seeds):
         slow, expected = outcome(mix, module, complete=True)
         assert names[slow] == "ftrace_entry_complete"
         assert seen == expected, f"seed {seed}: {mix.probes}"
-        quick += names[fast] == "ftrace_entry_several"
+        quick += names[fast] == "ftrace_entry_multi"
     assert quick > len(seeds) * 0.8
 
 
