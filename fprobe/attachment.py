@@ -143,7 +143,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-        self._tell_limit()
+        self._warn_of_limit()
 
     def _limit_missed(self) -> str:
         missed = self.counts.missed_nodes

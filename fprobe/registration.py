@@ -139,7 +139,7 @@ class fprobe(ProcessBound):
         with _flags_lock:
             self._flags = integer("flags", value, 0, U32_MAX)
             if self.registered:
-                _tell_disabled(self)
+                _copy_disabled(self)
 
     @property
     def registered(self) -> bool:
@@ -383,7 +383,7 @@ def _install(fp: fprobe, count: int) -> None:
         ftrace.register_ops(fp.ops, probe)
     fp._final = None
     with _flags_lock:  # another thread may have changed the flags since
-        _tell_disabled(fp)
+        _copy_disabled(fp)
 
 
 def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
@@ -452,7 +452,7 @@ def unregister_fprobe(fp: fprobe | None) -> None:
         fp._claimed = 0
 
 
-def _tell_disabled(fp: fprobe) -> None:
+def _copy_disabled(fp: fprobe) -> None:
     """Copy its DISABLED flag to its native half. With `_flags_lock`."""
     wanted = DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
     if fp.ops.probe.native.flags & DISABLED != wanted:

@@ -23,34 +23,34 @@ _attached: weakref.WeakSet[Attaching] = weakref.WeakSet()
 
 
 @functools.cache
-def _tell_at_exit() -> None:
-    atexit.register(_tell_all)
+def _warn_at_exit() -> None:
+    atexit.register(_warn_all)
 
 
-def _tell_all() -> None:
+def _warn_all() -> None:
     for attaching in list(_attached):
-        attaching._tell_limit()
+        attaching._warn_of_limit()
 
 
 class Attaching(ProcessBound, abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
 
-    _told = False
+    _has_warned = False
 
     def _limit_missed(self) -> str:
         """What it has missed because of a limit that its owner can raise, as a sentence that names it; '' for nothing."""
         return ""
 
-    def _tell_limit(self) -> None:
+    def _warn_of_limit(self) -> None:
         """Warn of that, once for each attachment."""
-        missed = "" if self._told else self._limit_missed()
+        missed = "" if self._has_warned else self._limit_missed()
         if missed:
-            self._told = True
+            self._has_warned = True
             log.warning("%s", missed)
 
     def _watch_limit(self) -> None:
         """If it is still attached when the process ends, warn then."""
-        _tell_at_exit()
+        _warn_at_exit()
         _attached.add(self)
 
     @abc.abstractmethod

@@ -22,7 +22,7 @@ class _Due(NamedTuple):
     whole: bool
 
 
-class _Later(threading.local):
+class _Deferred(threading.local):
     """What a thread has deferred, and how many deferring blocks it is in."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Reclaimer:
         self._waiting: list[NativeProbe] = []
         self._unread: list[NativeProbe] = []
         """Those of the waiting probes whose counts their owner has still to read: another thread must not free them."""
-        self._later = _Later()
+        self._deferred = _Deferred()
 
     def add(self, probe: NativeProbe, unread: bool) -> None:
         """`probe` has left its sites. `unread`: it is given to `settle` before it may be freed. With the table's lock held."""
@@ -65,23 +65,23 @@ class Reclaimer:
         `before_free` is called in between, while `disabled`, the probe that the caller has taken off, can still be read.
         `whole`: wait for the hits in all lists.
         """
-        self._later.due.append(_Due(disabled, before_free, whole))
-        if not self._later.depth:
+        self._deferred.due.append(_Due(disabled, before_free, whole))
+        if not self._deferred.depth:
             self._settle()
 
     @contextlib.contextmanager
     def settling_later(self) -> Iterator[None]:
         """Defer `settle` in this thread until the outermost such block ends, for callers that hold a lock."""
-        self._later.depth += 1
+        self._deferred.depth += 1
         try:
             yield
         finally:
-            self._later.depth -= 1
-            if not self._later.depth and self._later.due:
+            self._deferred.depth -= 1
+            if not self._deferred.depth and self._deferred.due:
                 self._settle()
 
     def _settle(self) -> None:
-        due, self._later.due = self._later.due, []
+        due, self._deferred.due = self._deferred.due, []
         with self._table.lock:
             lists, probes = self._table.lists.retired(), list(self._waiting)
         whole = any(one.whole for one in due)

@@ -115,8 +115,8 @@ class Tracer:
         """Refuse registering and unregistering for good. Patched sites stay patched."""
         self.dead = True
         self.switched_on = False
-        for told in self.when_killed:
-            told()
+        for call in self.when_killed:
+            call()
 
     def check_alive(self) -> None:
         """Raise OSError(ENODEV) if ftrace is dead or probing is disabled."""

@@ -180,7 +180,7 @@ class _Probes(Attaching):
         registered = [probe for probe in self._probes if probe.registered]
         if registered:
             type(self)._unregister(registered)
-            self._tell_limit()
+            self._warn_of_limit()
 
 
 def _kprobe_of(probe: kprobe | kretprobe) -> kprobe:

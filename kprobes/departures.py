@@ -22,7 +22,7 @@ from sandbox.images.jit import JitImage
 from sandbox.jit import arrivals
 from sandbox.symbols import gdbjit, other_jits
 
-Tells = Callable[[], tuple[int, bool] | None]
+ListChange = Callable[[], tuple[int, bool] | None]
 _watching: dict[int, kprobe] = {}
 """By the address of the hook."""
 _left: list[Callable[[], None]] = []
@@ -31,13 +31,13 @@ _left: list[Callable[[], None]] = []
 
 def watch() -> None:
     """Put the kprobe on the hook. Does not wait for other threads."""
-    tell: dict[int, Tells] = {interface.hook: interface.relevant for interface in other_jits.interfaces()}
-    tell |= {hook: gdbjit.relevant} if (hook := gdbjit.hook_address()) else {}
-    if tell.keys() <= _watching.keys():
+    changes: dict[int, ListChange] = {interface.hook: interface.relevant for interface in other_jits.interfaces()}
+    changes |= {hook: gdbjit.relevant} if (hook := gdbjit.hook_address()) else {}
+    if changes.keys() <= _watching.keys():
         return
     with patching():
-        for hook in tell.keys() - _watching.keys():
-            probe = kprobe(addr=hook, pre_handler=partial(_told, tell[hook]))
+        for hook in changes.keys() - _watching.keys():
+            probe = kprobe(addr=hook, pre_handler=partial(_list_changed, changes[hook]))
             register_kprobe(probe)
             _watching[hook] = probe
 
@@ -46,8 +46,8 @@ jit.before_patching.append(watch)
 arrivals.around_closing.append(patching)
 
 
-def _told(tells: Tells, _probe: object, _regs: object) -> int:
-    entry, going = tells() or (0, False)
+def _list_changed(change: ListChange, _probe: object, _regs: object) -> int:
+    entry, going = change() or (0, False)
     image = compiled.source.take(entry) if going else None
     if image is not None:
         _leave(image)

@@ -50,10 +50,10 @@ def _place(this: Any) -> int:
 
 
 def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:
-    def told(_adapted: Any, error: BaseException, traceback: Any) -> None:
+    def report_error(_adapted: Any, error: BaseException, traceback: Any) -> None:
         report(handler, error, traceback)
 
-    return told
+    return report_error
 
 
 def instance_data(code: Resolved) -> DataUse:

@@ -49,16 +49,16 @@ def watch(loaded: Callable[[], None]) -> list[kretprobe]:
 
     last: OSError | None = None
     for name in _WHERE:
-        told = kretprobe(symbol_name=name, entry_handler=is_nested, handler=outermost, python_unsafe=True)
-        counted = kretprobe(symbol_name=name, entry_handler=dlopen_begins, handler=dlopen_ends)
-        told.maxactive = counted.maxactive = _PENDING
+        notifying = kretprobe(symbol_name=name, entry_handler=is_nested, handler=outermost, python_unsafe=True)
+        counting = kretprobe(symbol_name=name, entry_handler=dlopen_begins, handler=dlopen_ends)
+        notifying.maxactive = counting.maxactive = _PENDING
         try:
-            register_kretprobe(told)
-            register_kretprobe(counted)  # its entry handler runs first, and its handler before `outermost`
+            register_kretprobe(notifying)
+            register_kretprobe(counting)  # its entry handler runs first, and its handler before `outermost`
         except OSError as error:
             last = error
         else:
-            return [told, counted]
+            return [notifying, counting]
     assert last is not None
     raise last
 

@@ -78,7 +78,7 @@ def facts(symbol: Symbol) -> dict[str, str]:
         return {}
     code = block.text_of(index)
     return {
-        "entry": f"{block.ways[index].value}, over {code.hex(' ')}",
+        "entry": f"{block.mechanisms[index].value}, over {code.hex(' ')}",
         "return": _return_of(block, index),
     }
 

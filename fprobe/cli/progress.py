@@ -24,13 +24,13 @@ def shown(work: Callable[[], str], after: float = 1) -> Iterator[None]:
         yield
         return
     ended = threading.Event()
-    teller = threading.Thread(target=_tell, args=(work, after, ended), name="fprobe-progress", daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=_report, args=(work, after, ended), name="fprobe-progress", daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         ended.set()
-        teller.join()
+        reporter.join()
 
 
 def _is_wanted() -> bool:
@@ -41,7 +41,7 @@ def _is_wanted() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _tell(work: Callable[[], str], after: float, ended: threading.Event) -> None:
+def _report(work: Callable[[], str], after: float, ended: threading.Event) -> None:
     begin = time.monotonic()
     if ended.wait(after):
         return

@@ -16,7 +16,7 @@ event_mutex = threading.RLock()
 fork.hold(event_mutex, level=-1)
 
 
-class _Later(threading.local):
+class _Deferred(threading.local):
     """The calls that a thread has deferred until it releases the mutex."""
 
     depth = 0
@@ -25,33 +25,33 @@ class _Later(threading.local):
         self.due: list[Callable[[], None]] = []
 
 
-_later = _Later()
+_deferred = _Deferred()
 
 
 @contextlib.contextmanager
 def events_locked() -> Iterator[None]:
     """Hold event_mutex. Since handlers may take it too, waiting for handlers is deferred until it is released."""
-    with tracer().reclaimer.settling_later(), _putting_off(), event_mutex:
+    with tracer().reclaimer.settling_later(), _deferring(), event_mutex:
         yield
 
 
 @contextlib.contextmanager
-def _putting_off() -> Iterator[None]:
-    _later.depth += 1
+def _deferring() -> Iterator[None]:
+    _deferred.depth += 1
     try:
         yield
     finally:
-        _later.depth -= 1
-        if not _later.depth:
-            due, _later.due = _later.due, []
+        _deferred.depth -= 1
+        if not _deferred.depth:
+            due, _deferred.due = _deferred.due, []
             for call in due:
                 call()
 
 
 def after_unlocking(call: Callable[[], None]) -> None:
     """Call `call`, which waits for handlers: at once, or, within `events_locked`, when the mutex is released."""
-    if _later.depth:
-        _later.due.append(call)
+    if _deferred.depth:
+        _deferred.due.append(call)
     else:
         call()
 

@@ -18,7 +18,7 @@ from sandbox.threads import tasks
 MAX_PROBES = 1 << 15
 
 
-class Rooms:
+class EventMemory:
     """Memory of all probe events: each task's hit counters and scratch memory. Pages are charged when they are touched."""
 
     def __init__(self) -> None:
@@ -56,21 +56,21 @@ class Rooms:
 
 
 @cache
-def rooms() -> Rooms:
+def event_memory() -> EventMemory:
     """The memory of this process's probe events."""
-    return Rooms()
+    return EventMemory()
 
 
 class Recording:
     """One probe's EventState; its address does not change while the probe exists."""
 
     def __init__(self) -> None:
-        self._rooms = rooms()
-        self._row: int | None = self._rooms.take()
+        self._memory = event_memory()
+        self._row: int | None = self._memory.take()
         self.native: Any = EventState.ctypes()
-        self.native.hits = self._rooms.hits + (self._row or 0) * 8
-        self.native.hits_stride = self._rooms.stride
-        self.native.scratch = self._rooms.scratch
+        self.native.hits = self._memory.hits + (self._row or 0) * 8
+        self.native.hits_stride = self._memory.stride
+        self.native.scratch = self._memory.scratch
         self._shortcut: Shortcut | None = None
 
     def resolve(self, constants: Sequence[int]) -> None:
@@ -86,7 +86,7 @@ class Recording:
     @property
     def hits(self) -> int:
         """The number of times that the handler has run."""
-        return self._rooms.count(self._row) if self._row is not None else 0
+        return self._memory.count(self._row) if self._row is not None else 0
 
     def record_to(self, type_id: int, targets: Sequence[int]) -> None:
         """Record events of this id into the Targets at these addresses from now on."""
@@ -110,4 +110,4 @@ class Recording:
         """Free the state of a probe that is unregistered and has no hit in progress. Closing again does nothing."""
         row, self._row = self._row, None
         if row is not None:
-            self._rooms.give(row)
+            self._memory.give(row)

@@ -118,7 +118,7 @@ class SlotReader:
         if not runtime().image.call("ring_consume", self._address, self._head, after) & 1:
             return False
         self._head = after
-        self._told(self._page, self._consumed(), 1)
+        self._set_consumed(self._page, self._consumed(), 1)
         return True
 
     def take(self) -> tuple[Page, int] | None:
@@ -143,7 +143,7 @@ class SlotReader:
                 taken = image.call("ring_consume", self._address, head, after) & 1
             if taken:
                 lost = self._lost(page, page.skip)
-                self._told(page, held, held - page.skip)
+                self._set_consumed(page, held, held - page.skip)
                 if held > page.skip:
                     return page, lost
 
@@ -198,7 +198,7 @@ class SlotReader:
         overwritten = page.first + done - self._view.slot_word(self.slot, "read")
         return overwritten + page.lost - self._view.slot_word(self.slot, "reported")
 
-    def _told(self, page: Page, done: int, consumed: int) -> None:
+    def _set_consumed(self, page: Page, done: int, consumed: int) -> None:
         self._view.set_slot_word(self.slot, "consumed", self._view.slot_word(self.slot, "consumed") + consumed)
         self._view.set_slot_word(self.slot, "read", page.first + done)
         self._view.set_slot_word(self.slot, "reported", page.lost)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ftrace.refusals import runs_python
-from ftrace.sites.detour_room import DetourRoom
-from ftrace.sites.entries import REACH, Choice, Patch, Way, choices, only_breakpoint, patch_of
+from ftrace.sites.detour_space import DetourSpace
+from ftrace.sites.entries import REACH, Choice, Mechanism, Patch, choices, only_breakpoint, patch_of
 from ftrace.sites.image_block import ImageBlock, Read
 from ftrace.sites.lists import Stubs
 from ftrace.x86_64.entry_detour import ENTRY, EntryDetour
@@ -37,7 +37,7 @@ Free = Callable[[int, int], int]
 class DetouredBlock(ImageBlock):
     """The functions of an image in one mapping of text, ascending by address.
 
-    `ways`: how each existing location is patched, by its position in the block. `refusals`: why functions cannot be patched.
+    `mechanisms`: how each existing location is patched, by its position in the block. `refusals`: why others cannot be patched.
     """
 
     _routines = ("ftrace_exit_keeping", "ftrace_entry_keeping_all")
@@ -53,7 +53,7 @@ class DetouredBlock(ImageBlock):
         free: Free,
     ) -> None:
         super().__init__(image, functions, text, lists, Stubs.KEEPING, read)
-        self.ways: dict[int, Way] = {}
+        self.mechanisms: dict[int, Mechanism] = {}
         self.refusals: dict[int, str] = {}
         self._retreated: set[int] = set()
         self._trapping = 0
@@ -64,8 +64,8 @@ class DetouredBlock(ImageBlock):
         self._owned = (ctypes.c_uint8 * count)()
         self._inner = (ctypes.c_uint8 * count)()
         self._bodies = (ctypes.c_uint64 * count)()
-        self._room = DetourRoom(text, self._runtime)
-        self._runtime.own_code.append(self._room.__contains__)
+        self._space = DetourSpace(text, self._runtime)
+        self._runtime.own_code.append(self._space.__contains__)
 
     def covers(self, image: Image, address: int) -> bool:
         return image is self.image and address not in image.stubs and address in self._text
@@ -74,30 +74,30 @@ class DetouredBlock(ImageBlock):
 
     def make(self, indexes: Iterable[int]) -> None:
         again = {index for index in self._retreated if not self.is_live(index)}
-        todo = [i for i in indexes if (i not in self.ways and i not in self.refusals) or i in again]
+        todo = [i for i in indexes if (i not in self.mechanisms and i not in self.refusals) or i in again]
         if not todo:
             return
         with mappings.text_mutex:
             if self._slots is None:
                 self._prepare()
             read = self._reader_of(todo)
-            with self._room.open():
+            with self._space.open():
                 for index in todo:
                     self._make(index, read)
 
     def _make(self, index: int, read: Read) -> None:
         try:
-            self._find_way(index, read)
+            self._find_mechanism(index, read)
         except (ValueError, OverflowError) as error:
             self.refusals[index] = f"its first instruction cannot be moved: {error}"
             self.unpatchable |= 1 << index
 
-    def _find_way(self, index: int, read: Read) -> None:
+    def _find_mechanism(self, index: int, read: Read) -> None:
         code = self._code_of(index, _SCANNED, read)
         address = self.addresses[index]
         made: dict[int, tuple[int, EntryDetour]] = {}
         for choice in choices(code, address, self._free(address, self._room_behind(index))):
-            if choice.way is Way.BREAKPOINT and runs_python(self.name):
+            if choice.mechanism is Mechanism.BREAKPOINT and runs_python(self.name):
                 break
             covered = len(choice.insns)
             if covered not in made:
@@ -114,7 +114,7 @@ class DetouredBlock(ImageBlock):
         return read(function.address, max(min(function.size, most), least))
 
     def _detour(self, index: int, choice: Choice) -> tuple[int, EntryDetour]:
-        return self._room.detour(choice.insns, self._stub_address(index), self._slot_address(index))
+        return self._space.detour(choice.insns, self._stub_address(index), self._slot_address(index))
 
     def _use(self, index: int, choice: Choice, code: bytes, detour: int, made: EntryDetour) -> bool:
         """Use `choice` for a site if a target for its jump is found. Returns whether it was."""
@@ -129,27 +129,27 @@ class DetouredBlock(ImageBlock):
         return True
 
     def _aimed(self, choice: Choice, original: bytes, target: int) -> Patch | None:
-        if choice.way in (Way.JUMP, Way.BREAKPOINT):
+        if choice.mechanism in (Mechanism.JUMP, Mechanism.BREAKPOINT):
             return patch_of(choice, original, None, target)
-        landed = self._room.land(choice.windows, target)
+        landed = self._space.land(choice.windows, target)
         return patch_of(choice, original, *landed) if landed else None
 
     def _lead(self, index: int, choice: Choice, entry: int, copies: list[int]) -> None:
         """Lead threads that arrive at the site, or at a breakpoint in it, to `entry` or to a copy."""
         table = self._runtime.detours
-        if choice.way is Way.BREAKPOINT:
+        if choice.mechanism is Mechanism.BREAKPOINT:
             table.set(self.addresses[index], entry)
         for insn, copy in zip(choice.insns[1:], copies[1:], strict=True):
             table.set(insn.address, copy)
         self._bodies[index], self._stubs[index] = copies[0], entry
-        self.ways[index] = choice.way
+        self.mechanisms[index] = choice.mechanism
         self._retreated.discard(index)
 
     def _set_patch(self, index: int, patch: Patch) -> None:
         self._patched[index] = int.from_bytes(patch.code, "little")
         self._owned[index], self._inner[index] = patch.owned, patch.inner
         straddles = (self.addresses[index] & 7) + patch.owned > 8
-        if straddles or patch.inner or self.ways[index] is Way.BREAKPOINT:
+        if straddles or patch.inner or self.mechanisms[index] is Mechanism.BREAKPOINT:
             self._trapping |= 1 << index
 
     def _room_behind(self, index: int) -> int:
@@ -169,14 +169,14 @@ class DetouredBlock(ImageBlock):
         assert self._stub_text is not None
         where = self._stub_address(index)
         to_body = where + TO_BODY_BY_CALL
-        if index in self.ways:
-            self._room.write_word(self._stub_text, to_body, displacement(body, to_body + 4))
+        if index in self.mechanisms:
+            self._space.write_word(self._stub_text, to_body, displacement(body, to_body + 4))
             return
         code = bytearray(keeping_stub(where, self.addresses[index], self._pointers))
         code[8:10] = bytes(2)
         code[TO_BODY_BY_CALL : TO_BODY_BY_CALL + 4] = displacement(body, to_body + 4)
         code[SLOT : SLOT + 8] = self._slot_address(index).to_bytes(8, "little")
-        self._room.write(self._stub_text, where, bytes(code))
+        self._space.write(self._stub_text, where, bytes(code))
 
     def owned_at(self, index: int) -> int:
         """How many bytes a location's patch changes."""
@@ -186,25 +186,25 @@ class DetouredBlock(ImageBlock):
         """The address that a location's patch leads to."""
         return int(self._stubs[index])
 
-    # -- giving way -----------------------------------------------------------------------------------------------
+    # -- detours taken back ----------------------------------------------------------------------------------------
 
     def reaching(self, address: int) -> int | None:
         """The location whose patch or borrowed bytes, after the first byte, include `address`; None if there is none."""
         for index in self.near(address):
-            if 0 < address - self.addresses[index] < REACH and self.ways[index] is not Way.BREAKPOINT:
+            if 0 < address - self.addresses[index] < REACH and self.mechanisms[index] is not Mechanism.BREAKPOINT:
                 return index
         return None
 
     def near(self, address: int) -> list[int]:
         """The existing locations whose patch may involve the byte at `address`."""
         low, high = bisect_left(self.addresses, address - REACH + 1), bisect_right(self.addresses, address)
-        return [index for index in range(low, high) if index in self.ways]
+        return [index for index in range(low, high) if index in self.mechanisms]
 
     def retreat(self, index: int) -> None:
         """Patch the site with a breakpoint from now on: another probe needs its further bytes. With the lock."""
         choice = only_breakpoint(self._code_of(index, REACH + 15, self._read), self.addresses[index])
         original = self.text_of(index)
-        with mappings.text_mutex, self._room.open():
+        with mappings.text_mutex, self._space.open():
             detour, (_, copies) = self._detour(index, choice)
             inner = [
                 self.addresses[index] + offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1
@@ -231,10 +231,10 @@ class DetouredBlock(ImageBlock):
         return self.refusals.get(index) or super().reason(index)
 
     def is_made(self, index: int) -> bool:
-        return index in self.ways
+        return index in self.mechanisms
 
     def text_of(self, index: int) -> bytes:
-        return int(self._originals[index]).to_bytes(SITE_SIZE, "little") if index in self.ways else NOP5
+        return int(self._originals[index]).to_bytes(SITE_SIZE, "little") if index in self.mechanisms else NOP5
 
     def _patched_text(self, index: int) -> bytes:
         return int(self._patched[index]).to_bytes(SITE_SIZE, "little")
@@ -254,15 +254,15 @@ class DetouredBlock(ImageBlock):
 
     @property
     def everything(self) -> int:
-        return sum(1 << index for index in self.ways)
+        return sum(1 << index for index in self.mechanisms)
 
     def close(self) -> None:
         table, own_code = self._runtime.detours, self._runtime.own_code
-        for index, way in self.ways.items():
+        for index, mechanism in self.mechanisms.items():
             inner = [offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1]
-            for offset in [*inner, *([0] if way is Way.BREAKPOINT else [])]:
+            for offset in [*inner, *([0] if mechanism is Mechanism.BREAKPOINT else [])]:
                 table.set(self.addresses[index] + offset, 0)
         super().close()
-        if self._room.__contains__ in own_code:
-            own_code.remove(self._room.__contains__)
-        self._room.close()
+        if self._space.__contains__ in own_code:
+            own_code.remove(self._space.__contains__)
+        self._space.close()

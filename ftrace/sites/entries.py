@@ -25,7 +25,7 @@ _AT_ONCE = 32
 _BRANCH = re.compile(rb"[\x70-\x7f\xe0-\xe3\xeb](?=(.))|(?:\xe9|\x0f[\x80-\x8f])(?=(....))", re.DOTALL)
 
 
-class Way(enum.Enum):
+class Mechanism(enum.Enum):
     """How a site is patched."""
 
     JUMP = "jump"
@@ -37,7 +37,7 @@ class Way(enum.Enum):
 class Choice(NamedTuple):
     """A possible way to patch an entry: the covered instructions, and the windows that the jump can reach, if restricted."""
 
-    way: Way
+    mechanism: Mechanism
     insns: tuple[Instruction, ...]
     windows: tuple[Window, ...] = ()
 
@@ -59,16 +59,16 @@ def choices(code: bytes, address: int, usable: int) -> Iterator[Choice]:
     first = _decoded(code, address, 0)
     if usable >= JMP32_SIZE:
         if first.length >= JMP32_SIZE:
-            yield Choice(Way.JUMP, (first,))
+            yield Choice(Mechanism.JUMP, (first,))
             return
         yield from _punned(code, first, usable)
         yield from _absorbing(code, first)
-    yield Choice(Way.BREAKPOINT, (first,))
+    yield Choice(Mechanism.BREAKPOINT, (first,))
 
 
 def only_breakpoint(code: bytes, address: int) -> Choice:
     """The last of the `choices`."""
-    return Choice(Way.BREAKPOINT, (_decoded(code, address, 0),))
+    return Choice(Mechanism.BREAKPOINT, (_decoded(code, address, 0),))
 
 
 def _decoded(code: bytes, address: int, at: int) -> Instruction:
@@ -82,7 +82,7 @@ def _punned(code: bytes, first: Instruction, usable: int) -> Iterator[Choice]:
     found = windows(first.address, first.length, following)
     found = [window for window in found if window.prefixes + JMP32_SIZE <= usable]
     if found:
-        yield Choice(Way.PUN, (first,), tuple(found))
+        yield Choice(Mechanism.PUN, (first,), tuple(found))
 
 
 def _absorbing(code: bytes, first: Instruction) -> Iterator[Choice]:
@@ -102,7 +102,7 @@ def _absorbing(code: bytes, first: Instruction) -> Iterator[Choice]:
         following = code[end : end + borrowed(end)]
         found = wider_windows(first.address, [insn.length for insn in insns], following)
         while some := tuple(itertools.islice(found, _AT_ONCE)):
-            yield Choice(Way.ABSORBING, tuple(insns), some)
+            yield Choice(Mechanism.ABSORBING, tuple(insns), some)
 
 
 _CALLS = (Flow.CALL, Flow.INDIRECT_CALL)
@@ -126,7 +126,7 @@ def patch_of(choice: Choice, original: bytes, window: Window | None, target: int
     `original`: the 5 bytes of the site.
     """
     first = choice.insns[0]
-    if choice.way is Way.BREAKPOINT:
+    if choice.mechanism is Mechanism.BREAKPOINT:
         return Patch(bytes([INT3]) + original[1:], 1, 0)
     own = choice.insns[-1].end - first.address
     code = jump_bytes(first.address, own, window.prefixes if window else 0, target)

@@ -79,12 +79,12 @@ class SharedOps:
 def _watch_ftrace() -> None:
     dead = kprobe_runtime().image.variable("kprobe_ftrace_killed")
 
-    def told() -> None:
+    def killed() -> None:
         dead.value = 1
         for ops in _armed_by.values():
             ops.kill()
 
-    tracer().when_killed.append(told)
+    tracer().when_killed.append(killed)
 
 
 _plain = SharedOps(0)

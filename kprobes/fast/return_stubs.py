@@ -32,7 +32,7 @@ _EXIT_KEEPING = 16
 """Offset of the third word at the start of an allocation; only stubs that keep every register need it."""
 
 
-class _Room:
+class _StubSpace:
     """The stubs of one kind near one text. Each allocation begins with the addresses that every stub uses."""
 
     def __init__(self, text: TextMapping, keeping: bool) -> None:
@@ -67,7 +67,7 @@ class _Room:
             piece.unmap()
 
 
-_rooms: dict[tuple[TextMapping, bool], _Room] = {}
+_spaces: dict[tuple[TextMapping, bool], _StubSpace] = {}
 """Keys: the text, and whether its stubs keep every register."""
 
 
@@ -83,9 +83,9 @@ def return_list() -> ListRecord:
 
 def take_stub(text: TextMapping, keeping: bool = False) -> tuple[TextMapping, int, int]:
     """Memory for a stub near a text: its mapping, its address, and the address of the words that every stub uses."""
-    _tell_whose_code_it_is()
-    room = _rooms.setdefault((text, keeping), _Room(text, keeping))
-    piece, where = room.take()
+    _register_own_code()
+    space = _spaces.setdefault((text, keeping), _StubSpace(text, keeping))
+    piece, where = space.take()
     return piece, where, piece.base
 
 
@@ -107,8 +107,8 @@ def give_return_stub(place: Aggregate) -> None:
 def call_through(place: Aggregate, body: int) -> None:
     """Let the place's return stub call `body` for calls that continue at `hooked_point`. Within `patching()`."""
     stub = place.record.return_stub - RETURN_POINT
-    room = _rooms[place.text, not place.scratch_is_free]
-    piece = next(piece for piece in room.pieces if stub in piece)
+    space = _spaces[place.text, not place.scratch_is_free]
+    piece = next(piece for piece in space.pieces if stub in piece)
     at = stub + TO_BODY_BY_CALL
     patching.write(piece, at, displacement(body, at + 4))
 
@@ -124,16 +124,16 @@ def hooked_point(place: Aggregate) -> int:
 def release_return_stubs(text: TextMapping) -> None:
     """The mapping is about to be freed: free its stubs."""
     for keeping in (False, True):
-        room = _rooms.pop((text, keeping), None)
-        if room is not None:
-            room.close()
+        space = _spaces.pop((text, keeping), None)
+        if space is not None:
+            space.close()
 
 
 def is_return_stub(address: int) -> bool:
     """Whether hooked calls return to `address`."""
-    return any(address in piece for room in _rooms.values() for piece in room.pieces)
+    return any(address in piece for space in _spaces.values() for piece in space.pieces)
 
 
 @cache
-def _tell_whose_code_it_is() -> None:
+def _register_own_code() -> None:
     runtime().own_code.append(is_return_stub)

@@ -180,7 +180,7 @@ def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs
     if record.optimized != 0:
         regs.ip = record.optimized
         return ELSEWHERE
-    if record.way == EMULATE:
+    if record.execution == EMULATE:
         if carry_out(addressof(record.emulated), regs, record.address + record.length):
             return DONE
         regs.ip = record.slot
@@ -198,7 +198,7 @@ def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs:
     count_misses(children)
     if out_of_line(record, children, regs) != IN_SLOT:
         return RESUME
-    if record.way == SYSCALL:
+    if record.execution == SYSCALL:
         regs.ip = record.boosted
         return RESUME
     if kcb.status == REENTER:
@@ -236,7 +236,7 @@ def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
         finish(task)
         return RESUME
     regs.ip = record.slot
-    if record.way == SYSCALL:
+    if record.execution == SYSCALL:
         finish(task)
         return RESUME
     kcb.frame = 0

@@ -34,7 +34,7 @@ FAULT_DUE: it has faulted, and its fault handlers will run there. FAULTING: faul
 HANDLER_FAULT_DUE = 128
 """A further bit of KprobeCtlblk.status: a handler has faulted, and its Python fault_handler will run outside of the frame."""
 
-# Record.way: how the probed instruction is executed.
+# Record.execution: how the probed instruction is executed.
 STEP, EMULATE, SYSCALL = 0, 1, 2
 """SYSCALL: a system call may block, not return, return twice, or change the signal mask. So it is executed in its slot with no
 kprobe marked as running, and the breakpoint after it calls the post_handlers."""
@@ -124,7 +124,7 @@ class Record(Structure):
     address: u64
     children: ptr[ChildList]
     length: u64
-    way: u32
+    execution: u32
     original: u32  # the first byte of the instruction
     slot: u64  # the copy that is followed by a breakpoint
     step_end: u64  # ... and that breakpoint

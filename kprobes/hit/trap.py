@@ -79,7 +79,7 @@ def system_call_done(task: ptr[Task], record: ptr[Record], context: ptr[ucontext
 def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """The breakpoint after a copied instruction has been hit."""
     kcb = get_kprobe_ctlblk(task)
-    if record.way == SYSCALL:
+    if record.execution == SYSCALL:
         system_call_done(task, record, context)
     if kcb.stepping != cast(u64, record):
         context.ip = record.address + record.length

@@ -17,7 +17,7 @@ from kprobes.jump.detours import Detour
 from kprobes.place.aggregate import aggregates
 from kprobes.x86_64.optimized_detour import detour_code
 from sandbox.memory import mappings as memory
-from sandbox.memory.landings import LandingRoom
+from sandbox.memory.landings import LandingSpace
 from sandbox.symbols.perfmap import perf_map
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class OptinsnCache:
         self._frames: list[DetourFrames] = []
         self._next = self._end = 0
         self._size = _FIRST
-        self._landings: LandingRoom | None = None
+        self._landings: LandingSpace | None = None
         self._inner: dict[int, tuple[Any, int]] = {}
 
     @property
-    def landings(self) -> LandingRoom:
+    def landings(self) -> LandingSpace:
         """The landings; created for the first punned jump."""
         if self._landings is None:
-            self._landings = LandingRoom(self._text.name, patching.keep_open)
+            self._landings = LandingSpace(self._text.name, patching.keep_open)
         return self._landings
 
     def refresh(self) -> None:

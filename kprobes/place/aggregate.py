@@ -209,7 +209,7 @@ class Aggregate:
         if emulation is not None:
             describe_emulated(record, emulation)
         elif insn.flow is Flow.SYSCALL:
-            record.way = SYSCALL
+            record.execution = SYSCALL
 
     def enlist(self) -> None:
         """Enter it in the table in which hits look up addresses."""
@@ -253,7 +253,7 @@ class Aggregate:
 
 
 def describe_emulated(record: Any, emulation: Emulation) -> None:
-    record.way = EMULATE
+    record.execution = EMULATE
     to = record.emulated
     to.operation, to.condition, to.width = emulation.operation, emulation.condition, emulation.width
     to.register, to.immediate, to.target = register_word(emulation.register), emulation.immediate, emulation.target

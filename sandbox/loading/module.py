@@ -154,7 +154,7 @@ class Module(ProcessBound):
 
     def _leave(self) -> None:
         """Go from LIVE to GOING if every notifier agrees, else raise OSError and stay LIVE."""
-        told: list[Notifier] = []
+        notified: list[Notifier] = []
         self.state, self._gate.closed = ModuleState.GOING, f"module {self.name!r} is unloaded"
         try:
             if self._gate.running:
@@ -162,10 +162,10 @@ class Module(ProcessBound):
                 raise OSError(errno.EBUSY, f"module {self.name!r} is being called: {names}")
             for notifier in _notifiers[::-1]:
                 notifier(ModuleState.GOING, self)
-                told.insert(0, notifier)
+                notified.insert(0, notifier)
         except OSError:
             self.state, self._gate.closed = ModuleState.LIVE, ""
-            for notifier in told:
+            for notifier in notified:
                 notifier(ModuleState.COMING, self)
                 notifier(ModuleState.LIVE, self)
             raise
@@ -208,17 +208,17 @@ def introduce(module: Module) -> Module:
         _modules[module.name] = module
         module._show()
         try:
-            _tell(ModuleState.COMING, module)
+            _notify(ModuleState.COMING, module)
             image.start()
             module.state = ModuleState.LIVE
-            _tell(ModuleState.LIVE, module)
+            _notify(ModuleState.LIVE, module)
         except BaseException:
             module.unload()
             raise
     return module
 
 
-def _tell(event: ModuleState, module: Module) -> None:
+def _notify(event: ModuleState, module: Module) -> None:
     for notifier in list(_notifiers):
         notifier(event, module)
 

@@ -84,11 +84,11 @@ def _run(used: int, low: int, high: int, size: int) -> int | None:
     return (starts & -starts).bit_length() - 1 if starts else None
 
 
-class LandingRoom:
+class LandingSpace:
     """The landings of one text mapping. `keep_open` opens their pages for writing, until its owner's batch ends."""
 
     _in_all = 0
-    """Pages of all rooms."""
+    """Pages of all spaces."""
 
     def __init__(self, name: str, keep_open: Callable[[ScatteredText], None]) -> None:
         self.text = ScatteredText(f"{name}-landings")
@@ -113,8 +113,8 @@ class LandingRoom:
 
     @property
     def full(self) -> bool:
-        """Whether there may be no more pages, in all rooms together."""
-        return LandingRoom._in_all >= MOST_PAGES
+        """Whether there may be no more pages, in all spaces together."""
+        return LandingSpace._in_all >= MOST_PAGES
 
     def take(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
         """Write a landing that leads to `target` into one of the windows; the window and its address. None: no room."""
@@ -229,12 +229,12 @@ class LandingRoom:
         except FileExistsError:
             return False
         insort(self._pages, page)
-        LandingRoom._in_all += 1
+        LandingSpace._in_all += 1
         return True
 
     def close(self) -> None:
         """Give everything back; nobody can be in the text any more."""
-        LandingRoom._in_all -= len(self._pages)
+        LandingSpace._in_all -= len(self._pages)
         self.text.unmap()
 
 

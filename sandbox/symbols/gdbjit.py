@@ -200,7 +200,7 @@ class _Interface:
             if first:
                 first.contents.previous = ctypes.pointer(entry)
             self._descriptor.first = ctypes.pointer(entry)
-            self._tell(entry, _REGISTERED)
+            self._announce(entry, _REGISTERED)
 
     def remove(self, entry: Entry) -> None:
         with self._lock:
@@ -210,9 +210,9 @@ class _Interface:
                 self._descriptor.first = entry.next
             if entry.next:
                 entry.next.contents.previous = entry.previous
-            self._tell(entry, UNREGISTERED)
+            self._announce(entry, UNREGISTERED)
 
-    def _tell(self, entry: Entry, action: int) -> None:
+    def _announce(self, entry: Entry, action: int) -> None:
         self._descriptor.relevant = ctypes.pointer(entry)
         self._descriptor.action = action
         self._notify()

@@ -10,7 +10,7 @@ import pytest
 from isolation import isolated
 
 import fprobe
-from ftrace.sites.entries import Way
+from ftrace.sites.entries import Mechanism
 from ftrace.tracer import tracer
 from sandbox.native import cast, i32, ptr, u64
 
@@ -129,7 +129,7 @@ def seen() -> tuple[int, int]:
 def retreat_to_breakpoints() -> None:
     """The last resort, where no jump fits."""
     for block in tracer().table.of_images:
-        for index in list(block.ways):
+        for index in list(block.mechanisms):
             block.retreat(index)
             block._retreated.discard(index)
 
@@ -147,8 +147,8 @@ def test_every_register_and_flag_is_kept(by: str, entry: str) -> None:
                 pass
             retreat_to_breakpoints()
         with fprobe.attach(f"libfullregs:{entry}", **given) as probe:
-            ways = {way for block in tracer().table.of_images for way in block.ways.values()}
-            assert (ways == {Way.BREAKPOINT}) == (by == "breakpoint"), ways
+            mechanisms = {mechanism for block in tracer().table.of_images for mechanism in block.mechanisms.values()}
+            assert (mechanisms == {Mechanism.BREAKPOINT}) == (by == "breakpoint"), mechanisms
             expect_kept(entry, kind)
             assert (probe.hits, probe.counts.missed) == (CALLS, 0), kind
         found = tuple(now - then for now, then in zip(seen(), before, strict=True))

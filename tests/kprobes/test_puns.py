@@ -9,7 +9,7 @@ import pytest
 from isolation import isolated
 
 from kprobes.breakpoint.patching import keep_open, patching
-from sandbox.memory.landings import FAR_SIZE, Gaps, LandingRoom, _run
+from sandbox.memory.landings import FAR_SIZE, Gaps, LandingSpace, _run
 from sandbox.memory.mappings import PAGE
 from sandbox.x86_64.encoding import INT3
 from sandbox.x86_64.instruction import Flow, decode
@@ -69,15 +69,15 @@ def test_runs_of_free_bytes():
 
 @isolated
 def test_landings_lead_on_and_never_overlap():
-    room, rng = LandingRoom("test", keep_open), random.Random(3)
+    space, rng = LandingSpace("test", keep_open), random.Random(3)
     taken: set[int] = set()
-    near = room.gaps.first_free(1 << 40, 1 << 41)
+    near = space.gaps.first_free(1 << 40, 1 << 41)
     with patching():
         for _ in range(400):
             address = near + rng.randrange(1 << 20)
             target = address + rng.choice([1 << 12, 1 << 30, 1 << 33])
             choices = windows(address, rng.choice([1, 2, 3, 4]), rng.randbytes(4))
-            found = room.take(choices, target)
+            found = space.take(choices, target)
             if found is None:
                 continue
             window, landing = found
@@ -112,18 +112,18 @@ def test_gaps_are_what_is_free():
 
 @isolated
 def test_the_number_of_landing_pages_is_bounded():
-    """Over all rooms: a process may have 65,530 mappings"""
+    """Over all spaces: a process may have 65,530 mappings"""
     from sandbox.memory import landings
 
     landings.MOST_PAGES = 3
-    first, second = LandingRoom("first", keep_open), LandingRoom("second", keep_open)
+    first, second = LandingSpace("first", keep_open), LandingSpace("second", keep_open)
     near = first.gaps.first_free(1 << 40, 1 << 41)
     taken = 0
     with patching():
         for number in range(10):
-            room = (first, second)[number % 2]
+            space = (first, second)[number % 2]
             choices = windows(near + number * (1 << 16), 1, bytes([0, 0, 0, 1]))
-            taken += room.take(choices, near) is not None
+            taken += space.take(choices, near) is not None
     assert taken == 3
     assert first.full
     assert second.full

@@ -111,7 +111,7 @@ def places(library: str) -> dict[int, str]:
     """How each function is patched, or why it is not, by its address in the file."""
     base = library_called(library).base
     return {
-        address - base: block.ways[index].value if index in block.ways else block.reason(index)
+        address - base: block.mechanisms[index].value if index in block.mechanisms else block.reason(index)
         for block in _blocks(library)
         for index, address in enumerate(block.addresses)
     }
@@ -119,12 +119,12 @@ def places(library: str) -> dict[int, str]:
 
 def locations(library: str) -> list[int]:
     """Those that have been made."""
-    return [index for block in _blocks(library) for index in block.ways]
+    return [index for block in _blocks(library) for index in block.mechanisms]
 
 
 def ways(library: str) -> dict[str, int]:
     """How many functions are patched in which way."""
-    return dict(Counter(way.value for block in _blocks(library) for way in block.ways.values()))
+    return dict(Counter(way.value for block in _blocks(library) for way in block.mechanisms.values()))
 
 
 def _blocks(library: str) -> list[DetouredBlock]:

@@ -11,7 +11,7 @@ from ftrace.hit.recursion import FAST
 from ftrace.unwind.unwinding import FrameDescription
 from ftrace.x86_64.entry_detour import DETOUR_SIZE, EntryDetour, detour_section, detour_template, entry_detour
 from sandbox.memory import barriers, mappings
-from sandbox.memory.landings import LandingRoom
+from sandbox.memory.landings import LandingSpace
 from sandbox.symbols.perfmap import perf_map
 from sandbox.threads.tasks import Task
 
@@ -26,7 +26,7 @@ _FIRST, _MOST = mappings.PAGE, 1 << 20
 """Sizes of the first and the largest allocation for detours, in bytes; each is twice the previous one."""
 
 
-class DetourRoom:
+class DetourSpace:
     """The detours and landings near one text. Everything written within `open()` is executed by every core when that ends.
 
     Each allocation begins with the address that its detours use.
@@ -39,7 +39,7 @@ class DetourRoom:
         self._frames: list[FrameDescription] = []
         self._pieces: list[TextMapping] = []
         self._next = self._size = 0
-        self._landings: LandingRoom | None = None
+        self._landings: LandingSpace | None = None
         self._stack = contextlib.ExitStack()
         self._deltas: dict[TextMapping, int] = {}
         self._scattered: set[ScatteredText] = set()
@@ -96,7 +96,7 @@ class DetourRoom:
     def land(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
         """Write a landing in one of the windows, leading to `target`. Returns window and address; None if no memory is free."""
         if self._landings is None:
-            self._landings = LandingRoom(self._text.name, self._keep_open)
+            self._landings = LandingSpace(self._text.name, self._keep_open)
         return self._landings.take(windows, target)
 
     def _keep_open(self, text: ScatteredText) -> None:
