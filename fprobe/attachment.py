@@ -138,12 +138,12 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         unfollow(self._extend)
         if not self.fp.registered:
             return
+        self._end_limit()
         try:
             unregister_fprobe(self.fp)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-        self._warn_of_limit()
 
     def _limit_missed(self) -> str:
         missed = self.counts.missed_nodes

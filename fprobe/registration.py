@@ -222,7 +222,7 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
             return _install_located(fp, _located(filter, notfilter), f"what {filter!r} matches")
         ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
         if not fp.ops.filter_hash:
-            raise OSError(errno.EINVAL, f"{filter!r} only removes functions and leaves none")
+            raise OSError(errno.EINVAL, f"{filter!r} only removes functions; add a pattern of functions to probe")
         if notfilter is not None:
             ftrace.ftrace_set_notrace(fp.ops, notfilter, reset=True)
         return fp.ops.filter_hash.count()

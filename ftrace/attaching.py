@@ -53,6 +53,11 @@ class Attaching(ProcessBound, abc.ABC):
         _warn_at_exit()
         _attached.add(self)
 
+    def _end_limit(self) -> None:
+        """Warn now, and not at the end: calls that come while it is being detached are missed for another reason."""
+        self._warn_of_limit()
+        _attached.discard(self)
+
     @abc.abstractmethod
     def attach(self: This) -> This:
         """Attach now. Raises OSError as the registration does."""

@@ -100,7 +100,7 @@ def _forget(ops: ftrace_ops) -> None:
 
 def _check(ops: ftrace_ops) -> None:
     if not ops.flags & FTRACE_OPS_FL_DIRECT or not ops.enabled:
-        raise OSError(errno.EINVAL, "this ftrace_ops is not registered with a direct function")
+        raise OSError(errno.EINVAL, "this ftrace_ops is not registered with a direct function; register it first")
 
 
 def unregister_ftrace_direct(ops: ftrace_ops, address: int, free_filters: bool = False) -> None:

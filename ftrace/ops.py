@@ -200,7 +200,7 @@ def _check_exclusive(tracing: Tracer, ops: Operation) -> None:
     if not ops.moves_ip:
         return
     if ops.func_hash.for_everything:
-        raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY needs a filter")
+        raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY needs a filter; set one before registering it")
     wanted = ops.selection()
     for other in tracing.enabled:
         if other is not ops and other.moves_ip:
@@ -299,7 +299,7 @@ def ftrace_free_filter(ops: ftrace_ops) -> None:
     """Empty both hashes (ftrace_free_filter). Raises OSError(EBUSY) while `ops` is registered."""
     with tracer().table.lock:
         if ops.enabled:
-            raise OSError(errno.EBUSY, "this ftrace_ops is registered: its filters can be changed, not freed")
+            raise OSError(errno.EBUSY, "this ftrace_ops is registered; unregister it before freeing its filters")
         ops.func_hash.clear()
 
 

@@ -60,7 +60,9 @@ class CounterLines:
         if self._free:
             return self._free.pop()
         if self._used == tasks.COUNTER_LINES:
-            raise OSError(errno.ENOSPC, f"more than {tasks.COUNTER_LINES} probes are registered")
+            raise OSError(
+                errno.ENOSPC, f"{tasks.COUNTER_LINES} probes are registered, the maximum; unregister one first"
+            )
         self._used += 1
         number = (self._used - 1 + tasks.FIRST_LINE) % tasks.COUNTER_LINES
         return tasks.COUNTERS + number * tasks.Counters.size

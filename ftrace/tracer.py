@@ -103,7 +103,9 @@ class Tracer:
         with self.table.lock:
             self.check_alive()
             if not on and any(ops.permanent for ops in self.enabled):
-                raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops is registered")
+                raise OSError(
+                    errno.EBUSY, "a PERMANENT ftrace_ops is registered; unregister it before disabling ftrace"
+                )
             self.switched_on = on
             for block in self._still_mapped(Selection(dict.fromkeys(self.table.patched_blocks(), 0))):
                 block.switch(on)
@@ -121,9 +123,9 @@ class Tracer:
     def check_alive(self) -> None:
         """Raise OSError(ENODEV) if ftrace is dead or probing is disabled."""
         if self.dead:
-            raise OSError(errno.ENODEV, "ftrace has been killed after a bug; nothing can be registered any more")
+            raise OSError(errno.ENODEV, "ftrace was disabled by a bug (see the log); probes need a new process")
         if os.environ.get(OFF_VARIABLE, "0") not in ("", "0"):
-            raise OSError(errno.ENODEV, f"probing is disabled by {OFF_VARIABLE}")
+            raise OSError(errno.ENODEV, f"probing is disabled by {OFF_VARIABLE}; unset it")
 
     # -- the state of a site ---------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def put_at(place: Place, p: kprobe) -> None:
     if found.on_ftrace and p.post_handler is not None and ground.module is None:
         raise OSError(
             errno.EBUSY,
-            f"{place} has been an ftrace location since an fprobe was on it; such a place takes no post_handler",
+            f"{place} is an ftrace location, because an fprobe is or was on it; a kprobe there takes no post_handler",
         )
     p.join(found)
     try:
@@ -191,7 +191,7 @@ def enable_kprobe(p: kprobe) -> None:
     with patching():
         place = _place(p)
         if p.flags & KPROBE_FLAG_GONE:
-            raise OSError(errno.EINVAL, f"the code at {p.addr:#x} is gone")
+            raise OSError(errno.EINVAL, f"the code at {p.addr:#x} has been unloaded; unregister the probe")
         kept = p.flags
         p.flags &= ~KPROBE_FLAG_DISABLED
         try:

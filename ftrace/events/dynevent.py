@@ -168,7 +168,10 @@ def release_all(line_type: LineType | None = None) -> None:
         events = dynamic_events(line_type)
         for event in events:
             if event.is_busy:
-                raise OSError(errno.EBUSY, f"{event} is enabled or in use; disable it first")
+                raise OSError(
+                    errno.EBUSY,
+                    f"{event} is enabled, or used by a trigger or a filter command; disable it and remove those first",
+                )
         try:
             for event in events:
                 event.free()

@@ -154,7 +154,10 @@ class Probe(DynamicEvent):
         """Delete the probe, and its event if this is the last probe. Raises OSError(EBUSY) if the event is enabled or in use."""
         if len(self.event.probes) == 1:
             if self.event.is_busy:
-                raise OSError(errno.EBUSY, f"{self} is enabled or in use")
+                raise OSError(
+                    errno.EBUSY,
+                    f"{self} is enabled, or used by a trigger or a filter command; disable it and remove those first",
+                )
             event_registry.remove(self.event)
         elif self.event.is_armed:
             self.disarm()

@@ -123,7 +123,10 @@ class SyntheticEvent(DynamicEvent):
     def free(self) -> None:
         """Delete the event. Raises OSError(EBUSY)."""
         if self.event.is_busy:
-            raise OSError(errno.EBUSY, f"synthetic event {self.name!r} is enabled or in use")
+            raise OSError(
+                errno.EBUSY,
+                f"synthetic event {self.name!r} is enabled or used by a trigger; disable it and remove the trigger first",
+            )
         event_registry.remove(self.event)
         dynevent.dyn_event_remove(self)
 

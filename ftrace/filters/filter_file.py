@@ -190,7 +190,7 @@ def check_takes_probes(file: FilterFile, command: str) -> None:
             errno.ENODEV, f"the command {command!r} works in set_ftrace_filter only, not in the filter of one ops"
         )
     if file.notrace:
-        raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}")
+        raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}; write that to set_ftrace_filter")
 
 
 _commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _probe}

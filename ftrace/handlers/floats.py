@@ -29,7 +29,7 @@ def _word(n: int) -> ctypes.c_uint64:
         raise ValueError(f"vector register {n}: arguments and results are in 0 to {LIVE_VECTORS - 1}")
     kept = runtime().image.call("saved_vectors")
     if not kept:
-        raise RuntimeError("vector registers can be looked at in a handler only")
+        raise RuntimeError("vector registers can be read only while a handler runs")
     first, distance = kept & ~15, (kept & 15) * 16
     if distance == 16:
         _fill_in(first)

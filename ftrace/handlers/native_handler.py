@@ -50,7 +50,9 @@ class Mishaps(NamedTuple):
 def native_mishaps(handler: Any) -> Mishaps:
     """The mishaps of a handler in all its roles since it was first registered. Raises TypeError for another object."""
     if not isinstance(handler, NativeFunction):
-        raise TypeError(f"not a native handler: {handler!r}")
+        raise TypeError(
+            f"{handler!r} is not a native handler; decorate the function with @fprobe.native or @kprobes.native"
+        )
     images = [resolved.keep for resolved in _resolved.all(handler)]
     return Mishaps(*(sum(_count(image, f"native.{name}") for image in images) for name in Mishaps._fields))
 

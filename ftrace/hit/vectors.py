@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sandbox.native import native, u64
+from sandbox.native import native, null, u64
 from sandbox.threads.tasks import current
 
 
 @native
 def saved_vectors() -> u64:
     """Where the running thread's vector registers are kept | their distance in units of 16 bytes; 0: they are not."""
-    return current().vectors
+    task = current()
+    return task.vectors if task != null else 0

@@ -35,7 +35,10 @@ def refuse_blocked_traps(runtime: Runtime) -> None:
             log.info("thread %s (%d) blocks SIGTRAP; a breakpoint that it hits would kill the process", _name(tid), tid)
     named = ", ".join(f"{_name(tid)} ({tid})" for tid in blocking if tid in known)
     if named:
-        raise OSError(errno.EBUSY, f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}")
+        raise OSError(
+            errno.EBUSY,
+            f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}; unblock it there first",
+        )
 
 
 def _name(tid: int) -> str:

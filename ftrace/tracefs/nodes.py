@@ -28,7 +28,7 @@ class Handle:
 
     def seek(self, position: int) -> int:
         """Move to `position` bytes from the start. Raises OSError(ESPIPE) for a stream."""
-        raise OSError(errno.ESPIPE, "this file is a stream")
+        raise OSError(errno.ESPIPE, "this file is a stream, which has no position; read it from the start to its end")
 
     def close(self) -> None:
         """Close the file. Further calls do nothing."""
@@ -134,7 +134,9 @@ class Directory(Node):
 
     def make(self, name: str) -> None:
         """Create a directory in it. Raises OSError(EPERM) if this directory does not support it."""
-        raise OSError(errno.EPERM, f"directory {name!r} cannot be created here")
+        raise OSError(
+            errno.EPERM, f"directory {name!r} cannot be created here; the only place for new directories is instances/"
+        )
 
     def remove(self, name: str) -> None:
         """Remove a directory from it. Raises OSError(EPERM) if this directory does not support it."""

@@ -304,7 +304,7 @@ def test_a_trigger_enables_another_event_which_is_armed_before(program):
         program["ev_many"](i, 0, 0, 0, 0, 0, 0, 0)
         program["ev_add"](i, 0)
     assert [text for name, text in texts() if name == "other"] == ["a=0x3"]
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(OSError, match="is enabled, or used by"):
         tracefs.write("dynamic_events", "-:kprobes/other", append=True)
     tracefs.write("events/kprobes/k/trigger", "!enable_event:kprobes:other", append=True)
     tracefs.write("events/kprobes/other/enable", "0")

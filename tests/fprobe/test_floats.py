@@ -140,7 +140,7 @@ def test_a_handler_in_a_handler_finds_the_inner_calls(program):
 
 
 def test_bad_registers_and_places_are_named(program):
-    with pytest.raises(RuntimeError, match="in a handler only"):
+    with pytest.raises(RuntimeError, match="only while a handler runs"):
         float_argument(None, 0)
     with pytest.raises(ValueError, match="vector register 8"):
         float_argument(None, 8)

@@ -262,7 +262,7 @@ def test_division_by_zero_and_bad_indices_are_counted(module: Any) -> None:
         assert list(given.cells)[:2] == [5, 0] and fprobe.native_mishaps(given.blunder) == (1, 0)
         module["leaf"](4)
         assert list(given.cells)[:2] == [5, 9] and fprobe.native_mishaps(given.blunder) == (1, 1)
-    with pytest.raises(TypeError, match="not a native handler: 5"):
+    with pytest.raises(TypeError, match="5 is not a native handler; decorate"):
         fprobe.native_mishaps(5)
 
 

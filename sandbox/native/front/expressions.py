@@ -9,7 +9,7 @@ from sandbox.native.containers import Container
 from sandbox.native.front import access, calls, messages, operators
 from sandbox.native.front.declarations import Callee, Const, Extern, GlobalVariable, NullObject
 from sandbox.native.front.errors import position
-from sandbox.native.front.scope import MISSING, Scope, similar
+from sandbox.native.front.scope import MISSING, Scope
 from sandbox.native.front.structs import Struct
 from sandbox.native.tree import (
     BOOL,
@@ -29,6 +29,7 @@ from sandbox.native.tree import (
     Place,
 )
 from sandbox.native.types import LITERAL, NULL, Array, Function, Int, Pointer, Type, void
+from sandbox.symbols.near import did_you_mean
 
 MAX_DEPTH = 64
 
@@ -172,7 +173,7 @@ class Expressions:
         except (TypeError, NameError) as error:
             raise self.scope.undeclared(node, str(error), error) from None
         if name not in fields:
-            known = similar(name, set(fields)) or f"; it has {', '.join(fields)}"
+            known = did_you_mean(name, fields) or f"; it has {', '.join(fields)}"
             raise self.scope.error(node, f"struct {struct} has no field {name!r}{known}")
         return FieldPlace(position(node), fields[name], base, struct, name)
 

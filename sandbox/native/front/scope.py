@@ -11,6 +11,7 @@ from sandbox.native.front.annotations import Namespace, resolve
 from sandbox.native.front.errors import NativeError, Origin, error_at, position
 from sandbox.native.front.source import statements
 from sandbox.native.types import Type
+from sandbox.symbols.near import did_you_mean
 
 MISSING = object()
 
@@ -34,7 +35,7 @@ class Scope:
 
     def unknown(self, node: ast.AST, kind: str, name: str) -> NativeError:
         """The error that nothing is known of *name*, to be raised by the caller."""
-        error = self.error(node, f"unknown {kind} {name!r}{similar(name, self._known())}")
+        error = self.error(node, f"unknown {kind} {name!r}{did_you_mean(name, sorted(self._known()))}")
         error.unknown = name
         return error
 
@@ -89,14 +90,6 @@ class Scope:
 
     def _known(self) -> set[str]:
         return set(self.locals) | set(self.namespace)
-
-
-def similar(name: str, known: set[str]) -> str:
-    """A hint at a name close to *name*, or an empty string."""
-    import difflib
-
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def assigned_names(function: ast.FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
