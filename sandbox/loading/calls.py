@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 from sandbox.abi import layout
 from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Signature, Type, Unsupported, Void
 from sandbox.abi.words import parse_word
+from sandbox.loading import thunks
+from sandbox.loading.gate import Gate
 from sandbox.process.cached import cached_property
 from sandbox.process.process_bound import ProcessBound
 from sandbox.threads import faults
@@ -26,28 +27,6 @@ _PLAIN_ATTRIBUTES = {
     "noundef", "nonnull", "noalias", "nocapture", "readonly", "writeonly", "readnone", "signext", "zeroext",
     "returned", "immarg", "nofree", "noext", "dead_on_unwind", "writable",
 }  # fmt: skip
-
-
-class Gate:
-    """Lets calls into a module, and counts them, until it is closed. One for each module."""
-
-    def __init__(self) -> None:
-        self.running: list[str] = []
-        """The name of the function for each call under way."""
-        self.closed = ""
-        """Why calls are refused; empty while they are not."""
-
-    def enter(self, name: str) -> None:
-        """Note that a call of function `name` begins; `leave` must follow. Raises OSError(ESHUTDOWN) if closed."""
-        # append and remove are atomic. A call is noted before it checks the gate; closing the gate precedes reading `running`.
-        self.running.append(name)
-        if self.closed:
-            self.running.remove(name)
-            raise OSError(errno.ESHUTDOWN, f"{name}() cannot be called: {self.closed}")
-
-    def leave(self, name: str) -> None:
-        """Note that a call of function `name` is over."""
-        self.running.remove(name)
 
 
 class Function(ProcessBound):
@@ -129,8 +108,6 @@ class Function(ProcessBound):
         return result or 0 if isinstance(self.signature.returns, Pointer) else result
 
     def _through_thunk(self, *arguments: Any) -> Any:
-        from sandbox.loading import thunks
-
         kinds = self._kinds
         named = [(value, kind, where) for value, (kind, where) in zip(arguments, kinds, strict=False)]
         extra = [self._extra(i, value) for i, value in enumerate(arguments[len(kinds) :], len(kinds))]

@@ -11,11 +11,9 @@ import re
 import threading
 from array import array
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from sandbox.abi.signatures import Signature
-from sandbox.loading.calls import Function, Gate
-from sandbox.loading.image import Image
+from sandbox.loading.gate import Gate
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
 from sandbox.process.process_bound import ProcessBound
@@ -23,6 +21,11 @@ from sandbox.symbols import gdbjit, source_lines
 from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table
+
+if TYPE_CHECKING:
+    from sandbox.abi.signatures import Signature
+    from sandbox.loading.calls import Function
+    from sandbox.loading.image import Image
 
 
 class ModuleState(enum.Enum):
@@ -65,6 +68,10 @@ class Module(ProcessBound):
     """A loaded program. Made by `sandbox.load` and `sandbox.adopt`."""
 
     def __init__(self, name: str, image: Image, interface: Interface) -> None:
+        # Imported now and not when a function is first asked for: a signal's handler that asks may have interrupted that import.
+        from sandbox.loading.calls import Function
+
+        self._function = Function
         self.name = name
         """Printed as [name]."""
         self.functions: tuple[Symbol, ...] = image.functions
@@ -97,7 +104,7 @@ class Module(ProcessBound):
             signature = self._interface.signature(symbol.name)
             if signature is None:
                 raise LookupError(f"the source of module {self.name!r} does not say what {name!r} takes and returns")
-            found = self._callables[name] = Function(signature, symbol.address, symbol.size, self._gate)
+            found = self._callables[name] = self._function(signature, symbol.address, symbol.size, self._gate)
         return found
 
     def __contains__(self, name: object) -> bool:

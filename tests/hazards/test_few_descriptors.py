@@ -139,6 +139,7 @@ def test_fork_with_few_descriptors_leaves_both_sides_probed_with_text_of_their_o
 @pytest.mark.parametrize("free", [0, 1, 2])
 def test_few_descriptors_before_the_first_probe_refuse_it_or_not_and_nothing_is_lost(free):
     module = basic()
+    assert module["leaf"](1) == 2  # what a call imports is loaded
     few = Descriptors(free)
     try:
         fprobe.attach("leaf", entry=nothing).detach()

@@ -110,6 +110,20 @@ def test_functions_can_be_called(loaded):
     assert "twice" in loaded and "thrice" not in loaded
 
 
+CALLED = """
+import sys, sandbox
+module = sandbox.load("define i64 @leaf(i64 %x) { ret i64 %x } define {i64, i64} @pair({i64, i64} %x) { ret {i64, i64} %x }")
+known = set(sys.modules)
+assert module["leaf"](4) == 4 and module["pair"]((1, 2)) == (1, 2)
+print([name for name in set(sys.modules) - known if name.startswith("sandbox.")])
+"""
+
+
+def test_a_first_call_imports_nothing_so_a_signals_handler_may_make_it():
+    done = run_source(CALLED)
+    assert done.stdout == "[]\n", done.stderr
+
+
 def test_addresses_have_names(loaded):
     function = loaded["double_it"]
     assert symbol_table.describe(function.address + 3) == f"double_it+0x3/{function.size:#x} [maths]"
