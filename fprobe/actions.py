@@ -13,7 +13,6 @@ import struct
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -164,20 +163,37 @@ class Record(_Exclusive):
         self._calls = None
 
 
-@dataclass
 class FunctionStat:
     """The statistics of one function. Times are those of the timed calls, from entry to return, in nanoseconds.
 
     `durations`: the number of calls in each bucket, if requested; the key is the bucket's shortest duration in nanoseconds.
     """
 
-    ip: int
-    hits: int = 0
-    missed: int = 0
-    total_ns: float = 0.0
-    min_ns: float = 0.0
-    max_ns: float = 0.0
-    durations: dict[float, int] = field(default_factory=dict)
+    def __init__(
+        self,
+        ip: int,
+        hits: int = 0,
+        missed: int = 0,
+        total_ns: float = 0.0,
+        min_ns: float = 0.0,
+        max_ns: float = 0.0,
+        durations: dict[float, int] | None = None,
+    ) -> None:
+        self.ip = ip
+        self.hits = hits
+        self.missed = missed
+        self.total_ns = total_ns
+        self.min_ns = min_ns
+        self.max_ns = max_ns
+        self.durations = durations if durations is not None else {}
+
+    def __repr__(self) -> str:
+        return f"FunctionStat({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if isinstance(other, FunctionStat) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def percentile(self, share: float) -> float:
         """The duration that `share` percent of the calls did not exceed, in nanoseconds; 0 without durations.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ftrace.filters.hashes import OpsHash
@@ -43,7 +42,6 @@ class Operation(Protocol):
     def selection(self) -> Selection: ...
 
 
-@dataclass(frozen=True)
 class Record:
     """A location and the registered operations that select it, newest first (struct dyn_ftrace).
 
@@ -51,11 +49,14 @@ class Record:
     IPMODIFY or a direct function has been there at some time.
     """
 
-    location: Location
-    wanting: Sequence[Operation]
-    switched_on: bool
-    touched: bool
-    modified: bool
+    def __init__(
+        self, location: Location, wanting: Sequence[Operation], switched_on: bool, touched: bool, modified: bool
+    ) -> None:
+        self.location = location
+        self.wanting = wanting
+        self.switched_on = switched_on
+        self.touched = touched
+        self.modified = modified
 
     @property
     def count(self) -> int:

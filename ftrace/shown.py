@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,12 +10,18 @@ Row = Sequence[Any]
 
 def table(rows: Iterable[Row], caption: str = "") -> str:
     """Rows as an HTML table; the first cell of each is its heading."""
-    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    title = f"<caption>{_escaped(caption)}</caption>" if caption else ""
     return f"<table>{title}{''.join(_row(row) for row in rows)}</table>"
 
 
+def _escaped(text: str) -> str:
+    import html
+
+    return html.escape(text)
+
+
 def _row(row: Row) -> str:
-    first, *rest = (html.escape(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row)
+    first, *rest = (_escaped(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row)
     return f"<tr><th>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>"
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from ftrace.filters.masks import mask_of
 
@@ -24,8 +24,7 @@ class Match(Enum):
     INDEX = "index"
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(NamedTuple):
     """A classified pattern. `negated`: it has a leading `!` and removes its matches."""
 
     text: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import inspect
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.hit.records import ENTRY_ARGUMENTS, ENTRY_REGS, ENTRY_SP, EXIT_REGS, EXIT_RESULTS, FOREIGN, PYTHON
 from ftrace.x86_64.images import ARGUMENTS, ARGUMENTS_SP, RESULTS
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from ftrace.handlers.native_link import HandlerCode
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A handler's code.
 
     `kind`: FOREIGN and PYTHON (ftrace.hit.records). `plain`: native code that keeps its registers. `registers`: the fields
@@ -81,7 +79,7 @@ def foreign_address(handler: Any) -> int | None:
     if type(handler).__module__ == "_cffi_backend":
         return _cffi_address(handler)
     address = getattr(handler, "address", None)
-    return address if isinstance(address, int) and not inspect.isfunction(handler) else None
+    return address if isinstance(address, int) and not isinstance(handler, FunctionType) else None
 
 
 def _cffi_address(handler: Any) -> int:

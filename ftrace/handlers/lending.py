@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import html
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +40,8 @@ class ExpiredRegisters(pt_regs.ctypes):  # type: ignore[misc]
         return "<pt_regs, whose handler has returned>"
 
     def _repr_html_(self) -> str:
+        import html
+
         return html.escape(repr(self))
 
     def __getattribute__(self, name: str) -> Any:

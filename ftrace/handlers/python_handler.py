@@ -6,7 +6,6 @@ import atexit
 import ctypes
 import logging
 import signal
-import sysconfig
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -92,6 +91,8 @@ class _Forks:
 
 def _check_interpreter() -> None:
     """Raise RuntimeError where Python handlers cannot be called from native code."""
+    import sysconfig
+
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise RuntimeError("Python handlers need an interpreter with a GIL; use native handlers here")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +34,8 @@ def check_callable(handler: Callable[..., Any], role: Role) -> None:
 
     A callable without a known signature, such as some functions written in C, passes.
     """
+    import inspect
+
     try:
         signature = inspect.signature(handler)
     except ValueError:

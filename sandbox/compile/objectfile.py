@@ -11,7 +11,7 @@ from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sandbox.compile.stubs import HOOKS, PATCHABLE_ENTRIES, STUB_SIZE, Flavour
+from sandbox.compile.stubs import HOOKS, STUB_SIZE, Flavour
 from sandbox.elf import tables as elf
 from sandbox.x86_64.encoding import ENDBR64, NOP5
 
@@ -162,7 +162,7 @@ class _Preparation:
         There is one table for each function, and MCJIT needs time quadratic in their number to relocate them.
         """
         sites: dict[int, list[int]] = {}
-        for table in self.file.sections_named(PATCHABLE_ENTRIES):
+        for table in self.file.sections_named(elf.PATCHABLE_ENTRIES):
             elf.drop_section(self.image, self.file, table)
             relocations = self.relocations.get(table)
             if relocations is None:

@@ -13,7 +13,6 @@ from collections.abc import Collection
 STUB_SIZE = 5
 SCHEME = "2"
 """Part of the key of cached objects: change it whenever the treatment of programs changes."""
-PATCHABLE_ENTRIES = "__patchable_function_entries"
 
 
 class Flavour(enum.Enum):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from typing import TYPE_CHECKING
 
 from sandbox.elf.tables import ElfError
-from sandbox.images.jit import JitImage
-from sandbox.jit.objects import read_object
-from sandbox.numba.images import NumbaImage, is_numbas
 from sandbox.symbols import gdbjit, other_jits
 from sandbox.symbols.gdbjit import Listed
+
+if TYPE_CHECKING:
+    from sandbox.images.jit import JitImage
 
 
 class _JitImages:
@@ -44,6 +45,7 @@ class _JitImages:
 
     def at(self, address: int) -> JitImage | None:
         """The image that `address` is in; None if in none."""
+        known: JitImage | None
         known = next((image for image in list(self._known.values()) if image is not None and address in image), None)
         return known if known and known.is_live else next((it for it in self.images() if address in it), None)
 
@@ -53,12 +55,17 @@ def _with_images(listed: list[Listed]) -> dict[Listed, bytes]:
 
 
 def _image_of(listed: Listed, data: bytes) -> JitImage | None:
+    from sandbox.jit.objects import read_object
+
     try:
         obj = read_object(listed.entry, data)
     except ElfError:
         return None
     if not obj.functions or not obj.text or any(function.address in gdbjit.own_code for function in obj.functions):
         return None
+    from sandbox.images.jit import JitImage
+    from sandbox.numba.images import NumbaImage, is_numbas
+
     return NumbaImage(obj) if is_numbas(obj) else JitImage(obj)
 
 

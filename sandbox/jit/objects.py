@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-from sandbox.compile.objectfile import StubError, patchable_stub
-from sandbox.compile.prepared import MARK
-from sandbox.compile.stubs import PATCHABLE_ENTRIES
 from sandbox.elf import tables as elf
 from sandbox.symbols.table import Symbol, sorted_symbols
 
@@ -48,12 +45,18 @@ def read_object(entry: int, data: bytes, module: str = "jit") -> JitObject:
 
 def _stubs(file: elf.ElfFile) -> frozenset[int]:
     """Where the patchable entries of a prepared module are. Of others it is not known which registers are free there."""
+    tables = file.sections_named(elf.PATCHABLE_ENTRIES)
+    if not tables:
+        return frozenset()
+    from sandbox.compile.objectfile import StubError, patchable_stub
+    from sandbox.compile.prepared import MARK
+
     if not any(MARK.encode() in bytes(file.contents(index)) for index in file.sections_named(".comment")):
         return frozenset()
     relocations = file.relocation_sections()
     entries = [entry for table in file.sections_of_type(elf.SHT_SYMTAB) for entry in file.symbols(table)]
     found = set()
-    for table in file.sections_named(PATCHABLE_ENTRIES):
+    for table in tables:
         for relocation in file.relocations(relocations[table]) if table in relocations else ():
             target = entries[relocation.symbol]
             with contextlib.suppress(StubError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.compile.objectfile import patchable_stub
-from sandbox.compile.stubs import PATCHABLE_ENTRIES, STUB_SIZE, Flavour
+from sandbox.compile.stubs import STUB_SIZE, Flavour
 from sandbox.elf import tables as elf
 from sandbox.loading.image import Image, drop_aliases, owners, remap
 from sandbox.loading.linker import LinkError
@@ -66,7 +66,7 @@ def silence(data: bytes) -> SilencedLibrary:
 
 def _patchable_entries(file: elf.ElfFile) -> Iterator[int]:
     """Addresses in the tables of entries: the addends of their relocations, or the values stored there."""
-    tables = [file.sections[i] for i in file.sections_named(PATCHABLE_ENTRIES)]
+    tables = [file.sections[i] for i in file.sections_named(elf.PATCHABLE_ENTRIES)]
     addends = {
         relocation.offset: relocation.addend
         for index in (file.sections_of_type(elf.SHT_RELA) if tables else ())

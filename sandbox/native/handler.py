@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +12,8 @@ from sandbox.native.types import Array, Function, Pointer, Type, i32, u8, void
 from sandbox.process.cached import cached_property
 
 if TYPE_CHECKING:
+    import ast
+
     from sandbox.native.tree import TypedFunction
 
 SCRATCH = 64
@@ -90,16 +91,20 @@ class HandlerFunction(NativeFunction):
 
     def uses(self, position: int) -> bool:
         """Whether the body mentions parameter number *position*."""
+        import ast
+
         name = self._definition.args.args[position].arg
         return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(self._definition))
 
-    @property
+    @cached_property
     def returns_a_value(self) -> bool:
         """Whether the body returns a value anywhere; otherwise the result is 0, or nothing."""
         return _returns_a_value(self._definition)
 
     def mentions_null_data(self) -> bool:
         """Whether the body compares its entry data with null."""
+        import ast
+
         name = self._definition.args.args[-1].arg
         return any(
             {name, "null"} <= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
@@ -127,6 +132,8 @@ class HandlerFunction(NativeFunction):
 
 
 def _returns_a_value(definition: ast.FunctionDef) -> bool:
+    import ast
+
     returns = (node for node in ast.walk(definition) if isinstance(node, ast.Return))
     return any(node.value is not None for node in returns)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.elf import tables as elf
@@ -47,7 +46,6 @@ class _Information(ctypes.Structure):
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Information), ctypes.c_size_t, ctypes.c_void_p)
 
 
-@dataclass(frozen=True)
 class Library:
     """A shared library, or the program itself (then `path` is that of /proc/self/exe).
 
@@ -55,11 +53,27 @@ class Library:
     the address of its .eh_frame_hdr, 0 if it has none.
     """
 
-    name: str
-    path: Path
-    base: int
-    text: tuple[tuple[int, int], ...]
-    unwind_table: int = 0
+    def __init__(
+        self, name: str, path: Path, base: int, text: tuple[tuple[int, int], ...], unwind_table: int = 0
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.base = base
+        self.text = text
+        self.unwind_table = unwind_table
+
+    def __repr__(self) -> str:
+        return f"<Library {self.path} at {self.base:#x}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Library) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return self.name, self.path, self.base, self.text, self.unwind_table
 
     def __contains__(self, address: object) -> bool:
         return isinstance(address, int) and any(start <= address < end for start, end in self.text)

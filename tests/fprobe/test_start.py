@@ -16,3 +16,23 @@ print(probe.hits, *(name for name in sys.modules if name.startswith("kprobes")))
 def test_a_probe_on_a_library_imports_no_kprobes():
     done = run_source(SOURCE)
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+HEAVY = """
+import sandbox, sys
+sandbox.IMPORTED += 10**10  # whatever was edited just now
+import llvmlite.binding
+before = set(sys.modules)
+import ctypes, fprobe
+ctypes.CDLL("libz.so.1")
+fprobe.attach("libz:*", action=fprobe.Stat()).attach()
+heavy = {"ast", "capstone", "dataclasses", "html", "inspect", "sysconfig"}
+heavy |= {"sandbox.abi.signatures", "sandbox.compile.stubs", "sandbox.numba.mangling", "sandbox.loading.calls"}
+print(sorted(heavy & (set(sys.modules) - before)))
+"""
+
+
+def test_a_probe_on_a_library_does_not_import_what_it_does_not_use():
+    for _ in range(2):  # the second process finds the runtime in the cache
+        done = run_source(HEAVY)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
