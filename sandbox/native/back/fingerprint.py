@@ -39,13 +39,18 @@ def fingerprint(unit: Unit, form: int | str = 2) -> str:
     return digest.hexdigest()
 
 
+_NATIVE = Path(__file__).parent.parent
+_VERIFYING = (_NATIVE.parent / "elf" / "tables.py", _NATIVE.parent / "x86_64" / "decoding.py")
+"""What `sandbox.native.back.verify` goes by: that an object has passed is cached, too."""
+
+
 @cache
 def _compiler() -> str:
-    """This compiler's own text and the version of llvmlite, which need not be imported for it."""
+    """The text of the whole compiler, from syntax to verification, and the version of llvmlite, which is not imported for it."""
     digest = hashlib.sha256(repr(sys.version_info[:2]).encode())
     llvmlite = find_spec("llvmlite")
     version = [Path(llvmlite.origin).with_name("_version.py")] if llvmlite and llvmlite.origin else []
-    for file in [*version, *sorted(Path(__file__).parent.glob("*.py"))]:
+    for file in [*version, *_VERIFYING, *sorted(_NATIVE.rglob("*.py"))]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
 from native_machine import define, isolated, load_functions
 
+import sandbox
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import NativeError, Unit, array, u8
 from sandbox.native.back.backend import ir
@@ -276,6 +281,48 @@ def test_a_fingerprint_changes_with_all_that_matters() -> None:
     assert len(set(keys)) == len(keys)
     scope["unrelated"] = 7
     assert fingerprint(Unit("u", [f])) == keys[0], "what no function names does not matter"
+
+
+UPGRADED = [
+    "sandbox/native/front/operators.py",
+    "sandbox/native/back/lower_arithmetic.py",
+    "sandbox/native/intrinsics.py",
+    "sandbox/x86_64/decoding.py",
+    "llvmlite/_version.py",
+]
+KEYS_OF_THEIRS = """
+import sys
+from sandbox.native import native, u64, Unit
+from sandbox.native.back import fingerprint
+
+@native(eager=False)
+def f(a: u64) -> u64:
+    return a
+
+def show_key():
+    fingerprint._compiler.cache_clear()
+    print(fingerprint.fingerprint(Unit("theirs", [f])))
+
+show_key()
+for path in sys.argv[1:]:
+    with open(path, "a") as file:
+        print("# edited", file=file)
+    show_key()
+"""
+
+
+def test_an_upgrade_of_the_compiler_changes_the_keys_of_users_functions(tmp_path: Path) -> None:
+    """Their own files have not changed: the cache would give what the old compiler made of them."""
+    shutil.copytree(Path(sandbox.__file__).parent, tmp_path / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "llvmlite").mkdir()
+    (tmp_path / "llvmlite" / "__init__.py").touch()
+    (tmp_path / "llvmlite" / "_version.py").touch()
+    (tmp_path / "theirs.py").write_text(KEYS_OF_THEIRS)
+    command = [sys.executable, "theirs.py", *UPGRADED]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    keys = done.stdout.split()
+    same = [path for path, key, before in zip(UPGRADED, keys[1:], keys, strict=False) if key == before]
+    assert len(keys) == len(UPGRADED) + 1 and not same
 
 
 class Shelf(dict[str, bytes]):
