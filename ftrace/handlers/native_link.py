@@ -76,12 +76,8 @@ def link(name: str, object_code: bytes) -> NativeImage:
 
     It is unmapped after it has been collected: keep it while it may run. Raises LookupError for a map that no longer exists.
     """
-    from llvmlite import binding
-
     _withdraw_collected()
-    for symbol in ALLOWED:
-        binding.add_symbol(symbol, runtime().image.address(symbol))
-    image = NativeImage(_free(name), object_code)
+    image = NativeImage(_free(name), object_code, uses=runtime().image)
     for symbol in _symbols(object_code):
         if symbol.startswith(containers.PREFIX):
             _give_state(image, containers.find(symbol))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from sandbox.compile.cache import default_cache
 from sandbox.native import Unit
@@ -13,7 +14,11 @@ from sandbox.symbols import gdbjit, source_lines
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table
 
+if TYPE_CHECKING:
+    from sandbox.elf import tables
+
 _process = ctypes.CDLL(None)
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def _process_has(name: str) -> bool:
@@ -21,6 +26,23 @@ def _process_has(name: str) -> bool:
     from llvmlite import binding
 
     return hasattr(_process, name) or binding.address_of_symbol(name) is not None
+
+
+def _symbols(object_code: bytes) -> Iterator[tuple[str, tables.ElfSymbol]]:
+    """The symbols of an object, with their names."""
+    from sandbox.elf import tables
+
+    file = tables.ElfFile(object_code)
+    table = file.sections_of_type(tables.SHT_SYMTAB)[0]
+    strings = file.strings(table)
+    return ((tables.string_at(strings, entry.name_offset), entry) for entry in file.symbols(table))
+
+
+def _undefined(object_code: bytes) -> set[str]:
+    """The symbols that an object needs from elsewhere."""
+    from sandbox.elf import tables
+
+    return {name for name, entry in _symbols(object_code) if entry.info >> 4 == tables.STB_GLOBAL and not entry.section}
 
 
 class Linked:
@@ -53,16 +75,19 @@ class NativeImage:
     """The code and variables of a native unit. Calls release the GIL."""
 
     @classmethod
-    def of(cls, unit: Unit) -> NativeImage:
-        """Compile a unit, or take its object from the cache, and link it.
+    def of(cls, unit: Unit, uses: NativeImage | None = None, absolute: Mapping[str, int] = _NONE) -> NativeImage:
+        """Compile a unit, or take its object from the cache, and link it. It may refer to the symbols of `uses`.
 
-        Raises LookupError if it refers to a symbol that the process does not have.
+        `absolute`: numbers that its assembly has by name, as in ELF's absolute symbols; they are no part of the object.
+        Raises LookupError if it refers to a symbol that neither `uses` nor the process has.
         """
         from sandbox.native.back.compile import compile_unit
 
-        return cls(unit.name, compile_unit(unit, cache=default_cache()))
+        return cls(unit.name, compile_unit(unit, cache=default_cache()), uses, absolute)
 
-    def __init__(self, name: str, object_code: bytes) -> None:
+    def __init__(
+        self, name: str, object_code: bytes, uses: NativeImage | None = None, absolute: Mapping[str, int] = _NONE
+    ) -> None:
         self.name = name
         """What its code is listed under, like a module's."""
         self.keep: list[object] = []
@@ -79,10 +104,14 @@ class NativeImage:
         setattr(self._engine, gdbjit.OWN, True)
         self.linked = Linked(name, self._engine)
         """What `linked.withdraw()` takes out of the process."""
+        self._absolute: Mapping[str, int] = {**uses._absolute, **absolute} if uses is not None else absolute
+        given = {**uses._addresses, **self._absolute} if uses is not None else absolute
+        for symbol in _undefined(object_code) & given.keys():
+            binding.add_symbol(symbol, given[symbol])
         with gdbjit.making_own():
             self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
             self._engine.finalize_object()
-            self._addresses = self._resolved()
+            self._addresses: dict[str, int] = self._resolved()
             self.linked.claim(self._addresses.values())
         self._functions: dict[str, Any] = {}
 
@@ -95,19 +124,15 @@ class NativeImage:
 
     def _resolved(self) -> dict[str, int]:
         """The address of every symbol, read once: the JIT has a lock that may be taken during a fork."""
-        from sandbox.elf import tables
-
-        file = tables.ElfFile(self.object_code)
-        table = file.sections_of_type(tables.SHT_SYMTAB)[0]
-        strings = file.strings(table)
-        found = {}
-        for entry in file.symbols(table):
-            name, binding = tables.string_at(strings, entry.name_offset), entry.info >> 4
-            if binding == tables.STB_GLOBAL and not entry.section and not _process_has(name):
-                raise LookupError(f"{self.name} refers to {name}, which this process does not have")
-            if binding and entry.section:
-                found[name] = self._engine.get_function_address(name) or self._engine.get_global_value_address(name)
-        return found
+        missing = sorted(name for name in _undefined(self.object_code) if not _process_has(name))
+        if missing:
+            raise LookupError(f"{self.name} refers to {missing[0]}, which this process does not have")
+        engine = self._engine
+        return {
+            name: engine.get_function_address(name) or engine.get_global_value_address(name)
+            for name, entry in _symbols(self.object_code)
+            if entry.info >> 4 and entry.section
+        }
 
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:

@@ -39,11 +39,8 @@ _VALUES = (Sort.NUMBER, Sort.CPU, Sort.HITCOUNT)
 @cache
 def hist_image() -> NativeImage:
     """The native functions of histograms, linked when the first histogram is made."""
-    from llvmlite import binding
-
-    binding.add_symbol("task_get", runtime().image.address("task_get"))
     functions = (*table_records.FUNCTIONS, queue_records.queue_hit)
-    image = NativeImage.of(Unit("event-hists", functions, bounded=False))
+    image = NativeImage.of(Unit("event-hists", functions, bounded=False), uses=runtime().image)
     image.variable("task_offset").value = runtime().key.offset
     image.publish()
     return image

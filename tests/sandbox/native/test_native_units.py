@@ -92,6 +92,16 @@ def test_externs_globals_and_assembly_meet_in_one_unit() -> None:
     assert loaded.signed() == 19
 
 
+@isolated
+def test_an_absolute_symbol_has_its_value_from_the_process_not_from_the_object() -> None:
+    """Images of one object may each have another; an image that uses one of them has its value."""
+    text = ".globl asm_number\nasm_number: movl $number, %eax\n ret"
+    data = compile_unit(Unit("numbered", assembly=text))
+    images = [NativeImage("numbered", data, absolute={"number": value}) for value in (872, 904)]
+    images.append(NativeImage("user", data, uses=images[0]))
+    assert [image.call("asm_number") for image in images] == [872, 904, 872]
+
+
 def test_only_entry_points_and_exports_are_visible() -> None:
     names = define(LINKED)
     data = compile_unit(Unit("test", [names["entry"]], assembly=ASSEMBLY))
@@ -172,6 +182,29 @@ def test_an_image_that_refers_to_what_nobody_has_is_not_linked() -> None:
     unit = Unit("test", [define(LACKING)["entry"]])
     with pytest.raises(LookupError, match="test refers to no_such_function_anywhere"):
         NativeImage.of(unit)
+
+
+USES = """
+provided = extern("provided_by_an_image", fn[u64, u64])
+
+@native(name="provided_by_an_image", noinline=True)
+def provider(a: u64) -> u64:
+    return a * 3
+
+@native
+def user(a: u64) -> u64:
+    return provided(a) + 1
+"""
+
+
+@isolated
+def test_an_image_may_use_the_symbols_of_another_one() -> None:
+    names = define(USES)
+    provider = NativeImage.of(Unit("provider", [names["provider"]]))
+    user = Unit("user", [names["user"]])
+    with pytest.raises(LookupError, match="user refers to provided_by_an_image"):
+        NativeImage.of(user)
+    assert NativeImage.of(user, uses=provider).call("user", 5) == 16
 
 
 NAMES = """
