@@ -155,7 +155,7 @@ class Runtime:
         if not changed_code.is_noticed():
             raise RuntimeError(_TRANSLATED)
         self.key = ThreadKey()
-        self.image = NativeImage.of(_unit(self.key.offset))
+        self.image = NativeImage.of(_unit(), absolute={tasks.AT_FS: self.key.offset})
         self.own_code: list[Callable[[int], bool]] = [self.image.__contains__]
         """Predicates on addresses: code of ours, which stack traces leave out. Other kinds of probes add their own."""
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
@@ -245,14 +245,14 @@ def _stub_offsets() -> dict[str, int]:
     }
 
 
-def _unit(task_offset: int) -> Unit:
-    return Unit("fprobe-runtime", FUNCTIONS, assembly=Assembly(_assembly, (task_offset, save_area())), bounded=False)
+def _unit() -> Unit:
+    return Unit("fprobe-runtime", FUNCTIONS, assembly=Assembly(_assembly, (save_area(),)), bounded=False)
 
 
-def _assembly(task_offset: int, area: SaveArea) -> str:
+def _assembly(area: SaveArea) -> str:
     from ftrace.hit import assembly
 
-    return assembly.text(task_offset, area)
+    return assembly.text(area)
 
 
 @once

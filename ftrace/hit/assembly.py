@@ -15,31 +15,31 @@ from sandbox.threads import signals, tasks
 from sandbox.x86_64.vectors import SaveArea
 
 
-def text(task_offset: int, area: SaveArea) -> str:
-    """All of it, for tasks at `task_offset` from %fs and vectors that are saved as `area` says."""
-    trampolines_text = trampolines.assembly(_constants(task_offset, area))
+def text(area: SaveArea) -> str:
+    """All of it, for vectors that are saved as `area` says."""
+    trampolines_text = trampolines.assembly(_constants(area))
     return with_call_frames(trampolines_text + THREAD_START + signals.RESTORER + GUARDED_READ + VECTOR_READS)
 
 
-def common(task_offset: int, area: SaveArea) -> dict[str, int | str]:
+def common(area: SaveArea) -> dict[str, int | str]:
     """What the assembly of every kind of probe names: selectors, fields of a pt_regs and a task, the area for vectors."""
     task, regs = tasks.Task, pt_regs
     return {
         "USER_SS": USER_SS, "USER_CS": USER_CS, "REGS_IP": regs.offset("ip"), "REGS_SP": regs.offset("sp"),
         "REGS_FLAGS": regs.offset("flags"), "REGS_BX": regs.offset("bx"), "REGS_AX": regs.offset("ax"),
         "REGS_BP": regs.offset("bp"),
-        "TASK": task_offset, "REC": task.offset("rec"), "TOP": task.offset("top"), "VECTORS": task.offset("vectors"),
+        "TASK": tasks.AT_FS, "REC": task.offset("rec"), "TOP": task.offset("top"), "VECTORS": task.offset("vectors"),
         "XSAVE_SIZE": area.size + 64, "XSAVE_END": area.size + 7 & -8, "XSAVE_MASK": area.mask, "XSAVE": area.instruction,
         "VZEROUPPER": "" if area.register == "xmm" else "vzeroupper",
     }  # fmt: skip
 
 
-def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
+def _constants(area: SaveArea) -> dict[str, int | str]:
     """What this assembly names: field offsets, sizes and flags."""
     task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
     first_item = ProbeList.offset("items")
     return {
-        **common(task_offset, area), **_guard_offsets(),
+        **common(area), **_guard_offsets(),
         "LIST": task.offset("list"), "LIMIT": task.offset("limit"), "CONTEXT": task.offset("context"),
         "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
         "PROBES": node.offset("probes"), "INLINE_DATA": node.offset("inline_data"),

@@ -16,10 +16,12 @@ from sandbox.threads.tasks import IN_NO_LIST, Task
 from sandbox.x86_64.vectors import SaveArea
 
 
-def text(task_offset: int, area: SaveArea) -> str:
-    """The assembly text. `task_offset`: of the task, from %fs. `area`: how vector registers are saved."""
-    constants = _constants(task_offset, area)
-    return "".join(room.assembly(constants) for room in (detour, optimized_detour, single_handlers)) + GUARDED_ACCESS
+def text(area: SaveArea) -> str:
+    """The assembly text. `area`: how vector registers are saved."""
+    constants = _constants(area)
+    return (
+        "".join(module.assembly(constants) for module in (detour, optimized_detour, single_handlers)) + GUARDED_ACCESS
+    )
 
 
 def _control(field: str) -> int:
@@ -27,9 +29,9 @@ def _control(field: str) -> int:
     return Task.offset("kprobe_ctlblk") + KprobeCtlblk.offset(field)
 
 
-def _constants(task_offset: int, area: SaveArea) -> dict[str, int | str]:
+def _constants(area: SaveArea) -> dict[str, int | str]:
     return {
-        **common(task_offset, area),
+        **common(area),
         "REGS_ORIG": pt_regs.offset("orig_ax"),
         "ADDRESS": Record.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
         "LIST": Task.offset("list"), "IN_NO_LIST": IN_NO_LIST,

@@ -30,37 +30,20 @@ FUNCTIONS = (
 )
 """The functions that Python, the signal dispatcher, the assembly and ftrace call."""
 
-LINKED = (
-    "task_get",
-    "in_signal_handler",
-    "ftrace_call_foreign_keeping",
-    "drop_dead",
-    "pool_take",
-    "pool_give",
-    "on_one_stack",
-    "hit_reserve",
-    "return_point_for",
-)
-"""The functions of the tracing runtime that the image calls."""
 
-
-def _assembly(task_offset: int, area: SaveArea) -> str:
+def _assembly(area: SaveArea) -> str:
     from kprobes.hit import assembly
 
-    return assembly.text(task_offset, area)
+    return assembly.text(area)
 
 
 class KprobeRuntime:
     """The linked image, installed as a consumer of the synchronous signals."""
 
     def __init__(self) -> None:
-        from llvmlite import binding
-
         tracing = runtime()
-        for symbol in LINKED:
-            binding.add_symbol(symbol, tracing.image.address(symbol))
-        assembly = Assembly(_assembly, (tracing.key.offset, save_area()))
-        self.image = NativeImage.of(Unit("kprobes-runtime", FUNCTIONS, assembly=assembly, bounded=False))
+        unit = Unit("kprobes-runtime", FUNCTIONS, assembly=Assembly(_assembly, (save_area(),)), bounded=False)
+        self.image = NativeImage.of(unit, uses=tracing.image)
         self.image.variable("task_offset").value = tracing.key.offset
         crash_words.prepare(self.image)
         self.image.publish()

@@ -196,6 +196,8 @@ NODE = 128
 
 slab = global_var(u64, 0, name="tasks_slab")
 task_offset = global_var(u64, 0, name="task_offset")
+AT_FS = "task_at_fs"
+"""The symbol that has the value of `task_offset` in assembly, as an absolute one: it is known when an image is linked."""
 claimed_high = global_var(u64, 0, name="tasks_claimed_high")  # one past the highest record ever claimed
 
 errno_location = extern("__errno_location", fn[ptr[i32]])

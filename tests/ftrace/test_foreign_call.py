@@ -164,5 +164,5 @@ def test_there_is_text_for_every_kind_of_cpu(mask, register, tmp_path):
     area = SaveArea("xsavec", mask, 2816, True)
     assert area.register == register
     source = tmp_path / "trampolines.s"
-    source.write_text(assembly.text(64, area))
+    source.write_text(assembly.text(area))
     subprocess.run(["cc", "-c", "-o", tmp_path / "trampolines.o", source], check=True)
