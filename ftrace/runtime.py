@@ -162,19 +162,12 @@ class Runtime:
         self.slab = mappings.reserve(tasks.COUNTERS + tasks.CAPACITY * tasks.STRIDE)
         self.counters = CounterFile(self.image, self.slab + tasks.COUNTERS)
         fork.closely_around(self.counters)
-        self.image.variable("tasks_slab").value = self.slab
-        self.image.variable("task_offset").value = self.key.offset
-        self.image.variable("task_key").value = self.key.number
-        self._tell_stacks()
-        self.image.variable("barrier_page").value = barriers.barrier_page()
+        self._set_variables()
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalDispatcher(self.image)
-        self.signals.add_consumer(signals.SIGTRAP, self.image.address("poke_trap"))
-        self.signals.add_consumer(signals.SIGTRAP, self.image.address("detour_trap"))
         self.detours = address_table.AddressTable(self.image, self._publish_detours)
-        """Where threads go on that run into a breakpoint of a patched entry (ftrace.sites.detour_trap)."""
-        for number in (signals.SIGSEGV, signals.SIGBUS):
-            self.signals.add_consumer(number, self.image.address("read_fault"))
+        """Breakpoints of patched entries -> where a thread that reaches one continues (ftrace.sites.detour_trap)."""
+        self._add_signal_consumers()
         self.faults = FaultGuard(self.image, self.signals, self.tasks)
         atfork.install(self.image, mappings.fork_words())
         contexts.installed = contexts.Contexts(self.image, self.signals)
@@ -216,11 +209,28 @@ class Runtime:
     def _publish_detours(self, address: int) -> None:
         self.image.variable("detour_table").value = address
 
-    def _tell_stacks(self) -> None:
+    def _set_variables(self) -> None:
         start, end = main_stack()
-        known = {"stack_field": self.key.stack_field, "main_stack": start, "main_stack_size": end - start}
+        known = {
+            "tasks_slab": self.slab,
+            "task_offset": self.key.offset,
+            "task_key": self.key.number,
+            "stack_field": self.key.stack_field,
+            "main_stack": start,
+            "main_stack_size": end - start,
+            "barrier_page": barriers.barrier_page(),
+        }
         for name, value in known.items():
             self.image.variable(name).value = value
+
+    def _add_signal_consumers(self) -> None:
+        for number, consumer in (
+            (signals.SIGTRAP, "poke_trap"),
+            (signals.SIGTRAP, "detour_trap"),
+            (signals.SIGSEGV, "read_fault"),
+            (signals.SIGBUS, "read_fault"),
+        ):
+            self.signals.add_consumer(number, self.image.address(consumer))
 
     def _after_fork(self) -> None:
         """Only the forking thread exists in the child: it keeps its record, the other threads' nodes go back to their pools."""

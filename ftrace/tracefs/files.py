@@ -46,7 +46,12 @@ def add_ftrace_files() -> None:
     eprobe.register_eprobe_events()
     tracefs.before_open(drain_all)
     dynevent.on_removal(global_trace().empty)
-    files: dict[str, Node] = {
+    for name, node in _files().items():
+        tracefs.add(name, node)
+
+
+def _files() -> dict[str, Node]:
+    return {
         "README": TextFile(lambda: README),
         "available_events": TextFile(_available_events),
         "available_filter_functions": TextFile(listing.available_filter_functions),
@@ -67,5 +72,3 @@ def add_ftrace_files() -> None:
         **graph_files(),
         "instances": InstancesDirectory(),
     }
-    for name, node in files.items():
-        tracefs.add(name, node)

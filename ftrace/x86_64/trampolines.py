@@ -140,34 +140,32 @@ ftrace_entry_none:
 """
 
 
-def assembly(constants: Mapping[str, int | str]) -> str:
-    """All trampolines, without their call frame information (x86_64.callframes).
+_REGISTER_BLOCKS = {
+    "keep": images.push(_KEPT),
+    "get": images.pop(_KEPT),
+    "image": images.KEEP_ENTRY,
+    "regs_image": images.KEEP_ENTRY_REGS,
+    "regs_return_image": images.whole(
+        "lea 32(%rsp), %r10\n    push %r10", flags="push $$$USER_FLAGS", ip="push $PARENT(%r11)"
+    ),
+    "return_image": images.whole("lea 32(%rsp), %r11\n    push %r11"),
+    "unimage": images.GET_ALL,
+    "keep_arguments": images.KEEP_ARGUMENTS,
+    "get_arguments": images.GET_ARGUMENTS,
+    "entry_sp_ip": images.ENTRY_SP_IP,
+    "begin_exit": BEGIN_EXIT,
+    "keep_results": images.KEEP_RESULTS,
+    "get_results": images.GET_RESULTS,
+    "exit_sp_ip": images.EXIT_SP_IP,
+    "item_data": ITEM_DATA,
+    "keep_walk": images.push(WALK),
+    "get_walk": images.pop(WALK),
+}
+"""Sequences that save and restore registers, by the names that the texts use."""
 
-    `constants` gives the field offsets and sizes that the text names (see `ftrace.hit.assembly`).
-    """
-    blocks = {
-        **vector_blocks(str(constants["VECTOR"])),
-        "keep": images.push(_KEPT),
-        "get": images.pop(_KEPT),
-        "image": images.KEEP_ENTRY,
-        "regs_image": images.KEEP_ENTRY_REGS,
-        "regs_return_image": images.whole(
-            "lea 32(%rsp), %r10\n    push %r10", flags="push $$$USER_FLAGS", ip="push $PARENT(%r11)"
-        ),
-        "return_image": images.whole("lea 32(%rsp), %r11\n    push %r11"),
-        "unimage": images.GET_ALL,
-        "keep_arguments": images.KEEP_ARGUMENTS,
-        "get_arguments": images.GET_ARGUMENTS,
-        "entry_sp_ip": images.ENTRY_SP_IP,
-        "begin_exit": BEGIN_EXIT,
-        "keep_results": images.KEEP_RESULTS,
-        "get_results": images.GET_RESULTS,
-        "exit_sp_ip": images.EXIT_SP_IP,
-        "item_data": ITEM_DATA,
-        "keep_walk": images.push(WALK),
-        "get_walk": images.pop(WALK),
-    }
-    texts = [
+
+def _texts() -> list[str]:
+    return [
         ENTRY_REGS,
         EXIT_REGS,
         MULTI_PROBE,
@@ -181,5 +179,13 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         *fast_trampolines(),
         *keeping_trampolines(),
     ]
-    expanded = "\n".join(with_blocks(text, blocks) for text in texts)
+
+
+def assembly(constants: Mapping[str, int | str]) -> str:
+    """All trampolines, without their call frame information (x86_64.callframes).
+
+    `constants` gives the field offsets and sizes that the text names (see `ftrace.hit.assembly`).
+    """
+    blocks = {**vector_blocks(str(constants["VECTOR"])), **_REGISTER_BLOCKS}
+    expanded = "\n".join(with_blocks(text, blocks) for text in _texts())
     return "    .text\n" + Template(expanded).substitute(constants, **frame_rules(constants))

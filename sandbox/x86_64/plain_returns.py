@@ -12,223 +12,45 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    i32,
-    i64,
-    native,
-    ptr,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-    zeroed,
+from sandbox.native import addressof, bool_, cast, i32, i64, native, ptr, u8, u32, u64, void, zeroed
+from sandbox.x86_64.plain_paths import (
+    KEPT,
+    MOST_CODE,
+    MOST_POINTERS,
+    NONE,
+    RBP,
+    RDI,
+    RSI,
+    RSP,
+    SLOTS,
+    UNKNOWN,
+    UNSEEN,
+    Walk,
+    begin,
+    bit_of,
+    come_to,
+    go_on,
+    held,
+    is_known,
+    mark,
+    moved,
+    note_lea,
+    note_pointer,
+    pop,
+    push,
 )
 from sandbox.x86_64.reading import NO_REGISTER, Read, read
 
 if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
 
-_RSP, _RBP, _RSI, _RDI = 4, 5, 6, 7
-_UNSEEN, _UNKNOWN, _NONE = -(1 << 30), -(1 << 30) + 1, -(1 << 30) + 2
-"""No path has come here; a distance that is not known; not a pointer into the stack."""
-MOST_CODE = 1 << 17
-"""Bytes of the largest function that is followed."""
-_MOST_POINTERS = 32
-_KEPT = 0xF028
-"""The registers that a call keeps, as bits of a mask."""
-_SLOTS = 64
 _BEHIND = 32
-
-
-@struct
-class Pointer(Structure):
-    """A register may point `distance` bytes below the return slot."""
-
-    register: u64
-    distance: i64
-
-
-@struct
-class Walk(Structure):
-    """The paths of one function of `end` bytes.
-
-    By offset: how far rsp and rbp are below the return slot (`depths`, `frames`), and which registers may point to a known
-    place in the stack (`masks`, a bit each). `mask`: the same behind the instruction that is followed.
-    """
-
-    code: ptr[u8]
-    end: u64
-    nr_waiting: u64
-    nr_pointers: u64
-    mask: u32
-    copied: array[u32, 16]  # by register: to which others it is copied while it may point into the stack
-    pushed: array[u32, 64]  # by depth: the registers that are pushed there while they may,
-    popped: array[u32, 64]  # those that are popped then,
-    unpushed: array[u32, 64]  # and whether one is popped before
-    pointers: array[Pointer, 32]
-    nr_leas: u64
-    leas: array[Pointer, 32]  # register: source | target << 8
-    masks: array[u32, 131072]
-    depths: array[i32, 131072]
-    frames: array[i32, 131072]
-    waiting: array[u32, 131072]
-
-
-@native(inline=True)
-def begin(walk: ptr[Walk]) -> void:
-    walk.nr_waiting = 0
-    walk.nr_pointers = 0
-    walk.nr_leas = 0
-    walk.mask = 0
-    for index in range(16):
-        walk.copied[index] = 0
-    for slot in range(_SLOTS):
-        walk.pushed[slot] = 0
-        walk.popped[slot] = 0
-        walk.unpushed[slot] = 0
-    for at in range(walk.end):
-        walk.depths[at] = _UNSEEN
-
-
-@native(inline=True)
-def come_to(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
-    """A path goes on at an offset. False if another comes there with another stack."""
-    if at >= walk.end:
-        return True
-    if walk.nr_waiting >= MOST_CODE:
-        return False
-    if walk.depths[at] == _UNSEEN:
-        walk.depths[at] = depth
-        walk.frames[at] = frame
-        walk.masks[at] = walk.mask
-    elif walk.depths[at] != depth or walk.frames[at] != frame:
-        return False
-    elif walk.mask & ~walk.masks[at] == 0:
-        return True
-    else:
-        walk.masks[at] |= walk.mask
-    walk.waiting[walk.nr_waiting] = cast(u32, at)
-    walk.nr_waiting += 1
-    return True
-
-
-@native
-def note_pointer(walk: ptr[Walk], register: u32, distance: i64) -> bool_:
-    """A register may point there. False if there are too many of them."""
-    number = cast(u64, register)
-    for index in range(min(walk.nr_pointers, _MOST_POINTERS)):
-        if walk.pointers[index].register == number and walk.pointers[index].distance == distance:
-            return True
-    if walk.nr_pointers >= _MOST_POINTERS:
-        return False
-    walk.pointers[walk.nr_pointers].register = number
-    walk.pointers[walk.nr_pointers].distance = distance
-    walk.nr_pointers += 1
-    return True
-
-
-@native
-def note_lea(walk: ptr[Walk], source: u32, target: u32, displacement: i64) -> bool_:
-    """A register is computed from another one. False if there are too many of them."""
-    if displacement == 0:
-        walk.copied[cast(u64, source)] |= cast(u32, 1) << target
-        return True
-    number = cast(u64, source | target << 8)
-    for index in range(min(walk.nr_leas, _MOST_POINTERS)):
-        if walk.leas[index].register == number and walk.leas[index].distance == displacement:
-            return True
-    if walk.nr_leas >= _MOST_POINTERS:
-        return False
-    walk.leas[walk.nr_leas].register = number
-    walk.leas[walk.nr_leas].distance = displacement
-    walk.nr_leas += 1
-    return True
-
-
-@native(inline=True)
-def held(walk: ptr[Walk], at: u64, register: u32) -> i32:
-    """How far a register is below the return slot, of rsp and rbp; _NONE of others."""
-    if register == _RSP:
-        return walk.depths[at]
-    return walk.frames[at] if register == _RBP else cast(i32, _NONE)
-
-
-@native(inline=True)
-def is_known(distance: i32) -> bool_:
-    return distance != _UNKNOWN and distance != _NONE
-
-
-@native(inline=True)
-def moved(distance: i32, amount: i64) -> i32:
-    return cast(i32, cast(i64, distance) + amount) if is_known(distance) else distance
-
-
-@native(inline=True)
-def go_on(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
-    """Behind an instruction that leaves the stack so. False if that is above the return slot."""
-    if is_known(depth) and depth < 0:
-        return False
-    return come_to(walk, at, depth, frame)
-
-
-@native(inline=True)
-def bit_of(register: u32) -> u32:
-    """In a mask; 0 for NO_REGISTER."""
-    return cast(u32, 1) << register & 0xFFFF
-
-
-@native(inline=True)
-def mark(walk: ptr[Walk], register: u32, points: bool_) -> void:
-    """From now on a register may point to a known place in the stack, or not any more."""
-    if points:
-        walk.mask |= bit_of(register)
-    else:
-        walk.mask &= ~bit_of(register)
-
-
-@native(inline=True)
-def slot_of(depth: i32) -> u64:
-    return cast(u64, cast(u32, depth) >> 3) & (_SLOTS - 1)
-
-
-@native(inline=True)
-def push(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
-    """`register`: NO_REGISTER for something else."""
-    depth = walk.depths[at]
-    if is_known(depth) and walk.mask & bit_of(register) != 0:
-        if walk.unpushed[slot_of(depth)] != 0:
-            return False
-        walk.pushed[slot_of(depth)] |= bit_of(register)
-    return come_to(walk, behind, moved(depth, 8), walk.frames[at])
-
-
-@native(inline=True)
-def pop(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
-    depth = walk.depths[at]
-    if register == _RSP or (is_known(depth) and depth <= 0):
-        return False
-    lifted = moved(depth, -8)
-    mark(walk, register, False)
-    if is_known(depth):
-        slot = slot_of(lifted)
-        if walk.pushed[slot] != 0:
-            walk.popped[slot] |= bit_of(register)
-            mark(walk, register, True)
-        else:
-            walk.unpushed[slot] = 1
-    return come_to(walk, behind, lifted, _NONE if register == _RBP else walk.frames[at])
 
 
 @native(inline=True)
 def new_stack(walk: ptr[Walk], at: u64, behind: u64, source: i32, displacement: i64) -> bool_:
     """rsp becomes what is `displacement` above a register that is so far below the return slot."""
-    if source == _NONE:
+    if source == NONE:
         return False
     return go_on(walk, behind, moved(source, -displacement), walk.frames[at])
 
@@ -238,20 +60,20 @@ def compute(walk: ptr[Walk], at: u64, insn: ptr[Read], target: u32, source: u32)
     """`mov` from a register, or `lea`."""
     behind = at + insn.length
     distance = held(walk, at, source)
-    if target == _RSP:
+    if target == RSP:
         return insn.rex & 8 != 0 and new_stack(walk, at, behind, distance, insn.displacement)
     pointed = moved(distance, -insn.displacement)
     points = walk.mask & bit_of(source) != 0
     if points and not note_lea(walk, source, target, insn.displacement):
         return False
-    if source == _RSP and is_known(distance):
+    if source == RSP and is_known(distance):
         points = True
         if not note_pointer(walk, target, cast(i64, pointed)):
             return False
     mark(walk, target, points)
     frame = walk.frames[at]
-    if target == _RBP:
-        frame = pointed if insn.rex & 8 != 0 else cast(i32, _NONE)
+    if target == RBP:
+        frame = pointed if insn.rex & 8 != 0 else cast(i32, NONE)
     return come_to(walk, behind, walk.depths[at], frame)
 
 
@@ -265,7 +87,7 @@ def add_to_stack(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     if insn.rex & 8 == 0 or insn.is_word or insn.opcode == 0x80:
         return False
     if insn.extension == 4 or insn.extension == 1:
-        return come_to(walk, behind, _UNKNOWN, walk.frames[at])
+        return come_to(walk, behind, UNKNOWN, walk.frames[at])
     if insn.immediate < 0 or (insn.extension != 0 and insn.extension != 5):
         return False
     amount = insn.immediate if insn.extension == 5 else -insn.immediate
@@ -276,7 +98,7 @@ def add_to_stack(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
 def lowers_stack(insn: ptr[Read]) -> bool_:
     """`sub` or `and` of rsp with another register, or memory."""
     target = insn.rm if insn.opcode & 2 == 0 else insn.reg
-    return target == _RSP and insn.rex & 8 != 0 and (insn.opcode & ~2 == 0x29 or insn.opcode & ~2 == 0x21)
+    return target == RSP and insn.rex & 8 != 0 and (insn.opcode & ~2 == 0x29 or insn.opcode & ~2 == 0x21)
 
 
 @native(inline=True)
@@ -334,11 +156,11 @@ def plain_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     if not named or insn.is_vector:
         register = NO_REGISTER
     if not is_comparison(insn):
-        if insn.reg == _RSP or insn.rm == _RSP or register == _RSP:
+        if insn.reg == RSP or insn.rm == RSP or register == RSP:
             return False
-        if walk.frames[at] != _NONE and (insn.reg == _RBP or insn.rm == _RBP or register == _RBP):
+        if walk.frames[at] != NONE and (insn.reg == RBP or insn.rm == RBP or register == RBP):
             return False
-        if (insn.third == _RSP or insn.third == _RBP) and insn.opcode >> 4 == 0x2F and not insn.is_scaled:
+        if (insn.third == RSP or insn.third == RBP) and insn.opcode >> 4 == 0x2F and not insn.is_scaled:
             return False
         mark(walk, overwritten(insn), False)
     return come_to(walk, at + insn.length, walk.depths[at], walk.frames[at])
@@ -352,7 +174,7 @@ def group_5_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     if insn.extension == 4:
         return True
     if insn.extension == 2:
-        walk.mask &= _KEPT
+        walk.mask &= KEPT
         return come_to(walk, at + insn.length, walk.depths[at], walk.frames[at])
     return insn.extension < 2 and plain_step(walk, at, insn)
 
@@ -382,19 +204,19 @@ def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     if is_branch(opcode):
         return branch(walk, at, insn)
     if opcode == 0xE8:
-        walk.mask &= _KEPT
+        walk.mask &= KEPT
         return come_to(walk, behind, walk.depths[at], walk.frames[at])
     if opcode == 0xC3 or opcode == 0xF4 or opcode == 0x10B:
         return True
     if opcode == 0xC9:
         source = walk.frames[at]
-        return source != _NONE and go_on(walk, behind, moved(source, -8), _NONE)
+        return source != NONE and go_on(walk, behind, moved(source, -8), NONE)
     if opcode == 0xFF:
         return group_5_step(walk, at, insn)
-    if opcode >= 0x80 and opcode <= 0x83 and insn.rm == _RSP:
+    if opcode >= 0x80 and opcode <= 0x83 and insn.rm == RSP:
         return add_to_stack(walk, at, insn)
     if lowers_stack(insn):
-        return come_to(walk, behind, _UNKNOWN, walk.frames[at])
+        return come_to(walk, behind, UNKNOWN, walk.frames[at])
     return plain_step(walk, at, insn)
 
 
@@ -403,7 +225,7 @@ def step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     """One instruction. False if nothing can be said of the function any more."""
     if not read(cast(ptr[u8], cast(u64, walk.code) + at), insn):
         return False
-    if insn.base == _RSP and insn.opcode != 0x8D:
+    if insn.base == RSP and insn.opcode != 0x8D:
         depth = walk.depths[at]
         if insn.is_scaled or (is_known(depth) and cast(i64, depth) == insn.displacement):
             return False
@@ -416,7 +238,7 @@ def spread(walk: ptr[Walk], register: u64, distance: i64) -> bool_:
     for target in range(16):
         if walk.copied[register] >> target & 1 != 0 and not note_pointer(walk, cast(u32, target), distance):
             return False
-    for index in range(min(walk.nr_leas, _MOST_POINTERS)):
+    for index in range(min(walk.nr_leas, MOST_POINTERS)):
         lea = addressof(walk.leas[index])
         if lea.register & 255 == register and not note_pointer(
             walk, cast(u32, lea.register >> 8), distance - lea.distance
@@ -428,7 +250,7 @@ def spread(walk: ptr[Walk], register: u64, distance: i64) -> bool_:
 @native
 def spread_all(walk: ptr[Walk]) -> bool_:
     """Where pointers get to. False if one gets to the return slot, or to too many places."""
-    for slot in range(_SLOTS):
+    for slot in range(SLOTS):
         for register in range(16):
             if walk.pushed[slot] >> register & 1 != 0:
                 walk.copied[register] |= walk.popped[slot]
@@ -445,7 +267,7 @@ def is_reached(walk: ptr[Walk], at: u64, base: u32, insn: ptr[Read]) -> bool_:
     """Whether the operand in memory may be the return slot, by what the register `base` may hold."""
     if walk.masks[at] & bit_of(base) == 0:
         return False
-    for index in range(min(walk.nr_pointers, _MOST_POINTERS)):
+    for index in range(min(walk.nr_pointers, MOST_POINTERS)):
         pointer = addressof(walk.pointers[index])
         if pointer.register == cast(u64, base) and (insn.is_scaled or pointer.distance == insn.displacement):
             return True
@@ -456,7 +278,7 @@ def is_reached(walk: ptr[Walk], at: u64, base: u32, insn: ptr[Read]) -> bool_:
 def reaches(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     """Whether an operand in memory, of which string instructions have two, may be the return slot."""
     if is_string(insn.opcode):
-        return is_reached(walk, at, _RSI, insn) or is_reached(walk, at, _RDI, insn)
+        return is_reached(walk, at, RSI, insn) or is_reached(walk, at, RDI, insn)
     return insn.opcode != 0x8D and is_reached(walk, at, insn.base, insn)
 
 
@@ -466,7 +288,7 @@ def keeps_off(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
     if walk.nr_pointers == 0:
         return True
     for at in range(walk.end):
-        if walk.depths[at] != _UNSEEN and walk.masks[at] != 0:
+        if walk.depths[at] != UNSEEN and walk.masks[at] != 0:
             read(cast(ptr[u8], cast(u64, walk.code) + at), insn)
             if reaches(walk, at, insn):
                 return False
@@ -477,7 +299,7 @@ def keeps_off(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
 def is_plain(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
     """Whether the function surely leaves its return slot and its stack alone."""
     begin(walk)
-    come_to(walk, 0, 0, _NONE)
+    come_to(walk, 0, 0, NONE)
     while walk.nr_waiting != 0:
         walk.nr_waiting -= 1
         at = cast(u64, walk.waiting[walk.nr_waiting])

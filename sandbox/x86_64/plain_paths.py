@@ -1,0 +1,190 @@
+"""What is known in front of each instruction of a function whose paths are followed: its stack, and pointers into it."""
+
+from __future__ import annotations
+
+from sandbox.native import Structure, addressof, array, bool_, cast, i32, i64, native, ptr, struct, u8, u32, u64, void
+
+RSP, RBP, RSI, RDI = 4, 5, 6, 7
+UNSEEN, UNKNOWN, NONE = -(1 << 30), -(1 << 30) + 1, -(1 << 30) + 2
+"""No path has come here; a distance that is not known; not a pointer into the stack."""
+MOST_CODE = 1 << 17
+"""Bytes of the largest function that is followed."""
+MOST_POINTERS = 32
+KEPT = 0xF028
+"""The registers that a call keeps, as bits of a mask."""
+SLOTS = 64
+
+
+@struct
+class Pointer(Structure):
+    """A register may point `distance` bytes below the return slot."""
+
+    register: u64
+    distance: i64
+
+
+@struct
+class Walk(Structure):
+    """The paths of one function of `end` bytes.
+
+    By offset: how far rsp and rbp are below the return slot (`depths`, `frames`), and which registers may point to a known
+    place in the stack (`masks`, a bit each). `mask`: the same behind the instruction that is followed.
+    """
+
+    code: ptr[u8]
+    end: u64
+    nr_waiting: u64
+    nr_pointers: u64
+    mask: u32
+    copied: array[u32, 16]  # by register: to which others it is copied while it may point into the stack
+    pushed: array[u32, 64]  # by depth: the registers that are pushed there while they may,
+    popped: array[u32, 64]  # those that are popped then,
+    unpushed: array[u32, 64]  # and whether one is popped before
+    pointers: array[Pointer, 32]
+    nr_leas: u64
+    leas: array[Pointer, 32]  # register: source | target << 8
+    masks: array[u32, 131072]
+    depths: array[i32, 131072]
+    frames: array[i32, 131072]
+    waiting: array[u32, 131072]
+
+
+@native(inline=True)
+def begin(walk: ptr[Walk]) -> void:
+    walk.nr_waiting = 0
+    walk.nr_pointers = 0
+    walk.nr_leas = 0
+    walk.mask = 0
+    for index in range(16):
+        walk.copied[index] = 0
+    for slot in range(SLOTS):
+        walk.pushed[slot] = 0
+        walk.popped[slot] = 0
+        walk.unpushed[slot] = 0
+    for at in range(walk.end):
+        walk.depths[at] = UNSEEN
+
+
+@native(inline=True)
+def come_to(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
+    """A path goes on at an offset. False if another comes there with another stack."""
+    if at >= walk.end:
+        return True
+    if walk.nr_waiting >= MOST_CODE:
+        return False
+    if walk.depths[at] == UNSEEN:
+        walk.depths[at] = depth
+        walk.frames[at] = frame
+        walk.masks[at] = walk.mask
+    elif walk.depths[at] != depth or walk.frames[at] != frame:
+        return False
+    elif walk.mask & ~walk.masks[at] == 0:
+        return True
+    else:
+        walk.masks[at] |= walk.mask
+    walk.waiting[walk.nr_waiting] = cast(u32, at)
+    walk.nr_waiting += 1
+    return True
+
+
+@native
+def noted(entries: ptr[Pointer], count: ptr[u64], register: u64, distance: i64) -> bool_:
+    """Add an entry unless it is there. False if there are too many of them."""
+    for index in range(min(count[0], MOST_POINTERS)):
+        if entries[index].register == register and entries[index].distance == distance:
+            return True
+    if count[0] >= MOST_POINTERS:
+        return False
+    entries[count[0]].register = register
+    entries[count[0]].distance = distance
+    count[0] += 1
+    return True
+
+
+@native(inline=True)
+def note_pointer(walk: ptr[Walk], register: u32, distance: i64) -> bool_:
+    """A register may point there. False if there are too many of them."""
+    return noted(addressof(walk.pointers[0]), addressof(walk.nr_pointers), cast(u64, register), distance)
+
+
+@native
+def note_lea(walk: ptr[Walk], source: u32, target: u32, displacement: i64) -> bool_:
+    """A register is computed from another one. False if there are too many of them."""
+    if displacement == 0:
+        walk.copied[cast(u64, source)] |= cast(u32, 1) << target
+        return True
+    return noted(addressof(walk.leas[0]), addressof(walk.nr_leas), cast(u64, source | target << 8), displacement)
+
+
+@native(inline=True)
+def held(walk: ptr[Walk], at: u64, register: u32) -> i32:
+    """How far a register is below the return slot, of rsp and rbp; NONE of others."""
+    if register == RSP:
+        return walk.depths[at]
+    return walk.frames[at] if register == RBP else cast(i32, NONE)
+
+
+@native(inline=True)
+def is_known(distance: i32) -> bool_:
+    return distance != UNKNOWN and distance != NONE
+
+
+@native(inline=True)
+def moved(distance: i32, amount: i64) -> i32:
+    return cast(i32, cast(i64, distance) + amount) if is_known(distance) else distance
+
+
+@native(inline=True)
+def go_on(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
+    """Behind an instruction that leaves the stack so. False if that is above the return slot."""
+    if is_known(depth) and depth < 0:
+        return False
+    return come_to(walk, at, depth, frame)
+
+
+@native(inline=True)
+def bit_of(register: u32) -> u32:
+    """In a mask; 0 for NO_REGISTER."""
+    return cast(u32, 1) << register & 0xFFFF
+
+
+@native(inline=True)
+def mark(walk: ptr[Walk], register: u32, points: bool_) -> void:
+    """From now on a register may point to a known place in the stack, or not any more."""
+    if points:
+        walk.mask |= bit_of(register)
+    else:
+        walk.mask &= ~bit_of(register)
+
+
+@native(inline=True)
+def slot_of(depth: i32) -> u64:
+    return cast(u64, cast(u32, depth) >> 3) & (SLOTS - 1)
+
+
+@native(inline=True)
+def push(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
+    """`register`: NO_REGISTER for something else."""
+    depth = walk.depths[at]
+    if is_known(depth) and walk.mask & bit_of(register) != 0:
+        if walk.unpushed[slot_of(depth)] != 0:
+            return False
+        walk.pushed[slot_of(depth)] |= bit_of(register)
+    return come_to(walk, behind, moved(depth, 8), walk.frames[at])
+
+
+@native(inline=True)
+def pop(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
+    depth = walk.depths[at]
+    if register == RSP or (is_known(depth) and depth <= 0):
+        return False
+    lifted = moved(depth, -8)
+    mark(walk, register, False)
+    if is_known(depth):
+        slot = slot_of(lifted)
+        if walk.pushed[slot] != 0:
+            walk.popped[slot] |= bit_of(register)
+            mark(walk, register, True)
+        else:
+            walk.unpushed[slot] = 1
+    return come_to(walk, behind, lifted, NONE if register == RBP else walk.frames[at])
