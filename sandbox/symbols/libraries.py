@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import heapq
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from sandbox.elf import tables as elf
@@ -12,11 +13,17 @@ from sandbox.elf.described_code import Kind, is_cold, linkage_tables, pointed_to
 from sandbox.elf.ehframe import FunctionTable
 from sandbox.elf.versions import default_versions, old_versions
 from sandbox.process.cached import cached_property
-from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
+from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
 from sandbox.x86_64.references import signal_return
 
 _PT_LOAD, _PF_X = 1, 1
 _PT_GNU_EH_FRAME = 0x6474E550
+_WANTED = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
+_FEW = 8
+"""So many questions are answered without reading all symbols of a library, which takes seconds where it has 100,000."""
+
+_Entries = Iterable[tuple[int, elf.ElfSymbol]]
+"""Entries of a symbol table, each with its index."""
 
 
 class _ProgramHeader(ctypes.Structure):
@@ -87,10 +94,32 @@ class Library:
 
         Raises OSError if the file cannot be read, for example without a free descriptor; a later call may succeed.
         """
+        return self._symbols_from(_all_entries)
+
+    def _symbols_from(self, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
+        """Those of `symbols` that are among `entries(file, table)`."""
         file = self._file()
         files = with_symbols(file, self.path) if file else []
-        found = (self._with_size(symbol) for each in files for symbol in _symbols(each, self.base, self.name))
+        found = (self._with_size(symbol) for each in files for symbol in _symbols(each, self.base, self.name, entries))
         return sorted_symbols(dict.fromkeys(found))
+
+    @cached_property
+    def _answers(self) -> dict[str | int, tuple[Symbol, ...]]:
+        """The symbols that are called, or lie around, what has been asked for, as long as it was little."""
+        return {}
+
+    def _symbols_for(self, asked: str | int, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
+        """All symbols if they are known or much has been asked for, else those among `entries`."""
+        if "symbols" in vars(self) or len(self._answers) >= _FEW:
+            return self.symbols
+        if asked not in self._answers:
+            self._answers[asked] = self._symbols_from(entries)
+        return self._answers[asked]
+
+    def named(self, name: str) -> Symbol | None:
+        """The first of `symbols` with that name; None if there is none. Raises OSError if the file cannot be read."""
+        found = self._symbols_for(name, lambda file, table: _entries_called(file, table, name.partition("@")[0]))
+        return next((symbol for symbol in found if symbol.name == name), None)
 
     def _with_size(self, symbol: Symbol) -> Symbol:
         """A function in assembly may have no size: then that of the code that unwind tables describe from there on."""
@@ -112,7 +141,7 @@ class Library:
         if file is None:
             return
         for table in file.sections_of_type(elf.SHT_DYNSYM):
-            for name, entry in _named(file, table):
+            for name, entry in _named(file, table, _all_entries(file, table)):
                 if entry.section and entry.info & 15 in (elf.STT_FUNC, elf.STT_GNU_IFUNC):
                     yield name
 
@@ -169,15 +198,17 @@ class Library:
             return Kind.FUNCTION
         if stretch.is_signal_frame:
             return Kind.SIGNAL_FRAME
-        if any(start <= stretch.start < end for start, end in self._linkage_tables):
-            return Kind.PLT
+        for start, end in self._linkage_tables:
+            if start <= stretch.start < end:
+                return Kind.PLT
         if not stretch.is_as_called:
             return Kind.COLD
         return Kind.FUNCTION if stretch.start in self._shown else Kind.UNKNOWN
 
     def locate(self, address: int) -> Location | None:
-        """The symbol that contains `address`."""
-        return locate(self.symbols, address)
+        """The symbol that contains `address`. Raises OSError if the file cannot be read."""
+        near = self._symbols_for(address, lambda file, table: _entries_before(file, table, address - self.base))
+        return locate(near, address)
 
 
 _dl_iterate_phdr = ctypes.CDLL(None).dl_iterate_phdr
@@ -231,21 +262,62 @@ def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
     return sorted_symbols(_symbols(elf.ElfFile(data), base, module))
 
 
-def _symbols(file: elf.ElfFile, base: int, module: str) -> Iterator[Symbol]:
+def _all_entries(file: elf.ElfFile, table: int) -> _Entries:
+    return enumerate(file.symbols(table))
+
+
+def _entries_called(file: elf.ElfFile, table: int, name: str) -> _Entries:
+    """Those whose name in the table is `name`, or that and a version."""
+    strings, wanted = file.strings(table), name.encode("utf-8", "surrogateescape")
+    offsets, at = set(), strings.find(wanted)
+    while at >= 0:
+        if strings[at + len(wanted) : at + len(wanted) + 1] in (b"\0", b"@"):
+            offsets.add(at)
+        at = strings.find(wanted, at + 1)
+    return [(index, _entry(*raw)) for index, raw in enumerate(_unpacked(file, table)) if raw[0] in offsets]
+
+
+def _entries_before(file: elf.ElfFile, table: int, offset: int) -> _Entries:
+    """As many of those that begin at `offset` or before as `locate` looks at, and all that begin where they do."""
+    starts = {
+        value
+        for name, info, _, section, value, _ in _unpacked(file, table)
+        if value <= offset and name and 0 < section < elf.SHN_LORESERVE and info & 15 in _WANTED
+    }
+    first = min(heapq.nlargest(ENCLOSING, starts), default=offset)
+    return [(index, _entry(*raw)) for index, raw in enumerate(_unpacked(file, table)) if first <= raw[4] <= offset]
+
+
+def _unpacked(file: elf.ElfFile, table: int) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """The entries of a symbol table as they stand there, without an object for each."""
+    return elf.SYMBOL.iter_unpack(file.contents(table))
+
+
+def _entry(name: int, info: int, _other: int, section: int, value: int, size: int) -> elf.ElfSymbol:
+    return elf.ElfSymbol(name, info, section, value, size)
+
+
+def _is_wanted(entry: elf.ElfSymbol) -> bool:
+    return 0 < entry.section < elf.SHN_LORESERVE and entry.info & 15 in _WANTED
+
+
+def _symbols(
+    file: elf.ElfFile, base: int, module: str, entries: Callable[[elf.ElfFile, int], _Entries] = _all_entries
+) -> Iterator[Symbol]:
     tables = file.sections_of_type(elf.SHT_SYMTAB) or file.sections_of_type(elf.SHT_DYNSYM)
     if not tables:
         return
-    wanted = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
     labels = {i: file.section_name(i) for i in range(len(file.sections))}
-    for name, (_, info, section, value, size) in _named(file, tables[0]):
-        if section and section < elf.SHN_LORESERVE and info & 15 in wanted and name:
+    chosen = ((index, entry) for index, entry in entries(file, tables[0]) if _is_wanted(entry))
+    for name, (_, info, section, value, size) in _named(file, tables[0], chosen):
+        if name:
             yield Symbol(name, base + value, size, module, labels[section], info & 15 == elf.STT_GNU_IFUNC)
 
 
-def _named(file: elf.ElfFile, table: int) -> Iterator[tuple[str, elf.ElfSymbol]]:
+def _named(file: elf.ElfFile, table: int, entries: _Entries) -> Iterator[tuple[str, elf.ElfSymbol]]:
     """The symbols of a table, with `@VERSION` in the names of those that programs are not linked with any more."""
     strings = file.strings(table)
     old = old_versions(file) if file.sections[table].type == elf.SHT_DYNSYM else {}
-    for index, entry in enumerate(file.symbols(table)):
+    for index, entry in entries:
         name = elf.string_at(strings, entry.name_offset).partition("@@")[0]
         yield (f"{name}@{old[index]}" if index in old else name), entry

@@ -62,7 +62,7 @@ def symbol_named(name: str) -> Symbol:
         near = did_you_mean(bare, (symbol.name for symbol in module.functions))
         raise LookupError(f"no symbol {bare!r} in [{owner}]{near}") from None
     bare = library.unversioned(bare)
-    symbol = next((symbol for symbol in library.symbols if symbol.name == bare), None)
+    symbol = library.named(bare)
     if symbol is None:
         near = did_you_mean(bare, (symbol.name for symbol in library.symbols))
         raise LookupError(f"no symbol {bare!r} in {library.path}{near}")

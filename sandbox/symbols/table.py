@@ -49,7 +49,7 @@ def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
     return tuple(sorted(symbols, key=lambda symbol: (symbol.address, "." in symbol.name)))
 
 
-_ENCLOSING = 8
+ENCLOSING = 8
 """How many symbols may start inside a function before its end: labels of assembly, aliases."""
 
 
@@ -63,7 +63,7 @@ def locate(symbols: Sequence[Symbol], address: int) -> Location | None:
     compiler's alias (`rec.localalias`) wins only over other aliases.
     """
     end = bisect_right(symbols, address, key=_address_of)
-    around = [s for s in symbols[max(end - _ENCLOSING, 0) : end] if s.address <= address < s.address + s.size]
+    around = [s for s in symbols[max(end - ENCLOSING, 0) : end] if s.address <= address < s.address + s.size]
     if around:
         symbol = max(around, key=lambda s: (s.address, "." not in s.name, around.index(s)))
         return Location(symbol, address - symbol.address)

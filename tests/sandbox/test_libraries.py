@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import sys
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from sandbox.elf import tables
 from sandbox.memory import mappings as memory
-from sandbox.symbols.libraries import libraries, library_at, read_symbols
+from sandbox.symbols.libraries import Library, libraries, library_at, read_symbols
+from sandbox.symbols.table import locate
 
 
 def address_of(function) -> int:
@@ -80,3 +82,28 @@ def test_what_is_loaded_later_is_there():
 
     names = [library.name for library in libraries()]
     assert Path(_ctypes_test.__file__).name in names
+
+
+def copy_of(library: Library) -> Library:
+    """One that has read nothing."""
+    return Library(library.name, library.path, library.base, library.text, library.unwind_table)
+
+
+def test_a_few_questions_are_answered_as_from_all_symbols(libc):
+    """Without reading them all, which takes a second for LLVM's library: that is asked for one address or one name."""
+    chosen = random.Random(1)
+    symbols = libc.symbols
+    old = [symbol for symbol in symbols if "@" in symbol.name]
+    for symbol in [symbols[0], symbols[-1], *chosen.sample(symbols, 8), *old[:2]]:
+        asked = copy_of(libc)
+        assert asked.named(symbol.name) == next(other for other in symbols if other.name == symbol.name)
+        for address in (symbol.address, symbol.address + symbol.size // 2, symbol.end, symbol.address - 1):
+            assert asked.locate(address) == locate(symbols, address)
+        assert "symbols" not in vars(asked)
+    asked = copy_of(libc)
+    assert asked.named("no such symbol") is None and asked.named("") is None
+    assert asked.locate(0) is None and asked.locate(libc.base - 1) is None
+    assert [asked.locate(symbol.address) for symbol in symbols[:50]] == [
+        locate(symbols, s.address) for s in symbols[:50]
+    ]
+    assert "symbols" in vars(asked)  # much has been asked for
