@@ -20,6 +20,8 @@ from sandbox.x86_64.relocate import refuse_to_move
 
 REACH = 8
 """The longest jump with prefixes at an entry, in bytes, including the bytes it borrows."""
+_SITE = (1 << JMP32_SIZE) - 1
+"""A bit for each byte of a site."""
 _AT_ONCE = 32
 """Windows that are tried at a time."""
 _BRANCH = re.compile(rb"[\x70-\x7f\xe0-\xe3\xeb](?=(.))|(?:\xe9|\x0f[\x80-\x8f])(?=(....))", re.DOTALL)
@@ -130,5 +132,7 @@ def patch_of(choice: Choice, original: bytes, window: Window | None, target: int
         return Patch(bytes([INT3]) + original[1:], 1, 0)
     own = choice.insns[-1].end - first.address
     code = jump_bytes(first.address, own, window.prefixes if window else 0, target)
-    inner = sum(1 << offset for insn in choice.insns[1:] if (offset := insn.address - first.address) < JMP32_SIZE)
+    inner = 0
+    for insn in choice.insns[1:]:
+        inner |= 1 << insn.address - first.address & _SITE
     return Patch(code + original[len(code) :], len(code), inner)

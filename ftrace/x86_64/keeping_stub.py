@@ -26,6 +26,10 @@ BEHIND_CALL = 75
 _INT3 = 0xCC
 _DROP_AND_CALL = bytes.fromhex("488d642408") + b"\xe8" + bytes(4)
 _CALL_EXIT = bytes.fromhex("488d6424f8") + b"\xff\x15" + bytes(4) + b"\xc3"
+_TEMPLATE = (
+    (bytes(8).ljust(DROP_RETURN_KEEPING, bytes([_INT3])) + _DROP_AND_CALL).ljust(EXIT_POINT, bytes([_INT3]))
+    + _CALL_EXIT
+).ljust(STUB_SIZE, bytes([_INT3]))
 
 
 def keeping_stub(where: int, site: int, exit_: int) -> bytes:
@@ -33,10 +37,8 @@ def keeping_stub(where: int, site: int, exit_: int) -> bytes:
 
     Only the way back can be run until the body's address is filled in.
     """
-    code = bytearray([_INT3]) * STUB_SIZE
+    code = bytearray(_TEMPLATE)
     code[0:8] = site.to_bytes(8, "little")
-    code[DROP_RETURN_KEEPING:EXIT_POINT] = _DROP_AND_CALL
-    code[EXIT_POINT : EXIT_POINT + len(_CALL_EXIT)] = _CALL_EXIT
     for at, target in ((TO_BODY_BY_CALL, where + SITE_SIZE), (BEHIND_CALL - 4, exit_)):
         code[at : at + 4] = (target - (where + at + 4)).to_bytes(4, "little", signed=True)
     return bytes(code)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobes.x86_64.classify import can_boost, refusal
-from sandbox.x86_64.decoding import decoder
+from sandbox.x86_64.decoding import decoded
 from sandbox.x86_64.encoding import JMP32_SIZE
 from sandbox.x86_64.instruction import MAX_INSN_SIZE, Flow, decode
 from sandbox.x86_64.relocate import refuse_to_move
@@ -84,7 +84,7 @@ def examine(code: bytes, start: int, pads: tuple[int, ...] = ()) -> Function:
     targets: list[int] = []
     calls: list[int] = []
     indirect, direction, end = None, False, start
-    for at, size, mnemonic, operands in decoder().disasm_lite(code, start):
+    for at, size, mnemonic, operands in decoded(code, start):
         starts.append(at)
         end = at + size
         kind = _kind(mnemonic)

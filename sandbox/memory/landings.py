@@ -76,12 +76,13 @@ def _run(used: int, low: int, high: int, size: int) -> int | None:
     high = min(high, PAGE - size + 1)
     if low >= high:
         return None
-    free = ~used & (1 << PAGE) - 1
-    starts = free
-    for shift in range(1, size):
-        starts &= free >> shift
-    starts &= (1 << high) - (1 << low)
-    return (starts & -starts).bit_length() - 1 if starts else None
+    starts = ~(used >> low) & (1 << high - low + size - 1) - 1
+    covered = 1
+    while covered < size and starts:
+        step = min(covered, size - covered)
+        starts &= starts >> step
+        covered += step
+    return low + (starts & -starts).bit_length() - 1 if starts else None
 
 
 class LandingSpace:
@@ -118,26 +119,31 @@ class LandingSpace:
 
     def take(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
         """Write a landing that leads to `target` into one of the windows; the window and its address. None: no room."""
-        for choose, may_be in ((self._on_page, self._has_page), (self._on_new_page, self._has_room)):
-            for window in windows:
-                if may_be(window):
-                    size = _size(window, target)
-                    address = choose(window, size)
-                    if address is not None:
-                        self._write(address, size, target)
-                        return window, address
+        for choose, candidates in ((self._on_page, self._with_page), (self._on_new_page, self._with_room)):
+            for window in candidates(windows):
+                size = _size(window, target)
+                address = choose(window, size)
+                if address is not None:
+                    self._write(address, size, target)
+                    return window, address
         return None
 
-    def _has_page(self, window: Window) -> bool:
-        """Whether a page that exists lies in it, as few do."""
-        pages = self._wide if window.high - window.low > _WIDE else self._pages
-        last = bisect_left(pages, window.high)
-        return last > 0 and pages[last - 1] >= window.low & -PAGE
+    def _with_page(self, windows: Sequence[Window]) -> Iterator[Window]:
+        """Those in which a page lies that exists, as in few."""
+        for window in windows:
+            _prefixes, low, high, _absorbed = window
+            pages = self._wide if high - low > _WIDE else self._pages
+            last = bisect_left(pages, high)
+            if last and pages[last - 1] >= low & -PAGE:
+                yield window
 
-    def _has_room(self, window: Window) -> bool:
-        """Whether a page may be placed in it, or a landing over the end of one; quickly told of one within a page."""
-        first, last = window.low & -PAGE, (window.high + FAR_SIZE) & -PAGE
-        return first != last or self.gaps.free(first)
+    def _with_room(self, windows: Sequence[Window]) -> Iterator[Window]:
+        """Those in which a page may be placed, or a landing over the end of one; quickly told of one within a page."""
+        for window in windows:
+            _prefixes, low, high, _absorbed = window
+            first = low & -PAGE
+            if first != (high + FAR_SIZE) & -PAGE or self.gaps.free(first):
+                yield window
 
     def _write(self, address: int, size: int, target: int) -> None:
         code = jump(address, target) if size == JMP32_SIZE else _FAR_JUMP + target.to_bytes(8, "little")
@@ -248,5 +254,5 @@ def _by_page(start: int, end: int) -> Iterator[tuple[int, int]]:
 
 def _size(window: Window, target: int) -> int:
     """What a landing takes: a rel32 jump if `target` is in its reach from all of the window."""
-    near = max(abs(target - window.low), abs(target - window.high)) < memory.REACH
+    near = target - memory.REACH < window.low and window.high < target + memory.REACH
     return JMP32_SIZE if near else FAR_SIZE

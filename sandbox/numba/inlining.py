@@ -32,8 +32,11 @@ def inlined() -> dict[str, set[str]]:
 def _linked() -> Iterator[tuple[Any, Any]]:
     """Each finished library of Numba with each that it was linked with."""
     codegen = sys.modules.get("numba.core.codegen")
-    kind = codegen.CPUCodeLibrary if codegen else ()
-    for library in [it for it in gc.get_objects() if codegen and issubclass(type(it), kind)]:
+    if codegen is None:
+        return
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, codegen.CPUCodeLibrary)}
+    for library in [it for it in objects if type(it) in kinds]:
         if library._finalized:
             yield from ((library, linked) for linked in library._linking_libraries)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from sandbox.compile.stubs import STUB_SIZE
-from sandbox.x86_64.decoding import decoder
+from sandbox.x86_64.decoding import decoded
 
 Describe = Callable[[int], "str | None"]
 """An address -> its name, such as `vfs_read+0x0/0x30 [demo]`; None if unknown."""
@@ -51,7 +51,7 @@ def _stub(code: bytes, address: int, describe: Describe) -> Iterator[Line]:
 def _stretch(code: bytes, address: int, describe: Describe) -> Iterator[Line]:
     position = 0
     while position < len(code):
-        for start, size, mnemonic, operands in decoder().disasm_lite(code[position:], address + position):
+        for start, size, mnemonic, operands in decoded(code[position:], address + position):
             position = start - address + size
             note = _note(start + size, mnemonic, operands, describe)
             text = f"{mnemonic} {operands}".strip()

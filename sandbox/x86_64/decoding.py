@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from capstone import Cs
 
 _ARCH_X86, _MODE_64 = 3, 1 << 3
+_ALL_BITS = (1 << 64) - 1
 _KNOWN_VERSION = 5
 """The major version of the library whose records are laid out as below."""
 
@@ -26,16 +28,8 @@ class Decoded(NamedTuple):
     operands: str
 
 
-class _Instruction(ctypes.Structure):
-    _fields_ = (
-        ("id", ctypes.c_uint),
-        ("address", ctypes.c_uint64),
-        ("size", ctypes.c_uint16),
-        ("bytes", ctypes.c_ubyte * 24),
-        ("mnemonic", ctypes.c_char * 32),
-        ("operands", ctypes.c_char * 160),
-        ("detail", ctypes.c_void_p),
-    )
+_INSTRUCTION = struct.Struct("=I4xQH24x32s160s6xQ")
+"""struct cs_insn: id, address, size, bytes, mnemonic, operands, detail."""
 
 
 def decoded(code: bytes, address: int = 0) -> Iterator[Decoded]:
@@ -46,25 +40,37 @@ def decoded(code: bytes, address: int = 0) -> Iterator[Decoded]:
     return _by_library(library, code, address)
 
 
-def _by_library(library: Any, code: bytes, address: int) -> Iterator[Decoded]:
-    found = ctypes.POINTER(_Instruction)()
-    count = library.cs_disasm(_handle(library), code, len(code), ctypes.c_uint64(address), 0, ctypes.byref(found))
-    try:
-        for index in range(count):
-            each = found[index]
-            yield Decoded(each.address, each.size, each.mnemonic.decode(), each.operands.decode())
-    finally:
-        if count:
-            library.cs_free(found, count)
+def first_decoded(code: bytes, address: int) -> Decoded | None:
+    """The first instruction of `code` at `address`; None if it is invalid."""
+    library = _library()
+    found = _by_package(code, address, 1) if library is None else _by_library(library, code, address, 1)
+    return next(found, None)
 
 
-def _by_package(code: bytes, address: int) -> Iterator[Decoded]:
-    return map(Decoded._make, decoder().disasm_lite(code, address))
+def _by_library(library: Any, code: bytes, address: int, most: int = 0) -> Iterator[Decoded]:
+    found = ctypes.c_void_p()
+    count = library.cs_disasm(_handle(library), code, len(code), address & _ALL_BITS, most, ctypes.byref(found))
+    if not count:
+        return iter(())
+    records = ctypes.string_at(found.value or 0, count * _INSTRUCTION.size)
+    library.cs_free(found, count)
+    return map(_read, _INSTRUCTION.iter_unpack(records))
+
+
+def _read(record: tuple[int, int, int, bytes, bytes, int]) -> Decoded:
+    _id, address, size, mnemonic, operands, _detail = record
+    name, _nul, _rest = mnemonic.partition(b"\0")
+    text, _nul, _rest = operands.partition(b"\0")
+    return tuple.__new__(Decoded, (address, size, name.decode(), text.decode()))
+
+
+def _by_package(code: bytes, address: int, most: int = 0) -> Iterator[Decoded]:
+    return map(Decoded._make, decoder().disasm_lite(code, address, most))
 
 
 @cache
 def decoder(detail: bool = False) -> Cs:
-    """The package's own disassembler, which is quicker once it is imported; with details on, five times as slow."""
+    """The package's own disassembler; with `detail`, it describes the operands, too."""
     import capstone
 
     machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)

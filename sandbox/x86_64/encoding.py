@@ -7,6 +7,7 @@ NOP5 = bytes.fromhex("0f1f440000")
 ENDBR64 = bytes.fromhex("f30f1efa")
 INT3 = 0xCC
 JMP32, JMP32_SIZE = 0xE9, 5
+_OPCODE = bytes([JMP32])
 
 
 def displacement(target: int, after: int) -> bytes:
@@ -19,4 +20,4 @@ def displacement(target: int, after: int) -> bytes:
 
 def jump(site: int, target: int) -> bytes:
     """`jmp target` for the 5 bytes at `site`. Raises OverflowError beyond 2 GB."""
-    return bytes([JMP32]) + displacement(target, site + JMP32_SIZE)
+    return _OPCODE + displacement(target, site + JMP32_SIZE)

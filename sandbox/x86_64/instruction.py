@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from sandbox.x86_64.decoding import decoder
+from sandbox.x86_64.decoding import first_decoded
 
 MAX_INSN_SIZE = 15
 """Length of the longest instruction, in bytes."""
@@ -132,11 +132,11 @@ def decode(code: bytes, address: int) -> Instruction:
     """
     known = _known.get(code)
     if known is not None:
-        return Instruction(address, *known[1:])
+        return tuple.__new__(Instruction, (address, *known[1:]))
     for size in range(1, min(len(code), MAX_INSN_SIZE) + 1):
         known = _known.get(code[:size])
         if known is not None:
-            return Instruction(address, *known[1:])
+            return tuple.__new__(Instruction, (address, *known[1:]))
     return _decode(code, address)
 
 
@@ -147,7 +147,7 @@ _MOST_KNOWN = 1 << 12
 
 def _decode(code: bytes, address: int) -> Instruction:
     code = code[:MAX_INSN_SIZE]
-    decoded = next(decoder().disasm_lite(code, address, 1), None)
+    decoded = first_decoded(code, address)
     if decoded is None:
         raise ValueError(f"the bytes {code.hex(' ')} at {address:#x} are not an x86-64 instruction")
     _address, size, mnemonic, op_str = decoded
@@ -160,7 +160,7 @@ def _decode(code: bytes, address: int) -> Instruction:
 def _described(code: bytes, address: int, mnemonic: str, op_str: str) -> Instruction:
     prefixes, rex, encoding, opcode_map, at = _opening(code)
     opcode = code[at]
-    modrm_at = at + 1 if _has_modrm(code, encoding, opcode_map, opcode) else 0
+    modrm_at = at + 1 if _has_modrm(encoding, opcode_map, opcode) else 0
     modrm = code[modrm_at] if modrm_at else None
     # The ModRM of a `mov` from or to a control register looks like that too, but nothing follows it.
     displacement = modrm_at + 1 if modrm is not None and modrm & 0xC7 == 5 and modrm_at + 5 <= len(code) else 0
@@ -171,16 +171,28 @@ def _described(code: bytes, address: int, mnemonic: str, op_str: str) -> Instruc
     )  # fmt: skip
 
 
-_with_modrm: dict[tuple[Encoding, int, int], bool] = {}
-"""Whether an opcode of a map is followed by a ModRM byte, which goes for all instructions that are written with it."""
+_WITH_MODRM = frozenset(
+    {
+        *(operation + form for operation in range(0, 0x40, 8) for form in range(4)),
+        *(0x63, 0x69, 0x6B, *range(0x80, 0x90), 0xC0, 0xC1, 0xC6, 0xC7),
+        *(*range(0xD0, 0xD4), *range(0xD8, 0xE0), 0xF6, 0xF7, 0xFE, 0xFF),
+    }
+)
+"""One-byte opcodes that a ModRM byte follows."""
+_WITHOUT_MODRM = frozenset(
+    {
+        *(*range(5, 10), 0x0B, 0x0E, *range(0x30, 0x38), 0x77, *range(0x80, 0x90)),
+        *(0xA0, 0xA1, 0xA2, 0xA8, 0xA9, 0xAA, 0xB9, *range(0xC8, 0xD0), 0xFF),
+    }
+)
+"""Opcodes after 0f that no ModRM byte follows; capstone takes those that are undefined (b9, ff) for two bytes."""
+_VZERO = 0x77
 
 
-def _has_modrm(code: bytes, encoding: Encoding, opcode_map: int, opcode: int) -> bool:
-    known = _with_modrm.get((encoding, opcode_map, opcode))
-    if known is None:
-        decoded = next(decoder(detail=True).disasm(code, 0, 1))
-        known = _with_modrm[encoding, opcode_map, opcode] = bool(decoded.modrm_offset)
-    return known
+def _has_modrm(encoding: Encoding, opcode_map: int, opcode: int) -> bool:
+    if encoding is not Encoding.LEGACY:
+        return (encoding, opcode_map, opcode) != (Encoding.VEX, 1, _VZERO)
+    return opcode in _WITH_MODRM if opcode_map == 0 else opcode_map > 1 or opcode not in _WITHOUT_MODRM
 
 
 def _opening(code: bytes) -> tuple[bytes, int, Encoding, int, int]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sandbox.x86_64.encoding import INT3, JMP32_SIZE, jump
 
-_PREFIX = 0x2E
+_PREFIX = b"\x2e"
 """An override of the code segment, which 64-bit mode ignores."""
 _LOWEST, _HIGHEST = 1 << 20, 1 << 47
 _NEAREST = [value & 0xFF for number in range(128) for value in (number, ~number)]
@@ -61,14 +61,14 @@ def wider_windows(address: int, lengths: Sequence[int], following: bytes) -> Ite
     `following` are the bytes after the last of them.
     """
     starts = tuple(itertools.accumulate(lengths))
-    pattern = _pattern(0, starts[-1], starts[:-1], following)
-    yield from _windows(address, 0, pattern, len(lengths) - 1)
+    pattern = _pattern(starts[-1], starts[:-1], following)
+    return _windows(address, pattern, len(lengths) - 1) if len(pattern) == JMP32_SIZE - 1 else iter(())
 
 
-def _pattern(prefixes: int, own: int, starts: Sequence[int], following: bytes) -> list[int | None]:
+def _pattern(own: int, starts: Sequence[int], following: bytes) -> list[int | None]:
     """What each byte of the displacement has to be; None: anything. Shorter than 4 if the text ends before."""
     pattern: list[int | None] = []
-    for offset in range(prefixes + 1, prefixes + JMP32_SIZE):
+    for offset in range(1, JMP32_SIZE):
         if offset in starts:
             pattern.append(INT3)
         elif offset < own:
@@ -78,28 +78,28 @@ def _pattern(prefixes: int, own: int, starts: Sequence[int], following: bytes) -
     return pattern
 
 
-def _windows(address: int, prefixes: int, pattern: Sequence[int | None], absorbed: int) -> Iterator[Window]:
-    if len(pattern) < JMP32_SIZE - 1:
-        return
+def _windows(address: int, pattern: Sequence[int | None], absorbed: int) -> Iterator[Window]:
+    """The shortest distances first. The lowest bytes of the displacement, if they may be anything, are the window."""
     chosen = next((index for index, byte in enumerate(pattern) if byte is not None), len(pattern))
-    upper = pattern[chosen:]
-    size, behind = 1 << 8 * chosen, address + prefixes + JMP32_SIZE
-    for values in _filled(upper):
-        low = behind + (int.from_bytes(bytes(values), "little", signed=True) << 8 * chosen)
-        low, high = max(low, _LOWEST), min(low + size, _HIGHEST)
+    size, behind = 1 << 8 * chosen, address + JMP32_SIZE
+    for parts in itertools.product(*[_parts(pattern[at], at) for at in range(len(pattern) - 1, chosen - 1, -1)]):
+        start = behind + sum(parts)
+        low, high = max(start, _LOWEST), min(start + size, _HIGHEST)
         if low < high:
-            yield Window(prefixes, low, high, absorbed)
+            yield Window(0, low, high, absorbed)
 
 
-def _filled(upper: Sequence[int | None]) -> Iterator[Sequence[int]]:
-    """Values for the top bytes of a displacement, of which some are free; the shortest distances first."""
-    known = [byte for byte in upper if byte is not None]
-    if len(known) == len(upper):
-        yield known
-        return
-    choices = [[byte] if byte is not None else _FEW for byte in reversed(upper)]
-    for values in itertools.product(*choices):
-        yield values[::-1]
+def _parts(byte: int | None, at: int) -> Sequence[int]:
+    """What the byte at offset `at` of a displacement may add to it, if it is `byte`; None: one of a few."""
+    return _FEW_PARTS[at] if byte is None else (_signed(byte, at),)
+
+
+def _signed(byte: int, at: int) -> int:
+    """The last byte has the sign."""
+    return (byte - 256 if at == JMP32_SIZE - 2 and byte >= 128 else byte) << 8 * at
+
+
+_FEW_PARTS = tuple(tuple(_signed(byte, at) for byte in _FEW) for at in range(JMP32_SIZE - 1))
 
 
 def jump_bytes(address: int, own: int, prefixes: int, target: int) -> bytes:
@@ -107,5 +107,5 @@ def jump_bytes(address: int, own: int, prefixes: int, target: int) -> bytes:
 
     Raises OverflowError if `target` is beyond 2 GB.
     """
-    whole = bytes([_PREFIX] * prefixes) + jump(address + prefixes, target)
+    whole = _PREFIX * prefixes + jump(address + prefixes, target)
     return whole[:own] if own < len(whole) else whole

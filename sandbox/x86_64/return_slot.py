@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sandbox.x86_64.decoding import Decoded, decoded
@@ -16,82 +16,29 @@ from sandbox.x86_64.decoding import Decoded, decoded
 _WORD = 8
 _RT_SIGRETURN = 15
 _NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|\d+)$")
+_NAME = re.compile(r"[a-z]\w+")
 _MEMORY = re.compile(r"\[(?P<base>\w+)(?: (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|\d+))?\]$")
 _READERS = frozenset(
     {"cmp", "test", "push", "call", "jmp", "bt", "prefetcht0", "nop", "ucomisd", "ucomiss", "comisd", "comiss"}
 )
 _ARITHMETIC = frozenset({"xor", "rol", "ror", "add", "sub", "neg", "not"})
-_LOW_HALVES = {f"e{name}": f"r{name}" for name in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")}
-_LOW_HALVES |= {f"r{number}d": f"r{number}" for number in range(8, 16)}
+_NAMED = ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")
+_NUMBERED = range(8, 16)
+_LOW_HALVES = {f"e{name}": f"r{name}" for name in _NAMED} | {f"r{number}d": f"r{number}" for number in _NUMBERED}
+_WHOLE = _LOW_HALVES | {
+    **{name: f"r{name}" for name in _NAMED},
+    **{f"{name.removesuffix('x')}{part}": f"r{name}" for name in _NAMED for part in "lh"},
+    **{f"r{number}{part}": f"r{number}" for number in _NUMBERED for part in "wb"},
+}
+"""Parts of registers, and the register that each belongs to."""
 
-_HARMLESS = frozenset(
-    {
-        *(
-            "mov",
-            "movabs",
-            "movzx",
-            "movsx",
-            "movsxd",
-            "movups",
-            "movaps",
-            "movdqa",
-            "movdqu",
-            "movq",
-            "movd",
-            "lea",
-            "nop",
-        ),
-        *(
-            "cmp",
-            "test",
-            "add",
-            "sub",
-            "and",
-            "or",
-            "xor",
-            "shl",
-            "shr",
-            "sar",
-            "imul",
-            "neg",
-            "not",
-            "inc",
-            "dec",
-            "bswap",
-        ),
-        *(
-            "cmove",
-            "cmovne",
-            "cmova",
-            "cmovae",
-            "cmovb",
-            "cmovbe",
-            "cmovg",
-            "cmovge",
-            "cmovl",
-            "cmovle",
-            "cmovs",
-            "cmovns",
-        ),
-        *(
-            "sete",
-            "setne",
-            "seta",
-            "setae",
-            "setb",
-            "setbe",
-            "setg",
-            "setge",
-            "setl",
-            "setle",
-            "rol",
-            "ror",
-            "adc",
-            "sbb",
-        ),
-        *("pxor", "paddd", "pand", "por", "punpcklqdq", "pshufd", "cdqe", "cdq", "cqo", "endbr64"),
-    }
-)
+_HARMLESS = frozenset({
+    "mov", "movabs", "movzx", "movsx", "movsxd", "movups", "movaps", "movdqa", "movdqu", "movq", "movd", "lea", "nop",
+    "cmp", "test", "add", "sub", "and", "or", "xor", "shl", "shr", "sar", "imul", "neg", "not", "inc", "dec", "bswap",
+    "cmove", "cmovne", "cmova", "cmovae", "cmovb", "cmovbe", "cmovg", "cmovge", "cmovl", "cmovle", "cmovs", "cmovns",
+    "sete", "setne", "seta", "setae", "setb", "setbe", "setg", "setge", "setl", "setle", "rol", "ror", "adc", "sbb",
+    "pxor", "paddd", "pand", "por", "punpcklqdq", "pshufd", "cdqe", "cdq", "cqo", "endbr64",
+})  # fmt: skip
 """Instructions that concern the stack by their operands only."""
 _SYSCALL = b"\x0f\x05"
 
@@ -122,10 +69,42 @@ class _State(NamedTuple):
         return base == "rsp" or self.held.get(base, ("",))[0] in (STACK, ABOVE)
 
     def holding(self, register: str, what: tuple[str, int | None] | None) -> _State:
+        if what is None and register not in self.held:
+            return self
         held = {name: value for name, value in self.held.items() if name != register}
         if what is not None:
             held[register] = what
         return self._replace(held=held)
+
+    def with_number(self, number: int | None) -> _State:
+        return self if number == self.number else self._replace(number=number)
+
+
+class _Operands(NamedTuple):
+    """The operands of an instruction, as they are written.
+
+    `memory`: base register and offset, for each operand in memory that is so simple. `registers`: those whose names, or those of
+    whose parts, are in them, and the operands themselves.
+    """
+
+    words: tuple[str, ...]
+    memory: tuple[tuple[str, int] | None, ...]
+    registers: frozenset[str]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _operands(text: str) -> _Operands:
+    words = tuple(part.strip() for part in text.split(",")) if text else ()
+    registers = frozenset((*words, *(_WHOLE.get(name, name) for name in _NAME.findall(text))))
+    return _Operands(words, tuple(map(_place, words)), registers)
+
+
+def _place(word: str) -> tuple[str, int] | None:
+    memory = _MEMORY.search(word)
+    if memory is None:
+        return None
+    offset = int(memory["offset"] or "0", 0)
+    return memory["base"], -offset if memory["sign"] == "-" else offset
 
 
 class _Moved(Exception):
@@ -152,30 +131,34 @@ class _Walk:
         self._seen: set[int] = set()
 
     def follow(self) -> None:
+        code, seen = self._code, self._seen
         waiting = [(self._start, _State(0, {}, {}))]
         while waiting:
             at, state = waiting.pop()
-            insn = self._code.get(at)
-            while insn is not None and insn.address not in self._seen and not self._matters(insn, state):
-                self._seen.add(insn.address)
-                at = insn.address + insn.size
-                insn = self._code.get(at)
-            if insn is not None and at not in self._seen:
-                self._seen.add(at)
-                waiting += [(to, behind) for to, behind in self._behind(insn, state)]
+            while (insn := code.get(at)) is not None and at not in seen:
+                seen.add(at)
+                _at, size, mnemonic, operands = insn
+                # Most do not matter, while no register holds anything of interest. [1:3]: into xmm0, ymm0 or zmm0.
+                if operands[1:3] != "mm" and (
+                    mnemonic not in _HARMLESS or "sp" in operands or self._matters(mnemonic, operands, state)
+                ):
+                    waiting += self._behind(insn, state)
+                    break
+                at += size
 
-    def _matters(self, insn: Decoded, state: _State) -> bool:
-        """Whether an instruction may change what is known: most do not, while no register holds anything of interest."""
-        if insn.mnemonic not in _HARMLESS or state.number is not None or "sp" in insn.operands:
+    def _matters(self, mnemonic: str, operands: str, state: _State) -> bool:
+        """Whether a harmless instruction, which leaves the stack pointer alone, may change what is known."""
+        _depth, held, _pushed, number = state
+        if number is not None:
             return True
-        if state.held and (
-            insn.mnemonic not in _READERS and any(register in insn.operands for register in _parts(state.held))
-        ):
+        if held and mnemonic not in _READERS and not _operands(operands).registers.isdisjoint(held):
             return True
-        return self._has_syscall and insn.mnemonic == "mov"
+        return self._has_syscall and mnemonic == "mov"
 
-    def _behind(self, insn: Decoded, state: _State) -> Iterable[tuple[int, _State]]:
+    def _behind(self, insn: Decoded, state: _State) -> Sequence[tuple[int, _State]]:
         name, following = insn.mnemonic.rpartition(" ")[2], insn.address + insn.size
+        if name in _HARMLESS:
+            return ((following, self._after(insn, name, _operands(insn.operands), state)),)
         if name.startswith("ret"):
             return ()
         if name[0] == "j" or name.startswith("loop"):
@@ -187,33 +170,33 @@ class _Walk:
             return ()
         if name == "syscall" and state.number == _RT_SIGRETURN:
             raise self._moved(insn, "returns from a signal's handler (rt_sigreturn)")
-        return [(following, self._after(insn, name, _operands(insn.operands), state))]
+        return ((following, self._after(insn, name, _operands(insn.operands), state)),)
 
-    def _after(self, insn: Decoded, name: str, operands: list[str], state: _State) -> _State:
+    def _after(self, insn: Decoded, name: str, operands: _Operands, state: _State) -> _State:
+        words = operands.words
         if name in ("push", "pushfq"):
-            return _pushed(operands, state)
+            return _pushed(words, state)
         if name in ("pop", "popfq"):
-            return self._popped(insn, operands, state)
+            return self._popped(insn, words, state)
         if name == "leave":
             return self._set_stack(insn, state.to("rbp", _WORD), state.is_stack("rbp"), state).holding("rbp", None)
         if name == "call":
             return state._replace(held={r: held for r, held in state.held.items() if r in _KEPT}, number=None)
-        if not operands:
-            return state._replace(number=None)
-        target = operands[0]
-        if name == "xchg" and "rsp" in operands:
+        if not words:
+            return state.with_number(None)
+        if name == "xchg" and "rsp" in words:
             raise self._moved(insn, "switches stacks")
-        if target == "rsp" and name not in _READERS:
+        if words[0] == "rsp" and name not in _READERS:
             return self._new_stack(insn, name, operands, state)
-        if memory := _MEMORY.search(target):
-            self._store(insn, name, memory, operands, state)
+        if operands.memory[0] is not None:
+            self._store(insn, name, operands.memory[0], words, state)
             return state
-        return self._load(name, operands, state)
+        return _loaded(name, operands, state)
 
     # -- the stack pointer --------------------------------------------------------------------------------------
 
-    def _popped(self, insn: Decoded, operands: list[str], state: _State) -> _State:
-        if operands == ["rsp"]:
+    def _popped(self, insn: Decoded, operands: Sequence[str], state: _State) -> _State:
+        if operands == ("rsp",):
             raise self._moved(insn, "takes its stack pointer off the stack")
         if state.depth is not None and state.depth <= 0:
             raise self._moved(insn, "takes its return address off the stack")
@@ -221,15 +204,15 @@ class _Walk:
         behind = _lifted(state, _WORD)
         return behind.holding(operands[0], known) if operands else behind
 
-    def _new_stack(self, insn: Decoded, name: str, operands: list[str], state: _State) -> _State:
-        source = operands[-1]
+    def _new_stack(self, insn: Decoded, name: str, operands: _Operands, state: _State) -> _State:
+        source, memory = operands.words[-1], operands.memory[-1]
         if name in ("add", "sub") and _NUMBER.match(source):
             amount = int(source, 0)
             return _lifted(state, amount if name == "add" else -amount)
         if name in ("and", "sub", "or"):
             return state._replace(depth=None)
-        if memory := _MEMORY.search(source):
-            base, offset = _place(memory)
+        if memory is not None:
+            base, offset = memory
             if name == "lea":
                 return self._set_stack(insn, state.to(base, offset), state.is_stack(base), state)
             return self._set_stack(insn, None, state.is_stack(base), state)
@@ -244,28 +227,15 @@ class _Walk:
 
     # -- everything else ----------------------------------------------------------------------------------------
 
-    def _store(self, insn: Decoded, name: str, memory: re.Match[str], operands: list[str], state: _State) -> None:
-        base, offset = _place(memory)
-        changes = name not in _READERS and not (name == "or" and operands[-1] == "0")
-        if changes and state.to(base, offset) == 0:
+    def _store(self, insn: Decoded, name: str, memory: tuple[str, int], operands: Sequence[str], state: _State) -> None:
+        base, offset = memory
+        if state.to(base, offset) == 0 and name not in _READERS and not (name == "or" and operands[-1] == "0"):
             raise self._moved(insn, "writes to its return slot")
         kind = state.held.get(operands[-1], ("",))[0]
-        if name == "mov" and not state.is_stack(base) and kind in (RETURN, ABOVE):
+        if name == "mov" and kind in (RETURN, ABOVE) and not state.is_stack(base):
             self._saved.add(kind)
             if len(self._saved) == 2:
                 raise self._moved(insn, "saves where it returns to, and returns there again")
-
-    @staticmethod
-    def _load(name: str, operands: list[str], state: _State) -> _State:
-        target, source = _LOW_HALVES.get(operands[0], operands[0]), operands[-1]
-        number = state.number if target != "rax" else None
-        if name == "mov" and target == "rax" and _NUMBER.match(source):
-            number = int(source, 0)
-        state = state._replace(number=number)
-        if name in _ARITHMETIC and (len(operands) < 2 or operands[0] != source):
-            kind, _depth = state.held.get(target, ("", None))
-            return state.holding(target, (kind, None)) if kind else state
-        return state.holding(target, _held(name, source, state))
 
     def _moved(self, insn: Decoded, what: str) -> _Moved:
         text = f"{insn.mnemonic} {insn.operands}".strip()
@@ -275,10 +245,22 @@ class _Walk:
 _KEPT = frozenset({"rbx", "rbp", "r12", "r13", "r14", "r15"})
 
 
-def _held(name: str, source: str, state: _State) -> tuple[str, int | None] | None:
-    """What a register holds behind `mov` or `lea` from `source`."""
-    if memory := _MEMORY.search(source):
-        base, offset = _place(memory)
+def _loaded(name: str, operands: _Operands, state: _State) -> _State:
+    first, source = operands.words[0], operands.words[-1]
+    target = _LOW_HALVES.get(first, first)
+    if target == "rax":
+        state = state.with_number(int(source, 0) if name == "mov" and _NUMBER.match(source) else None)
+    if name in _ARITHMETIC and (len(operands.words) < 2 or first != source):
+        kind, _depth = state.held.get(target, ("", None))
+        return state.holding(target, (kind, None)) if kind else state
+    return state.holding(target, _held(name, operands, state))
+
+
+def _held(name: str, operands: _Operands, state: _State) -> tuple[str, int | None] | None:
+    """What a register holds behind `mov` or `lea` from the last operand."""
+    source, memory = operands.words[-1], operands.memory[-1]
+    if memory is not None:
+        base, offset = memory
         depth = state.to(base, offset)
         if name == "lea" and state.is_stack(base):
             return (ABOVE if depth == -_WORD and base == "rsp" else STACK, depth)
@@ -290,33 +272,12 @@ def _held(name: str, source: str, state: _State) -> tuple[str, int | None] | Non
     return state.held.get(source) if name == "mov" else None
 
 
-def _pushed(operands: list[str], state: _State) -> _State:
+def _pushed(operands: Sequence[str], state: _State) -> _State:
     if state.depth is None:
         return state
     depth = state.depth + _WORD
     what = state.held.get(operands[0]) if operands else None
     return state._replace(depth=depth, pushed={**state.pushed, depth: what})
-
-
-@functools.lru_cache(maxsize=1 << 10)
-def _spellings(register: str) -> tuple[str, ...]:
-    """How a register and its parts are written."""
-    if register[1:].isdigit():
-        return (register,)
-    return (register, f"e{register[1:]}", register[1:], f"{register[1:-1]}l", f"{register[1:]}l")
-
-
-def _parts(held: Mapping[str, object]) -> list[str]:
-    return [spelling for register in held for spelling in _spellings(register)]
-
-
-def _operands(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text else []
-
-
-def _place(memory: re.Match[str]) -> tuple[str, int]:
-    offset = int(memory["offset"] or "0", 0)
-    return memory["base"], -offset if memory["sign"] == "-" else offset
 
 
 def _lifted(state: _State, amount: int) -> _State:

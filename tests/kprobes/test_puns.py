@@ -67,6 +67,30 @@ def test_runs_of_free_bytes():
     assert _run(0, 100, 101, 5) == 100
 
 
+def test_the_room_that_is_found_is_the_first_that_is_free():
+    """Whatever the mask, the bounds and the size: compared with trying each offset."""
+    rng = random.Random(3)
+    for size in (1, 2, 3, 5, 13, 14):
+        for _ in range(40):
+            used = rng.getrandbits(PAGE) & rng.getrandbits(PAGE) & rng.getrandbits(PAGE)
+            low = rng.randrange(PAGE)
+            high = min(low + rng.choice([1, 2, 16, 300, PAGE]), PAGE)
+            free = [at for at in range(low, min(high, PAGE - size + 1)) if not used >> at & (1 << size) - 1]
+            assert _run(used, low, high, size) == (free[0] if free else None)
+
+
+def test_windows_are_those_of_the_free_bytes_of_the_displacement():
+    """Free bytes at its low end are the window; of others, some values are taken, upwards and then downwards."""
+    following = bytes.fromhex("9122")
+    found = list(wider_windows(AT, (2, 1), following))
+    assert [(w.low, w.high) for w in found] == [
+        (low := AT + 5 + (int.from_bytes(b"\xcc" + following, "little", signed=True) << 8), low + 256)
+    ]
+    few = list(wider_windows(AT, (3, 3), b""))
+    assert [window.low - AT - 5 >> 24 for window in few] == [*range(0, 16, 2), *range(-1, -17, -2)]
+    assert all((window.low - AT - 5) >> 16 & 0xFF == INT3 for window in few)
+
+
 @isolated
 def test_landings_lead_on_and_never_overlap():
     space, rng = LandingSpace("test", keep_open), random.Random(3)

@@ -44,3 +44,11 @@ def test_the_package_is_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.split()[-1] == "False" and "nop" in done.stdout
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_instruction_is_decoded_like_the_first_of_many(seed: int) -> None:
+    code = random.Random(seed).randbytes(15)
+    expected = next(decoding._by_package(code, 0x1000), None)
+    assert decoding.first_decoded(code, 0x1000) == expected
+    assert decoding.first_decoded(b"", 0) is None
