@@ -30,12 +30,14 @@ class Rings:
         self.arena, self.entry, self.clock = arena, entry, of_clock
         file = arena.file.geometry
         self.clock_state = clock.start(of_clock)
+        is_scaled = self.clock_state.kind == SCALED
         self.native = Ring.ctypes(
             slots=arena.base + file.slots_of(entry.number),
             data=arena.base + file.data,
             capacity=capacity(entry.order),
             clock=ctypes.addressof(self.clock_state),
-            is_scaled=int(self.clock_state.kind == SCALED),
+            is_scaled=int(is_scaled),
+            scaled_capacity=capacity(entry.order) if is_scaled else 0,
             metas=arena.base + file.metas,
             bitmap=arena.base + file.bitmap,
             words=file.words,

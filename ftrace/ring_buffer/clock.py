@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ftrace.ring_buffer.clock_state import AHEAD, COUNTER, MAX_MULT, SCALED, SHIFT, SYSTEM, TSC, ClockState
+from ftrace.ring_buffer.clock_state import COUNTER, MAX_MULT, SCALED, SHIFT, SYSTEM, TSC, ClockState
 from sandbox.memory.backing import is_denied
 
 SECOND = 1_000_000_000
@@ -114,9 +114,9 @@ def _calibrate(state: Any) -> bool:
     time.sleep(_CALIBRATION)
     second = sample(state.clock_id)
     mult = ((second.nanoseconds - first.nanoseconds) << SHIFT) // (second.ticks - first.ticks)
-    segment = state.segments[state.sequence & 1]
-    segment.ticks, segment.base = second.ticks - AHEAD, second.nanoseconds - (AHEAD * mult >> SHIFT)
-    segment.mult = mult
+    first_segment = state.segments[0]
+    first_segment.base = second.nanoseconds - (second.ticks * mult >> SHIFT) & (1 << 64) - 1
+    first_segment.factor = mult << SHIFT
     state.anchor_ticks, state.anchor_time = first.ticks, first.nanoseconds
     state.fitted, state.interval = second.ticks, (second.ticks - first.ticks) * 2
     return mult <= MAX_MULT

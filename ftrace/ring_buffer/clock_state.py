@@ -13,6 +13,7 @@ from sandbox.native import (
     leading_zeros,
     likely,
     load,
+    multiply_high,
     native,
     ptr,
     rdtsc,
@@ -31,8 +32,6 @@ SCALED, SYSTEM, COUNTER, TSC = 0, 1, 2, 3
 
 SHIFT = 32
 MAX_MULT = (1 << SHIFT) - 1
-AHEAD = 1 << 20
-"""Ticks by which a segment begins earlier than it is made, since another core's counter may lag."""
 LONGEST = 1 << 34
 """Maximum of ticks between two fits: some seconds."""
 JUMP = 10_000_000
@@ -43,17 +42,19 @@ _RETRIES = 8
 
 @struct
 class Segment(Structure):
-    """A linear piece of a clock: its time is `base` at `ticks`, and grows by mult / 2^32 per tick."""
+    """A linear piece of a clock: its time is `base`, modulo 2^64, and factor / 2^64 for each tick of the counter."""
 
-    ticks: u64
     base: u64
-    mult: u64
-    reserved: u64
+    factor: u64  # a rate in units of 2^-32, times 2^32: so the time takes the upper half of one product
+
+
+NEXT = Segment.size
+"""What a new segment adds to ClockState.sequence: its size, so that one bit of the sequence is the segment's offset."""
 
 
 @struct
 class ClockState(Structure):
-    """A clock. The low bit of `sequence` selects the segment in use; a new one is written to the other place.
+    """A clock. The bit NEXT of `sequence` selects the segment in use; a new one is written to the other place.
 
     A signal handler that interrupts the writer therefore finds a valid segment, as with the kernel's seqcount_latch.
     """
@@ -74,14 +75,20 @@ class ClockState(Structure):
 @native(inline=True)
 def scale(ticks: u64, mult: u64) -> u64:
     """ticks * mult / 2^32, also if the product exceeds 64 bits. mult < 2^32."""
-    return (ticks >> SHIFT) * mult + ((ticks & 0xFFFF_FFFF) * mult >> SHIFT)
+    return multiply_high(ticks, mult << SHIFT)
+
+
+@native(inline=True)
+def segment_at(clock: ptr[ClockState], sequence: u64) -> ptr[Segment]:
+    return addressof(clock.segments[sequence // NEXT & 1])
 
 
 @native(inline=True)
 def scaled_by(clock: ptr[ClockState], sequence: u64) -> u64:
     """The time by the segment of that sequence. Valid only if the clock's sequence is still the same afterwards."""
-    segment = addressof(clock.segments[sequence & 1])
-    return segment.base + scale(rdtsc() - segment.ticks, segment.mult)
+    segment = segment_at(clock, sequence)
+    ticks = rdtsc()
+    return multiply_high(ticks, volatile_load(addressof(segment.factor))) + volatile_load(addressof(segment.base))
 
 
 @native
@@ -139,11 +146,10 @@ def read_both(clock: ptr[ClockState], ticks: ptr[u64]) -> u64:
 @native
 def begin_segment(clock: ptr[ClockState], ticks: u64, time: u64, mult: u64) -> void:
     """Continue the clock from `time` at another rate. The segment in use stays valid until the new one is complete."""
-    segment = addressof(clock.segments[clock.sequence + 1 & 1])
-    segment.ticks = ticks - AHEAD
-    segment.base = time - scale(AHEAD, mult)
-    segment.mult = mult
-    store(addressof(clock.sequence), clock.sequence + 1, "release")
+    segment = segment_at(clock, clock.sequence + NEXT)
+    segment.base = time - scale(ticks, mult)
+    segment.factor = mult << SHIFT
+    store(addressof(clock.sequence), clock.sequence + NEXT, "release")
 
 
 @native
@@ -152,13 +158,13 @@ def refit(clock: ptr[ClockState]) -> void:
     place: array[u64, 1] = zeroed
     time = read_both(clock, addressof(place[0]))
     ticks = place[0]
-    segment = addressof(clock.segments[clock.sequence & 1])
-    ours = segment.base + scale(ticks - segment.ticks, segment.mult)
+    segment = segment_at(clock, clock.sequence)
+    ours = segment.base + multiply_high(ticks, segment.factor)
     error = cast(i64, time - ours)
     clock.interval = min(clock.interval * 2, LONGEST)
     measured = rate(time - clock.anchor_time, ticks - clock.anchor_ticks)
     if error > JUMP:
-        begin_segment(clock, ticks, time, segment.mult)
+        begin_segment(clock, ticks, time, segment.factor >> SHIFT)
     else:
         begin_segment(clock, ticks, ours, min(steered(measured, error, clock.interval), MAX_MULT))
     if error > JUMP or ticks - clock.anchor_ticks > 4 * LONGEST:

@@ -89,6 +89,7 @@ class Ring(Structure):
     capacity: u64  # bytes of events in a sub-buffer
     clock: ptr[ClockState]
     is_scaled: u64  # 1: the clock is the scaled time-stamp counter
+    scaled_capacity: u64  # `capacity` if it is, else 0: a writer then takes the slow path
     metas: u64
     bitmap: u64
     words: u64  # ... of the bitmap
@@ -141,9 +142,9 @@ def meta_at(ring: ptr[Ring], page: u64) -> ptr[PageMeta]:
 
 
 @native(inline=True)
-def byte_at(page: ptr[SubBuffer], offset: u64) -> u64:
+def byte_at(page: ptr[SubBuffer], offset: u64) -> ptr[u8]:
     """The address at `offset` in a sub-buffer's events."""
-    return cast(u64, addressof(cast(ptr[u8], page)[16 + offset]))
+    return addressof(cast(ptr[u8], page)[16 + offset])
 
 
 @native(inline=True)

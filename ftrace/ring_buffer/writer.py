@@ -31,6 +31,7 @@ from ftrace.ring_buffer.records import (
 from ftrace.ring_buffer.switching import RETRIES, adopt, advance_commit, is_writing, recover, switch_page
 from sandbox.native import (
     addressof,
+    array,
     bool_,
     cast,
     extern,
@@ -61,19 +62,19 @@ publish_slowly = extern("ring_publish", fn[void, ptr[Mark]], cc="preserve_most")
 
 
 @native(inline=True)
-def write_header(at: u64, delta: u64, size: u64, type_id: u64, thread: u32) -> ptr[u8]:
+def write_header(at: ptr[u8], delta: u64, size: u64, type_id: u64, thread: u32) -> ptr[u8]:
     """Write an event's header and common fields. Returns the address of the common fields."""
     words = cast(ptr[u32], at)
-    entry = at + 4
+    common = addressof(words[1])
     if size > SMALL_DATA + 4:
         words[0] = cast(u32, delta << 5)
         words[1] = cast(u32, size - 4)
-        entry = at + 8
+        common = addressof(words[2])
     else:
         words[0] = cast(u32, delta << 5 | size - 4 >> 2)
-    common = cast(ptr[u64], entry)
-    common[0] = type_id | cast(u64, thread) << 32
-    return cast(ptr[u8], entry)
+    common[0] = cast(u32, type_id)
+    common[1] = thread
+    return cast(ptr[u8], common)
 
 
 @native(inline=True)
@@ -85,40 +86,51 @@ def begin(mark: ptr[Mark], slot: ptr[Slot]) -> void:
 
 
 @native(inline=True)
-def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
-    """Reserve an event of `length` bytes, including the 8 bytes of common fields, which are filled in. `commit` must follow.
-
-    Returns null if recording is off, or if the event is lost, which is counted.
-    """
+def reserve_at(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64, time: ptr[u64]) -> ptr[u8]:
+    """As `reserve`; `time` gets the event's time stamp."""
     ring = volatile_load(addressof(buffer.ring))
     if unlikely(ring == null):
         return null
     task = current()
     slot = slot_at(ring, cast(u64, task.index))
-    mark.token = 0
     mark.ring = ring
     mark.slot = slot
-    if likely(volatile_load(addressof(slot.writer)) == 0 and slot.owner == task.tid and ring.is_scaled != 0):
+    if likely(volatile_load(addressof(slot.writer)) == 0 and slot.owner == task.tid):
         begin(mark, slot)
         size = event_size(length)
         tail = volatile_load(addressof(slot.tail))
         page = page_at(ring, volatile_load(addressof(slot.current)))
-        before = volatile_load(addressof(slot.last_stamp))
-        clock = ring.clock
-        segment = volatile_load(addressof(clock.sequence))
-        stamp = scaled_by(clock, segment)
+        mark.page = page
         offset = tail & OFFSET_MASK
-        if likely(
-            stamp - before < 1 << DELTA_BITS
-            and offset + size <= ring.capacity
-            and volatile_load(addressof(clock.sequence)) == segment
-        ):
-            volatile_store(addressof(slot.last_stamp), stamp)
-            if likely(single_cas(addressof(slot.tail), tail, tail + size + ENTRY)):
-                mark.page = page
-                return write_header(byte_at(page, offset), stamp - before, size, type_id, task.tid)
-            volatile_store(addressof(slot.last_stamp), 0)
-    return reserve_slowly(mark, type_id, length)
+        if likely(offset + size <= ring.scaled_capacity):
+            at = byte_at(page, offset)
+            clock = ring.clock
+            segment = volatile_load(addressof(clock.sequence))
+            stamp = scaled_by(clock, segment)
+            delta = stamp - volatile_load(addressof(slot.last_stamp))
+            if likely(delta < 1 << DELTA_BITS and volatile_load(addressof(clock.sequence)) == segment):
+                volatile_store(addressof(slot.last_stamp), stamp)
+                if likely(single_cas(addressof(slot.tail), tail, tail + size + ENTRY)):
+                    time[0] = stamp
+                    return write_header(at, delta, size, type_id, slot.owner)
+                volatile_store(addressof(slot.last_stamp), 0)
+    else:
+        mark.token = 0
+        mark.page = null
+    event = reserve_slowly(mark, type_id, length)
+    stamp = volatile_load(addressof(slot.last_stamp))
+    time[0] = stamp if stamp != 0 else clock_now(ring.clock)
+    return event
+
+
+@native(inline=True)
+def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
+    """Reserve an event of `length` bytes, including the 8 bytes of common fields, which are filled in. `commit` must follow.
+
+    Returns null if recording is off, or if the event is lost, which is counted.
+    """
+    time: array[u64, 1] = zeroed
+    return reserve_at(buffer, mark, type_id, length, addressof(time[0]))
 
 
 @native(inline=True)
@@ -128,7 +140,7 @@ def commit(mark: ptr[Mark]) -> void:
     signal_fence()
     if likely(volatile_load(addressof(slot.writer)) == cast(u64, mark)):
         tail = volatile_load(addressof(slot.tail))
-        if likely(tail >> SEQUENCE_SHIFT == volatile_load(addressof(slot.commit_sequence)) & SEQUENCE_MASK):
+        if likely((tail >> SEQUENCE_SHIFT ^ volatile_load(addressof(slot.commit_sequence))) & SEQUENCE_MASK == 0):
             volatile_store(addressof(mark.page.commit), tail & OFFSET_MASK)
             volatile_store(addressof(slot.writer), 0)
             if likely(volatile_load(addressof(slot.tail)) == tail):
@@ -189,7 +201,7 @@ def publish(mark: ptr[Mark]) -> void:
 
 
 @native
-def write_stamp(at: u64, before: u64, stamp: u64) -> void:
+def write_stamp(at: ptr[u8], before: u64, stamp: u64) -> void:
     """Write a TIME_EXTEND if the time of the previous event is known, else a TIME_STAMP."""
     words = cast(ptr[u32], at)
     kind: u64 = TIME_EXTEND if before != 0 else TIME_STAMP

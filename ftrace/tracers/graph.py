@@ -59,12 +59,12 @@ class GraphTracing(Tracing):
         """Follow the settings."""
         follow(self._native.plain, self._array)
         graph_rules.sleep_counts(function_graph.flags["sleep-time"])
-        self._native.is_special = int(graph_rules.are_set)
         if not clock.find(self._array.buffer.clock).in_ns:
             self._clock = clock.start(clock.find("local"))
             self._native.clock = ctypes.addressof(self._clock)
         else:
             self._native.clock = 0
+        self._native.is_special = int(graph_rules.are_set or bool(self._native.clock))
 
     def stop(self) -> None:
         """Stop recording."""

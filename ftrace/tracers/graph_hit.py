@@ -11,7 +11,7 @@ from ftrace.hit.nodes import below, is_armed, probes_of
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import ClockState, clock_now, system_now
 from ftrace.ring_buffer.records import Mark
-from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.ring_buffer.writer import commit, reserve_at
 from ftrace.tracers.function_hit import FunctionState, is_recorded
 from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
@@ -70,8 +70,7 @@ class GraphReturn(Structure):
     common: u64
     func: u64
     retval: u64
-    depth: u32
-    overrun: u32
+    levels: u64  # the depth; in the upper half, the overrun
     calltime: u64
     rettime: u64
 
@@ -105,7 +104,7 @@ class GraphState(Structure):
     """The native state of the tracer in one trace array."""
 
     plain: FunctionState
-    is_special: u64  # not 0: rules apply
+    is_special: u64  # not 0: rules apply, or durations have a clock of their own
     rules: ptr[GraphRules]
     clock: ptr[ClockState]  # the clock of durations; null: the records' own time stamps
     tasks: u64  # address of the first thread's GraphTask
@@ -184,27 +183,17 @@ def slept() -> u64:
 
 
 @native(inline=True)
-def time_of(state: ptr[GraphState], mark: ptr[Mark]) -> u64:
-    """The time of the record that was just reserved, in nanoseconds."""
-    if likely(state.clock == null):
-        stamp = volatile_load(addressof(mark.slot.last_stamp))
-        return stamp if likely(stamp != 0) else clock_now(mark.ring.clock)
-    return clock_now(state.clock)
-
-
-@native(inline=True)
-def record_entry(state: ptr[GraphState], ip: u64, depth: u64) -> u64:
-    """Record an entry. Returns its time; 0 if the record is lost."""
+def record_entry(state: ptr[GraphState], ip: u64, depth: u64, time: ptr[u64]) -> bool_:
+    """Record an entry; `time` gets its time stamp. Returns False if the record is lost."""
     mark: Mark = zeroed
-    entry = reserve(state.plain.buffer, addressof(mark), TRACE_GRAPH_ENT, _ENTRY_SIZE)
+    entry = reserve_at(state.plain.buffer, addressof(mark), TRACE_GRAPH_ENT, _ENTRY_SIZE, time)
     if unlikely(entry == null):
-        return 0
+        return False
     record = cast(ptr[GraphEntry], entry)
     record.func = ip
     record.depth = cast(u32, depth)
-    time = time_of(state, addressof(mark))
     commit(addressof(mark))
-    return time
+    return True
 
 
 @native(noinline=True)
@@ -216,17 +205,15 @@ def enter_specially(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, data: 
     does = judge_entry(state, own, ip, data)
     if does == _IGNORE:
         return 1
-    time: u64 = 0
-    if does == _RECORD:
-        time = record_entry(state, ip, own.depth)
-        if time == 0:
-            return 1
-    else:
-        time = clock_now(own_clock(state))
+    time: array[u64, 1] = zeroed
+    if does == _RECORD and not record_entry(state, ip, own.depth, addressof(time[0])):
+        return 1
+    if does != _RECORD or state.clock != null:
+        time[0] = clock_now(own_clock(state))
     if volatile_load(addressof(state.rules.no_sleep)) != 0:
-        time -= slept()
+        time[0] -= slept()
         data[0] |= _AWAKE
-    data[0] |= own.depth << _DEPTH_SHIFT | time & _TIME
+    data[0] |= own.depth << _DEPTH_SHIFT | time[0] & _TIME
     own.depth += 1
     return 0
 
@@ -252,26 +239,49 @@ def trace_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, dat
         return enter_specially(state, own, ip, data)
     depth = own.depth
     own.depth = depth + 1
-    time = record_entry(state, ip, depth)
-    if unlikely(time == 0):
+    time: array[u64, 1] = zeroed
+    if unlikely(not record_entry(state, ip, depth, addressof(time[0]))):
         graph_task(state, current()).depth = depth
         return 1
-    data[0] = depth << _DEPTH_SHIFT | time & _TIME
+    data[0] = depth << _DEPTH_SHIFT | time[0] & _TIME
     return 0
 
 
-@native(noinline=True)
-def leave_specially(state: ptr[GraphState], own: ptr[GraphTask], word: ptr[u64]) -> bool_:
-    """End the effects of the entry. Returns whether the return is recorded; then the word holds the time of entry."""
+@native(inline=True)
+def record_return(
+    state: ptr[GraphState], own: ptr[GraphTask], ip: u64, retval: u64, word: u64, clock: ptr[ClockState]
+) -> void:
+    """Record a return. `clock`: that of durations, null for the records' own time stamps."""
+    if unlikely(volatile_load(state.plain.tracing_on) == 0):
+        return
+    levels = word >> _DEPTH_SHIFT | own.overrun << 32
+    mark: Mark = zeroed
+    stamp: array[u64, 1] = zeroed
+    entry = reserve_at(state.plain.buffer, addressof(mark), TRACE_GRAPH_RET, _RETURN_SIZE, addressof(stamp[0]))
+    if likely(entry != null):
+        record = cast(ptr[GraphReturn], entry)
+        record.func = ip
+        record.retval = retval
+        record.levels = levels
+        time = stamp[0] if clock == null else clock_now(clock)
+        record.calltime = time - (time - word & _TIME)
+        record.rettime = time
+        commit(addressof(mark))
+
+
+@native(cc="preserve_most", noinline=True)
+def leave_specially(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, retval: u64, word: u64) -> void:
+    """Handle a return while rules apply, or to which they applied at its entry."""
     if own.inside & _IN_GRAPH != 0 and own.depth == own.function_depth:
         own.inside = own.inside & ~cast(u32, _IN_GRAPH)
-    if word[0] & _SILENT != 0:
+    if word & _SILENT != 0:
         own.inside = own.inside & ~cast(u32, _IN_NOTRACE)
-        return False
-    if word[0] & _AWAKE != 0:
-        word[0] = word[0] + slept()
+        return
+    if word & _AWAKE != 0:
+        word += slept()
     threshold = volatile_load(addressof(state.rules.threshold))
-    return threshold == 0 or (clock_now(own_clock(state)) - word[0] & _TIME) >= threshold
+    if threshold == 0 or (clock_now(own_clock(state)) - word & _TIME) >= threshold:
+        record_return(state, own, ip, retval, word, state.clock)
 
 
 @native(cc="preserve_most")
@@ -280,24 +290,10 @@ def trace_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_
     own = graph_task(state, current())
     word: u64 = data[0]
     own.depth = word >> _DEPTH_SHIFT
-    if unlikely(volatile_load(addressof(state.is_special)) != 0 or word & (_SILENT | _AWAKE) != 0):
-        if not leave_specially(state, own, data):
-            return
-        word = data[0]
-    if unlikely(volatile_load(state.plain.tracing_on) == 0):
-        return
-    mark: Mark = zeroed
-    entry = reserve(state.plain.buffer, addressof(mark), TRACE_GRAPH_RET, _RETURN_SIZE)
-    if likely(entry != null):
-        record = cast(ptr[GraphReturn], entry)
-        record.func = ip
-        record.retval = regs.ax
-        record.depth = cast(u32, word >> _DEPTH_SHIFT)
-        record.overrun = cast(u32, graph_task(state, current()).overrun)
-        time = time_of(state, addressof(mark))
-        record.calltime = time - (time - word & _TIME)
-        record.rettime = time
-        commit(addressof(mark))
+    if unlikely(volatile_load(addressof(state.is_special)) | word & (_SILENT | _AWAKE) != 0):
+        leave_specially(state, own, ip, regs.ax, word)
+    else:
+        record_return(state, own, ip, regs.ax, word, null)
 
 
 FUNCTIONS = (trace_graph_entry, trace_graph_return)

@@ -68,6 +68,7 @@ TABLE = _table(
     Intrinsic("leading_zeros", "i", "same"),
     Intrinsic("trailing_zeros", "i", "same"),
     Intrinsic("byteswap", "i", "same"),
+    Intrinsic("multiply_high", "uu", "u64"),
     Intrinsic("syscall", "wwwwwww", "i64"),
     Construct("cast", "", ""),
     Construct("addressof", "", ""),

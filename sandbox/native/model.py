@@ -235,6 +235,10 @@ def _byteswap(value: int, type_: Int) -> int:
     return int.from_bytes(data, "big", signed=type_.signed)
 
 
+def _multiply_high(a: int, b: int, _type: Int) -> int:
+    return a * b >> 64
+
+
 def _trap() -> None:
     raise RuntimeError("trap()")
 
@@ -255,6 +259,7 @@ _INTRINSICS: dict[str, Any] = {
     "leading_zeros": _leading_zeros,
     "trailing_zeros": _trailing_zeros,
     "byteswap": _byteswap,
+    "multiply_high": _multiply_high,
     "trap": _trap,
     "fence": _nothing,
     "signal_fence": _nothing,

@@ -107,18 +107,27 @@ def _slow_functions() -> set[str]:
     return {v.name for module in modules for v in vars(module).values() if isinstance(v, NativeFunction)}
 
 
-SLACK = 20_000
-"""Nanoseconds by which the clock may be steered meanwhile."""
+_NEVER = (1 << 64) - 1
+
+
+def keep_fit(recorder: Any) -> Any:
+    """Keep the clock from being fitted again: then one formula gives the time of every count of ticks, however long stepping takes."""
+    clock = recorder.buffer._live.clock_state
+    clock.interval = _NEVER
+    return clock
 
 
 def late(recorder: Any, held: list[Any]) -> list[str]:
     """Records with a later stamp than the counter had when the call after theirs began, which the record of that has as its ip."""
+    from ftrace.ring_buffer.clock_state import NEXT
+
     clock = recorder.buffer._live.clock_state
-    segment = clock.segments[clock.sequence & 1]
+    assert clock.interval == _NEVER
+    segment = clock.segments[clock.sequence // NEXT & 1]
     outer = [record for record in held if numbers([record])[0][0] == 2]
-    ticks = [int.from_bytes(record.data[8:16], "little") - segment.ticks for record in outer[1:]]
-    begun = [segment.base + (count * segment.mult >> 32) for count in ticks]
-    found = [(a.stamp, b) for a, b in zip(outer, begun, strict=False) if a.stamp > b + SLACK]
+    ticks = [int.from_bytes(record.data[8:16], "little") for record in outer[1:]]
+    begun = [segment.base + (count * segment.factor >> 64) & (1 << 64) - 1 for count in ticks]
+    found = [(a.stamp, b) for a, b in zip(outer, begun, strict=False) if a.stamp > b]
     return [f"stamps that are too late: {found[:3]}"] if found else []
 
 
@@ -170,6 +179,7 @@ def main(manner: str, rounds: int) -> int:
         "jump" in manner or "direct" in manner
     ):  # a hit that is left by siglongjmp keeps its recursion lock: the handler is called without one
         driver["directly"](*_direct(recorder))
+        keep_fit(recorder)
     print(json.dumps(_spans(recorder)), flush=True)
     sys.stdin.readline()
     driver["drive"](rounds, int("full" in manner))

@@ -169,6 +169,12 @@ def _bits(name: str, flags: str) -> Emit:
     return emit_bits
 
 
+def _multiply_high(emitter: Emitter, _node: IntrinsicCall, operands: list[str]) -> str:
+    left, right = (emitter.value(f"zext i64 {operand} to i128") for operand in operands)
+    product = emitter.value(f"mul nuw i128 {left}, {right}")
+    return emitter.value(f"trunc i128 {emitter.value(f'lshr i128 {product}, 64')} to i64")
+
+
 def _syscall(emitter: Emitter, _node: IntrinsicCall, operands: list[str]) -> str:
     inputs = ",".join(f"{{{name}}}" for name in SYSTEM_CALL_REGISTERS[: len(operands)])
     constraints = f"={{rax}},{inputs},~{{rcx}},~{{r11}},{MEMORY_CLOBBER}"
@@ -234,6 +240,7 @@ _EMITTERS: dict[str, Emit] = {
     "leading_zeros": _bits("ctlz", ", i1 false"),
     "trailing_zeros": _bits("cttz", ", i1 false"),
     "byteswap": _bits("bswap", ""),
+    "multiply_high": _multiply_high,
     "syscall": _syscall,
     "zero_fill": _zero_fill,
     "copy": _copy,

@@ -30,7 +30,7 @@ from sandbox.native.tree import (
 )
 from sandbox.native.types import Int
 
-_PURE = ("likely", "unlikely", "popcount", "leading_zeros", "trailing_zeros", "byteswap")
+_PURE = ("likely", "unlikely", "popcount", "leading_zeros", "trailing_zeros", "byteswap", "multiply_high")
 MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
 

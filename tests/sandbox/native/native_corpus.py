@@ -110,6 +110,10 @@ def calls(a: i32, b: u8) -> i32:
     return helper(helper(a, b), b) - helper(SEVEN, 1)
 
 @native
+def upper_half(a: u64, b: u64) -> u64:
+    return multiply_high(a, b) ^ multiply_high(a, a)
+
+@native
 def collatz(n: u32) -> u32:
     steps: u32 = 0
     for _ in range(200):
