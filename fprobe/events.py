@@ -97,6 +97,7 @@ class FprobeEventProbe(Probe):
             fp = fprobe(self.entry_handler, self.hit_handler, flags=FPROBE_FL_DISABLED, entry_data_size=size)
         else:
             fp = fprobe(self.hit_handler, flags=FPROBE_FL_DISABLED)
+            fp.early = self.recording.address
         fp.action = self.recording.address
         register_fprobe(fp, self.symbol)
         self.fp = fp

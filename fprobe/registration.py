@@ -98,6 +98,8 @@ class fprobe(ProcessBound):
         """Exceptions of Python handlers."""
         self.action = 0
         """Address of a built-in action's state."""
+        self.early = 0
+        """Address of what entries may be dealt with by before the handler (ftrace.hit.records.Early), or 0."""
         self._flags = flags
         self.prepare: Callable[[int], None] | None = None
         """Called with the number of functions at registration, before the handlers are resolved."""
@@ -190,7 +192,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
         kind=kind, flags=flags, entry=entry.address, exit=exit_.address, entry_cookie=entry.cookie, exit_cookie=exit_.cookie,
         data_size=data_size, pool_unclaimed=pool, nr_nodes=pool,
         thread=thread, max_hits=max_hits, hits_left=max_hits,
-        action=fp.action,
+        action=fp.action, early=fp.early,
     )  # fmt: skip
 
 

@@ -69,8 +69,9 @@ class Target(Structure):
 
 @struct
 class EventState(Structure):
-    """The native state of one probe of an event."""
+    """The native state of one probe of an event. It begins as an Early does: `early` is the function, or 0."""
 
+    early: u64
     type_id: u64
     hits: u64  # address of the first task's hit counter
     hits_stride: u64
@@ -96,10 +97,16 @@ class Scratch(Structure):
 
 
 @native(inline=True)
+def count_hit_of(state: ptr[EventState], index: u64) -> void:
+    """Add one to the hit counter of the task with that index, which is the running thread's."""
+    counter = cast(ptr[u64], state.hits + index * state.hits_stride)
+    counter[0] += 1
+
+
+@native(inline=True)
 def count_hit(state: ptr[EventState]) -> void:
     """Add one to the running thread's hit counter."""
-    counter = cast(ptr[u64], state.hits + cast(u64, current().index) * state.hits_stride)
-    counter[0] += 1
+    count_hit_of(state, cast(u64, current().index))
 
 
 @native(inline=True)

@@ -35,6 +35,10 @@ _TEXT_CLAIM = 4104
 _WHOLE = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
+class InexpressibleError(Exception):
+    """A function of this kind cannot do this."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """How a kind of probe calls its handlers.
@@ -42,6 +46,7 @@ class Shape:
     `parameters`: the handler's parameters with their types. `result`: its return value. The others are expressions: `state`
     is the address of the EventState; `addresses`, each address field of the record; `saved`, the address of the words saved
     at entry; `shortcut`, a call of the event's shortcut at address {} with the handler's arguments, empty if there is none.
+    `registers`: the registers that are parameters, where there is no pt_regs; such a handler reads no memory.
     """
 
     parameters: str
@@ -50,6 +55,13 @@ class Shape:
     saved: str = "0"
     result: str = ""
     shortcut: str = ""
+    registers: tuple[str, ...] = ()
+
+    def register(self, name: str) -> str:
+        """The value of a register. Raises InexpressibleError if it is not at hand."""
+        if self.registers and name not in self.registers:
+            raise InexpressibleError
+        return name if self.registers else f"regs.{name}"
 
 
 def hit_source(layout: RecordLayout, shape: Shape, name: str = "record") -> str:
@@ -61,7 +73,7 @@ def entry_source(parameters: Sequence[int], shape: Shape, name: str = "save") ->
     """Source of a return probe's entry handler, which saves these parameters (counted from 0)."""
     lines = [f"words = cast(ptr[u64], {shape.saved})"]
     for slot, index in enumerate(parameters):
-        lines += _entry_argument(index, f"v{slot}")
+        lines += _entry_argument(shape, index, f"v{slot}")
         lines.append(f"words[{slot}] = v{slot}")
     return definition(name, shape.parameters, [*lines, *_result(shape)])
 
@@ -169,6 +181,8 @@ class _Writer:
         variable = f"v{index}"
         if argument.store is not Store.MEMORY:
             yield from self._source(argument.fetch.source, variable)
+        elif self._shape.registers:
+            raise InexpressibleError
         else:
             yield from self._address(index, argument)
             if argument.count:
@@ -248,15 +262,15 @@ class _Writer:
     def _source(self, source: Source, variable: str) -> Iterator[str]:
         match source:
             case Register(name):
-                yield f"{variable} = regs.{name}"
+                yield f"{variable} = {self._shape.register(name)}"
             case StackPointer():
-                yield f"{variable} = regs.sp"
+                yield f"{variable} = {self._shape.register('sp')}"
             case ReturnValue():
-                yield f"{variable} = regs.ax"
+                yield f"{variable} = {self._shape.register('ax')}"
             case StackWord(index):
-                yield from _stack_word(index, variable)
+                yield from _stack_word(self._shape, index, variable)
             case EntryArgument(index):
-                yield from _entry_argument(index, variable)
+                yield from _entry_argument(self._shape, index, variable)
             case SavedArgument(_, slot):
                 yield f"{variable} = words[{slot}]"
             case Immediate(value):
@@ -267,17 +281,17 @@ class _Writer:
                 raise TypeError(f"{source} is no word")
 
 
-def _entry_argument(index: int, variable: str) -> Iterator[str]:
+def _entry_argument(shape: Shape, index: int, variable: str) -> Iterator[str]:
     """As regs_get_kernel_argument(): parameters beyond the registers are on the stack, above the return address."""
     if index < len(REGISTER_ARGUMENTS):
-        yield f"{variable} = regs.{REGISTER_ARGUMENTS[index]}"
+        yield f"{variable} = {shape.register(REGISTER_ARGUMENTS[index])}"
     else:
-        yield from _stack_word(index - len(REGISTER_ARGUMENTS) + 1, variable)
+        yield from _stack_word(shape, index - len(REGISTER_ARGUMENTS) + 1, variable)
 
 
-def _stack_word(index: int, variable: str) -> Iterator[str]:
+def _stack_word(shape: Shape, index: int, variable: str) -> Iterator[str]:
     yield f"{variable}: u64 = 0"
-    yield f"if probe_read(addressof({variable}), regs.sp + {index * 8}, 8) < 0:"
+    yield f"if probe_read(addressof({variable}), {shape.register('sp')} + {index * 8}, 8) < 0:"
     yield f"    {variable} = 0"
 
 

@@ -26,15 +26,15 @@ _NAMES: dict[str, Any] = {
     name: getattr(native, name)
     for name in (
         "addressof", "cast", "i8", "i16", "i32", "i64", "null", "probe_read", "ptr", "u8", "u16", "u32", "u64",
-        "volatile_load", "zeroed",
+        "unlikely", "volatile_load", "zeroed",
     )
 }  # fmt: skip
 _NAMES |= {
     name: getattr(event_state, name)
     for name in (
-        "EventState", "begin_record", "claim", "copy_words", "count_hit", "end_record", "fetch_comm", "fetch_symbol",
-        "fetch_text", "give_back", "is_judged", "needs_record", "put_text", "scratch_of", "FunctionShortcut", "Shortcut",
-        "Target",
+        "EventState", "begin_record", "claim", "copy_words", "count_hit", "count_hit_of", "end_record", "fetch_comm",
+        "fetch_symbol", "fetch_text", "give_back", "is_judged", "needs_record", "put_text", "scratch_of", "FunctionShortcut",
+        "Shortcut", "Target",
     )
 }  # fmt: skip
 _NAMES |= {"Mark": Mark, "current": current}

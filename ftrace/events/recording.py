@@ -104,6 +104,8 @@ class Recording:
         """Set the shortcut. Returns the previous one, which hits in progress may still be executing."""
         before, self._shortcut = self._shortcut, shortcut
         self.native.shortcut = shortcut.address if shortcut is not None else 0
+        early = shortcut.early if shortcut is not None else None
+        self.native.early = early.address if early is not None else 0
         return before
 
     def close(self) -> None:

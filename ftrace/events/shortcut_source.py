@@ -5,6 +5,8 @@ done nothing. It fetches only the arguments that a filter tests or a histogram c
 
 - an event that has a filter of numbers and no trigger: hits that the filter drops;
 - an event that is not recorded and has only a histogram of numbers: hits of keys that the thread has counted before.
+
+The same source with the shape EARLY does so before a trampoline has saved anything, if all numbers are in argument registers.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from typing import NamedTuple
 
 from ftrace.events.filters.parser import Filter, Step
 from ftrace.events.filters.predicates import COMPARISONS, Constant, Number, NumberTest
-from ftrace.events.handler_source import Shape, definition, fetch_lines
+from ftrace.events.handler_source import InexpressibleError, Shape, definition, fetch_lines
+from ftrace.handlers.registers import REGISTER_ARGUMENTS
 from ftrace.probe_args.fetch import Register
 from ftrace.probe_args.layout import COMMON_FIELDS, RecordLayout
 
 NAME = "shortcut"
 """Of the function."""
+EARLY = Shape("di, si, dx, cx, r8, r9, state", "state", ("0",), registers=REGISTER_ARGUMENTS)
+"""Of a function that handles a hit early: Early in ftrace.hit.records."""
 _IP = Register("ip")
 """Fields whose value in a shortcut may differ from that in a handler."""
 _PID = next((offset, size) for _, name, offset, size, _ in COMMON_FIELDS if name == "common_pid")
@@ -39,10 +44,6 @@ class NumberTable(NamedTuple):
     entry: int
     sums: int
     stride: int
-
-
-class InexpressibleError(Exception):
-    """No shortcut can do this."""
 
 
 def filter_source(layout: RecordLayout, shape: Shape, filter_: Filter) -> str:
@@ -79,22 +80,22 @@ def _counting(table: NumberTable, keys: Sequence[str], added: Sequence[str]) -> 
     """Count in the entry of the keys; return 0 if the thread has no entry yet. As find_entry() in table_records."""
     yield from (f"k{index} = {key}" for index, key in enumerate(keys))
     yield from _mark(len(keys))
-    yield f"area = hist_base + cast(u64, current().index) * {table.stride}"
+    yield "index = cast(u64, current().index)"
+    yield f"places = hist_base + index * {table.stride} + HEADER"
     yield f"place = (mark * GOLDEN) >> {table.shift}"
-    yield "for _ in range(PROBES):"
-    yield f"    entry = cast(ptr[u64], area + HEADER + place * {table.entry})"
-    yield "    found = load(entry, 'relaxed')"
+    yield f"entry = cast(ptr[u64], places + place * {table.entry})"
+    yield "found = load(entry, 'relaxed')"
+    other = "".join(f" or entry[KEY_AT + {index}] != k{index}" for index in range(len(keys)))
+    yield f"while unlikely(found != mark{other}):"  # ends, since at least half of the places are free
     yield "    if found == 0:"
     yield "        return 0"
-    same = "".join(f" and entry[KEY_AT + {index}] == k{index}" for index in range(len(keys)))
-    yield f"    if found == mark{same}:"
-    yield "        single_add(addressof(cast(ptr[TableHeader], area).hits), 1)"
-    for index, value in enumerate(("1", *added)):
-        yield f"        single_add(addressof(entry[{table.sums // 8 + index}]), {value})"
-    yield "        count_hit(state)"
-    yield "        return 1"
     yield f"    place = (place + 1) & {table.mask}"
-    yield "return 0"
+    yield f"    entry = cast(ptr[u64], places + place * {table.entry})"
+    yield "    found = load(entry, 'relaxed')"
+    for index, value in enumerate(("1", *added)):
+        yield f"single_add(addressof(entry[{table.sums // 8 + index}]), {value})"
+    yield "count_hit_of(state, index)"
+    yield "return 1"
 
 
 def _mark(keys: int) -> Iterator[str]:
@@ -136,6 +137,8 @@ class _Values:
             return "cast(u64, current().tid)"
         for field, value in zip(self._layout.addresses, self._shape.addresses, strict=True):
             if place == (field.offset, field.size):
+                if self._shape.registers:
+                    raise InexpressibleError
                 return value
         for index, field in enumerate(self._layout.arguments):
             argument = field.argument

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from contextlib import suppress
+from types import FunctionType
 from typing import TYPE_CHECKING
 
-from ftrace.events.handler_source import Shape
+from ftrace.events.event_state import EventState
+from ftrace.events.handler_source import InexpressibleError, Shape
 from ftrace.events.handlers import Make, native_handler
-from ftrace.events.shortcut_source import NAME, InexpressibleError, filter_source, hist_source
+from ftrace.events.shortcut_source import EARLY, NAME, filter_source, hist_source
 from ftrace.handlers import native_link
 from ftrace.probe_args.layout import RecordLayout
 from sandbox.loading.native_image import NativeImage
-from sandbox.native import i32
+from sandbox.native import i32, ptr, u64
+from sandbox.native.function import Options
 from sandbox.native.handler import HandlerFunction
 
 if TYPE_CHECKING:
@@ -23,11 +28,17 @@ _linked: native_link.Once[Shortcut] = native_link.Once()
 
 
 class Shortcut:
-    """A shortcut's code, which exists as long as this object. Release it when no hit can be executing the code."""
+    """A shortcut's code, which exists as long as this object. Release it when no hit can be executing the code.
 
-    def __init__(self, handler: HandlerFunction, image: NativeImage, keep: object = None) -> None:
+    `early`: the same for hits before a trampoline has saved anything; None if that cannot be.
+    """
+
+    def __init__(
+        self, handler: HandlerFunction, image: NativeImage, early: Shortcut | None, keep: object = None
+    ) -> None:
         self._handler, self._image, self._keep = handler, image, keep
         self.address = image.address(NAME)
+        self.early = early
 
 
 def shortcut_of(file: EventFile, layout: RecordLayout, shape: Shape, make: Make) -> Shortcut | None:
@@ -45,9 +56,28 @@ def shortcut_of(file: EventFile, layout: RecordLayout, shape: Shape, make: Make)
     return None
 
 
+def early_function(function: FunctionType) -> HandlerFunction:
+    """A function that handles hits early, from generated source."""
+    options = Options(bounded=False, cc="preserve_most")
+    return HandlerFunction(function, options, {}, (*(u64,) * len(EARLY.registers), ptr[EventState]), i32)
+
+
+def _early(make: Callable[[], Shortcut]) -> Shortcut | None:
+    with suppress(InexpressibleError):
+        return make()
+    return None
+
+
 def _dropping(filter_: Filter, layout: RecordLayout, shape: Shape, make: Make) -> Shortcut:
     handler = native_handler(filter_source(layout, shape, filter_), make).returning(i32)
-    return _linked.get(handler, NAME, lambda: Shortcut(handler, _link(handler)))
+
+    def linked() -> Shortcut:
+        early = None
+        if shape is not EARLY:
+            early = _early(lambda: _dropping(filter_, layout, EARLY, early_function))
+        return Shortcut(handler, _link(handler), early)
+
+    return _linked.get(handler, NAME, linked)
 
 
 def _counting(file: EventFile, trigger: Trigger, layout: RecordLayout, shape: Shape, make: Make) -> Shortcut:
@@ -60,7 +90,10 @@ def _counting(file: EventFile, trigger: Trigger, layout: RecordLayout, shape: Sh
     image.variable("hist_base").value = base
     image.variable("hist_target").value = file.target
     image.variable("hist_trigger").value = ctypes.addressof(trigger.native)
-    return Shortcut(handler, image, (file, trigger))
+    early = None
+    if shape is not EARLY:
+        early = _early(lambda: _counting(file, trigger, layout, EARLY, early_function))
+    return Shortcut(handler, image, early, (file, trigger))
 
 
 def _link(handler: HandlerFunction) -> NativeImage:

@@ -51,7 +51,7 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
         "ITEM_TAKES": first_item + item.offset("takes"), "ITEM_IN_NODE": first_item + item.offset("in_node"),
         "LIST_LAST": ProbeList.offset("last"), "ARMED": node.offset("armed"),
         "MULTI_PROBE": multi_probe.MULTI_PROBE,
-        "PROBE_FLAGS": 0, "PROBE_POOL": Probe.offset("pool_shared"),
+        "PROBE_FLAGS": 0, "PROBE_EARLY": Probe.offset("early"), "PROBE_POOL": Probe.offset("pool_shared"),
         "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
         "RECORD_IP": -stubs.RETURN_POINT,
         "STUB_OF_SLOW": -entry_detour.DECIDED, "STUB_OF_FAST": -entry_detour.CALLED, "STEP_OVER": entry_detour.STEP_OVER,

@@ -42,6 +42,17 @@ Handler: TypeAlias = fn[i32, u64, u64, u64, u64, u64]
 
 
 @struct
+class Early(Structure):
+    """The head of what a probe's entries may be dealt with by, before its trampoline saves a register for the handler.
+
+    function(di, si, dx, cx, r8, r9, early), preserve_most, gets the argument registers as the site has them and the address of
+    this. It returns 1 if it has dealt with the entry, and 0, having done nothing, if the handler is to be called.
+    """
+
+    function: u64  # its address; 0: there is none at present
+
+
+@struct
 class Probe(Structure):
     """The native half of an ftrace_ops."""
 
@@ -61,6 +72,7 @@ class Probe(Structure):
     thread: u32  # FILTERED: the only thread whose hits count; 0: all
     nr_nodes: u32
     action: u64  # address of a built-in action's ActionState
+    early: u64  # address of an Early, or 0
 
 
 @struct

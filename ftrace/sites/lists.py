@@ -92,7 +92,10 @@ class ListRecord:
             return _keeping(self.probes, data_size)
         if self.stubs is Stubs.AT_ENTRY and data_size <= _FAST_DATA:
             if _is_fast(self.probes):
-                return _entry_of_one(self.probes[0], data_size), _exit_of_one(self.probes[0], data_size)
+                entry = _entry_of_one(self.probes[0], data_size)
+                if self.probes[0].native.early:
+                    entry = entry.replace("ftrace_entry", "ftrace_early")
+                return entry, _exit_of_one(self.probes[0], data_size)
             if 1 < len(self.probes) <= ARMED_IN_NODE and all(map(_is_native, self.probes)):
                 return "ftrace_entry_multi", "ftrace_exit_multi"
         return "ftrace_entry_complete", "ftrace_exit_from_list"

@@ -14,6 +14,39 @@ from collections.abc import Iterator
 from ftrace.x86_64 import images
 from ftrace.x86_64.blocks import with_blocks
 
+ENTRY_EARLY = """
+# A site with one native probe without an exit handler, whose entry may be dealt with before anything is saved (Early in
+# ftrace.hit.records). The function keeps every register but r11 and rax.
+#   r11 = task, until the call   r10 = probe list   rax = the probe, the function's address, its result
+#   stack inside: address of the Early (the function's seventh argument), rax as the site has it, return into the stub, return
+#   slot
+    .globl $name
+    .p2align 6
+$name:
+    .cfi_startproc
+    mov %r10d, $LIST(%r11)
+    cmpl $$0, $CONTEXT(%r11)
+    jne ftrace_entry_complete
+    push %rax
+    mov $ITEM_PROBE(%r10), %rax
+    push $PROBE_EARLY(%rax)
+    mov (%rsp), %rax
+    mov (%rax), %rax
+    test %rax, %rax
+    je 8f
+    call *%rax
+    mov %fs:$TASK, %r11
+    test %eax, %eax
+8:  lea 8(%rsp), %rsp
+    pop %rax
+    je $otherwise
+    mov $ITEM_COUNTERS(%r10), %r10
+    incq $TALLY(%r11,%r10)
+    movq $$0, $REC(%r11)
+    test %rsp, %rsp
+    ret
+"""
+
 ENTRY_FAST = """
 # A site with one native probe: the entry handler only.
 #   r10 = what the function finds in rax, once the handler's address is at hand
@@ -305,7 +338,9 @@ def fast_trampolines() -> Iterator[str]:
         yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_results{size}", "data": data, **_WITH_RESULTS})
     for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
         yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", **saving})
+        yield with_blocks(ENTRY_EARLY, {"name": f"ftrace_early_only{given}", "otherwise": f"ftrace_entry_only{given}"})
         yield from _with_return(f"ftrace_both{given}", CALL_ENTRY, saving)
+    yield with_blocks(ENTRY_EARLY, {"name": "ftrace_early_regs", "otherwise": "ftrace_entry_regs"})
     yield from _with_return("ftrace_exit_only", NO_ENTRY, PLAIN_ENTRY)
 
 

@@ -27,7 +27,7 @@ from ftrace.runtime import runtime
 from ftrace.sites.lists import ListRecord
 from ftrace.tracer import tracer
 from kprobes import handlers
-from kprobes.hit.records import Instance
+from kprobes.hit.records import Child, Instance
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.native_decorator import EventFunction
 from sandbox.threads.tasks import COUNTER_LINES
@@ -186,8 +186,11 @@ def ops_of_kprobe(pre_handler: Any, native: int, keep: Any) -> SingleOps | None:
     if regs and pre_handler.returns_a_value:
         regs = ENTRY_REGS  # only the trampolines with registers honour a changed ip
     symbol = "kprobe_single_regs" if regs else "kprobe_single"
-    entry = kprobe_runtime().image.address("kprobe_single_event" if isinstance(pre_handler, EventFunction) else symbol)
-    return _ops(keep, kind=KPROBE | HAS_ENTRY | regs, entry=entry, action=native)
+    early = 0
+    if isinstance(pre_handler, EventFunction):
+        symbol, early = "kprobe_single_event", Child.ctypes.from_address(native).action
+    entry = kprobe_runtime().image.address(symbol)
+    return _ops(keep, kind=KPROBE | HAS_ENTRY | regs, entry=entry, action=native, early=early)
 
 
 def ops_of_kretprobe(values: Mapping[str, Any], address: int, native: int, keep: Any) -> SingleOps | None:

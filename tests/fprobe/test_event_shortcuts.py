@@ -15,6 +15,22 @@ from ftrace.events.trace_array import global_trace
 PROGRAM = """
 define i64 @sc_add(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }
 define ptr @sc_self(ptr %p) noinline { ret ptr %p }
+define i64 @sc_late(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e, i64 %f, i64 %g) noinline { ret i64 %g }
+define void @sc_leaf() noinline { ret void }
+
+; 0 if sc_leaf finds and leaves every register that is anyone's as it is here.
+define i64 @sc_keeps() noinline {
+  %changed = call i64 asm sideeffect "
+    movq $$1, %rax; movq $$2, %rdi; movq $$3, %rsi; movq $$4, %rdx; movq $$5, %rcx; movq $$6, %r8; movq $$7, %r9
+    movq $$8, %rbx; movq $$9, %r12; movq $$10, %r13; movq $$11, %r14; movq $$12, %r15
+    call sc_leaf
+    xorq $$1, %rax; xorq $$2, %rdi; xorq $$3, %rsi; xorq $$4, %rdx; xorq $$5, %rcx; xorq $$6, %r8; xorq $$7, %r9
+    xorq $$8, %rbx; xorq $$9, %r12; xorq $$10, %r13; xorq $$11, %r14; xorq $$12, %r15
+    orq %rdi, %rax; orq %rsi, %rax; orq %rdx, %rax; orq %rcx, %rax; orq %r8, %rax; orq %r9, %rax
+    orq %rbx, %rax; orq %r12, %rax; orq %r13, %rax; orq %r14, %rax; orq %r15, %rax",
+    "={rax},~{rdi},~{rsi},~{rdx},~{rcx},~{r8},~{r9},~{r10},~{r11},~{rbx},~{r12},~{r13},~{r14},~{r15},~{memory},~{flags}"()
+  ret i64 %changed
+}
 """
 KINDS = ["p:k", "f:k"]
 VALUES = (0, 1, 5, 0x7F, 0x80, 0xFF, 0x1234, 0x8000_0000, 0xFFFF_FFFF, (1 << 63) + 5, (1 << 64) - 1)
@@ -46,6 +62,10 @@ def defined(line, enabled=True):
 
 def has_shortcut(probe):
     return probe.recording.native.shortcut != 0
+
+
+def is_early(probe):
+    return probe.recording.native.early != 0
 
 
 def write(event, file, text):
@@ -90,6 +110,56 @@ def test_a_filter_reads_the_memory_that_it_names_and_no_other(program, kind):
     program["sc_self"](8)  # cannot be read: 0
     assert [struct.unpack_from("<I", data, 16)[0] for data in recorded(event)] == [7]
     assert probe.hits == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("passes", [False, True])
+@pytest.mark.parametrize("counts", [False, True])
+def test_what_comes_before_the_trampoline_keeps_every_register_and_counts_the_hit(program, kind, passes, counts):
+    """Section 1: scratch registers belong to the site."""
+    arguments = " ".join(f"a{number}=$arg{number}" for number in range(1, 7))
+    event, probe = defined(f"{kind} sc_leaf {arguments}", enabled=not counts)
+    if counts:
+        write(event, "trigger", "hist:keys=a1,a2,a6:vals=a3,a4 if a5 == 6")
+    else:
+        write(
+            event, "filter", f"a1 == 2 && a2 == 3 && a3 == 4 && a4 == 5 && a5 == 6 && a6 {'==' if passes else '!='} 7"
+        )
+    assert is_early(probe)
+    assert [program["sc_keeps"]() for _ in range(3)] == [0, 0, 0]
+    assert (len(recorded(event)), probe.hits, probe.misses) == (3 * passes * (not counts), 3, 0)
+    if counts:
+        assert "hitcount:          3" in tracefs.read(f"events/{event.group}/k/hist")
+    if kind == "f:k":
+        assert probe.fp.hits == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [f"{kind} sc_late a={what}" for kind in KINDS for what in ("+0($arg1):u32", "$arg7", "$stack1", "$stack")]
+    + ["p:k sc_late a=%bx"],
+)
+def test_what_is_not_in_an_argument_register_has_to_wait_for_the_others(program, line):
+    event, probe = defined(line)
+    write(event, "filter", "a == 7")
+    assert has_shortcut(probe)
+    assert not is_early(probe)
+    program["sc_late"](1, 2, 3, 4, 5, 6, 8)
+    assert probe.hits == 1
+
+
+def test_beside_another_probe_and_in_a_disabled_event_nothing_is_early(program):
+    event, probe = defined("p:k sc_add a=$arg1")
+    write(event, "filter", "a == 5")
+    other, second = defined("f:m sc_add a=$arg1")
+    write(other, "filter", "a == 6")
+    assert is_early(probe) and is_early(second)
+    for value in (5, 6, 7):
+        program["sc_add"](value, 0)
+    assert (probe.hits, second.hits, len(recorded(event))) == (3, 3, 2)
+    event.set_enabled(False)
+    program["sc_add"](6, 0)
+    assert (probe.hits, second.hits, len(recorded(event))) == (3, 4, 3)
 
 
 @pytest.mark.parametrize("text", ['t == "x"', "cpu >= 0", 'a == 5 && comm == "nobody"'])

@@ -19,6 +19,7 @@ MISSES = "tests/fprobe/test_misses.py"
 ENTRY_EXIT = "tests/fprobe/test_entry_exit.py"
 RETHOOK = "tests/conformance/test_rethook_statements.py"
 THREADS = "tests/hazards/test_tasks.py::test_many_threads_every_hit_is_counted"
+SHORTCUTS = "tests/fprobe/test_event_shortcuts.py"
 
 _fast = Part("ftrace/x86_64/fast_trampolines.py", (REGISTERS, POOLS))
 
@@ -34,6 +35,15 @@ FAST: tuple[Mutant, ...] = (
         "    jne $complete\n$save\n    mov $TOP(%r11), %rsi",
         "$save\n    mov $TOP(%r11), %rsi",
         NESTING,
+    ),
+    _fast.without("early-fast-count", "    incq $TALLY(%r11,%r10)\n", SHORTCUTS),
+    _fast.changed("early-fast-rax", "8:  lea 8(%rsp), %rsp\n    pop %rax", "8:  lea 16(%rsp), %rsp", SHORTCUTS),
+    _fast.changed("early-fast-otherwise", "    je $otherwise\n", "", SHORTCUTS),
+    _fast.changed(
+        "early-fast-inside",
+        "    incq $TALLY(%r11,%r10)\n    movq $$0, $REC(%r11)",
+        "    incq $TALLY(%r11,%r10)",
+        SHORTCUTS,
     ),
     _fast.without("entry-fast-count", "    incq $TALLY(%r11,%rdi)\n"),
     _fast.changed(

@@ -102,9 +102,9 @@ class NativeHistogram:
         hits = dropped = 0
         for area in self._areas():
             header = TableHeader.ctypes.from_address(area)
-            hits += header.hits
             dropped += header.dropped
             for key, sums, comm in self._entries(area) if header.used else ():
+                hits += sums[0]
                 kept = found.setdefault(key, ([0] * len(sums), comm))[0]
                 kept[:] = [(one + other) & MASK for one, other in zip(kept, sums, strict=True)]
         entries = [Entry(self._decoded(key), tuple(sums), comm) for key, (sums, comm) in found.items()]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ftrace.events.filters.predicates import Number
+from ftrace.events.handler_source import InexpressibleError
 from ftrace.events.hist import table_records
 from ftrace.events.hist.fields import HistField, Sort
 from ftrace.events.hist.native_table import NativeHistogram
 from ftrace.events.hist.trigger import HistTrigger
-from ftrace.events.shortcut_source import InexpressibleError, NumberTable
+from ftrace.events.shortcut_source import NumberTable
 from ftrace.events.triggers.records import NativeTrigger
 from ftrace.events.triggers.trigger import Trigger
 from sandbox.native import global_var, load, single_add, u64
@@ -25,7 +26,7 @@ NAMES: dict[str, Any] = {
     "NativeTrigger": NativeTrigger, "hist_base": hist_base, "hist_target": hist_target, "hist_trigger": hist_trigger,
     "load": load, "single_add": single_add,
 }  # fmt: skip
-NAMES |= {name: getattr(table_records, name) for name in ("GOLDEN", "HEADER", "KEY_AT", "PROBES", "TableHeader", "mix")}
+NAMES |= {name: getattr(table_records, name) for name in ("GOLDEN", "HEADER", "KEY_AT", "mix")}
 """The names that the source of such a shortcut uses besides those of handlers."""
 
 

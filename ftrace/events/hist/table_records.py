@@ -86,9 +86,8 @@ class TableHeader(Structure):
     """The header of a thread's table, before its places."""
 
     used: u64
-    hits: u64
     dropped: u64
-    reserved: array[u64, 5]
+    reserved: array[u64, 6]
 
 
 @native(inline=True)
@@ -213,7 +212,6 @@ def count_in(table: ptr[NativeTable], record: ptr[u8], area: u64, key: ptr[u64],
         single_add(addressof(header.dropped), 1)
         return
     sums = cast(ptr[u64], entry + table.sums)
-    single_add(addressof(header.hits), 1)
     single_add(addressof(sums[0]), 1)
     for index in range(min(table.values, MAX_VALUES)):
         field = addressof(table.fields[table.keys + index])
