@@ -142,7 +142,7 @@ def run_entry(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
     if probe.kind & HAS_ENTRY != 0:
         regs = cast(u64, hit.regs)
         result = call_handler(
-            hit.task, hit.probes, probe.kind, probe.entry, probe.entry_cookie, hit.stub.ip, hit.parent, regs, data
+            hit.task, hit.probes, probe, False, probe.entry_cookie, hit.stub.ip, hit.parent, regs, data
         )
     if not taken:
         return
@@ -176,21 +176,11 @@ def run_callback(hit: ptr[Hit], probe: ptr[Probe]) -> void:
     regs.cs = USER_CS if hit.probes.wants_regs != 0 else 0
     task = hit.task
     if probe.kind & PYTHON != 0:
-        call_handler(
-            task, hit.probes, probe.kind, probe.entry, probe.entry_cookie, hit.stub.ip, hit.parent, cast(u64, regs), 0
-        )
+        call_handler(task, hit.probes, probe, False, probe.entry_cookie, hit.stub.ip, hit.parent, cast(u64, regs), 0)
     else:
         whole = cast(u64, hit) if probe.kind & HAS_EXIT != 0 else 0
         call_handler(
-            task,
-            hit.probes,
-            probe.kind,
-            probe.entry,
-            hit.stub.ip,
-            hit.parent,
-            probe.entry_cookie,
-            cast(u64, regs),
-            whole,
+            task, hit.probes, probe, False, hit.stub.ip, hit.parent, probe.entry_cookie, cast(u64, regs), whole
         )
     regs.cs = USER_CS
 

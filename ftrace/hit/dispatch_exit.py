@@ -6,7 +6,7 @@ the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
 
 from __future__ import annotations
 
-from ftrace.hit.calling import call_return_handler
+from ftrace.hit.calling import call_handler
 from ftrace.hit.nodes import entry_ip, frame_of, is_armed, is_deferred, node_data, probes_of, real_caller, word_at
 from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, STOPPED, Item
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
@@ -43,9 +43,7 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
     data: u64 = 0
     if item.data_size != 0:
         data = node_data(node, probes_of(node)) + cast(u64, item.data)
-    call_return_handler(
-        task, probes_of(node), probe.kind, probe.exit, probe.exit_cookie, entry_ip(node), caller, cast(u64, regs), data
-    )
+    call_handler(task, probes_of(node), probe, True, probe.exit_cookie, entry_ip(node), caller, cast(u64, regs), data)
     unlock(task, bit)
 
 

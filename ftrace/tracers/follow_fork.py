@@ -14,12 +14,11 @@ from typing import Any
 from ftrace.entries import examine_returns, locate, make_way, placing
 from ftrace.filters.hashes import FILTER, OpsHash
 from ftrace.hit.follow_fork import LISTS, Followers
-from ftrace.hit.records import COMPLETE, HAS_ENTRY, HAS_EXIT
+from ftrace.hit.records import COMPLETE
 from ftrace.runtime import runtime
 from ftrace.tracers.pid_lists import PidLists
 from ftrace.tracers.probing import FunctionProbing
 from sandbox.process import fork
-from sandbox.process.integers import INT_MAX
 
 _WHERE = ("libc:pthread_create", "libpthread:pthread_create")
 """Before glibc 2.34 it was in a library of its own."""
@@ -71,10 +70,7 @@ class ForkFollowing(fork.Close):
                 exit="thread_was_made",
                 detach=self._unhook,
                 flags=COMPLETE,
-                kind=HAS_ENTRY | HAS_EXIT,
                 data_size=_WORD,
-                pool_unclaimed=INT_MAX,
-                nr_nodes=INT_MAX,
             )
 
     def _unhook(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ftrace.hit.records import ENTRY_SP, HAS_ENTRY
+from ftrace.hit.records import ENTRY_SP
 from ftrace.tracers.function_hit import FunctionState, LastCall
 from ftrace.tracers.probing import FunctionProbing, follow, silence
 from ftrace.tracers.task_areas import TaskAreas
@@ -37,7 +37,7 @@ class FunctionTracing(Tracing):
             entry="function_stack_trace_call" if self._with_stacks else "function_trace_call",
             detach=self._array.stop_tracing,
             keep=self._last_calls,
-            kind=HAS_ENTRY | (ENTRY_SP if self._with_stacks else 0),
+            kind=ENTRY_SP if self._with_stacks else 0,
         )
 
     def update(self) -> None:

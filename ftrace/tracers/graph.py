@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ftrace.hit.records import EXIT_VALUE, HAS_ENTRY, HAS_EXIT
+from ftrace.hit.records import EXIT_VALUE
 from ftrace.ring_buffer import clock
 from ftrace.tracers.graph_hit import GraphState, GraphTask
 from ftrace.tracers.graph_rules import graph_rules
 from ftrace.tracers.probing import FunctionProbing, follow, silence
 from ftrace.tracers.task_areas import TaskAreas
 from ftrace.tracers.tracer import TracedArray, Tracer, TracerFlags, Tracing
-from sandbox.process.integers import INT_MAX
 
 _FLAGS = {
     "funcgraph-overrun": False,
@@ -49,10 +48,8 @@ class GraphTracing(Tracing):
             exit="trace_graph_return",
             detach=array.stop_tracing,
             keep=self._tasks,
-            kind=HAS_ENTRY | HAS_EXIT | EXIT_VALUE,
+            kind=EXIT_VALUE,
             data_size=_WORD,
-            pool_unclaimed=INT_MAX,
-            nr_nodes=INT_MAX,
         )
 
     def update(self) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrace.filters.hashes import OpsHash
+from ftrace.hit.records import HAS_ENTRY, HAS_EXIT
 from ftrace.ops import ftrace_ops, register_ops, unregister_ftrace_function
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.tracers.tracer import TracedArray
+from sandbox.process.integers import INT_MAX
 
 _OFF = ctypes.c_uint64(0)
 """The word tracing_on of tracers that have stopped."""
@@ -33,7 +35,8 @@ class FunctionProbing:
     """One ftrace_ops with the functions that `functions` selects.
 
     `state`: the handlers' ctypes structure; `entry`, `exit`: the handlers' names in the runtime; `detach`: called by
-    `detach_all`; `keep`: objects that must live as long; `values`: fields of the native Probe. Raises OSError.
+    `detach_all`; `kind`: what else the Probe is; `keep`: objects that must live as long; `values`: other fields of the
+    native Probe. No return is missed for want of nodes. Raises OSError.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class FunctionProbing:
         entry: str,
         exit: str = "",
         detach: Callable[[], None],
+        kind: int = 0,
         keep: object = None,
         **values: int,
     ) -> None:
@@ -52,12 +56,19 @@ class FunctionProbing:
         self._ops.func_hash = functions
         self._ops.hooks_return = bool(exit)
         self._ops.detach = detach
-        returning = address(exit) if exit else 0
-        action = ctypes.addressof(state)
-        lines = tracer().table.lines
-        register_ops(
-            self._ops, NativeProbe(lines, (state, keep), entry=address(entry), exit=returning, action=action, **values)
+        kind |= HAS_ENTRY
+        if exit:
+            kind |= HAS_EXIT
+            values |= {"exit": address(exit), "pool_unclaimed": INT_MAX, "nr_nodes": INT_MAX}
+        probe = NativeProbe(
+            tracer().table.lines,
+            (state, keep),
+            kind=kind,
+            entry=address(entry),
+            action=ctypes.addressof(state),
+            **values,
         )
+        register_ops(self._ops, probe)
 
     def stop(self) -> None:
         """Unregister the probe. Stopping again does nothing."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ftrace.filters.hashes import global_hash
-from ftrace.hit.records import HAS_ENTRY, HAS_EXIT
 from ftrace.ring_buffer import clock
 from ftrace.tracer import tracer
 from ftrace.tracers.graph import function_graph
@@ -17,7 +16,6 @@ from ftrace.tracers.profile_hit import Profile, ProfileArea, ProfileCall, Profil
 from ftrace.tracers.task_areas import TaskAreas
 from sandbox.memory import mappings
 from sandbox.process import fork
-from sandbox.process.integers import INT_MAX
 
 _SPARE_CELLS = 1024
 """Spare cells, for functions of modules that are loaded while the profiler is enabled."""
@@ -82,10 +80,7 @@ class FunctionProfiler:
                 exit="profile_graph_return",
                 detach=self.disable,
                 keep=tables,
-                kind=HAS_ENTRY | HAS_EXIT,
                 data_size=ProfileCall.size,
-                pool_unclaimed=INT_MAX,
-                nr_nodes=INT_MAX,
             )
 
     def disable(self) -> None:

@@ -68,20 +68,28 @@ _END = """8:  lea -24(%rbp), %rsp
     ret
 """
 
-_AROUND = (
-    """    mov %fs:$TASK, %r11
+_ROOM = """    sub $$576, %rsp
+    and $$-64, %rsp
+"""
+
+
+def _call_around(control: str, distance: int, result: str = "") -> str:
+    """The call, while Task.vectors tells of the registers kept in _ROOM. Above them are what it said before and a control word.
+
+    `control`: the instruction that stores that word; `distance`: between two registers, in units of 16 bytes; `result`: text
+    that moves the result away.
+    """
+    return f"""    mov %fs:$TASK, %r11
     mov $VECTORS(%r11), %r10
     mov %r10, 512(%rsp)
-    fnstcw 520(%rsp)
-    lea 4(%rsp), %r10
+    {control} 520(%rsp)
+    lea {distance}(%rsp), %r10
     mov %r10, $VECTORS(%r11)
-"""
-    + _CALL
-    + """    mov 512(%rsp), %r10
+{_CALL}{result}    mov 512(%rsp), %r10
     mov %fs:$TASK, %r11
     mov %r10, $VECTORS(%r11)
 """
-)
+
 
 CALL_FOREIGN = (
     """
@@ -105,14 +113,13 @@ ftrace_call_foreign_return:
 ftrace_call_foreign:
 """
     + _FRAME
-    + """    sub $$576, %rsp
-    and $$-64, %rsp
-$if_wide_vectors
+    + _ROOM
+    + """$if_wide_vectors
     jne 7f
 $keep_xmm
     $VZEROUPPER
 """
-    + _AROUND
+    + _call_around("fnstcw", 4)
     + """$get_xmm
 6:  fnstcw 522(%rsp)
     mov 522(%rsp), %r10w
@@ -125,7 +132,7 @@ $keep_xmm
 $keep_vectors
     $VZEROUPPER
 """
-    + _AROUND
+    + _call_around("fnstcw", 4)
     + """$get_vectors
     jmp 6b
 """
@@ -145,22 +152,12 @@ ftrace_call_foreign_keeping:
     + _FRAME
     + """$if_more_than_xmm
     jne 7f
-    sub $$576, %rsp
-    and $$-64, %rsp
-$keep_every_xmm
-    mov %fs:$TASK, %r11
-    mov $VECTORS(%r11), %r10
-    mov %r10, 512(%rsp)
-    stmxcsr 520(%rsp)
-    lea 2(%rsp), %r10
-    mov %r10, $VECTORS(%r11)
 """
-    + _CALL
-    + """    mov %eax, %ebx
-    mov 512(%rsp), %r10
-    mov %fs:$TASK, %r11
-    mov %r10, $VECTORS(%r11)
-$get_every_xmm
+    + _ROOM
+    + """$keep_every_xmm
+"""
+    + _call_around("stmxcsr", 2, "    mov %eax, %ebx\n")
+    + """$get_every_xmm
     ldmxcsr 520(%rsp)
     fnstcw 524(%rsp)
     fnstsw %ax
