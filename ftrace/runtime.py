@@ -38,7 +38,7 @@ from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
 from ftrace.sites import detour_trap, poke, text_poke
 from ftrace.sites.spare_stubs import SpareStubs
-from ftrace.tracers import function_hit, graph_hit, profile_hit, task_filter
+from ftrace.tracers import function_hit, graph_hit, profile_hit, stack_hit, task_filter
 from ftrace.unwind import walk
 from ftrace.x86_64 import stubs
 from sandbox.loading.native_image import NativeImage
@@ -130,6 +130,7 @@ FUNCTIONS = (
     *function_hit.FUNCTIONS,
     *graph_hit.FUNCTIONS,
     *profile_hit.FUNCTIONS,
+    *stack_hit.FUNCTIONS,
     *stack_records.FUNCTIONS,
     *dump_request.FUNCTIONS,
     *symbol_text.FUNCTIONS,

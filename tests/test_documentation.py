@@ -26,7 +26,10 @@ PRINTED = {
     "optimization": ["^True None$"],
     "recording": [r"(?s)^reads \d+ \d+ 512 None$.*: done: \(ksys_read\+0x.*^4 0 0$"],
     "ring-buffer": [r"^\d+ \d+ 2 4$"],
-    "tracers": [r"(?m)^ \d+\)[^|]*\|  vfs_read \[demo\]\(\) \{$"],
+    "tracers": [
+        r"(?m)^ \d+\)[^|]*\|  vfs_read \[demo\]\(\) \{$",
+        r"(?m)^  0\) +\d+       8   \w+\+0x\w+/0x\w+ \[demo\]$",
+    ],
     "stacktraces": [r"^vfs_fsync\+0x[^\n]*\n\w+\+0x"],
 }
 

@@ -1,4 +1,4 @@
-"""The files of the shell: tracefs as the current directory, kprobes/ of debugfs, the sysctl, and a private /tmp."""
+"""The files of the shell: tracefs as the current directory, kprobes/ of debugfs, the sysctls, and a private /tmp."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import fnmatch
 import os
 from collections.abc import Callable
 
+from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled, set_stack_tracer_enabled, stack_tracer_enabled
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile
 from ftrace.tracefs.tree import Tracefs
 from kprobes import kprobes_optimization, set_kprobes_optimization
@@ -60,9 +61,23 @@ def _set_optimization(text: str) -> None:
     set_kprobes_optimization(int(text))
 
 
+def _number(text: str) -> int:
+    """A number as proc_dointvec() takes it. Raises OSError(EINVAL)."""
+    try:
+        return int(text)
+    except ValueError:
+        raise OSError(errno.EINVAL, f"{text.strip()!r} is not a number") from None
+
+
 _OUTSIDE: dict[str, Node] = {
     "/sys/kernel/debug/kprobes": debugfs.find("kprobes"),
     "/proc/sys/debug/kprobes-optimization": TextFile(lambda: f"{int(kprobes_optimization())}\n", _set_optimization),
+    "/proc/sys/kernel/ftrace_enabled": TextFile(
+        lambda: f"{ftrace_enabled()}\n", lambda text: set_ftrace_enabled(_number(text))
+    ),
+    "/proc/sys/kernel/stack_tracer_enabled": TextFile(
+        lambda: f"{stack_tracer_enabled()}\n", lambda text: set_stack_tracer_enabled(_number(text))
+    ),
 }
 
 

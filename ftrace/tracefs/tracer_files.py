@@ -12,6 +12,7 @@ from ftrace.events.trace_array import TraceArray, trace_arrays
 from ftrace.filters.filter_file import FilterFile, read_filter
 from ftrace.ops import ftrace_ops
 from ftrace.output.profile import profile_text
+from ftrace.output.stack_trace import stack_trace_text
 from ftrace.output.trace import slots_in_use
 from ftrace.sites.locations import Selection
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle
@@ -20,6 +21,7 @@ from ftrace.tracers.cpumask import mask_text, written_mask
 from ftrace.tracers.graph_rules import FUNCTIONS, NOTRACE, edited, graph_rules
 from ftrace.tracers.pid_lists import NEVER, ONLY, PidLists
 from ftrace.tracers.profile import function_profiler
+from ftrace.tracers.stack import stack_tracer
 
 _BLANK = " \t\n\v\f\r"
 _US = 1000
@@ -31,8 +33,8 @@ def tracer_files(array: TraceArray) -> dict[str, Node]:
     return {
         "set_event_notrace_pid": _event_pid_file(array, NEVER),
         "set_event_pid": _event_pid_file(array, ONLY),
-        "set_ftrace_filter": SetFilterFile(array, notrace=False),
-        "set_ftrace_notrace": SetFilterFile(array, notrace=True),
+        "set_ftrace_filter": _filter_of(array, notrace=False),
+        "set_ftrace_notrace": _filter_of(array, notrace=True),
         "set_ftrace_notrace_pid": _function_pid_file(array, NEVER),
         "set_ftrace_pid": _function_pid_file(array, ONLY),
         "tracing_cpumask": TextFile(lambda: _kept_slots(array), lambda text: _keep_slots(array, text)),
@@ -46,6 +48,12 @@ def graph_files() -> dict[str, Node]:
         "max_graph_depth": TextFile(lambda: f"{ctypes.c_int32(graph_rules.max_depth).value}\n", _set_max_depth),
         "set_graph_function": GraphSelectionFile(FUNCTIONS),
         "set_graph_notrace": GraphSelectionFile(NOTRACE),
+        "stack_max_size": TextFile(
+            lambda: f"{stack_tracer.max_size}\n",
+            lambda text: setattr(stack_tracer, "max_size", written_number(text)),
+        ),
+        "stack_trace": TextFile(stack_trace_text),
+        "stack_trace_filter": SetFilterFile(stack_tracer.functions),
         "trace_stat": Directory(
             lambda: {f"function{slot}": TextFile(partial(profile_text, slot)) for slot in range(slots_in_use())}
         ),
@@ -119,17 +127,22 @@ class _FilterHandle(TextHandle):
         self._file.close()
 
 
-class SetFilterFile(Node):
+def _filter_of(array: TraceArray, notrace: bool) -> Node:
     """set_ftrace_filter or set_ftrace_notrace of a trace array."""
+    if not array.name:
+        return SetFilterFile(notrace=notrace)
+    ops = ftrace_ops()
+    ops.func_hash = array.function_hash
+    return SetFilterFile(ops, notrace=notrace, instance=array)
 
-    def __init__(self, array: TraceArray, notrace: bool) -> None:
-        self._notrace = notrace
-        self._ops: ftrace_ops | None = None
-        self._instance: TraceArray | None = None
-        if array.name:
-            self._instance = array
-            self._ops = ftrace_ops()
-            self._ops.func_hash = array.function_hash
+
+class SetFilterFile(Node):
+    """A file of a filter, as ftrace.filters.filter_file.FilterFile."""
+
+    def __init__(
+        self, ops: ftrace_ops | None = None, *, notrace: bool = False, instance: TraceArray | None = None
+    ) -> None:
+        self._ops, self._notrace, self._instance = ops, notrace, instance
 
     def _read(self) -> str:
         return read_filter(self._ops, notrace=self._notrace, instance=self._instance)
