@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from sandbox.images.image import Image
 
 
+def locations_of(image: Image) -> list[ImageBlock]:
+    """The locations of `image` that are in the table. With its lock."""
+    return [it for it in tracer().table.of_images if isinstance(it, ImageBlock) and it.image is image]
+
+
 def leave(image: Image) -> Callable[[], None]:
     """Take the locations of `image`, which is about to be unmapped, off everything. Waits for nobody.
 
@@ -19,7 +24,7 @@ def leave(image: Image) -> Callable[[], None]:
     """
     tracing = tracer()
     with tracing.table.lock:
-        gone = [it for it in tracing.table.of_images if isinstance(it, ImageBlock) and it.image is image]
+        gone = locations_of(image)
         for block in gone:
             tracing.take_out(block)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ftrace")
 
-_UNMAPPED = "code of [%s] at %#x to %#x was unmapped while it was probed; its probes are gone. Detach probes before code is freed"
+UNMAPPED = "code of [%s] at %#x to %#x was unmapped while it was probed; its probes are gone. Detach probes before code is freed"
 OFF_VARIABLE = "FPROBE_OFF"
 """Environment variable that disables probing: nothing can be registered."""
 
@@ -278,7 +278,7 @@ class Tracer:
         if block.is_mapped():
             block.apply(block.everything, self._emptying)
         else:
-            log.warning(_UNMAPPED, block.name, *block.bounds)
+            log.warning(UNMAPPED, block.name, *block.bounds)
             block.abandon(self._emptying)
         self.table.lists.retire()
         (self.table.blocks if block in self.table.blocks else self.table.of_images).remove(block)

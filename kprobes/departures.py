@@ -10,23 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ftrace import departure
-from ftrace.tracer import tracer
 from kprobes.breakpoint.patching import patching
-from kprobes.place import modules
-from kprobes.place.aggregate import settle
+from kprobes.place.leaving import free_leavings, leave
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
 from sandbox.images import compiled, jit
-from sandbox.images.jit import JitImage
 from sandbox.jit import arrivals
 from sandbox.symbols import gdbjit, other_jits
 
 ListChange = Callable[[], tuple[int, bool] | None]
 _watching: dict[int, kprobe] = {}
 """By the address of the hook."""
-_left: list[Callable[[], None]] = []
-"""One function for each freed image: frees our memory for it. May be called once no other thread is in a hit."""
 
 
 def watch() -> None:
@@ -50,30 +44,8 @@ def _list_changed(change: ListChange, _probe: object, _regs: object) -> int:
     entry, going = change() or (0, False)
     image = compiled.source.take(entry) if going else None
     if image is not None:
-        _leave(image)
+        leave(image)
     return 0
 
 
-def _leave(image: JitImage) -> None:
-    with patching():
-        modules.kill_probes_in(image.texts)
-        free_locations = departure.leave(image)
-    image.leave()
-    texts = image.texts
-
-    def free() -> None:
-        modules.forget_texts(texts)
-        free_locations()
-        image.forget_texts()
-
-    _left.append(free)
-
-
-def free_leavings() -> None:
-    """Free what is left of freed images. The caller holds no locks and is not a handler."""
-    if _left:
-        left, _left[:] = list(_left), []
-        settle()
-        tracer().reclaimer.settle(whole=True)
-        for free in left:
-            free()
+__all__ = ["free_leavings", "watch"]

@@ -10,12 +10,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace.tracer import before_detaching
-from kprobes.breakpoint.patching import kprobe_mutex, patching
+from kprobes.breakpoint.patching import before_batch, kprobe_mutex, patching
 from kprobes.fast import fast_returns
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import placing, python_unsafe, switch
 from kprobes.place.aggregate import Aggregate, aggregates, settle
 from kprobes.place.beside_ftrace import join_ftrace
+from kprobes.place.leaving import leave_unmapped
 from kprobes.place.modules import module_event
 from kprobes.probe import (
     KPROBE_FLAG_DISABLED,
@@ -93,6 +94,7 @@ def put_at(place: Place, p: kprobe) -> None:
 def make_ready() -> None:
     """Once, before the first registration: watch the unloading of modules, and the exit of the interpreter."""
     join_ftrace()
+    before_batch.append(leave_unmapped)
     register_module_notifier(module_event)
     atexit.register(switch.disarm_for_good)
 

@@ -7,7 +7,7 @@ import ctypes
 import errno
 import gc
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ftrace.sites.poke import BREAKPOINTS, TAILS, Poke
@@ -26,6 +26,10 @@ INT3 = b"\xcc"
 kprobe_mutex = threading.RLock()
 """Protects all changes of probes, as the kernel's kprobe_mutex does. Taken before any lock of ftrace."""
 fork.hold(kprobe_mutex, level=0)
+
+
+before_batch: list[Callable[[], None]] = []
+"""Called when a batch begins: text that has been unmapped without notice is neither read nor written in it."""
 
 
 class _Batch:
@@ -59,6 +63,9 @@ def patching() -> Iterator[None]:
             _batch.collecting = gc.isenabled()
             gc.disable()
         try:
+            if _batch.depth == 1:
+                for prepare in before_batch:
+                    prepare()
             yield
         finally:
             _batch.depth -= 1

@@ -158,6 +158,10 @@ class JumpOptimizer:
             _jump_of(place).withdraw()
             place.jump = None
 
+    def abandon(self, place: Aggregate) -> None:
+        """The code is not mapped any more: disarm the place without touching its text."""
+        self._set(place, State.OFF)
+
     # -- the rules ----------------------------------------------------------------------------------------------
 
     def _wanted(self, place: Aggregate) -> bool:

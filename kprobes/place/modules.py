@@ -48,12 +48,12 @@ def _kill(module: Module) -> None:
     forget_texts(module.texts)
 
 
-def kill_probes_in(texts: Iterable[TextMapping]) -> None:
-    """Remove all probes from text that is about to be freed."""
+def kill_probes_in(texts: Iterable[TextMapping], *, is_mapped: bool = True) -> None:
+    """Remove all probes from text that is about to be freed. If that has been unmapped, it is neither read nor written."""
     with patching():
         for text in texts:
             for place in between(text.base, text.end):
-                _kill_probes(place)
+                _kill_probes(place, is_mapped)
 
 
 def forget_texts(texts: Iterable[TextMapping]) -> None:
@@ -66,10 +66,12 @@ def forget_texts(texts: Iterable[TextMapping]) -> None:
             release_return_stubs(text)
 
 
-def _kill_probes(place: Aggregate) -> None:
+def _kill_probes(place: Aggregate, is_mapped: bool) -> None:
     """Mark the probes as GONE; their owners still have to unregister them."""
     for p in place.children:
         p.flags |= KPROBE_FLAG_GONE
+    if not is_mapped and not place.on_ftrace:
+        jump_optimizer.abandon(place)
     if place.armed:
         switch.disarm(place, immediate=True)
     place.publish()

@@ -21,18 +21,18 @@ class _JitImages:
         """None: not an object for x86-64, without code, or one of ours."""
 
     def images(self) -> list[JitImage]:
-        """Those of the objects that are listed now."""
+        """Those of the objects that are listed now, and mapped: a compiler may have unmapped what it still lists."""
         others = other_jits.listed()
         for gone in gdbjit.listed(lambda ours: self._update(_with_images(ours) | others)):
             gone.leave()
-        return [image for image in list(self._known.values()) if image is not None]
+        return [image for image in list(self._known.values()) if image is not None and image.is_mapped()]
 
     def _update(self, now: dict[Listed, bytes]) -> list[JitImage]:
         """Those that are not there any more. While nobody changes LLVM's list."""
         gone = [self._known.pop(listed) for listed in self._known.keys() - now.keys()]
         for listed, data in now.items():
             known = self._known.get(listed)
-            if known is not None and known.object.data != data:
+            if known is not None and (known.object.data != data or not known.is_live):
                 gone.append(self._known.pop(listed))
             if listed not in self._known:
                 self._known[listed] = _image_of(listed, data)
@@ -47,7 +47,11 @@ class _JitImages:
         """The image that `address` is in; None if in none."""
         known: JitImage | None
         known = next((image for image in list(self._known.values()) if image is not None and address in image), None)
-        return known if known and known.is_live else next((it for it in self.images() if address in it), None)
+        return (
+            known
+            if known and known.is_live and known.is_mapped()
+            else next((it for it in self.images() if address in it), None)
+        )
 
 
 def _with_images(listed: list[Listed]) -> dict[Listed, bytes]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sandbox.images.image import Image
 from sandbox.jit.objects import JitObject
 from sandbox.memory import mappings
+from sandbox.memory.reading import read
 from sandbox.symbols.table import Symbol, symbol_table
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 before_patching: list[Callable[[], None]] = []
 """Called whenever code of an image is about to be made patchable: who has to know when it goes watches from then on."""
+
+patched: list[JitImage] = []
+"""Those whose text has been made patchable, and which have not left."""
 
 
 class JitImage(Image):
@@ -45,6 +49,13 @@ class JitImage(Image):
     def __contains__(self, address: object) -> bool:
         return address in self.object
 
+    def is_mapped(self) -> bool:
+        """Whether the first byte of each of its ranges is still there: a compiler may unmap its code without notice."""
+        try:
+            return all(read(start, 1) for start, _ in self.object.text)
+        except OSError:
+            return False
+
     def text_at(self, address: int) -> TextMapping:
         if address not in self or not self._is_live:
             raise OSError(
@@ -60,7 +71,10 @@ class JitImage(Image):
     def _make_patchable(self) -> None:
         from sandbox.loading.image import remap
 
+        for start, end in self.object.text:
+            _check_finished(start, end, self.name)
         self.texts = remap(self.object.text, self.name)
+        patched.append(self)
         symbol_table.add(self._key, self.functions)
 
     @property
@@ -72,6 +86,8 @@ class JitImage(Image):
         """The code is about to be unmapped, or has been: nobody may patch it any more."""
         with mappings.text_mutex:
             was_live, self._is_live = self._is_live, False
+            if self in patched:
+                patched.remove(self)
             if was_live and self.texts:
                 symbol_table.remove(self._key)
 
@@ -81,3 +97,25 @@ class JitImage(Image):
             texts, self.texts = self.texts, ()
             for text in texts:
                 text.forget()
+
+
+def _check_finished(start: int, end: int, name: str) -> None:
+    """Raise OSError(EINVAL) unless all of the range is executable, and not writable or shared: its compiler may write there.
+
+    The pages that take the place of writable ones would not be writable.
+    """
+    where = f"code of [{name}] at {start:#x} to {end:#x}"
+    at = start
+    for low, high, permissions, _path in mappings.mappings():
+        if low <= at < high and at < end:
+            if "w" in permissions:
+                raise OSError(
+                    errno.EINVAL, f"{where} is writable; it can be probed once its compiler has made it read-only"
+                )
+            if "s" in permissions:
+                raise OSError(
+                    errno.EINVAL, f"{where} is shared memory: its compiler may write there at another address"
+                )
+            at = high if "x" in permissions else at
+    if at < end:
+        raise OSError(errno.EINVAL, f"{where} is not mapped executable any more")

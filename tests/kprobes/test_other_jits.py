@@ -70,6 +70,10 @@ class Compiler:
         self.entry = self.library.show(self.image, ctypes.c_uint64(len(image)))
         return ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(self.base)
 
+    def vanish(self):
+        """Without notice; nothing else is put in the place."""
+        assert self.libc.mmap(self.base, 4096, 0, 0x32, 0, 0) == self.base
+
     def free(self):
         self.library.withdraw(ctypes.c_void_p(self.entry))
         self.libc.munmap(ctypes.c_void_p(self.base), 4096)
@@ -132,6 +136,99 @@ def _unmapped(where):
 def test_code_that_is_unmapped_without_notice_is_reported_when_probes_are_detached(built):
     """HAZARDS 7: dropping an engine unmaps its code at once."""
     _unmapped(where=built)
+
+
+def _places(kprobes, optimized):
+    """A kprobe and a kretprobe on the function, as jumps or as breakpoints."""
+    kprobes.set_kprobes_optimization(int(optimized))
+    met = kprobes.attach("jit:compiled_elsewhere", action=kprobes.Count()).attach()
+    inside = kprobes.attach("jit:compiled_elsewhere+5", action=kprobes.Count()).attach()
+    returned = kprobes.attach_return("jit:compiled_elsewhere", action=kprobes.Count()).attach()
+    kprobes.wait_for_kprobe_optimizer()
+    return met, inside, returned
+
+
+@isolated(timeout=60)
+def _unmapped_under_kprobes(where, optimized, leave):
+    import logging
+    import time
+
+    import kprobes
+
+    said = []
+    logging.getLogger("kprobes").addHandler(logging.Handler())
+    logging.getLogger("kprobes").handlers[-1].emit = lambda record: said.append(record.getMessage())
+    compiler = Compiler(where)
+    function = compiler.place()
+    attached = _places(kprobes, optimized)
+    assert function(5) == 22
+    compiler.vanish()
+    if leave == "optimizer":
+        kprobes.set_kprobes_optimization(int(not optimized))
+        time.sleep(0.1)
+    if leave == "disable":
+        kprobes.disable_kprobe(attached[1].p)
+    if leave == "exit":
+        return
+    for attachment in attached:
+        attachment.detach()
+    assert len(said) == 1 and "[jit]" in said[0] and "unmapped while it was probed" in said[0]
+    assert [attachment.hits for attachment in attached] == [1, 1, 1]
+    assert attached[1].p.flags & kprobes.KPROBE_FLAG_GONE
+    compiler.libc.munmap(ctypes.c_void_p(compiler.base), 4096)
+    assert compiler.place(compiler.base)(5) == 22
+    again = _places(kprobes, optimized)
+    assert function(5) == 22
+    assert [attachment.hits for attachment in again] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("leave", ["detach", "disable", "optimizer", "exit"])
+def test_kprobes_on_code_that_is_unmapped_without_notice_are_gone(built, optimized, leave):
+    """HAZARDS 7: nothing reads or writes text that is not there any more, neither detaching nor the optimiser."""
+    _unmapped_under_kprobes(where=built, optimized=optimized, leave=leave)
+
+
+@isolated(timeout=60)
+def _unmapped_while_listed(where):
+    import errno
+
+    import fprobe
+    import kprobes
+
+    compiler = Compiler(where)
+    compiler.place()
+    compiler.vanish()
+    with pytest.raises(OSError) as raised:
+        kprobes.register_kprobe(kprobes.kprobe(symbol_name="jit:compiled_elsewhere", pre_handler=lambda *_: 0))
+    assert raised.value.errno == errno.ENOENT and "compiled_elsewhere" in str(raised.value)
+    with pytest.raises(OSError) as raised:
+        fprobe.register_fprobe(fprobe.fprobe(lambda *_: 0), "jit:compiled_elsewhere", None)
+    assert raised.value.errno == errno.EINVAL, raised.value
+
+
+def test_code_that_is_listed_but_not_mapped_is_refused(built):
+    _unmapped_while_listed(where=built)
+
+
+@isolated(timeout=60)
+def _writable(where):
+    import fprobe
+
+    compiler = Compiler(where)
+    function = compiler.place()
+    compiler.libc.mprotect(ctypes.c_void_p(compiler.base), 4096, 7)
+    with pytest.raises(OSError, match="is writable; it can be probed once its compiler has made it read-only"):
+        fprobe.register_fprobe(fprobe.fprobe(lambda *_: 0), "jit:compiled_elsewhere", None)
+    compiler.libc.mprotect(ctypes.c_void_p(compiler.base), 4096, 5)
+    with fprobe.attach("jit:compiled_elsewhere", action=fprobe.Count()) as probe:
+        assert function(5) == 22
+    assert probe.hits == 1
+
+
+def test_code_that_its_compiler_may_still_write_is_refused(built):
+    """The pages that take the place of the compiler's are not writable: it would die of its next write."""
+    _writable(where=built)
 
 
 @isolated(timeout=60)
