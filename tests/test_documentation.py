@@ -22,6 +22,7 @@ PRINTED = {
         "^2 3 2$",
         "^called with 14$",
         "^1 call was seen$",
+        "^1 call was seen$",
     ],
     "optimization": ["^True None$"],
     "recording": [r"(?s)^reads \d+ \d+ 512 None$.*: done: \(ksys_read\+0x.*^4 0 0$"],

@@ -14,6 +14,7 @@ from ftrace.filters.glob import parse
 from sandbox.images.image import Image
 from sandbox.images.sources import images, sources
 from sandbox.symbols.near import did_you_mean
+from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.process_text import JIT_NAMES
 from sandbox.symbols.table import Symbol
 
@@ -44,6 +45,8 @@ def resolve(pattern: str) -> list[Found]:
     """
     owner, colon, wanted = pattern.partition(":") if is_named(pattern) else ("", "", pattern)
     meant = list(_images_meant(owner if colon else None))
+    if not meant and owner == "perf":
+        raise LookupError(f"no other compiler's code that is mapped executable is declared in {perf_map.path}")
     if not meant and colon:
         near = did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
         raise LookupError(f"no module, library or other image {owner!r} is loaded{near}")
@@ -54,7 +57,7 @@ def resolve(pattern: str) -> list[Found]:
 
 
 def is_compiled(pattern: str) -> bool:
-    """Whether `pattern` names code of JIT compilers (`numba:...`, `jit:...`), more of which may be compiled later."""
+    """Whether `pattern` names code of JIT compilers (`numba:...`, `jit:...`, `perf:...`), more of which may be compiled later."""
     owner, colon, _ = pattern.partition(":")
     return bool(colon) and owner in JIT_NAMES
 
@@ -68,11 +71,12 @@ def is_there(pattern: str) -> bool:
 def may_come(pattern: str) -> bool:
     """Whether `pattern` names code that JIT compilers may compile later.
 
-    Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible.
+    Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible. Nobody tells of
+    new lines in a perf map (`perf:`): their functions have to be there.
     """
     owner, _, wanted = pattern.partition(":")
     if owner != "numba":
-        return owner in JIT_NAMES
+        return owner == "jit"
     from sandbox.numba.live import declared
 
     return any(map(parse(wanted).matches, declared()))

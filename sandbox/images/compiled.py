@@ -1,4 +1,4 @@
-"""The source of images of JIT compilers: what the GDB JIT interface lists and is not this package's own."""
+"""The source of images of JIT compilers: what the GDB JIT interface lists or a perf map declares, without this package's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from sandbox.elf.tables import ElfError
+from sandbox.images.declared import DeclaredImage, DeclaredImages
 from sandbox.symbols import gdbjit, other_jits
 from sandbox.symbols.gdbjit import Listed
 
@@ -19,13 +20,20 @@ class _JitImages:
     def __init__(self) -> None:
         self._known: dict[Listed, JitImage | None] = {}
         """None: not an object for x86-64, without code, or one of ours."""
+        self._declared = DeclaredImages()
 
     def images(self) -> list[JitImage]:
         """Those of the objects that are listed now, and mapped: a compiler may have unmapped what it still lists."""
         others = other_jits.listed()
         for gone in gdbjit.listed(lambda ours: self._update(_with_images(ours) | others)):
             gone.leave()
-        return [image for image in list(self._known.values()) if image is not None and image.is_mapped()]
+        mapped = [image for image in list(self._known.values()) if image is not None and image.is_mapped()]
+        return [*mapped, *self._declared_besides(mapped)]
+
+    def _declared_besides(self, listed: list[JitImage]) -> list[DeclaredImage]:
+        """What the perf map declares, but for pages that have code of objects that are listed: those say more."""
+        spans = [span for image in listed for span in image.object.text]
+        return [image for image in self._declared.images() if not any(image.shares_pages_with(span) for span in spans)]
 
     def _update(self, now: dict[Listed, bytes]) -> list[JitImage]:
         """Those that are not there any more. While nobody changes LLVM's list."""

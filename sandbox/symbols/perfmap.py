@@ -30,6 +30,8 @@ class PerfMap:
         self._lock = fork.renew(threading.Lock())
         self._stream: TextIO | None = None
         self._written: list[str] = []
+        self.lines: set[str] = set()
+        """Every line that has been added, without its end: who reads the file tells them from those of other writers."""
         self._pid = 0
 
     @property
@@ -54,6 +56,7 @@ class PerfMap:
 
     def _write(self, text: str) -> None:
         self._written.append(text)
+        self.lines.update(text.splitlines())
         if self._stream is None or self._pid != os.getpid():
             # A child of fork has the parent's code, but a map file of its own.
             self._stream, self._pid = self._open(), os.getpid()
@@ -70,12 +73,12 @@ class PerfMap:
         if status.st_uid != os.geteuid():
             os.close(descriptor)
             raise PermissionError(f"{self.path} belongs to another user")
-        if status.st_mtime < _began() - 1:  # left by another process that had this number
+        if status.st_mtime < began() - 1:  # left by another process that had this number
             os.ftruncate(descriptor, 0)
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="surrogateescape")
 
 
-def _began() -> float:
+def began() -> float:
     """When this process did, in seconds since 1970."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

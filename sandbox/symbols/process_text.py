@@ -19,7 +19,7 @@ from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.table import Symbol, locate, symbol_table
 
-JIT_NAMES = frozenset({"jit", "numba"})
+JIT_NAMES = frozenset({"jit", "numba", "perf"})
 """What stands before the colon of a name for code of JIT compilers (sandbox.images.jit): many objects share each."""
 
 _chosen: dict[int, Symbol] = {}
@@ -70,7 +70,7 @@ def symbol_named(name: str) -> Symbol:
 
 
 def _compiled_named(owner: str, bare: str) -> Symbol:
-    """The same for `numba:` and `jit:`."""
+    """The same for `numba:`, `jit:` and `perf:`."""
     from sandbox.images import compiled
 
     functions = [symbol for image in compiled.source.images() if owner in image.names for symbol in image.functions]
