@@ -20,8 +20,10 @@ _GRAPH_ENTRY, _GRAPH_EXIT = "funcgraph_entry", "funcgraph_exit"
 
 @dataclass
 class Call:
-    """A call. `entered`: time of its entry; `inner`: time spent in calls that it made."""
+    """A call. `depth`: number of its callers; `entered`: time of its entry; `inner`: time spent in calls that it made."""
 
+    thread: int
+    depth: int
     function: int
     name: str
     entered: int
@@ -67,8 +69,8 @@ class Calls:
                 yield Step(INSTANT, record, name, self._text(record), tuple(stack))
 
     def _enter(self, record: Record, function: int, stack: list[Call]) -> Step:
-        name = self.trace.symbols.name(function)
-        call = Call(function, name.partition(" ")[0], record.stamp, self._text(record))
+        name = self.trace.symbols.name(function).partition(" ")[0]
+        call = Call(record.common.pid, len(stack), function, name, record.stamp, self._text(record))
         stack.append(call)
         return Step(ENTER, record, call.name, call.arguments, tuple(stack))
 

@@ -1,4 +1,4 @@
-"""Records as folded stacks, the input of flame graph tools: `comm;outer;inner VALUE`.
+"""Records as folded stacks: `comm;outer;inner VALUE`.
 
 The value is the nanoseconds that a function took, excluding its callees. If the trace has no calls, it is the number of times
 that a stack or an event was recorded.
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from fprobe.export.calls import INSTANT, LEAVE, Calls, Step
 from fprobe.export.trace_dat_reader import Trace
+from fprobe.folded import folded_stack
 from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 
 
@@ -19,12 +20,11 @@ def lines(trace: Trace) -> Iterator[str]:
     times: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for step in Calls(trace).steps():
-        comm = trace.comm(step.record.common.pid).replace(";", ":")
+        comm = trace.comm(step.record.common.pid)
         if step.kind == LEAVE:
-            frames = [comm, *(call.name for call in step.stack)]
-            times[";".join(frames)] += step.duration - step.stack[-1].inner
+            times[folded_stack([comm, *(call.name for call in step.stack)])] += step.duration - step.stack[-1].inner
         elif step.kind == INSTANT:
-            counts[";".join([comm, *_frames(trace, step)])] += 1
+            counts[folded_stack([comm, *_frames(trace, step)])] += 1
     for stack, value in sorted((times or counts).items()):
         yield f"{stack} {value}"
 

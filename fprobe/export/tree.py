@@ -4,42 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fprobe.export.calls import ENTER, LEAVE, Calls, Step
+from fprobe.call_tree import CallTree
+from fprobe.export.calls import ENTER, LEAVE, Calls
 from fprobe.export.durations import HEADER, duration_text
 from fprobe.export.trace_dat_reader import Trace
 
-_NO_DURATION = " " * 10
-
 
 def lines(trace: Trace) -> Iterator[str]:
-    """The lines of the tree: one for a leaf call, an opening and a closing line for others."""
+    """The lines of the tree."""
     yield HEADER
-    pending: Step | None = None
+    tree = CallTree()
     for step in Calls(trace).steps():
-        if pending is not None and not _ends(pending, step):
-            yield _line(pending, f"{pending.name}({pending.text}) {{")
-        if step.kind == LEAVE:
-            yield _closing(step, pending)
-        elif step.kind != ENTER:
-            yield _line(step, f"/* {step.name}{': ' * bool(step.text)}{step.text} */")
-        pending = step if step.kind == ENTER else None
-    if pending is not None:
-        yield _line(pending, f"{pending.name}({pending.text}) {{")
-
-
-def _ends(pending: Step, step: Step) -> bool:
-    """Whether `step` is the return of the call that `pending` entered."""
-    return step.kind == LEAVE and step.stack[-1] is pending.stack[-1]
-
-
-def _closing(step: Step, pending: Step | None) -> str:
-    result = f" = {step.text}" if step.text else ""
-    if pending is not None and _ends(pending, step):
-        return _line(step, f"{step.name}({pending.text}){result};")
-    return _line(step, f"}}{result} /* {step.name} */")
-
-
-def _line(step: Step, text: str) -> str:
-    duration = duration_text(step.duration) if step.kind == LEAVE else _NO_DURATION
-    depth = len(step.stack) - (step.kind in (ENTER, LEAVE))
-    return f" {duration} [{step.record.common.pid:>7}] | {'  ' * depth}{text}"
+        if step.kind == ENTER:
+            yield from tree.entry(step.stack[-1], f"{step.name}({step.text})")
+        elif step.kind == LEAVE:
+            yield from tree.exit(step.stack[-1], duration_text(step.duration), step.name, step.text)
+        else:
+            text = f"{step.name}: {step.text}" if step.text else step.name
+            yield from tree.instant(step.record.common.pid, len(step.stack), text)
+    yield from tree.flush()

@@ -1,4 +1,4 @@
-"""Stacks as folded text, the input of flame graph tools: `outer;inner NANOSECONDS`."""
+"""The stacks of a run, and their lines as folded text, with nanoseconds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from fprobe.folded import folded_stack
 from fprobe.run.results import Process
 
 
@@ -34,7 +35,7 @@ def stacks(processes: Sequence[Process], rate: float) -> list[Stack]:
 def lines(processes: Sequence[Process], rate: float) -> Iterator[str]:
     """A line for each stack."""
     for stack in stacks(processes, rate):
-        yield f"{';'.join(frame.replace(';', ':') for frame in stack.frames)} {stack.nanoseconds}"
+        yield f"{folded_stack(stack.frames)} {stack.nanoseconds}"
 
 
 def _name(process: Process, frame: int | str) -> str:

@@ -1,0 +1,47 @@
+"""The tree of calls that fprobe trace, run and report share: a leaf call has one line, any other call two."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fprobe.call_tree import CallTree
+from fprobe.folded import folded_stack
+
+
+class Call(NamedTuple):
+    thread: int
+    depth: int
+
+
+OUTER, INNER, OTHER = Call(7, 0), Call(7, 1), Call(8, 0)
+
+
+def test_a_leaf_has_one_line_and_its_caller_two():
+    tree = CallTree()
+    assert [*tree.entry(OUTER, "f(n=1)")] == []
+    assert [*tree.entry(INNER, "g()")] == ["            [      7] | f(n=1) {"]
+    assert [*tree.exit(INNER, "  1.500 us", "g", "2")] == ["   1.500 us [      7] |   g() = 2;"]
+    assert [*tree.exit(OUTER, "  3.500 us", "f", "")] == ["   3.500 us [      7] | } /* f */"]
+
+
+def test_an_equal_call_does_not_end_the_line_that_waits():
+    tree = CallTree(margin="")
+    tree_lines = [*tree.entry(OUTER, "f()"), *tree.exit(Call(*OUTER), "5 ns", "f", "", " /* late */")]
+    assert tree_lines == ["           [      7] | f() {", "      5 ns [      7] | } /* f */ /* late */"]
+
+
+def test_whatever_comes_next_gives_a_call_its_opening_line():
+    tree = CallTree(margin="")
+    opening = "           [      7] | f() {"
+    assert [*tree.entry(OUTER, "f()"), *tree.entry(OTHER, "g()")] == [opening]
+    assert [*tree.flush(), *tree.flush()] == ["           [      8] | g() {"]
+    assert [*tree.entry(OUTER, "f()"), *tree.instant(8, 1, "hit")] == [opening, "           [      8] |   /* hit */"]
+
+
+def test_what_is_beside_the_text_is_dimmed():
+    tree = CallTree(dim=lambda text: f"<{text}>")
+    assert [*tree.exit(OUTER, "5 ns", "f", "1")] == [" <      5 ns [      7]> | } = 1< /* f */>"]
+
+
+def test_a_semicolon_does_not_split_a_frame():
+    assert folded_stack(["comm", "a;b", "c"]) == "comm;a:b;c"
