@@ -158,8 +158,7 @@ class CallCapture(Action):
     @property
     def lost(self) -> int:
         """Records that did not fit into the buffer."""
-        buffer = self._kept.buffer
-        return sum(buffer.stats(slot).dropped for slot in buffer.slots())
+        return self._kept.buffer.lost()
 
     def stop_waiting(self) -> None:
         """Reading has ended: threads do not wait for the reader any more."""

@@ -133,10 +133,7 @@ class Event:
     @property
     def lost(self) -> int:
         """Records that were overwritten or dropped before they were read."""
-        if self._array is None:
-            return self._counts[2]
-        buffer = self._array.buffer
-        return buffer.overrun() + sum(buffer.stats(slot).dropped for slot in buffer.slots())
+        return self._array.buffer.lost() if self._array is not None else self._counts[2]
 
     @property
     def formats(self) -> list[EventFormat]:

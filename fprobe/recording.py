@@ -55,7 +55,7 @@ class Recording:
         """Call `stop` to end the recording, then write the remaining records and the metadata. Raises OSError."""
         stop()
         stats = {slot: tracefs.read(f"{self._directory}per_cpu/cpu{slot}/stats") for slot in self._buffer.slots()}
-        self.lost = self._buffer.overrun() + sum(self._buffer.stats(slot).dropped for slot in stats)
+        self.lost = self._buffer.lost()
         try:
             for slot, page in self._buffer.raw_pages() if self.failure is None else ():
                 self.file.add(slot, page)

@@ -116,8 +116,7 @@ def _run(console: Console, call: ProgramCall, pipe: Handle) -> None:
     tracefs.write("tracing_on", "0")
     while _show(console, pipe):
         pass
-    buffer = global_trace().buffer
-    _summarise(console, call, outcome, buffer.overrun() + sum(buffer.stats(slot).dropped for slot in buffer.slots()))
+    _summarise(console, call, outcome, global_trace().buffer.lost())
     conclude(outcome)
 
 

@@ -14,9 +14,7 @@ from fprobe.run import rings
 from fprobe.run.names import Names
 from fprobe.run.results import Process
 from ftrace.ring_buffer.reader import Record, of_slot
-from ftrace.ring_buffer.view import RingView
 
-_DROPPED = ("dropped", "nested", "retried", "abandoned", "too_long")
 _BY_TIME = attrgetter("stamp", "slot")
 
 
@@ -44,7 +42,7 @@ class RecordedEvents:
     @property
     def lost(self) -> int:
         """Number of records that were overwritten or dropped."""
-        return sum(_lost(ring) for ring in self._rings)
+        return sum(ring.lost(slot) for ring in self._rings for slot in ring.slots())
 
     def lines(self) -> Iterator[str]:
         """The records as in the kernel's file `trace`; a last line says how many were lost, if any."""
@@ -55,11 +53,6 @@ class RecordedEvents:
     def objects(self) -> list[dict[str, Any]]:
         """An object for each record."""
         return list(objects(self))
-
-
-def _lost(ring: RingView) -> int:
-    fields = ("overrun", "trimmed", "commit_overrun", *_DROPPED)
-    return sum(ring.slot_word(slot, field) for slot in ring.slots() for field in fields)
 
 
 def read(counts: int, processes: Sequence[Process]) -> dict[int, RecordedEvents]:

@@ -224,6 +224,10 @@ class Buffer:
         """The number of events that were overwritten before they were consumed, in all slots or one."""
         return reader.overrun(self._live, slot)
 
+    def lost(self) -> int:
+        """The number of events that cannot be read any more: overwritten before they were consumed, or never written."""
+        return sum(map(self._live.view.lost, self.slots()))
+
     # emptying, snapshots
 
     def clear(self) -> None:

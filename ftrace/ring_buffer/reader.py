@@ -15,6 +15,7 @@ from ftrace.ring_buffer.arena import Rings
 from ftrace.ring_buffer.layout import PAGE_SIZE
 from ftrace.ring_buffer.pages import Common, Event, Page
 from ftrace.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BITS, PAGE_BITS, PAGE_MASK
+from ftrace.ring_buffer.view import DROPPED
 from ftrace.runtime import runtime
 from sandbox.threads.tasks import FREE
 
@@ -237,18 +238,23 @@ class Reader:
     def drain(self, descriptor: int, slot: int | None = None) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
-        Sub-buffers that are still being written remain. Raises OSError; what was consumed but not written is lost.
+        Sub-buffers that are still being written remain. No more are taken from a slot than it has at first: a thread that records
+        faster than the file is written must not keep the caller here. Raises OSError; what was consumed but not written is lost.
         """
         size, written = PAGE_SIZE << self._ring.entry.order, 0
         memory = ctypes.create_string_buffer(_BATCH * size)
         for each in self._readers(slot):
-            where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(memory), _BATCH
-            while count := runtime().image.call_and_wait("ring_drain", *where):
-                left = memoryview(memory)[: count * size]
-                while left:
-                    left = left[os.write(descriptor, left) :]
+            due = self._ring.view.slot_word(each.slot, "pages")
+            while count := self._drain_batch(each, memory, min(due, _BATCH)):
+                _write_all(descriptor, memoryview(memory)[: count * size])
                 written += count * size
+                due -= count
         return written
+
+    def _drain_batch(self, each: SlotReader, memory: Any, limit: int) -> int:
+        """Consume up to `limit` complete sub-buffers into `memory`. Returns how many were consumed."""
+        where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(memory), limit
+        return int(runtime().image.call_and_wait("ring_drain", *where))
 
     def trim(self, count: int, slot: int | None = None) -> None:
         """Delete the oldest sub-buffers of each slot, or of one, until it has at most `count`."""
@@ -270,10 +276,14 @@ class Reader:
     def _drained(self, each: SlotReader, memory: Any) -> Iterator[bytes]:
         """Consume the complete sub-buffers, up to one that has been consumed in part."""
         size = PAGE_SIZE << self._ring.entry.order
-        where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(memory), _BATCH
-        while count := runtime().image.call_and_wait("ring_drain", *where):
+        while count := self._drain_batch(each, memory, _BATCH):
             view = memoryview(memory)
             yield from (bytes(view[index * size : (index + 1) * size]) for index in range(count))
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def stats(ring: Rings, slot: int, now: int) -> Stats:
@@ -281,7 +291,7 @@ def stats(ring: Rings, slot: int, now: int) -> Stats:
     copies = ring.view.pages(slot)
     events = [event for page in copies for event in page.events]
     word = partial(ring.view.slot_word, slot)
-    dropped = sum(map(word, ("dropped", "nested", "retried", "abandoned", "too_long")))
+    dropped = sum(map(word, DROPPED))
     return Stats(
         entries=len(events),
         overrun=overrun(ring, slot),

@@ -77,6 +77,11 @@ class MemoryFile:
         self.words[(self.geometry.directory + number * DIRECTORY_ENTRY) >> 3] = 0
 
 
+DROPPED = ("dropped", "nested", "retried", "abandoned", "too_long")
+"""Fields of a slot: numbers of events that were not written."""
+_LOST = ("overrun", "trimmed", "commit_overrun", *DROPPED)
+
+
 class RingView:
     """The slots of a ring in a memory file."""
 
@@ -93,6 +98,10 @@ class RingView:
     def slot_word(self, slot: int, field: str) -> int:
         """A 64-bit field of a slot."""
         return self.file.words[self._slots + (slot * SLOT_SIZE + Slot.offset(field) >> 3)]
+
+    def lost(self, slot: int) -> int:
+        """Number of a slot's events that nobody can read: overwritten before they were consumed, or never written."""
+        return sum(self.slot_word(slot, field) for field in _LOST)
 
     def set_slot_word(self, slot: int, field: str, value: int) -> None:
         """Write a field that only readers write."""

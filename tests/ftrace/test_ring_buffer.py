@@ -111,6 +111,19 @@ def called(buffer: Any, *rounds: range) -> None:
 
 
 @isolated
+def test_lost_counts_the_events_of_every_reason() -> None:
+    """Also those that a record in progress cost (commit overrun): a summary must not say that nothing was lost."""
+    from ftrace.ring_buffer.buffer import Buffer
+
+    buffer = Buffer(size_kb=8)
+    called(buffer, range(1))
+    fields = ("overrun", "trimmed", "commit_overrun", "dropped", "nested", "retried", "abandoned", "too_long")
+    for number, field in enumerate(fields):
+        buffer._live.view.set_slot_word(0, field, 10**number)
+    assert buffer.lost() == 11_111_111
+
+
+@isolated
 def test_discard_mode_keeps_the_oldest_counts_what_is_dropped_and_goes_on_when_pages_were_read() -> None:
     from ftrace.ring_buffer.buffer import Buffer
 
@@ -272,6 +285,30 @@ def test_draining_writes_complete_pages_and_leaves_the_one_in_use() -> None:
     assert drained + seconds(buffer.consume()) == held
     assert [page.lost for page in decoded] == [3000 - len(held)] + [None] * (len(decoded) - 1)
     assert buffer.stats(0).read == len(held)
+
+
+@isolated(timeout=30)
+def test_draining_ends_though_threads_record_faster_than_the_file_takes_records() -> None:
+    """Else `fprobe record` would not notice Ctrl-C, and would fill the disk."""
+    import os
+    from unittest import mock
+
+    from ftrace.ring_buffer.buffer import Buffer
+
+    buffer = Buffer(size_kb=64)
+
+    def fill() -> None:
+        for _ in range(64):
+            buffer.write(1, bytes(3000))
+
+    def write(_: int, data: memoryview) -> int:
+        fill()  # meanwhile, another thread has filled the buffer again
+        return len(data)
+
+    fill()
+    with mock.patch.object(os, "write", write):
+        written = buffer.drain(-1)
+    assert 0 < written < 128 << 10, written
 
 
 @isolated
