@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 
+from fprobe.export.arriving import Arriving
 from fprobe.export.trace_dat import Metadata, TraceDat
 from fprobe.tracefs import tracefs
 from ftrace.events.trace_array import TraceArray, global_trace
@@ -12,6 +13,8 @@ from ftrace.output.cmdlines import saved_cmdlines
 from sandbox.symbols.table import symbol_table
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SHOWN = 16
+"""Sub-buffers of each slot that are passed on by one call."""
 END_MARK = "$end"
 """A symbol at the end of another one: readers take everything up to the next symbol for a part of the previous one."""
 
@@ -19,11 +22,13 @@ END_MARK = "$end"
 class Recording:
     """Moves the records of a buffer into a file: call `drain` repeatedly, and `finish` at the end.
 
-    `array`: the top-level trace array by default. Raises OSError if the file cannot be created: ELOOP for a symbolic link.
+    `array`: the top-level trace array by default. `arriving`: gets every record at the next `drain`, also of sub-buffers that
+    are not full; the file then has more of them. Raises OSError if the file cannot be created: ELOOP for a symbolic link.
     """
 
-    def __init__(self, path: str, array: TraceArray | None = None) -> None:
+    def __init__(self, path: str, array: TraceArray | None = None, arriving: Arriving | None = None) -> None:
         self._array = array or global_trace()
+        self._arriving = arriving
         self._directory = f"instances/{self._array.name}/" if self._array.name else ""
         self._buffer = self._array.buffer
         self._buffer.clear()
@@ -37,8 +42,12 @@ class Recording:
 
     def drain(self) -> bool:
         """Write the full sub-buffers. Returns whether there were any."""
-        before = self.file.pages
-        for slot in self._buffer.slots():
+        before, slots = self.file.pages, self._buffer.slots()
+        if self._arriving is not None:
+            self._arriving.look()
+            self._move(page for slot in slots for page in self._newest(slot))
+            return self.file.pages > before + len(slots)
+        for slot in slots:
             if self.failure is None:
                 self._drain_slot(slot)
         return self.file.pages > before
@@ -56,12 +65,28 @@ class Recording:
         stop()
         stats = {slot: tracefs.read(f"{self._directory}per_cpu/cpu{slot}/stats") for slot in self._buffer.slots()}
         self.lost = self._buffer.lost()
+        self._move(self._buffer.raw_pages())
+        if self._arriving is not None:
+            self._arriving.end()
+        self.given_up = self.file.finish(self._metadata(stats))
+
+    def _move(self, pages: Iterator[tuple[int, bytes]]) -> None:
+        """Write these sub-buffers, and pass them on."""
         try:
-            for slot, page in self._buffer.raw_pages() if self.failure is None else ():
+            for slot, page in pages if self.failure is None else ():
                 self.file.add(slot, page)
+                if self._arriving is not None:
+                    self._arriving.add(slot, page)
         except OSError as failed:
             self._fail(failed)
-        self.given_up = self.file.finish(self._metadata(stats))
+
+    def _newest(self, slot: int) -> Iterator[tuple[int, bytes]]:
+        """Consume sub-buffers of a slot, full or not: few, because a program may make records faster than they are shown."""
+        for _ in range(_SHOWN):
+            page = self._buffer.take_page(slot)
+            if page is None:
+                return
+            yield slot, page
 
     @property
     def text(self) -> str:
@@ -71,8 +96,17 @@ class Recording:
             parts.append(f"{self.failure.strerror}: records after that are missing")
         if self.given_up:
             parts.append(f"{self.given_up} pages of the newest records gave way to the end of the file")
-        size = self.file.pages * self.file.page_size >> 10
-        return f"{size:,} KiB of records; {'; '.join(parts) or 'nothing lost'}"
+        return f"{self.kib:,} KiB of records; {'; '.join(parts) or 'nothing lost'}"
+
+    @property
+    def progress(self) -> str:
+        """How much has been recorded so far."""
+        return f"{self._buffer.written():,} records, {self.kib:,} KiB written, {self._buffer.lost():,} lost"
+
+    @property
+    def kib(self) -> int:
+        """KiB of records in the file."""
+        return self.file.pages * self.file.page_size >> 10
 
     def _metadata(self, stats: dict[int, str]) -> Metadata:
         return Metadata(

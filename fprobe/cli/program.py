@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ def load(target: Target) -> Module:
         return module
 
 
+@functools.cache  # the line is drawn again every second
 def _work(target: Target) -> str:
     """The text of the progress line: the program, and how many functions a search of its text finds."""
     from fprobe.cli import candidates, summary

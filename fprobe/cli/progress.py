@@ -45,9 +45,8 @@ def _report(work: Callable[[], str], after: float, ended: threading.Event) -> No
     begin = time.monotonic()
     if ended.wait(after):
         return
-    text = work()
     while True:
-        _write(f"{_ERASE_LINE}{text}: {time.monotonic() - begin:.0f} s")
+        _write(f"{_ERASE_LINE}{work()}: {time.monotonic() - begin:.0f} s")
         if ended.wait(1):
             break
     _write(_ERASE_LINE)

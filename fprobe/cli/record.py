@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from fprobe.cli.options import CallingCommand, Target, call_option, call_words, 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
+    from fprobe.export.arriving import Arriving
     from fprobe.probe_events import Event
     from fprobe.recording import Recording
 
@@ -22,6 +24,7 @@ Examples:
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --filter 'count > 100'
   fprobe record -e 'f:in vfs_*' -e 'f:out vfs_*%return' -o calls.dat
   fprobe record -e 'r:sums func_sum $retval' --program prog.ll --call main 10
+  fprobe record -e 'p:reads vfs_read count=%dx:u64' --live
   fprobe report trace.dat
 
 Definitions, filters and triggers are those of the kernel (docs/events.md). trace-cmd and KernelShark read the file too.
@@ -36,6 +39,7 @@ Definitions, filters and triggers are those of the kernel (docs/events.md). trac
     "--output", "-o", metavar="FILE", default="trace.dat", show_default=True, shell_complete=candidates.files,
     help="The file to write.",
 )  # fmt: skip
+@click.option("--live", is_flag=True, help="Show the records, too, as they arrive.")
 @call_option
 @program_options
 @output_options
@@ -44,14 +48,16 @@ def record_command(
     filter_text: str | None,
     triggers: tuple[str, ...],
     output: str,
+    live: bool,
     target: Target,
     console: Console,
 ) -> None:
     """Run the program with the events of DEFINITION enabled, and write their records to a trace.dat.
 
-    Ctrl-C and a full disk end the recording; records written before are kept. With --json: one object at the end.
+    Ctrl-C and a full disk end the recording; records written before are kept. With --json: one object at the end; with --live,
+    an object per line, with a "type".
     """
-    from fprobe.cli import program
+    from fprobe.cli import program, progress
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
@@ -63,16 +69,53 @@ def record_command(
     ctrl_c.hold()
     ctrl_c.check()
     with console.alone(), attached(definitions, filter_text, triggers) as events:
+        arriving = _arriving(events) if live else None
         with input_errors():
-            recording = Recording(output, events.array)
+            recording = Recording(output, events.array, arriving)
         console.note(f"# recording {', '.join(each.name for each in events.formats)}, calling {call}")
-        outcome = run(call, recording.drain)
-        recording.finish(events.disable)
-        _summarise(console, call, outcome, events, recording)
+        try:
+            if arriving is not None:
+                outcome = run(call, lambda: _drain_and_show(console, recording, arriving))
+            else:
+                with progress.shown(lambda: recording.progress):
+                    outcome = run(call, recording.drain)
+        finally:  # also if the reader of the records has closed the pipe
+            recording.finish(events.disable)
+        if arriving is not None and not outcome.interrupted:
+            _show(console, arriving)
+        _summarise(console, call, outcome, events, recording, live)
         conclude(outcome)
 
 
-def _summarise(console: Console, call: ProgramCall, outcome: Outcome, events: Event, recording: Recording) -> None:
+def _arriving(events: Event) -> Arriving:
+    from fprobe.export.arriving import Arriving
+
+    return Arriving(events.array.buffer, {each.id: each for each in events.formats})
+
+
+def _drain_and_show(console: Console, recording: Recording, arriving: Arriving) -> bool:
+    has_more = recording.drain()
+    _show(console, arriving)
+    return has_more
+
+
+def _show(console: Console, arriving: Arriving) -> None:
+    """Print the records that have arrived, up to Ctrl-C."""
+    from fprobe.cli.interrupting import ctrl_c
+    from fprobe.export import kernel, objects
+
+    if console.json:
+        for item in takewhile(lambda _: not ctrl_c.pressed, objects.objects(arriving)):
+            console.object({"type": "record", **item})
+    else:
+        for line in takewhile(lambda _: not ctrl_c.pressed, kernel.lines(arriving)):
+            console.line(line)
+    console.flush()
+
+
+def _summarise(
+    console: Console, call: ProgramCall, outcome: Outcome, events: Event, recording: Recording, live: bool
+) -> None:
     from fprobe.cli import summary
     from fprobe.cli.conclusion import outcome_line
     from fprobe.cli.interrupting import ctrl_c
@@ -81,7 +124,11 @@ def _summarise(console: Console, call: ProgramCall, outcome: Outcome, events: Ev
     console.line(outcome_line(call, outcome))
     console.note(f"{summary.count(events.hits, 'hit')}, {summary.count(events.missed, 'miss')}")
     console.note(f"{recording.file.path}: {recording.text}")
-    console.document(_document(call, outcome, events, recording))
+    document = _document(call, outcome, events, recording)
+    if live:
+        console.object({"type": "summary", **document})
+    else:
+        console.document(document)
     console.flush()
 
 

@@ -194,11 +194,15 @@ class Trace:
 
     def _of_cpu(self, cpu: Cpu) -> Iterator[Record]:
         for at in range(cpu.offset, cpu.offset + cpu.size, self.page_size):
-            page = self._bytes(at, self.page_size)
-            lost = _lost_before(page)
-            for event in decode(page):
-                yield Record(event.stamp, cpu.slot, lost, page[event.offset : event.offset + event.size])
-                lost = 0
+            yield from records_of(cpu.slot, self._bytes(at, self.page_size))
+
+
+def records_of(slot: int, page: bytes) -> Iterator[Record]:
+    """The records of a slot's sub-buffer, oldest first. `lost`: the number of records missing before one, or UNKNOWN."""
+    lost = _lost_before(page)
+    for event in decode(page):
+        yield Record(event.stamp, slot, lost, page[event.offset : event.offset + event.size])
+        lost = 0
 
 
 def _lost_before(page: bytes) -> int:

@@ -7,6 +7,9 @@ import time
 
 import pytest
 from command import COMMAND, environment
+from terminal import Terminal
+
+from fprobe.export.trace_dat_reader import Trace
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +108,59 @@ def test_ctrl_c_keeps_what_was_recorded(run, programs, tmp_path):
     assert process.returncode == 130, err
     assert "interrupted" in out and "KiB of records" in out
     assert run("report", str(path)).out.count("spins:") > 100
+
+
+def test_live_shows_records_as_they_arrive(programs, tmp_path):
+    """The program never returns: its only record is shown while it runs. Ctrl-C says what was lost, and keeps the file."""
+    path = tmp_path / "live.dat"
+    words = ["record", "--live", "-e", "p:spins tick n=%di", "-o", str(path), "--program", str(programs / "spin.ll")]
+    job = Terminal(*COMMAND, *words)
+    job.wait_for(" n=0x1\r\n")
+    job.press(b"\x03")
+    seen = job.wait_for("ended 130")
+    job.close()
+    assert seen.count(" spins: (tick+0x0/") == 1 and "Traceback" not in seen
+    assert "main() interrupted" in seen and "1 hit, 0 misses" in seen and "records; nothing lost" in seen
+    assert [record.data[-8:] for record in Trace(str(path)).records()] == [(1).to_bytes(8, "little")]
+
+
+def test_live_shows_every_record_of_the_file_once_and_in_order(run, programs, tmp_path):
+    path = tmp_path / "live.dat"
+    done = run(
+        "record", "--live", "--json", "-e", "f:in fact n=$arg1", "-e", "f:out fact%return v=$retval", "-o", str(path),
+        "--program", str(programs / "prog.ll"), "--call", "main", "3",
+    )  # fmt: skip
+    *shown, summary = map(json.loads, done.out.splitlines())
+    assert [item.pop("type") for item in shown] == ["record"] * 6
+    assert shown == [json.loads(line) for line in run("report", str(path), "--json").out.splitlines()]
+    assert (summary["type"], summary["result"], summary["lost"]) == ("summary", 10, 0)
+
+
+def test_a_reader_that_leaves_ends_the_recording_and_keeps_the_file(programs, tmp_path):
+    path = tmp_path / "left.dat"
+    words = [
+        *COMMAND, "record", "--live", "-e", "p:spins tick", "-o", str(path), "--program", str(programs / "endless.ll")
+    ]  # fmt: skip
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        assert b"recording spins" in process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 0)
+    assert sum(1 for _ in Trace(str(path)).records()) > 0
+
+
+def test_a_terminal_shows_the_progress_of_a_recording(programs, tmp_path):
+    path = str(tmp_path / "long.dat")
+    job = Terminal(*COMMAND, "record", "-e", "p:spins tick", "-o", path, "--program", str(programs / "spin.ll"))
+    job.wait_for("\r\x1b[K1 records, 0 KiB written, 0 lost: 1 s")
+    job.press(b"\x03")
+    assert "\r\x1b[Kmain() interrupted" in job.wait_for("ended 130")
+    job.close()
+
+
+def test_what_a_program_that_faults_recorded_is_kept(run, programs, tmp_path):
+    path = tmp_path / "crash.dat"
+    words = ["-e", "p:pokes poke n=%di", "--program", str(programs / "crash.ll")]
+    done = run("record", *words, "-o", str(path), code=1)
+    assert "1 hit, 0 misses" in done.out and "nothing lost" in done.out and "SIGSEGV in poke" in done.err
+    assert run("report", str(path)).out.count(" n=0x3\n") == 1
+    assert "{ n:          3 } hitcount:          1" in run("hist", *words, "keys=n", code=1).out

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-
-SHELL = str(Path(__file__).with_name("shell.py"))
+from terminal import Terminal
 
 WAITS = """
 import sys, time, zlib
@@ -27,32 +23,6 @@ except KeyboardInterrupt:
     raise
 print("read", line, flush=True)
 """
-
-
-class Terminal:
-    """A program in a shell's foreground, on a terminal."""
-
-    def __init__(self, *command):
-        self.pid, self._master = pty.fork()
-        if not self.pid:
-            os.execv(sys.executable, [sys.executable, SHELL, *command])
-        self.output = ""
-
-    def press(self, keys):
-        os.write(self._master, keys)
-
-    def wait_for(self, text, seconds=30):
-        end = time.monotonic() + seconds
-        while text not in self.output:
-            assert time.monotonic() < end, self.output
-            if select.select([self._master], [], [], 0.2)[0]:
-                self.output += os.read(self._master, 65536).decode()
-        return self.output
-
-    def close(self):
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self._master)
 
 
 @pytest.fixture
