@@ -1,4 +1,4 @@
-"""Shell completion of functions (read from sources without compiling), fields of events, and files."""
+"""Shell completion of functions (read from sources without compiling), fields of events, triggers, and files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ _IR_FUNCTION = re.compile(r'^define [^@\n]*@(?:([-\w$.]+)|"([^"\n]*)")', re.MULT
 _C_FUNCTION = re.compile(r"^[A-Za-z_][\w\s*&:<>,]*?[\s*&](\w+)\s*\([^;{}]*\)\s*\{", re.MULTILINE)
 _NO_FUNCTIONS = {"if", "for", "while", "switch", "return"}
 _LAST_WORD = re.compile(r"\w+$")
+_LAST_PART = re.compile(r"\.?\w*$")
+_EVENT = re.compile(r"(?P<kind>[prf])\d*:(?:(?P<group>\w+)[/.])?(?P<event>\w+)")
+_GROUPS = {"p": "kprobes", "r": "kprobes", "f": "fprobes"}
 _COMMON_FIELDS = ("common_pid",)
+_HIST_PARAMETERS = ("keys=", "vals=", "sort=", "size=")
+_HIST_KEYS = ("common_stacktrace", "common_timestamp", "common_cpu")
+_MODIFIERS = {
+    "keys": ("hex", "sym", "sym-offset", "log2", "buckets=", "execname", "stacktrace", "usecs"),
+    "vals": ("hex", "percent", "graph"),
+    "sort": ("ascending", "descending"),
+}
+_TRIGGERS = ("hist:", "stacktrace", "snapshot", "traceon", "traceoff", "enable_event:", "disable_event:")
 _BITCODE = b"BC\xc0\xde"
 
 
@@ -37,10 +48,54 @@ def definitions(ctx: click.Context, parameter: click.Parameter, incomplete: str)
 
 def fields(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Fields of the events given so far, as the last word of an expression."""
+    return _last_words(incomplete, [*_COMMON_FIELDS, *field_names(ctx.params.get("definitions") or ())])
+
+
+def hist_parameters(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """A parameter of a hist trigger: its name, the fields of the events given so far, their modifiers, the orders of entries."""
+    name, is_given, value = incomplete.partition("=")
+    if not is_given:
+        return [CompletionItem(each) for each in _HIST_PARAMETERS if each.startswith(incomplete)]
+    if name == "size":
+        return []
+    last = _LAST_PART.search(value)
+    if last is not None and last[0].startswith("."):
+        return _last_words(incomplete, _MODIFIERS.get(name, ()))
+    known = {"keys": (*_HIST_KEYS, *_COMMON_FIELDS), "vals": ("hitcount",), "sort": ("hitcount", *_COMMON_FIELDS)}
+    names = [*known.get(name, ()), *field_names(ctx.params.get("definitions") or ())]
+    return _last_words(incomplete, names)
+
+
+def triggers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """A trigger: its command, the parameters of a histogram, the events to switch, or the fields of the condition."""
+    _, has_condition, _ = incomplete.partition(" if ")
+    if has_condition:
+        return fields(ctx, parameter, incomplete)
+    command, is_complete, rest = incomplete.partition(":")
+    if not is_complete:
+        return [CompletionItem(each) for each in _TRIGGERS if each.startswith(incomplete)]
+    front, colon, last = rest.rpartition(":")
+    if command == "hist":
+        found = [item.value for item in hist_parameters(ctx, parameter, last)]
+    elif command in ("enable_event", "disable_event"):
+        found = [name for name in event_names(ctx.params.get("definitions") or ()) if name.startswith(rest)]
+        front = colon = ""
+    else:
+        found = []
+    return [CompletionItem(f"{command}:{front}{colon}{each}") for each in found]
+
+
+def _last_words(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
+    """The names that begin with the last word of `incomplete`, each with what precedes that word."""
     begun = _LAST_WORD.search(incomplete)
     start = begun.start() if begun else len(incomplete)
-    names = [*_COMMON_FIELDS, *field_names(ctx.params.get("definitions") or ())]
     return [CompletionItem(incomplete[:start] + name) for name in names if name.startswith(incomplete[start:])]
+
+
+def event_names(definitions: Iterable[str]) -> list[str]:
+    """The events that definitions name, as `SYSTEM:EVENT`."""
+    found = (_EVENT.match(definition) for definition in definitions)
+    return [f"{each['group'] or _GROUPS[each['kind']]}:{each['event']}" for each in found if each]
 
 
 def field_names(definitions: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.definitions import attached, definition_option, filter_option
 from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
@@ -38,7 +39,10 @@ class Entry(NamedTuple):
 
 
 @click.command("hist", cls=CallingCommand, epilog=_EPILOG, short_help="Count hits by their fields.")
-@click.argument("parameters", metavar="keys=FIELD [PARAMETER]...", nargs=-1, required=True)
+@click.argument(
+    "parameters", metavar="keys=FIELD [PARAMETER]...", nargs=-1, required=True,
+    shell_complete=candidates.hist_parameters,
+)  # fmt: skip
 @definition_option()
 @filter_option
 @call_option

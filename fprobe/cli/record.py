@@ -34,7 +34,10 @@ Definitions, filters and triggers are those of the kernel (docs/events.md). trac
 @click.command("record", cls=CallingCommand, epilog=_EPILOG, short_help="Record probe events to a file.")
 @definition_option()
 @filter_option
-@click.option("--trigger", "triggers", metavar="TRIGGER", multiple=True, help="A trigger of each event; repeatable.")
+@click.option(
+    "--trigger", "triggers", metavar="TRIGGER", multiple=True, shell_complete=candidates.triggers,
+    help="A trigger of each event; repeatable.",
+)  # fmt: skip
 @click.option(
     "--output", "-o", metavar="FILE", default="trace.dat", show_default=True, shell_complete=candidates.files,
     help="The file to write.",

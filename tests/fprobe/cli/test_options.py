@@ -6,9 +6,11 @@ import resource
 import subprocess
 import sys
 
+import click
 import pytest
 from command import COMMAND, environment
 
+from fprobe.cli import candidates
 from fprobe.cli.candidates import c_names, ir_names
 from fprobe.cli.options import split_call
 
@@ -72,6 +74,54 @@ def test_fields_of_the_events_are_completed():
     assert completed("record", *event, "--filter", "c") == ["common_pid", "count", "caller"]
     assert completed("hist", *event, "--filter", "'count > 0 && a") == ["count > 0 && arg2"]
     assert completed("hist", *event, "--filter", "'count > 9") == []
+
+
+def test_parameters_of_a_histogram_are_completed():
+    event = ("-e", "'p:reads vfs_read count=%dx:u64'")
+    assert completed("hist", *event, "k") == ["keys="]
+    assert completed("hist", *event, "keys=co") == [
+        *(f"keys=common_{name}" for name in ("stacktrace", "timestamp", "cpu", "pid")), "keys=count"
+    ]  # fmt: skip
+    assert completed("hist", *event, "keys=common_pid,c")[-1] == "keys=common_pid,count"
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ("keys=count.l", ["keys=count.log2"]),
+        ("keys=count.hex,cou", ["keys=count.hex,count"]),
+        ("vals=", ["vals=hitcount", "vals=count"]),
+        ("sort=h", ["sort=hitcount"]),
+        ("sort=hitcount.d", ["sort=hitcount.descending"]),
+        ("size=", []),
+        ("x", []),
+    ],
+)
+def test_words_of_a_histogram(begun, expected):
+    assert [item.value for item in candidates.hist_parameters(given(), None, begun)] == expected
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ("tra", ["traceon", "traceoff"]),
+        ("hist:k", ["hist:keys="]),
+        ("hist:keys=count:so", ["hist:keys=count:sort="]),
+        ("hist:keys=count:sort=c", ["hist:keys=count:sort=common_pid", "hist:keys=count:sort=count"]),
+        ("enable_event:k", ["enable_event:kprobes:reads"]),
+        ("disable_event:my:e", ["disable_event:my:ends"]),
+        ("traceoff:1", []),
+        ("stacktrace if count > 1 && com", ["stacktrace if count > 1 && common_pid"]),
+    ],
+)
+def test_words_of_a_trigger(begun, expected):
+    assert [item.value for item in candidates.triggers(given(), None, begun)] == expected
+
+
+def given():
+    context = click.Context(click.Command("record"))
+    context.params["definitions"] = ("p:reads vfs_read count=%dx:u64", "f:my/ends vfs_read%return")
+    return context
 
 
 def test_names_in_sources():
