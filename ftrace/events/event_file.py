@@ -147,9 +147,10 @@ class EventFile:
 
     @property
     def _is_reserved(self) -> bool:
-        """See is_reserved() in ftrace.events.event_state."""
-        is_copied = not self.triggers.need_record or self._compiled is not None or not self.is_recorded
-        return is_copied or self._trace.tracing_on
+        """See record_judged() and is_reserved() in ftrace.events.event_state."""
+        if not self.triggers.need_record:
+            return self.is_recorded
+        return self._compiled is not None or not self.is_recorded or self._trace.tracing_on
 
     def _use_filter(self, filter_: Filter | None) -> None:
         old, self._compiled = self._compiled, compile_filter(filter_) if filter_ else None

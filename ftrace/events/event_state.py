@@ -273,6 +273,8 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64,
         if table.needs_record != 0:
             seen = record
             reserved = is_reserved(target)
+        else:  # a trigger that enables this event is too late for this hit
+            reserved = volatile_load(addressof(target.recording)) != 0
         post = run_triggers(table, seen, size, point)
     if reserved and volatile_load(addressof(target.recording)) != 0 and volatile_load(target.tracing_on) != 0:
         stacks = volatile_load(target.stacks)

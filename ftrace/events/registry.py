@@ -98,6 +98,7 @@ class TraceEvent:
                 file.holders -= 1
                 raise
             self.references += 1
+            self.ever_enabled = True  # its triggers may enable it
 
     def release(self, file: EventFile | None = None) -> None:
         """Undo one `hold`."""

@@ -269,3 +269,49 @@ def test_definitions_and_deletions_while_the_function_runs():
     stop.set()
     for thread in threads:
         thread.join()
+def recorded(path="trace"):
+    return [line.rpartition("x=")[2] for line in tracefs.read(path).splitlines() if not line.startswith("#")]
+
+
+def test_te7_8_a_snapshot_has_the_record_that_its_condition_read(program):
+    define("f:ev twice x=$arg1:u64")
+    tracefs.write("events/fprobes/ev/enable", "1")
+    tracefs.write("trace", "")
+    for trigger, kept, left in (
+        ("snapshot:1 if x == 2", ["1", "2"], ["3"]),
+        ("snapshot:1", [], ["1", "2", "3"]),  # without a condition it acts before the record is made
+        ("snapshot:1 | hist:keys=x", ["1"], ["2", "3"]),  # the histogram needs the record first
+    ):
+        for text in trigger.split(" | "):
+            tracefs.write("events/fprobes/ev/trigger", text, append=True)
+        for value in (1, 2, 3):
+            program["twice"](value)
+        assert recorded("snapshot") == kept and recorded() == left, trigger
+        tracefs.write("events/fprobes/ev/trigger", "!snapshot")
+        tracefs.write("trace", "")
+        tracefs.write("snapshot", "0")
+
+
+def test_te7_8_a_trigger_that_enables_its_own_event(program):
+    define("f:ev twice x=$arg1:u64")
+    trigger = "events/fprobes/ev/trigger"
+    for text, kept in (("enable_event:fprobes:ev", ["2"]), ("enable_event:fprobes:ev if x == 1", ["1", "2"])):
+        tracefs.write("trace", "")
+        tracefs.write(trigger, text)
+        for value in (1, 2):
+            program["twice"](value)
+        assert recorded() == kept, text
+        assert tracefs.read("events/fprobes/ev/enable") == "1*\n"
+        tracefs.write(trigger, f"!{text}")
+        tracefs.write("events/fprobes/ev/enable", "0")
+
+
+def test_pe1_12_records_of_an_event_that_a_trigger_enabled_go_with_it(program):
+    define("f:ev twice x=$arg1:u64")
+    tracefs.write("events/fprobes/ev/trigger", "enable_event:fprobes:ev if x == 1")
+    program["twice"](1)
+    assert recorded() == ["1"]
+    tracefs.write("events/fprobes/ev/trigger", "!enable_event:fprobes:ev")
+    tracefs.write("events/fprobes/ev/enable", "0")
+    define("-:ev")
+    assert recorded() == []

@@ -32,8 +32,12 @@ from sandbox.native import (
 
 UNLIMITED = (1 << 64) - 1
 """The count of a trigger without a limit."""
-TRACEOFF, STACKTRACE, QUEUED_HIST = 1, 2, 4
-"""Bits of triggers that act after the commit. Queued histograms do, so that generated events are later than the event."""
+TRACEOFF, STACKTRACE, QUEUED_HIST, SNAPSHOT = 1, 2, 4, 8
+"""Bits of triggers that act after the commit.
+
+Queued histograms do, so that generated events are later than the event. A snapshot is taken first: it has the record, which
+the kernel reserves before its triggers see it, and nothing that other triggers record.
+"""
 
 Condition: TypeAlias = fn[u64, ptr[u8], u64]
 """condition(record, length), of a compiled filter: not 0 if the trigger acts."""
@@ -129,6 +133,15 @@ def run_post_triggers(
     table: ptr[TriggerTable], post: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]
 ) -> void:
     """Have the triggers act whose bits `run_triggers` returned."""
+    first = post & SNAPSHOT
+    if first != 0:
+        act_after(table, first, record, length, point)
+    act_after(table, post ^ first, record, length, point)
+
+
+@native
+def act_after(table: ptr[TriggerTable], post: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
+    """Have the triggers of some bits act."""
     for index in range(table.count):
         trigger = entry(table, index)
         if trigger.post & post != 0 and load(addressof(trigger.paused), "relaxed") == 0:

@@ -13,6 +13,7 @@ from ftrace.events.filters.parser import Filter, parse_filter
 from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
 from ftrace.events.triggers.records import (
     FUNCTIONS,
+    SNAPSHOT,
     STACKTRACE,
     TRACEOFF,
     UNLIMITED,
@@ -74,8 +75,8 @@ class Trigger:
 
     def line(self) -> str:
         """The line in the trigger file."""
-        left = self.native.left
-        count = "unlimited" if left == UNLIMITED else f"count={left}"
+        left = ctypes.c_long(self.native.left).value  # the kernel prints it with a sign, and -1 is no limit
+        count = "unlimited" if left == -1 else f"count={left}"
         return f"{self.head}:{count}{self.condition_text}"
 
     @property
@@ -141,6 +142,7 @@ class SnapshotTrigger(Trigger):
     def __init__(self, instance: TraceInstance, condition: Condition | None, count: int) -> None:
         super().__init__(condition, count)
         self._instance = instance
+        self.native.post = SNAPSHOT
         self._call(instance.snapshot)
 
     def register(self) -> None:

@@ -137,12 +137,15 @@ class EventTriggers:
 
     # -- hits that Python makes -----------------------------------------------------------------------------------
 
-    def run(self, record: bytes) -> int:
-        """Have the triggers act on a record before it is written. Returns the argument for `run_post` after the write."""
+    def run(self, record: bytes, is_reserved: bool = False) -> int:
+        """Have the triggers act on a record before it is written. Returns the argument for `run_post` after the write.
+
+        `is_reserved`: the kernel would have reserved the record, whether or not a trigger needs it.
+        """
         if not self._triggers:
             return 0
         held = ctypes.create_string_buffer(record, len(record))
-        seen = (ctypes.addressof(held), len(record)) if self.need_record else (0, 0)
+        seen = (ctypes.addressof(held), len(record)) if is_reserved or self.need_record else (0, 0)
         return self._call("run_triggers", *seen)
 
     def run_post(self, post: int, record: bytes) -> None:
@@ -184,9 +187,8 @@ def parse_condition(text: str, triggers: EventTriggers) -> Condition | None:
 
 
 def _count(text: str) -> int:
-    """The count in `N[:...]`; UNLIMITED if `text` is empty. Raises OSError(EINVAL)."""
-    digits = text.partition(":")[0]
-    return kstrtoull(digits) if digits else UNLIMITED
+    """The count in `N[:...]`. Raises OSError: EINVAL, ERANGE."""
+    return kstrtoull(text.partition(":")[0])
 
 
 def _simple(triggers: EventTriggers, name: str, parameters: str, remove: bool) -> None:
@@ -196,8 +198,8 @@ def _simple(triggers: EventTriggers, name: str, parameters: str, remove: bool) -
         identity = "traceonoff" if name.startswith("trace") else name
         _remove(triggers, identity)
         return
-    made = _SIMPLE[name](triggers.instance, parse_condition(condition, triggers), _count(count))
-    triggers.add(made)
+    left = _count(count) if count else UNLIMITED
+    triggers.add(_SIMPLE[name](triggers.instance, parse_condition(condition, triggers), left))
 
 
 _SIMPLE: Mapping[str, Callable[[TraceInstance, Condition | None, int], Trigger]] = {
@@ -215,16 +217,18 @@ def _enable(triggers: EventTriggers, name: str, parameters: str, remove: bool) -
     if remove:
         _remove(triggers, enable_identity(name, target))
         return
-    triggers.add(EnableTrigger(name, target, parse_condition(condition, triggers), _count(count)))
+    left = UNLIMITED if count is None else _count(count)
+    triggers.add(EnableTrigger(name, target, parse_condition(condition, triggers), left))
 
 
-def _target(instance: TraceInstance, words: Sequence[str]) -> tuple[EventFile, str]:
+def _target(instance: TraceInstance, words: Sequence[str]) -> tuple[EventFile, str | None]:
+    """The event in `GROUP:EVENT[:COUNT]`, and the count as written."""
     if len(words) < 2:
         raise OSError(errno.EINVAL, f"the event is {':'.join(words)!r}; it must be GROUP:EVENT")
     found = instance.find_event(words[0], words[1])
     if found is None:
         raise OSError(errno.EINVAL, f"there is no event {words[0]}:{words[1]}")
-    return found, words[2] if len(words) > 2 else ""
+    return found, words[2] if len(words) > 2 else None
 
 
 def _remove(triggers: EventTriggers, identity: object) -> None:

@@ -62,7 +62,8 @@ def test_traceoff_with_a_count_and_a_condition_as_the_kernel_shows_it(instance, 
         ("traceon:0x10", "traceon:count=16"),
         ("traceon:010", "traceon:count=8"),
         ("traceoff:0", "traceoff:count=0"),
-        ("stacktrace:18446744073709551614", "stacktrace:count=18446744073709551614"),
+        ("stacktrace:18446744073709551614", "stacktrace:count=-2"),  # counts are printed with a sign
+        ("stacktrace:18446744073709551615", "stacktrace:unlimited"),
         ("snapshot if fd == 1 ", "snapshot:unlimited if fd == 1"),
         ("traceon:3 if   fd == 1", "traceon:count=3 if   fd == 1"),
         ("traceon if fd == 1", "traceon:unlimited if fd == 1"),
@@ -84,6 +85,7 @@ def test_a_trigger_is_listed_in_full(instance, event, text, line):
         "", "nosuch", "traceoff+0", "! traceon", "!nosuch", "traceon:x", "traceon:-1", "traceon:+2", "traceon:2if fd == 1",
         "traceon:08", "traceon if", "traceon:2 iff fd == 1", "traceon:18446744073709551616", "enable_event",
         "enable_event:kprobes", "enable_event:kprobes:nosuch", "enable_event:kprobes:*", "enable_event:kprobes:t:x",
+        "enable_event:kprobes:t:", "enable_event:kprobes:t::3", "enable_hist:kprobes:t: 3",
         "!enable_event:kprobes:nosuch", f"traceon if fd == 1{' ' * 4096}",
     ],
 )  # fmt: skip
@@ -96,6 +98,12 @@ def test_a_bad_trigger_is_refused_and_changes_nothing(event, text):
 def test_a_bad_condition_is_logged_with_its_own_text_as_the_command(instance, event):
     assert refused(event, "traceon:2 if  nosuch == 3") == errno.EINVAL
     assert instance.log == [("event filter parse error", "Field not found", " nosuch == 3", 8)]
+
+
+def test_te7_10_the_count_is_read_before_the_condition(instance, event):
+    for text in ("traceon:5x if nosuch == 1", "enable_event:kprobes:t:x if nosuch == 1"):
+        assert refused(event, text) == errno.EINVAL
+    assert instance.log == []
 
 
 def test_the_newest_is_listed_first(instance, event):
