@@ -10,6 +10,7 @@ from fprobe.export.trace_dat import Metadata, TraceDat
 from fprobe.tracefs import tracefs
 from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.output.cmdlines import saved_cmdlines
+from ftrace.runtime import RUNTIME
 from sandbox.symbols.table import symbol_table
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -137,14 +138,16 @@ def _formats() -> Iterator[tuple[str, list[str]]]:
 
 
 def kallsyms() -> str:
-    """The functions of all modules as lines of /proc/kallsyms; END_MARK follows each that no other adjoins."""
-    symbols = sorted(
-        (symbol for symbol in symbol_table if symbol.section == ".text"), key=lambda symbol: symbol.address
-    )
+    """The functions of all modules as lines of /proc/kallsyms; END_MARK follows each that no other adjoins.
+
+    Those of the runtime have no module, as in text.
+    """
+    symbols = sorted((each for each in symbol_table if each.section == ".text"), key=lambda symbol: symbol.address)
     lines = []
     for number, symbol in enumerate(symbols):
         name = symbol.name.replace(" ", "_")
-        lines.append(f"{symbol.address:016x} t {name}\t[{symbol.module.replace(' ', '_')}]\n")
+        module = "" if symbol.module == RUNTIME else f"\t[{symbol.module.replace(' ', '_')}]"
+        lines.append(f"{symbol.address:016x} t {name}{module}\n")
         after = symbols[number + 1].address if number + 1 < len(symbols) else None
         if after is None or after > symbol.end:
             lines.append(f"{symbol.end:016x} t {END_MARK}\n")

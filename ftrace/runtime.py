@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from ftrace.counter_file import CounterFile
-from ftrace.events import dump_request, event_state, stack_records, symbol_text
+from ftrace.events import dump_request, event_state, mark_write, stack_records, symbol_text
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
     actions,
@@ -55,6 +55,8 @@ from sandbox.threads.thread_stack import main_stack
 from sandbox.x86_64 import changed_code, plain_returns
 from sandbox.x86_64.vectors import SaveArea, save_area
 
+RUNTIME = "fprobe-runtime"
+"""The name that its code is listed under."""
 FUNCTIONS = (
     tasks.task_get,
     task_ends.rethook_flush_task,
@@ -133,6 +135,7 @@ FUNCTIONS = (
     *stack_hit.FUNCTIONS,
     *stack_records.FUNCTIONS,
     *dump_request.FUNCTIONS,
+    *mark_write.FUNCTIONS,
     *symbol_text.FUNCTIONS,
     *walk.FUNCTIONS,
     plain_returns.plain_functions,
@@ -257,7 +260,7 @@ def _stub_offsets() -> dict[str, int]:
 
 
 def _unit() -> Unit:
-    return Unit("fprobe-runtime", FUNCTIONS, assembly=Assembly(_assembly, (save_area(),)), bounded=False)
+    return Unit(RUNTIME, FUNCTIONS, assembly=Assembly(_assembly, (save_area(),)), bounded=False)
 
 
 def _assembly(area: SaveArea) -> str:

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from ftrace.events.builtin import BUILTIN_EVENTS, FUNC_REPEATS, FUNCTION, KERNEL_STACK, PRINT, RAW_DATA, USER_STACK
+from ftrace.events.mark_write import TRACING_MARK_WRITE
 from ftrace.events.module_events import MODULE_FREE, MODULE_LOAD
 from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
@@ -18,7 +19,6 @@ from ftrace.output.symbols import in_object, ip_sym, with_offset
 from ftrace.probe_args.layout import Field
 from ftrace.probe_args.values import field_text
 
-TRACING_MARK_WRITE = "tracing_mark_write"
 _TWO_WORDS = struct.Struct("<QQ")
 _REPEATS = struct.Struct("<QQHHI")
 _NUMBER = struct.Struct("<I")

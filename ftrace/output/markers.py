@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import struct
 import threading
 from collections.abc import Iterator
 
 from ftrace.events.builtin import PRINT, RAW_DATA
+from ftrace.events.mark_write import TRACING_MARK_WRITE
 from ftrace.events.trace_array import TraceArray
+from ftrace.runtime import runtime
 
-_IP = bytes(8)
-"""The address in a print record: 0, which is shown as `tracing_mark_write`."""
+_IP_SIZE = 8
 _END = b"\n\0"
 _COMMON = 8
 _ID = struct.Struct("<I")
@@ -24,23 +26,33 @@ _LEAST = 13
 def write_marker(array: TraceArray, data: bytes) -> int:
     """Record text, truncated to fit a sub-buffer. Returns how many bytes were taken. Raises OSError: EINVAL, EBADF."""
     _check(array)
-    taken = data[: array.buffer.longest - len(_IP) - len(_END)]
+    taken = data[: array.buffer.longest - _IP_SIZE - len(_END)]
     end = b"\0" if taken.endswith(b"\n") else _END
-    with _triggers_act(taken):
-        array.buffer.write(PRINT.id, _IP + taken + end)
+    with _triggers_act(array, taken):
+        _record(array, _ip() + taken + end)
     return len(taken)
 
 
+def _record(array: TraceArray, data: bytes) -> None:
+    copy = ctypes.create_string_buffer(data, len(data))
+    runtime().image.call(TRACING_MARK_WRITE, array.buffer.address, ctypes.addressof(copy), len(data))
+
+
+def _ip() -> bytes:
+    """The address in a print record: of the function that makes it."""
+    return runtime().image.address(TRACING_MARK_WRITE).to_bytes(_IP_SIZE, "little")
+
+
 @contextlib.contextmanager
-def _triggers_act(text: bytes) -> Iterator[None]:
+def _triggers_act(array: TraceArray, text: bytes) -> Iterator[None]:
     """Run the triggers of ftrace/print: before the record is written, on the given text, and after it."""
-    triggers = PRINT.file.triggers
+    triggers = PRINT.file_in(array).triggers
     if not triggers:
         yield
         return
     common = PRINT.id | threading.get_native_id() << 32
-    record = common.to_bytes(_COMMON, "little") + _IP + text + b"\0"
-    post = triggers.run(record)
+    record = common.to_bytes(_COMMON, "little") + _ip() + text + b"\0"
+    post = triggers.run(record, is_reserved=True)
     yield
     triggers.run_post(post, record)
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 
 from ftrace.output.options import TraceOptions
+from ftrace.runtime import RUNTIME
 from sandbox.memory.mappings import mappings
 from sandbox.symbols.process_text import symbol_at
 from sandbox.symbols.table import Location, symbol_table
+
+_RUNTIME = f" [{RUNTIME}]"
+"""Not shown: the functions of the hit path are what the kernel's own are, and those have no module."""
 
 
 def _located(address: int) -> Location | None:
@@ -23,13 +27,13 @@ def _located(address: int) -> Location | None:
 def with_offset(address: int) -> str:
     """`symbol+0xoffset/0xsize [module]`; the bare address in hexadecimal if no symbol covers it."""
     found = _located(address)
-    return str(found) if found else symbol_table.describe(address)
+    return str(found).removesuffix(_RUNTIME) if found else symbol_table.describe(address)
 
 
 def plain(address: int) -> str:
     """`symbol [module]`; the bare address if no symbol covers it."""
     found = _located(address)
-    return str(found.symbol) if found else f"0x{address:08x}"
+    return str(found.symbol).removesuffix(_RUNTIME) if found else f"0x{address:08x}"
 
 
 def in_object(address: int, options: TraceOptions) -> str:

@@ -56,7 +56,7 @@ def _builtin_directory(array: TraceArray) -> Directory:
     for event in BUILTIN_EVENTS:
         files: dict[str, Node] = {
             "format": TextFile(event.format),
-            "hist": TextFile(partial(read_hists, event.file.triggers)),
+            "hist": TextFile(partial(read_hists, event.file_in(array).triggers)),
             "id": TextFile(partial("{}\n".format, event.id)),
         }
         if event is PRINT:

@@ -49,6 +49,30 @@ def test_a_marker_trigger_sees_the_text_as_it_was_written():
     assert lines() == ["tracing_mark_write: stop"] * 2  # the record that stopped it is there
 
 
+def test_te7_8_a_snapshot_has_the_marker_that_caused_it():
+    mark(b"before")
+    tracefs.write("events/ftrace/print/trigger", "snapshot:1")
+    for text in (b"cause", b"after"):
+        mark(text)
+    assert lines() == ["tracing_mark_write: after"]
+    shown = [line.rpartition(": ")[2] for line in tracefs.read("snapshot").splitlines() if not line.startswith("#")]
+    assert shown == ["before", "cause"]
+    tracefs.write("events/ftrace/print/trigger", "!snapshot")
+    tracefs.write("snapshot", "0")
+
+
+def test_te7_12_markers_run_the_triggers_of_their_own_instance():
+    tracefs.mkdir("instances/marked")
+    tracefs.write("instances/marked/events/ftrace/print/trigger", "hist:keys=common_cpu")
+    mark(b"top")
+    with tracefs.open("instances/marked/trace_marker", os.O_WRONLY) as handle:
+        handle.write(b"own")
+    shown = tracefs.read("instances/marked/events/ftrace/print/hist")
+    assert "    Hits: 1\n" in shown
+    assert tracefs.read("events/ftrace/print/hist") == ""
+    tracefs.rmdir("instances/marked")
+
+
 def test_markers_are_counted_by_triggers():
     tracefs.write("events/ftrace/print/trigger", "traceoff:1")
     for _ in range(2):

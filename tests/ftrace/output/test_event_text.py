@@ -99,6 +99,7 @@ def test_te3_8_te3_12_te9_1_built_in_records() -> None:
     from fprobe.tracefs import tracefs
     from ftrace.events.builtin import FUNCTION
     from ftrace.events.trace_array import global_trace
+    from ftrace.runtime import runtime
 
     module = program()
     callee, caller = module.symbol("callee"), module.symbol("caller")
@@ -113,9 +114,11 @@ def test_te3_8_te3_12_te9_1_built_in_records() -> None:
     assert texts("fields") == ["UNKNOWN TYPE 1", "UNKNOWN TYPE 5", "UNKNOWN TYPE 18"]
     assert [raw(line) for line in texts("raw")] == [
         f"{callee.address:x} {caller.address + 4:x}",
-        "# 0 text",
+        f"# {runtime().image.address('tracing_mark_write'):x} text",
         bytes_shown,
     ]
+    assert re.fullmatch(r"tracing_mark_write\+0x0/0x[0-9a-f]+: text", texts("sym-offset")[1])
+    assert re.fullmatch(r"tracing_mark_write <[0-9a-f]{16}>: text", texts("sym-addr")[1])
     assert texts("printk-msg-only")[1] == "text"
 
 

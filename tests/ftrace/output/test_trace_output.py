@@ -204,7 +204,7 @@ def test_te2_8_trace_pipe_raw_gives_sub_buffers_in_the_kernels_format() -> None:
         assert error_of(raw.read, 4096) == "EAGAIN"
     commit = int.from_bytes(page[8:16], "little")
     assert len(page) == 4096 and not any(page[16 + commit :])
-    assert page[16 : 16 + commit].endswith(bytes(8) + b"text\n\0\0\0")
+    assert page[16 : 16 + commit].endswith(b"text\n\0\0\0")
     assert tracefs.read("events/header_page").endswith("char data;\toffset:16;\tsize:4080;\tsigned:0;\n")
     tracefs.write("buffer_subbuf_size_kb", "5")
     assert tracefs.read("buffer_subbuf_size_kb") == "8\n" and "size:8176;" in tracefs.read("events/header_page")
