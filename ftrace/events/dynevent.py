@@ -189,7 +189,7 @@ def _reset() -> None:
 def run_commands(text: str, create: Callable[[str], None]) -> None:
     """Run each line of a write, without its comment. Stops at the first line that fails; earlier lines stay in effect.
 
-    Raises OSError: what `create` raises; EINVAL for a line of more than 4095 characters with its newline.
+    Raises OSError: what `create` raises; EINVAL for a line that has a NUL or more than 4095 characters with its newline.
     """
     start = 0
     while start < len(text):
@@ -197,5 +197,7 @@ def run_commands(text: str, create: Callable[[str], None]) -> None:
         end = newline if newline >= 0 else start + _LINE_LIMIT
         if newline < 0 and end < len(text):
             raise OSError(errno.EINVAL, f"a line is too long; the maximum is {_LINE_LIMIT} characters with the newline")
+        if "\0" in text[start:end]:
+            raise OSError(errno.EINVAL, "a line has a NUL character; write text")
         create(text[start:end].partition("#")[0])
         start = end + 1

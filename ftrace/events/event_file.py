@@ -119,6 +119,11 @@ class EventFile:
         """Whether hits are recorded."""
         return self._event.is_armed and self.is_recorded
 
+    @property
+    def is_on(self) -> bool:
+        """Whether hits are handled: they are recorded, or run triggers (EVENT_FILE_FL_ENABLED)."""
+        return self.enabled or self.holders > 0
+
     def set_enabled(self, on: bool) -> None:
         """Start or stop recording hits. Raises OSError."""
         self._event.set_enabled(on, self)

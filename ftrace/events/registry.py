@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import event_mutex, events_locked, let_go
@@ -13,6 +14,7 @@ from ftrace.probe_args.layout import Field, format_text
 
 FIRST_DYNAMIC_ID = 20
 """Lower ids belong to the kernel's built-in records."""
+_IDS = 1 << 16
 
 
 class TraceEvent:
@@ -153,6 +155,10 @@ class EventRegistry:
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, str], TraceEvent] = {}
+        self._unused_id = FIRST_DYNAMIC_ID
+        """From here on no id has been used."""
+        self._returned_ids: list[int] = []
+        """Ids below it that removed events had, as a heap."""
         self._left_records = False
         self._reserved: dict[tuple[str, str], TraceEvent] = {}
         """Built-in events, which are not in the list of events."""
@@ -166,7 +172,10 @@ class EventRegistry:
         return list(self._reserved.values())
 
     def add(self, event: TraceEvent) -> None:
-        """Register `event` with the lowest free id. Raises OSError(EEXIST) if its group has an event of that name."""
+        """Register `event` with the lowest free id.
+
+        Raises OSError(EEXIST) if its group has an event of that name, OSError(ENODEV) if no id is free.
+        """
         with events_locked():
             self.add_permanent(event)
 
@@ -175,15 +184,23 @@ class EventRegistry:
         key = (event.group, event.name)
         if key in self._events or key in self._reserved:
             raise OSError(errno.EEXIST, f"there is already an event {event.group}/{event.name}")
-        taken = {other.id for other in self._events.values()}
-        event.id = next(number for number in range(FIRST_DYNAMIC_ID, 1 << 16) if number not in taken)
+        event.id = self._lowest_free_id()
         event.removed = False
         self._events[key] = event
+
+    def _lowest_free_id(self) -> int:
+        if self._returned_ids:
+            return heappop(self._returned_ids)
+        if self._unused_id == _IDS:
+            raise OSError(errno.ENODEV, f"there are {len(self._events)} events, and no id is free; delete some")
+        self._unused_id += 1
+        return self._unused_id - 1
 
     def remove(self, event: TraceEvent) -> None:
         """Unregister an event."""
         with events_locked():
             del self._events[event.group, event.name]
+            heappush(self._returned_ids, event.id)
             event.removed = True
             self._left_records = self._left_records or event.ever_enabled
 
@@ -226,8 +243,11 @@ def forget_array(array: TraceArray) -> None:
 
 
 def enable_state(files: Sequence[EventFile]) -> str:
-    """The text of an `enable` file for several events: 0, 1, X if they differ, ? if there is none."""
-    states = {file.enabled for file in files}
+    """The text of an `enable` file for several events: 0, 1, X if they differ, ? if there is none.
+
+    As system_enable_read() in kernel/trace/trace_events.c: an event whose triggers need its hits counts as enabled.
+    """
+    states = {file.is_on for file in files}
     if not states:
         return "?"
     return "X" if len(states) > 1 else str(int(states.pop()))

@@ -59,7 +59,11 @@ def slot_size_file(array: TraceArray, slot: int) -> TextFile:
         array.buffer.set_slot_size_kb(slot, size)
         array.is_expanded = True
 
-    return TextFile(lambda: _shown(array, array.buffer.slot_size_kb(slot), 1), _checked(write), mode=0o440)
+    def read() -> str:
+        _expand(array)
+        return f"{array.buffer.slot_size_kb(slot) if array.is_expanded else BOOT_KB}\n"
+
+    return TextFile(read, _checked(write), mode=0o440)
 
 
 def _sizes(array: TraceArray) -> str:
@@ -74,10 +78,15 @@ def _total(array: TraceArray) -> str:
 
 def _shown(array: TraceArray, size: int, slots: int) -> str:
     """The text for a size in KiB. Before the first use: the small size of the kernel, and the size after expansion."""
-    array.is_expanded = array.is_expanded or any(event.ever_enabled for event in event_registry.events())
+    _expand(array)
     if array.is_expanded:
         return f"{size}\n"
     return f"{BOOT_KB * slots} (expanded: {DEFAULT_SIZE_KB * slots})\n"
+
+
+def _expand(array: TraceArray) -> None:
+    """Note that the buffer has its full size, if an event has ever been enabled."""
+    array.is_expanded = array.is_expanded or any(event.ever_enabled for event in event_registry.events())
 
 
 def _set_percent(array: TraceArray, text: str) -> None:

@@ -11,13 +11,17 @@ from ftrace.events.trace_array import TraceArray
 from ftrace.tracefs.nodes import Handle, Node, TextHandle
 
 _BLANK = " \t\n\v\f\r"
+_END = _BLANK + "\0"
 _TOKEN_LIMIT = 127
 
 
 def enabled_events(array: TraceArray) -> str:
-    """A line `GROUP:EVENT` for each event that is enabled in a trace array, newest definition first."""
+    """A line `GROUP:EVENT` for each event that is enabled in a trace array, newest definition first.
+
+    As s_next() in kernel/trace/trace_events.c: an event whose triggers need its hits is listed.
+    """
     events = reversed(event_registry.events())
-    return "".join(f"{event.group}:{event.name}\n" for event in events if event.file_in(array).enabled)
+    return "".join(f"{event.group}:{event.name}\n" for event in events if event.file_in(array).is_on)
 
 
 def apply_token(token: str, array: TraceArray) -> None:
@@ -43,7 +47,7 @@ def _take_token(array: TraceArray, text: str) -> int:
     """Apply the first token of `text`. Returns the number of characters that were consumed."""
     array.is_expanded = True
     start = len(text) - len(text.lstrip(_BLANK))
-    end = next((index for index in range(start, len(text)) if text[index] in _BLANK), len(text))
+    end = next((index for index in range(start, len(text)) if text[index] in _END), len(text))
     if end - start > _TOKEN_LIMIT:
         raise OSError(errno.EINVAL, f"a token has {end - start} characters; the maximum is {_TOKEN_LIMIT}")
     if end > start:

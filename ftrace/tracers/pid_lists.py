@@ -12,8 +12,10 @@ from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.task_filter import TaskFilter
 from ftrace.tracers.trace_pid_list import TracePidList
 from sandbox.process.cached import cached_property
-from sandbox.process.integers import INT_MAX
 
+_MAX_PID = 1 << 30
+"""What the kernel's lists have space for."""
+_UINT_MAX = (1 << 32) - 1
 ONLY, NEVER = "only", "never"
 """One of the two lists: threads that are recorded, or threads that are not."""
 
@@ -64,7 +66,10 @@ class PidLists:
             self._replaced.clear()
 
     def add(self, which: str, text: str) -> None:
-        """Add ids, separated by blanks: all of them, or none. Raises OSError(EINVAL) for what is no id."""
+        """Add ids, separated by blanks: all of them, or none.
+
+        Raises OSError: EINVAL for what is no number, EPERM for a number that no thread can have.
+        """
         pids = [_pid(word) for word in text.split()]
         if not pids:  # of a list that all threads have left, nothing remains then
             if not self.pids(which):
@@ -97,10 +102,11 @@ class PidLists:
 
 
 def _pid(text: str) -> int:
+    """A thread id, as trace_pid_write() and trace_pid_list_set() read it: only its low 32 bits count."""
     try:
-        pid = kstrtoull(text, 0)
+        pid = kstrtoull(text) & _UINT_MAX
     except OSError:
-        pid = -1
-    if not 0 <= pid <= INT_MAX:
-        raise OSError(errno.EINVAL, f"the thread id is {text!r}; it must be between 0 and {INT_MAX}")
+        raise OSError(errno.EINVAL, f"the thread id is {text[:80]!r}; it must be a number") from None
+    if pid >= _MAX_PID:
+        raise OSError(errno.EPERM, f"the thread id is {text}; it must be between 0 and {_MAX_PID - 1}")
     return pid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
@@ -269,6 +270,46 @@ def test_definitions_and_deletions_while_the_function_runs():
     stop.set()
     for thread in threads:
         thread.join()
+
+
+def test_te1_5_te5_1_an_event_whose_trigger_needs_its_hits_counts_as_enabled(program):
+    for line in ("p:g/a add", "p:g/b twice"):
+        define(line)
+    tracefs.write("events/g/a/trigger", "stacktrace")
+    assert tracefs.read("events/g/a/enable") == "0*\n"
+    assert tracefs.read("events/g/enable") == "X\n" and tracefs.read("set_event") == "g:a\n"
+    tracefs.write("set_event", "")
+    assert tracefs.read("set_event") == "g:a\n"
+    tracefs.write("events/g/b/trigger", "enable_event:g:b")
+    assert tracefs.read("events/g/enable") == "1\n"
+    tracefs.write("events/g/a/trigger", "!stacktrace")
+    tracefs.write("events/g/b/trigger", "!enable_event:g:b")
+    assert tracefs.read("events/g/enable") == "0\n" and tracefs.read("set_event") == ""
+
+
+def test_te5_2_a_token_of_set_event_ends_at_a_nul(program):
+    for line in ("p:g/a add", "p:g/b twice"):
+        define(line)
+    with tracefs.open("set_event", os.O_WRONLY) as handle:
+        assert handle.write(b" g:a\0g:b\n") == 5
+        assert handle.write(b"\0") == 1
+    assert tracefs.read("set_event") == "g:a\n"
+
+
+def test_te5_4_which_ids_set_event_pid_takes(program):
+    tracefs.write("set_event_pid", "0x10 010 4294967297 1073741823 5 5\n")
+    kept = "1\n5\n8\n16\n1073741823\n"
+    assert tracefs.read("set_event_pid") == kept
+    for text, error in (
+        ("7 x", errno.EINVAL), ("-1", errno.EINVAL), ("99999999999999999999", errno.EINVAL),
+        ("1073741824", errno.EPERM), ("4294967295", errno.EPERM),
+    ):  # fmt: skip
+        with pytest.raises(OSError) as raised:
+            tracefs.write("set_event_pid", text, append=True)
+        assert raised.value.errno == error and tracefs.read("set_event_pid") == kept, text
+    tracefs.write("set_event_pid", "\n")
+
+
 def recorded(path="trace"):
     return [line.rpartition("x=")[2] for line in tracefs.read(path).splitlines() if not line.startswith("#")]
 

@@ -27,6 +27,8 @@ def test_te4_5_what_expands_the_buffer() -> None:
     ):
         top.is_expanded = False
         assert tracefs.read("buffer_size_kb") == BOOT
+        if tracefs.is_directory("per_cpu/cpu0"):
+            assert tracefs.read("per_cpu/cpu0/buffer_size_kb") == "7\n"
         try:
             tracefs.write(path, text + "\n")
         except OSError:

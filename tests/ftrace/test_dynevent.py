@@ -49,6 +49,14 @@ def test_pe1_5_the_first_failure_stops_a_write():
     assert done == ["a", "b"]
 
 
+@pytest.mark.parametrize("text", ["a\nb\0\nc\n", "a\n\0", "a\nb # \0\n"])
+def test_pe1_4_a_line_with_a_nul_is_refused(text):
+    done = []
+    with pytest.raises(OSError) as raised:
+        run_commands(text, done.append)
+    assert raised.value.errno == errno.EINVAL and done == ["a"]
+
+
 def test_pe1_7_words():
     assert argv_split(" p:a\tf\v\f\r x \n") == ["p:a", "f", "x"]
 
@@ -177,12 +185,27 @@ def test_te1_2_ids_are_the_lowest_free_ones():
     assert number(registry.add, Armed("a")) == errno.EEXIST
 
 
+def test_te1_2_no_event_is_registered_without_a_free_id():
+    registry = EventRegistry()
+    events = [TraceEvent("g", f"e{number}", [], "") for number in range((1 << 16) - 20)]
+    for event in events:
+        registry.add(event)
+    assert [events[0].id, events[-1].id] == [20, (1 << 16) - 1]
+    with pytest.raises(OSError, match="no id is free") as failed:
+        registry.add(TraceEvent("g", "more", [], ""))
+    assert failed.value.errno == errno.ENODEV and registry.find("g", "more") is None
+    registry.remove(events[7])
+    registry.add(TraceEvent("g", "more", [], ""))
+    assert registry.find("g", "more").id == 27
+
+
 def test_te1_5_te1_6_several_events():
     events = [Armed("a"), Armed("b", errno.ENOENT), Armed("c", errno.EBUSY), Armed("d")]
-    assert enable_state([]) == "?" and enable_state(events) == "0"
+    files = [event.file for event in events]
+    assert enable_state([]) == "?" and enable_state(files) == "0"
     assert number(set_all_enabled, events, True) == errno.ENOENT
     assert [event.enabled for event in events] == [True, False, False, True] == [event.armed for event in events]
-    assert enable_state(events) == "X" and enable_state([events[0], events[3]]) == "1"
+    assert enable_state(files) == "X" and enable_state([files[0], files[3]]) == "1"
     assert number(set_all_enabled, [], False) == errno.EINVAL
 
 
