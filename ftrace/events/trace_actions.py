@@ -121,6 +121,13 @@ class TraceActions:
     def disarm_snapshot(self) -> None:
         """Does nothing: the spare ring is kept, since it may hold a snapshot."""
 
+    def condition_snapshot(self, on: bool) -> None:
+        """Let only one histogram take snapshots, or end that. Raises OSError: EBUSY if one does."""
+        if on:
+            self._trace.check_snapshot()
+            self.arm_snapshot()
+        self._trace.snapshot_is_conditional = on
+
     def log_error(self, subsystem: str, message: str, command: str, position: int) -> None:
         """Append to error_log."""
         self._trace.error_log.add(subsystem, message, command, position)

@@ -87,6 +87,8 @@ class TraceArray:
         """saved_tgids: the threads whose process is known."""
         self.emptied = 0
         """When the buffer was last emptied, by its clock; times in latency-format are relative to this."""
+        self.snapshot_is_conditional = False
+        """Whether a histogram takes the snapshots: the cond_snapshot of struct trace_array."""
         self.is_expanded = like is not None
         """Whether anything was set up to record, or the size was set; buffer_size_kb depends on it."""
 
@@ -146,6 +148,13 @@ class TraceArray:
     def stack_options(self) -> int:
         """Address of the word that selects stacks to record with each event (ftrace.events.stack_records)."""
         return ctypes.addressof(self._stacks)
+
+    def check_snapshot(self) -> None:
+        """Raise OSError(EBUSY) if a histogram takes the snapshots."""
+        if self.snapshot_is_conditional:
+            raise OSError(
+                errno.EBUSY, "the action snapshot() of a hist trigger takes the snapshots; remove that trigger"
+            )
 
     def empty(self) -> None:
         """Empty the buffer and the snapshot."""

@@ -172,12 +172,15 @@ def _option_file(array: TraceArray, name: str) -> TextFile:
 def _write_snapshot(array: TraceArray, text: str) -> None:
     array.is_expanded = True
     command = written_number(text)
+    array.check_snapshot()
     buffer = array.buffer
     (buffer.free_snapshot, buffer.snapshot, buffer.clear_snapshot)[min(command, 2)]()
 
 
 def _write_slot_snapshot(array: TraceArray, slot: int, text: str) -> None:
     array.is_expanded = True
-    if written_number(text) < 2:
+    command = written_number(text)
+    array.check_snapshot()
+    if command < 2:
         raise OSError(errno.EINVAL, "a snapshot covers all slots; write to the file snapshot above per_cpu")
     array.buffer.clear_snapshot(slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -93,3 +94,27 @@ def test_the_mode_of_a_size_and_the_number_of_functions() -> None:
     assert tracefs.find("per_cpu/cpu0/buffer_size_kb").mode == 0o440
     tracefs.write("per_cpu/cpu0/buffer_size_kb", "100\n")
     module.unload()
+
+
+@isolated
+def test_te4_10_te8_9_while_a_histogram_takes_the_snapshots_nobody_else_does() -> None:
+    import sandbox
+    from fprobe.tracefs import tracefs
+
+    sandbox.load("define i64 @cs_f(i64 %x) noinline { ret i64 %x }", name="snaps")
+    tracefs.write("kprobe_events", "p:a cs_f x=%di:u64\np:b cs_f x=%di:u64\n")
+    trigger = "hist:keys=x:m=x:on{}($m).snapshot()"
+    tracefs.write("events/kprobes/a/trigger", trigger.format("change"))
+    assert "# * Snapshot is allocated *" in tracefs.read("snapshot")
+    for path, text in (("snapshot", "0"), ("snapshot", "1"), ("snapshot", "2"), ("per_cpu/cpu0/snapshot", "2")):
+        with pytest.raises(OSError, match="remove that trigger") as refused:
+            tracefs.write(path, text)
+        assert refused.value.errno == errno.EBUSY
+    with pytest.raises(OSError, match="remove that trigger"):
+        tracefs.write("events/kprobes/b/trigger", trigger.format("max"))
+    assert "hist:" not in tracefs.read("events/kprobes/b/trigger")
+    tracefs.mkdir("instances/own")
+    tracefs.write("instances/own/snapshot", "1")
+    tracefs.write("events/kprobes/a/trigger", "!" + trigger.format("change"), append=True)
+    tracefs.write("snapshot", "1")
+    tracefs.write("events/kprobes/b/trigger", trigger.format("max"))

@@ -63,10 +63,7 @@ COMMON_FIELDS = tuple(PlainField(*values) for values in layout.COMMON_FIELDS)
 _GENERIC = {
     **{name: (PlainField("int", name, signed=True), Kind.CPU) for name in ("CPU", "cpu", "common_cpu")},
     **{name: (PlainField("char *", name), Kind.COMM) for name in ("COMM", "comm")},
-    **{
-        name: (PlainField("char *", name), Kind.STACKTRACE)
-        for name in ("stacktrace", "STACKTRACE", "common_stacktrace")
-    },
+    **{name: (PlainField("char *", name), Kind.STACKTRACE) for name in ("stacktrace", "STACKTRACE")},
 }
 
 

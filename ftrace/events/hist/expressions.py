@@ -24,6 +24,7 @@ from ftrace.events.hist.values import (
     Hit,
     Log2,
     Negative,
+    Quotient,
     Reference,
     Stack,
     TextValue,
@@ -115,9 +116,11 @@ class ExpressionParser:
             raise self._errors.error(HistErrorCode.TIMESTAMP_MISMATCH)
         if op == "/" and isinstance(right.value, Constant) and right.value.value == 0:
             raise self._errors.error(HistErrorCode.DIVISION_BY_ZERO, right_text, errno.EDOM)
-        value = Binary(op, left.value, right.value)
+        value: Value = Binary(op, left.value, right.value)
+        if op == "/" and isinstance(right.value, Constant):
+            value = Quotient(left.value, right.value.value)
         if isinstance(left.value, Constant) and isinstance(right.value, Constant):
-            return _constant(value.of(Hit(b"")))
+            return _constant(value.number(Hit(b"")))
         name = f"{left.operand()}{op}{right.operand()}"
         refers = (*left.refers, *right.refers)
         return replace(
@@ -208,9 +211,9 @@ class ExpressionParser:
             return HITCOUNT
         found = find_field(self._event.fields, name)
         if found is not None and found[1] is Kind.CPU:
-            return _CPU
+            return replace(_CPU, name=name, field=found[0])
         if found is not None and found[1] is Kind.STACKTRACE:
-            return _STACK
+            return replace(_STACK, name=name) if self._role is Role.VARIABLE else _STACK
         if found is None or not found[0].size:
             raise self._errors.error(HistErrorCode.FIELD_NOT_FOUND, name)
         return _of_record(*found)

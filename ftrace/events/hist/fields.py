@@ -87,9 +87,10 @@ class HistField:
         if self.sort is Sort.STACKTRACE:
             return f"{prefix}{self.name}{'.stacktrace' if self.field else ''}"
         dollar = "$" if self.sort in (Sort.REFERENCE, Sort.ALIAS) else ""
+        name = "common_cpu" if self.sort is Sort.CPU else self.name  # also for `cpu` and `CPU`, as its title shows it
         modifier = f".{self.modifier}" if self.modifier and self.sort is not Sort.EXPRESSION else ""
         buckets = f"={self.buckets}" if self.buckets else ""
-        return f"{prefix}{dollar}{self.name}{modifier}{buckets}"
+        return f"{prefix}{dollar}{name}{modifier}{buckets}"
 
     def operand(self) -> str:
         """The field's text in the name of an expression."""

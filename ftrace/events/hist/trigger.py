@@ -8,7 +8,7 @@ import errno
 from functools import cache
 
 from ftrace.events.filters.parser import SPACES
-from ftrace.events.hist.actions import TRACE
+from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.native_table import NativeHistogram
@@ -77,6 +77,8 @@ class HistTrigger(Trigger):
         self._registry.clear(self.table)
 
     def register(self) -> None:
+        if self._takes_snapshots:
+            self._registry.instance.condition_snapshot(True)
         self._registry.triggers.append(self)
         self._refer(1)
 
@@ -84,10 +86,16 @@ class HistTrigger(Trigger):
         self._registry.drain()
         self._registry.triggers.remove(self)
         self._refer(-1)
+        if self._takes_snapshots:
+            self._registry.instance.condition_snapshot(False)
         for event, text in self.needs:
             # A histogram that others use too is kept.
             with contextlib.suppress(OSError):
                 _run_on(event, text, remove=True)
+
+    @property
+    def _takes_snapshots(self) -> bool:
+        return any(action.kind == SNAPSHOT for action in self.definition.actions)
 
     def _refer(self, by: int) -> None:
         for action in self.definition.actions:

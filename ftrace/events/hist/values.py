@@ -163,6 +163,27 @@ class Binary(Value):
         return _OPERATIONS[self.op](self.left.number(hit), self.right.number(hit)) & MASK
 
 
+_SHIFT = 20
+
+
+@dataclass(frozen=True)
+class Quotient(Value):
+    """A number divided by a constant, as div_by_mult_and_shift() in kernel/trace/trace_events_hist.c: rounded up.
+
+    Numbers and divisors beyond 20 bits, and divisors that are powers of two, round down.
+    """
+
+    dividend: Value
+    divisor: int
+
+    def of(self, hit: Hit) -> int:
+        number = self.dividend.number(hit)
+        is_shifted = self.divisor & (self.divisor - 1) and self.divisor <= 1 << _SHIFT
+        if is_shifted and number < 1 << _SHIFT:
+            return (number * ((1 << _SHIFT) // self.divisor) + (1 << _SHIFT) - 1) >> _SHIFT
+        return number // self.divisor
+
+
 @dataclass(frozen=True)
 class Negative(Value):
     """The negative of a number."""

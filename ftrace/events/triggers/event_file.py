@@ -124,6 +124,10 @@ class TraceInstance(Protocol):
         """Undo one `arm_snapshot`."""
 
     @abstractmethod
+    def condition_snapshot(self, on: bool) -> None:
+        """Let one histogram alone take snapshots, or end that: tracing_snapshot_cond_enable(). Raises OSError(EBUSY)."""
+
+    @abstractmethod
     def find_event(self, group: str, name: str) -> EventFile | None:
         """The event of that name, unless it cannot be enabled; None if there is none."""
 

@@ -88,6 +88,9 @@ class Instance:
     def disarm_snapshot(self):
         self.snapshots -= 1
 
+    def condition_snapshot(self, on):
+        self.snapshots += 1 if on else -1
+
     def log_error(self, *entry):
         self.log.append(entry)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import operator
+import re
 
 import pytest
 from event_records import FIELDS, record
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ftrace.events.filters.cpulist import parse_cpulist, possible_cpus
 from ftrace.events.filters.errors import FilterError, FilterErrorCode
@@ -220,6 +224,7 @@ def test_an_address_inside_a_function(text, passed):
     ("text", "code", "position", "number"),
     [
         ("nosuch == 1", CODE.FIELD_NOT_FOUND, 7, errno.EINVAL),
+        ("common_stacktrace == 1", CODE.FIELD_NOT_FOUND, 18, errno.EINVAL),  # only histograms know it
         ("common_comm == \"hit\"", CODE.FIELD_NOT_FOUND, 12, errno.EINVAL),
         ("((fd >= 10 && fd < 15) || dsig == 17) && comm != bash", CODE.FIELD_NOT_FOUND, 31, errno.EINVAL),
         ("fd = 3", CODE.INVALID_OP, 4, errno.EINVAL),
@@ -281,3 +286,108 @@ def test_nesting_deeper_than_pythons_stack_is_parsed():
     depth = 1990
     assert passes(f"{'(' * depth}fd == 3{')' * depth}", fd=3)
     assert passes("(fd == 1 || (bl == 2 && " * 150 + "fd == 3" + "))" * 150, fd=3, bl=2)
+
+
+# -- a second evaluation: each generated filter comes with what it means ---------------------------------------------
+
+WIDTHS = {"fd": (32, True), "half": (16, True), "u": (8, False), "x": (32, False), "wide": (64, False)}
+OPERATORS = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "&": lambda one, other: one & other != 0,
+}  # fmt: skip
+GLOBS = {
+    "a*": "a.*",
+    "*b": ".*b",
+    "*a*": ".*a.*",
+    "ab": "ab",
+    "a?b": "a.b",
+    "[ab]x*": "[ab]x.*",
+    "*": ".*",
+    "a*b*a": "a.*b.*a",
+}
+interesting = st.one_of(st.integers(-3, 3), st.sampled_from([127, 128, 255, 256, 32767, 32768, 1 << 31, (1 << 64) - 1]))
+
+
+def wrapped(value, bits, signed):
+    low = value % (1 << bits)
+    return low - (1 << bits) if signed and low >> (bits - 1) else low
+
+
+@st.composite
+def number_meaning(draw):
+    name, op = draw(st.sampled_from(sorted(WIDTHS))), draw(st.sampled_from(sorted(OPERATORS)))
+    bits, signed = WIDTHS[name]
+    value = draw(interesting.filter(lambda value: (value < 1 << 63) if signed else value >= 0))
+    space = draw(st.sampled_from(["", " ", "\t"]))
+    return f"{name}{space}{op}{space}{value}", lambda values: OPERATORS[op](
+        wrapped(values[name], bits, signed), wrapped(value, bits, signed)
+    )
+
+
+@st.composite
+def text_meaning(draw):
+    pattern, op = draw(st.sampled_from(sorted(GLOBS))), draw(st.sampled_from(["==", "!=", "~"]))
+    expected = GLOBS[pattern] if op == "~" else re.escape(pattern)
+
+    def meaning(values):
+        matches = values["name"] is not None and re.fullmatch(expected, values["name"]) is not None
+        return matches != (op == "!=")
+
+    quote = draw(st.sampled_from("'\""))
+    return f"name {op} {quote}{pattern}{quote}", meaning
+
+
+def both(one, other):
+    return f"{one[0]} && {other[0]}", lambda values: one[1](values) and other[1](values)
+
+
+def either(one, other):
+    return f"({one[0]}||{other[0]} )", lambda values: one[1](values) or other[1](values)
+
+
+def neither(one):
+    return f"!( {one[0]})", lambda values: not one[1](values)
+
+
+def unless(one, other, third):
+    """Without parentheses: `&&` binds more tightly."""
+    return (
+        f"({one[0]} || {other[0]} && {third[0]})",
+        lambda values: one[1](values) or (other[1](values) and third[1](values)),
+    )
+
+
+meanings = st.recursive(
+    st.one_of(number_meaning(), text_meaning()),
+    lambda inner: st.one_of(
+        st.builds(both, inner, inner),
+        st.builds(either, inner, inner),
+        st.builds(neither, inner),
+        st.builds(unless, inner, inner, inner),
+    ),
+    max_leaves=12,
+)
+hits = st.fixed_dictionaries(
+    dict.fromkeys(WIDTHS, interesting) | {"name": st.one_of(st.none(), st.text("abx", max_size=4))}
+)
+
+
+def agrees(filter_, values):
+    text, meaning = filter_
+    fields = {name: values[name] for name in WIDTHS}
+    name = None if values["name"] is None else values["name"].encode()
+    made = parse_filter(text, FIELDS, functions)
+    assert made.passes(record(name=name, **fields)) == meaning(values), (text, values)
+
+
+@settings(max_examples=25, deadline=None)
+@given(meanings, hits)
+def test_te6_1_a_filter_passes_what_its_text_means(filter_, values):
+    agrees(filter_, values)
+
+
+@pytest.mark.stress
+@settings(max_examples=2_000, deadline=None)
+@given(meanings, hits)
+def test_te6_1_many_filters_pass_what_their_texts_mean(filter_, values):
+    agrees(filter_, values)

@@ -125,6 +125,12 @@ def test_pause_continue_and_clear(event):
         ("hist:keys=__probe_ip.sym-offset", "keys=__probe_ip.sym-offset:vals=hitcount:sort=hitcount:size=2048"),
         ("hist:keys=common_pid.execname", "keys=common_pid.execname:vals=hitcount:sort=hitcount:size=2048"),
         ("hist:keys=stacktrace,cpu", "keys=common_stacktrace,common_cpu:vals=hitcount:sort=hitcount:size=2048"),
+        ("hist:keys=CPU.log2,common_cpu", "keys=common_cpu.log2,common_cpu:vals=hitcount:sort=hitcount:size=2048"),
+        ("hist:keys=cpu:sort=cpu", "keys=common_cpu:vals=hitcount:sort=common_cpu:size=2048"),
+        ("hist:keys=fd:c=cpu,s=stacktrace,t=common_stacktrace,d=cpu+1",
+         "keys=fd:vals=hitcount:c=common_cpu,s=stacktrace,t=common_stacktrace,d=cpu+1:sort=hitcount:size=2048"),
+        ("hist:keys=fd:x=10/3,y=9/3,z=1048576/3,w=3000000/1048577,v=10/4,u=7/3/2",
+         "keys=fd:vals=hitcount:x=4,y=3,z=349525,w=2,v=2,u=1:sort=hitcount:size=2048"),
         ("hist:keys=hitcount", "keys=hitcount:vals=hitcount:sort=hitcount:size=2048"),
         ("hist:keys=fd:vals=bl:NOHC", "keys=fd:vals=bl:sort=hitcount:size=2048:nohitcount"),
         ("hist:keys=fd:x=bl,y=bl*2:vals=bl", "keys=fd:vals=hitcount,bl:x=bl,y=bl*2:sort=hitcount:size=2048"),
@@ -179,6 +185,7 @@ def test_a_definition_is_listed_in_full(event, text, line):
         ("hist:keys=fd:sort=fd,bl,u", [("Too many sort fields (Max = 2)", 13)]),
         ("hist:keys=fd,bl,u:sort=fd,bl,u", [("Too many sort fields (Max = 2)", 18)]),
         ("hist:keys=fd:sort=nosuch", [("Sort field must be a key or a val", 18)]),
+        ("hist:keys=cpu:sort=common_cpu", [("Sort field must be a key or a val", 19)]),
         ("hist:keys=fd:sort=fd.sideways", [("Invalid sort modifier", 21)]),
         ("hist:keys=fd:sort=fd.", [("Invalid sort modifier", 0)]),
         ("hist:keys=nosuch", [("Couldn't find field", 10)]),
@@ -256,6 +263,7 @@ def test_truncation_removes_histograms_only_and_they_are_listed_last(event):
 @pytest.mark.parametrize(
     ("keys", "values", "entry"),
     [
+        ("fd/3", {"fd": 10}, "fd/3:          4"),
         ("fd", {"fd": -1}, "fd: 18446744073709551615"),
         ("u", {"u": 200}, "u:        200"),
         ("half", {"half": -2}, "half: 18446744073709551614"),
@@ -285,6 +293,15 @@ def test_keys_are_shown_as_the_kernel_shows_them(event, keys, values, entry):
     hit(event, **values)
     hit(event, **values)
     assert shown(event) == ([f"{{ {entry} }} hitcount:          2"], [2, 1, 0])
+
+
+@pytest.mark.parametrize("name", ["cpu", "CPU", "common_cpu"])
+def test_te8_5_the_cpu_is_shown_under_the_name_it_was_given(event, name):
+    event.triggers.write(f"hist:keys={name}:vals={name}")
+    hit(event)
+    (line,) = shown(event)[0]
+    cpu = line.split()[2]
+    assert line == f"{{ {name}: {cpu:>10} }} hitcount:          1  {name}: {cpu:>10}"
 
 
 def test_the_tasks_name_is_that_of_the_first_hit(event):
