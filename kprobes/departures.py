@@ -32,6 +32,7 @@ def watch() -> None:
     with patching():
         for hook in changes.keys() - _watching.keys():
             probe = kprobe(addr=hook, pre_handler=partial(_list_changed, changes[hook]))
+            probe.is_listed = False
             register_kprobe(probe)
             _watching[hook] = probe
 

@@ -11,6 +11,7 @@ from kprobes.native_decorator import native
 from kprobes.return_probe import kretprobe
 from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.native import u64
+from sandbox.process import fork
 
 _PENDING = 64
 _WHERE = ("libc:dlopen", "libdl:dlopen")
@@ -52,6 +53,7 @@ def watch(loaded: Callable[[], None]) -> list[kretprobe]:
         notifying = kretprobe(symbol_name=name, entry_handler=is_nested, handler=outermost, python_unsafe=True)
         counting = kretprobe(symbol_name=name, entry_handler=dlopen_begins, handler=dlopen_ends)
         notifying.maxactive = counting.maxactive = _PENDING
+        notifying.kp.is_listed = counting.kp.is_listed = False
         try:
             register_kretprobe(notifying)
             register_kretprobe(counting)  # its entry handler runs first, and its handler before `outermost`
@@ -69,7 +71,7 @@ class LibraryWatch:
     def __init__(self, loaded: Callable[[], None], is_needed: Callable[[], bool]) -> None:
         self._loaded = loaded
         self._is_needed = is_needed
-        self._lock = threading.Lock()
+        self._lock = fork.renew(threading.Lock())
         self._probes: list[kretprobe] = []
 
     def begin(self) -> None:

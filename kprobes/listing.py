@@ -13,8 +13,12 @@ _YES, _NO = frozenset("yYtT1"), frozenset("nNfF0")
 
 
 def kprobes_list() -> str:
-    """The file `list` of debugfs, one line for each registered probe: address, k or r, symbol+offset, module, flags."""
-    return "".join(f"{_line(p, place)}\n" for p in registered_probes() if (place := p.aggregate) is not None)
+    """The file `list` of debugfs, one line for each registered probe: address, k or r, symbol+offset, module, flags.
+
+    Probes that this package registers for itself, for example on dlopen while an event waits for a library, are not shown.
+    """
+    probes = (p for p in registered_probes() if p.is_listed)
+    return "".join(f"{_line(p, place)}\n" for p in probes if (place := p.aggregate) is not None)
 
 
 def _line(p: kprobe, place: Aggregate) -> str:

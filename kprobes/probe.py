@@ -103,6 +103,8 @@ class kprobe(ProcessBound):
         """The address that native handlers read as `p.action`; taken over at registration."""
         self.calls_python = False
         """Whether a handler is a Python callable."""
+        self.is_listed = True
+        """Whether kprobes_list() shows it. Probes that this package registers for itself are not shown."""
 
     @property
     def is_return_probe(self) -> bool:

@@ -133,6 +133,15 @@ def test_every_environment_variable_is_explained():
     assert used - {"FPROBE_COMPLETE"} == set(named.findall((ROOT / "CONTRIBUTING.md").read_text()))
 
 
+def test_every_lock_has_its_place():
+    """Each module that creates a lock is in docs/locking.md, by its path or its name beside another path."""
+    document = (DOCS / "locking.md").read_text()
+    paths = [path for package in PACKAGES.split("|")[:4] for path in (ROOT / package).rglob("*.py")]
+    locking = [path for path in paths if re.search(r"\b(?:R?Lock|Condition|Semaphore)\(\)", path.read_text())]
+    named = [path for path in locking if f"`{path.relative_to(ROOT)}`" in document or f"`{path.name}`" in document]
+    assert len(locking) > 20 and [path for path in locking if path not in named] == []
+
+
 def test_the_workflow_runs_the_masks_of_the_makefile():
     """Each line of `make masks` has a job: its environment or its command, and the same directories."""
     makefile = (ROOT / "Makefile").read_text()

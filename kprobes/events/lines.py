@@ -40,6 +40,7 @@ from kprobes.return_probe import kretprobe
 from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.images.prototypes import prototype
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
+from sandbox.process import fork
 
 GROUP = "kprobes"
 """The group of events whose line names none."""
@@ -71,7 +72,7 @@ class KprobeEventProbe(Probe):
         self.maxactive = maxactive
         self.probe: kprobe | kretprobe | None = None
         """The registered probe; None while its module is not loaded."""
-        self._coming = Lock()
+        self._coming = fork.renew(Lock())
 
     @property
     def place(self) -> str:

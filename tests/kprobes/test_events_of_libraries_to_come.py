@@ -13,6 +13,7 @@ def test_pe5_1_an_event_fires_from_the_librarys_first_call_on() -> None:
     import sys
     import tempfile
 
+    import kprobes
     from fprobe.tracefs import tracefs
 
     with tempfile.TemporaryDirectory() as directory:
@@ -24,6 +25,7 @@ def test_pe5_1_an_event_fires_from_the_librarys_first_call_on() -> None:
         tracefs.write(
             "kprobe_events", "p:asked libtocome:tocome x=%di\nr:told libtocome:tocome $retval\np:never libother:x\n"
         )
+        assert kprobes.kprobes_list() == "", "the probes on dlopen are nobody's"
         assert tracefs.read("kprobe_events").splitlines()[1].startswith("r:kprobes/told libtocome:tocome ")
         tracefs.write("events/kprobes/enable", "1")
         library = ctypes.CDLL(path)
@@ -35,3 +37,35 @@ def test_pe5_1_an_event_fires_from_the_librarys_first_call_on() -> None:
         assert " libtocome:tocome " in tracefs.read("kprobe_events")
         tracefs.write("events/kprobes/enable", "0")
         tracefs.write("kprobe_events", "")
+
+
+@isolated
+def test_a_child_can_watch_for_libraries_though_another_thread_was_beginning_to() -> None:
+    """Rules of forks (docs/locking.md): in the child no lock stays held by a thread that does not exist there."""
+    import threading
+
+    from forked import forked
+
+    from kprobes.library_loads import LibraryWatch
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    def is_needed() -> bool:
+        begun.set()
+        go_on.wait(20)
+        return False
+
+    def in_child() -> None:
+        go_on.set()
+        another = threading.Thread(target=watch.begin, daemon=True)
+        another.start()
+        another.join(10)
+        assert not another.is_alive()
+
+    watch = LibraryWatch(lambda: None, is_needed)
+    thread = threading.Thread(target=watch.begin)
+    thread.start()
+    begun.wait(20)
+    forked("a child that watches", in_child)
+    go_on.set()
+    thread.join()
