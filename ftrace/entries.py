@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ftrace.filters.resolve import Found, resolve
-from ftrace.refusals import CALLED_BY_HITS, runs_python
+from ftrace.refusals import called_by_hits, runs_python
 from ftrace.sites.detoured import DetouredBlock
 from ftrace.sites.image_block import ImageBlock
 from ftrace.sites.locations import Location, Selection
@@ -19,7 +18,6 @@ from ftrace.sites.original import original_text
 from ftrace.sites.prepared import PreparedBlock
 from ftrace.tracer import tracer
 from sandbox.images.sources import image_at
-from sandbox.symbols.process_text import symbol_named
 from sandbox.symbols.table import Symbol
 
 if TYPE_CHECKING:
@@ -145,19 +143,9 @@ def _refusal(found: Found) -> str:
         return "it was compiled without a stub"
     if found.function.address not in found.image:
         return "what the dynamic loader has chosen for it is outside the library, as the kernel's vDSO is"
-    if found.function.address in _called_by_hits():
+    if found.function.address in called_by_hits():
         return f"a hit calls {found.function.name} itself"
     return ""
-
-
-@functools.cache
-def _called_by_hits() -> frozenset[int]:
-    """The addresses of CALLED_BY_HITS. A function may have further names."""
-    addresses = set()
-    for name in CALLED_BY_HITS:
-        with contextlib.suppress(LookupError):
-            addresses.add(symbol_named(name).address)
-    return frozenset(addresses)
 
 
 def _place_of(found: Found) -> tuple[ImageBlock, int]:

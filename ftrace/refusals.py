@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from sandbox.x86_64.return_slot import moves_its_return
 
-CALLED_BY_HITS = ("libc.so.6:__errno_location", "libc.so.6:pthread_setspecific")
+CALLED_BY_HITS = ("__errno_location", "pthread_setspecific")
 """What claiming a task's record calls: a probe there would be hit by its own handler."""
 _SWITCH_STACKS = frozenset(
     {
@@ -19,6 +20,13 @@ _RETURN_TWICE = frozenset({"setjmp", "sigsetjmp", "vfork", "clone", "clone3"})
 _INTERNAL = re.compile(r"^_+(?:(?:GI|libc)_+)?|@.*")
 """What the C library puts before its own names of a function, and a symbol's version behind it."""
 _RUNS_PYTHON = re.compile(r"(libc|libpthread|ld-linux-x86-64|libpython[\d.]*|python[\d.]*)(\.so.*|-[\d.]+\.so|)$")
+
+
+@cache
+def called_by_hits() -> frozenset[int]:
+    """The addresses of CALLED_BY_HITS, as the dynamic linker binds them: of the C library, or of one loaded before it."""
+    process = ctypes.CDLL(None)
+    return frozenset(ctypes.cast(process[name], ctypes.c_void_p).value or 0 for name in CALLED_BY_HITS)
 
 
 def named_refusal(name: str) -> str:

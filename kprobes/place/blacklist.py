@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
-from ftrace.refusals import CALLED_BY_HITS, named_refusal
+from ftrace.refusals import called_by_hits, named_refusal
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.place.functions import return_refusal
 from sandbox.loading.module import Module, ModuleState, is_loaded, modules
-from sandbox.symbols.process_text import JIT_NAMES, no_function, symbol_at, symbol_named
+from sandbox.symbols.process_text import JIT_NAMES, no_function, symbol_at
 from sandbox.symbols.table import Symbol, symbol_table
 
 NOKPROBE = "nokprobe"
@@ -112,11 +112,10 @@ def _hit_path() -> None:
 
 
 def _add_hit_path() -> None:
-    for name in CALLED_BY_HITS:
-        try:
-            _add(symbol_named(name))
-        except LookupError:
-            continue
+    for address in called_by_hits():
+        symbol = symbol_at(address)
+        if symbol is not None:
+            _add(symbol)
 
 
 _done: list[bool] = []
