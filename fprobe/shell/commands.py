@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fprobe.shell.files import all_of
 from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError
 from ftrace.tracefs.nodes import Directory, Handle, Node
 
@@ -20,6 +20,9 @@ _TEXT_TOOLS = {"grep": "efmABC", "sed": "ef", "head": "nc", "tail": "nc", "wc": 
 """The system's programs, each with its options that take a value."""
 _WITH_SCRIPT = ("grep", "sed")
 _BLOCK = 512
+_PAUSE = 0.02
+_KILLED = 128 + signal.SIGTERM
+"""The exit status of a command that `timeout` has killed."""
 
 
 class Commands:
@@ -32,6 +35,10 @@ class Commands:
             "sleep": self._sleep, "timeout": self._timeout, "touch": self._touch,
             **dict.fromkeys((":", "true"), lambda *_: 0), **dict.fromkeys(_TEXT_TOOLS, self._text_tool), **(others or {}),
         }  # fmt: skip
+        self._deadline: float | None = None
+        """When the command that runs under `timeout` is killed."""
+        self._ran_out = False
+        """Whether it has been."""
 
     @property
     def names(self) -> list[str]:
@@ -63,18 +70,20 @@ class Commands:
     def _cat(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         status = 0
         for path in words or ["-"]:
+            if self._ran_out:
+                return _KILLED
             failed = f"can't open '{path}'"
             try:
                 handle = shell.files.open(path, os.O_RDONLY | os.O_NONBLOCK) if path != "-" else Handle()
                 with handle:
                     failed = "read error"
-                    data = _input(fds) if path == "-" else all_of(handle)
+                    data = _input(fds) if path == "-" else b"".join(self._blocks(handle, -1, -1))
             except OSError as error:
                 fds[2].write(f"cat: {failed}: {os.strerror(error.errno or 0)}\n".encode())
                 status = 1
                 continue
             status = _output("cat", data, fds) or status
-        return status
+        return _KILLED if self._ran_out else status
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -92,18 +101,19 @@ class Commands:
     def _dd(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         given = dict(word.split("=", 1) for word in words)
         size, count = int(given.get("bs", _BLOCK)), int(given.get("count", -1))
-        blocks: list[bytes] = []
-        with shell.files.open(given["if"], os.O_RDONLY) as handle:
-            for _ in range(int(given.get("skip", 0))):
-                handle.read(size)
-            while len(blocks) != count and (block := handle.read(size)):
-                blocks.append(block)
+        waits = 0 if self._deadline is None else os.O_NONBLOCK
+        with shell.files.open(given["if"], os.O_RDONLY | waits) as handle:
+            for _ in self._blocks(handle, size, int(given.get("skip", 0))):
+                pass
+            blocks = list(self._blocks(handle, size, count))
         whole = sum(len(block) == size for block in blocks)
         if "of" in given:
             with shell.files.open(given["of"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
                 _write_all(handle, b"".join(blocks))
         else:
             _write_all(fds[1], b"".join(blocks))
+        if self._ran_out:
+            return _KILLED
         tally = f"{whole}+{len(blocks) - whole} records"
         fds[2].write(f"{tally} in\n{tally} out\n".encode())
         return 0
@@ -170,8 +180,28 @@ class Commands:
         return 0
 
     def _timeout(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        # Needs no timer: what is run in this way is a cat of trace_pipe, which opens it with O_NONBLOCK.
-        return self.run(shell, words[1:], fds)
+        """Run a command that reads. It is killed if it still waits for data when the time is over."""
+        self._deadline = time.monotonic() + float(words[0])
+        try:
+            return self.run(shell, words[1:], fds)
+        finally:
+            self._deadline, self._ran_out = None, False
+
+    def _blocks(self, handle: Handle, size: int, count: int) -> Iterator[bytes]:
+        """At most `count` blocks of a file, until its end; of one that would wait, what is there until the deadline."""
+        while count != 0:
+            try:
+                block = handle.read(size)
+            except BlockingIOError:
+                if self._deadline is None or time.monotonic() >= self._deadline:
+                    self._ran_out = self._deadline is not None
+                    return
+                time.sleep(_PAUSE)
+                continue
+            if not block:
+                return
+            yield block
+            count -= 1
 
     def _text_tool(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         """Run the system's program on copies of the files, in a temporary directory with the same paths."""

@@ -46,3 +46,14 @@ def test_te10_2_messages_name_what_was_tried() -> None:
         "cat: can't open 'trace_pipe': Device or resource busy\n",
     )
     assert ran("rmdir instances/a") == (0, "", "")
+
+
+@isolated
+def test_te4_1_what_waits_for_data_is_killed_by_timeout() -> None:
+    assert ran("timeout 0.05 dd if=trace_pipe bs=8") == (143, "", "")
+    assert ran("echo text > trace_marker; timeout 0.05 cat trace_pipe > /tmp/a; echo $?; wc -l < /tmp/a") == (
+        0,
+        "143\n1\n",
+        "",
+    )
+    assert ran("timeout 5 dd if=current_tracer bs=2 skip=1") == (0, "p\n", "1+0 records in\n1+0 records out\n")
