@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import mmap
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import fprobe
 from benchmarks import program
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import Attach, both_native, entry_native
 from fprobe.attachment import Attachment
+from ftrace.runtime import runtime
 
 _TARGET = "libc:labs"
 """A function of three instructions. Python handlers are not for the C library: they are measured on another."""
@@ -48,16 +52,32 @@ def _timed_ms(action: Callable[[], object]) -> float:
     return (time.process_time_ns() - start) / 1e6
 
 
+def _memory() -> tuple[int, int]:
+    """Bytes of this process: resident, of shared pages its share (Pss), and mapped."""
+    gc.collect()
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    share = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return int(share.split()[1]) << 10, pages * mmap.PAGESIZE
+
+
 def _sample_attach(library: str) -> Sample:
-    """All functions of a library: the first time in this process, and again. Milliseconds of CPU time."""
+    """All functions of a library: the first time in this process, and again. Milliseconds of CPU time.
+
+    Also the memory that the first time takes for each function, in bytes: resident and mapped. The runtime's is not included.
+    """
     ctypes.CDLL(library)
     attachment = both_native(f"{library}:*")
-    first = _timed_ms(attachment.attach)
+    started = _timed_ms(runtime)
+    before = _memory()
+    first = started + _timed_ms(attachment.attach)
     functions = len(attachment.functions)
+    resident, mapped = (now - then for now, then in zip(_memory(), before, strict=True))
     attachment.detach()
     again = _timed_ms(attachment.attach)
     attachment.detach()
     figures = {"first_ms": first, "again_ms": again, "functions": float(functions)}
+    figures |= {"site_bytes": resident / functions, "site_mapped_bytes": mapped / functions}
     return Sample(0.0, first * 1e6, 0, 0, extra=figures)
 
 

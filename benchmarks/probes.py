@@ -53,6 +53,13 @@ def _both_regs(target: str) -> Attachment:
     return fprobe.attach(target, entry=handlers.read_argument, exit=handlers.read_result)
 
 
+def _entry_python(target: str) -> Attachment:
+    def entry(fp: object, ip: int, ret_ip: int, regs: object, data: object) -> None:
+        pass
+
+    return fprobe.attach(target, entry=entry)
+
+
 def _both_python(target: str) -> Attachment:
     def entry(fp: object, ip: int, ret_ip: int, regs: object, data: object) -> None:
         pass
@@ -188,6 +195,7 @@ def rows(calls: int) -> list[Row]:
         Row("fprobe.declined", "... whose entry handler declines the exit", partial(sample_loop, _declined, calls)),
         Row("fprobe.both.native.regs", "... that read pt_regs", partial(sample_loop, _both_regs, calls)),
         Row("fprobe.both.native.recursive", f"fib({FIB_N})", _recursive(FIB_N if calls > 10_000 else 8)),
+        Row("fprobe.entry.python", "a Python callable at the entry", partial(sample_loop, _entry_python, few)),
         Row("fprobe.both.python", "Python callables at both ends", partial(sample_loop, _both_python, few)),
         Row(
             "fprobe.both.record",
