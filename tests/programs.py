@@ -129,6 +129,19 @@ def stacks_not_empty() -> list[str]:
     return [f"stacks of {nodes:#x} bytes of nodes, {data:#x} of data" for nodes, data in tops if nodes or data]
 
 
+def nodes_lost(probe: Any) -> int:
+    """How many return nodes of the fprobe are neither free nor at a call, once no call of it is left; below 0: too many."""
+    import ctypes
+
+    from ftrace.runtime import runtime
+    from sandbox.threads.tasks import STRIDE, Counters
+
+    native, tasks = probe.ops.probe.native, runtime()
+    lines = [tasks.slab + index * STRIDE + native.counters for index, _ in enumerate(tasks.tasks())]
+    credits = sum(ctypes.c_int64.from_address(line + Counters.offset("tally")).value >> 48 for line in lines)
+    return int(native.nr_nodes - native.pool_unclaimed - native.pool_shared - credits)
+
+
 def load_c(source: str, *cflags: str, suffix: str = ".c") -> Any:
     """A C program from its text. Needs a compiler."""
     import tempfile

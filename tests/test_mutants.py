@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from tests.mutants.changes import MUTANTS
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.trial import Copy, Verdict
+
+_NAME = re.compile(r"\$(\w+)")
 
 
 def test_each_mutants_old_text_occurs_exactly_once_and_differs_from_the_new():
@@ -22,6 +25,22 @@ def test_each_mutants_old_text_occurs_exactly_once_and_differs_from_the_new():
 def test_what_is_to_be_changed_into_is_python():
     for mutant in MUTANTS:
         ast.parse(mutant.changed((ROOT / mutant.file).read_text()), mutant.name)
+
+
+def _end_of_last_line(text: str) -> str:
+    return "".join(text.rpartition("\n")[2].split()[-1:])
+
+
+def test_what_trampolines_are_changed_into_assembles():
+    """The runtime would not start, and any test would notice that: no line ends up without its start, each name has a value."""
+    files = {mutant.file for mutant in MUTANTS if mutant.file.endswith("trampolines.py")}
+    named = set(_NAME.findall("".join((ROOT / file).read_text() for file in files)))
+    for mutant in MUTANTS:
+        if mutant.file in files:
+            _, _, behind = (ROOT / mutant.file).read_text().partition(mutant.old)
+            is_whole = behind[0] in '\n,"'  # of the text, or of the part of it that is a string of Python
+            assert is_whole or _end_of_last_line(mutant.old) == _end_of_last_line(mutant.new), mutant.name
+            assert set(_NAME.findall(mutant.new)) <= named, mutant.name
 
 
 def test_names_are_given_once():

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from isolation import isolated
 from programs import basic, is_patched
 
 import fprobe
@@ -266,6 +267,29 @@ def test_unregistering_waits_for_a_handler_that_blocks_until_it_is_done(program)
     events.append("unregistered")
     thread.join(10)
     assert events == ["handler over", "unregistered"]
+
+
+@isolated(timeout=20)
+def test_two_threads_that_unregister_from_handlers_do_not_wait_for_each_other():
+    """HAZARDS 5: each is inside what the other waits for."""
+    program, together = basic(), threading.Barrier(2, timeout=10)
+
+    def one(*hit):
+        together.wait()
+        probes["other"].detach()
+
+    def other(*hit):
+        together.wait()
+        probes["leaf"].detach()
+
+    probes = {name: fprobe.attach(name, entry=entry).attach() for name, entry in (("leaf", one), ("other", other))}
+    threads = [threading.Thread(target=program[name], args=(1,)) for name in probes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not any(probe.fp.registered for probe in probes.values())
 
 
 # -- handlers of a loaded module --------------------------------------------------------------------------------

@@ -4,12 +4,29 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import pytest
-from programs import basic
+from isolation import isolated
+from programs import basic, load_c
 
 import fprobe
+
+RESUMED = r"""
+#include <ucontext.h>
+static ucontext_t caller, coroutine;
+static char stack[1 << 16] __attribute__((aligned(4096)));
+__attribute__((noipa)) void yields(void) { swapcontext(&coroutine, &caller); }
+static void body(void) { yields(); }
+void begin(void) {
+    getcontext(&coroutine);
+    coroutine.uc_stack.ss_sp = stack; coroutine.uc_stack.ss_size = sizeof stack; coroutine.uc_link = &caller;
+    makecontext(&coroutine, body, 0);
+    swapcontext(&caller, &coroutine);
+}
+void resume(void) { swapcontext(&caller, &coroutine); }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +78,24 @@ def test_fp51_below_an_exit_handler_every_probe_of_the_function_counts(program):
     assert other.hits == 2
 
 
-def test_g_a_trylock_failure_at_exit_counts(program):
-    """The body of a hooked call that runs within two handlers returns where no lock is to be had."""
-    depth = []
-
-    def entry(fp, ip, ret, regs, data):
-        depth.append(1)
-        if len(depth) < 3:
-            program["leaf"](1)
-
-    with fprobe.attach("other", entry=lambda *hit: program["twice"](1) and 0, exit=lambda *hit: None):
-        with fprobe.attach("leaf", entry=entry, exit=lambda *hit: None) as probe:
-            program["other"](1)
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@isolated
+def test_g_a_trylock_failure_at_exit_counts():
+    """A hooked call begins outside of handlers, and returns, on its own stack, within two of them."""
+    program, coroutine = basic(), load_c(RESUMED)
+    returned = []
+    with (
+        fprobe.attach("yields", exit=lambda *hit: returned.append(1)) as probe,
+        fprobe.attach("other", entry=lambda *hit: program["leaf"](1) and 0),
+        fprobe.attach("leaf", entry=lambda *hit: coroutine["resume"]()),
+    ):
+        coroutine["begin"]()
+        coroutine["resume"]()
+        coroutine["begin"]()
+        program["other"](1)
         counts = probe.counts
-    assert counts.missed == counts.missed_recursion > 0
+    assert returned == [1]
+    assert (counts.hits, counts.missed, counts.missed_recursion) == (2, 1, 1)
 
 
 def test_fp54_different_threads_never_block_each_other(program):

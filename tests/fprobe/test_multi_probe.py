@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from isolation import isolated
+from programs import nodes_lost
 
 IR = """
 ; Two calls of the nested function at each level: n levels, the last one without.
@@ -25,6 +26,11 @@ more:
   %r = add i64 %a, %c
   ret i64 %r
 }
+"""
+WHENCE = """
+declare ptr @llvm.returnaddress(i32)
+define i64 @whence() noinline { %p = call ptr @llvm.returnaddress(i32 0)  %r = ptrtoint ptr %p to i64  ret i64 %r }
+define i64 @call_whence() noinline "notrace" { %r = notail call i64 @whence()  ret i64 %r }
 """
 DEPTH = 5
 KINDS = ("entry", "exit", "both")
@@ -101,6 +107,7 @@ def outcome(mix, module, complete):
             stack.callback(fprobe.unregister_fprobe, probe)
         results = [module["outer"](DEPTH) for _ in range(3)] + [module["inner"](5)]
         counts = [probe.counts for probe in probes]
+        assert [nodes_lost(probe) for probe in probes] == [0] * mix.count, mix.probes
     assert 0 < log[0] < LOG or all(count.hits == 0 for count in counts)
     return trampoline, (list(log[1 : log[0] + 1]), results, counts)
 
@@ -132,3 +139,25 @@ def test_fp21_fp29_fp37_mixes_of_probes_do_the_same_on_both_ways():
 @isolated(timeout=500)
 def test_mixes_of_probes_do_the_same_on_both_ways_at_length():
     compare(range(MIXES, 40 * MIXES))
+
+
+@isolated
+def test_fp29_fp34_a_return_that_no_probe_waits_for_is_not_hooked():
+    """Neither with handlers at entry only, nor once all that have one at return have cancelled."""
+    import several_native as handlers
+
+    import fprobe
+    import sandbox
+
+    module = sandbox.load(WHENCE, name="whence")
+    plain = module["call_whence"]()
+    log = (ctypes.c_uint64 * (handlers.LOG + 1))()
+    for leave, cancels, hooked in ((None, 0, False), (handlers.leave, 1, False), (handlers.leave, 0, True)):
+        with ExitStack() as stack:
+            for _ in range(2):
+                note = handlers.Notes.ctypes(log=ctypes.addressof(log), cancels=cancels)
+                probe = fprobe.attach("whence", entry=handlers.entry, exit=leave, nr_maxactive=5)
+                probe.fp.action = ctypes.addressof(note)
+                stack.enter_context(probe)
+                stack.callback(id, note)
+            assert [module["call_whence"]() != plain for _ in range(3)] == [hooked] * 3

@@ -27,7 +27,7 @@ from handlers_native import (
     tally_exit_alone,
     tally_exit_regs,
 )
-from programs import assert_untouched, load_c, stacks_not_empty
+from programs import assert_untouched, load_c, nodes_lost, stacks_not_empty
 
 # leaf(x) = x + 1, middle(x) = 2x + 3, on_path(x) = 4x + 6; last is tail-called
 IR = """
@@ -116,7 +116,8 @@ CALLS_IN_PATH = {IR: {"leaf": 2, "middle": 1, "on_path": 1}, TAIL: dict.fromkeys
 class Manner:
     """How the functions are probed: a program, its stubs, the attachments. `jumping`: see JUMPS.
 
-    `returns`: see RETURNING. `times`: how often the handler of the signal calls.
+    `returns`: see RETURNING. `times`: how often the handler of the signal calls. `between`: instructions after which a
+    trampoline has checked the top of the shadow stack and not yet stored it; where a signal's handler jumps there, a node is lost.
     """
 
     def __init__(
@@ -127,9 +128,10 @@ class Manner:
         jumping: bool = False,
         returns: str = "",
         times: int = 1,
+        between: int = 6,
     ) -> None:
         self.attach, self.program, self.flavour, self.jumping, self.returns = attach, program, flavour, jumping, returns
-        self.times = times
+        self.times, self.between = times, between if jumping else 0
 
 
 def _attach(*more: str, **options: Any) -> list[Any]:
@@ -229,7 +231,9 @@ MANNERS: dict[str, Manner] = {
     "mcount": Manner(lambda: _attach(**BOTH), IR, "mcount"),
     "mcount, two probes": Manner(_two, IR, "mcount"),
     "jumps, both": Manner(lambda: _attach("jumps", **BOTH, entry_data_size=8), jumping=True),
-    "jumps, cancel at entry": Manner(lambda: _attach(entry=tally_cancel, exit=tally_exit) + _jumps(), jumping=True),
+    "jumps, cancel at entry": Manner(
+        lambda: _attach(entry=tally_cancel, exit=tally_exit) + _jumps(), jumping=True, between=12
+    ),
     "jumps, registers": Manner(lambda: _attach("jumps", **REGS, entry_data_size=8), jumping=True),
     "jumps, all registers": Manner(lambda: _attach("jumps", **ALL, entry_data_size=8), jumping=True),
     "jumps, two probes": Manner(
@@ -335,6 +339,11 @@ def main(name: str, rounds: int, into: str = "") -> int:
         f"{lost} backtraces end before the driver, from {[symbol_table.describe(p) for p in places if p]}"
     ] * (lost > 0)
     complaints += stacks_not_empty()
+    complaints += [
+        f"{nodes} nodes of {probe.target} were lost"
+        for probe in attachments
+        if not 0 <= (nodes := nodes_lost(probe.fp)) <= manner.between
+    ]
     for probe in reversed(attachments):
         probe.detach()
     if kretprobe is not None:

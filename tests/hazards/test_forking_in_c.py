@@ -14,6 +14,8 @@ from programs import load_c
 
 import fprobe
 import kprobes
+from sandbox.memory import mappings
+from sandbox.memory.shared_text import ForkWords
 
 PROGRAM = r"""
 #include <signal.h>
@@ -161,3 +163,17 @@ def test_fork_in_c_child_of_a_thread_without_the_gil_passes_python_handlers_over
         assert status_of(pid) == 0
         switch.set()
         thread.join()
+
+
+@isolated
+def test_a_change_of_a_thread_that_the_child_does_not_have_holds_up_no_fork_of_the_child():
+    """The parent waited for it as long as it does, and forked all the same."""
+    from ftrace.runtime import runtime
+
+    in_child = runtime().image.call
+    words = ForkWords.from_address(mappings.fork_words())
+    here = threading.get_ident()
+    for writer, left in ((here, here), (here + 1, 0)):
+        words.writer = writer
+        in_child("fork_in_child")
+        assert (words.writer, words.under_way) == (left, 0)
