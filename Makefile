@@ -13,8 +13,9 @@ $(VENV)/.installed: pyproject.toml
 demo: $(VENV)/.installed
 	$(BIN)/fprobe trace 'vfs_*' --exclude vfs_fsync
 
+# By whole files, so that what the tests of a file share is made once.
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

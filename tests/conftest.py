@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from sandbox.compile import cache
 from sandbox.symbols import perfmap
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Hundreds of processes would compile all modules, each for itself, and each worker would rewrite the assertions of all tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -25,5 +33,3 @@ def _shared_cache(tmp_path_factory):
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ.setdefault(cache.DIRECTORY, str(shared / "objects"))
     os.environ.setdefault(perfmap.OPT_OUT, "1")
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # hundreds of processes would compile everything, each for itself
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(shared / "bytecode"))

@@ -24,6 +24,7 @@ sys.path[:0] = {paths!r}
 getattr(importlib.import_module({module!r}), {name!r}).__wrapped__(**{arguments!r})
 print("the test has ended")
 """
+_TEAR_DOWN = "sys.exit()\n"
 
 
 def run_source(source: str, *, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +38,7 @@ _zygote: zygote.Zygote | None = None
 def run_forked(source: str, timeout: float) -> subprocess.CompletedProcess[str]:
     """As run_source, in an interpreter that has imported the packages.
 
-    Standard input is empty; standard output and error are files.
+    Standard input is empty; standard output and error are files. It ends as zygote.end() says, unless by `sys.exit()`.
     """
     global _zygote
     if _zygote is None or not _zygote.fits(**_PERTURBED):
@@ -70,18 +71,22 @@ def run(command: Sequence[str], timeout: float, **environment: str) -> subproces
     return subprocess.CompletedProcess(child.args, child.returncode, out, err)
 
 
-def isolated(test: Callable[..., None] | None = None, *, timeout: float = 30, **environment: str) -> Any:
+def isolated(
+    test: Callable[..., None] | None = None, *, timeout: float = 30, torn_down: bool = False, **environment: str
+) -> Any:
     """Decorator: the test's body runs in a fresh interpreter, and fails if that does not end well and in time.
 
-    `environment`: variables for that process. Parameters of the test have to survive repr().
+    `torn_down`: the interpreter then clears all modules, which is left out otherwise (zygote.end). `environment`: variables
+    for that process, which is a new one then. Parameters of the test have to survive repr().
     """
     if test is None:
-        return functools.partial(isolated, timeout=timeout, **environment)
+        return functools.partial(isolated, timeout=timeout, torn_down=torn_down, **environment)
 
     @functools.wraps(test)
     def wrapper(**arguments: Any) -> None:
         paths = [str(Path(sys.modules[test.__module__].__file__ or "").parent), str(TESTS)]
         source = _CHILD.format(paths=paths, module=test.__module__, name=test.__name__, arguments=arguments)
+        source += _TEAR_DOWN * torn_down
         done = run_source(source, timeout=timeout, **environment) if environment else run_forked(source, timeout)
         ended = done.returncode == 0 and done.stdout.endswith("the test has ended\n")
         assert ended, f"status {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"

@@ -129,6 +129,13 @@ def stacks_not_empty() -> list[str]:
     return [f"stacks of {nodes:#x} bytes of nodes, {data:#x} of data" for nodes, data in tops if nodes or data]
 
 
+def writable_and_executable() -> list[tuple[int, int]]:
+    """Where memory can be both written and executed."""
+    from sandbox.memory.mappings import mappings
+
+    return [(start, end) for start, end, flags, _ in mappings() if "w" in flags and "x" in flags]
+
+
 def nodes_lost(probe: Any) -> int:
     """How many return nodes of the fprobe are neither free nor at a call, once no call of it is left; below 0: too many."""
     import ctypes

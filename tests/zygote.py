@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,20 @@ import sys
 sys.path[:0] = {paths!r}
 import zygote
 source = zygote.serve({descriptor})
+end = zygote.end
 del zygote
-exec(compile(source, "<string>", "exec"))
+try:
+    exec(compile(source, "<string>", "exec"))
+except SystemExit as ended:
+    if type(ended.code) is not int:
+        raise
+    end(ended.code)
+end(0)
 """
 _IMPORTS = (
-    "capstone", "ctypes.util", "elftools.dwarf.dwarfinfo", "hypothesis", "pytest",
-    "sandbox.demo", "sandbox.loading.load", "sandbox.native.front.checker", "sandbox.symbols.dwarf",
+    "capstone", "ctypes.util", "elftools.dwarf.dwarfinfo", "hypothesis", "llvmlite.binding", "llvmlite.ir", "programs", "pytest",
+    "sandbox.demo", "sandbox.loading.load", "sandbox.native.front.checker", "sandbox.native.front.frontend",
+    "sandbox.native.front.graph", "sandbox.symbols.dwarf",
     "ftrace.events.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
     "kprobes.attachment", "kprobes.jump.optimize", "kprobes.native_decorator",
     "fprobe.actions", "fprobe.attachment", "fprobe.native_decorator",
@@ -147,3 +157,15 @@ def _become(requests: socket.socket, path: str, out: int, err: int) -> str:
         os.close(old)
     requests.close()
     return source
+
+
+def end(status: int) -> None:
+    """End the child as the interpreter does, but for clearing all modules: that takes as long as many a test.
+
+    Threads are waited for, and what is registered with atexit is called, Python's and the C library's.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    ctypes.PyDLL(None).exit(status)

@@ -8,16 +8,38 @@ import os
 from fprobe.shell.commands import Commands
 from fprobe.shell.files import Files
 from fprobe.shell.shell import Shell, Sink, UnsupportedError
+from ftrace.tracefs.nodes import Handle
 from tests.golden.machine import Machine
 from tests.golden.transcript import ECHO, NO_NEWLINE, Step
+
+
+class ProcessFiles(Files):
+    """The files of a machine. What is opened or written is so by a process of its own, which leaves no slot in use behind it."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine.tracefs, machine.opened)
+        self._machine = machine
+
+    def open(self, path: str, flags: int) -> Handle:
+        return _ProcessHandle(super().open(path, flags), self._machine)
+
+
+class _ProcessHandle(Handle):
+    def __init__(self, handle: Handle, machine: Machine) -> None:
+        self._handle, self._machine = handle, machine
+        self.read, self.seek, self.close = handle.read, handle.seek, handle.close  # type: ignore[method-assign]
+
+    def write(self, data: bytes) -> int:
+        taken: list[int] = []
+        self._machine.as_process(lambda: taken.append(self._handle.write(data)))
+        return taken[0]
 
 
 class Replayer:
     """Runs the steps of one transcript; the machine must be fresh."""
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.files = Files(machine.tracefs, machine.opened)
+        self.files = ProcessFiles(machine)
         self._commands = Commands({"hit": lambda _shell, words, _fds: machine.hit(words) or 0})
         self._shell = Shell(self.files, self._commands.run)
 
@@ -26,7 +48,7 @@ class Replayer:
         got = Step(command)
         if echo := ECHO.fullmatch(command):
             text = echo[2] + ("" if echo[1] else "\n")
-            self._machine.as_process(lambda: self._echo(got, text, echo[4], append=echo[3] == ">>", once=bool(echo[5])))
+            self._echo(got, text, echo[4], append=echo[3] == ">>", once=bool(echo[5]))
         elif command.startswith("cat ") and len(command.split()) == 2:
             self._cat(got, command.split()[1])
         else:

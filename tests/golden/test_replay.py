@@ -64,3 +64,13 @@ def test_only_what_the_format_allows_is_ignored():
     assert normalised(line) != normalised(line.replace("0x4d", "0x4e"))
     assert normalised(line) != normalised(line.replace("lis:", "lit:"))
     assert normalised("[    3.6] trace_kprobe: x") != normalised("trace_kprobe: x")
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="the stand-in kernel is in C")
+def test_commands_come_and_go_on_one_cpu(tmp_path):
+    script = tmp_path / "cpu.txt"
+    script.write_text(
+        "# case: cpu\n$ sh -c 'echo a > trace_marker; echo b >> trace_marker'\n$ echo 'c' > trace_marker\n$ ls -1 per_cpu\ncpu0\n"
+    )
+    done = run([sys.executable, "-m", "tests.golden", "--here", str(script)], 60)
+    assert done.returncode == 0, done.stdout + done.stderr

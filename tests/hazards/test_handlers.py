@@ -345,7 +345,7 @@ def test_a_python_handler_whose_error_cannot_be_reported():
     assert probe.fp.errors.count == 3
 
 
-@isolated
+@isolated(torn_down=True)
 def test_python_handlers_are_disarmed_at_interpreter_exit():
     """Threads may still run probed code while the interpreter is torn down."""
     import threading

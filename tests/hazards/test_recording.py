@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -106,22 +107,32 @@ def test_a_child_that_forks_in_c_records_nothing_into_its_parents_pages() -> Non
     assert {thread for thread, _ in numbers(recorder.buffer.records())} == {0}
 
 
-@isolated(timeout=100)
-def test_a_thousand_threads_lose_nothing_and_memory_stays_flat() -> None:
+def check_threads(at_a_time: int, batches: int) -> None:
+    """Ten rounds of threads that come and go, ten events each."""
     recorder = Recorder()
     memory = []
     for _ in range(10):
-        for first in range(0, 1000, 50):
-            threads = [recorder.start(1, 10)[0] for _ in range(first, first + 50)]
+        for _ in range(batches):
+            threads = [recorder.start(1, 10)[0] for _ in range(at_a_time)]
             for thread in threads:
                 thread.join()
         memory.append(blocks(recorder))
-        found = numbers(recorder.buffer.consume())
-        assert len(found) == 10_000
-        assert all(found.count((0, number)) == 1000 for number in range(1, 11))
+        found = Counter(numbers(recorder.buffer.consume()))
+        assert found == {(0, number): at_a_time * batches for number in range(1, 11)}
     assert max(memory) <= 64 << 20
     assert max(memory[5:]) <= max(memory[:5]) * 1.5
     assert recorder.attachment.counts.missed == 0
+
+
+@isolated(timeout=100)
+def test_a_thousand_threads_lose_nothing_and_memory_stays_flat() -> None:
+    check_threads(50, 2)
+
+
+@pytest.mark.stress
+@isolated(timeout=100)
+def test_ten_thousand_threads_lose_nothing_and_memory_stays_flat() -> None:
+    check_threads(50, 20)
 
 
 def blocks(recorder: Recorder) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -303,18 +304,25 @@ def _called(hit: Probed, within: Probed, between: str, module: Any) -> Any:
     return module[hit.name](5)
 
 
+def cells(whole: bool) -> Iterator[tuple[Kind, Kind, str]]:
+    """All, or of each two kinds those with nothing between and with one other thing, by turns: then each kind still meets every
+    other, and each thing is between every kind and some others, on either side.
+    """
+    for (i, outer), (j, inner) in itertools.product(enumerate(OUTER), enumerate(INNER)):
+        chosen = BETWEEN if whole else (BETWEEN[0], BETWEEN[1 + (i + j) % (len(BETWEEN) - 1)])
+        yield from ((outer, inner, between) for between in chosen)
+
+
 def main() -> None:
-    """All cells, a line each."""
+    """The cells, a line each: all if `whole` is given."""
     from ftrace.tracer import tracer
 
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     tracer()
     module = _load()
-    for outer in OUTER:
-        for inner in INNER:
-            for between in BETWEEN:
-                found = observe(outer, inner, between, module)
-                print(json.dumps({"outer kind": outer, "inner kind": inner, "between": between, **found}), flush=True)
+    for outer, inner, between in cells("whole" in sys.argv):
+        found = observe(outer, inner, between, module)
+        print(json.dumps({"outer kind": outer, "inner kind": inner, "between": between, **found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matrix import BETWEEN, BETWEEN_FPROBE, INNER, OUTER, Kind, Seen
+from matrix import BETWEEN, BETWEEN_FPROBE, INNER, OUTER, Kind, Seen, cells
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 PROGRAM = Path(__file__).with_name("matrix.py")
@@ -222,27 +222,47 @@ def expected(outer: Kind, inner: Kind, between: str) -> tuple[Seen, Seen]:
     return hit.seen, within.seen
 
 
-@pytest.fixture(scope="module")
-def observed() -> dict[tuple[Kind, Kind, str], dict[str, Any]]:
-    """All cells, from one process."""
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(PROGRAM)], capture_output=True, text=True, timeout=100, check=False
-    )
+Cell = tuple[Kind, Kind, str]
+
+
+def observe(*words: str, limit: float) -> dict[Cell, dict[str, Any]]:
+    """The cells, from one process."""
+    command = [sys.executable, "-X", "faulthandler", str(PROGRAM), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    cells = map(json.loads, done.stdout.splitlines())
-    return {(Kind(*cell["outer kind"]), Kind(*cell["inner kind"]), cell["between"]): cell for cell in cells}
+    found = map(json.loads, done.stdout.splitlines())
+    return {(Kind(*cell["outer kind"]), Kind(*cell["inner kind"]), cell["between"]): cell for cell in found}
+
+
+def assert_by_the_rules(observed: dict[Cell, dict[str, Any]], chosen: list[Cell]) -> None:
+    found, wanted = {}, {}
+    for outer, inner, between in chosen:
+        cell, name = observed[outer, inner, between], f"{outer}, {between}, {inner}"
+        found[name] = (Seen(**cell["outer"]), Seen(**cell["inner"]), cell["wrong"], cell["left"])
+        wanted[name] = (*expected(outer, inner, between), 0, 0)
+    assert found == wanted
+
+
+@pytest.fixture(scope="module")
+def observed() -> dict[Cell, dict[str, Any]]:
+    return observe(limit=100)
 
 
 @pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.parametrize("outer", OUTER, ids=str)
 def test_a_handler_that_hits_a_probe(outer, between, observed):
     """KP-4, KP-43, KP-45, KP-46, KP-52, KP-72, KP-79, KP-83, FP-31, FP-35..38, FP-51, FT-42, FT-52, FT-54, FT-56"""
-    found, wanted = {}, {}
-    for inner in INNER:
-        cell = observed[outer, inner, between]
-        found[str(inner)] = (Seen(**cell["outer"]), Seen(**cell["inner"]), cell["wrong"], cell["left"])
-        wanted[str(inner)] = (*expected(outer, inner, between), 0, 0)
-    assert found == wanted
+    chosen = [cell for cell in cells(whole=False) if (cell[0], cell[2]) == (outer, between)]
+    assert len(chosen) >= len(INNER) // len(BETWEEN)
+    assert_by_the_rules(observed, chosen)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(600)
+def test_every_handler_that_hits_a_probe_with_everything_between():
+    every = list(cells(whole=True))
+    assert len(every) == len(OUTER) * len(INNER) * len(BETWEEN)
+    assert_by_the_rules(observe("whole", limit=500), every)
 
 
 def test_the_model_tells_the_outcomes_apart():

@@ -1,4 +1,4 @@
-"""A cache of compiled objects for the tests alone, empty at the start."""
+"""`run_python`: what has to be seen from a process of its own."""
 
 from __future__ import annotations
 
@@ -7,19 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
-from sandbox.compile import cache
-from sandbox.symbols import perfmap
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _private_cache(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("cache")
-    before = {name: os.environ.get(name) for name in (cache.DIRECTORY, perfmap.OPT_OUT)}
-    os.environ.update({cache.DIRECTORY: str(directory / "objects"), perfmap.OPT_OUT: "1"})
-    yield
-    for name, value in before.items():
-        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 @pytest.fixture

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from fprobe.cli import doctor
+from sandbox.compile import cache
+
 
 def test_list(run):
     found = run("list", "vfs_*").out.splitlines()
@@ -107,7 +110,17 @@ def test_doctor_says_what_is_missing(run):
     assert missing == ["probing", "a probe"]
 
 
-def test_doctor_warns(run):
-    found = run("doctor", "--json", CC="/nonexistent/cc", FPROBE_NO_CACHE="1").document
+def test_doctor_warns(run, monkeypatch, tmp_path):
+    """A cache to which the doctor's entry cannot be written; what else it has is there, for compiling all takes seconds."""
+    objects = tmp_path / "objects"
+    objects.mkdir(mode=0o700)
+    for entry in cache.default_directory().glob("*.bin"):
+        (objects / entry.name).symlink_to(entry)
+    at = objects / f"{cache.key('doctor')}.bin"
+    at.unlink(missing_ok=True)
+    at.mkdir()
+    found = run("doctor", "--json", FPROBE_CACHE_DIR=str(objects)).document
     status = {finding["name"]: finding for finding in found["findings"]}
     assert status["cache"]["status"] == "warning"
+    monkeypatch.setenv(cache.OPT_OUT, "1")
+    assert doctor._CHECKS["cache"]() == ("warning", "switched off by FPROBE_NO_CACHE: everything is compiled afresh")

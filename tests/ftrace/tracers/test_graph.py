@@ -220,6 +220,8 @@ def test_te9_2_other_records_are_comments_and_threads_that_follow_each_other_are
     import os
     import re
     import threading
+    import time
+    from pathlib import Path
 
     from fprobe.tracefs import tracefs
 
@@ -242,7 +244,9 @@ def test_te9_2_other_records_are_comments_and_threads_that_follow_each_other_are
         for _ in range(2):  # the second has the slot of the first
             thread = threading.Thread(target=module["leaf"], args=(1,))
             thread.start()
-            thread.join()
+            thread.join()  # which returns a little before the thread ends and gives its slot back
+            while Path(f"/proc/self/task/{thread.native_id}").exists():
+                time.sleep(0.001)
         lines = shown()
         assert lines[0] == lines[5] == "N us |  leaf();"
         assert lines[1] == lines[3] == " ------------------------------------------"
