@@ -36,7 +36,7 @@ masks: $(VENV)/.installed
 	FPROBE_DENY=memfd,membarrier $(MASKED)
 	taskset -c 0 $(MASKED)
 
-# CPython's own tests with every function of the libraries under them probed; PYTHON=/usr/bin/python3.11 with its package `test`.
+# CPython's and numpy's own tests with every function of the libraries under them probed; PYTHON=/usr/bin/python3.11 with its package `test`.
 libraries: $(VENV)/.installed
 	$(BIN)/python -m tests.libraries
 

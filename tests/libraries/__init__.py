@@ -1,1 +1,1 @@
-"""CPython's own regression tests with every function of the libraries under them probed at both ends: `make libraries`."""
+"""Tests of CPython and numpy with every function of the libraries under them probed at both ends: `make libraries`."""

@@ -1,8 +1,9 @@
-"""Run CPython's tests without and with probes, library by library, and print a table: `make libraries`.
+"""Run tests without and with probes, library by library, and print a table: `make libraries`.
 
-    python -m tests.libraries [LIBRARY...]
+    python -m tests.libraries [LIBRARY[=TEST,...]...]
 
-`PYTHON` chooses the interpreter: one with its package `test`, such as Debian's with libpython3.11-testsuite.
+`PYTHON` chooses the interpreter: one with its package `test`, such as Debian's with libpython3.11-testsuite. The suite `numpy`
+needs numpy, pytest and hypothesis, which are those of this environment if that is the same version of Python.
 """
 
 from __future__ import annotations
@@ -16,60 +17,53 @@ from pathlib import Path
 from typing import Any
 
 from tests.libraries import described
+from tests.libraries.suites import SUITES, suite_called
 
-TESTS = {
-    "libz.so.1": "test_zlib,test_gzip",
-    "libbz2.so.1.0": "test_bz2",
-    "liblzma.so.5": "test_lzma",
-    "libexpat.so.1": "test_pyexpat,test_xml_etree,test_xml_etree_c,test_minidom,test_sax",
-    "libm.so.6": "test_math,test_cmath",
-    "libsqlite3.so.0": "test_sqlite3,test_dbm",
-    "libcrypto.so.3": "test_hashlib,test_hmac",
-    "libssl.so.3": "test_ssl",
-    "libffi.so.8": "test_ctypes",
-}
-_LIMIT = 1800
+_LIMIT = 7200
 _JUMPS = ("jump", "punned jump", "jump over several instructions")
 _HEADER = """\
-| library | of the FDEs | functions | jumps | breakpoints | refused | hits | tests | attach (s) |
-|---|---|---|---|---|---|---|---|---|"""
+| library | of the FDEs | functions | jumps | breakpoints | refused | hits | missed | tests | attach (s of CPU) |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 
-def run(library: str, *options: str) -> dict[str, Any]:
-    """What one process says. Raises CalledProcessError if it fails."""
+def run(suite: str, *options: str) -> dict[str, Any]:
+    """What one process reports. Raises CalledProcessError if it fails."""
     root, packages = Path(__file__).parents[2], sysconfig.get_paths()["platlib"]
     command = [os.environ.get("PYTHON", sys.executable), "-X", "faulthandler", "-m", "tests.libraries.probed"]
     environment = {**os.environ, "PYTHONPATH": f"{root}:{packages}"}
     done = subprocess.run(
-        [*command, TESTS[library], library, *options],
-        env=environment,
-        timeout=_LIMIT,
-        check=True,
-        stdout=subprocess.PIPE,
+        [*command, suite, *options], env=environment, timeout=_LIMIT, check=True, stdout=subprocess.PIPE
     )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def described_functions(probed: dict[str, Any]) -> dict[int, str]:
+def described_functions(library: dict[str, Any]) -> dict[int, str]:
     """How each function that pyelftools finds is patched, or why it is not, by its address in the file."""
-    starts = described.functions(Path(probed["path"]))
-    return {start: probed["places"].get(str(start), "it is not among our functions") for start in starts}
+    starts = described.functions(Path(library["path"]))
+    return {start: library["places"].get(str(start), "it is not among our functions") for start in starts}
 
 
-def row(library: str, plain: dict[str, Any], probed: dict[str, Any]) -> str:
+def row(name: str, library: dict[str, Any], described: dict[int, str], outcome: str) -> str:
     """A line of the table."""
-    ways, skipped = probed["ways"], len(probed["skipped"])
+    ways, functions = library["ways"], library["functions"]
     jumps = sum(ways.get(way, 0) for way in _JUMPS)
-    functions = probed["functions"]
-    share = f"{jumps:,} ({100 * jumps / functions:.1f} %)"
-    described = described_functions(probed)
     as_jumps = sum(way in _JUMPS for way in described.values())
-    counted = f"{as_jumps:,} of {len(described):,} ({100 * as_jumps / len(described):.1f} %)"
-    outcome = f"{len(plain['outcomes'])} the same" if plain["outcomes"] == probed["outcomes"] else "DIFFERENT"
-    breakpoints, hits = ways.get("breakpoint", 0), probed["counts"]["hits"]
-    attach = f"{probed['attach_s']:.2f}"
-    return f"| {library} | {counted} | {functions:,} | {share} | {breakpoints} | {skipped} | {hits:,} | {outcome} | {attach} |"
+    counts = dict(library["counts"])
+    hits = counts.pop("hits")
+    cells = (
+        name,
+        f"{as_jumps:,} of {len(described):,} ({100 * as_jumps / len(described):.1f} %)",
+        f"{functions:,}",
+        f"{jumps:,} ({100 * jumps / functions:.1f} %)",
+        ways.get("breakpoint", 0),
+        len(library["skipped"]),
+        f"{hits:,}",
+        ", ".join(f"{cause} {count:,}" for cause, count in counts.items() if count) or 0,
+        outcome,
+        f"{library['attach_s']:.2f}",
+    )
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def wrong(plain: dict[str, Any], probed: dict[str, Any]) -> list[str]:
@@ -79,24 +73,33 @@ def wrong(plain: dict[str, Any], probed: dict[str, Any]) -> list[str]:
         for name in sorted({*plain["outcomes"], *probed["outcomes"]})
         if plain["outcomes"].get(name) != probed["outcomes"].get(name)
     ]
-    pending = probed["pending"]
-    if probed["entered"] != probed["left"] + len(pending):
-        found.append(f"{probed['entered']:,} calls, {probed['left']:,} returns; under way: {pending}")
+    pending, hits = probed["pending"], sum(library["counts"]["hits"] for library in probed["libraries"].values())
+    if not probed["entered"] == hits == probed["left"] + len(pending):
+        calls = f"{probed['entered']:,} calls, {hits:,} hits, {probed['left']:,} returns"
+        found.append(f"{calls}; under way: {pending}")
     return found
 
 
+def compare(suite: str) -> list[str]:
+    """Run a suite without and with probes, and print its rows; what is wrong."""
+    plain, probed = run(suite), run(suite, "probe")
+    count, same = len(plain["outcomes"]), plain["outcomes"] == probed["outcomes"]
+    for name, library in probed["libraries"].items():
+        described = described_functions(library)
+        print(row(name, library, described, f"{count:,} the same" if same else "DIFFERENT"), flush=True)
+        refused = dict(library["skipped"])
+        refused |= {f"{name}+{start:#x}": way for start, way in described.items() if way not in _JUMPS}
+        print("".join(f"  {function}: {why}\n" for function, why in refused.items()), end="", file=sys.stderr)
+    print(f"  CPU time of the tests: {plain['tests_s']:.1f} s, probed {probed['tests_s']:.1f} s", file=sys.stderr)
+    return [f"{suite}: {what}" for what in wrong(plain, probed)]
+
+
 def main() -> int:
+    suites = sys.argv[1:] or list(SUITES)
+    for suite in suites:
+        suite_called(suite)
     print(_HEADER)
-    failures: list[str] = []
-    for library in sys.argv[1:] or TESTS:
-        plain, probed = run(library), run(library, "probe")
-        print(row(library, plain, probed), flush=True)
-        failures += [f"{library}: {what}" for what in wrong(plain, probed)]
-        for name, reason in probed["skipped"]:
-            print(f"  {name}: {reason}", file=sys.stderr)
-        for start, way in described_functions(probed).items():
-            if way not in _JUMPS:
-                print(f"  {library}+{start:#x}: {way}", file=sys.stderr)
+    failures = [what for suite in suites for what in compare(suite)]
     print("\n".join(failures), file=sys.stderr)
     return bool(failures)
 

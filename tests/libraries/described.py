@@ -11,6 +11,8 @@ from elftools.elf.elffile import ELFFile
 
 _COLD = re.compile(r"\.cold(\.\d+)?$")
 _RSP, _RETURN_ADDRESS = 7, 16
+_GNU_ARGS_SIZE = 0x2E
+"""An opcode that pyelftools does not decode. It is of calls, and says nothing of the frame."""
 
 
 def functions(path: Path) -> list[int]:
@@ -45,6 +47,7 @@ def _named_cold(elf: ELFFile) -> set[int]:
 
 def _is_as_called(entry: Any) -> bool:
     """Whether the CFA at the first instruction is rsp + 8, and nothing is saved but the return address."""
+    entry.instructions[:] = [step for step in entry.instructions if step.opcode != _GNU_ARGS_SIZE]
     first = entry.get_decoded().table[0]
     saved = set(first) - {"pc", "cfa", _RETURN_ADDRESS}
     return first["cfa"].reg == _RSP and first["cfa"].offset == 8 and not saved

@@ -1,21 +1,21 @@
-"""One run of regression tests in this process, with or without probes; prints a JSON object.
+"""One run of tests in this process, with or without probes; prints a JSON object.
 
-python -m tests.libraries.probed test_zlib,test_gzip libz.so.1 [probe]
+python -m tests.libraries.probed libz.so.1=test_zlib [probe]
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"  (the decorator fills in what handlers take)
-# ruff: noqa: N802  (unittest names its methods so)
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fnmatch
+import importlib
 import io
 import json
 import os
 import sys
 import time
-import unittest
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,9 @@ from ftrace.runtime import runtime
 from ftrace.sites.detoured import DetouredBlock
 from ftrace.tracer import tracer
 from sandbox.native import i32, u64
+from sandbox.symbols.libraries import libraries
 from sandbox.symbols.process_text import library_called
+from tests.libraries.suites import Suite, suite_called
 
 seen = fprobe.Array(u64, 2)
 
@@ -41,70 +43,52 @@ def leaves(fp, ip, ret_ip, regs, data):
     seen[1] += 1
 
 
-class _Result(unittest.TestResult):
-    """The outcome of each test by its name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outcomes: dict[str, str] = {}
-
-    def stopTest(self, test: Any) -> None:
-        self.outcomes.setdefault(test.id(), "ok")
-        super().stopTest(test)
-
-    def addSkip(self, test: Any, reason: str) -> None:
-        self.outcomes[test.id()] = "skipped"
-        super().addSkip(test, reason)
-
-    def addError(self, test: Any, err: Any) -> None:
-        self.outcomes[test.id()] = "error"
-        super().addError(test, err)
-
-    def addFailure(self, test: Any, err: Any) -> None:
-        self.outcomes[test.id()] = "failure"
-        super().addFailure(test, err)
-
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
-        if err is not None:
-            self.outcomes[test.id()] = "failure"
-        super().addSubTest(test, subtest, err)
-
-
-def run(names: list[str]) -> dict[str, str]:
-    """The outcomes of the tests of these modules of CPython's package `test`."""
-    result = _Result()
-    for name in names:
-        unittest.defaultTestLoader.loadTestsFromName(f"test.{name}").run(result)
-    return result.outcomes
+def load(suite: Suite) -> list[str]:
+    """Load the libraries of the suite; their names."""
+    if suite.package:
+        importlib.import_module(suite.package)
+    else:
+        for name in suite.libraries:
+            ctypes.CDLL(name)
+    names = [library.name for library in libraries()]
+    return [name for pattern in suite.libraries for name in fnmatch.filter(names, pattern)]
 
 
 @contextlib.contextmanager
-def probed(library: str, figures: dict[str, Any]) -> Iterator[None]:
-    """With handlers at both ends of every function of the library; what was counted is in `figures`."""
-    started = time.perf_counter()
-    probe = fprobe.attach(f"{library}:*", entry=enters, exit=leaves).attach()
-    figures["attach_s"] = time.perf_counter() - started
+def probed(names: list[str], figures: dict[str, Any]) -> Iterator[None]:
+    """With handlers at both ends of every function of the libraries; what was counted is in `figures`."""
+    attach_s, probes = {}, {}
+    for name in names:
+        started = time.process_time()
+        probes[name] = fprobe.attach(f"{name}:*", entry=enters, exit=leaves).attach()
+        attach_s[name] = time.process_time() - started
     try:
         yield
     finally:
-        left, entered, pending = seen[1], seen[0], pending_calls(library)
-        probe.detach()
-        figures |= {"functions": len(locations(library)), "skipped": probe.skipped, "path": path_of(library)}
-        figures |= {"counts": probe.counts._asdict(), "entered": entered, "left": left, "pending": pending}
-        figures |= {"ways": ways(library), "places": places(library)}
+        counts = {name: probe.counts._asdict() for name, probe in probes.items()}  # detaching calls libffi
+        left, entered, pending = seen[1], seen[0], pending_calls(names)
+        for probe in probes.values():
+            probe.detach()
+        figures |= {"entered": entered, "left": left, "pending": pending}
+        figures["libraries"] = {
+            name: {
+                "attach_s": attach_s[name],
+                "functions": len(locations(name)),
+                "skipped": probe.skipped,
+                "path": str(library_called(name).path),
+                "counts": counts[name],
+                "ways": ways(name),
+                "places": places(name),
+            }
+            for name, probe in probes.items()
+        }
 
 
-def pending_calls(library: str) -> list[str]:
-    """The functions of the library that have been entered and have not returned, in any thread."""
-    names = {
-        address: name for block in _blocks(library) for address, name in zip(block.addresses, block.names, strict=True)
-    }
+def pending_calls(libraries: list[str]) -> list[str]:
+    """The functions of the libraries that have been entered and have not returned, in any thread."""
+    blocks = [block for library in libraries for block in _blocks(library)]
+    names = {address: name for block in blocks for address, name in zip(block.addresses, block.names, strict=True)}
     return [names[ip] for ip in runtime().shadow_ips() if ip in names]
-
-
-def path_of(library: str) -> str:
-    """Its file."""
-    return str(library_called(library).path)
 
 
 def places(library: str) -> dict[int, str]:
@@ -132,12 +116,14 @@ def _blocks(library: str) -> list[DetouredBlock]:
 
 
 def main() -> None:
-    names, library = sys.argv[1].split(","), sys.argv[2]
+    _, suite = suite_called(sys.argv[1])
     output, sys.stdout = os.dup(1), io.StringIO()
-    ctypes.CDLL(library)
+    names = load(suite)
     figures: dict[str, Any] = {}
-    with probed(library, figures) if "probe" in sys.argv[3:] else contextlib.nullcontext():
-        figures["outcomes"] = run(names)
+    with probed(names, figures) if "probe" in sys.argv[2:] else contextlib.nullcontext():
+        started = time.process_time()
+        figures["outcomes"] = suite.outcomes(suite.tests)
+        figures["tests_s"] = time.process_time() - started
     os.write(output, json.dumps(figures).encode())
 
 
