@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import signal
 import textwrap
+import zipfile
 from typing import NamedTuple
 
 
@@ -10,7 +13,7 @@ class Program(NamedTuple):
     """`words`: what follows `python`; `files`: name -> source, in its directory; `stdin`: what it reads."""
 
     words: tuple[str, ...]
-    files: dict[str, str] = {}
+    files: dict[str, str | bytes] = {}
     stdin: str = ""
 
 
@@ -25,6 +28,17 @@ def code(source: str, *arguments: str) -> Program:
 def module(files: dict[str, str], *words: str) -> Program:
     return Program(("-m", *words), {name: textwrap.dedent(source) for name, source in files.items()})
 
+
+def archive(source: str) -> bytes:
+    """A zip file with `source` as its `__main__`, as zipapp makes it."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("__main__.py", textwrap.dedent(source))
+        made.writestr("inner.py", "def fails(): raise LookupError(__name__)\n")
+    return file.getvalue()
+
+
+SIGNALS = ("HUP", "INT", "QUIT", "ILL", "TRAP", "BUS", "FPE", "USR1", "PIPE", "ALRM", "XCPU", "SYS")
 
 WORKERS = """
     import multiprocessing, zlib
@@ -164,5 +178,147 @@ PROGRAMS = {
         os.setsid(); zlib.compress(b"x"); os.write(w, b"ready"); os._exit(0)
         """
     ),
+    "closes every descriptor": script(
+        "import os, zlib; os.closerange(0, 4096); zlib.compress(b'x'); os.open('app.py', os.O_RDONLY); os._exit(6)"
+    ),
+    "has few descriptors": script(
+        "import os, resource, zlib; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); print(len(zlib.compress(b'x')))"
+    ),
+    "ends with every descriptor closed": script("import os, sys; os.closerange(0, 4096); sys.exit(7)"),
+    "exec of itself": script(
+        """
+        import os, sys, zlib
+        print(len(zlib.compress(b"x")), sys.argv[1:], flush=True)
+        if len(sys.argv) < 4:
+            os.execv(sys.executable, [sys.executable, *sys.argv, "again"])
+        """
+    ),
+    "exec with an empty environment": script(
+        "import os, sys; os.execve(sys.executable, [sys.executable, '-c', 'import os; print(sorted(os.environ))'], {})"
+    ),
+    "exec of nothing": script("import os; os.execv('/no/such/program', ['x'])"),
+    "other ways to start a program": script(
+        """
+        import os, sys
+        words = [sys.executable, "-c", "import zlib; print(len(zlib.compress(b'x')), flush=True); exit(3)"]
+        print(os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)[1]), flush=True)
+        print(os.waitstatus_to_exitcode(os.spawnv(os.P_WAIT, words[0], words) << 8), flush=True)
+        print(os.system("exit 5"), os.popen("echo popen").read())
+        """
+    ),
+    "subprocess with an empty environment": script(
+        """
+        import subprocess, sys
+        print(subprocess.run([sys.executable, "-c", "import os; print(sorted(os.environ))"], env={}, capture_output=True))
+        print(subprocess.run([sys.executable, "-c", "import os; os.abort()"], close_fds=False).returncode)
+        """
+    ),
+    "asyncio's subprocess": script(
+        """
+        import asyncio, sys
+        async def main():
+            made = await asyncio.create_subprocess_exec(sys.executable, "-c", "print(input())", stdin=-1, stdout=-1)
+            print(await made.communicate(b"in"), made.returncode)
+        asyncio.run(main())
+        """
+    ),
+    "a pool of processes": script(
+        """
+        import concurrent.futures, zlib
+        if __name__ == "__main__":
+            with concurrent.futures.ProcessPoolExecutor(2) as pool:
+                print(list(pool.map(zlib.crc32, [b"a", b"b", b"c"])))
+        """
+    ),
+    "odd values of SystemExit": script(
+        """
+        import os, sys
+        class Odd:
+            def __str__(self): raise ValueError("no text")
+        for value in (None, True, 256, -257, 2**70, 1.5, "", b"x", (1, 2), [], Odd, Odd()):
+            sys.stdout.flush()
+            if not os.fork():
+                raise SystemExit(value)
+            print(os.waitstatus_to_exitcode(os.wait()[1]))
+        raise SystemExit(1, 2)
+        """
+    ),
+    "SystemExit in a thread": script(
+        "import sys, threading; t = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join(); print('after')"
+    ),
+    "os._exit in a thread": script(
+        "import os, threading; threading.Thread(target=os._exit, args=(3,)).start(); threading.Event().wait()"
+    ),
+    "an exception in a function of atexit": script("import atexit; atexit.register(lambda: 1 / 0); print('end')"),
+    "functions of atexit that compress": script(
+        "import atexit, zlib; [atexit.register(lambda n=n: print(n, len(zlib.compress(b'x' * n)))) for n in range(3)]"
+    ),
+    "a thread that fails after the main one": script(
+        "import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), 1 / 0), name='T').start(); print(1)"
+    ),
+    "daemons that compress": script(
+        """
+        import threading, time, zlib
+        def forever():
+            while True: zlib.compress(b"x" * 999)
+        [threading.Thread(target=forever, daemon=True).start() for _ in range(3)]; time.sleep(0.2); print("end")
+        """
+    ),
+    "replaces its streams": script(
+        "import io, sys; sys.stdout = io.StringIO(); print('hidden'); sys.stderr.write(sys.stdout.getvalue()); sys.stderr = None"
+    ),
+    "a stream whose flush fails": script(
+        "import sys\nclass Bad:\n    def write(self, text): pass\n    def flush(self): raise OSError('full')\nsys.stdout = Bad()"
+    ),
+    "a full disk": script("import sys; sys.stdout = open('/dev/full', 'w'); print('x')"),
+    "its own excepthook": script("import sys; sys.excepthook = lambda *a: print('hook', a[0].__name__); 1 / 0"),
+    "too deep a recursion": script("def f(n): return f(n + 1)\nf(0)"),
+    "traces itself": script(
+        "import sys; sys.setprofile(lambda f, e, a: None); import zlib; zlib.crc32(b'x'); print(sys.getprofile() is not None)"
+    ),
+    "imports itself": script(
+        """
+        import __main__, pickle, app
+        class A: pass
+        print(__main__.__file__ == __file__, app.__name__) if __name__ == "__main__" else print("as", __name__)
+        print(type(pickle.loads(pickle.dumps(A()))) is A)
+        """
+    ),
+    "reads its own source": script("import inspect, sys\ndef f(): pass\nprint(inspect.getsource(f), sys.orig_argv[1:])"),
+    "a script in latin-1": Program(
+        ("app.py",), {"app.py": b"# coding: latin-1\nprint(len('\xe4\xf6'), ascii('\xe4'))\n1/0 # \xfc\n"}
+    ),
+    "a script that is not UTF-8": Program(("app.py",), {"app.py": b"print('\xe4')\n"}),
+    "an archive": Program(("app.pyz", "x"), {"app.pyz": archive("import sys; print(sys.argv, __name__)")}),
+    "an archive that fails": Program(("app.pyz",), {"app.pyz": archive("import inner\ninner.fails()")}),
+    "an archive that is none": Program(("app.pyz",), {"app.pyz": b"PK\x03\x04 no archive"}),
+    "a module in a package": module(
+        {"pack/__init__.py": "print('init')", "pack/part.py": "print(__name__, __package__)"}, "pack.part"
+    ),
+    "a package without __main__": module({"pack/__init__.py": ""}, "pack"),
+    "a module that fails": module({"tool.py": "def f(): raise OSError(13, 'denied')\nf()"}, "tool"),
+    "code of several lines": code("import sys\n\nfor n in range(2):\n    print(n)\nsys.exit(n)"),
+    "code with a syntax error": code("print('a'"),
+    "code that reads": Program(("-c", "import sys; print(sys.stdin.read().upper())"), stdin="a\nb"),
+    "a directory without __main__": Program(("project",), {"project/other.py": ""}),
+    "removes itself": script("import os, zlib; os.remove('app.py'); print(len(zlib.compress(b'x')))\n1 / 0"),
+    "an alarm": script("import signal, time; signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(9)"),
+    "a signal while it compresses": script(
+        """
+        import signal, zlib
+        seen = []
+        signal.signal(signal.SIGALRM, lambda *a: seen.append(1))
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        while len(seen) < 50: zlib.compress(b"x" * 5000)
+        signal.setitimer(signal.ITIMER_REAL, 0); print("seen")
+        """
+    ),
+    "signals wait": script(
+        "import os, signal; signal.pthread_sigmask(0, {15}); os.kill(os.getpid(), 15); print(signal.sigwait({15}))"
+    ),
+    **{
+        f"SIG{name}": script(f"import os, signal, zlib; zlib.crc32(b'x'); os.kill(os.getpid(), {signal.Signals['SIG' + name]:d})")
+        for name in SIGNALS
+    },
     "asyncio": script("import asyncio; asyncio.run(asyncio.sleep(0.01)); print('slept')"),
 }  # fmt: skip

@@ -19,7 +19,20 @@ QUICK = (
     "closes all descriptors",
     "exec of Python",
 )
-"""The others run under stress."""
+"""The others run under stress, and all of them in each mode."""
+
+MODES = {
+    "counted": ("--stat", "libz:*"),
+    "recorded": (
+        "--trace",
+        "libz:*flate*",
+        "-e",
+        "p:packs libz:deflate flush=%si",
+        "-e",
+        "r:sums libz:crc32_z $retval",
+    ),
+    "by stack": ("--stacks", "libz:deflate", "--hist", "libz:crc32*", "--by", "caller"),
+}
 
 
 def ended(command, directory, program):
@@ -30,15 +43,20 @@ def ended(command, directory, program):
     return done.returncode, done.stdout, re.sub(r"at 0x\w+", "at ADDRESS", done.stderr)
 
 
-def check(name, tmp_path):
+def check(name, tmp_path, mode="counted"):
     program = PROGRAMS[name]
-    for path, source in program.files.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(source)
+    write(program, tmp_path)
     expected = ended([sys.executable, *program.words], tmp_path, program)
+    write(program, tmp_path)  # again, as a program may have removed them
     report = str(tmp_path / "report")
-    ours = [sys.executable, "-m", "fprobe.cli", "run", "--stat", "libz:*", "-o", report, *program.words]
+    ours = [sys.executable, "-m", "fprobe.cli", "run", *MODES[mode], "-o", report, *program.words]
     assert ended(ours, tmp_path, program) == expected
+
+
+def write(program, directory):
+    for path, source in program.files.items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        (directory / path).write_bytes(source if isinstance(source, bytes) else source.encode())
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -69,6 +87,7 @@ def test_signals_that_are_ignored_stay_so(tmp_path):
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in QUICK])
-def test_all_same_as_python(name, tmp_path):
-    check(name, tmp_path)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_all_same_as_python(name, mode, tmp_path):
+    check(name, tmp_path, mode)
