@@ -13,7 +13,12 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PRINTED = {
     "events": [r"(?s)^p:kprobes/reads vfs_read count=%dx:u64$.*^  reads +[1-9]\d* +0$"],
+    "filters": [r"(?s)^ .*: reads: .* count=512$.*^none$.*^cout > 100\n     \^\nparse_error: Field not found$"],
     "fprobe": [r"^vfs_open\+0x0/.* = 0x[^0]*[\s\S]* hits, 0 misses$", r"^15\.0$"],
+    "histograms": [
+        r"(?s)^{ count: +512 } hitcount: +10  count: +5120\n{ count: +100 } hitcount: +1  count: +100$",
+        r"(?s)^{ count: +512, ns: ~ 2\^\d+ *} hitcount: .*: latency: ns=\d+ count=100$",
+    ],
     "kprobes": ["kmalloc returns 0x", "0x44 44", r"^\d+ hits at \d+ places$", r"^\d+ \[", r"\[FTRACE\]"],
     "libraries": [r"^\d{2,} functions are probed$[\s\S]*ns a call$"],
     "numba": [
@@ -31,6 +36,7 @@ PRINTED = {
         r"(?m)^ \d+\)[^|]*\|  vfs_read \[demo\]\(\) \{$",
         r"(?m)^  0\) +\d+       8   \w+\+0x\w+/0x\w+ \[demo\]$",
     ],
+    "triggers": [r"(?s)^ .*: reads: .* count=512$.*<stack trace>.*^0$.*^stacktrace:count=0 if count > 100$"],
     "stacktraces": [r"^vfs_fsync\+0x[^\n]*\n\w+\+0x"],
 }
 
