@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.call_log import CallLog
+    from fprobe.calls.log import CallLog
     from sandbox.loading.module import Module
 
 FLAVOURS = ("fentry", "patchable", "mcount")
@@ -80,7 +80,7 @@ class _Session:
         pattern = self.item.config.getoption("--fprobe-trace")
         if not pattern:
             return
-        from fprobe.call_log import log_calls
+        from fprobe.calls.log import log_calls
         from ftrace.filters.glob import parse
 
         wanted = parse(pattern)
@@ -198,8 +198,8 @@ def fprobe_attach(_fprobe_session: _Session) -> Callable[..., Attachment[Any]]:
 
 @pytest.fixture
 def fprobe_record(_fprobe_session: _Session) -> Callable[..., CallLog]:
-    """fprobe_record(target, **options): a log of calls (`fprobe.call_log.CallLog`), attached until the end of the test."""
-    from fprobe.call_log import log_calls
+    """fprobe_record(target, **options): a log of calls (`fprobe.calls.log.CallLog`), attached until the end of the test."""
+    from fprobe.calls.log import log_calls
 
     def start(*arguments: Any, **options: Any) -> CallLog:
         log = log_calls(*arguments, **options)

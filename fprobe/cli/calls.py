@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fprobe.call_capture import Event, Images
+from fprobe.calls.capture import Event, Images
 from sandbox.abi import convention as x86_64
 
 

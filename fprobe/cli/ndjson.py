@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from fprobe.call_capture import Images
+from fprobe.calls.capture import Images
 from fprobe.cli.calls import Call
 from fprobe.cli.views import Side, View
 

@@ -86,7 +86,7 @@ class _Session:
     def __init__(
         self, console: Console, module: Module, match: Match, call: ProgramCall, views: Views, limit: int
     ) -> None:
-        from fprobe.call_capture import CallCapture
+        from fprobe.calls.capture import CallCapture
         from fprobe.cli.calls import Calls
         from fprobe.cli.ndjson import Objects
         from fprobe.cli.tree import Tree

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from fprobe.call_tree import CallTree
+from fprobe.calls.tree import CallTree
 from fprobe.cli.calls import Call
 from fprobe.cli.console import Console
 from fprobe.cli.views import View, entry_text, result_text

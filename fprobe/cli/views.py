@@ -1,4 +1,4 @@
-"""Views of functions: what to record of their calls (fprobe.call_capture), and how to decode it."""
+"""Views of functions: what to record of their calls (fprobe.calls.capture), and how to decode it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fprobe.call_capture import Event, Followed, Images, Sights, Wanted
+from fprobe.calls.capture import Event, Followed, Images, Sights, Wanted
 from fprobe.cli import values
 from sandbox.abi import convention as x86_64
 from sandbox.abi import layout

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from fprobe.calls.folded import folded_stack
 from fprobe.export.calls import INSTANT, LEAVE, Calls, Step
 from fprobe.export.trace_dat_reader import Trace
-from fprobe.folded import folded_stack
 from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fprobe.call_tree import CallTree
+from fprobe.calls.tree import CallTree
 from fprobe.export.calls import ENTER, LEAVE, Calls
 from fprobe.export.durations import HEADER, duration_text
 from fprobe.export.trace_dat_reader import Trace

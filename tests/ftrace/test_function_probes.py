@@ -11,7 +11,7 @@ from programs import basic, is_patched
 
 import fprobe
 import sandbox
-from fprobe.call_log import log_calls
+from fprobe.calls.log import log_calls
 from ftrace.files.listing import enabled_functions
 from ftrace.files.tracing_on import read_tracing_on, tracing_is_on, tracing_off, tracing_on, write_tracing_on
 from ftrace.filters.filter_file import FilterFile, read_filter, register_ftrace_command

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fprobe.call_capture import Event
+from fprobe.calls.capture import Event
 from fprobe.cli import values
 from fprobe.cli.calls import Calls
 from fprobe.cli.console import Console

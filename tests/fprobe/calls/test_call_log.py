@@ -1,4 +1,4 @@
-"""fprobe.call_log: calls in order, with depth, arguments and results as far as they are known."""
+"""fprobe.calls.log: calls in order, with depth, arguments and results as far as they are known."""
 
 # ruff: noqa: ARG005  (the signature of a handler is given)
 
@@ -9,7 +9,7 @@ from programs import basic
 
 import fprobe
 import sandbox
-from fprobe.call_log import log_calls
+from fprobe.calls.log import log_calls
 
 SHAPES = """
 define i8 @negative(i8 signext %x, i1 zeroext %flag) noinline { %r = sub i8 0, %x  ret i8 %r }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fprobe.call_tree import CallTree
-from fprobe.folded import folded_stack
+from fprobe.calls.folded import folded_stack
+from fprobe.calls.tree import CallTree
 
 
 class Call(NamedTuple):

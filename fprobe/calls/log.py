@@ -1,6 +1,6 @@
 """A log of calls in order, for tests that check which functions were called, with which arguments and results.
 
-Calls are recorded natively (fprobe.call_capture) and converted to objects when they are read.
+Calls are recorded natively (fprobe.calls.capture) and converted to objects when they are read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
-from fprobe.call_capture import CallCapture, Event
+from fprobe.calls.capture import CallCapture, Event
 from fprobe.registration import functions_of
 from ftrace.handlers.registers import regs_get_kernel_argument, regs_return_value
 from ftrace.sites.locations import Location
