@@ -14,7 +14,7 @@ _HANDLERS = 6
 _HANDLER = """
 import os, sys, time
 from pathlib import Path
-from fprobe.handlers import ENTRY
+from fprobe.handlers.resolve import ENTRY
 from ftrace.handlers.resolve import native
 from ftrace.runtime import runtime
 

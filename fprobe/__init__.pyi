@@ -3,9 +3,9 @@ from fprobe.actions import Record as Record
 from fprobe.actions import Stat as Stat
 from fprobe.attachment import Attachment as Attachment
 from fprobe.attachment import attach as attach
-from fprobe.handler_types import EntryHandler as EntryHandler
-from fprobe.handler_types import ExitHandler as ExitHandler
-from fprobe.native_decorator import native as native
+from fprobe.handlers.native_decorator import native as native
+from fprobe.handlers.signatures import EntryHandler as EntryHandler
+from fprobe.handlers.signatures import ExitHandler as ExitHandler
 from fprobe.probe_events import Event as Event
 from fprobe.probe_events import event as event
 from fprobe.registration import FPROBE_FL_DISABLED as FPROBE_FL_DISABLED

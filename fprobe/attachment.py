@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from fprobe.actions import Action
-from fprobe.handler_types import EntryHandler, ExitHandler
-from fprobe.handlers import data_size_of
+from fprobe.handlers.resolve import data_size_of
+from fprobe.handlers.signatures import EntryHandler, ExitHandler
 from fprobe.registration import (
     FPROBE_FL_DISABLED,
     FPROBE_FL_KPROBE_SHARED,

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fprobe.handlers import resolve_pair
+from fprobe.handlers.resolve import resolve_pair
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
 from ftrace.entries import (

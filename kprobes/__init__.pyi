@@ -7,12 +7,13 @@ from kprobes.busy import kprobe_busy_begin as kprobe_busy_begin
 from kprobes.busy import kprobe_busy_end as kprobe_busy_end
 from kprobes.busy import kprobe_running as kprobe_running
 from kprobes.busy import kprobes_abandoned as kprobes_abandoned
-from kprobes.counting import Count as Count
-from kprobes.handler_types import FaultHandler as FaultHandler
-from kprobes.handler_types import PostHandler as PostHandler
-from kprobes.handler_types import PreHandler as PreHandler
-from kprobes.handler_types import ReturnEntryHandler as ReturnEntryHandler
-from kprobes.handler_types import ReturnHandler as ReturnHandler
+from kprobes.handlers.counting import Count as Count
+from kprobes.handlers.native_decorator import native as native
+from kprobes.handlers.signatures import FaultHandler as FaultHandler
+from kprobes.handlers.signatures import PostHandler as PostHandler
+from kprobes.handlers.signatures import PreHandler as PreHandler
+from kprobes.handlers.signatures import ReturnEntryHandler as ReturnEntryHandler
+from kprobes.handlers.signatures import ReturnHandler as ReturnHandler
 from kprobes.jump.optimize import kprobes_optimization as kprobes_optimization
 from kprobes.jump.optimize import set_kprobes_optimization as set_kprobes_optimization
 from kprobes.jump.optimize import wait_for_kprobe_optimizer as wait_for_kprobe_optimizer
@@ -20,7 +21,6 @@ from kprobes.listing import kprobes_blacklist as kprobes_blacklist
 from kprobes.listing import kprobes_list as kprobes_list
 from kprobes.listing import read_kprobes_enabled as read_kprobes_enabled
 from kprobes.listing import write_kprobes_enabled as write_kprobes_enabled
-from kprobes.native_decorator import native as native
 from kprobes.place.blacklist import kprobe_add_ksym_blacklist as kprobe_add_ksym_blacklist
 from kprobes.place.switch import kprobes_enabled as kprobes_enabled
 from kprobes.place.switch import set_kprobes_enabled as set_kprobes_enabled

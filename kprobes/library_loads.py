@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from ftrace.maps import per_task
-from kprobes.native_decorator import native
+from kprobes.handlers.native_decorator import native
 from kprobes.return_probe import kretprobe
 from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.native import u64

@@ -10,9 +10,9 @@ from ftrace.handlers.kinds import Resolved
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.hit.records import FOREIGN, PYTHON
 from ftrace.shown import handler_name, table
-from kprobes import crash_words, handlers
 from kprobes.fast import single
-from kprobes.handlers import FAULT, POST, PRE
+from kprobes.handlers.resolve import FAULT, POST, PRE, is_plain, resolve_for
+from kprobes.hit import crash_words
 from kprobes.hit.records import (
     FAULT_FOREIGN,
     FAULT_PYTHON,
@@ -200,15 +200,15 @@ class kprobe(ProcessBound):
     def _resolve(self) -> None:
         self.errors = HandlerErrors()
         child, report = self.native, self.errors.report
-        pre = handlers.resolve_for(self.pre_handler, PRE, self, report, _pre_of)
-        post = handlers.resolve_for(self.post_handler, POST, self, report, _post_of)
-        fault = handlers.resolve_for(self.fault_handler, FAULT, self, report, _fault_of)
+        pre = resolve_for(self.pre_handler, PRE, self, report, _pre_of)
+        post = resolve_for(self.post_handler, POST, self, report, _post_of)
+        fault = resolve_for(self.fault_handler, FAULT, self, report, _fault_of)
         child.pre, child.post, child.fault = pre.address, post.address, fault.address
         child.pre_cookie, child.post_cookie, child.fault_cookie = (
             code.cookie or self.native_address for code in (pre, post, fault)
         )
         child.kind = _PRE_KIND[pre.kind] | _POST_KIND[post.kind] | _FAULT_KIND[fault.kind]
-        child.kind |= PRE_PLAIN * handlers.is_plain(self.pre_handler)
+        child.kind |= PRE_PLAIN * is_plain(self.pre_handler)
         child.pre_text, child.post_text = crash_words.of_handler(pre, PRE.name), crash_words.of_handler(post, POST.name)
         child.fault_text = crash_words.of_handler(fault, FAULT.name)
         ways = pre.kind | post.kind

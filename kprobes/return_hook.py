@@ -22,11 +22,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ftrace.tracer import tracer
-from kprobes import crash_words
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.fast import single
 from kprobes.fast.return_stubs import give_return_stub
-from kprobes.handlers import ENTRY, RETURN
+from kprobes.handlers.resolve import ENTRY, RETURN
+from kprobes.hit import crash_words
 from kprobes.hit.records import (
     PRE_FOREIGN,
     PRE_PYTHON,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ftrace.handlers.lending import kept_too_long
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.shown import handler_name, table
-from kprobes import handlers
-from kprobes.handlers import ENTRY, RETURN
+from kprobes.handlers.resolve import ENTRY, RETURN, instance_data, resolve_for
 from kprobes.hit.records import Instance
 from kprobes.probe import kprobe
 from kprobes.return_hook import ReturnHook
@@ -189,11 +188,11 @@ class kretprobe(ProcessBound):
         self.kp.return_hook = self._hook
 
     def _resolve(self, handler: Any, role: Role) -> Resolved:
-        return handlers.resolve_for(handler, role, self, self.errors.report, _with_instance)
+        return resolve_for(handler, role, self, self.errors.report, _with_instance)
 
     def _data_used(self, code: Resolved) -> int:
         """Bytes of data that an instance needs for a handler. Bytes that native handlers read beyond `data_size` are 0."""
-        use = handlers.instance_data(code)
+        use = instance_data(code)
         if use.changed > self.data_size:
             why = f"data_size is {self.data_size}, but {code.name} writes {use.changed} bytes of ri.data"
             raise OSError(errno.EINVAL, f"{why}; give a data_size of at least {use.changed}")

@@ -154,7 +154,7 @@ def _imported_by(name: str) -> set[str]:
 _HANDLER = """
 import sys
 import fprobe
-from fprobe.handlers import ENTRY
+from fprobe.handlers.resolve import ENTRY
 from ftrace.handlers.resolve import native
 
 @fprobe.native

@@ -42,8 +42,8 @@ _IMPORTS = (
     "sandbox.demo", "sandbox.loading.load", "sandbox.native.front.checker", "sandbox.native.front.frontend",
     "sandbox.native.front.graph", "sandbox.symbols.dwarf",
     "ftrace.events.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
-    "kprobes.attachment", "kprobes.jump.optimize", "kprobes.native_decorator",
-    "fprobe.actions", "fprobe.attachment", "fprobe.native_decorator",
+    "kprobes.attachment", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
+    "fprobe.actions", "fprobe.attachment", "fprobe.handlers.native_decorator",
     *(f"fprobe.cli.{verb}" for verb in ("disasm", "explain", "list", "stat", "trace", "verbs")),
 )  # fmt: skip
 

@@ -24,8 +24,8 @@ from fprobe.calls.handlers import (
     capture_entry,
     capture_exit,
 )
-from fprobe.handlers import ENTRY as ENTRY_ROLE
-from fprobe.handlers import EXIT as EXIT_ROLE
+from fprobe.handlers.resolve import ENTRY as ENTRY_ROLE
+from fprobe.handlers.resolve import EXIT as EXIT_ROLE
 from ftrace.files.tracing_on import switch_address
 from ftrace.handlers.resolve import native
 from ftrace.hit.hashing import first_place

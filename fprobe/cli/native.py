@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fprobe import native_file
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.native_file import NativeHandlers
+from fprobe.handlers import native_file
+from fprobe.handlers.native_file import NativeHandlers
 
 if TYPE_CHECKING:
     from fprobe.cli.match import Match
@@ -120,7 +120,7 @@ def compile_handler(handler: Any) -> NativeImage:
 
 
 def _compiled(handler: Any, is_exit: bool) -> Resolved:
-    from fprobe.handlers import ENTRY, EXIT
+    from fprobe.handlers.resolve import ENTRY, EXIT
     from ftrace.handlers.resolve import native
 
     with _compile_errors():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from fprobe import native_file
-from fprobe.native_file import NativeHandlers
+from fprobe.handlers import native_file
+from fprobe.handlers.native_file import NativeHandlers
 from fprobe.run import session
 from fprobe.run.results import Process
 from fprobe.run.table import Table

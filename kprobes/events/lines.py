@@ -26,8 +26,8 @@ from ftrace.tracefs.files import add_ftrace_files, definitions_file
 from ftrace.tracefs.nodes import TextFile
 from ftrace.tracefs.tree import tracefs
 from kprobes.events.place import EventPlace, module_is_there, parse_place
+from kprobes.handlers.native_decorator import event_handler
 from kprobes.library_loads import LibraryWatch
-from kprobes.native_decorator import event_handler
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import (
     disable_kprobe,

@@ -26,10 +26,10 @@ from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
 from ftrace.sites.lists import ListRecord
 from ftrace.tracer import tracer
-from kprobes import handlers
+from kprobes.handlers.native_decorator import EventFunction
+from kprobes.handlers.resolve import ENTRY, PRE, RETURN, keeps_registers, registers
 from kprobes.hit.records import Child, Instance
 from kprobes.hit.runtime import kprobe_runtime
-from kprobes.native_decorator import EventFunction
 from sandbox.threads.tasks import COUNTER_LINES
 
 MOST_DATA = 64
@@ -180,9 +180,9 @@ def ops_of_kprobe(pre_handler: Any, native: int, keep: Any) -> SingleOps | None:
 
     `native`: address of the kprobe's native half.
     """
-    if not handlers.keeps_registers(pre_handler):
+    if not keeps_registers(pre_handler):
         return None
-    regs = entry_kind(handlers.registers(pre_handler, handlers.PRE))
+    regs = entry_kind(registers(pre_handler, PRE))
     if regs and pre_handler.returns_a_value:
         regs = ENTRY_REGS  # only the trampolines with registers honour a changed ip
     symbol = "kprobe_single_regs" if regs else "kprobe_single"
@@ -219,10 +219,10 @@ def kretprobe_values(
     On an ftrace location, entries take the recursion lock; elsewhere they do not.
     """
     given = [one for one in (entry_handler, handler) if one is not None]
-    if data_size > MOST_DATA or not all(map(handlers.keeps_registers, given)):
+    if data_size > MOST_DATA or not all(map(keeps_registers, given)):
         return None
-    at_entry = entry_kind(handlers.registers(entry_handler, handlers.ENTRY))
-    at_return = exit_kind(handlers.registers(handler, handlers.RETURN))
+    at_entry = entry_kind(registers(entry_handler, ENTRY))
+    at_return = exit_kind(registers(handler, RETURN))
     bare = entry_handler is None and not any(one.uses(0) for one in given)
     entry = "kretprobe_single" if on_ftrace else "kretprobe_unlocked"
     entry = "kretprobe_single_bare" if bare else f"{entry}_regs" if at_entry else entry

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit import address_table
 from ftrace.runtime import runtime
-from kprobes import crash_words
-from kprobes.hit import attribution, faulting, ftrace_handler, kretprobe_entry, optimized, running, trap
+from kprobes.hit import attribution, crash_words, faulting, ftrace_handler, kretprobe_entry, optimized, running, trap
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly

@@ -256,7 +256,7 @@ MANNERS: dict[str, Manner] = {
 
 def _spans(module: Any, attachments: list[Any]) -> list[tuple[int, int]]:
     """The code that a hit runs: the functions, their stubs, the runtime, the handlers."""
-    from fprobe.handlers import ENTRY, EXIT
+    from fprobe.handlers.resolve import ENTRY, EXIT
     from ftrace.handlers.resolve import native
     from ftrace.runtime import runtime
     from ftrace.tracer import tracer

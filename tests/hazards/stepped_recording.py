@@ -75,7 +75,7 @@ def _spans(recorder: Any) -> list[tuple[int, int]]:
     """The handler, and what the runtime does of a record."""
     from recording_native import record_pair
 
-    from fprobe.handlers import ENTRY
+    from fprobe.handlers.resolve import ENTRY
     from ftrace.handlers.resolve import native
     from ftrace.runtime import runtime
 
@@ -89,7 +89,7 @@ def _direct(recorder: Any) -> tuple[int, int, int, int]:
     """The handler, a probe for it, and the words of pt_regs that the arguments are in."""
     from recording_native import record_pair
 
-    from fprobe.handlers import ENTRY
+    from fprobe.handlers.resolve import ENTRY
     from ftrace.handlers.resolve import native
     from ftrace.hit.records import Probe
     from ftrace.x86_64.pt_regs import pt_regs

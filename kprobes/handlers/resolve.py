@@ -12,7 +12,7 @@ from ftrace.handlers.kinds import Resolved
 from ftrace.handlers.python_handler import python_handler
 from ftrace.handlers.roles import Role
 from ftrace.hit.records import FOREIGN, PYTHON
-from kprobes.instance_data import DataUse, data_use
+from kprobes.handlers.instance_data import DataUse, data_use
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import Fields, HandlerFunction
 

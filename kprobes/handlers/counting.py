@@ -10,7 +10,7 @@ from typing import Any
 
 from ftrace.handlers.kinds import foreign_address
 from ftrace.maps import Array
-from kprobes.native_decorator import native
+from kprobes.handlers.native_decorator import native
 from sandbox.native import NativeFunction, u64
 from sandbox.process import fork
 

@@ -1,0 +1,1 @@
+"""The handlers of fprobes: signatures, roles, the native decorator, and native handlers from a file."""
