@@ -23,7 +23,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.attaching import Attaching, log
-from ftrace.entries import Skipped
+from ftrace.entries.located import Skipped
 from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
 from ftrace.probe import Counts
 from sandbox.images.coming import unfollow

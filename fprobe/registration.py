@@ -13,16 +13,9 @@ from typing import Any
 from fprobe.handlers.resolve import resolve_pair
 from ftrace import ops as ftrace
 from ftrace.cpus import num_possible_cpus
-from ftrace.entries import (
-    Located,
-    Skipped,
-    examine_returns,
-    locate,
-    locate_addresses,
-    make_way,
-    placing,
-    unsafe_for_python,
-)
+from ftrace.entries.locate import examine_returns, locate, locate_addresses, unsafe_for_python
+from ftrace.entries.located import Located, Skipped
+from ftrace.entries.neighbours import join_neighbours, placing
 from ftrace.filters.resolve import is_compiled, is_named
 from ftrace.handlers.kinds import Resolved, entry_kind, exit_kind
 from ftrace.handlers.python_handler import HandlerErrors
@@ -409,8 +402,8 @@ def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:
         selection -= unsafe
     if fp.ops.hooks_return:
         examine_returns(selection)
-    kept = make_way(selection)
-    return Located(kept.selection, [*skipped, *kept.skipped])
+    joined = join_neighbours(selection)
+    return Located(joined.selection, [*skipped, *joined.skipped])
 
 
 _PYTHON_UNSAFE = (

@@ -22,7 +22,7 @@ def is_named(pattern: str) -> bool:
 
 def match(pattern: str) -> Match:
     """The functions that a pattern matches; the library is loaded if necessary. Raises Failure if there are none."""
-    from ftrace.entries import locate
+    from ftrace.entries.locate import locate
 
     load(pattern)
     try:
@@ -61,7 +61,7 @@ def load(pattern: str) -> None:
 
 def reason(symbol: Symbol) -> str:
     """Why a function that `match` has found cannot be probed; '' if it can."""
-    from ftrace.entries import locations_of
+    from ftrace.entries.locate import locations_of
     from ftrace.filters.resolve import Found
     from sandbox.images.sources import image_at
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from ftrace.filters.glob import Match
 from ftrace.filters.masks import mask_of
-from ftrace.refusals import named_refusal
 from ftrace.sites.lists import Stubs
 from ftrace.sites.poke import STAGES
+from ftrace.sites.refusals import named_refusal
 from ftrace.sites.text_poke import Block, Move
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.unwind.unwinding import describe_stubs

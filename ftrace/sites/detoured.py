@@ -11,11 +11,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ftrace.refusals import runs_python
 from ftrace.sites.detour_space import DetourSpace
 from ftrace.sites.entries import REACH, Choice, Mechanism, Patch, choices, only_breakpoint, patch_of
 from ftrace.sites.image_block import ImageBlock, Read
 from ftrace.sites.lists import Stubs
+from ftrace.sites.refusals import runs_python
 from ftrace.x86_64.entry_detour import ENTRY, EntryDetour
 from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, SLOT, STUB_SIZE, TO_BODY_BY_CALL

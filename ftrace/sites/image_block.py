@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.refusals import code_refusal, named_refusal
 from ftrace.sites.block import SiteBlock
+from ftrace.sites.refusals import code_refusal, named_refusal
 from sandbox.memory.reading import read
 from sandbox.x86_64 import plain_returns
 

@@ -11,7 +11,8 @@ import threading
 from functools import cache
 from typing import Any
 
-from ftrace.entries import examine_returns, locate, make_way, placing
+from ftrace.entries.locate import examine_returns, locate
+from ftrace.entries.neighbours import join_neighbours, placing
 from ftrace.filters.hashes import FILTER, OpsHash
 from ftrace.hit.follow_fork import LISTS, Followers
 from ftrace.hit.records import COMPLETE
@@ -60,7 +61,7 @@ class ForkFollowing(fork.Close):
         examine_returns(located)
         with placing():
             functions = OpsHash()
-            functions.replace(FILTER, make_way(located).selection)
+            functions.replace(FILTER, join_neighbours(located).selection)
             if functions.for_everything:
                 raise OSError(errno.ENODEV, "new threads cannot be followed: pthread_create cannot be probed")
             self._probing = FunctionProbing(

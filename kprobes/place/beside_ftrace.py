@@ -1,4 +1,4 @@
-"""Existing kprobes at and near an address that becomes an ftrace location (ftrace.entries)."""
+"""Existing kprobes at and near an address that becomes an ftrace location (ftrace.entries.neighbours)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ftrace import entries
+from ftrace.entries.neighbours import neighbours
 from kprobes.breakpoint.patching import patching
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import switch
@@ -22,7 +22,7 @@ _POST = "a kprobe with a post_handler is at its entry; it needs the first instru
 
 
 class Kprobes:
-    """The interface of kprobes to ftrace.entries."""
+    """The interface of kprobes to ftrace.entries.neighbours."""
 
     def hold(self) -> contextlib.AbstractContextManager[None]:
         return patching()
@@ -33,7 +33,7 @@ class Kprobes:
             default=size,
         )
 
-    def make_way(self, addresses: Sequence[int]) -> dict[int, str]:
+    def join(self, addresses: Sequence[int]) -> dict[int, str]:
         refused = {}
         for address in addresses:
             for place in between(address - _LONGEST + 1, address):
@@ -61,6 +61,6 @@ def _join(place: Aggregate) -> None:
 
 
 def join_ftrace() -> None:
-    """Register `Kprobes` with ftrace.entries."""
-    if not entries.neighbours:
-        entries.neighbours.append(Kprobes())
+    """Register `Kprobes` with ftrace.entries.neighbours."""
+    if not neighbours:
+        neighbours.append(Kprobes())

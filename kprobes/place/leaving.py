@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ftrace import departure
+from ftrace.entries import departure
 from ftrace.tracer import UNMAPPED, tracer
 from kprobes.breakpoint.patching import patching
 from kprobes.place import modules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from ftrace.refusals import runs_python
+from ftrace.sites.refusals import runs_python
 
 if TYPE_CHECKING:
     from kprobes.place.placing import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from ftrace.entries import give_way
+from ftrace.entries.neighbours import retreat_from
 from kprobes.breakpoint.patching import check_traps, patching
 from kprobes.fast import fast_returns, ftrace_site
 from kprobes.jump.optimize import jump_optimizer
@@ -48,7 +48,7 @@ def arm(place: Aggregate) -> None:
         place.become(State.STUB)
     else:
         check_traps()
-        give_way(place.address)
+        retreat_from(place.address)
         jump_optimizer.arm(place)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
+from ftrace.entries.located import Located, Skipped, in_images
+from ftrace.entries.neighbours import free_bytes
 from ftrace.filters.resolve import Found, resolve
-from ftrace.refusals import called_by_hits, runs_python
 from ftrace.sites.detoured import DetouredBlock
 from ftrace.sites.image_block import ImageBlock
 from ftrace.sites.locations import Location, Selection
 from ftrace.sites.original import original_text
 from ftrace.sites.prepared import PreparedBlock
+from ftrace.sites.refusals import called_by_hits, runs_python
 from ftrace.tracer import tracer
 from sandbox.images.sources import image_at
 from sandbox.symbols.table import Symbol
@@ -23,52 +24,6 @@ from sandbox.symbols.table import Symbol
 if TYPE_CHECKING:
     from sandbox.images.image import Image
     from sandbox.memory.mappings import TextMapping
-
-
-class Skipped(NamedTuple):
-    """A function that was asked for and cannot be traced; `reason` is a sentence."""
-
-    name: str
-    reason: str
-
-
-class Located(NamedTuple):
-    """The locations of what a pattern matches, and what has none."""
-
-    selection: Selection
-    skipped: list[Skipped]
-
-
-class Neighbour(Protocol):
-    """Another kind of probe that writes into text: kprobes."""
-
-    def hold(self) -> contextlib.AbstractContextManager[None]:
-        """Its locks, which come before those of ftrace."""
-
-    def free(self, address: int, size: int) -> int:
-        """How many of these bytes a patch at `address` may have; the first one, which `make_way` clears, at least."""
-
-    def make_way(self, addresses: Sequence[int]) -> dict[int, str]:
-        """Join the locations at these addresses, which are about to be patched: no byte of them is its any more.
-
-        Where it cannot, the reason. Within `hold()`.
-        """
-
-
-neighbours: list[Neighbour] = []
-"""Added by kprobes when the first of them is registered."""
-
-
-@contextlib.contextmanager
-def placing() -> Iterator[None]:
-    """Around `make_way` and the registration that follows: nobody places another probe meanwhile."""
-    tracing = tracer()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(tracing.reclaimer.settling_later())
-        for neighbour in neighbours:
-            stack.enter_context(neighbour.hold())
-        stack.enter_context(tracing.table.lock)
-        yield
 
 
 def locate(pattern: str) -> Located:
@@ -166,13 +121,9 @@ def _block_at(image: Image, address: int) -> ImageBlock:
         functions = [function for function in functions if function.address in image.stubs]
         block = PreparedBlock(image, functions, text, table.lists, read)
     else:
-        block = DetouredBlock(image, functions, text, table.lists, read, _free)
+        block = DetouredBlock(image, functions, text, table.lists, read, free_bytes)
     table.of_images.append(block)
     return block
-
-
-def _free(address: int, size: int) -> int:
-    return min((neighbour.free(address, size) for neighbour in neighbours), default=size)
 
 
 def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
@@ -190,47 +141,10 @@ def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
 
 def examine_returns(selection: Selection) -> None:
     """Find out which of these functions' returns cannot be hooked."""
-    for block, indexes in _in_images(selection).items():
+    for block, indexes in in_images(selection).items():
         block.examine_returns(indexes)
-
-
-def make_way(selection: Selection) -> Located:
-    """Let other kinds of probes join these locations, which are about to be patched; what is left of them.
-
-    Within `placing()`.
-    """
-    skipped: list[Skipped] = []
-    refused: list[Location] = []
-    for block, indexes in _in_images(selection).items():
-        for neighbour in neighbours:
-            for address, why in neighbour.make_way([block.addresses[index] for index in indexes]).items():
-                refused.append(Location(block, bisect_left(block.addresses, address)))
-                skipped.append(Skipped(str(refused[-1]), why))
-    return Located(selection - Selection.of(refused), skipped)
-
-
-def _in_images(selection: Selection) -> dict[ImageBlock, list[int]]:
-    found: dict[ImageBlock, list[int]] = {}
-    for block, index in Selection({b: mask for b, mask in selection.items() if isinstance(b, ImageBlock)}).locations():
-        assert isinstance(block, ImageBlock)
-        found.setdefault(block, []).append(index)
-    return found
 
 
 def unsafe_for_python(selection: Selection) -> Selection:
     """Those of these locations where a Python handler could wait for its own thread."""
     return Selection({b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock) and runs_python(b.name)})
-
-
-# -- what other kinds of probes ask ---------------------------------------------------------------------------------
-
-
-def give_way(address: int) -> None:
-    """The byte at `address` is about to be changed by somebody else: no jump of ours may have it, or borrow it.
-
-    With the locks of both.
-    """
-    for block in tracer().table.of_images:
-        if isinstance(block, DetouredBlock):
-            while (index := block.reaching(address)) is not None:
-                block.retreat(index)

@@ -1,0 +1,1 @@
+"""From patterns to locations, in images of any kind; other probes beside them; images that are unloaded."""
