@@ -12,7 +12,6 @@ from typing import Any
 
 from fprobe.handlers.resolve import resolve_pair
 from ftrace import ops as ftrace
-from ftrace.cpus import num_possible_cpus
 from ftrace.entries.locate import examine_returns, locate, locate_addresses, unsafe_for_python
 from ftrace.entries.located import Located, Skipped
 from ftrace.entries.neighbours import join_neighbours, placing
@@ -39,6 +38,7 @@ from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from sandbox.images import jit
 from sandbox.process import fork
+from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
 from sandbox.process.process_bound import ProcessBound

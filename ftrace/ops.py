@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ftrace.dyn_ftrace import Operation
+from ftrace.dyn_ftrace.record import Operation
 from ftrace.filters.glob import parse
 from ftrace.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
 from ftrace.filters.resolve import near_misses

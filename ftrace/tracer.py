@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ftrace.bug_report import mismatch_report
-from ftrace.dyn_ftrace import Operation, Record
+from ftrace.dyn_ftrace.bug_report import mismatch_report
+from ftrace.dyn_ftrace.record import Operation, Record
 from ftrace.hit.records import STOPPED
 from ftrace.reclaimer import Reclaimer
 from ftrace.runtime import Runtime, runtime

@@ -6,12 +6,12 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.cpus import num_possible_cpus
 from kprobes import registration as probes
 from kprobes.breakpoint.patching import patching
 from kprobes.place import blacklist, placing
 from kprobes.place.aggregate import settle
 from kprobes.return_hook import free_idle, watch_forks
+from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.integers import INT_MAX, integer
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import fprobe
 import sandbox
 from ftrace import ops as ftrace
 from ftrace import ops_flags
-from ftrace.dyn_ftrace import MODIFIED, TOUCHED
+from ftrace.dyn_ftrace.record import MODIFIED, TOUCHED
 from ftrace.files.listing import enabled_functions, touched_functions
 from ftrace.files.sysctl import set_ftrace_enabled
 from ftrace.filters.lookup import ftrace_location, ftrace_location_range, ftrace_lookup_symbols, ftrace_text_reserved

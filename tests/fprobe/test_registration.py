@@ -11,7 +11,7 @@ from programs import basic, is_patched, site_of, text_of
 
 import fprobe
 from fprobe.registration import functions_of
-from ftrace.cpus import num_possible_cpus
+from sandbox.process.cpus import num_possible_cpus
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from isolation import isolated
 from programs import basic, is_patched, site_of, text_of
 
-from ftrace import bug, bug_report
+from ftrace.dyn_ftrace import bug, bug_report
 from ftrace.tracer import tracer
 
 RULE = "------------[ ftrace bug ]------------"

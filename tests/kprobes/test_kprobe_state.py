@@ -256,7 +256,7 @@ def test_kp50_kp51_kp53_the_two_ops_of_ftrace_locations():
 
 @isolated
 def test_kp54_once_ftrace_is_dead():
-    from ftrace.bug import ftrace_kill
+    from ftrace.dyn_ftrace.bug import ftrace_kill
 
     module = basic()
     hits = []

@@ -17,9 +17,9 @@ from programs import BASIC, basic
 import fprobe
 import kprobes
 import sandbox
-from ftrace.cpus import set_num_possible_cpus
 from kprobes.jump import optimize
 from sandbox.native import u64
+from sandbox.process.cpus import set_num_possible_cpus
 
 KINDS = {"ftrace": {}, "breakpoint": {"flavour": "none"}, "jump": {"flavour": "none"}}
 counted = fprobe.Array(u64, 4, shared=True)

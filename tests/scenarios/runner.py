@@ -6,11 +6,11 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ftrace.cpus import num_possible_cpus, set_num_possible_cpus
 from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
 from ftrace.tracer import tracer
 from kprobes.place import aggregate
 from kprobes.place.blacklist import kprobe_add_ksym_blacklist
+from sandbox.process.cpus import num_possible_cpus, set_num_possible_cpus
 from tests.scenarios import kprobes, steps
 from tests.scenarios.contexts import CALLS
 from tests.scenarios.log import Line

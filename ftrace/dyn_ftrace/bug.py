@@ -6,7 +6,7 @@ mismatch found afterwards means that text cannot be written reliably: ftrace is 
 
 from __future__ import annotations
 
-from ftrace.bug_report import TO_CALL, bug_report
+from ftrace.dyn_ftrace.bug_report import TO_CALL, bug_report
 from ftrace.sites.locations import Location
 from ftrace.tracer import log, tracer
 

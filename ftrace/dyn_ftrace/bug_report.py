@@ -6,7 +6,7 @@ import ctypes
 import errno
 from collections.abc import Sequence
 
-from ftrace.dyn_ftrace import Record, callback_name
+from ftrace.dyn_ftrace.record import Record, callback_name
 from ftrace.sites.block import SiteMismatch
 from ftrace.sites.locations import Location
 from ftrace.x86_64.stubs import SITE_SIZE
