@@ -1,4 +1,4 @@
-"""Parsing numbers, by the rules of the kernel's lib/kstrtox.c."""
+"""Parsing numbers and truth values, by the rules of the kernel's lib/kstrtox.c."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _LONG_MAX = (1 << 63) - 1
 _MOST_DIGITS = 22
 """Of a number of 64 bits in octal. int() refuses decimal numbers of thousands of digits."""
 _DIGITS = {8: "01234567", 10: "0123456789", 16: "0123456789abcdefABCDEF"}
+_TRUE, _FALSE = (*"yYtT1", "on"), (*"nNfF0", "of")
 _HEX = re.compile(r"0[xX][0-9a-fA-F]")
 
 
@@ -38,6 +39,14 @@ def kstrtouint(text: str, base: int = 0) -> int:
     if value >= 1 << 32:
         raise OSError(errno.ERANGE, f"{text!r} does not fit an unsigned number of 32 bits")
     return value
+
+
+def kstrtobool(text: str) -> bool:
+    """A truth value: y, t, 1 or on; n, f, 0 or off. Only the first letters count. Raises OSError(EINVAL)."""
+    for value, beginnings in ((True, _TRUE), (False, _FALSE)):
+        if text.startswith(beginnings) or text[:2].lower() in beginnings:
+            return value
+    raise OSError(errno.EINVAL, f"{text!r} is not a truth value; write 1 or 0, y or n, on or off")
 
 
 def simple_strtoul(text: str, base: int = 0) -> tuple[int, str]:

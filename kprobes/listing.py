@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-
+from ftrace.kstrtox import kstrtobool
 from kprobes.place import blacklist, switch
 from kprobes.place.aggregate import Aggregate
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import registered_probes
-
-_YES, _NO = frozenset("yYtT1"), frozenset("nNfF0")
 
 
 def kprobes_list() -> str:
@@ -48,18 +45,4 @@ def read_kprobes_enabled() -> str:
 
 def write_kprobes_enabled(text: str) -> None:
     """Write to the file `enabled` of debugfs. Raises OSError: EINVAL if `text` is not a truth value; errors of arming."""
-    switch.set_kprobes_enabled(truth_value(text))
-
-
-def truth_value(text: str) -> bool:
-    """kstrtobool() of lib/kstrtox.c: y, t, 1, on; n, f, 0, off; only the first letters count. Raises OSError(EINVAL)."""
-    first, second = text[:1], text[1:2]
-    if first in _YES and first:
-        return True
-    if first in _NO and first:
-        return False
-    if first in ("o", "O") and second in ("n", "N"):
-        return True
-    if first in ("o", "O") and second in ("f", "F"):
-        return False
-    raise OSError(errno.EINVAL, f"{text!r} is not a truth value; write 1 or 0, y or n, on or off")
+    switch.set_kprobes_enabled(kstrtobool(text))

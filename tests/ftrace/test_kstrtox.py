@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from ftrace.kstrtox import kstrtoll, kstrtouint, kstrtoull, simple_strtoul
+from ftrace.kstrtox import kstrtobool, kstrtoll, kstrtouint, kstrtoull, simple_strtoul
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,15 @@ def test_the_number_at_the_start_of_a_text():
     assert simple_strtoul("12:x", 10) == (12, ":x")
     assert simple_strtoul("x") == (0, "x")
     assert simple_strtoul(str(1 << 64) + "@") == (0, "@")
+
+
+@pytest.mark.parametrize("text", ["", " y", "x", "2", "o", "ox", "Ox"])
+def test_what_is_no_truth_value(text):
+    with pytest.raises(OSError, match="is not a truth value") as raised:
+        kstrtobool(text)
+    assert raised.value.errno == errno.EINVAL
+
+
+def test_kp92_words():
+    assert all(kstrtobool(word) for word in ("y", "Y", "t", "T", "1", "on", "ON", "oN", "yes", "1\n"))
+    assert not any(kstrtobool(word) for word in ("n", "N", "f", "F", "0", "of", "off", "OFF", "no", "0\n"))

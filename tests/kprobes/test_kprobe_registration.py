@@ -375,13 +375,6 @@ def test_kp59_kp92_the_global_switch():
     kprobes.unregister_kprobes([*probes, late])
 
 
-def test_kp92_words():
-    from kprobes.listing import truth_value
-
-    assert all(truth_value(word) for word in ("y", "Y", "t", "T", "1", "on", "ON", "yes", "1\n"))
-    assert not any(truth_value(word) for word in ("n", "N", "f", "F", "0", "of", "off", "OFF", "no", "0\n"))
-
-
 @isolated
 def test_kp91_the_list():
     module = basic()
