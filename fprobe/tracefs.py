@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from fprobe.events import register_fprobe_events
+from fprobe.events.lines import register_fprobe_events
 from ftrace.events.boot import setup_boot_events
 from ftrace.tracefs.tree import tracefs
 from kprobes.events.lines import register_kprobe_events

@@ -11,7 +11,7 @@ import click
 from fprobe.cli import candidates
 
 if TYPE_CHECKING:
-    from fprobe.probe_events import Event
+    from fprobe.events.recorded import Event
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -34,7 +34,7 @@ filter_option = click.option(
 def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequence[str] = ()) -> Iterator[Event]:
     """The events, defined and enabled. Raises Failure with a caret under the error."""
     from fprobe.cli.failure import input_errors
-    from fprobe.probe_events import event
+    from fprobe.events.recorded import event
 
     events = event(*definitions, filter=filter_text, trigger=triggers)
     with input_errors():

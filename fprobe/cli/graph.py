@@ -92,7 +92,7 @@ def _record(console: Console, call: ProgramCall, output: str) -> None:
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.failure import input_errors
     from fprobe.cli.running import run
-    from fprobe.recording import Recording
+    from fprobe.export.recording import Recording
     from fprobe.tracefs import tracefs
 
     with input_errors():

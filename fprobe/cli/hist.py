@@ -16,7 +16,7 @@ from fprobe.cli.options import CallingCommand, Target, call_option, call_words, 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
-    from fprobe.probe_events import Event
+    from fprobe.events.recorded import Event
 
 _EPILOG = """\b
 Examples:

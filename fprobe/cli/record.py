@@ -15,9 +15,9 @@ from fprobe.cli.options import CallingCommand, Target, call_option, call_words, 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
+    from fprobe.events.recorded import Event
     from fprobe.export.arriving import Arriving
-    from fprobe.probe_events import Event
-    from fprobe.recording import Recording
+    from fprobe.export.recording import Recording
 
 _EPILOG = """\b
 Examples:
@@ -65,7 +65,7 @@ def record_command(
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.running import run
-    from fprobe.recording import Recording
+    from fprobe.export.recording import Recording
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)

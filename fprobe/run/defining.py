@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fprobe.events.defining import define
 from fprobe.export.formats import parse_format
-from fprobe.probe_events import define
 from fprobe.run import session
 from fprobe.run.patterns import Pattern
 from fprobe.run.rings import INSTANCE, LauncherMemory

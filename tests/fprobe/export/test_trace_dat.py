@@ -13,9 +13,9 @@ import pytest
 
 import fprobe
 import sandbox
+from fprobe.export.recording import Recording
 from fprobe.export.trace_dat import Metadata, TraceDat
 from fprobe.export.trace_dat_reader import UNKNOWN, Symbols, Trace
-from fprobe.recording import Recording
 from tests.isolation import isolated
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -189,8 +189,8 @@ def test_a_full_disk_keeps_what_was_recorded():
     import tempfile
 
     import sandbox as box
+    from fprobe.export.recording import Recording as Record
     from fprobe.export.trace_dat_reader import Trace as Read
-    from fprobe.recording import Recording as Record
 
     module = box.load("define i64 @fd_add(i64 %x) noinline { ret i64 %x }", name="fdprog")
     path = tempfile.mkdtemp() + "/trace.dat"

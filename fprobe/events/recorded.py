@@ -14,20 +14,18 @@ import errno
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fprobe.events.defining import define, write
 from fprobe.export.formats import EventFormat, parse_format
 from fprobe.tracefs import tracefs
-from ftrace.events import dynevent
-from ftrace.events.error_log import errors_heard
-from ftrace.events.probe_event import Probe
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.ring_buffer.following import Follower
 from ftrace.tracefs.instances import InstanceDirectory
 
 if TYPE_CHECKING:
-    from ftrace.events.probe_event import ProbeEvent
+    from ftrace.events.probe_event import Probe, ProbeEvent
     from ftrace.events.trace_array import TraceArray
     from ftrace.ring_buffer.arrays import Block
     from ftrace.ring_buffer.reader import Record
@@ -193,9 +191,9 @@ class Event:
         self._left, self._pending = None, deque()
         for event in self._events:
             if self.filter is not None:
-                _write(f"{self._directory(event)}/filter", self.filter)
+                write(f"{self._directory(event)}/filter", self.filter)
             for trigger in self.triggers:
-                _write(f"{self._directory(event)}/trigger", trigger, append=True)
+                write(f"{self._directory(event)}/trigger", trigger, append=True)
         self._set_enabled(True)
 
     def _directory(self, event: ProbeEvent) -> str:
@@ -235,35 +233,6 @@ def _instance() -> TraceArray:
     node = tracefs.find(f"instances/{name}")
     assert isinstance(node, InstanceDirectory)
     return node.array
-
-
-def define(definition: str) -> list[Probe]:
-    """Define an event. Returns its probe. Raises OSError with a caret under the error."""
-    before = set(dynevent.dynamic_events())
-    _write("dynamic_events", definition, append=True)
-    made = [each for each in dynevent.dynamic_events() if each not in before]
-    probes = [each for each in made if isinstance(each, Probe)]
-    if not probes:
-        raise OSError(errno.EINVAL, f"{definition!r} does not define a probe; give a line p, r or f")
-    return probes
-
-
-def _write(path: str, text: str, append: bool = False) -> None:
-    explained(lambda: tracefs.write(path, text, append=append), text)
-
-
-def explained(call: Callable[[], None], command: str) -> None:
-    """Make the call. If it raises OSError, add what error_log reports for `command`: the message, the text, and a caret."""
-    with errors_heard() as found:
-        try:
-            call()
-        except OSError as refused:
-            number, reason = refused.errno or errno.EINVAL, refused.strerror or str(refused)
-            shown, position = command.strip(), None
-            if found:
-                reason, shown, position = found[0].message, found[0].command, found[0].position
-            caret = f"\n  {' ' * position}^" if position is not None else ""
-            raise OSError(number, f"{reason}\n  {shown}{caret}") from None
 
 
 def event(*definitions: str, filter: str | None = None, trigger: str | Sequence[str] = ()) -> Event:

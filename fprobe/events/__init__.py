@@ -1,0 +1,1 @@
+"""Fprobe events, and probe events of any type from Python."""
