@@ -121,14 +121,14 @@ class CounterFile:
         for start, end in self._others():
             if old is not None:
                 parts = counters.used(old, counters.ROWS_AT + start, counters.ROWS_AT + end)
-                kept = [(first - counters.ROWS_AT, os.pread(old, last - first, first)) for first, last in parts]
+                contents = [(first - counters.ROWS_AT, os.pread(old, last - first, first)) for first, last in parts]
             else:
                 rows = range(
                     start, min(end, self._image.variable("tasks_claimed_high").value * tasks.STRIDE), tasks.STRIDE
                 )
-                kept = [(row, ctypes.string_at(self._start + row, tasks.STRIDE)) for row in rows]
+                contents = [(row, ctypes.string_at(self._start + row, tasks.STRIDE)) for row in rows]
             mappings.map_private(self._start + start, end - start)
-            for first, data in kept:
+            for first, data in contents:
                 ctypes.memmove(self._start + first, data, len(data))
         if old is not None:
             os.close(old)

@@ -61,7 +61,7 @@ def register_ftrace_direct(ops: ftrace_ops, address: int) -> None:
     """
     address = code_address("address", address)
     tracing = tracer()
-    with tracing.reclaimer.settling_later(), tracing.table.lock:
+    with tracing.reclaimer.deferred(), tracing.table.lock:
         _register(ops, address)
 
 
@@ -109,7 +109,7 @@ def unregister_ftrace_direct(ops: ftrace_ops, address: int, free_filters: bool =
     Raises OSError(EINVAL) if the ops is not registered with the direct function at `address`.
     """
     tracing = tracer()
-    with tracing.reclaimer.settling_later(), tracing.table.lock:
+    with tracing.reclaimer.deferred(), tracing.table.lock:
         _check(ops)
         if address != ops.direct_call:
             raise OSError(errno.EINVAL, f"the direct function is at {ops.direct_call:#x}, not at {address:#x}")

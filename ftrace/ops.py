@@ -122,7 +122,7 @@ def register_ftrace_function(ops: ftrace_ops) -> None:
     EBUSY if it is registered, is PERMANENT while ftrace is disabled, or modifies ip where another ops does.
     """
     tracing = tracer()
-    with tracing.reclaimer.settling_later(), tracing.table.lock:
+    with tracing.reclaimer.deferred(), tracing.table.lock:
         tracing.check_alive()
         _check_func(ops.func)
         integer("flags", ops.flags, 0, U64_MAX)

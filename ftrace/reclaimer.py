@@ -61,7 +61,7 @@ class Reclaimer:
     ) -> None:
         """Wait until no other thread is in the lists that were replaced so far, then free what nobody can reach any more.
 
-        Call it without the table's lock, which the handlers that are waited for may want, or within `settling_later`.
+        Call it without the table's lock, which the handlers that are waited for may want, or within `deferred`.
         `before_free` is called in between, while `disabled`, the probe that the caller has taken off, can still be read.
         `whole`: wait for the hits in all lists.
         """
@@ -70,7 +70,7 @@ class Reclaimer:
             self._settle()
 
     @contextlib.contextmanager
-    def settling_later(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Defer `settle` in this thread until the outermost such block ends, for callers that hold a lock."""
         self._deferred.depth += 1
         try:

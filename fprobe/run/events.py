@@ -44,14 +44,14 @@ class Call:
     """Number of recorded calls that it made itself."""
 
 
-class Kept(NamedTuple):
+class CallEvents(NamedTuple):
     """The events of a process in order of time, and the number of older events that were overwritten."""
 
     events: list[Event]
     lost: int
 
 
-def read(counts: int, parts: Iterable[int]) -> Kept:
+def read(counts: int, parts: Iterable[int]) -> CallEvents:
     """The events in the rings of a process's threads. `parts`: the numbers of the process's parts."""
     events: list[Event] = []
     lost = 0
@@ -60,7 +60,7 @@ def read(counts: int, parts: Iterable[int]) -> Kept:
             thread, _, head = _ROW.unpack(os.pread(counts, _ROW.size, row))
             lost += max(0, head - session.EVENTS)
             events += _ring(counts, row + session.EVENTS_AT, head, thread)
-    return Kept(sorted(events), lost)
+    return CallEvents(sorted(events), lost)
 
 
 def _rows(counts: int, number: int) -> Iterator[int]:

@@ -121,8 +121,8 @@ def _line(row: Row, rate: float, graph: int) -> str:
     return f"{calls.hits:10,} {row.rate:8,.0f} {columns} {levels(row.rates)[-graph:]:>{graph}} {row.name}{row.apart}"
 
 
-def follow(program: Program, counts: int, journal: int, view: View, kept: int) -> int:
-    """Show the table until the program ends, then print its output from the descriptor `kept`. Returns its exit status."""
+def follow(program: Program, counts: int, journal: int, view: View, output: int) -> int:
+    """Show the table until the program ends, then print its output from the descriptor `output`. Returns its exit status."""
     ticks, table, screen = Ticks(), Table(view.by), Screen(2)
     ended = os.pidfd_open(program.pid)
     before = time.monotonic()
@@ -137,7 +137,7 @@ def follow(program: Program, counts: int, journal: int, view: View, kept: int) -
                 break
             screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
     status = program.wait()
-    _pour(kept, 1)
+    _pour(output, 1)
     screen.print(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
     return status
 

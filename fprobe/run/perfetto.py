@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fprobe.run.events import Kept, calls
+from fprobe.run.events import CallEvents, calls
 from fprobe.run.names import Names
 
 _SEQUENCE = 1
@@ -19,7 +19,7 @@ class Recorded(NamedTuple):
     pid: int
     command: Sequence[str]
     names: Names
-    kept: Kept
+    call_events: CallEvents
 
 
 def trace(recorded: Sequence[Recorded], first: tuple[int, int], rate: float) -> bytes:
@@ -32,10 +32,10 @@ def trace(recorded: Sequence[Recorded], first: tuple[int, int], rate: float) -> 
     builder = TraceProtoBuilder()
     for process in recorded:
         _describe_process(builder, process)
-        threads = sorted({event.thread for event in process.kept.events})
+        threads = sorted({event.thread for event in process.call_events.events})
         for thread in threads:
             _describe_thread(builder, process.pid, thread)
-        for call, begins in calls(process.kept.events):
+        for call, begins in calls(process.call_events.events):
             ticks = call.entered if begins else call.left or 0
             time = first[1] + round((ticks - first[0]) / rate)
             _slice(builder, time, _track(process.pid, call.thread), str(process.names.function(call.ip)), begins)

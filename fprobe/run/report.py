@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.run import folded, tree
 from fprobe.run.durations import bars, duration
-from fprobe.run.events import Kept
+from fprobe.run.events import CallEvents
 from fprobe.run.events import calls as calls_of
 from fprobe.run.results import Calls, Process, Results, by_head
 
@@ -38,15 +38,19 @@ class Wanted(NamedTuple):
 
 
 def text(
-    results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept], recorded: Mapping[int, RecordedEvents]
+    results: Results,
+    rate: float,
+    wanted: Wanted,
+    call_events: Mapping[int, CallEvents],
+    recorded: Mapping[int, RecordedEvents],
 ) -> Iterator[str]:
-    """The report as lines of text. `rate`: ticks per nanosecond; `kept`: each process's calls; `recorded`: its probe events."""
+    """The report's lines. `call_events`: each process's calls; `recorded`: its probe events. `rate`: ticks a nanosecond."""
     shown = [process for process in results.processes if process.has_anything or process.pid in recorded]
     for process in shown:
         yield from _process(process, rate, wanted)
         yield from _stacks(process, rate)
-        if process.pid in kept:
-            yield from tree.lines(_of_patterns(process, kept[process.pid], wanted.traces), process.names, rate)
+        if process.pid in call_events:
+            yield from tree.lines(_of_patterns(process, call_events[process.pid], wanted.traces), process.names, rate)
         if process.pid in recorded:
             yield from recorded[process.pid].lines()
     if not recorded and not any(process.calls or process.stack_counts or process.maps for process in results.processes):
@@ -91,8 +95,8 @@ def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
             yield from bars(each.buckets, rate)
 
 
-def _of_patterns(process: Process, kept: Kept, patterns: Sequence[str]) -> Kept:
-    return kept._replace(events=[event for event in kept.events if process.means(patterns, event.ip)])
+def _of_patterns(process: Process, call_events: CallEvents, patterns: Sequence[str]) -> CallEvents:
+    return call_events._replace(events=[event for event in call_events.events if process.means(patterns, event.ip)])
 
 
 def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
@@ -140,12 +144,16 @@ def _command(words: Sequence[str]) -> str:
 
 
 def document(
-    results: Results, rate: float, wanted: Wanted, kept: Mapping[int, Kept], recorded: Mapping[int, RecordedEvents]
+    results: Results,
+    rate: float,
+    wanted: Wanted,
+    call_events: Mapping[int, CallEvents],
+    recorded: Mapping[int, RecordedEvents],
 ) -> dict[str, Any]:
     """The report as an object for JSON; times in nanoseconds. `functions` includes those of the histograms."""
     return {
         "processes": [
-            _process_object(each, rate, wanted, kept.get(each.pid)) | _events(recorded.get(each.pid))
+            _process_object(each, rate, wanted, call_events.get(each.pid)) | _events(recorded.get(each.pid))
             for each in results.processes
         ],
         "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
@@ -153,7 +161,7 @@ def document(
     }
 
 
-def _process_object(process: Process, rate: float, wanted: Wanted, kept: Kept | None) -> dict[str, Any]:
+def _process_object(process: Process, rate: float, wanted: Wanted, call_events: CallEvents | None) -> dict[str, Any]:
     calls = rows(process, wanted.by, (*wanted.stats, *wanted.hists))
     found = {
         "pid": process.pid,
@@ -166,8 +174,8 @@ def _process_object(process: Process, rate: float, wanted: Wanted, kept: Kept | 
         "calls_without_place": process.dropped,
         "functions": [_calls_object(process, each, rate, wanted.by) for each in calls],
     }
-    if kept is not None:
-        found |= {"events_lost": kept.lost, "calls": list(_recorded(process, kept, rate, wanted.traces))}
+    if call_events is not None:
+        found |= {"events_lost": call_events.lost, "calls": list(_recorded(process, call_events, rate, wanted.traces))}
     return found
 
 
@@ -175,9 +183,11 @@ def _events(recorded: RecordedEvents | None) -> dict[str, Any]:
     return {} if recorded is None else {"probe_events_lost": recorded.lost, "probe_events": recorded.objects()}
 
 
-def _recorded(process: Process, kept: Kept, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _recorded(
+    process: Process, call_events: CallEvents, rate: float, patterns: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
-    begun = [call for call, begins in calls_of(_of_patterns(process, kept, patterns).events) if begins]
+    begun = [call for call, begins in calls_of(_of_patterns(process, call_events, patterns).events) if begins]
     first = begun[0].entered if begun else 0
     for call in begun:
         times = {"time_ns": round((call.entered - first) / rate), "thread": call.thread, "depth": call.depth}

@@ -42,9 +42,11 @@ def _say(sentence: str) -> None:
 def _made(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> bytes:
     rate = ticks.per_nanosecond()
     is_recorded = bool(wanted.traces) and not wanted.native
-    kept = {each.pid: events.read(counts, each.parts) for each in found.processes} if is_recorded else {}
+    call_events = {each.pid: events.read(counts, each.parts) for each in found.processes} if is_recorded else {}
     if format_ == "perfetto":
-        recorded = [perfetto.Recorded(each.pid, each.command, each.names, kept[each.pid]) for each in found.processes]
+        recorded = [
+            perfetto.Recorded(each.pid, each.command, each.names, call_events[each.pid]) for each in found.processes
+        ]
         return perfetto.trace(recorded, ticks.first, rate)
     if format_ == "folded":
         return _joined(folded.lines(found.processes, rate))
@@ -52,8 +54,8 @@ def _made(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: st
         return flame.page(folded.stacks(found.processes, rate), _title(found)).encode()
     probe_events = _probe_events(found, counts, wanted)
     if format_ == "json":
-        return _joined([json.dumps(report.document(found, rate, wanted, kept, probe_events), indent=2)])
-    return _joined([*report.text(found, rate, wanted, kept, probe_events), *_maps(found, counts, wanted.native)])
+        return _joined([json.dumps(report.document(found, rate, wanted, call_events, probe_events), indent=2)])
+    return _joined([*report.text(found, rate, wanted, call_events, probe_events), *_maps(found, counts, wanted.native)])
 
 
 def _probe_events(found: Results, counts: int, wanted: Wanted) -> dict[int, RecordedEvents]:

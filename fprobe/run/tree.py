@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 from fprobe.calls.tree import CallTree
 from fprobe.run.durations import duration
-from fprobe.run.events import Kept, calls
+from fprobe.run.events import CallEvents, calls
 from fprobe.run.names import Names
 
 
-def lines(kept: Kept, names: Names, rate: float) -> Iterator[str]:
+def lines(call_events: CallEvents, names: Names, rate: float) -> Iterator[str]:
     """The lines of the tree. `rate`: ticks per nanosecond."""
-    if kept.lost:
-        yield f"# {kept.lost:,} older events were overwritten: a thread's ring holds the newest"
+    if call_events.lost:
+        yield f"# {call_events.lost:,} older events were overwritten: a thread's ring holds the newest"
     yield f"# {'DURATION':>8}  {'THREAD':>9}   FUNCTION"
     tree = CallTree(margin="")
-    for call, begins in calls(kept.events):
+    for call, begins in calls(call_events.events):
         name = str(names.function(call.ip))
         if begins:
             yield from tree.entry(call, f"{name}()")

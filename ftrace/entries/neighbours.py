@@ -38,7 +38,7 @@ def placing() -> Iterator[None]:
     """Around `join_neighbours` and the registration that follows: nobody places another probe meanwhile."""
     tracing = tracer()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(tracing.reclaimer.settling_later())
+        stack.enter_context(tracing.reclaimer.deferred())
         for neighbour in neighbours:
             stack.enter_context(neighbour.hold())
         stack.enter_context(tracing.table.lock)

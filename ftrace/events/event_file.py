@@ -38,7 +38,7 @@ class Producer(Protocol):
 
     def release(self, file: EventFile | None = None) -> None: ...
 
-    def let_go(self, used: object) -> None: ...
+    def free_after_hits(self, used: object) -> None: ...
 
     def file_changed(self) -> None: ...
 
@@ -163,4 +163,4 @@ class EventFile:
         self.used_filter = filter_
         self.changed()
         if old is not None:
-            self._event.let_go(old)
+            self._event.free_after_hits(old)

@@ -31,7 +31,7 @@ _deferred = _Deferred()
 @contextlib.contextmanager
 def events_locked() -> Iterator[None]:
     """Hold event_mutex. Since handlers may take it too, waiting for handlers is deferred until it is released."""
-    with tracer().reclaimer.settling_later(), _deferring(), event_mutex:
+    with tracer().reclaimer.deferred(), _deferring(), event_mutex:
         yield
 
 
@@ -56,7 +56,7 @@ def after_unlocking(call: Callable[[], None]) -> None:
         call()
 
 
-def let_go(used: object) -> None:
+def free_after_hits(used: object) -> None:
     """Keep an object that hits have used until no hit uses it any more."""
     after_unlocking(partial(_keep_until_quiet, used))
 

@@ -203,7 +203,7 @@ class ProbeEvent(TraceEvent):
             shortcut = shortcut_of(self._targets[0], probe.layout, probe.shape, type(probe).make_handler)
         before = probe.recording.use_shortcut(shortcut)
         if before is not None and before is not shortcut:
-            self.let_go(before)
+            self.free_after_hits(before)
 
     def arm(self) -> None:
         """Arm every probe."""

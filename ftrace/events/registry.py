@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from ftrace.events.event_file import EventFile
-from ftrace.events.event_mutex import event_mutex, events_locked, let_go
+from ftrace.events.event_mutex import event_mutex, events_locked, free_after_hits
 from ftrace.events.trace_actions import TraceActions
 from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.probe_args.layout import Field, format_text
@@ -59,7 +59,7 @@ class TraceEvent:
                 self.set_enabled(False, file)
                 del self.files[array]
                 self.retarget()
-                self.let_go(file)
+                self.free_after_hits(file)
 
     @property
     def enabled(self) -> bool:
@@ -115,9 +115,9 @@ class TraceEvent:
         """The files in which hits are recorded or run triggers."""
         return [file for file in self.files.values() if file.is_recorded or file.holders]
 
-    def let_go(self, used: object) -> None:
+    def free_after_hits(self, used: object) -> None:
         """Keep an object that hits have used until no hit uses it any more."""
-        let_go(used)
+        free_after_hits(used)
 
     def _start(self, file: EventFile, recorded: bool) -> None:
         before = file.is_recorded

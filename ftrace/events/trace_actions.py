@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ftrace.events.event_file import EventFile
-from ftrace.events.event_mutex import let_go
+from ftrace.events.event_mutex import free_after_hits
 from ftrace.events.filters.fields import EventField
 from ftrace.events.stack_records import StackTarget
 from ftrace.events.trace_array import TraceArray
@@ -132,9 +132,9 @@ class TraceActions:
         """Append to error_log."""
         self._trace.error_log.add(subsystem, message, command, position)
 
-    def let_go(self, used: object) -> None:
+    def free_after_hits(self, used: object) -> None:
         """Keep an object until no hit uses it any more."""
-        let_go(used)
+        free_after_hits(used)
 
 
 def synthetic_record(fields: Sequence[EventField], values: Sequence[int | bytes]) -> bytes:

@@ -120,7 +120,7 @@ class TraceArray:
 
     @staticmethod
     def _follow_forks(tasks: PidLists, on: bool) -> None:
-        with tracer().reclaimer.settling_later(), trace_types_lock:
+        with tracer().reclaimer.deferred(), trace_types_lock:
             if on:
                 fork_following().follow(tasks)
             else:
@@ -194,7 +194,7 @@ class TraceArray:
 
         Raises OSError: EBUSY while trace_pipe is open; or the tracer's error if it does not start, which leaves no tracer.
         """
-        with tracer().reclaimer.settling_later(), trace_types_lock:
+        with tracer().reclaimer.deferred(), trace_types_lock:
             if self.pipes:
                 raise OSError(errno.EBUSY, "trace_pipe is open; close it to change the tracer")
             if chosen is self.tracer:
@@ -208,7 +208,7 @@ class TraceArray:
 
     def stop_tracing(self) -> None:
         """Remove the tracer."""
-        with tracer().reclaimer.settling_later(), trace_types_lock:
+        with tracer().reclaimer.deferred(), trace_types_lock:
             self._stop()
 
     def _stop(self) -> None:
@@ -220,13 +220,13 @@ class TraceArray:
 
     def update_tracing(self) -> None:
         """Have the tracer follow changed settings. Raises OSError if it cannot, which leaves no tracer."""
-        with tracer().reclaimer.settling_later(), trace_types_lock:
+        with tracer().reclaimer.deferred(), trace_types_lock:
             if self._tracing is not None:
                 self._tracing.update()
 
     def close(self) -> None:
         """Stop recording and free the buffer."""
-        with tracer().reclaimer.settling_later(), trace_types_lock:
+        with tracer().reclaimer.deferred(), trace_types_lock:
             trace_arrays.remove(self)
             self._stop()
             for option, tasks in self._followed.items():

@@ -56,8 +56,8 @@ class OpsHash:
         return self.filter_hash, self.notrace_hash, self.filter_awaits_modules
 
     @state.setter
-    def state(self, kept: tuple[Selection, Selection, bool]) -> None:
-        self.filter_hash, self.notrace_hash, self.filter_awaits_modules = kept
+    def state(self, saved: tuple[Selection, Selection, bool]) -> None:
+        self.filter_hash, self.notrace_hash, self.filter_awaits_modules = saved
 
     def replace(self, which: str, changed: Selection, awaits_modules: bool | None = None) -> None:
         """Replace the contents of one hash. `awaits_modules`: None leaves that unchanged."""

@@ -24,13 +24,13 @@ _FORMATS = {32: ("<f", "<I"), 64: ("<d", "<Q")}
 
 
 def _word(n: int) -> ctypes.c_uint64:
-    """The low half of a vector register, as it is kept."""
+    """The low half of a vector register, as it is saved."""
     if not 0 <= n < LIVE_VECTORS:
         raise ValueError(f"vector register {n}: arguments and results are in 0 to {LIVE_VECTORS - 1}")
-    kept = runtime().image.call("saved_vectors")
-    if not kept:
+    saved = runtime().image.call("saved_vectors")
+    if not saved:
         raise RuntimeError("vector registers can be read only while a handler runs")
-    first, distance = kept & ~15, (kept & 15) * 16
+    first, distance = saved & ~15, (saved & 15) * 16
     if distance == 16:
         _fill_in(first)
     return ctypes.c_uint64.from_address(first + n * distance)

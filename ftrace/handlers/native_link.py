@@ -40,14 +40,14 @@ class HandlerCode:
 
     def verified_object(self) -> bytes:
         """The object. Raises TypeError if the handler violates the restrictions, NativeError if it is not in the language."""
-        return self.kept("verified", self._verified)
+        return self.cached("verified", self._verified)
 
     def registers(self, position: int) -> Fields | None:
         """The fields that it uses of the pt_regs that its parameter number `position` points to; None: perhaps all."""
-        found = json.loads(self.kept(f"registers {position}", lambda: self._used(position)))
+        found = json.loads(self.cached(f"registers {position}", lambda: self._used(position)))
         return found and Fields(*map(frozenset, found))
 
-    def kept(self, what: str, make: Callable[[], bytes]) -> bytes:
+    def cached(self, what: str, make: Callable[[], bytes]) -> bytes:
         """The result of `make()`, from the cache if it is there under `what`."""
         store, key = default_cache(), cache_key(what, self._fingerprint)
         made = store.get(key)

@@ -94,13 +94,13 @@ def _absorbing(code: bytes, first: Instruction) -> Iterator[Choice]:
         if size in entered or size >= len(code):
             return
         try:
-            behind = _decoded(code, first.address, size)
+            next_insn = _decoded(code, first.address, size)
         except ValueError:
             return
-        if insns[-1].flow in _ENDS or (behind.flow in _CALLS and behind.end - first.address < JMP32_SIZE):
+        if insns[-1].flow in _ENDS or (next_insn.flow in _CALLS and next_insn.end - first.address < JMP32_SIZE):
             return
-        insns.append(behind)
-        end = behind.end - first.address
+        insns.append(next_insn)
+        end = next_insn.end - first.address
         following = code[end : end + borrowed(end)]
         found = wider_windows(first.address, [insn.length for insn in insns], following)
         while some := tuple(itertools.islice(found, _AT_ONCE)):

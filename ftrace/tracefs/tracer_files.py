@@ -37,7 +37,7 @@ def tracer_files(array: TraceArray) -> dict[str, Node]:
         "set_ftrace_notrace": _filter_of(array, notrace=True),
         "set_ftrace_notrace_pid": _function_pid_file(array, NEVER),
         "set_ftrace_pid": _function_pid_file(array, ONLY),
-        "tracing_cpumask": TextFile(lambda: _kept_slots(array), lambda text: _keep_slots(array, text)),
+        "tracing_cpumask": TextFile(lambda: _traced_slots(array), lambda text: _keep_slots(array, text)),
     }
 
 
@@ -84,9 +84,9 @@ def _pids(tasks: PidLists, which: str) -> str:
     return "".join(f"{pid}\n" for pid in tasks.pids(which))
 
 
-def _kept_slots(array: TraceArray) -> str:
+def _traced_slots(array: TraceArray) -> str:
     slots = slots_in_use()
-    return mask_text(array.dropped_slots.kept(slots), slots) + "\n"
+    return mask_text(array.dropped_slots.traced(slots), slots) + "\n"
 
 
 def _keep_slots(array: TraceArray, text: str) -> None:

@@ -30,7 +30,7 @@ class DroppedSlots:
         for index in range(len(self._bits)):
             self._bits[index] = dropped >> 64 * index & (1 << 64) - 1
 
-    def kept(self, slots: int) -> int:
+    def traced(self, slots: int) -> int:
         """The mask of those of the first `slots` slots that are not dropped."""
         return (1 << slots) - 1 & ~self._dropped
 

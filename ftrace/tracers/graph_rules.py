@@ -4,18 +4,47 @@ from __future__ import annotations
 
 import ctypes
 import errno
+from collections.abc import Collection
 from typing import Any
 
 from ftrace.filters.glob import Match, parse
+from ftrace.hit.address_table import AddressTable
+from ftrace.runtime import runtime
 from ftrace.sites.block import SiteBlock
 from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
-from ftrace.tracers.address_sets import AddressSets
 from ftrace.tracers.graph_hit import GraphRules
 from sandbox.process.cached import cached_property
 
 FUNCTIONS, NOTRACE = "functions", "notrace"
 """One of the two selections: functions that are shown, or that are not shown; both include the functions they call."""
+
+
+class AddressSets:
+    """Native tables of functions' addresses, each of which can be replaced while hits look into it."""
+
+    def __init__(self) -> None:
+        self._in_use: dict[str, AddressTable] = {}
+        """By the name of the selection."""
+        self._replaced: list[AddressTable] = []
+
+    def replace(self, which: str, members: Collection[int]) -> int:
+        """The address of a new native table for one set; 0 if it is empty. The table of before lives on."""
+        if before := self._in_use.pop(which, None):
+            self._replaced.append(before)
+        if not members:
+            return 0
+        published: list[int] = []
+        table = self._in_use[which] = AddressTable(runtime().image, published.append)
+        for member in members:
+            if member:  # the table marks its free places with 0
+                table.set(member, 1)
+        return published[-1]
+
+    def forget_replaced(self) -> None:
+        """Free the tables that were replaced, unless a hit may still be looking into one."""
+        if runtime().quiesce():
+            self._replaced.clear()
 
 
 class Rules:

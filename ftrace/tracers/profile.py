@@ -67,7 +67,7 @@ class FunctionProfiler:
 
     def enable(self) -> None:
         """Start counting from 0. Does nothing if enabled. Raises OSError."""
-        with tracer().reclaimer.settling_later(), self._lock:
+        with tracer().reclaimer.deferred(), self._lock:
             if self._probing is not None:
                 return
             tables = _Tables(tracer().table.everything().count())
@@ -85,7 +85,7 @@ class FunctionProfiler:
 
     def disable(self) -> None:
         """Stop counting."""
-        with tracer().reclaimer.settling_later(), self._lock:
+        with tracer().reclaimer.deferred(), self._lock:
             probing, self._probing = self._probing, None
             if probing is not None:
                 probing.stop()

@@ -60,7 +60,7 @@ class StackTracer:
 
     @enabled.setter
     def enabled(self, value: int) -> None:
-        with tracer().reclaimer.settling_later(), self._lock:
+        with tracer().reclaimer.deferred(), self._lock:
             if bool(value) != (self._probing is not None):
                 (self._start if value else self._stop)()
             self._enabled = value

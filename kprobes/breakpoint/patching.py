@@ -57,7 +57,7 @@ def patching() -> Iterator[None]:
     not wait for other threads within a batch: a handler may need these locks.
     """
     tracing = tracer()
-    with tracing.reclaimer.settling_later(), kprobe_mutex, tracing.table.lock:
+    with tracing.reclaimer.deferred(), kprobe_mutex, tracing.table.lock:
         _batch.depth += 1
         if _batch.depth == 1:
             _batch.collecting = gc.isenabled()

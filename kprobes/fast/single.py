@@ -39,7 +39,7 @@ MOST = COUNTER_LINES // 2
 
 
 class SingleProbe(NativeProbe):
-    """A native half that may be armed and disarmed many times, until its owner calls `let_go`.
+    """A native half that may be armed and disarmed many times, until its owner calls `release`.
 
     Raises OSError(ENOSPC) if there are MOST of them, or no counter line is free.
     """
@@ -74,7 +74,7 @@ class SingleProbe(NativeProbe):
         self.change_flags(on=STOPPED)
 
     def free(self) -> None:
-        """Called when no list refers to it: free it if its owner has let it go."""
+        """Called when no list refers to it: free it if its owner has released it."""
         if not self._held and not self._freed:
             self._freed = True
             SingleProbe.count -= 1
@@ -82,7 +82,7 @@ class SingleProbe(NativeProbe):
 
     _freed = False
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """It will not be armed again: free it as soon as no list refers to it."""
         tracing = tracer()
         with tracing.table.lock:
@@ -107,7 +107,7 @@ class FastPath:
 
     def free(self) -> None:
         """Free it: its probe has left its place, and no call refers to it."""
-        self.probe.let_go()
+        self.probe.release()
 
 
 class SingleOps(FastPath):

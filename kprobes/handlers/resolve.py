@@ -61,7 +61,7 @@ def instance_data(code: Resolved) -> DataUse:
     native = code.code
     if native is None:
         return DataUse()
-    return DataUse(*json.loads(native.kept("instance data", lambda: json.dumps(data_use(native.handler)).encode())))
+    return DataUse(*json.loads(native.cached("instance data", lambda: json.dumps(data_use(native.handler)).encode())))
 
 
 def keeps_registers(handler: Any) -> bool:

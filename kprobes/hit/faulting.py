@@ -105,7 +105,7 @@ def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) ->
 
 
 @native
-def ask_here(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
+def run_faults_on_frame(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
     """Call native fault_handlers, on the signal's frame."""
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
@@ -118,7 +118,7 @@ def ask_here(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bo
 
 
 @native
-def ask_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+def run_faults_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
     """Send the thread to the place's detour, where other fault_handlers are called."""
     kcb = get_kprobe_ctlblk(task)
     kcb.step_mask = context.mask
@@ -138,18 +138,18 @@ def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
     end_of_step(task, record, context)
     passed = kcb.fault_passed == cast(u64, record)
     kcb.fault_passed = 0
-    asked = children_of(record).has_fault
-    if passed or asked == 0 or task.kprobe != 0:
+    has_fault = children_of(record).has_fault
+    if passed or has_fault == 0 or task.kprobe != 0:
         return False
     kcb.fault_trap = context.trap_number
-    if asked == 1:
-        return ask_here(task, record, context)
-    ask_in_detour(task, record, context)
+    if has_fault == 1:
+        return run_faults_on_frame(task, record, context)
+    run_faults_in_detour(task, record, context)
     return True
 
 
 @native
-def ask_python(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
+def run_python_fault_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
     """Send the thread to the place's detour to call a Python fault_handler, below the faulted handler's stack frame."""
     kcb = get_kprobe_ctlblk(task)
     passed = kcb.fault_passed == cast(u64, record)
@@ -194,7 +194,7 @@ def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
     if cast(u64, child.fault) == 0:
         return False
     if child.kind & FAULT_PYTHON != 0:
-        return ask_python(task, cast(ptr[Record], task.kprobe), context)
+        return run_python_fault_in_detour(task, cast(ptr[Record], task.kprobe), context)
     count_misses(children_of(cast(ptr[Record], task.kprobe)))
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))

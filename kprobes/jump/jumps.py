@@ -145,13 +145,15 @@ class Jump:
         """Try again with the following instructions, as long as they may be absorbed."""
         insns = [self._insn]
         while insns[-1].end < self.address + JMP32_SIZE:
-            behind = absorbable(self._function, self.address, insns[-1].end)
-            if behind is None or _in_use(behind.address):
+            next_insn = absorbable(self._function, self.address, insns[-1].end)
+            if next_insn is None or _in_use(next_insn.address):
                 return False
-            insns.append(behind)
-            own = behind.end - self.address
-            if self._borrowing(behind.end) is None:
-                choices = wider_windows(self.address, [i.length for i in insns], self._following(behind.end, read, 0))
+            insns.append(next_insn)
+            own = next_insn.end - self.address
+            if self._borrowing(next_insn.end) is None:
+                choices = wider_windows(
+                    self.address, [i.length for i in insns], self._following(next_insn.end, read, 0)
+                )
                 if self._make_detour(insns) and self._land(list(choices), own, read):
                     return True
         return False

@@ -108,14 +108,14 @@ def steps_of(insns: Sequence[Instruction], copies: Sequence[int]) -> dict[int, i
     steps = {}
     for insn, copy in zip(insns, copies, strict=True):
         for offset, words, executed in _boundaries(insn):
-            behind = (insn.end if executed else insn.address) - insns[0].address
-            steps[copy + offset] = step(behind) | words << _WORDS_AT
+            distance = (insn.end if executed else insn.address) - insns[0].address
+            steps[copy + offset] = step(distance) | words << _WORDS_AT
     return steps
 
 
-def step(behind: int, skipped: bool = False) -> int:
-    """The step of a copy whose original is `behind` bytes after the probed one. `skipped`: sp is below the red zone."""
-    return behind + 1 | skipped * _SKIPPED
+def step(distance: int, skipped: bool = False) -> int:
+    """The step of a copy whose original is `distance` bytes after the probed one. `skipped`: sp is below the red zone."""
+    return distance + 1 | skipped * _SKIPPED
 
 
 def _boundaries(insn: Instruction) -> Iterator[tuple[int, int, bool]]:

@@ -112,7 +112,7 @@ class _Libraries:
             del self._known[key]
         for key, library in found.items():
             if key not in self._known:
-                self._known[key] = LibraryImage(process_text.kept(library))
+                self._known[key] = LibraryImage(process_text.unique(library))
         return [self._known[key] for key in found]
 
 

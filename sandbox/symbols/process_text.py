@@ -93,7 +93,7 @@ def library_called(name: str) -> Library:
 
     Raises LookupError if there is none.
     """
-    for library in map(kept, libraries()):
+    for library in map(unique, libraries()):
         names = {library.name, library.path.resolve().name}
         if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
             return library
@@ -162,17 +162,17 @@ def no_function(symbol: Symbol) -> str:
     return library.kind_at(symbol.address).reason
 
 
-_kept_libraries: dict[tuple[str, int], Library] = {}
+_libraries: dict[tuple[str, int], Library] = {}
 
 
-def kept(library: Library) -> Library:
+def unique(library: Library) -> Library:
     """The same object whenever the library is asked for, since its tables are read once and kept in it."""
-    return _kept_libraries.setdefault((str(library.path), library.base), library)
+    return _libraries.setdefault((str(library.path), library.base), library)
 
 
 def _library_of(address: int) -> Library | None:
     library = library_at(address)
-    return kept(library) if library is not None else None
+    return unique(library) if library is not None else None
 
 
 def text_at(address: int) -> TextMapping:

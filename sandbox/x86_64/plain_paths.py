@@ -163,18 +163,18 @@ def slot_of(depth: i32) -> u64:
 
 
 @native(inline=True)
-def push(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
+def push(walk: ptr[Walk], at: u64, next_at: u64, register: u32) -> bool_:
     """`register`: NO_REGISTER for something else."""
     depth = walk.depths[at]
     if is_known(depth) and walk.mask & bit_of(register) != 0:
         if walk.unpushed[slot_of(depth)] != 0:
             return False
         walk.pushed[slot_of(depth)] |= bit_of(register)
-    return come_to(walk, behind, moved(depth, 8), walk.frames[at])
+    return come_to(walk, next_at, moved(depth, 8), walk.frames[at])
 
 
 @native(inline=True)
-def pop(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
+def pop(walk: ptr[Walk], at: u64, next_at: u64, register: u32) -> bool_:
     depth = walk.depths[at]
     if register == RSP or (is_known(depth) and depth <= 0):
         return False
@@ -187,4 +187,4 @@ def pop(walk: ptr[Walk], at: u64, behind: u64, register: u32) -> bool_:
             mark(walk, register, True)
         else:
             walk.unpushed[slot] = 1
-    return come_to(walk, behind, lifted, NONE if register == RBP else walk.frames[at])
+    return come_to(walk, next_at, lifted, NONE if register == RBP else walk.frames[at])

@@ -48,20 +48,20 @@ _BEHIND = 32
 
 
 @native(inline=True)
-def new_stack(walk: ptr[Walk], at: u64, behind: u64, source: i32, displacement: i64) -> bool_:
+def new_stack(walk: ptr[Walk], at: u64, next_at: u64, source: i32, displacement: i64) -> bool_:
     """rsp becomes what is `displacement` above a register that is so far below the return slot."""
     if source == NONE:
         return False
-    return go_on(walk, behind, moved(source, -displacement), walk.frames[at])
+    return go_on(walk, next_at, moved(source, -displacement), walk.frames[at])
 
 
 @native(inline=True)
 def compute(walk: ptr[Walk], at: u64, insn: ptr[Read], target: u32, source: u32) -> bool_:
     """`mov` from a register, or `lea`."""
-    behind = at + insn.length
+    next_at = at + insn.length
     distance = held(walk, at, source)
     if target == RSP:
-        return insn.rex & 8 != 0 and new_stack(walk, at, behind, distance, insn.displacement)
+        return insn.rex & 8 != 0 and new_stack(walk, at, next_at, distance, insn.displacement)
     pointed = moved(distance, -insn.displacement)
     points = walk.mask & bit_of(source) != 0
     if points and not note_lea(walk, source, target, insn.displacement):
@@ -74,24 +74,24 @@ def compute(walk: ptr[Walk], at: u64, insn: ptr[Read], target: u32, source: u32)
     frame = walk.frames[at]
     if target == RBP:
         frame = pointed if insn.rex & 8 != 0 else cast(i32, NONE)
-    return come_to(walk, behind, walk.depths[at], frame)
+    return come_to(walk, next_at, walk.depths[at], frame)
 
 
 @native(inline=True)
 def add_to_stack(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     """An instruction of the first group with a number, on rsp."""
-    behind = at + insn.length
+    next_at = at + insn.length
     depth = walk.depths[at]
     if insn.extension == 7:
-        return come_to(walk, behind, depth, walk.frames[at])
+        return come_to(walk, next_at, depth, walk.frames[at])
     if insn.rex & 8 == 0 or insn.is_word or insn.opcode == 0x80:
         return False
     if insn.extension == 4 or insn.extension == 1:
-        return come_to(walk, behind, UNKNOWN, walk.frames[at])
+        return come_to(walk, next_at, UNKNOWN, walk.frames[at])
     if insn.immediate < 0 or (insn.extension != 0 and insn.extension != 5):
         return False
     amount = insn.immediate if insn.extension == 5 else -insn.immediate
-    return go_on(walk, behind, moved(depth, amount), walk.frames[at])
+    return go_on(walk, next_at, moved(depth, amount), walk.frames[at])
 
 
 @native(inline=True)
@@ -104,13 +104,13 @@ def lowers_stack(insn: ptr[Read]) -> bool_:
 @native(inline=True)
 def branch(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     """A direct jump, conditional or not. Outside the function nothing is followed."""
-    behind = at + insn.length
-    target = behind + cast(u64, insn.immediate)
+    next_at = at + insn.length
+    target = next_at + cast(u64, insn.immediate)
     if not come_to(walk, target, walk.depths[at], walk.frames[at]):
         return False
     if insn.opcode == 0xE9 or insn.opcode == 0xEB:
         return True
-    return come_to(walk, behind, walk.depths[at], walk.frames[at])
+    return come_to(walk, next_at, walk.depths[at], walk.frames[at])
 
 
 @native(inline=True)
@@ -183,9 +183,9 @@ def group_5_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
 def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     """One instruction written without VEX. False if nothing can be said of the function any more."""
     opcode = insn.opcode
-    behind = at + insn.length
+    next_at = at + insn.length
     if opcode == 0x89 and insn.rm == NO_REGISTER:
-        return come_to(walk, behind, walk.depths[at], walk.frames[at])
+        return come_to(walk, next_at, walk.depths[at], walk.frames[at])
     if insn.is_word:
         return opcode & ~15 != 0x50 and not is_branch(opcode) and plain_step(walk, at, insn)
     if opcode == 0x89:
@@ -196,27 +196,27 @@ def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
         return compute(walk, at, insn, insn.reg, insn.base)
     if opcode & ~15 == 0x50:
         register = opcode & 7 | (insn.rex & 1) << 3
-        return push(walk, at, behind, register) if opcode < 0x58 else pop(walk, at, behind, register)
+        return push(walk, at, next_at, register) if opcode < 0x58 else pop(walk, at, next_at, register)
     if opcode == 0x68 or opcode == 0x6A or opcode == 0x9C:
-        return push(walk, at, behind, NO_REGISTER)
+        return push(walk, at, next_at, NO_REGISTER)
     if opcode == 0x9D:
-        return pop(walk, at, behind, NO_REGISTER)
+        return pop(walk, at, next_at, NO_REGISTER)
     if is_branch(opcode):
         return branch(walk, at, insn)
     if opcode == 0xE8:
         walk.mask &= KEPT
-        return come_to(walk, behind, walk.depths[at], walk.frames[at])
+        return come_to(walk, next_at, walk.depths[at], walk.frames[at])
     if opcode == 0xC3 or opcode == 0xF4 or opcode == 0x10B:
         return True
     if opcode == 0xC9:
         source = walk.frames[at]
-        return source != NONE and go_on(walk, behind, moved(source, -8), NONE)
+        return source != NONE and go_on(walk, next_at, moved(source, -8), NONE)
     if opcode == 0xFF:
         return group_5_step(walk, at, insn)
     if opcode >= 0x80 and opcode <= 0x83 and insn.rm == RSP:
         return add_to_stack(walk, at, insn)
     if lowers_stack(insn):
-        return come_to(walk, behind, UNKNOWN, walk.frames[at])
+        return come_to(walk, next_at, UNKNOWN, walk.frames[at])
     return plain_step(walk, at, insn)
 
 

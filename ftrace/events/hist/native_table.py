@@ -105,8 +105,8 @@ class NativeHistogram:
             dropped += header.dropped
             for key, sums, comm in self._entries(area) if header.used else ():
                 hits += sums[0]
-                kept = found.setdefault(key, ([0] * len(sums), comm))[0]
-                kept[:] = [(one + other) & MASK for one, other in zip(kept, sums, strict=True)]
+                totals = found.setdefault(key, ([0] * len(sums), comm))[0]
+                totals[:] = [(one + other) & MASK for one, other in zip(totals, sums, strict=True)]
         entries = [Entry(self._decoded(key), tuple(sums), comm) for key, (sums, comm) in found.items()]
         entries.sort(key=lambda entry: -entry.sums[0])
         lost = sum(entry.sums[0] for entry in entries[self._definition.size :])

@@ -53,12 +53,12 @@ class ActionResolver:
         return argument[1:]
 
     def _saved(self, text: str) -> Parameter:
-        found = self._kept(text)
+        found = self._field_for(text)
         if found is None:
             raise self.errors.error(HistErrorCode.FIELD_VAR_CREATE_FAIL, text)
         return Parameter(text, value=found.value)
 
-    def _kept(self, text: str) -> HistField | None:
+    def _field_for(self, text: str) -> HistField | None:
         """A field of the event, for a variable of its name. If there is none: None, and an entry in error_log."""
         try:
             found = ExpressionParser(self.event, self.scope, self.errors).atom(text)
@@ -94,7 +94,7 @@ class ActionResolver:
         if name.startswith("$"):
             return self._variable(action, group, event, name[1:])
         if not group or (group, event) == (self.event.group, self.event.name):
-            found = self._kept(name)
+            found = self._field_for(name)
             if found is not None:
                 return found, Parameter(name, value=found.value)
         return self._other_field(group, event, name, action)

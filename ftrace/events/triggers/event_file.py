@@ -136,5 +136,5 @@ class TraceInstance(Protocol):
         """Append to error_log, with a caret under character `position` of the command."""
 
     @abstractmethod
-    def let_go(self, used: object) -> None:
+    def free_after_hits(self, used: object) -> None:
         """Keep a replaced object until no hit can use it. May return before that."""

@@ -133,7 +133,7 @@ class EventTriggers:
         trigger_image()
         self.event.changed()
         if old is not None:
-            self.instance.let_go((old, removed))
+            self.instance.free_after_hits((old, removed))
 
     # -- hits that Python makes -----------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class Instance:
     def log_error(self, *entry):
         self.log.append(entry)
 
-    def let_go(self, used):
+    def free_after_hits(self, used):
         self.freed += 1
 
 

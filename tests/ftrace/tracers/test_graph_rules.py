@@ -12,7 +12,7 @@ def test_replacing_one_set_leaves_the_others_where_they_are():
     """The table of the other set went with those that were replaced, and hits looked into freed memory for ever."""
     from ftrace.hit.address_table import AddressTable
     from ftrace.runtime import runtime
-    from ftrace.tracers.address_sets import AddressSets
+    from ftrace.tracers.graph_rules import AddressSets
 
     def tables():
         gc.collect()
