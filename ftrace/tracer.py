@@ -266,6 +266,8 @@ class Tracer:
     def _still_mapped(self, selection: Selection) -> Selection:
         """These locations but those whose code has been unmapped without notice, which leave the table. With the lock."""
         gone = [block for block in selection if not block.is_mapped()]
+        if not gone:
+            return selection
         for block in gone:
             self.take_out(block)
         return Selection({block: mask for block, mask in selection.items() if block not in gone})

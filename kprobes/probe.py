@@ -89,7 +89,7 @@ class kprobe(ProcessBound):
         """The place that it is registered at (kprobes.registration)."""
         self.foreign = False
         """Whether one of its handlers is not a native function."""
-        self.asks_of_faults = 0
+        self.has_fault = 0
         """1: it has a fault_handler; 2: one that is not a native function."""
         self._flags = flags
         self.codes: tuple[Resolved, ...] = ()
@@ -213,7 +213,7 @@ class kprobe(ProcessBound):
         child.fault_text = crash_words.of_handler(fault, FAULT.name)
         ways = pre.kind | post.kind
         self.foreign, self.calls_python = bool(ways & FOREIGN), bool(ways & PYTHON)
-        self.asks_of_faults = 2 if fault.kind else int(fault.address != 0)
+        self.has_fault = 2 if fault.kind else int(fault.address != 0)
         self.codes = (pre, post, fault)
 
     # -- from registration to unregistration --------------------------------------------------------------------

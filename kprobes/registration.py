@@ -13,7 +13,7 @@ from ftrace.tracer import before_detaching
 from kprobes.breakpoint.patching import before_batch, kprobe_mutex, patching
 from kprobes.fast import fast_returns
 from kprobes.jump.optimize import jump_optimizer
-from kprobes.place import placing, python_unsafe, switch
+from kprobes.place import placing, switch
 from kprobes.place.aggregate import Aggregate, aggregates, settle
 from kprobes.place.beside_ftrace import join_ftrace
 from kprobes.place.leaving import leave_unmapped
@@ -66,17 +66,17 @@ def put_on(p: kprobe) -> None:
 
 def put_at(place: Place, p: kprobe) -> None:
     """`put_on`, with the place that `p` names already located."""
-    integer("flags", p.flags, 0, U32_MAX)
+    flags = integer("flags", p.flags, 0, U32_MAX) & KPROBE_FLAG_DISABLED
     p.addr = place.address
     if p.registered:
         raise OSError(errno.EINVAL, f"this kprobe is already registered, at {place.address:#x}; unregister it first")
-    p.flags = p.flags & KPROBE_FLAG_DISABLED
+    p.flags = flags
     ground = placing.check(place)
-    p.flags |= KPROBE_FLAG_FTRACE * ground.on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
     p.build(place.symbol)
-    python_unsafe.check(place, p.calls_python, p.python_unsafe)
+    placing.check_python(place, p.calls_python, p.python_unsafe)
     found = aggregates.get(place.address) or placing.prepare(place, ground)
-    p.flags |= KPROBE_FLAG_FTRACE * found.on_ftrace
+    on_ftrace = ground.on_ftrace or found.on_ftrace
+    p.flags = flags | KPROBE_FLAG_FTRACE * on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
     if found.on_ftrace and p.post_handler is not None and ground.module is None:
         raise OSError(
             errno.EBUSY,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.sites.locations import Selection, clean
+from ftrace.sites.locations import Selection
 
 if TYPE_CHECKING:
+    from ftrace.sites.block import SiteBlock
     from ftrace.sites.locations import LocationTable
 
 FILTER, NOTRACE = "filter_hash", "notrace_hash"
@@ -39,8 +40,8 @@ class OpsHash:
         """Whether the filter is empty, which means all functions, as ftrace_hash_empty()."""
         return not self.filter_hash and not self.filter_awaits_modules
 
-    def select(self, table: LocationTable) -> Selection:
-        """The selected locations that are in the table.
+    def select(self, table: LocationTable) -> dict[SiteBlock, int]:
+        """The selected locations that are in the table: for each block of sites a mask, which may be 0.
 
         Functions of an unloaded module stay in the hashes: they match nothing any more, but a filter for them alone does not
         count as empty.
@@ -48,7 +49,7 @@ class OpsHash:
         wanted = table.everything() if self.for_everything else self.filter_hash
         there = table.patched_blocks()
         without = self.notrace_hash
-        return clean({block: mask & ~without.get(block, 0) for block, mask in wanted.items() if block in there})
+        return {block: mask & ~without.get(block, 0) for block, mask in wanted.items() if block in there}
 
     @property
     def state(self) -> tuple[Selection, Selection, bool]:

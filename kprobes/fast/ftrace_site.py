@@ -40,7 +40,7 @@ class SharedOps:
 
     def arm(self, address: int) -> None:
         """Raises OSError(EBUSY) if another ops modifies ip there."""
-        ftrace.ftrace_set_filter_ip(self.ops, address, reset=not self.places)
+        ftrace.ftrace_set_filter_ips(self.ops, [address], reset=not self.places)
         if not self.places:
             self._register()
         self.places.add(address)
@@ -69,7 +69,7 @@ class SharedOps:
         if tracer().dead:
             return
         if self.places:
-            ftrace.ftrace_set_filter_ip(self.ops, address, remove=True)
+            ftrace.ftrace_set_filter_ips(self.ops, [address], remove=True)
         else:
             ftrace.unregister_ftrace_function(self.ops)
             ftrace.ftrace_free_filter(self.ops)

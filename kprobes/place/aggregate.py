@@ -19,7 +19,7 @@ from kprobes.breakpoint import patching
 from kprobes.breakpoint.slots import InsnSlotCache
 from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
-from kprobes.x86_64.classify import Kind, classify
+from kprobes.x86_64.classify import Kind
 from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
 from kprobes.x86_64.emulate import register_word
 from sandbox.x86_64.encoding import NOP5
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ftrace.handlers.kinds import Resolved
     from kprobes.fast.single import FastPath
     from kprobes.jump.detours import Detour
+    from kprobes.x86_64.classify import Classified
     from kprobes.x86_64.emulation import Emulation
     from sandbox.loading.module import Module
     from sandbox.memory.mappings import TextMapping
@@ -91,7 +92,7 @@ class PlacedProbe(Protocol):
     codes: tuple[Resolved, ...]
     post_handler: Any
     foreign: bool
-    asks_of_faults: int
+    has_fault: int
     fast: FastPath | None
     flags: int
 
@@ -189,14 +190,13 @@ class Aggregate:
 
     # -- the slot, and how hits find the place ------------------------------------------------------------------
 
-    def prepare(self, insn: Instruction) -> None:
+    def prepare(self, insn: Instruction, found: Classified) -> None:
         """Allocate and write the slot. Raises OSError(ENOMEM); OverflowError for an operand that the slot cannot reach."""
         cache = _caches.get(self.text)
         if cache is None:
             cache = _caches[self.text] = InsnSlotCache(self.text, kprobe_runtime().image.address("kprobe_detour"))
         page, slot, common = cache.take()
         self.insn = insn
-        found = classify(insn, preemptible=preemptible)
         emulation, boostable = found.emulation, found.kind is Kind.BOOST
         image, trapping = slot_image(insn, slot, common, self.record_address, emulation, boostable)
         patching.write(page, slot, image)
@@ -276,7 +276,7 @@ def _child_list(children: Sequence[PlacedProbe]) -> Any:
     for child in children:
         foreign |= child.foreign
         has_post |= child.post_handler is not None
-        has_fault = max(has_fault, child.asks_of_faults)
+        has_fault = max(has_fault, child.has_fault)
         plain |= bool(child.native.kind & PRE_PLAIN)
     head = _HEAD.pack(len(children), foreign, has_post, plain and len(children) == 1, has_fault)
     addresses = [child.native_address for child in children] or [0]

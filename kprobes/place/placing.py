@@ -7,14 +7,15 @@ import errno
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from ftrace.sites.refusals import runs_python
 from ftrace.tracer import tracer
-from kprobes.place import blacklist
+from kprobes.place import aggregate, blacklist
 from kprobes.place.aggregate import Aggregate
 from kprobes.place.functions import function_around
-from kprobes.x86_64.classify import refusal
+from kprobes.x86_64.classify import classify
 from sandbox.loading.module import ModuleState
 from sandbox.process.integers import INT_MAX, U64_MAX, integer
-from sandbox.symbols.process_text import module_at, symbol_at, symbol_named, text_at
+from sandbox.symbols.process_text import module_text_at, symbol_at, symbol_named, text_at
 from sandbox.x86_64.encoding import ENDBR64, NOP5
 from sandbox.x86_64.instruction import decode
 
@@ -84,12 +85,25 @@ def check(place: Place) -> Ground:
     reason = blacklist.within_kprobe_blacklist(place.address, place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {reason}")
-    module = module_at(place.address)
+    module, text = module_text_at(place.address) or (None, None)
     if module is not None and module.state in (ModuleState.GOING, ModuleState.GONE):
         raise OSError(errno.ENOENT, f"{place} is in module {module.name!r}, which is being unloaded")
     if place.symbol.section.startswith((".data", ".bss", ".rodata")):
         raise OSError(errno.EINVAL, f"{place} is data, not code")
-    return Ground(text_at(place.address), module, on_ftrace)
+    return Ground(text or text_at(place.address), module, on_ftrace)
+
+
+def check_python(place: Place, calls_python: bool, allowed: bool) -> None:
+    """Raise OSError(EINVAL) for a Python handler in the C library, the dynamic loader or the interpreter.
+
+    A thread there may hold a lock that the handler needs, or be in the middle of a change: it would deadlock with itself.
+    """
+    if calls_python and not allowed and runs_python(place.symbol.module):
+        raise OSError(
+            errno.EINVAL,
+            f"{place} cannot have a Python handler (python-unsafe): Python itself runs on {place.symbol.module}; give a "
+            "native handler, or python_unsafe=True",
+        )
 
 
 def prepare(place: Place, ground: Ground) -> Aggregate:
@@ -108,11 +122,11 @@ def prepare(place: Place, ground: Ground) -> Aggregate:
         insn = decode(code, place.address)
     except ValueError as error:
         raise OSError(errno.EILSEQ, str(error)) from None
-    code_of_error, reason = refusal(insn)
-    if code_of_error:
-        raise OSError(code_of_error, f"{place} cannot be probed: {reason}{_around(place, function)}")
+    found = classify(insn, preemptible=aggregate.preemptible)
+    if found.error:
+        raise OSError(found.error, f"{place} cannot be probed: {found.reason}{_around(place, function)}")
     try:
-        made.prepare(insn)
+        made.prepare(insn, found)
     except OverflowError as overflow:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {overflow}") from None
     made.enlist()

@@ -31,10 +31,16 @@ _patchable: dict[tuple[str, int], TextMapping] = {}
 
 def module_at(address: int) -> Module | None:
     """The module whose text contains `address`."""
+    found = module_text_at(address)
+    return found[0] if found else None
+
+
+def module_text_at(address: int) -> tuple[Module, TextMapping] | None:
+    """The same, with the mapping through which its code there can be patched."""
     for module in modules():
         for text in module.texts:
             if address in text:
-                return module
+                return module, text
     return None
 
 
@@ -180,10 +186,9 @@ def text_at(address: int) -> TextMapping:
 
     Raises OSError(EINVAL) if there is no code of a module or a library there, or none that can be written (the vDSO).
     """
-    for module in modules():
-        for text in module.texts:
-            if address in text:
-                return text
+    found = module_text_at(address)
+    if found:
+        return found[1]
     library = _library_of(address)
     if library is None:
         return _compiled_text_at(address)
