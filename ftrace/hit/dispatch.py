@@ -253,13 +253,9 @@ def settle(hit: ptr[Hit], return_point: u64) -> u32:
     return HOOKED
 
 
-@native
-def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], return_point: u64, outer: u32) -> u32:
-    """Run a site's probes. `outer`: what `rec` was before this hit; it is restored."""
-    stub = cast(ptr[StubRecord], return_point - RETURN_POINT)
-    if stub.after_prologue != 0:
-        regs.sp = regs.bp + 8
-    hit: Hit = zeroed
+@native(inline=True)
+def set_up(hit: ptr[Hit], task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], stub: ptr[StubRecord]) -> void:
+    """Describe a hit that no probe has run in."""
     hit.task = task
     hit.probes = probes
     hit.regs = regs
@@ -269,6 +265,16 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     hit.node = null
     hit.return_point = 0
     hit.armed = 0
+
+
+@native
+def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], return_point: u64, outer: u32) -> u32:
+    """Run a site's probes. `outer`: what `rec` was before this hit; it is restored."""
+    stub = cast(ptr[StubRecord], return_point - RETURN_POINT)
+    if stub.after_prologue != 0:
+        regs.sp = regs.bp + 8
+    hit: Hit = zeroed
+    set_up(addressof(hit), task, probes, regs, stub)
     hit.interrupted = outer & (CREDIT | SWITCH) != 0
     if outer == 0:
         task.list = cast(u32, cast(u64, probes))

@@ -23,6 +23,7 @@ from ftrace.ring_buffer.records import (
     Ring,
     RingBuffer,
     Slot,
+    SubBuffer,
     byte_at,
     page_at,
     slot_at,
@@ -210,6 +211,27 @@ def write_stamp(at: ptr[u8], before: u64, stamp: u64) -> void:
     words[1] = cast(u32, value >> DELTA_BITS)
 
 
+@native(inline=True)
+def is_switching(slot: ptr[Slot]) -> bool_:
+    """Whether the record that this one interrupts is changing the page. If so, this one is lost, which is counted."""
+    if volatile_load(addressof(slot.switching)) == 0:
+        return False
+    single_add(addressof(slot.nested), 1)
+    volatile_store(addressof(slot.last_stamp), 0)
+    return True
+
+
+@native(inline=True)
+def write_event(
+    page: ptr[SubBuffer], offset: u64, before: u64, stamp: u64, extra: u64, size: u64, type_id: u64, thread: u32
+) -> ptr[u8]:
+    """Write the header of an event at `stamp`, behind `extra` bytes for a time stamp of its own."""
+    if extra != 0:
+        write_stamp(byte_at(page, offset), before, stamp)
+    delta = stamp - before if extra == 0 else 0
+    return write_header(byte_at(page, offset + extra), delta, size, type_id, thread)
+
+
 @native
 def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u64, thread: u32) -> ptr[u8]:
     """Reserve an event, with a page switch or a separate time stamp if needed. Null if the event is lost, which is counted.
@@ -224,9 +246,7 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u
         single_add(addressof(slot.too_long), 1)
         return null
     for _attempt in range(RETRIES):
-        if volatile_load(addressof(slot.switching)) != 0:
-            single_add(addressof(slot.nested), 1)
-            volatile_store(addressof(slot.last_stamp), 0)
+        if is_switching(slot):
             return null
         tail = volatile_load(addressof(slot.tail))
         page = page_at(ring, volatile_load(addressof(slot.current)))
@@ -243,10 +263,7 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u
             volatile_store(addressof(slot.last_stamp), stamp)
             if single_cas(addressof(slot.tail), tail, tail + extra + size + ENTRY):
                 mark.page = page
-                if extra != 0:
-                    write_stamp(byte_at(page, offset), before, stamp)
-                delta = stamp - before if extra == 0 else 0
-                return write_header(byte_at(page, offset + extra), delta, size, type_id, thread)
+                return write_event(page, offset, before, stamp, extra, size, type_id, thread)
             volatile_store(addressof(slot.last_stamp), 0)
     single_add(addressof(slot.retried), 1)
     return null

@@ -84,21 +84,36 @@ def stub_template(task_offset: int, fast: int, offsets: Mapping[str, int]) -> by
     `fast` is what `rec` holds during a hit on the fast path.
     `offsets` gives the fields REC and TOP of Task, STUB and PROBES of Node, EXIT of ProbeList (whose ENTRY is at 0).
     """
-    fs_load = bytes.fromhex("644c8b1c25") + task_offset.to_bytes(4, "little", signed=True)
-    parts = [
+    load_task = b"\x64\x4c\x8b\x1c\x25" + task_offset.to_bytes(4, "little", signed=True)
+    code = b"".join((*_entry(load_task, fast, offsets), *_return(load_task, offsets), *_slow_entry()))
+    if len(code) != STUB_SIZE:
+        raise AssertionError(f"a stub of {len(code)} bytes")
+    return code
+
+
+def _entry(load_task: bytes, fast: int, offsets: Mapping[str, int]) -> tuple[bytes, ...]:
+    """Up to the call of the function's body."""
+    rec = _disp8(offsets["REC"])
+    return (
         bytes(10),
-        fs_load,
+        load_task,
         bytes.fromhex("4d85db"),
         _rel8(0x74, 22, 104),
-        b"\x41\x83\x7b" + _disp8(offsets["REC"]) + b"\x00",
+        b"\x41\x83\x7b" + rec + b"\x00",
         _rel8(0x75, 29, 104),
-        b"\x41\xc7\x43" + _disp8(offsets["REC"]) + fast.to_bytes(4, "little"),
+        b"\x41\xc7\x43" + rec + fast.to_bytes(4, "little"),
         bytes.fromhex("4c8b1500000000"),
         bytes.fromhex("41ff12"),
         bytes.fromhex("0f8500000000"),
         bytes.fromhex("4883c408"),
         bytes.fromhex("e800000000"),
-        fs_load,
+    )
+
+
+def _return(load_task: bytes, offsets: Mapping[str, int]) -> tuple[bytes, ...]:
+    """From the body's return on."""
+    return (
+        load_task,
         b"\x4d\x8b\x5b" + _disp8(offsets["TOP"]),
         bytes.fromhex("4c8d15") + (RETURN_POINT - 84).to_bytes(4, "little", signed=True),
         b"\x4d\x39\x53" + _disp8(offsets["STUB"]),
@@ -106,14 +121,12 @@ def stub_template(task_offset: int, fast: int, offsets: Mapping[str, int]) -> by
         b"\x4d\x8b\x53" + _disp8(offsets["PROBES"]),
         b"\x41\xff\x62" + _disp8(offsets["EXIT"]),
         bytes.fromhex("ff2500000000"),
-        bytes.fromhex("ff1500000000"),
-        _rel8(0xEB, 110, RETURN_POINT),
-        bytes(16),
-    ]
-    code = b"".join(parts)
-    if len(code) != STUB_SIZE:
-        raise AssertionError(f"a stub of {len(code)} bytes")
-    return code
+    )
+
+
+def _slow_entry() -> tuple[bytes, ...]:
+    """And the two words after the code."""
+    return bytes.fromhex("ff1500000000"), _rel8(0xEB, 110, RETURN_POINT), bytes(16)
 
 
 def swapping(template: bytes) -> bytes:

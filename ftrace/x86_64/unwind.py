@@ -94,10 +94,7 @@ def return_address_place(
 ) -> bytes:
     """From the CFA on the stack: where the return address is stored. `fields`: TOP, BOTTOM of Task, FRAME, STUB, PARENT."""
     this_stub = register(RIP) + const1s(-STUB_SIZE) + op(AND, PLUS_UCONST, RETURN_POINT)
-    # [slot, stub, task, node] -> is it the one?
     frame = op(DUP) + field(fields["FRAME"])
-    matches = frame + op(PLUS_UCONST, 7) + const8u(_SLOT) + op(AND) + pick(4) + op(EQ)
-    matches += pick(1) + field(fields["STUB"]) + pick(4) + op(EQ, AND)
     older = const1u(node_size) + op(MINUS)
     return joined(
         _is_hooked(hooked_to), Jump(BRA, "hooked"),
@@ -105,6 +102,23 @@ def return_address_place(
         Label("hooked"),
         # The CFA stays at the bottom: libgcc cannot pick the last element of a stack.
         op(DUP) + const1u(9) + op(MINUS) + this_stub + const8u(slab),
+        *_search(frame, older, stride, fields),
+        # No task has it. This unclaimed task's own zero word means "no caller".
+        op(PLUS_UCONST) + uleb(fields["BOTTOM"]), Jump(SKIP, "end"),
+        Label("found"),
+        frame + const1u(_TAIL_CALL) + op(AND) + const1u(0) + op(EQ), Jump(BRA, "oldest"),
+        older, Jump(SKIP, "found"),
+        Label("oldest"),
+        op(PLUS_UCONST) + uleb(fields["PARENT"]),
+        Label("end"),
+    )  # fmt: skip
+
+
+def _search(frame: bytes, older: bytes, stride: int, fields: Mapping[str, int]) -> tuple[bytes | Jump | Label, ...]:
+    """[slot, stub, task] -> [slot, stub, task, node] at "found", or the unclaimed task after the last one."""
+    matches = frame + op(PLUS_UCONST, 7) + const8u(_SLOT) + op(AND) + pick(4) + op(EQ)
+    matches += pick(1) + field(fields["STUB"]) + pick(4) + op(EQ, AND)
+    return (
         Label("task"),
         op(DUP) + field(fields["TOP"]),
         Label("node"),
@@ -114,14 +128,6 @@ def return_address_place(
         Label("next task"),
         op(DROP) + const4u(stride) + op(PLUS),
         op(DUP) + field(fields["BOTTOM"]) + const1u(0) + op(NE), Jump(BRA, "task"),
-        # No task has it. This unclaimed task's own zero word means "no caller".
-        op(PLUS_UCONST) + uleb(fields["BOTTOM"]), Jump(SKIP, "end"),
-        Label("found"),
-        frame + const1u(_TAIL_CALL) + op(AND) + const1u(0) + op(EQ), Jump(BRA, "oldest"),
-        older, Jump(SKIP, "found"),
-        Label("oldest"),
-        op(PLUS_UCONST) + uleb(fields["PARENT"]),
-        Label("end"),
     )  # fmt: skip
 
 

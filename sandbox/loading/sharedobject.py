@@ -10,7 +10,7 @@ import _ctypes
 import ctypes
 import os
 from array import array
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,11 +114,7 @@ def open_library(
         raise LinkError(f"module {name!r} cannot be opened: {str(error).removeprefix(f'{path}: ')}") from None
     base = elf.load_base(handle)
     functions, data = _symbols(library, base, name)
-    traced = [
-        (base + stub, owner)
-        for stub, owner in zip(library.stubs, owners([base + stub for stub in library.stubs], functions), strict=True)
-        if owner.name not in untraced
-    ]
+    traced = [(stub, owner) for stub, owner in _owned_stubs(library, base, functions) if owner.name not in untraced]
     texts = remap(_text_spans(library.data, base), name)
 
     def close() -> None:
@@ -137,6 +133,12 @@ def open_library(
         discard=close,
         shared_object=(library.data, base),
     )
+
+
+def _owned_stubs(library: SilencedLibrary, base: int, functions: Sequence[Symbol]) -> Iterator[tuple[int, Symbol]]:
+    """The address of each stub, and the function whose it is."""
+    stubs = [base + stub for stub in library.stubs]
+    return zip(stubs, owners(stubs, functions), strict=True)
 
 
 def _symbols(library: SilencedLibrary, base: int, name: str) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:

@@ -179,6 +179,47 @@ def group_5_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     return insn.extension < 2 and plain_step(walk, at, insn)
 
 
+@native(inline=True)
+def is_move(opcode: u32) -> bool_:
+    return opcode == 0x89 or opcode == 0x8B or opcode == 0x8D
+
+
+@native(inline=True)
+def move(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """`mov` to or from a register, or `lea`."""
+    if insn.opcode == 0x89:
+        return compute(walk, at, insn, insn.rm, insn.reg)
+    return compute(walk, at, insn, insn.reg, insn.rm if insn.opcode == 0x8B else insn.base)
+
+
+@native(inline=True)
+def is_push_or_pop(opcode: u32) -> bool_:
+    return opcode & ~15 == 0x50 or opcode == 0x68 or opcode == 0x6A or opcode & ~1 == 0x9C
+
+
+@native(inline=True)
+def push_or_pop(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """Of a register, a number, or the flags."""
+    opcode = insn.opcode
+    register = opcode & 7 | (insn.rex & 1) << 3 if opcode & ~15 == 0x50 else cast(u32, NO_REGISTER)
+    if opcode == 0x9D or (opcode >= 0x58 and opcode < 0x60):
+        return pop(walk, at, at + insn.length, register)
+    return push(walk, at, at + insn.length, register)
+
+
+@native(inline=True)
+def leave(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """rsp becomes rbp, which is popped."""
+    source = walk.frames[at]
+    return source != NONE and go_on(walk, at + insn.length, moved(source, -8), NONE)
+
+
+@native(inline=True)
+def ends_path(opcode: u32) -> bool_:
+    """`ret`, `hlt` or `ud2`."""
+    return opcode == 0xC3 or opcode == 0xF4 or opcode == 0x10B
+
+
 @native
 def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     """One instruction written without VEX. False if nothing can be said of the function any more."""
@@ -188,29 +229,19 @@ def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
         return come_to(walk, next_at, walk.depths[at], walk.frames[at])
     if insn.is_word:
         return opcode & ~15 != 0x50 and not is_branch(opcode) and plain_step(walk, at, insn)
-    if opcode == 0x89:
-        return compute(walk, at, insn, insn.rm, insn.reg)
-    if opcode == 0x8B:
-        return compute(walk, at, insn, insn.reg, insn.rm)
-    if opcode == 0x8D:
-        return compute(walk, at, insn, insn.reg, insn.base)
-    if opcode & ~15 == 0x50:
-        register = opcode & 7 | (insn.rex & 1) << 3
-        return push(walk, at, next_at, register) if opcode < 0x58 else pop(walk, at, next_at, register)
-    if opcode == 0x68 or opcode == 0x6A or opcode == 0x9C:
-        return push(walk, at, next_at, NO_REGISTER)
-    if opcode == 0x9D:
-        return pop(walk, at, next_at, NO_REGISTER)
+    if is_move(opcode):
+        return move(walk, at, insn)
+    if is_push_or_pop(opcode):
+        return push_or_pop(walk, at, insn)
     if is_branch(opcode):
         return branch(walk, at, insn)
     if opcode == 0xE8:
         walk.mask &= KEPT
         return come_to(walk, next_at, walk.depths[at], walk.frames[at])
-    if opcode == 0xC3 or opcode == 0xF4 or opcode == 0x10B:
+    if ends_path(opcode):
         return True
     if opcode == 0xC9:
-        source = walk.frames[at]
-        return source != NONE and go_on(walk, next_at, moved(source, -8), NONE)
+        return leave(walk, at, insn)
     if opcode == 0xFF:
         return group_5_step(walk, at, insn)
     if opcode >= 0x80 and opcode <= 0x83 and insn.rm == RSP:
