@@ -56,6 +56,23 @@ RESTORE_FLAGS = """    mov %ecx, %eax
     sahf"""
 """Set the flags that ecx holds; if there are others than the six arithmetic ones, go to 9. Uses eax and ecx."""
 
+RETURN_KEEPING = f"""    mov $REGS_FLAGS(%rsp), %rcx
+{RESTORE_FLAGS}
+8:
+    .cfi_def_cfa %rsp, 176
+{GET_REGISTERS}
+    .cfi_remember_state
+    .cfi_same_value %rbx
+    lea 168(%rsp), %rsp
+    ret
+    .cfi_restore_state"""
+"""Return with the registers and flags of the pt_regs on top of the stack. `WHOLE_FLAGS` has to follow somewhere."""
+WHOLE_FLAGS = """9:  # a flag is set that sahf does not: take the word as it is
+    .cfi_def_cfa %rsp, 176
+    push %rcx
+    popfq
+    jmp 8b"""
+
 EXIT_KEEPING = f"""
 # The way back of a hooked call, called by its return stub. Every register and flag is live; the stub's `ret` takes the address
 # that is left in the return slot. Vector registers are kept by whoever calls something that touches them.
@@ -82,19 +99,6 @@ ftrace_exit_keeping_all:
     mov %rax, 176(%rbx)
     mov %rbx, %rsp
     .cfi_def_cfa %rsp, 176
-    mov $REGS_FLAGS(%rsp), %rcx
-{RESTORE_FLAGS}
-8:
-    .cfi_def_cfa %rsp, 176
-{GET_REGISTERS}
-    .cfi_remember_state
-    .cfi_same_value %rbx
-    lea 168(%rsp), %rsp
-    ret
-    .cfi_restore_state
-9:  # a flag is set that sahf does not: take the word as it is
-    .cfi_def_cfa %rsp, 176
-    push %rcx
-    popfq
-    jmp 8b
+{RETURN_KEEPING}
+{WHOLE_FLAGS}
 """

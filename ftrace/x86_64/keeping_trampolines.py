@@ -27,8 +27,8 @@ from ftrace.x86_64.fast_trampolines import (
     WITH_ARGUMENTS,
     WITH_SP,
 )
-from ftrace.x86_64.images import GET_REGISTERS, whole
-from ftrace.x86_64.keeping_stub import RESTORE_FLAGS
+from ftrace.x86_64.images import whole
+from ftrace.x86_64.keeping_stub import RETURN_KEEPING, WHOLE_FLAGS
 
 ENTRY_KEEPING = f"""
 # Entry of a function without a stub, called by its detour. Every register and flag is live. Vector registers are kept by whoever
@@ -61,26 +61,13 @@ ftrace_entry_keeping_all:
     addq $$$STEP_OVER, 168(%rsp)
 6:
     .cfi_def_cfa %rsp, 176
-    mov $REGS_FLAGS(%rsp), %rcx
-{RESTORE_FLAGS}
-8:
-    .cfi_def_cfa %rsp, 176
-{GET_REGISTERS}
-    .cfi_remember_state
-    .cfi_same_value %rbx
-    lea 168(%rsp), %rsp
-    ret
-    .cfi_restore_state
+{RETURN_KEEPING}
 7:  # a handler has sent the call elsewhere
     .cfi_def_cfa %rsp, 176
     mov $REGS_IP(%rsp), %rax
     mov %rax, 168(%rsp)
     jmp 6b
-9:  # a flag is set that sahf does not: take the word as it is
-    .cfi_def_cfa %rsp, 176
-    push %rcx
-    popfq
-    jmp 8b
+{WHOLE_FLAGS}
 
 # What a list names as its entry trampoline that the fast path does not serve, and where that leaves to: the detour's slow path.
     .globl ftrace_keeping_complete
