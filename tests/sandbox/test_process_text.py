@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import re
 import threading
 import zlib
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import pytest
 from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
+from isolation import isolated
 
 from sandbox.symbols import process_text
 from sandbox.symbols.libraries import libraries
-from tests.isolation import isolated
 
 
 def library(stem):
@@ -29,7 +30,8 @@ def test_an_indirect_function_is_what_the_loader_chose():
     chosen = process_text.symbol_named("libc:memcpy")
     loaded = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value
     assert (chosen.address, chosen.indirect) == (loaded, False) and chosen.size > 16
-    assert process_text.symbol_at(loaded + 5).name in ("memcpy", "memmove", "__memmove_avx_unaligned_erms")
+    # libc has one for each kind of CPU, with a name where libc's debug file is installed: __memcpy_avx512_unaligned_erms.
+    assert re.fullmatch(r"(__)?mem(cpy|move)(_\w+)?", process_text.symbol_at(loaded + 5).name)
 
 
 @pytest.mark.parametrize(
