@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 from pathlib import Path
@@ -25,6 +26,7 @@ class Compiler:
         self.protect(permissions)
         self.map = Path(f"/tmp/perf-{os.getpid()}.map")
         self.map.unlink(missing_ok=True)  # of an earlier process of this number
+        atexit.register(self.map.unlink, missing_ok=True)
 
     def protect(self, permissions):
         assert self.libc.mprotect(ctypes.c_void_p(self.base), PAGE, permissions) == 0
