@@ -25,6 +25,11 @@ getattr(importlib.import_module({module!r}), {name!r}).__wrapped__(**{arguments!
 print("the test has ended")
 """
 _TEAR_DOWN = "sys.exit()\n"
+_MODULE = """
+import runpy, sys
+sys.argv[1:] = {arguments!r}
+runpy.run_module({name!r}, run_name="__main__", alter_sys=True)
+"""
 
 
 def run_source(source: str, *, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +51,11 @@ def run_forked(source: str, timeout: float) -> subprocess.CompletedProcess[str]:
             _zygote.close()
         _zygote = zygote.Zygote(**_PERTURBED)
     return _zygote.run(source, timeout)
+
+
+def run_module(name: str, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """As `python -m NAME ARGUMENTS`, but by run_forked."""
+    return run_forked(_MODULE.format(name=name, arguments=arguments), timeout)
 
 
 def run(command: Sequence[str], timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:

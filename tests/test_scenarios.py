@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from isolation import run_module
 
 from tests.scenarios.differ import differences
 from tests.scenarios.log import Line
 from tests.scenarios.script import ScriptError, parse
 
-ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "scenarios" / "data"
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.scn"))
 BATCHES = 8
@@ -21,8 +20,7 @@ BATCHES = 8
 
 
 def _replay(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.scenarios", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    return run_module("tests.scenarios", *arguments, timeout=110)
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from isolation import run_source
+
 from ftrace.events.boot import definitions
-from tests.isolation import run_source
 
 SOURCE = """
 import sandbox

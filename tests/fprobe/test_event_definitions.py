@@ -6,12 +6,12 @@ import errno
 import os
 
 import pytest
+from isolation import isolated
 
 import sandbox
 from fprobe.tracefs import tracefs
 from ftrace.events import dynevent
 from ftrace.events.registry import event_registry
-from tests.isolation import isolated
 
 IR = """
 define i32 @add(i32 %first, i32 %second) { %sum = add i32 %first, %second ret i32 %sum }

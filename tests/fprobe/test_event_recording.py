@@ -8,13 +8,13 @@ import struct
 import threading
 
 import pytest
+from isolation import isolated
 
 import sandbox
 from fprobe.tracefs import tracefs
 from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
 from ftrace.probe_args.values import record_text
-from tests.isolation import isolated
 
 PROGRAM = """
 define i64 @ev_add(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
+from isolation import run_module
 
 from tests.golden.transcript import Step, differs, normalised, parse
-from tests.isolation import run
 
 DATA = Path(__file__).parent / "data"
 WHOLE = [
@@ -44,7 +43,7 @@ WHOLE = [
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="the stand-in kernel is in C")
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_kernels_transcript(name):
-    done = run([sys.executable, "-m", "tests.golden", "--here", str(DATA / f"{name}.txt")], 60)
+    done = run_module("tests.golden", "--here", str(DATA / f"{name}.txt"), timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -72,5 +71,5 @@ def test_commands_come_and_go_on_one_cpu(tmp_path):
     script.write_text(
         "# case: cpu\n$ sh -c 'echo a > trace_marker; echo b >> trace_marker'\n$ echo 'c' > trace_marker\n$ ls -1 per_cpu\ncpu0\n"
     )
-    done = run([sys.executable, "-m", "tests.golden", "--here", str(script)], 60)
+    done = run_module("tests.golden", "--here", str(script), timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

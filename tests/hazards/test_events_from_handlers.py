@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+from isolation import isolated
 
 import kprobes
 import sandbox
 from fprobe.tracefs import tracefs
-from tests.isolation import isolated
 
 IR = """
 define i32 @one(i32 %x) { ret i32 %x }

@@ -10,13 +10,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from isolation import isolated
 
 import fprobe
 import sandbox
 from fprobe.export.recording import Recording
 from fprobe.export.trace_dat import Metadata, TraceDat
 from fprobe.export.trace_dat_reader import UNKNOWN, Symbols, Trace
-from tests.isolation import isolated
 
 sys.path.insert(0, str(Path(__file__).parent))
 
