@@ -12,6 +12,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kept_objects import kept_objects
+
 from sandbox.compile import cache
 from sandbox.symbols import perfmap
 
@@ -24,12 +26,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _shared_cache(tmp_path_factory):
-    """One directory for all workers of a run, so that the runtime is compiled once; temporary files that go with a later run."""
+def _shared_cache(tmp_path_factory, pytestconfig):
+    """One directory for all workers of this run and of later ones, so that a thing is compiled once.
+
+    Temporary files go with a later run.
+    """
     base = tmp_path_factory.getbasetemp()
     tempfile.tempdir = os.environ["TMPDIR"] = str(
         tmp_path_factory.mktemp("left")
     )  # what processes leave that are killed
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    os.environ.setdefault(cache.DIRECTORY, str(shared / "objects"))
+    in_cache = hasattr(pytestconfig, "cache")  # not with -p no:cacheprovider
+    kept = kept_objects(pytestconfig.cache.mkdir("objects")) if in_cache else None
+    os.environ.setdefault(cache.DIRECTORY, str(kept or shared / "objects"))
     os.environ.setdefault(perfmap.OPT_OUT, "1")
