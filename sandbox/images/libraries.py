@@ -43,7 +43,7 @@ class LibraryImage(Image):
 
     def suggestions(self) -> Iterator[str]:
         """What the library exports."""
-        return self.library.exported()
+        return iter(self.library.exported)
 
     def _unnamed(self, named: set[int]) -> Iterator[Symbol]:
         """What unwind tables describe, has no symbol, and has the stack as a call leaves it."""

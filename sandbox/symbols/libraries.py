@@ -135,15 +135,18 @@ class Library:
         file = self._file() if marks else None
         return plain if file is not None and version in default_versions(file, plain) else name
 
-    def exported(self) -> Iterator[str]:
+    @cached_property
+    def exported(self) -> tuple[str, ...]:
         """Names of the functions in the dynamic symbol table, in its order. Raises OSError if the file cannot be read."""
         file = self._file()
         if file is None:
-            return
-        for table in file.sections_of_type(elf.SHT_DYNSYM):
-            for name, entry in _named(file, table, _all_entries(file, table)):
-                if entry.section and entry.info & 15 in (elf.STT_FUNC, elf.STT_GNU_IFUNC):
-                    yield name
+            return ()
+        return tuple(
+            name
+            for table in file.sections_of_type(elf.SHT_DYNSYM)
+            for name, entry in _named(file, table, _all_entries(file, table))
+            if entry.section and entry.info & 15 in (elf.STT_FUNC, elf.STT_GNU_IFUNC)
+        )
 
     @cached_property
     def _functions(self) -> FunctionTable | None:

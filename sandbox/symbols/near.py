@@ -16,6 +16,8 @@ def did_you_mean(name: str, names: Iterable[str], shown: Mapping[str, str] | Non
     """
     import difflib
 
-    near = difflib.get_close_matches(name, list(dict.fromkeys(islice(names, _MOST))), 3)
+    low, high = len(name) * 3 / 7, len(name) * 7 / 3  # difflib's least ratio is 0.6: twice the shorter length by both
+    possible = [each for each in dict.fromkeys(islice(names, _MOST)) if low <= len(each) <= high]
+    near = difflib.get_close_matches(name, possible, 3)
     near = [shown.get(each, each) for each in near] if shown else near
     return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -63,10 +63,10 @@ def test_a_library_without_a_file_has_no_symbols():
 
 
 def test_what_a_library_exports_are_its_functions(libc):
-    exported = set(libc.exported())
+    exported = set(libc.exported)
     assert {"strtol", "qsort", "memcpy"} <= exported and "environ" not in exported
     assert exported <= {symbol.name for symbol in libc.symbols}
-    assert all(list(library.exported()) == [] for library in libraries() if "vdso" in library.name)
+    assert all(library.exported == () for library in libraries() if "vdso" in library.name)
 
 
 def test_symbols_are_in_order_and_named(libc):
