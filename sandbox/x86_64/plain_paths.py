@@ -76,12 +76,13 @@ def come_to(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
         walk.depths[at] = depth
         walk.frames[at] = frame
         walk.masks[at] = walk.mask
-    elif walk.depths[at] != depth or walk.frames[at] != frame:
+    elif walk.depths[at] != depth:
         return False
-    elif walk.mask & ~walk.masks[at] == 0:
+    elif walk.mask & ~walk.masks[at] == 0 and (walk.frames[at] == frame or walk.frames[at] == NONE):
         return True
     else:
         walk.masks[at] |= walk.mask
+        walk.frames[at] = frame if walk.frames[at] == frame else cast(i32, NONE)
     walk.waiting[walk.nr_waiting] = cast(u32, at)
     walk.nr_waiting += 1
     return True

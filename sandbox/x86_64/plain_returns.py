@@ -155,15 +155,16 @@ def plain_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     named = insn.opcode & ~7 == 0xB8 or insn.opcode & ~7 == 0x1C8 or (insn.opcode > 0x90 and insn.opcode < 0x98)
     if not named or insn.is_vector:
         register = NO_REGISTER
+    frame = walk.frames[at]
     if not is_comparison(insn):
         if insn.reg == RSP or insn.rm == RSP or register == RSP:
             return False
-        if walk.frames[at] != NONE and (insn.reg == RBP or insn.rm == RBP or register == RBP):
+        if insn.third == RSP and insn.opcode >> 4 == 0x2F and not insn.is_scaled:
             return False
-        if (insn.third == RSP or insn.third == RBP) and insn.opcode >> 4 == 0x2F and not insn.is_scaled:
-            return False
+        if insn.reg == RBP or insn.rm == RBP or insn.third == RBP or register == RBP:
+            frame = NONE
         mark(walk, overwritten(insn), False)
-    return come_to(walk, at + insn.length, walk.depths[at], walk.frames[at])
+    return come_to(walk, at + insn.length, walk.depths[at], frame)
 
 
 @native

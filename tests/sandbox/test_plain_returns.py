@@ -24,6 +24,9 @@ PLAIN = (
     "push %rbp; mov %rsp, %rbp; push %rbx; sub %rdi, %rsp; mov %rax, (%rsp); lea -8(%rbp), %rsp; pop %rbx; pop %rbp; ret",
     "sub $24, %rsp; mov %rsp, %rdi; mov %rax, 16(%rdi); call 1f; 1: mov %rax, 24(%rdi); add $24, %rsp; ret",
     "test %edi, %edi; je 1f; push %rbx; pop %rbx; ret; 1: mov 8(%rsp), %rax; jmp *%rax",
+    "test %edi, %edi; je 1f; mov %rsp, %rbp; 1: mov 8(%rbp), %rax; ret",
+    "push %rbp; mov %rsp, %rbp; test %edi, %edi; je 1f; xor %ebp, %ebp; 1: pop %rbp; ret",
+    "mov %rsp, %rbp; add %rdi, %rbp; bextr %rbp, %rax, %rbp; ret",
     "movzbl %ah, %eax; vpaddd %ymm4, %ymm5, %ymm4; vzeroupper; ret",
 )
 KNOWN_TO_THE_WALK = (
@@ -33,6 +36,9 @@ KNOWN_TO_THE_WALK = (
     "push %rdi; mov %rsp, %rdi; push %rdi; pop %rcx; mov %rax, 8(%rcx); pop %rdi; ret",
     "push %rdi; lea 8(%rsp), %rdi; stosq; pop %rdi; ret",
     "mov $39, %eax; syscall; ret",
+    "test %edi, %edi; je 1f; mov %rsp, %rbp; 1: mov (%rbp), %rax; ret",
+    "push %rbp; mov %rsp, %rbp; test %edi, %edi; je 1f; lea (%rsp), %rbp; push %rax; lea -8(%rbp), %rsp; 1: leave; ret",
+    "push %rbp; mov %rsp, %rbp; test %edi, %edi; je 1f; lea -8(%rbp), %rbp; 1: leave; ret",
 )
 POOL = """
     push %rbx; push %rdi; pop %rbx; pop %rdi; pop %rax; push %rbp; pop %rbp; leave; mov %rsp, %rbp; mov %rsp, %rdi;
