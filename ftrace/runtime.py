@@ -40,7 +40,7 @@ from ftrace.sites import detour_trap, poke, text_poke
 from ftrace.sites.spare_stubs import SpareStubs
 from ftrace.tracers import function_hit, graph_hit, profile_hit, stack_hit, task_filter
 from ftrace.unwind import walk
-from ftrace.x86_64 import stubs
+from ftrace.x86_64 import entry_writing, stubs
 from sandbox.loading.native_image import NativeImage
 from sandbox.memory import barriers, mappings
 from sandbox.native import Unit
@@ -52,7 +52,7 @@ from sandbox.threads import contexts, signals, tasks
 from sandbox.threads.blocked_signals import threads_blocking_signal
 from sandbox.threads.thread_key import ThreadKey
 from sandbox.threads.thread_stack import main_stack
-from sandbox.x86_64 import changed_code, plain_returns
+from sandbox.x86_64 import changed_code, heads, plain_returns
 from sandbox.x86_64.vectors import SaveArea, save_area
 
 RUNTIME = "fprobe-runtime"
@@ -139,6 +139,8 @@ FUNCTIONS = (
     *symbol_text.FUNCTIONS,
     *walk.FUNCTIONS,
     plain_returns.plain_functions,
+    *heads.FUNCTIONS,
+    *entry_writing.FUNCTIONS,
 )
 
 

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 
 from ftrace.hit.recursion import FAST
 from ftrace.unwind.unwinding import FrameDescription
-from ftrace.x86_64.entry_detour import DETOUR_SIZE, EntryDetour, detour_section, detour_template, entry_detour
+from ftrace.x86_64.entry_detour import BODY, DETOUR_SIZE, detour_section, detour_template, entry_detour
+from ftrace.x86_64.entry_writing import COPY_SIZES, Detour
 from sandbox.memory import barriers, mappings
 from sandbox.memory.landings import LandingSpace
 from sandbox.symbols.perfmap import perf_map
 from sandbox.threads.tasks import Task
+from sandbox.x86_64.encoding import INT3
 
 if TYPE_CHECKING:
     from ftrace.runtime import Runtime
     from sandbox.memory.mappings import TextMapping
     from sandbox.memory.scattered import ScatteredText
-    from sandbox.x86_64.instruction import Instruction
+    from sandbox.x86_64.heads import FunctionHead, Heads
     from sandbox.x86_64.puns import Window
 
 _FIRST, _MOST = mappings.PAGE, 1 << 20
@@ -34,11 +36,15 @@ class DetourSpace:
 
     def __init__(self, text: TextMapping, runtime: Runtime) -> None:
         self._text = text
+        self._image = runtime.image
         self._routine = runtime.image.address("ftrace_entry_keeping_all")
         self._template = detour_template(runtime.key.offset, FAST, Task.offset("rec"))
+        self._whole = ctypes.create_string_buffer(self._template.ljust(DETOUR_SIZE, bytes([INT3])), DETOUR_SIZE)
+        self._waiting: list[int] = []
         self._frames: list[FrameDescription] = []
         self._pieces: list[TextMapping] = []
         self._next = self._size = 0
+        self._named = 0, 0
         self._landings: LandingSpace | None = None
         self._stack = contextlib.ExitStack()
         self._deltas: dict[TextMapping, int] = {}
@@ -48,39 +54,70 @@ class DetourSpace:
         return any(address in piece for piece in self._pieces)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Open the memory for writing. Looks again which addresses are free: other code may have mapped memory."""
+    def open(self, heads: Heads) -> Iterator[None]:
+        """Open the memory for writing, for functions with these heads.
+
+        Looks again which addresses are free: other code may have mapped memory.
+        """
         if self._landings is not None:
             self._landings.refresh()
+        self._named = heads.low, heads.high
         try:
             with self._stack:
-                yield
+                try:
+                    yield
+                finally:
+                    self._write_waiting()
         finally:
             self._deltas.clear()
             self._scattered.clear()
         barriers.sync_cores()
 
+    def _write_waiting(self) -> None:
+        waiting = (ctypes.c_uint64 * len(self._waiting))(*self._waiting)
+        self._waiting.clear()
+        count = ctypes.sizeof(waiting) // Detour.size
+        self._image.call("write_detours", ctypes.addressof(waiting), count, ctypes.addressof(self._whole))
+
     def write(self, text: TextMapping, address: int, code: bytes) -> None:
         """Store code that no thread executes yet."""
+        ctypes.memmove(address + self.delta(text), code, len(code))
+
+    def delta(self, text: TextMapping) -> int:
+        """How far above its text the alias is through which it is written."""
         delta = self._deltas.get(text)
         if delta is None:
             delta = self._deltas[text] = self._stack.enter_context(text.writable())
-        ctypes.memmove(address + delta, code, len(code))
+        return delta
 
     def write_word(self, text: TextMapping, address: int, word: bytes) -> None:
         """Store four aligned bytes that threads may be executing."""
-        self.write(text, address, b"")
-        ctypes.c_uint32.from_address(address + self._deltas[text]).value = int.from_bytes(word, "little")
+        ctypes.c_uint32.from_address(address + self.delta(text)).value = int.from_bytes(word, "little")
 
-    def detour(self, insns: Sequence[Instruction], stub: int, slot: int) -> tuple[int, EntryDetour]:
-        """Write a detour for these instructions. Returns its address and its parts. Raises as `entry_detour` does."""
+    def detour(self, head: FunctionHead, count: int, stub: int, slot: int) -> tuple[int, list[int]]:
+        """A detour of a function, for a patch of its first `count` instructions: its address, and those of their copies.
+
+        It is written when the memory is closed. Raises as `entry_detour` does.
+        """
         if not self._pieces or self._next == self._pieces[-1].end:
             self._grow()
         piece, where = self._pieces[-1], self._next
-        made = entry_detour(self._template, insns, where, stub, piece.base, slot)
+        if not (head.is_read(count) and self._reaches(piece)):
+            made = entry_detour(self._template, head.instructions(count), where, stub, piece.base, slot)
+            self.write(piece, where, made.code)
+            copies = made.copies
+        else:
+            self._waiting += head.where, where, where + self.delta(piece), count, stub, slot, piece.base
+            copies = [where + BODY]
+            for kind, length in zip(head.kinds[: count - 1], head.lengths, strict=False):
+                copies.append(copies[-1] + COPY_SIZES.get(kind, length))
         self._next += DETOUR_SIZE
-        self.write(piece, where, made.code)
-        return where, made
+        return where, copies
+
+    def _reaches(self, piece: TextMapping) -> bool:
+        """Whether all that the functions' first instructions name is in reach of a detour there."""
+        low, high = self._named
+        return piece.end - low < mappings.REACH and high - piece.base < mappings.REACH
 
     def _grow(self) -> None:
         self._size = min(self._size * 2, _MOST) or _FIRST

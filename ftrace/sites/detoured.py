@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrace.sites.detour_space import DetourSpace
-from ftrace.sites.entries import REACH, Choice, Mechanism, Patch, choices, only_breakpoint, patch_of
+from ftrace.sites.entries import Choice, Mechanism, Patch, choices, only_breakpoint, patch_of
 from ftrace.sites.image_block import ImageBlock, Read
 from ftrace.sites.lists import Stubs
 from ftrace.sites.refusals import runs_python
-from ftrace.x86_64.entry_detour import ENTRY, EntryDetour
+from ftrace.x86_64.entry_detour import ENTRY
+from ftrace.x86_64.entry_writing import Stubs as NativeStubs
 from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
-from ftrace.x86_64.stubs import SITE_SIZE, SLOT, STUB_SIZE, TO_BODY_BY_CALL
+from ftrace.x86_64.stubs import SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
 from sandbox.x86_64.encoding import NOP5, displacement
+from sandbox.x86_64.heads import REACH, Heads
 
 if TYPE_CHECKING:
     from ftrace.sites.lists import ListCache
     from sandbox.images.image import Image
     from sandbox.symbols.table import Symbol
+    from sandbox.x86_64.heads import FunctionHead
 
 _SCANNED = 4096
 """Bytes of a function that are scanned for jumps into its entry."""
@@ -57,6 +60,7 @@ class DetouredBlock(ImageBlock):
         self.refusals: dict[int, str] = {}
         self._retreated: set[int] = set()
         self._trapping = 0
+        self._new: list[int] = []
         self._free = free
         count = len(functions)
         self._originals = (ctypes.c_uint64 * count)()
@@ -80,29 +84,34 @@ class DetouredBlock(ImageBlock):
         with mappings.text_mutex:
             if self._slots is None:
                 self._prepare()
-            read = self._reader_of(todo)
-            with self._space.open():
-                for index in todo:
-                    self._make(index, read)
+            heads = self._heads_of(todo)
+            with self._space.open(heads):
+                try:
+                    for position, index in enumerate(todo):
+                        self._make(index, heads[position])
+                finally:
+                    self._write_new_stubs()
 
-    def _make(self, index: int, read: Read) -> None:
+    def _heads_of(self, indexes: Sequence[int], most: int = _SCANNED) -> Heads:
+        read, addresses = self._reader_of(indexes), [self.addresses[index] for index in indexes]
+        return Heads(self._runtime.image, [self._code_of(index, most, read) for index in indexes], addresses)
+
+    def _make(self, index: int, head: FunctionHead) -> None:
         try:
-            self._find_mechanism(index, read)
+            self._find_mechanism(index, head)
         except (ValueError, OverflowError) as error:
             self.refusals[index] = f"its first instruction cannot be moved: {error}"
             self.unpatchable |= 1 << index
 
-    def _find_mechanism(self, index: int, read: Read) -> None:
-        code = self._code_of(index, _SCANNED, read)
-        address = self.addresses[index]
-        made: dict[int, tuple[int, EntryDetour]] = {}
-        for choice in choices(code, address, self._free(address, self._room_behind(index))):
+    def _find_mechanism(self, index: int, head: FunctionHead) -> None:
+        made: dict[int, tuple[int, list[int]]] = {}
+        for choice in choices(head, self._free(head.address, self._room_behind(index))):
             if choice.mechanism is Mechanism.BREAKPOINT and runs_python(self.name):
                 break
-            covered = len(choice.insns)
+            covered = len(choice.lengths)
             if covered not in made:
-                made[covered] = self._detour(index, choice)
-            if self._use(index, choice, code, *made[covered]):
+                made[covered] = self._detour(index, head, covered)
+            if self._use(index, choice, head, *made[covered]):
                 return
         self.refusals[index] = "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times"
         self.unpatchable |= 1 << index
@@ -113,35 +122,39 @@ class DetouredBlock(ImageBlock):
         least = min(REACH + 15, self._text.end - function.address)
         return read(function.address, max(min(function.size, most), least))
 
-    def _detour(self, index: int, choice: Choice) -> tuple[int, EntryDetour]:
-        return self._space.detour(choice.insns, self._stub_address(index), self._slot_address(index))
+    def _detour(self, index: int, head: FunctionHead, covered: int) -> tuple[int, list[int]]:
+        return self._space.detour(head, covered, self._stub_address(index), self._slot_address(index))
 
-    def _use(self, index: int, choice: Choice, code: bytes, detour: int, made: EntryDetour) -> bool:
+    def _use(self, index: int, choice: Choice, head: FunctionHead, detour: int, copies: list[int]) -> bool:
         """Use `choice` for a site if a target for its jump is found. Returns whether it was."""
-        copies = made.copies
-        patch = self._aimed(choice, code[:SITE_SIZE], detour + ENTRY)
+        original = head.code[:SITE_SIZE]
+        patch = self._aimed(choice, head.address, original, detour + ENTRY)
         if patch is None:
             return False
-        self._originals[index] = int.from_bytes(code[:SITE_SIZE], "little")
-        self._write_stub(index, copies[0])
+        self._originals[index] = int.from_bytes(original, "little")
         self._lead(index, choice, detour + ENTRY, copies)
         self._set_patch(index, patch)
         return True
 
-    def _aimed(self, choice: Choice, original: bytes, target: int) -> Patch | None:
+    def _aimed(self, choice: Choice, address: int, original: bytes, target: int) -> Patch | None:
         if choice.mechanism in (Mechanism.JUMP, Mechanism.BREAKPOINT):
-            return patch_of(choice, original, None, target)
+            return patch_of(choice, address, original, None, target)
         landed = self._space.land(choice.windows, target)
-        return patch_of(choice, original, *landed) if landed else None
+        return patch_of(choice, address, original, *landed) if landed else None
 
     def _lead(self, index: int, choice: Choice, entry: int, copies: list[int]) -> None:
-        """Lead threads that arrive at the site, or at a breakpoint in it, to `entry` or to a copy."""
-        table = self._runtime.detours
+        """Lead threads that arrive at the site, or at a breakpoint in it, to `entry` or to a copy; and returns to the body."""
+        table, at = self._runtime.detours, self.addresses[index]
         if choice.mechanism is Mechanism.BREAKPOINT:
-            table.set(self.addresses[index], entry)
-        for insn, copy in zip(choice.insns[1:], copies[1:], strict=True):
-            table.set(insn.address, copy)
+            table.set(at, entry)
+        for length, copy in zip(choice.lengths, copies[1:], strict=False):
+            at += length
+            table.set(at, copy)
         self._bodies[index], self._stubs[index] = copies[0], entry
+        if index in self.mechanisms:
+            self._change_stub(index, copies[0])
+        else:
+            self._new.append(index)
         self.mechanisms[index] = choice.mechanism
         self._retreated.discard(index)
 
@@ -164,19 +177,24 @@ class DetouredBlock(ImageBlock):
     def _slot_address(self, index: int) -> int:
         return int(self._pointers) + 16 + 8 * index
 
-    def _write_stub(self, index: int, body: int) -> None:
-        """Write the stub that calls return to; or give an existing stub another body."""
+    def _change_stub(self, index: int, body: int) -> None:
+        """Give an existing stub another body."""
         assert self._stub_text is not None
-        where = self._stub_address(index)
-        to_body = where + TO_BODY_BY_CALL
-        if index in self.mechanisms:
-            self._space.write_word(self._stub_text, to_body, displacement(body, to_body + 4))
-            return
-        code = bytearray(keeping_stub(where, self.addresses[index], self._pointers))
-        code[8:10] = bytes(2)
-        code[TO_BODY_BY_CALL : TO_BODY_BY_CALL + 4] = displacement(body, to_body + 4)
-        code[SLOT : SLOT + 8] = self._slot_address(index).to_bytes(8, "little")
-        self._space.write(self._stub_text, where, bytes(code))
+        to_body = self._stub_address(index) + TO_BODY_BY_CALL
+        self._space.write_word(self._stub_text, to_body, displacement(body, to_body + 4))
+
+    def _write_new_stubs(self) -> None:
+        """Write the stubs that the calls of new locations return to."""
+        assert self._stub_text is not None
+        at, new = ctypes.addressof, (ctypes.c_uint32 * len(self._new))(*self._new)
+        self._new.clear()
+        code = keeping_stub(0, 0, 0)
+        template = ctypes.create_string_buffer(code[:8] + bytes(2) + code[10:], STUB_SIZE)
+        stubs = NativeStubs.ctypes(
+            base=self._stub_text.base, delta=self._space.delta(self._stub_text), sites=at(self._site_array),
+            bodies=at(self._bodies), slots=self._slot_address(0), exit=self._pointers, template=at(template),
+        )  # fmt: skip
+        self._runtime.image.call("write_keeping_stubs", at(stubs), at(new), len(new))
 
     def owned_at(self, index: int) -> int:
         """How many bytes a location's patch changes."""
@@ -202,19 +220,19 @@ class DetouredBlock(ImageBlock):
 
     def retreat(self, index: int) -> None:
         """Patch the site with a breakpoint from now on: another probe needs its further bytes. With the lock."""
-        choice = only_breakpoint(self._code_of(index, REACH + 15, self._read), self.addresses[index])
-        original = self.text_of(index)
-        with mappings.text_mutex, self._space.open():
-            detour, (_, copies) = self._detour(index, choice)
+        heads = self._heads_of([index], 0)
+        choice, original = only_breakpoint(heads[0]), self.text_of(index)
+        patch = patch_of(choice, self.addresses[index], original, None, 0)
+        with mappings.text_mutex, self._space.open(heads):
+            detour, copies = self._detour(index, heads[0], 1)
             inner = [
                 self.addresses[index] + offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1
             ]
-            self._write_stub(index, copies[0])
             self._lead(index, choice, detour + ENTRY, copies)
-            self._patched[index] = int.from_bytes(patch_of(choice, original, None, 0).code, "little")
+            self._patched[index] = int.from_bytes(patch.code, "little")
         if self.is_live(index):
             self._poke_alone(index)
-        self._set_patch(index, patch_of(choice, original, None, 0))
+        self._set_patch(index, patch)
         self._retreated.add(index)
         for address in inner:
             self._runtime.detours.set(address, 0)

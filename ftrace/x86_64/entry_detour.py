@@ -63,7 +63,7 @@ SLOW, DECIDED, CALLED = 8, 40, 134
 STEP_OVER = 5
 KEPT = 32
 """Bytes below the return slot in which the registers are."""
-_ENTRY_ROUTINE, _HOOKED_SLOW, _TO_BODY, _SLOT, _HOOKED = 36, 41, 46, 123, 163
+ROUTINE, HOOKED_SLOW, _TO_BODY, SLOT_AT, HOOKED = 36, 41, 46, 123, 163
 """Offsets of the displacements."""
 
 _RESTORE = bytes.fromhex("8b442418 047f 9e 488b0424 4c8b542408 4c8b5c2410 488d642420")
@@ -118,10 +118,10 @@ def entry_detour(
     code[:8] = (stub + RETURN_POINT).to_bytes(8, "little")
     hooked = stub + DROP_RETURN_KEEPING - 4 - where
     targets = (
-        (_ENTRY_ROUTINE, entry - 4 - where),
-        (_HOOKED_SLOW, hooked),
-        (_SLOT, slot - 4 - where),
-        (_HOOKED, hooked),
+        (ROUTINE, entry - 4 - where),
+        (HOOKED_SLOW, hooked),
+        (SLOT_AT, slot - 4 - where),
+        (HOOKED, hooked),
     )
     for at, distance in targets:
         code[at : at + 4] = (distance - at).to_bytes(4, "little", signed=True)

@@ -90,7 +90,8 @@ class Read(Structure):
     `opcode`: with its map (0; 1: 0f; 2: 0f 38; 3: 0f 3a) above the low byte. `rex`: the byte, 0 if there is none. `reg`, `rm`:
     the registers that ModRM names (0..15), NO_REGISTER if it names none, or none of those. `extension`: its reg field.
     `base`: of the operand in memory, if it is [base + displacement] and nothing else. `third`: the register that a VEX prefix
-    names. `is_scaled`: the displacement counts in units that are not known here (EVEX).
+    names. `is_scaled`: the displacement counts in units that are not known here (EVEX). `relative`: the offset of a displacement
+    from rip, or 0.
     """
 
     length: u64
@@ -104,6 +105,7 @@ class Read(Structure):
     base: u32
     displacement: i64
     immediate: i64
+    relative: u64
     is_word: bool_  # has the prefix 66
     is_vector: bool_  # written with VEX or EVEX
     is_scaled: bool_
@@ -191,6 +193,7 @@ def read_memory(code: ptr[u8], at: u64, modrm: u32, insn: ptr[Read]) -> u64:
         base = sib & 7
         is_plain = sib & 0x38 == 0x20 and insn.rex & 2 == 0
     if base == 5 and mode == 0:
+        insn.relative = behind if behind == at else 0
         return behind + 4
     if is_plain:
         insn.base = base | (insn.rex & 1) << 3
@@ -252,6 +255,7 @@ def nothing_read(insn: ptr[Read]) -> void:
     insn.base = NO_REGISTER
     insn.displacement = 0
     insn.immediate = 0
+    insn.relative = 0
     insn.is_word = False
     insn.is_vector = False
     insn.is_scaled = False

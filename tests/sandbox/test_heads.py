@@ -1,0 +1,116 @@
+"""Hazard: an instruction of an entry read otherwise than it is, and copied so: the native reader against the thorough one."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+from functools import cache
+
+import pytest
+from return_slots import assembled
+
+from sandbox.loading.native_image import NativeImage
+from sandbox.native import Unit
+from sandbox.symbols import process_text
+from sandbox.x86_64.heads import CALL, CONDITIONAL, FUNCTIONS, JUMP, OTHER, PLAIN, REACH, RELATIVE, RETURN, Heads
+from sandbox.x86_64.instruction import Flow, decode
+
+KINDS = {Flow.CALL: CALL, Flow.JUMP: JUMP, Flow.CONDITIONAL: CONDITIONAL, Flow.RETURN: RETURN}
+UNREAD = (
+    *(
+        "ud2",
+        "int3",
+        "syscall",
+        "jmp *%rax",
+        "call *8(%rax)",
+        "jmp *8(%rip)",
+        "loop .+2",
+        "jrcxz .+2",
+        "addr32 mov (%eax), %ecx",
+    ),
+    *("data16 ret", "xbegin .+6", "lret", "int $3"),
+)
+BRANCH = re.compile(rb"[\x70-\x7f\xe0-\xe3\xeb](?=(.))|(?:\xe9|\x0f[\x80-\x8f])(?=(....))", re.DOTALL)
+"""What looks like a jump, wherever it begins."""
+
+
+@cache
+def image():
+    return NativeImage.of(Unit("heads", FUNCTIONS, bounded=False))
+
+
+def heads(codes, addresses):
+    read = Heads(image(), codes, addresses)
+    return [read[number] for number in range(len(codes))]
+
+
+def kind_by_decoding(insn):
+    if insn.flow is Flow.NEXT:
+        return RELATIVE if insn.rip_target is not None else PLAIN
+    return KINDS.get(insn.flow, OTHER)
+
+
+def entered(code):
+    found = 0
+    for match in BRANCH.finditer(code):
+        field = match[1] or match[2]
+        at = match.end() + len(field) + int.from_bytes(field, "little", signed=True)
+        found |= 1 << at if 0 < at < REACH else 0
+    return found
+
+
+@pytest.mark.parametrize("library", ["libz.so.1", "libm.so.6"])
+def test_first_instructions_are_as_decoded(library):
+    ctypes.CDLL(library)
+    functions = process_text.library_called(library).functions()
+    codes = [ctypes.string_at(start, max(end - start, 23)) for start, end in functions]
+    seen = 0
+    for head in heads(codes, [start for start, _end in functions]):
+        assert head.entered == entered(head.code)
+        offset = 0
+        for number in range(8):
+            if not head.kinds[number]:
+                break
+            insn = decode(head.code[offset : offset + 15], head.address + offset)
+            assert (head.lengths[number], head.kinds[number]) == (insn.length, kind_by_decoding(insn)), insn.text
+            offset += insn.length
+            seen += 1
+        assert offset >= 5 or number < 5
+    assert seen > len(functions) * 1.5
+
+
+@pytest.mark.parametrize("text", UNREAD)
+def test_an_instruction_that_cannot_simply_be_copied_is_not_read(text):
+    (head,) = heads([assembled(f"{text}; nop; nop; nop; nop; nop")], [0x1000])
+    assert head.kinds[0] == OTHER
+    assert not head.is_read(1)
+
+
+def test_an_instruction_that_the_text_cuts_off_is_not_read():
+    """The next function's bytes, which lie behind it where it is read, are not part of it."""
+    first, second = heads([b"\x90\xe8\x00", b"\x00" * 16], [0x1000, 0x2000])
+    assert first.kinds[:2] == bytes([PLAIN, OTHER])
+    assert second.kinds[0] == PLAIN
+
+
+def test_an_instruction_that_names_a_far_address_is_not_read():
+    code = bytes.fromhex("488d05") + (0x7FFFFFF0).to_bytes(4, "little")
+    assert heads([code + bytes(16)], [0x1000])[0].kinds[0] == OTHER
+
+
+def test_what_is_said_of_an_instruction_that_is_not_read_comes_from_decoding():
+    (head,) = heads([assembled("nop; jmp *%rax; nop; nop; nop")], [0x1000])
+    assert head.at(0, 0) == (1, False, False)
+    assert head.at(1, 1) == (2, False, True)
+    with pytest.raises(ValueError, match="a trap"):
+        heads([assembled("ud2; nop; nop; nop")], [0x1000])[0].at(0, 0)
+
+
+def test_bytes_that_look_like_a_jump_into_the_entry_are_found():
+    rng = random.Random(11)
+    alphabet = bytes([0x74, 0xEB, 0xE9, 0x0F, 0x85, 0x00, 0x01, 0xFF, 0xF8, 0xFC, 0xE2])
+    codes = [bytes(rng.choices(alphabet, k=rng.randrange(1, 40))) for _ in range(2000)]
+    found = heads(codes, [0x1000] * len(codes))
+    assert [head.entered for head in found] == [entered(code) for code in codes]
+    assert any(head.entered for head in found)
