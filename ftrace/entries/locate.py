@@ -77,6 +77,7 @@ def locations_of(wanted: Iterable[Found]) -> Located:
 def _located(wanted: Iterable[Found]) -> Located:
     table, chosen, skipped = tracer().table, list[Location](), list[Skipped]()
     by_block: dict[ImageBlock, list[int]] = {}
+    block: ImageBlock | None = None
     for found in wanted:
         location = table.location(found.function.address) if found.image.module else None
         if location is not None:
@@ -84,8 +85,10 @@ def _located(wanted: Iterable[Found]) -> Located:
         elif (reason := _refusal(found)) != "":
             skipped.append(Skipped(str(found), reason))
         else:
-            block, index = _place_of(found)
-            by_block.setdefault(block, []).append(index)
+            address = found.function.address
+            if block is None or not block.covers(found.image, address):
+                block = _block_at(found.image, address)
+            by_block.setdefault(block, []).append(bisect_left(block.addresses, address))
     for block, indexes in by_block.items():
         block.make(indexes)
         chosen += [Location(block, index) for index in indexes if block.is_made(index)]
@@ -101,12 +104,6 @@ def _refusal(found: Found) -> str:
     if found.function.address in called_by_hits():
         return f"a hit calls {found.function.name} itself"
     return ""
-
-
-def _place_of(found: Found) -> tuple[ImageBlock, int]:
-    address = found.function.address
-    block = _block_at(found.image, address)
-    return block, bisect_left(block.addresses, address)
 
 
 def _block_at(image: Image, address: int) -> ImageBlock:

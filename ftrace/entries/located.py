@@ -25,7 +25,7 @@ class Located(NamedTuple):
 def in_images(selection: Selection) -> dict[ImageBlock, list[int]]:
     """Those of the locations that are not in modules, as positions in their blocks."""
     found: dict[ImageBlock, list[int]] = {}
-    for block, index in Selection({b: mask for b, mask in selection.items() if isinstance(b, ImageBlock)}).locations():
-        assert isinstance(block, ImageBlock)
-        found.setdefault(block, []).append(index)
+    for block, mask in selection.items():
+        if isinstance(block, ImageBlock):
+            found[block] = [index for _block, index in Selection({block: mask}).locations()]
     return found

@@ -43,11 +43,9 @@ class FunctionTable:
         self._cies: dict[int, _Cie] = {}
         self._stretches: dict[int, Stretch] = {}
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Each function's start and end, ascending."""
-        for index in range(len(self._starts)):
-            stretch = self._stretch_of(index)
-            yield stretch.start, stretch.end
+    def __iter__(self) -> Iterator[Stretch]:
+        """What it says of each function, ascending."""
+        return map(self._stretch_of, range(len(self._starts)))
 
     @property
     def starts(self) -> frozenset[int]:

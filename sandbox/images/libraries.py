@@ -48,9 +48,10 @@ class LibraryImage(Image):
     def _unnamed(self, named: set[int]) -> Iterator[Symbol]:
         """What unwind tables describe, has no symbol, and has the stack as a call leaves it."""
         library = self.library
-        for start, end in library.described_code():
+        for stretch in library.stretches():
+            start, end = stretch.start, stretch.end
             if start < end and start not in named:
-                kind = library.kind_at(start)
+                kind = library.kind_of(stretch)
                 if kind in (Kind.FUNCTION, Kind.UNKNOWN):
                     yield Symbol(
                         f"{library.name}+{start - library.base:#x}{kind.suffix}", start, end - start, library.name
@@ -84,10 +85,7 @@ class LibraryImage(Image):
     def other_than_function(self, function: Symbol) -> str:
         if is_cold(function.name):
             return Kind.COLD.reason
-        bounds = self.library.function_bounds(function.address)
-        if bounds is None or bounds[0] != function.address:
-            return ""
-        kind = self.library.kind_at(function.address)
+        kind = self.library.kind_from(function.address)
         return "" if kind is Kind.UNKNOWN else kind.reason
 
 

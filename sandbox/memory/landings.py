@@ -130,19 +130,21 @@ class LandingSpace:
 
     def _with_page(self, windows: Sequence[Window]) -> Iterator[Window]:
         """Those in which a page lies that exists, as in few."""
+        narrow, wide = self._pages, self._wide
         for window in windows:
             _prefixes, low, high, _absorbed = window
-            pages = self._wide if high - low > _WIDE else self._pages
+            pages = wide if high - low > _WIDE else narrow
             last = bisect_left(pages, high)
             if last and pages[last - 1] >= low & -PAGE:
                 yield window
 
     def _with_room(self, windows: Sequence[Window]) -> Iterator[Window]:
         """Those in which a page may be placed, or a landing over the end of one; quickly told of one within a page."""
+        free = self.gaps.free
         for window in windows:
             _prefixes, low, high, _absorbed = window
             first = low & -PAGE
-            if first != (high + FAR_SIZE) & -PAGE or self.gaps.free(first):
+            if first != (high + FAR_SIZE) & -PAGE or free(first):
                 yield window
 
     def _write(self, address: int, size: int, target: int) -> None:
@@ -157,12 +159,13 @@ class LandingSpace:
 
     def _on_page(self, window: Window, size: int) -> int | None:
         """Room on a page that exists."""
-        pages = self._wide if window.high - window.low > _WIDE else self._pages
-        first, last = bisect_left(pages, window.low & -PAGE), bisect_left(pages, window.high)
+        _prefixes, low, high, _absorbed = window
+        pages = self._wide if high - low > _WIDE else self._pages
+        first, last = bisect_left(pages, low & -PAGE), bisect_left(pages, high)
         for page in reversed(pages[max(first, last - _TRIED) : last]):
             number = self.text.page_at(page)
             assert number is not None
-            offset = _run(self._used[number], max(window.low - page, 0), min(window.high - page, PAGE), size)
+            offset = _run(self._used[number], max(low - page, 0), min(high - page, PAGE), size)
             if offset is not None:
                 return page + offset
         return None
@@ -244,12 +247,10 @@ class LandingSpace:
         self.text.unmap()
 
 
-def _by_page(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """[start, end) page by page."""
-    while start < end:
-        stop = min(end, (start & -PAGE) + PAGE)
-        yield start, stop
-        start = stop
+def _by_page(start: int, end: int) -> Sequence[tuple[int, int]]:
+    """[start, end), which is less than a page, page by page."""
+    stop = (start | PAGE - 1) + 1
+    return ((start, end),) if end <= stop else ((start, stop), (stop, end))
 
 
 def _size(window: Window, target: int) -> int:

@@ -104,8 +104,8 @@ class ScatteredText:
             memory.set_writable(self._alias, self._opened * PAGE, True)
         while data:
             left = PAGE - address % PAGE
-            where = self._alias + self._pages[address & -PAGE] * PAGE + address % PAGE
-            ctypes.memmove(where, data[:left], len(data[:left]))
+            part = data[:left]
+            ctypes.memmove(self._alias + self._pages[address & -PAGE] * PAGE + address % PAGE, part, len(part))
             address, data = address + left, data[left:]
 
     def unshare(self) -> None:

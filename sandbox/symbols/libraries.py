@@ -10,7 +10,7 @@ from pathlib import Path
 from sandbox.elf import tables as elf
 from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.described_code import Kind, is_cold, linkage_tables, pointed_to
-from sandbox.elf.ehframe import FunctionTable
+from sandbox.elf.ehframe import FunctionTable, Stretch
 from sandbox.elf.versions import default_versions, old_versions
 from sandbox.process.cached import cached_property
 from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
@@ -185,11 +185,15 @@ class Library:
 
     def described_code(self) -> list[tuple[int, int]]:
         """Start and end of all stretches of code that unwind tables describe, ascending; empty if it has none."""
-        return list(self._functions or ())
+        return [stretch[:2] for stretch in self.stretches()]
+
+    def stretches(self) -> Iterable[Stretch]:
+        """All that unwind tables say of stretches of code, ascending."""
+        return self._functions or ()
 
     def functions(self) -> list[tuple[int, int]]:
         """Those of `described_code` that can be shown to be functions. Raises OSError if the library's file cannot be read."""
-        return [span for span in self.described_code() if self.kind_at(span[0]) is Kind.FUNCTION]
+        return [each[:2] for each in self.stretches() if self.kind_of(each) is Kind.FUNCTION]
 
     def kind_at(self, address: int) -> Kind:
         """What the code is that unwind tables describe around `address`; a function if they do not.
@@ -197,8 +201,17 @@ class Library:
         Raises OSError if the library's file cannot be read.
         """
         stretch = self._functions.stretch(address) if self._functions else None
-        if stretch is None:
-            return Kind.FUNCTION
+        return Kind.FUNCTION if stretch is None else self.kind_of(stretch)
+
+    def kind_from(self, address: int) -> Kind:
+        """What the code is that begins at `address`, if unwind tables describe it; else UNKNOWN. Raises as `kind_at` does."""
+        stretch = self._functions.stretch(address) if self._functions else None
+        if stretch is None or (stretch.start != address and self.function_bounds(address) != (address, stretch.end)):
+            return Kind.UNKNOWN
+        return self.kind_of(stretch)
+
+    def kind_of(self, stretch: Stretch) -> Kind:
+        """What the code is that unwind tables describe so. Raises OSError if the library's file cannot be read."""
         if stretch.is_signal_frame:
             return Kind.SIGNAL_FRAME
         for start, end in self._linkage_tables:
