@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,31 +41,36 @@ def locate_addresses(addresses: Iterable[int]) -> Located:
     """
     table = tracer().table
     known: list[Location] = []
-    wanted: list[Found] = []
+    unknown: list[int] = []
     for address in addresses:
         location = table.location(address)
         if location is not None:
             known.append(location)
         else:
-            wanted.append(_found_at(address))
-    located = locations_of(wanted)
+            unknown.append(address)
+    located = locations_of([*_found_at(unknown)])
     return Located(Selection.of(known) | located.selection, located.skipped)
 
 
-def _found_at(address: int) -> Found:
-    image = image_at(address)
-    function = _function_at(image, address) if image is not None else None
-    if image is None or function is None:
-        raise OSError(errno.EINVAL, f"{address:#x} is in no function that can be traced")
-    return Found(image, function)
+def _found_at(addresses: Iterable[int]) -> Iterator[Found]:
+    """What begins at each address. An image and its functions are looked up once for addresses that follow each other."""
+    image: Image | None = None
+    functions: dict[int, Symbol] = {}
+    for address in addresses:
+        if image is None or address not in image:
+            image = image_at(address)
+            functions = _functions_of(image) if image is not None else {}
+        function = functions.get(address)
+        if image is None or function is None:
+            raise OSError(errno.EINVAL, f"{address:#x} is in no function that can be traced")
+        yield Found(image, function)
 
 
-def _function_at(image: Image, address: int) -> Symbol | None:
+def _functions_of(image: Image) -> dict[int, Symbol]:
+    """By address, the first of each."""
     if image.module is not None:
-        return None
-    functions = [function for function in image.functions if not function.indirect]
-    index = bisect_left(functions, address, key=lambda function: function.address)
-    return functions[index] if index < len(functions) and functions[index].address == address else None
+        return {}
+    return {function.address: function for function in reversed(image.functions) if not function.indirect}
 
 
 def locations_of(wanted: Iterable[Found]) -> Located:

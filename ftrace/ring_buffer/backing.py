@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import tempfile
 
 from sandbox.memory.backing import is_denied
 
@@ -63,6 +62,8 @@ def _unnamed(size: int) -> int:
             os.ftruncate(descriptor, size)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             return descriptor
+    import tempfile
+
     directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     descriptor, path = tempfile.mkstemp(dir=directory)
     os.unlink(path)  # noqa: PTH108

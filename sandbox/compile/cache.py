@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 DIRECTORY = "FPROBE_CACHE_DIR"
@@ -109,6 +108,8 @@ def _verified(key: str, stored: bytes) -> bytes | None:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
+    import tempfile
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from pathlib import Path
 
 from sandbox.memory.pages import check, libc
@@ -37,6 +36,8 @@ def _backing(name: str) -> int:
     except OSError as error:
         if error.errno in SCARCE:
             raise
+    import tempfile
+
     for directory in ("/dev/shm", tempfile.gettempdir(), str(Path.home())):
         try:
             descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -12,6 +12,8 @@ import pytest
 from isolation import isolated
 
 import fprobe
+from ftrace import entries
+from ftrace.filters.resolve import resolve
 from ftrace.sites.detoured import DetouredBlock
 from ftrace.tracer import tracer
 from sandbox.native import i32, ptr, u64
@@ -45,6 +47,16 @@ def test_entry_and_exit_in_python() -> None:
     assert (probe.hits, probe.counts.missed) == (1, 0)
     assert zlib.crc32(DATA) == expected
     assert len(seen) == 2
+
+
+def test_addresses_in_one_library_are_looked_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of its image used to be listed for each address: seconds for some thousand of them."""
+    chosen = resolve("libz:*")
+    image_at, asked = entries.image_at, list[int]()
+    monkeypatch.setattr(entries, "image_at", lambda address: asked.append(address) or image_at(address))
+    assert [*entries._found_at(found.function.address for found in chosen)] == chosen
+    assert len(chosen) > 100
+    assert len(asked) == 1
 
 
 def test_every_function_at_both_ends() -> None:
