@@ -14,6 +14,7 @@ from benchmarks import (
     libraries,
     machine,
     numba_calls,
+    peers,
     probes,
     processes,
     reference,
@@ -45,6 +46,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *compared.rows(calls),
         *breakpoints.rows(calls, functions),
         *libraries.rows(calls, functions),
+        *peers.rows(calls),
         *compiling.rows(),
         *starting.rows(),
         *scale.large_rows(functions, calls),
@@ -92,10 +94,12 @@ def _here(groups: Sequence[Sequence[Row]], rounds: int) -> Samples:
     return {name: taken for group in groups for name, taken in measure(group, rounds).items()}
 
 
-def _elsewhere(options: argparse.Namespace) -> Samples:
-    """The samples of several processes of their own."""
+def _elsewhere(options: argparse.Namespace, names: Sequence[str]) -> Samples:
+    """The samples of the rows of these names, taken in several processes of their own."""
+    if not names:
+        return {}
     sizes = (f"--{option}={getattr(options, option)}" for option in ("calls", "rounds", "functions"))
-    return processes.gather([*sizes, *options.rows], options.processes)
+    return processes.gather([*sizes, *names], options.processes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,13 +112,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.samples:
         print("\n".join(processes.lines(_here([choose(group, options.rows) for group in groups], options.rounds))))
         return 0
+    absent = {row.name: why for row in rows if (why := row.absent())}
     try:
-        samples = _elsewhere(options)
+        samples = _elsewhere(options, [row.name for row in rows if row.name not in absent])
     except processes.ChildError as error:
         print(error, file=sys.stderr)
         return 1
-    results = [summarise(row.name, samples[row.name]) for row in rows]
-    lines = report.json_lines(results) if options.json else report.page(machine.describe(), rows, results)
+    results = [summarise(row.name, samples[row.name]) for row in rows if row.name not in absent]
+    lines = (
+        report.json_lines(results, absent) if options.json else report.page(machine.describe(), rows, results, absent)
+    )
     print("\n".join(lines))
     return 0
 

@@ -53,6 +53,7 @@ def _milliseconds(row: str, key: str, limit: float) -> Bar:
 
 BARS = (
     Bar("library.both.native", "ns added", _added("library.both.native"), _just(12)),
+    _times("library.both.native", "library.frida", 1 / 15, "a fifteenth of library.frida"),
     _milliseconds("attach.library", "first", 1500),
     _milliseconds("attach.library", "again", 300),
     Bar("nop", "ns added by a stub", _added("nop"), _just(0.3)),

@@ -17,7 +17,7 @@ from benchmarks.probes import Attach, both_native, entry_native
 from fprobe.attachment import Attachment
 from ftrace.runtime import runtime
 
-_TARGET = "libc:labs"
+TARGET = "libc:labs"
 """A function of three instructions. Python handlers are not for the C library: they are measured on another."""
 _PYTHON_TARGET = "libz:zlibVersion"
 _LARGE, _SMALL = "libcrypto.so.3", "libz.so.1"
@@ -25,14 +25,15 @@ _MANY = 10_000
 """Functions of the large program from which on the large library is attached to."""
 
 
-def _address(target: str) -> int:
+def address_of(target: str) -> int:
+    """The address of `libc:NAME` or `libz:NAME`."""
     library, _, name = target.partition(":")
     loaded = ctypes.CDLL({"libc": "libc.so.6", "libz": "libz.so.1"}[library])
     return ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0
 
 
 def _sample(target: str, attach: Attach, calls: int) -> Sample:
-    run = program.timed(partial(program.program()["loop"], calls, _address(target)), calls)
+    run = program.timed(partial(program.program()["loop"], calls, address_of(target)), calls)
     baseline = run()
     with attach(target) as probe:
         probed = run()
@@ -86,10 +87,8 @@ def rows(calls: int, functions: int) -> list[Row]:
     few = max(calls // 100, 10)
     large = _LARGE if functions >= _MANY else _SMALL
     return [
-        Row(
-            "library.entry.native", f"handler at the entry of {_TARGET}", partial(_sample, _TARGET, entry_native, calls)
-        ),
-        Row("library.both.native", "handlers at both ends", partial(_sample, _TARGET, both_native, calls)),
+        Row("library.entry.native", f"handler at the entry of {TARGET}", partial(_sample, TARGET, entry_native, calls)),
+        Row("library.both.native", "handlers at both ends", partial(_sample, TARGET, both_native, calls)),
         Row(
             "library.both.python",
             f"... in Python, on {_PYTHON_TARGET}",

@@ -34,12 +34,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """Something that is measured. `sample` takes one sample; `rounds`: how many at most."""
+    """Something that is measured. `sample` takes one sample; `rounds`: how many at most.
+
+    `absent` says why it cannot be measured here; '' if it can.
+    """
 
     name: str
     about: str
     sample: Callable[[], Sample]
     rounds: int = 1000
+    absent: Callable[[], str] = str
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.bars import judge
 from benchmarks.measure import Result, Row
@@ -11,16 +11,24 @@ from benchmarks.measure import Result, Row
 _HEAD = ("row", "added", "min", "max", "baseline", "hits", "missed", "lost")
 
 
-def json_lines(results: Sequence[Result]) -> Iterator[str]:
+Absent = Mapping[str, str]
+"""Why rows were not measured, by their names."""
+
+
+def json_lines(results: Sequence[Result], absent: Absent) -> Iterator[str]:
     """One object per row."""
     for result in results:
         yield json.dumps(result.fields())
+    for name, why in absent.items():
+        yield json.dumps({"name": name, "skipped": why})
 
 
-def page(machine: str, rows: Sequence[Row], results: Sequence[Result]) -> Iterator[str]:
-    """The machine, then the table."""
+def page(machine: str, rows: Sequence[Row], results: Sequence[Result], absent: Absent) -> Iterator[str]:
+    """The machine, then the table, then what is not in it."""
     yield from (machine, "")
-    yield from table(rows, results)
+    yield from table([row for row in rows if row.name not in absent], results)
+    for name, why in absent.items():
+        yield f"{name}: skipped: {why}"
 
 
 def table(rows: Sequence[Row], results: Sequence[Result]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import peers
 from benchmarks.__main__ import all_rows
 from benchmarks.bars import BARS, judge
 from benchmarks.measure import CountError, Result, Row, Sample, measure, summarise
@@ -163,3 +164,43 @@ def test_bars_are_about_rows_that_exist() -> None:
 
     names = {row.name for group in all_rows(CALLS, 50_000) for row in group}
     assert {bar.row for bar in BARS} <= names
+
+
+def test_a_row_of_a_package_that_is_not_installed_is_skipped_with_a_sentence(tmp_path, monkeypatch) -> None:
+    (tmp_path / "frida.py").write_text("raise ImportError('not here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = small("library.frida", "ref.swap")
+    assert done.returncode == 0, done.stderr
+    assert "library.frida: skipped: the package frida is not installed: pip install 'fprobe[bench]'" in done.stdout
+    assert "half" not in done.stdout and "ref.swap" in done.stdout
+
+
+def test_a_run_of_skipped_rows_only_says_so_in_json(tmp_path, monkeypatch) -> None:
+    (tmp_path / "frida.py").write_text("raise ImportError('not here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = small("--json", "library.frida")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "name": "library.frida",
+        "skipped": "the package frida is not installed: pip install 'fprobe[bench]'",
+    }
+
+
+def test_uprobes_that_the_kernel_refuses_are_skipped_with_its_reason(monkeypatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "perf_event_open: Permission denied")
+
+    peers._no_uprobes.cache_clear()
+    monkeypatch.setattr(peers, "_uprobe", refuse)
+    assert peers._no_uprobes() == "this kernel refuses uprobes: perf_event_open: Permission denied"
+    peers._no_uprobes.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "calls"), [("library.frida", CALLS), ("library.uprobe", CALLS // 10)])
+def test_another_tracer_sees_the_calls_made(name: str, calls: int) -> None:
+    done = small("--json", name)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    if "skipped" in row:
+        pytest.skip(row["skipped"])
+    assert row["hits"] == calls * PROCESSES
