@@ -6,6 +6,7 @@ pointer is below the return slot, which registers point into the stack, and whic
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from sandbox.x86_64.decoding import Decoded, decoded
 
 _WORD = 8
+_PAGE = 4096
 _RT_SIGRETURN = 15
 _NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|\d+)$")
 _NAME = re.compile(r"[a-z]\w+")
@@ -21,6 +23,7 @@ _MEMORY = re.compile(r"\[(?P<base>\w+)(?: (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|
 _READERS = frozenset(
     {"cmp", "test", "push", "call", "jmp", "bt", "prefetcht0", "nop", "ucomisd", "ucomiss", "comisd", "comiss"}
 )
+_INDEXED = re.compile(r"\[(?P<base>\w+) \+ (?P<index>\w+)(?P<scale>\*\d)?(?: [+-] \w+)?\]$")
 _ARITHMETIC = frozenset({"xor", "rol", "ror", "add", "sub", "neg", "not"})
 _NAMED = ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")
 _NUMBERED = range(8, 16)
@@ -65,6 +68,10 @@ class _State(NamedTuple):
         kind, depth = self.held.get(base, ("", None))
         return depth - offset if kind in (STACK, ABOVE) and depth is not None else None
 
+    def is_sum(self, parts: Sequence[str]) -> bool:
+        """Whether a sum of registers is an address on the stack: exactly one of them is."""
+        return sum(map(self.is_stack, parts)) == 1
+
     def is_stack(self, base: str) -> bool:
         return base == "rsp" or self.held.get(base, ("",))[0] in (STACK, ABOVE)
 
@@ -83,12 +90,14 @@ class _State(NamedTuple):
 class _Operands(NamedTuple):
     """The operands of an instruction, as they are written.
 
-    `memory`: base register and offset, for each operand in memory that is so simple. `registers`: those whose names, or those of
-    whose parts, are in them, and the operands themselves.
+    `memory`: base register and offset, for each operand in memory that is so simple. `summed`: the registers that the address of
+    the last operand adds up, if it has an index. `registers`: those whose names, or those of whose parts, are in them, and the
+    operands themselves.
     """
 
     words: tuple[str, ...]
     memory: tuple[tuple[str, int] | None, ...]
+    summed: tuple[str, ...]
     registers: frozenset[str]
 
 
@@ -96,7 +105,14 @@ class _Operands(NamedTuple):
 def _operands(text: str) -> _Operands:
     words = tuple(part.strip() for part in text.split(",")) if text else ()
     registers = frozenset((*words, *(_WHOLE.get(name, name) for name in _NAME.findall(text))))
-    return _Operands(words, tuple(map(_place, words)), registers)
+    return _Operands(words, tuple(map(_place, words)), _summed(text), registers)
+
+
+def _summed(text: str) -> tuple[str, ...]:
+    memory = _INDEXED.search(text)
+    if memory is None:
+        return ()
+    return (memory["base"],) if memory["scale"] else (memory["base"], memory["index"])
 
 
 def _place(word: str) -> tuple[str, int] | None:
@@ -185,7 +201,7 @@ class _Walk:
         if not words:
             return state.with_number(None)
         if name == "xchg" and "rsp" in words:
-            raise self._moved(insn, "switches stacks")
+            return self._exchanged(insn, words[0] if words[1] == "rsp" else words[1], state)
         if words[0] == "rsp" and name not in _READERS:
             return self._new_stack(insn, name, operands, state)
         if operands.memory[0] is not None:
@@ -218,11 +234,15 @@ class _Walk:
             return self._set_stack(insn, None, state.is_stack(base), state)
         if name == "mov":
             return self._set_stack(insn, state.to(source, 0), state.is_stack(source), state)
-        return self._set_stack(insn, None, False, state)
+        return self._set_stack(insn, None, state.is_sum(operands.summed), state)
+
+    def _exchanged(self, insn: Decoded, register: str, state: _State) -> _State:
+        old = (STACK, state.depth)
+        return self._set_stack(insn, state.to(register, 0), state.is_stack(register), state).holding(register, old)
 
     def _set_stack(self, insn: Decoded, depth: int | None, in_stack: bool, state: _State) -> _State:
         if not in_stack:
-            raise self._moved(insn, "switches stacks")
+            raise self._moved(insn, "may switch stacks")
         return state._replace(depth=depth)
 
     # -- everything else ----------------------------------------------------------------------------------------
@@ -251,9 +271,23 @@ def _loaded(name: str, operands: _Operands, state: _State) -> _State:
     if target == "rax":
         state = state.with_number(int(source, 0) if name == "mov" and _NUMBER.match(source) else None)
     if name in _ARITHMETIC and (len(operands.words) < 2 or first != source):
-        kind, _depth = state.held.get(target, ("", None))
-        return state.holding(target, (kind, None)) if kind else state
+        if name in ("add", "sub") and state.is_stack(source):
+            return state.holding(target, (STACK, None) if name == "add" and not state.is_stack(target) else None)
+        return _along(target, state)
+    if name == "and" and _aligns(source):
+        return _along(target, state)
     return state.holding(target, _held(name, operands, state))
+
+
+def _along(register: str, state: _State) -> _State:
+    """A register that has been moved by a number: it points to where it did, but how far below is no longer known."""
+    kind, _depth = state.held.get(register, ("", None))
+    return state.holding(register, (kind, None)) if kind else state
+
+
+def _aligns(source: str) -> bool:
+    """Whether `and` with that number takes an address down by less than a page: it stays on its stack."""
+    return bool(_NUMBER.match(source)) and -_PAGE <= ctypes.c_int64(int(source, 0)).value < 0
 
 
 def _held(name: str, operands: _Operands, state: _State) -> tuple[str, int | None] | None:
@@ -267,6 +301,8 @@ def _held(name: str, operands: _Operands, state: _State) -> tuple[str, int | Non
         if name == "mov" and depth == 0:
             return (RETURN, None)
         return (STACK, None) if name == "mov" and state.is_stack(base) else None
+    if operands.summed:
+        return (STACK, None) if name in ("mov", "lea") and state.is_sum(operands.summed) else None
     if name == "mov" and source == "rsp":
         return (STACK, state.depth)
     return state.held.get(source) if name == "mov" else None

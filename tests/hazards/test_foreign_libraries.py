@@ -116,3 +116,37 @@ def _hooked(path):
 def test_an_entry_that_another_tool_leads_elsewhere_still_leads_there():
     """Our jump replaces theirs and takes its copy along; detaching puts back what was found, not what is in the file."""
     _hooked(path=str(_compiled("long twice(long x) { return x * 3 + 7; }")))
+
+
+VARIABLE_ROOM = """
+long needs_room(long size);
+__asm__(
+    ".text; .globl needs_room; .type needs_room, @function; needs_room: .cfi_startproc; endbr64;"
+    "push %rbp; .cfi_def_cfa_offset 16; .cfi_offset %rbp, -16; mov %rsp, %rbp; .cfi_def_cfa_register %rbp;"
+    "mov %rdi, %rsi; mov %rsp, %rax; lea 15(%rdi), %rdx; and $-16, %rdx; sub %rdx, %rax; and $-32, %rax;"
+    "mov %rax, %rsp; mov %rax, %rdi; call in_room; leave; .cfi_def_cfa %rsp, 8; ret; .cfi_endproc;"
+    ".size needs_room, .-needs_room");
+__attribute__((noipa)) long in_room(char *room, long size) {
+    long sum = 0;
+    for (long i = 0; i < size; i++) room[i] = 1;
+    if (size > 100) sum = needs_room(size - 100);
+    for (long i = 0; i < size; i++) sum += room[i];
+    return sum;
+}
+"""
+"""The stack pointer is set from a register, as clang does for a buffer of variable size."""
+
+
+@isolated(timeout=60)
+def _room_is_made(path):
+    library = ctypes.CDLL(path)
+    library.needs_room.restype = ctypes.c_long
+    sum_of = {size: sum(range(size, 0, -100)) for size in (1, 99, 100, 5050)}
+    with fprobe.attach("libforeign:needs_room", entry=enters, exit=leaves, nr_maxactive=100) as probe:
+        assert [library.needs_room(ctypes.c_long(size)) for size in sum_of] == list(sum_of.values())
+        assert (dict(probe.skipped), probe.hits, probe.counts.missed) == ({}, 3 + 51, 0)
+    assert [left[result] for result in sum_of.values()] == [1, 1, 1, 1]
+
+
+def test_returns_of_a_function_that_makes_room_of_a_variable_size_are_hooked():
+    _room_is_made(path=str(_compiled(VARIABLE_ROOM)))
