@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from functools import partial
 
 from ftrace.events.dump_request import ALL, DumpTarget
@@ -18,6 +17,7 @@ from ftrace.output.trace import record_format
 from ftrace.runtime import runtime
 from sandbox.process import fork
 from sandbox.process.once import once
+from sandbox.threads.own_thread import OwnThread
 
 _RULE = "---------------------------------\n"
 
@@ -46,7 +46,7 @@ class Dumper:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writing, False)
         self.descriptor.value = writing
-        threading.Thread(target=partial(self._serve, reading), name="ftrace-dump", daemon=True).start()
+        OwnThread(partial(self._serve, reading))
 
     def _serve(self, reading: int) -> None:
         while request := os.read(reading, 8):

@@ -8,13 +8,12 @@ import time
 from typing import Protocol
 
 from sandbox.process import fork
+from sandbox.threads.own_thread import OwnThread
 
 log = logging.getLogger("kprobes")
 
 DELAY = 0.05
 """Seconds from the first kick to the run, as OPTIMIZE_DELAY in kernel/kprobes.c."""
-NAME = "kprobe-optimizer"
-"""The name of the thread."""
 
 
 class Work(Protocol):
@@ -29,7 +28,7 @@ class Work(Protocol):
 
 
 class Worker:
-    """The thread, and the time of its next run. Later kicks do not postpone the run."""
+    """The thread, and the time of its next run. Later kicks do not postpone the run. It ends when nothing is left to be run."""
 
     def __init__(self, optimizer: Work) -> None:
         self._optimizer = optimizer
@@ -39,7 +38,7 @@ class Worker:
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._due: float | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._stopped = False
 
     def stop(self) -> None:
@@ -47,8 +46,14 @@ class Worker:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the caller is the thread."""
+        return self._thread is not None and self._thread.is_running
 
     def _after_fork(self) -> None:
         self._reset()
@@ -60,12 +65,11 @@ class Worker:
         with self._changed:
             if self._stopped:
                 return
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=NAME, daemon=True)
-                self._thread.start()
             if self._due is None:
                 self._due = time.monotonic() + DELAY
                 self._changed.notify()
+            if self._thread is None:
+                self._thread = OwnThread(self._work)
 
     def cancel(self) -> None:
         """The work has been done by another thread: cancel the run."""
@@ -82,9 +86,12 @@ class Worker:
                 self.kick()
 
     def _wait(self) -> bool:
-        """Wait until a run is due. False if there will be none."""
+        """Wait until a run is due. False if there will be none, and the thread ends."""
         with self._changed:
-            while not self._stopped and (self._due is None or self._due > time.monotonic()):
-                self._changed.wait(None if self._due is None else self._due - time.monotonic())
+            while not self._stopped and self._due is not None and self._due > time.monotonic():
+                self._changed.wait(self._due - time.monotonic())
+            ending = self._stopped or self._due is None
             self._due = None
-            return not self._stopped
+            if ending:
+                self._thread = None
+            return not ending

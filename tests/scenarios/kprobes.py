@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import kprobes.registration as api
 import kprobes.returns as returns
 from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.records import Instance
-from kprobes.jump import optimize, worker
+from kprobes.jump import optimize
 from kprobes.listing import write_kprobes_enabled
 from kprobes.return_probe import kretprobe
 from tests.scenarios import handlers
@@ -182,7 +181,7 @@ def hold_optimizer(held: bool) -> None:
     optimizer, run = optimize.jump_optimizer, optimize.JumpOptimizer.run
 
     def unless_by_itself() -> None:
-        if threading.current_thread().name != worker.NAME:
+        if not optimizer._worker.is_running:
             run(optimizer)
 
     optimizer.run = unless_by_itself if held else functools.partial(run, optimizer)

@@ -6,6 +6,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -25,6 +26,7 @@ from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstan
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork
+from sandbox.threads.own_thread import OwnThread
 
 _OPERATORS = "+-*/"
 _PAUSE = 0.02
@@ -68,7 +70,7 @@ class HistRegistry:
         # Triggers hold a reference to the registry, so no hit uses the queue when this runs.
         weakref.finalize(self, mappings.release, slots, size).atexit = False
         self._numbers = 0
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._wanted, self._drained = threading.Event(), threading.Condition()
 
     def feed(self, table: QueuedHistogram) -> None:
@@ -79,11 +81,9 @@ class HistRegistry:
         table.target.number = self._numbers
         table.call = NativeCall(hist_image().address("queue_hit"), pointer_to(table.target), table)
         _claim_slot()
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None or not self._thread.is_alive:
             self._wanted, self._drained = threading.Event(), threading.Condition()  # those of a parent may be in use
-            arguments = (weakref.ref(self),)
-            self._thread = threading.Thread(target=_keep_draining, args=arguments, name="hist-queue", daemon=True)
-            self._thread.start()
+            self._thread = OwnThread(partial(_keep_draining, weakref.ref(self)))
 
     @property
     def instance(self) -> TraceInstance:
@@ -115,7 +115,7 @@ class HistRegistry:
         In the slot of a thread that is hit itself they would come after its later records.
         """
         thread, queued = self._thread, self._queue.taken
-        if thread is None or thread is threading.current_thread() or not thread.is_alive():
+        if thread is None or thread.is_running or not thread.is_alive:
             self.drain_here()
             return
         self._wanted.set()

@@ -320,5 +320,9 @@ PROGRAMS = {
         f"SIG{name}": script(f"import os, signal, zlib; zlib.crc32(b'x'); os.kill(os.getpid(), {signal.Signals['SIG' + name]:d})")
         for name in SIGNALS
     },
+    "the list of threads": script(
+        "import threading, time, zlib; zlib.crc32(b'x')\n"
+        "print([thread.name for thread in threading.enumerate()]); time.sleep(0.1); print(threading.active_count())"
+    ),
     "asyncio": script("import asyncio; asyncio.run(asyncio.sleep(0.01)); print('slept')"),
 }  # fmt: skip

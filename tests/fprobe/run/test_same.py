@@ -64,6 +64,12 @@ def test_same_as_python(name, tmp_path):
     check(name, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["signals wait", "the list of threads"])
+def test_threads_of_ours_are_not_the_programs(name, tmp_path):
+    """Hazard: a thread that blocks no signals takes what the program's threads wait for, and dies of it."""
+    check(name, tmp_path, "recorded")
+
+
 def test_signals_that_are_ignored_stay_so(tmp_path):
     """As in a job that a shell runs in the background."""
     source = "import os, signal; print([n for n in range(1, 32) if signal.getsignal(n) is signal.SIG_IGN])"

@@ -1,0 +1,56 @@
+"""Threads of ours in a process that is not ours: the program does not find them, and signals do not."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+_SYNCHRONOUS = {signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
+"""Signals that say what the thread itself has done."""
+
+
+class OwnThread:
+    """A daemon thread that runs `work`.
+
+    All asynchronous signals are blocked in it: a signal to the process that the program's threads block must stay pending, for
+    sigwait() for example. `threading` neither lists it nor has it traced. In the child of a fork it is not alive.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._ended = threading.Event()
+        self._process = os.getpid()
+        self._identifier = 0
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(
+                signal.SIG_BLOCK, signal.valid_signals() - _SYNCHRONOUS
+            )  # may raise what a handler does
+            _thread.start_new_thread(self._run, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _run(self) -> None:
+        self._identifier = _thread.get_ident()
+        try:
+            self._work()
+        finally:
+            self._ended.set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self._ended.is_set() and self._process == os.getpid()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the caller is this thread."""
+        return self._identifier == _thread.get_ident() and self.is_alive
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        if self.is_alive:
+            self._ended.wait()
