@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.libraries import described
-from tests.libraries.suites import SUITES, suite_called
+from tests.libraries.suites import NOT_RUN, SUITES, suite_called
 
 _LIMIT = 7200
 _JUMPS = ("jump", "punned jump", "jump over several instructions")
 _HEADER = """\
-| library | of the FDEs | functions | jumps | breakpoints | refused | hits | missed | tests | attach (s of CPU) |
-|---|---|---|---|---|---|---|---|---|---|"""
+| library | of the FDEs | functions | jumps | breakpoints | refused | hits | missed | CPython | tests | attach (s of CPU) |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def run(suite: str, *options: str) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def described_functions(library: dict[str, Any]) -> dict[int, str]:
     return {start: library["places"].get(str(start), "it is not among our functions") for start in starts}
 
 
-def row(name: str, library: dict[str, Any], described: dict[int, str], outcome: str) -> str:
-    """A line of the table."""
+def row(name: str, library: dict[str, Any], described: dict[int, str], outcome: str, python: str) -> str:
+    """A line of the table. `python`: the version of the interpreter."""
     ways, functions = library["ways"], library["functions"]
     jumps = sum(ways.get(way, 0) for way in _JUMPS)
     as_jumps = sum(way in _JUMPS for way in described.values())
@@ -60,15 +60,33 @@ def row(name: str, library: dict[str, Any], described: dict[int, str], outcome: 
         len(library["skipped"]),
         f"{hits:,}",
         ", ".join(f"{cause} {count:,}" for cause, count in counts.items() if count) or 0,
+        python,
         outcome,
         f"{library['attach_s']:.2f}",
     )
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def not_run(run: dict[str, Any]) -> dict[str, str]:
+    """The modules of tests that could not be imported, and why."""
+    return {name: what.removeprefix(NOT_RUN) for name, what in run["outcomes"].items() if what.startswith(NOT_RUN)}
+
+
+def outcome(plain: dict[str, Any], probed: dict[str, Any]) -> str:
+    """What the table says of the tests: how many there are, if all came out the same, and which could not be run."""
+    absent = not_run(plain)
+    if plain["outcomes"] != probed["outcomes"]:
+        return "DIFFERENT"
+    same = f"{len(plain['outcomes']) - len(absent):,} the same"
+    return f"{same}; not run: {', '.join(absent)}" if absent else same
+
+
 def wrong(plain: dict[str, Any], probed: dict[str, Any]) -> list[str]:
-    """What must not be: other results, or calls with a return node that have neither returned nor are under way."""
-    found = [
+    """What must not be: tests that were not run, other results, or calls with a return node that have neither returned nor are
+    under way.
+    """
+    found = [f"{name} was not run: {why}" for name, why in not_run(plain).items()]
+    found += [
         f"{name}: {plain['outcomes'].get(name)} without, {probed['outcomes'].get(name)} with probes"
         for name in sorted({*plain["outcomes"], *probed["outcomes"]})
         if plain["outcomes"].get(name) != probed["outcomes"].get(name)
@@ -83,10 +101,9 @@ def wrong(plain: dict[str, Any], probed: dict[str, Any]) -> list[str]:
 def compare(suite: str) -> list[str]:
     """Run a suite without and with probes, and print its rows; what is wrong."""
     plain, probed = run(suite), run(suite, "probe")
-    count, same = len(plain["outcomes"]), plain["outcomes"] == probed["outcomes"]
     for name, library in probed["libraries"].items():
         described = described_functions(library)
-        print(row(name, library, described, f"{count:,} the same" if same else "DIFFERENT"), flush=True)
+        print(row(name, library, described, outcome(plain, probed), probed["python"]), flush=True)
         refused = dict(library["skipped"])
         refused |= {f"{name}+{start:#x}": way for start, way in described.items() if way not in _JUMPS}
         print("".join(f"  {function}: {why}\n" for function, why in refused.items()), end="", file=sys.stderr)

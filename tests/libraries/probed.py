@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import platform
 import sys
 import time
 from collections import Counter
@@ -119,7 +120,7 @@ def main() -> None:
     _, suite = suite_called(sys.argv[1])
     output, sys.stdout = os.dup(1), io.StringIO()
     names = load(suite)
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"python": platform.python_version()}
     with probed(names, figures) if "probe" in sys.argv[2:] else contextlib.nullcontext():
         started = time.process_time()
         figures["outcomes"] = suite.outcomes(suite.tests)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 Outcomes = dict[str, str]
-"""What came of each test, by its name."""
+"""What came of each test, by its name; of a module that cannot be imported, NOT_RUN and the reason by the module's."""
+NOT_RUN = "not run: "
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,12 @@ def of_cpython(names: tuple[str, ...]) -> Outcomes:
     """Those of modules of CPython's package `test`."""
     result = _Result()
     for name in names:
-        unittest.defaultTestLoader.loadTestsFromName(f"test.{name}").run(result)
+        try:
+            importlib.import_module(f"test.{name}")
+        except (ImportError, unittest.SkipTest) as error:
+            result.outcomes[name] = f"{NOT_RUN}{error}"
+        else:
+            unittest.defaultTestLoader.loadTestsFromName(f"test.{name}").run(result)
     return result.outcomes
 
 
