@@ -61,11 +61,12 @@ def simple_strtoul(text: str, base: int = 0) -> tuple[int, str]:
 def _unsigned(digits: str, text: str, base: int) -> int:
     base, start = _radix(digits, base)
     end = _end_of_digits(digits, start, base)
-    if end == start or digits[end:] not in ("", "\n"):
-        raise OSError(errno.EINVAL, f"{text!r} is not a number")
     significant = digits[start:end].lstrip("0")
     if len(significant) > _MOST_DIGITS or int(significant or "0", base) > ULONG_MAX:
+        # Comes first: _kstrtoull() looks at what follows the digits only if they fit.
         raise OSError(errno.ERANGE, f"{text[:80]!r} does not fit a number of 64 bits")
+    if end == start or digits[end:] not in ("", "\n"):
+        raise OSError(errno.EINVAL, f"{text!r} is not a number")
     return int(significant or "0", base)
 
 

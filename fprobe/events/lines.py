@@ -75,6 +75,11 @@ class FprobeEventProbe(Probe):
         return f"{self.symbol}%return" if self.is_return else self.symbol
 
     @property
+    def compared_place(self) -> str:
+        """The function or glob, without `%return`."""
+        return self.symbol
+
+    @property
     def head(self) -> str:
         """`f`, with maxactive if it was given."""
         return f"f{self.maxactive or ''}"
@@ -174,17 +179,17 @@ class FprobeLines(ProbeLineType):
         letter = words[0][0]
         if letter not in "ft" or len(words) < 2:
             raise NotThisType
+        maxactive = maxactive_of(words[0])
         if letter == "f":
-            self._define_fprobe(words)
+            self._define_fprobe(words, maxactive)
         else:
-            self._define_tracepoint(words)
+            self._define_tracepoint(words, maxactive)
 
-    def _define_fprobe(self, words: list[str]) -> None:
+    def _define_fprobe(self, words: list[str], maxactive: int) -> None:
         symbol, percent, suffix = words[_PLACE].partition("%")
         if percent and suffix != "return":
             raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE)
         is_return = bool(percent) or any(_RETVAL.search(word) for word in words[2:])
-        maxactive = maxactive_of(words[0])
         if maxactive and not is_return:
             raise error(ErrorCode.BAD_MAXACT_TYPE, 1)
         names = event_name(words[0], GROUP, lambda: f"{symbol}__{'exit' if is_return else 'entry'}")
@@ -192,10 +197,10 @@ class FprobeLines(ProbeLineType):
         arguments = arguments_of(words, scope)
         add_probe(FprobeEventProbe(names, symbol, scope, arguments, is_return=is_return, maxactive=maxactive))
 
-    def _define_tracepoint(self, words: list[str]) -> None:
+    def _define_tracepoint(self, words: list[str], maxactive: int) -> None:
         tracepoint = words[_PLACE]
         _check_tracepoint(words)
-        if maxactive_of(words[0]):
+        if maxactive:
             raise error(ErrorCode.BAD_MAXACT_TYPE, 1)
         generated = f"_{tracepoint}" if tracepoint[0].isdigit() else tracepoint
         names = event_name(words[0], TRACEPOINT_GROUP, lambda: generated)

@@ -214,7 +214,7 @@ class _Writer:
         if argument.store is Store.COMM or isinstance(source, Comm):
             yield f"{length} = fetch_comm(scratch, at, end)"
         elif isinstance(source, ImmediateString):
-            text = source.text.encode("latin-1") + b"\0"
+            text = source.text.encode("utf-8", "surrogateescape") + b"\0"
             for offset in range(0, len(text), 8):
                 word = int.from_bytes(text[offset : offset + 8], "little")
                 yield f"put_text(scratch, at + {offset}, end, {word})"

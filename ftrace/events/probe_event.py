@@ -16,7 +16,7 @@ from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import after_unlocking, events_locked
 from ftrace.events.handler_source import Shape, constants_of, entry_source, hit_source
 from ftrace.events.handlers import Make, native_handler
-from ftrace.events.names import parse_event_name, sanitized
+from ftrace.events.names import MAX_EVENT_NAME_LEN, parse_event_name, sanitized
 from ftrace.events.recording import Recording
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.events.shortcuts import shortcut_of
@@ -34,6 +34,7 @@ from sandbox.process.cached import cached_property
 from sandbox.symbols.table import symbol_table
 
 MAXACTIVE_LIMIT = 4096
+_MAX_COMPARED = 63
 _PLACE = 1
 """The index of the place among a definition's words."""
 
@@ -63,6 +64,11 @@ class Probe(DynamicEvent):
     @abstractmethod
     def place(self) -> str:
         """The probe's place, as listed."""
+
+    @property
+    def compared_place(self) -> str:
+        """The place, as a deletion names it."""
+        return self.place
 
     @property
     @abstractmethod
@@ -133,11 +139,11 @@ class Probe(DynamicEvent):
         return " ".join([f"{self.head}:{self.group}/{self.name}", self.place, *map(str, self.arguments)])
 
     def matches(self, group: str | None, event: str, words: Sequence[str]) -> bool:
-        """As trace_kprobe_match(): `words` must equal the listed place and first arguments."""
+        """As trace_kprobe_match(): `words` must equal the listed place and first arguments, each cut at 63 characters."""
         if (event and event != self.name) or (group is not None and group != self.group):
             return False
-        shown = [self.place, *map(str, self.arguments)]
-        return list(words) == shown[: len(words)]
+        shown = [self.compared_place, *map(str, self.arguments)]
+        return list(words) == [word[:_MAX_COMPARED] for word in shown[: len(words)]]
 
     def resolve_symbols(self) -> None:
         """Find the address of each `@SYMBOL`. Raises OSError: ENOENT for an unknown symbol, EINVAL for a bad offset."""
@@ -297,7 +303,7 @@ def maxactive_of(word: str) -> int:
     if not number[:1].isascii() or not number[:1].isdigit():
         return 0
     try:
-        value = kstrtouint(number)
+        value = kstrtouint(number) if len(number) < MAX_EVENT_NAME_LEN else 0
     except OSError:
         value = 0
     if not value:

@@ -168,8 +168,10 @@ def _store_of(kind: FetchType, count: int, fetch: Fetch, at_type: int) -> Store:
         return Store.SYMBOL_TEXT
     if not kind.is_string:
         return Store.MEMORY if fetch.reads_memory else Store.VALUE
+    if count and (fetch.reads_memory or isinstance(fetch.source, Immediate)):
+        return Store.STRING_POINTERS
     if fetch.reads_memory:
-        return Store.STRING_POINTERS if count else Store.STRING
+        return Store.STRING
     for source, store in ((Comm, Store.COMM), (ImmediateString, Store.LITERAL), (Immediate, Store.STRING_AT_VALUE)):
         if isinstance(fetch.source, source):
             return store

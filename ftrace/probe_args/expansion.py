@@ -36,6 +36,7 @@ def expand(words: Sequence[str], scope: Scope) -> list[str]:
     if not any(word.startswith("$arg") for word in words):
         return list(words)
     prototype = scope.prototype
+    scope.has_read_prototype = prototype is not None
     if prototype is None or not prototype.parameters:
         if star is not None:
             last = max(index for index, word in enumerate(words) if word.startswith("$arg"))

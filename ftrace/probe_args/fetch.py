@@ -96,7 +96,9 @@ class Store(enum.Enum):
     MEMORY = "`size` bytes from the address that the last dereference reads; with a count, that many elements"
     STRING = "the text at the address that the last dereference reads"
     STRING_AT_VALUE = "the text whose address is the value"
-    STRING_POINTERS = "the text at each of `count` pointers, which start at the address that the last dereference reads"
+    STRING_POINTERS = (
+        "the text at each of `count` pointers, which start at the constant or where the last dereference reads"
+    )
     COMM = "the task's name"
     LITERAL = "the constant text of the source"
     SYMBOL_TEXT = "the value as `symbol+0xoffset/0xsize`"

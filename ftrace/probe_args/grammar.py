@@ -138,7 +138,8 @@ class FetchParser:
 
     def _immediate(self, text: str) -> Source:
         if text.startswith('"'):
-            if len(text) < 2 or not text.endswith('"'):
+            # A single quote is an empty string: it opens and closes, as in __parse_imm_string().
+            if not text.endswith('"'):
                 raise self._error(ErrorCode.IMMSTR_NO_CLOSE, len(text) + 1)
             return ImmediateString(text[1:-1])
         if text[:1] in _DIGITS:
@@ -237,13 +238,14 @@ class FetchParser:
         prototype = self.scope.prototype
         if prototype is None:
             return None
+        self.scope.has_read_prototype = True
         if isinstance(prototype.returns, Void):
             raise self._error(ErrorCode.NO_RETVAL, number=errno.ENOENT)
         return fields.Typed(prototype.returns)
 
     def _named(self, name: str) -> tuple[Source, fields.Typed]:
         prototype = self.scope.prototype
-        if prototype is None or not prototype.parameters:
+        if prototype is None or not (prototype.parameters or self.scope.has_read_prototype):
             raise self._error(ErrorCode.NO_BTF_ENTRY, number=errno.ENOENT)
         names = [parameter for parameter, _ in prototype.parameters]
         if name not in names:

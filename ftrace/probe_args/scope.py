@@ -22,6 +22,8 @@ class Scope:
     find_prototype: Callable[[], Prototype | None] = lambda: None
     saved: list[int] = field(default_factory=list)
     """The parameters that a return probe saves at entry, in the order of their slots."""
+    has_read_prototype: bool = False
+    """Whether a prototype has been found for an earlier word: only the first look at it reports that it has no parameters."""
 
     @property
     def prototype(self) -> Prototype | None:

@@ -35,6 +35,7 @@ def test_text_that_is_no_unsigned_number(text):
     [
         (kstrtoull, str(1 << 64)),
         (kstrtoull, "9" * 5000),
+        (kstrtoull, "9" * 20 + ")"),
         (kstrtoll, str(1 << 63)),
         (kstrtoll, str(-(1 << 63) - 1)),
         (kstrtouint, str(1 << 32)),

@@ -10,6 +10,7 @@ p^100 vfs_read
 r^1a111 vfs_read
 r^100000 vfs_read
 r^0 vfs_read
+r^{"0" * 63}5 vfs_read
 p ^non_exist_func
 p ^hoge-fuga
 p ^hoge+1000-1000
@@ -94,6 +95,9 @@ FPROBES = """\
 f^100 vfs_read
 f^1a111 vfs_read
 f^100000 vfs_read
+f^0 vfs_read%hoge
+f^5 vfs_read
+f5 vfs_read^%hoge
 f ^non_exist_func
 f ^nothing_*
 f ^vfs_read+10
@@ -113,6 +117,9 @@ f vfs_* ^file
 t some^.point
 t point^%return
 t^5 point
+t^0 some.point
+t^9999 point $retval
+t5 some^.point
 t point a=^$retval
 """
 
@@ -177,6 +184,9 @@ ACCEPTED = [
     "\\0x10:s8",
     '\\"abc"',
     '\\""',
+    '\\"',
+    "\\1:string[2]",
+    "\\1:ustring[1]",
     "\\1:string",
     "+0(%di):u8[64]",
     "+0(%di):string[0x4]",
@@ -253,6 +263,23 @@ def test_pe8_7_arguments_that_are_rejected(machine, argument):
     with pytest.raises(OSError):
         machine.tracefs.write("kprobe_events", f"p:ev vfs_read {argument}")
     assert machine.tracefs.read("kprobe_events") == ""
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("p:ev schedule hoge", "No BTF entry for this probe point"),
+        ("p:ev schedule $arg1 hoge", "This variable is not found at this probe point"),
+        ("r:ev schedule hoge $arg2", "This variable is not found at this probe point"),
+        ("p:ev schedule+1 hoge", "BTF is not available or not supported"),
+    ],
+)
+def test_pe4_12_a_name_at_a_function_without_parameters(machine, line, message):
+    """The kernel asks whether there are parameters when it first looks for the prototype, and a `$argN` makes it look."""
+    machine.tracefs.write("error_log", "")
+    with pytest.raises(OSError):
+        machine.tracefs.write("kprobe_events", line, append=True)
+    assert f"error: {message}\n" in machine.tracefs.read("error_log")
 
 
 @pytest.mark.parametrize("words, carets", [("^$arg*", (11, 11)), ("%zz $arg*", (15, 11)), ("$arg1 $arg*", (17, 17))])

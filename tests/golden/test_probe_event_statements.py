@@ -167,3 +167,28 @@ def test_pe4_16_an_empty_text_is_no_fault(machine, files):
     files.write("events/kprobes/ev/filter", 'a == "" && b != ""')
     machine.hit(["bind", "3", "16"])
     assert [line.partition(") a=")[2] for line in recorded(files)] == ['"" b=(fault) c=""']
+
+
+def test_pe7b_1_the_place_of_an_exit_event_has_no_suffix_in_a_deletion(files):
+    # trace_fprobe_match_command_head() compares the symbol alone
+    files.write("dynamic_events", "f:out vfs_read%return a=$retval\n")
+    assert refused(files, "dynamic_events", "-:out vfs_read%return") == errno.ENOENT
+    files.write("dynamic_events", "-:out vfs_read a=$retval\n", append=True)
+    assert files.read("dynamic_events") == ""
+
+
+def test_pe7b_1_a_deletion_compares_the_first_63_characters_of_an_argument(files):
+    # trace_probe_match_command_args() prints NAME=BODY to a buffer of 64 bytes
+    argument = "a_name_of_thirty_two_characters_=+0(+0(+0(+0(+0(+0(%di)))))):u64"
+    assert len(argument) == 64
+    files.write("kprobe_events", f"p:ev vfs_read {argument}\n")
+    assert refused(files, "kprobe_events", f"-:ev vfs_read {argument}") == errno.ENOENT
+    files.write("kprobe_events", f"-:ev vfs_read {argument[:63]}\n", append=True)
+    assert files.read("kprobe_events") == ""
+
+
+def test_pe4_10_the_bytes_of_an_immediate_string_are_those_that_were_written(machine, files):
+    files.write("kprobe_events", 'p:ev __sys_listen a=\\"caf\u00e9" b=\\"\u6f22" c=\\"\n')
+    files.write("events/kprobes/ev/enable", "1")
+    machine.hit(["listen", "3", "1"])
+    assert [line.partition(") ")[2] for line in recorded(files)] == ['a="caf\u00e9" b="\u6f22" c=""']
