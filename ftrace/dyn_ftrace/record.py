@@ -111,7 +111,7 @@ class Record:
         if self.has_trampoline:
             callback = callback_name(self.wanting[0])
             return f"\ttramp: {self.trampoline:#x} ({callback}) ->{callback}"
-        return " ->" + (_described(runtime().image.address("dispatch_entry")) if self.count else "ftrace_stub+0x0/0x0")
+        return f" ->{_list_function()}" if self.count else " ->ftrace_stub+0x0/0x0"
 
 
 def callback_name(ops: Operation) -> str:
@@ -124,6 +124,11 @@ def callback_name(ops: Operation) -> str:
     if native.kind & CALLBACK:
         return f"{getattr(ops.func, '__name__', type(ops.func).__name__)}+0x0/0x0"
     return "fprobe_kprobe_handler+0x0/0x0" if native.kind & KPROBE_SHARED else "fprobe_handler+0x0/0x0"
+
+
+def _list_function() -> str:
+    """What the common trampoline calls, by the kernel's name."""
+    return f"arch_ftrace_ops_list_func+{_described(runtime().image.address('dispatch_entry')).partition('+')[2]}"
 
 
 def _described(address: int) -> str:
