@@ -87,7 +87,7 @@ class Probe(DynamicEvent):
 
     @abstractmethod
     def register(self) -> None:
-        """Register the probe, disarmed. Raises OSError."""
+        """Resolve its symbols and register it, disarmed. Raises OSError."""
 
     @abstractmethod
     def unregister(self) -> None:
@@ -408,7 +408,6 @@ def _first_difference(one: Sequence[Argument], other: Sequence[Argument]) -> int
 def _register(probe: Probe) -> None:
     """Register the probe. Raises ProbeError with the message that error_log shows for the errno."""
     try:
-        probe.resolve_symbols()
         probe.register()
     except OSError as failed:
         codes = {errno.EILSEQ: ErrorCode.BAD_INSN_BNDRY, errno.ENOENT: ErrorCode.BAD_PROBE_ADDR}

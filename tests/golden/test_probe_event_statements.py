@@ -55,6 +55,34 @@ def test_pe3_5_directories_come_with_the_first_probe_and_go_with_the_last(files)
     assert "mine" not in files.listdir("events")
 
 
+def test_pe4_3_an_unknown_symbol_waits_with_the_place(files):
+    # register_trace_kprobe() lets any ENOENT pass if the module is not loaded, or the place is an address
+    lines = ["p:kprobes/later nomod:there arg1=@nosuch", "p:kprobes/nowhere 0x0000000000003039 arg1=@nosuch"]
+    files.write("kprobe_events", "".join(f"{line}\n" for line in lines))
+    assert files.read("kprobe_events").splitlines() == lines
+    files.write("events/kprobes/enable", "1")
+    assert profile(files) == [("later", "0", "0"), ("nowhere", "0", "0")]
+    assert refused(files, "kprobe_events", "p nomod:there @nosuch+x") == errno.EINVAL
+    assert refused(files, "kprobe_events", "p vfs_read @nosuch") == errno.ENOENT
+    assert refused(files, "dynamic_events", "f vfs_read @nosuch") == errno.ENOENT
+    assert refused(files, "dynamic_events", "t anything @nosuch") == errno.ENOENT
+
+
+def test_pe4_3_a_symbol_that_comes_with_the_module_of_the_place(files, tmp_path):
+    files.write("kprobe_events", "p:ev coming:act told=@coming_number:u32\n")
+    files.write("events/kprobes/ev/enable", "1")
+    source = tmp_path / "coming.c"
+    source.write_text("unsigned coming_number = 42; __attribute__((noipa)) void act(void) { coming_number++; }\n")
+    module = sandbox.load(source, name="coming")
+    module["act"]()
+    try:
+        assert [line.partition(") ")[2] for line in recorded(files)] == ["told=42"]
+    finally:
+        files.write("events/kprobes/enable", "0")
+        files.write("kprobe_events", "")
+        module.unload()
+
+
 def test_pe6_6_the_profile_has_a_line_for_each_probe(machine, files):
     files.write("kprobe_events", "p:two __sys_listen\np:two __sys_bind\nr:told __sys_listen\n")
     files.write("events/kprobes/two/enable", "1")
