@@ -159,12 +159,16 @@ class _Writer:
             yield _store(field.offset + element * width, width, variable)
 
     def _put_elements(self, index: int, field: ArgumentField) -> Iterator[str]:
-        """An array is read straight into the record: all of it or, where it cannot be read, zeros."""
-        argument = field.argument
+        """An array is read straight into the record: at once or, if that fails, each element; zeros where it cannot be read."""
+        argument, width = field.argument, field.argument.type.size
         place = f"addressof(entry[{field.offset}])"
-        yield f"if ok{index} <= 0 or probe_read({place}, a{index}, {field.size}) < 0:"
-        for offset in range(0, field.size, argument.type.size):
-            yield "    " + _store(field.offset + offset, argument.type.size, "0")
+        yield f"if ok{index} <= 0:"
+        for offset in range(0, field.size, width):
+            yield "    " + _store(field.offset + offset, width, "0")
+        yield f"elif probe_read({place}, a{index}, {field.size}) < 0:"
+        yield f"    for element in range({argument.count}):"
+        each = f"addressof(entry[{field.offset} + element * {width}])"
+        yield f"        probe_read({each}, a{index} + element * {width}, {width})"
         if argument.bits is not None:
             for offset in range(field.offset, field.offset + field.size, argument.type.size):
                 whole = f"cast(ptr[{_WHOLE[argument.type.size]}], addressof(entry[{offset}]))[0]"

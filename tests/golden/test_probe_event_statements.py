@@ -220,3 +220,14 @@ def test_pe4_10_the_bytes_of_an_immediate_string_are_those_that_were_written(mac
     files.write("events/kprobes/ev/enable", "1")
     machine.hit(["listen", "3", "1"])
     assert [line.partition(") ")[2] for line in recorded(files)] == ['a="caf\u00e9" b="\u6f22" c=""']
+
+
+def test_pe4_23_only_the_elements_of_an_array_that_cannot_be_read_are_zero(machine, files, monkeypatch):
+    # process_fetch_insn_bottom() reads each element on its own. The memory ends at +0x3000.
+    monkeypatch.setattr(machine, "_image", machine._image[:-4] + b"\x12\x34\x56\x78")
+    arguments = ["a=+0x2ffc(%si):x32[3]", "b=+0x2ffd(%si):x16[2]", "c=+0x2ffe(%si):b4@4/8[4]", "d=+0(+0x38(%si)):s8[2]"]
+    files.write("kprobe_events", f"p:ev __sys_bind {' '.join(arguments)} e=+0x2ffc(%si):char[3]\n")
+    files.write("events/kprobes/ev/enable", "1")
+    machine.hit(["bind", "3", "16"])
+    expected = "a={0x78563412,0x0,0x0} b={0x5634,0x0} c={5,7,0,0} d={0,0} e={'\x12','4','V'}"
+    assert [line.partition(") ")[2] for line in recorded(files)] == [expected]
