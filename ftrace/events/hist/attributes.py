@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
@@ -10,6 +11,7 @@ from ftrace.kstrtox import kstrtoull
 MAX_VARIABLES = 16
 MAX_ACTIONS = 8
 _DEFAULT_BITS, _LEAST_BITS, _MOST_BITS = 11, 7, 17
+_TIME_IN_USECS = re.compile(r"\bcommon_timestamp\.usecs\b")
 _HANDLERS = ("onmatch(", "onmax(", "onchange(")
 
 
@@ -30,6 +32,12 @@ class Attributes:
     no_hitcount: bool = False
     assignments: list[str] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
+
+    @property
+    def in_usecs(self) -> bool:
+        """Whether the times of all its fields are in microseconds: one `common_timestamp.usecs` is enough."""
+        texts = (self.keys, self.values or "", *self.assignments, *self.actions)
+        return any(_TIME_IN_USECS.search(text) for text in texts)
 
     @property
     def updates_only(self) -> bool:

@@ -51,9 +51,10 @@ class Definition:
 
     @property
     def identity(self) -> object:
-        """Equal for two triggers that an event cannot both have, except for their conditions."""
-        fields = tuple(field.sign for field in (*self.values, *self.variables, *self.keys))
-        return self.attributes.name, fields, self.sort, self.actions
+        """Equal for two triggers that an event cannot both have, except for their conditions (hist_trigger_match())."""
+        values = tuple(field.sign for field in (*self.values, *self.variables))
+        keys = tuple(field.sign for field in self.keys)
+        return self.attributes.name, values, keys, self.sort, self.actions
 
     @property
     def refers(self) -> tuple[object, ...]:
@@ -84,7 +85,8 @@ def parse_definition(
     """The definition in `keys=...[:...]`. Raises OSError, mostly with an entry in error_log."""
     attributes = split_attributes(text.replace(".sym-offset", ".symXoffset"), errors)
     actions = tuple(ActionParser(instance, errors).parse(action) for action in attributes.actions)
-    return _Builder(attributes, actions, ExpressionParser(event, known, errors), known, errors).build()
+    parser = ExpressionParser(event, known, errors, attributes.in_usecs)
+    return _Builder(attributes, actions, parser, known, errors).build()
 
 
 class _Builder:

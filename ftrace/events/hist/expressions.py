@@ -66,11 +66,13 @@ class Variables(Protocol):
 class ExpressionParser:
     """Parses the expressions of one trigger."""
 
-    def __init__(self, event: EventFile, variables: Variables, errors: HistErrors) -> None:
+    def __init__(self, event: EventFile, variables: Variables, errors: HistErrors, in_usecs: bool) -> None:
         self._event = event
         self._variables = variables
         self._errors = errors
         self.uses_time = False
+        self._unit = 1000 if in_usecs else 1
+        """Nanoseconds of a unit of time."""
         self._subexpressions = 0
         self._role = Role.VALUE
 
@@ -114,18 +116,18 @@ class ExpressionParser:
     def _combined(self, op: str, left: HistField, right: HistField, right_text: str) -> HistField:
         if left.timestamp_unit != right.timestamp_unit:
             raise self._errors.error(HistErrorCode.TIMESTAMP_MISMATCH)
-        if op == "/" and isinstance(right.value, Constant) and right.value.value == 0:
+        if op == "/" and right.constant == 0:
             raise self._errors.error(HistErrorCode.DIVISION_BY_ZERO, right_text, errno.EDOM)
-        value: Value = Binary(op, left.value, right.value)
-        if op == "/" and isinstance(right.value, Constant):
-            value = Quotient(left.value, right.value.value)
-        if isinstance(left.value, Constant) and isinstance(right.value, Constant):
-            return _constant(value.number(Hit(b"")))
-        name = f"{left.operand()}{op}{right.operand()}"
         refers = (*left.refers, *right.refers)
+        if left.constant is not None and right.constant is not None:
+            folded = _arithmetic(op, Constant(left.constant), Constant(right.constant), right.constant)
+            return replace(_constant(folded.number(Hit(b""))), refers=refers)
+        value = _arithmetic(op, left.value, right.value, right.constant)
+        name = f"{left.operand()}{op}{right.operand()}"
         return replace(
-            left, name=name, value=value, sort=Sort.EXPRESSION, modifier="", buckets=0, field=None, refers=refers
-        )
+            left, name=name, value=value, sort=Sort.EXPRESSION, modifier="", buckets=0, field=None, refers=refers,
+            constant=None,
+        )  # fmt: skip
 
     def _negative(self, text: str) -> HistField:
         """Parse a negation, which must be `-(EXPRESSION)`."""
@@ -139,7 +141,9 @@ class ExpressionParser:
             raise self._errors.error(HistErrorCode.UNARY_MINUS_SUBEXPR, text[2:])
         found = self._operand(inner)
         name = f"-({found.operand()})"
-        return replace(found, name=name, value=Negative(found.value), sort=Sort.EXPRESSION, modifier="", field=None)
+        return replace(
+            found, name=name, value=Negative(found.value), sort=Sort.EXPRESSION, modifier="", field=None, constant=None
+        )
 
     # -- what stands between operators ----------------------------------------------------------------------------
 
@@ -156,7 +160,7 @@ class ExpressionParser:
                 found = self._variables.find(group, event, name[1:])
                 if found is not None:
                     is_alias = outermost and self._role is Role.VARIABLE
-                    return replace(found, sort=Sort.ALIAS) if is_alias else found
+                    return replace(found, sort=Sort.ALIAS, constant=None) if is_alias else found
                 self._errors.error(HistErrorCode.VAR_NOT_FOUND, name[1:])
             name = local or name
         return self._field(name, nested=not outermost)
@@ -164,14 +168,19 @@ class ExpressionParser:
     def _field(self, text: str, nested: bool) -> HistField:
         name, dot, modifier = text.partition(".")
         plain, buckets = self._modifier(name, modifier, nested) if dot else ("", 0)
-        made = self._named(name, plain)
+        made = self._named(name, bool(dot))
         if made.sort is Sort.STACKTRACE:
-            return made
+            return replace(made, modifier=plain)
         if plain == "stacktrace":
             raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, modifier)
         if self._role is Role.VARIABLE and plain == "execname":
             return replace(made, value=Comm(), sort=Sort.COMM, type="char[]", size=TEXT_SIZE, modifier=plain)
-        return replace(made, value=_modified(made.value, plain, buckets), modifier=plain, buckets=buckets)
+        if made.sort is Sort.HITCOUNT and plain in ("log2", "buckets"):
+            # The number of one hit as it is, and a field without a name: create_hist_field() makes no operand for it.
+            return replace(made, name="", modifier=plain, buckets=buckets)
+        unit = "usecs" if plain == "usecs" else made.timestamp_unit
+        value = _modified(made.value, plain, buckets)
+        return replace(made, value=value, modifier=plain, buckets=buckets, timestamp_unit=unit)
 
     def _modifier(self, name: str, text: str, nested: bool) -> tuple[str, int]:
         """A modifier as listed, and the width of buckets."""
@@ -197,12 +206,10 @@ class ExpressionParser:
             raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, rest[1:])
         return width
 
-    def _named(self, name: str, modifier: str) -> HistField:
+    def _named(self, name: str, is_modified: bool) -> HistField:
         if name == "common_timestamp":
             self.uses_time = True
-            divisor = 1000 if modifier == "usecs" else 1
-            unit = modifier if divisor > 1 else ""
-            return HistField(name, Timestamp(divisor), Sort.TIMESTAMP, timestamp_unit=unit)
+            return HistField(name, Timestamp(self._unit), Sort.TIMESTAMP)
         if name == "common_stacktrace":
             return _STACK
         if name == "common_cpu":
@@ -213,10 +220,16 @@ class ExpressionParser:
         if found is not None and found[1] is Kind.CPU:
             return replace(_CPU, name=name, field=found[0])
         if found is not None and found[1] is Kind.STACKTRACE:
-            return replace(_STACK, name=name) if self._role is Role.VARIABLE else _STACK
+            return self._stack(found[0], is_modified)
         if found is None or not found[0].size:
             raise self._errors.error(HistErrorCode.FIELD_NOT_FOUND, name)
         return _of_record(*found)
+
+    def _stack(self, field: EventField, is_modified: bool) -> HistField:
+        """The stack by its older names. As a key, only a bare `stacktrace` stands for common_stacktrace."""
+        if self._role is Role.VARIABLE:
+            return replace(_STACK, name=field.name)
+        return replace(_STACK, name=field.name, field=field) if is_modified or field.name != "stacktrace" else _STACK
 
 
 _STACK = HistField("common_stacktrace", Stack(), Sort.STACKTRACE, type="long[]", size=8 * STACK_DEPTH)
@@ -244,7 +257,12 @@ def _modified(value: Value, modifier: str, buckets: int) -> Value:
 
 
 def _constant(value: int) -> HistField:
-    return HistField(str(value), Constant(value), Sort.CONSTANT)
+    return HistField(str(value), Constant(value), Sort.CONSTANT, constant=value)
+
+
+def _arithmetic(op: str, left: Value, right: Value, divisor: int | None) -> Value:
+    """`divisor`: the right operand where it is a constant."""
+    return Binary(op, left, right) if op != "/" or divisor is None else Quotient(left, divisor)
 
 
 def _qualified(text: str) -> tuple[str, str, str]:

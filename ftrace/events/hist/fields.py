@@ -52,6 +52,8 @@ class HistField:
     field: EventField | None = None
     refers: tuple[object, ...] = ()
     """The variables that the field refers to."""
+    constant: int | None = None
+    """The number that a literal, or a reference to a variable that was assigned one, stands for."""
     timestamp_unit: str = ""
     """`usecs` for times in microseconds."""
 

@@ -148,7 +148,7 @@ def _native_field(field: HistField) -> Any:
     if field.sort is Sort.CPU:
         made.source = table_records.CPU
     elif field.sort is Sort.HITCOUNT:
-        made.source = table_records.ONE
+        made.source, made.shape = table_records.ONE, table_records.PLAIN
     elif isinstance(field.value, TextValue):
         _set_text(made, field.value.where)
     else:

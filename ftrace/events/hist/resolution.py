@@ -27,6 +27,8 @@ class ActionResolver:
     errors: HistErrors
     keys: tuple[HistField, ...]
     """The keys of the histogram being defined."""
+    in_usecs: bool
+    """Whether its times are in microseconds."""
     define: Callable[[EventFile, str], None]
     """Creates a histogram of another event. Errors are logged for the present command."""
     added: list[tuple[EventFile, str]] = field(default_factory=list)
@@ -34,9 +36,12 @@ class ActionResolver:
 
     def resolve(self, actions: tuple[Action, ...]) -> tuple[ResolvedAction, ...]:
         """Resolve all actions."""
-        if sum(action.kind is SAVE for action in actions) > 1:
-            raise self.errors.error(HistErrorCode.TOO_MANY_SAVE_ACTIONS, None, errno.EEXIST)
-        return tuple(self._resolved(action) for action in actions)
+        found: list[ResolvedAction] = []
+        for action in actions:
+            if action.kind is SAVE and any(other.action.kind is SAVE for other in found):
+                raise self.errors.error(HistErrorCode.TOO_MANY_SAVE_ACTIONS, None, errno.EEXIST)
+            found.append(self._resolved(action))
+        return tuple(found)
 
     def _resolved(self, action: Action) -> ResolvedAction:
         tracks = "" if action.handler == ONMATCH else self._tracked(action.argument)
@@ -61,7 +66,7 @@ class ActionResolver:
     def _field_for(self, text: str) -> HistField | None:
         """A field of the event, for a variable of its name. If there is none: None, and an entry in error_log."""
         try:
-            found = ExpressionParser(self.event, self.scope, self.errors).atom(text)
+            found = ExpressionParser(self.event, self.scope, self.errors, self.in_usecs).atom(text)
         except OSError:
             self.errors.error(HistErrorCode.FIELD_VAR_PARSE_FAIL, text)
             return None

@@ -117,17 +117,23 @@ def _entry(definition: Definition, entry: Entry) -> str:
 
 def _key_text(definition: Definition, entry: Entry) -> str:
     fields = ", ".join(_key(field, value, entry.comm) for field, value in zip(definition.keys, entry.key, strict=True))
-    is_multiline = any(field.sort is Sort.STACKTRACE for field in definition.keys)
+    is_multiline = any(field.sort is Sort.STACKTRACE and field.modifier not in _FIRST_WORD for field in definition.keys)
     return f"{{ {fields}{'' if is_multiline else ' '}}}"
 
 
 def _key(field: HistField, value: int | bytes, comm: str) -> str:
     if isinstance(value, bytes):
-        if field.sort is Sort.STACKTRACE:
-            return f"{field.title}:\n{''.join(_frames(value))}"
-        return f"{field.title}: {value.decode('utf-8', 'surrogateescape'):<50}"
+        if field.modifier not in _FIRST_WORD:
+            return _bytes_key(field, value)
+        value = int.from_bytes(value[:8], "little")
     shown = _KEYS.get(field.modifier)
     return f"{field.title}: {shown(field, value, comm) if shown else f'{value:10}'}"
+
+
+def _bytes_key(field: HistField, value: bytes) -> str:
+    if field.sort is Sort.STACKTRACE:
+        return f"{field.title}{'.stacktrace' if field.field else ''}:\n{''.join(_frames(value))}"
+    return f"{field.title}: {value.decode('utf-8', 'surrogateescape'):<50}"
 
 
 def _frames(stack: bytes) -> Iterator[str]:
@@ -146,6 +152,8 @@ def _symbol(address: int, with_offset: bool) -> str:
     return str(location) if with_offset else location.symbol.name
 
 
+_FIRST_WORD = ("hex", "sym", "sym-offset", "syscall")
+"""Modifiers that show a text or a stack by its first 8 bytes."""
 _KEYS: Mapping[str, Callable[[HistField, int, str], str]] = {
     "hex": lambda _field, value, _comm: f"{value:x}",
     "sym": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=False):<45}",

@@ -213,7 +213,7 @@ def test_this_machine_has_a_possible_cpu():
     [
         ("__probe_ip.function == vfs_read", True), ("__probe_ip.function != vfs_read", False),
         ("__probe_ip.function == vfs_write", False), ("__probe_ip.function == 0x1004", True),
-        ("(__probe_ip.function == vfs_read)", True),
+        ("(__probe_ip.function == vfs_read )", True), ("__probe_ip.function == vfs_read || fd == 1", True),
     ],
 )  # fmt: skip
 def test_an_address_inside_a_function(text, passed):
@@ -252,6 +252,8 @@ def test_an_address_inside_a_function(text, passed):
         (f"fd == {'1' * 24}", CODE.OPERAND_TOO_LONG, 31, errno.EINVAL),
         ("__probe_ip.function == nosuchfn", CODE.NO_FUNCTION, 32, errno.EINVAL),
         ("__probe_ip.function == \"vfs_read\"", CODE.NO_FUNCTION, 34, errno.EINVAL),
+        ("(__probe_ip.function == vfs_read)", CODE.NO_FUNCTION, 34, errno.EINVAL),
+        ("__probe_ip.function == vfs_read&&fd == 1", CODE.NO_FUNCTION, 36, errno.EINVAL),
         ("__probe_ip.function == 0x10", CODE.NO_FUNCTION, 28, errno.EINVAL),
         ("__probe_ip.function > vfs_read", CODE.INVALID_OP, 23, errno.EINVAL),
         ("fd.function == vfs_read", CODE.ILLEGAL_FIELD_OP, 16, errno.EINVAL),

@@ -153,6 +153,10 @@ def test_pause_continue_and_clear(event):
         ),
         ("hist:name=foo:keys=fd", "name=foo:keys=fd:vals=hitcount:sort=hitcount:size=2048"),
         ("hist:keys=fd if  fd > 3 ", "keys=fd:vals=hitcount:sort=hitcount:size=2048 if  fd > 3"),
+        ("hist:keys=hitcount.log2", "keys=.log2:vals=hitcount:sort=hitcount:size=2048"),
+        ("hist:keys=hitcount.buckets=4", "keys=.buckets=4:vals=hitcount:sort=hitcount:size=2048"),
+        ("hist:keys=stacktrace.hex", "keys=stacktrace.stacktrace:vals=hitcount:sort=hitcount:size=2048"),
+        ("hist:keys=common_stacktrace.hex", "keys=common_stacktrace:vals=hitcount:sort=hitcount:size=2048"),
     ],
 )  # fmt: skip
 def test_a_definition_is_listed_in_full(event, text, line):
@@ -239,6 +243,27 @@ def test_the_error_log_names_the_event_and_has_the_whole_command(instance, event
     assert instance.log == [("hist:kprobes:h", "Couldn't find field", "hist:keys=nosuch:size=128 if fd == 3", 10)]
 
 
+def test_keys_and_values_are_compared_apart_and_with_their_modifiers(event):
+    for text in ("keys=bl,fd", "keys=fd:vals=bl", "keys=common_stacktrace", "keys=common_stacktrace.hex"):
+        event.triggers.write(f"hist:{text}")
+    assert len(event.triggers.read().splitlines()) == 4
+
+
+def test_one_time_in_microseconds_puts_all_times_of_the_histogram_in_microseconds(event):
+    event.triggers.write("hist:keys=fd:vals=common_timestamp.usecs,common_timestamp:v=fd")
+    hit(event, fd=1)
+    ((line,), _) = shown(event)
+    one, other = (int(part) for part in line.split("common_timestamp:")[1:] for part in part.split()[:1])
+    assert one == other
+
+
+def test_times_in_microseconds_are_not_mixed_with_others(event):
+    event.triggers.write("hist:keys=fd:x=common_timestamp.usecs-fd.usecs")
+    assert refused(event, "hist:keys=bl:y=common_timestamp.usecs-fd")[1] == [
+        ("Timestamp units in expression don't match", 0)
+    ]
+
+
 def test_removal_of_what_is_not_there_succeeds(event):
     event.triggers.write("!hist:keys=fd")
     event.triggers.write("hist:keys=fd if fd == 3")
@@ -281,6 +306,11 @@ def test_truncation_removes_histograms_only_and_they_are_listed_last(event):
         ("fixed", {"fixed": b"whole234"}, f"fixed: {'whole23':<50}"),
         ("fixed", {"fixed": b"ab\0cd"}, f"fixed: {'ab':<50}"),
         ("hitcount", {}, "hitcount:          1"),
+        ("hitcount.log2", {}, ": ~ 2^1 "),
+        ("hitcount.buckets=4", {}, ": ~ 1-4"),
+        ("name.hex", {"name": b"abcdefghij"}, "name: 6867666564636261"),
+        ("common_stacktrace.hex", {}, "common_stacktrace: 1000"),
+        ("common_stacktrace.sym", {}, f"common_stacktrace: [1000] {'0x1000':<45}"),
         ("__probe_ip.sym", {"__probe_ip": 0x1234}, f"__probe_ip: [1234] {'0x1234':<45}"),
         ("__probe_ip.sym-offset", {"__probe_ip": 0x1234}, f"__probe_ip: [1234] {'0x1234':<55}"),
         ("u.syscall", {"u": 5}, f"u: {'unknown_syscall':<30}[  5]"),
@@ -534,6 +564,22 @@ def test_a_variable_of_two_events_needs_a_qualified_name(instance, pair):
     assert found[1][0][0].startswith("Variable name not unique")
     third.triggers.write("hist:keys=fd:y=kprobes.start.$x+1")
     assert ":y=kprobes.start.x+1:" in third.triggers.read().replace("$", "")
+
+
+def test_a_constant_of_another_histogram_is_a_constant_in_expressions(pair):
+    start, end = pair
+    start.triggers.write("hist:keys=fd:x=6,z=0")
+    end.triggers.write("hist:keys=fd:y=$x*3:w=$x,v=$x+1")
+    assert ":y=18,w=$x,v=7:" in end.triggers.read()
+    assert refused(end, "hist:keys=bl:u=fd/$z") == (errno.EDOM, [("Division by zero", 18)])
+    with pytest.raises(OSError) as caught:
+        start.triggers.write("!hist:keys=fd:x=6,z=0")
+    assert caught.value.errno == errno.EBUSY
+    hit(end, fd=1)
+    assert shown(end)[1] == [0, 0, 0], "the other histogram has no entry with this key yet"
+    hit(start, fd=1)
+    hit(end, fd=1)
+    assert shown(end)[1] == [1, 1, 0]
 
 
 def test_variables_cannot_be_keys(pair):
