@@ -135,7 +135,7 @@ def _addresses(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
 
 def _addresses_in_hex(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
     ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
-    return f"{ip:016x} {parent:016x} \n"
+    return f"{ip:016x} {parent:016x} "
 
 
 def _addresses_in_binary(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
@@ -160,6 +160,10 @@ def _fields(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
 
 def _value(field: Field, data: bytes) -> str:
     raw = data[field.offset : field.offset + field.size]
+    if "long[" in field.type:
+        return "<INVALID-TYPE>"
+    if field.type.startswith("char["):
+        return text_of(raw)
     if field.type.startswith("__data_loc"):
         word = int.from_bytes(raw[:4], "little")
         return text_of(data[word & 0xFFFF :][: word >> 16])

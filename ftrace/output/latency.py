@@ -64,11 +64,11 @@ class LatencyTime(NamedTuple):
         return f" {_microseconds(since):4}us{mark(_microseconds(following - stamp) * 1000)}: "
 
     def verbose_text(self, stamp: int, following: int) -> str:
-        """The text with the option verbose, which includes the full time stamp in hexadecimal."""
+        """The text with the option verbose, which includes the full time stamp in hexadecimal, in microseconds if it can be."""
         since, until = stamp - self.start, following - stamp
         if not self.in_ns:
             return f"[{stamp:016x}] {since} (+{until}): "
-        return f"[{stamp:08x}] {_milliseconds(since)} (+{_milliseconds(until)}): "
+        return f"[{_microseconds(stamp):08x}] {_milliseconds(since)} (+{_milliseconds(until)}): "
 
 
 def _microseconds(nanoseconds: int) -> int:

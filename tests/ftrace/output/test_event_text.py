@@ -20,12 +20,12 @@ def program() -> Any:
     return sandbox.load(IR, name="two")
 
 
-def record(name: str, *fields: bytes) -> None:
-    """Record an event of kprobes/ as its probe would, with these fields."""
+def record(name: str, *fields: bytes, group: str = "kprobes") -> None:
+    """Record an event as its probe would, with these fields."""
     from ftrace.events.registry import event_registry
     from ftrace.events.trace_array import global_trace
 
-    event = event_registry.find("kprobes", name)
+    event = event_registry.find(group, name)
     assert event is not None
     assert global_trace().buffer.write(event.id, b"".join(fields))
 
@@ -92,6 +92,16 @@ def test_te3_12_probe_events_in_raw_hex_fields_and_without_context() -> None:
     assert [raw(line) for line in texts("raw")] == [f"type: {event.id}"]
     assert [raw(line) for line in texts("hex")] == [f"type: {event.id}", ""]
     assert texts("nocontext-info") == ['at: (0x10) b=65 c=7 h=-2 w=4294967295 s="text" a={1,2,3}']
+
+
+@isolated
+def test_te3_12_fields_shows_texts_of_fixed_length_and_no_stacks() -> None:
+    from fprobe.tracefs import tracefs
+
+    tracefs.write("synthetic_events", "made char name[16]; unsigned long[] stack; u64 v\n")
+    stack = struct.pack("<II", 16 << 16 | 280, 0) + word(7) + word(1) + word(0x10)
+    record("made", b"fixed".ljust(256, b"\0"), stack, group="synthetic")
+    assert texts("fields") == ["made: name=fixed stack=<INVALID-TYPE> v=0x7 (7)"]
 
 
 @isolated

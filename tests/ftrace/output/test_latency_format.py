@@ -45,8 +45,8 @@ def test_te3_2_a_line_has_the_time_since_the_start_and_the_mark_of_the_time_unti
 
 def test_te3_2_with_verbose_there_are_the_columns_of_one_record_each() -> None:
     assert shown(True, "verbose") == [
-        f"   longcomm-name       7   1 0 00000000 00000000 [0000ea60] 0.059ms (+0.143ms): Unknown type {UNKNOWN}\n",
-        f"   longcomm-name       7   1 0 00000000 00000001 [00031704] 0.202ms (+0.000ms): Unknown type {UNKNOWN}\n",
+        f"   longcomm-name       7   1 0 00000000 00000000 [0000003c] 0.059ms (+0.143ms): Unknown type {UNKNOWN}\n",
+        f"   longcomm-name       7   1 0 00000000 00000001 [000000cb] 0.202ms (+0.000ms): Unknown type {UNKNOWN}\n",
     ]
 
 

@@ -63,7 +63,7 @@ def test_te3_12_printk_msg_only_needs_trace_printk() -> None:
 
 
 @isolated
-def test_te3_12_bin_shows_the_two_addresses_of_a_function() -> None:
+def test_te3_12_bin_and_hex_show_the_two_addresses_of_a_function() -> None:
     from fprobe.tracefs import tracefs
     from ftrace.events.builtin import FUNCTION, KERNEL_STACK
     from ftrace.events.trace_array import global_trace
@@ -73,6 +73,9 @@ def test_te3_12_bin_shows_the_two_addresses_of_a_function() -> None:
     tracefs.write("trace_options", "bin")
     assert tracefs.read("trace") == "# tracer: nop\n#\nabcdefghijklmnop"
     tracefs.write("trace_options", "nobin")
+    tracefs.write("trace_options", "hex")
+    assert tracefs.read("trace") == "# tracer: nop\n#\n6867666564636261 706f6e6d6c6b6a69 \n"
+    tracefs.write("trace_options", "nohex")
     tracefs.write("trace", "")
     global_trace().buffer.write(KERNEL_STACK.id, bytes(16))
     for mode, end in (("raw", "\n"), ("hex", "\n\n"), ("bin", "\n")):
