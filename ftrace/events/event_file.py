@@ -144,9 +144,11 @@ class EventFile:
         common = self._event.id | (thread or threading.get_native_id()) << 32
         record = common.to_bytes(8, "little") + data
         compiled = self._compiled
-        reserved = self._is_reserved
+        reserved, recorded = self._is_reserved, self.is_recorded
         post = self.triggers.run(record)
-        if reserved and self.is_recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
+        if self.triggers.need_record:
+            recorded = self.is_recorded
+        if reserved and recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
             self._trace.buffer.write(self._event.id, data, thread, at)
         self.triggers.run_post(post, record)
 
@@ -154,7 +156,7 @@ class EventFile:
     def _is_reserved(self) -> bool:
         """See record_judged() and is_reserved() in ftrace.events.event_state."""
         if not self.triggers.need_record:
-            return self.is_recorded
+            return True
         return self._compiled is not None or not self.is_recorded or self._trace.tracing_on
 
     def _use_filter(self, filter_: Filter | None) -> None:

@@ -268,15 +268,16 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64,
         return
     post: u64 = 0
     reserved = True
+    recording = volatile_load(addressof(target.recording))
     if table != null:
         seen: ptr[u8] = null
         if table.needs_record != 0:
             seen = record
             reserved = is_reserved(target)
-        else:  # a trigger that enables this event is too late for this hit
-            reserved = volatile_load(addressof(target.recording)) != 0
         post = run_triggers(table, seen, size, point)
-    if reserved and volatile_load(addressof(target.recording)) != 0 and volatile_load(target.tracing_on) != 0:
+        if table.needs_record != 0:  # else a trigger that enables or disables this event is too late for this hit
+            recording = volatile_load(addressof(target.recording))
+    if reserved and recording != 0 and volatile_load(target.tracing_on) != 0:
         stacks = volatile_load(target.stacks)
         if record_filtered(target, type_id, record, size) and stacks != 0:
             record_stack(target.buffer, point, stacks)

@@ -347,6 +347,21 @@ def test_te7_8_a_trigger_that_enables_its_own_event(program):
         tracefs.write("events/fprobes/ev/enable", "0")
 
 
+def test_te7_8_a_trigger_that_disables_its_own_event(program):
+    define("f:ev twice x=$arg1:u64")
+    trigger, enable = "events/fprobes/ev/trigger", "events/fprobes/ev/enable"
+    for text, kept in (("disable_event:fprobes:ev", ["1"]), ("disable_event:fprobes:ev if x == 2", ["1"])):
+        tracefs.write("trace", "")
+        tracefs.write(trigger, text)
+        tracefs.write(enable, "1")
+        for value in (1, 2, 3):
+            program["twice"](value)
+        assert recorded() == kept, text
+        assert tracefs.read(enable) == "0*\n"
+        tracefs.write(trigger, f"!{text}")
+        tracefs.write(enable, "0")
+
+
 def test_pe1_12_records_of_an_event_that_a_trigger_enabled_go_with_it(program):
     define("f:ev twice x=$arg1:u64")
     tracefs.write("events/fprobes/ev/trigger", "enable_event:fprobes:ev if x == 1")
