@@ -46,7 +46,7 @@ GROUP = "kprobes"
 """The group of events whose line names none."""
 _WORD = 8
 _SHAPE = Shape("p, regs", "p.action", ("p.address",), shortcut="cast(Shortcut, {})(cast(u64, p), regs)")
-_RETURN_SHAPE = Shape("ri, regs", "ri.rp.action", ("ri.rp.child.address", "ri.ret_addr"), "addressof(ri.data[0])")
+_RETURN_SHAPE = Shape("ri, regs", "ri.rp.action", ("ri.rp.child.address", "regs.ip"), "addressof(ri.data[0])")
 
 
 class KprobeEventProbe(Probe):

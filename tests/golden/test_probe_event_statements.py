@@ -231,3 +231,17 @@ def test_pe4_23_only_the_elements_of_an_array_that_cannot_be_read_are_zero(machi
     machine.hit(["bind", "3", "16"])
     expected = "a={0x78563412,0x0,0x0} b={0x5634,0x0} c={5,7,0,0} d={0,0} e={'\x12','4','V'}"
     assert [line.partition(") ")[2] for line in recorded(files)] == [expected]
+
+
+@pytest.mark.parametrize("first", ["event", "tracer"])
+def test_te3_6_a_return_under_function_graph_is_to_the_real_caller(machine, files, first):
+    files.write("kprobe_events", "r:back __sys_listen\nr:again __sys_listen\n")
+    files.write("set_ftrace_filter", "__sys_listen\n")
+    steps = [("events/kprobes/enable", "1"), ("current_tracer", "function_graph")]
+    for name, text in steps if first == "event" else reversed(steps):
+        files.write(name, text)
+    machine.hit(["listen", "3", "4"])
+    shown = [line for line in files.read("trace").splitlines() if "/* back" in line or "/* again" in line]
+    files.write("current_tracer", "nop")
+    files.write("set_ftrace_filter", "")
+    assert len(shown) == 2 and all("(__x64_sys_listen+0x" in line for line in shown)
