@@ -209,16 +209,14 @@ def _sections(metadata: Metadata) -> dict[int, bytes]:
     own = [_sized(for_readers(text).encode()) for text in metadata.formats.get("ftrace", ())]
     systems = {name: texts for name, texts in metadata.formats.items() if name != "ftrace"}
     events = _U32.pack(len(systems)) + b"".join(_system(name, texts) for name, texts in systems.items())
-    found = {
+    return {
         HEADER_INFO: header,
         FTRACE_EVENTS: _U32.pack(len(own)) + b"".join(own),
         EVENT_FORMATS: events,
         KALLSYMS: _sized(metadata.symbols.encode("utf-8", "surrogateescape"), _U32),
+        PRINTK: _sized(metadata.printk_formats.encode(), _U32),
+        CMDLINES: _sized(metadata.cmdlines.encode("utf-8", "surrogateescape")),
     }
-    if metadata.printk_formats:
-        found[PRINTK] = _sized(metadata.printk_formats.encode(), _U32)
-    found[CMDLINES] = _sized(metadata.cmdlines.encode("utf-8", "surrogateescape"))
-    return found
 
 
 def _system(name: str, texts: Sequence[str]) -> bytes:

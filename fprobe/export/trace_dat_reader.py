@@ -117,7 +117,8 @@ class Trace:
         (page_size,) = _U32.unpack(self._bytes(at + 2, 4))
         compression, at = _string(data, at + 6)
         if compression != "none":
-            raise ValueError(f"{self.path}: compressed by {compression}; record without compression")
+            how = "trace-cmd convert --compression none -i FILE -o OTHER"
+            raise ValueError(f"{self.path}: compressed by {compression}; make a file that is not: {how}")
         _, at = _string(data, at)
         (options,) = _U64.unpack(self._bytes(at, 8))
         if not options:

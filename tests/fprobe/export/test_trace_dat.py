@@ -67,7 +67,8 @@ def test_the_file_is_what_its_description_says(recorded):
     by_id = {}
     for number, value in options:
         by_id.setdefault(number, []).append(value)
-    assert {16, 17, 18, 19, 21} <= set(named) and 3 in by_id
+    assert set(named) == {16, 17, 18, 19, 20, 21} and 3 in by_id
+    assert named[20] == bytes(4), "trace-cmd convert wants the formats of trace_printk, though there are none"
     assert named[16].startswith(b"header_page\0") and b"header_event\0" in named[16]
     place, clock, own_size, cpus = buffer_of(by_id[3][0])
     assert (clock, own_size, page_size) == ("local", 4096, 4096)
@@ -138,6 +139,18 @@ def test_trace_cmd_reads_it(recorded):
     ).stdout
     assert shown.rstrip().endswith('name="hello" far="" a={104,101,108} s=-8 w=-8 d=-8 h=0xfff8')
     assert "x=999 y=-2" in shown
+
+
+@pytest.mark.skipif(shutil.which("trace-cmd") is None, reason="trace-cmd is not installed")
+def test_trace_cmd_converts_it(recorded, tmp_path):
+    for options in (["--compression", "none"], ["--file-version", "6"]):
+        converted = tmp_path / options[0]
+        subprocess.run(
+            ["trace-cmd", "convert", "-i", recorded, "-o", converted, *options], check=True, capture_output=True
+        )
+        shown = subprocess.run(["trace-cmd", "report", converted], check=True, capture_output=True, text=True).stdout
+        assert shown.count(" adds: ") == 3000
+    assert len(list(Trace(str(tmp_path / "--compression")).records())) == len(list(Trace(recorded).records()))
 
 
 def test_losses_are_marked_where_they_were(program, tmp_path):
@@ -219,7 +232,7 @@ def test_bad_files_are_refused_with_a_reason(recorded, tmp_path):
         (b"hello", "not a trace.dat"),
         (data[:10] + b"6\0" + data[12:], "version 6; version 7 can be read"),
         (data[:12] + b"\1" + data[13:], "big-endian"),
-        (data[:18] + b"zstd\0001\0" + data[24:], "compressed by zstd"),
+        (data[:18] + b"zstd\0001\0" + data[24:], "compressed by zstd.*--compression none"),
         (data[:24] + bytes(8) + data[32:], "recording was killed"),
         (data[:5000], "cut off"),
     ]:
