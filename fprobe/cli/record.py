@@ -60,11 +60,10 @@ def record_command(
     Ctrl-C and a full disk end the recording; records written before are kept. With --json: one object at the end; with --live,
     an object per line, with a "type".
     """
-    from fprobe.cli import program, progress
+    from fprobe.cli import program
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
-    from fprobe.cli.running import run
     from fprobe.export.recording import Recording
 
     module = program.load(target)
@@ -77,17 +76,24 @@ def record_command(
             recording = Recording(output, events.array, arriving)
         console.note(f"# recording {', '.join(each.name for each in events.formats)}, calling {call}")
         try:
-            if arriving is not None:
-                outcome = run(call, lambda: _drain_and_show(console, recording, arriving))
-            else:
-                with progress.shown(lambda: recording.progress):
-                    outcome = run(call, recording.drain)
+            outcome = _run(call, console, recording, arriving)
         finally:  # also if the reader of the records has closed the pipe
             recording.finish(events.disable)
         if arriving is not None and not outcome.interrupted:
             _show(console, arriving)
         _summarise(console, call, outcome, events, recording, live)
         conclude(outcome)
+
+
+def _run(call: ProgramCall, console: Console, recording: Recording, arriving: Arriving | None) -> Outcome:
+    """Make the call while the records are written, and shown if they are wanted."""
+    from fprobe.cli import progress
+    from fprobe.cli.running import run
+
+    if arriving is not None:
+        return run(call, lambda: _drain_and_show(console, recording, arriving))
+    with progress.shown(lambda: recording.progress):
+        return run(call, recording.drain)
 
 
 def _arriving(events: Event) -> Arriving:

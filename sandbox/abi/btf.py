@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sandbox.abi import signatures
 from sandbox.loading.module import find_module
-from sandbox.symbols.dwarf import DwarfInterface, is_cxx, type_die
+from sandbox.symbols.dwarf import DwarfInterface, is_cxx, name_of, type_die
 from sandbox.symbols.process_text import symbol_named
 
 if TYPE_CHECKING:
@@ -185,24 +185,7 @@ _STRUCTURES = frozenset({"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_u
 
 def _of_definition(die: DIE) -> Prototype:
     parameters = [child for child in die.iter_children() if child.tag == "DW_TAG_formal_parameter"]
-    return Prototype(tuple((_name(child), _type_of(child)) for child in parameters), _type_of(die))
-
-
-def _attribute(die: DIE, name: str) -> Any:
-    """The attribute of `die`, or of the declaration that it completes; None if there is none."""
-    while name not in die.attributes:
-        for link in ("DW_AT_specification", "DW_AT_abstract_origin"):
-            if link in die.attributes:
-                die = die.get_DIE_from_attribute(link)
-                break
-        else:
-            return None
-    return die.attributes[name]
-
-
-def _name(die: DIE) -> str:
-    found = _attribute(die, "DW_AT_name")
-    return found.value.decode("utf-8", "replace") if found is not None else ""
+    return Prototype(tuple((name_of(child), _type_of(child)) for child in parameters), _type_of(die))
 
 
 def _number(die: DIE, name: str) -> int:
@@ -249,5 +232,5 @@ def _member(die: DIE) -> Member:
     if size and "DW_AT_bit_offset" in die.attributes:
         # DWARF 3 and older count from the highest bit of the container.
         start += _number(die, "DW_AT_byte_size") * 8 - size - _number(die, "DW_AT_bit_offset")
-    name = "" if die.tag == "DW_TAG_inheritance" else _name(die)
+    name = "" if die.tag == "DW_TAG_inheritance" else name_of(die)
     return Member(name, start, size, lambda: _type_of(die))

@@ -98,6 +98,11 @@ def _find(die: DIE, attribute: str) -> Any:
             return None
 
 
+def name_of(die: DIE) -> str:
+    """Its name, or that of the declaration that it completes; '' if it has none."""
+    return _text(_find(die, "DW_AT_name"))
+
+
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
@@ -107,9 +112,9 @@ def _signature(symbol: str, die: DIE) -> Signature:
     variadic = False
     for child in die.iter_children():
         if child.tag == "DW_TAG_formal_parameter":
-            parameters.append(Parameter(_type_of(child), _text(_find(child, "DW_AT_name"))))
+            parameters.append(Parameter(_type_of(child), name_of(child)))
         variadic = variadic or child.tag == "DW_TAG_unspecified_parameters"
-    name = _text(_find(die, "DW_AT_name")) or symbol
+    name = name_of(die) or symbol
     return Signature(name, _type_of(die), tuple(parameters), variadic, is_c=True)
 
 
@@ -192,9 +197,7 @@ def _record(die: DIE) -> Type:
         return Unsupported(name, "C++ may pass objects with a constructor or destructor by reference")
     members = [child for child in die.iter_children() if child.tag in ("DW_TAG_member", "DW_TAG_inheritance")]
     members = [member for member in members if "DW_AT_external" not in member.attributes]
-    fields = tuple(
-        (_text(_find(member, "DW_AT_name")) or f"_{i}", _type_of(member)) for i, member in enumerate(members)
-    )
+    fields = tuple((name_of(member) or f"_{i}", _type_of(member)) for i, member in enumerate(members))
     record = Record(fields, name)
     if _agrees(record, members, _size(die)):
         return record
@@ -204,12 +207,12 @@ def _record(die: DIE) -> Type:
 
 def _may_go_by_reference(die: DIE) -> bool:
     """Whether the class is, or could be, one that C++ does not pass like a struct of C; gcc does not say which are."""
-    special = {_text(_find(die, "DW_AT_name")), "~" + _text(_find(die, "DW_AT_name"))}
+    special = {name_of(die), "~" + name_of(die)}
     methods = [child for child in die.iter_children() if child.tag == "DW_TAG_subprogram"]
     return (
         _find(die, "DW_AT_calling_convention") == _CC_PASS_BY_REFERENCE
         or "DW_AT_containing_type" in die.attributes
-        or any(_text(_find(method, "DW_AT_name")).partition("<")[0] in special for method in methods)
+        or any(name_of(method).partition("<")[0] in special for method in methods)
     )
 
 
@@ -261,7 +264,7 @@ def _spelled(die: DIE | None) -> str:
         return _qualified(_PREFIXES[die.tag], _spelled(_target(die)))
     if die.tag in ("DW_TAG_restrict_type", "DW_TAG_array_type"):
         return _spelled(_target(die)) + ("[]" if die.tag == "DW_TAG_array_type" else "")
-    name = _text(_find(die, "DW_AT_name")) or "{...}"
+    name = name_of(die) or "{...}"
     keyword = "" if is_cxx(die) else _KEYWORDS.get(str(die.tag), "")
     return f"{keyword} {name}".strip()
 
