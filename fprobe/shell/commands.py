@@ -1,4 +1,4 @@
-"""The commands of the shell: echo, cat, ls, find, dd and others. grep, sed, head, tail and wc run the system's programs."""
+"""The commands of the shell: echo, cat, ls, find, dd and others. grep, sed, sort and their like run the system's programs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from typing import Any
 from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError
 from ftrace.tracefs.nodes import Directory, Handle, Node
 
-_TEXT_TOOLS = {"grep": "efmABC", "sed": "ef", "head": "nc", "tail": "nc", "wc": ""}
+_TEXT_TOOLS = {
+    "awk": "Ffv", "cut": "bcdf", "grep": "efmABC", "head": "nc", "od": "ANjtw", "sed": "ef", "sort": "kt", "tail": "nc",
+    "tr": "", "uniq": "fsw", "wc": "",
+}  # fmt: skip
 """The system's programs, each with its options that take a value."""
-_WITH_SCRIPT = ("grep", "sed")
+_SCRIPTS = {"awk": ("-f", 1), "grep": ("-e", 1), "sed": ("-e", 1), "tr": ("", 2)}
+"""Programs with operands before the files: the option that makes them unnecessary, and how many there are."""
 _BLOCK = 512
 _PAUSE = 0.02
 _KILLED = 128 + signal.SIGTERM
@@ -249,8 +253,9 @@ def _file_operands(words: list[str]) -> list[str]:
 
 
 def tool_scripts(words: list[str]) -> int:
-    """Number of operands before the files: 1 for a pattern or script that is not given by -e, else 0."""
-    return int(words[0] in _WITH_SCRIPT and "-e" not in words)
+    """Number of operands before the files: 1 for a pattern or script that is not given by an option, else 0; 2 for tr."""
+    option, count = _SCRIPTS.get(words[0], ("", 0))
+    return 0 if option in words else count
 
 
 def _walk(shell: Shell, path: str, fds: Descriptors) -> None:

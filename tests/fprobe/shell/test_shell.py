@@ -57,3 +57,15 @@ def test_te4_1_what_waits_for_data_is_killed_by_timeout() -> None:
         "",
     )
     assert ran("timeout 5 dd if=current_tracer bs=2 skip=1") == (0, "p\n", "1+0 records in\n1+0 records out\n")
+
+
+@isolated
+def test_te10_2_programs_of_the_system_work_on_the_files() -> None:
+    assert ran("cut -c1-7 trace_clock") == (0, "[local]\n", "")
+    assert ran("tr -d '[]' < trace_clock | cut -d ' ' -f 1,2") == (0, "local global\n", "")
+    assert ran("cat trace_clock | tr ' ' '\\n' | sort -r | tail -n 1") == (0, "[local]\n", "")
+    assert ran("sort -k 2 -t : events/ftrace/print/format | uniq | grep -c field:int") == (0, "1\n", "")
+    assert ran("awk -v n=2 '{ print $n }' trace_clock") == (0, "global\n", "")
+    assert ran("awk '{ print $2 }' tracing_on trace_clock") == (0, "\nglobal\n", "")
+    assert ran("od -A n -t x1 tracing_on") == (0, " 31 0a\n", "")
+    assert ran("cut -c1 nosuch")[2] == "cut: nosuch: No such file or directory\n"
