@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks.__main__ import all_rows
 from benchmarks.bars import BARS, judge
 from benchmarks.measure import CountError, Result, Row, Sample, measure, summarise
 from benchmarks.processes import ChildError, gather
+from sandbox.symbols.perfmap import OPT_OUT
 
 ROOT = Path(__file__).parent.parent
 FIELDS = {"name", "added_ns", "baseline_ns", "min_ns", "max_ns", "hits", "missed", "lost"}
@@ -90,6 +92,13 @@ def test_every_row_is_there_and_has_every_field(rows: dict[str, dict[str, float]
 )
 def test_hits_and_misses_are_the_calls_made(rows: dict[str, dict[str, float]], name: str, calls: int) -> None:
     assert rows[name]["hits"] + rows[name]["missed"] == calls
+
+
+def test_a_measuring_process_leaves_no_perf_map() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--samples", "--calls=100", "--rounds=1", "fprobe.entry.native"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env={**os.environ, OPT_OUT: ""}) as process:
+        assert process.wait(100) == 0
+    assert not Path(f"/tmp/perf-{process.pid}.map").exists()
 
 
 def test_registration_rows_tell_both_ways(rows: dict[str, dict[str, float]]) -> None:
