@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sandbox.x86_64.heads import FunctionHead, Heads
     from sandbox.x86_64.puns import Window
 
-_FIRST, _MOST = mappings.PAGE, 1 << 20
-"""Sizes of the first and the largest allocation for detours, in bytes; each is twice the previous one."""
+_MOST = 1 << 20
+"""The largest allocation for detours, in bytes. Each is twice the previous one, or as large as is needed at once."""
 
 
 class DetourSpace:
@@ -44,7 +44,7 @@ class DetourSpace:
         self._frames: list[FrameDescription] = []
         self._pieces: list[TextMapping] = []
         self._next = self._size = 0
-        self._named = 0, 0
+        self._named, self._wanted = (0, 0), 0
         self._landings: LandingSpace | None = None
         self._stack = contextlib.ExitStack()
         self._deltas: dict[TextMapping, int] = {}
@@ -61,7 +61,7 @@ class DetourSpace:
         """
         if self._landings is not None:
             self._landings.refresh()
-        self._named = heads.low, heads.high
+        self._named, self._wanted = (heads.low, heads.high), len(heads)
         try:
             with self._stack:
                 try:
@@ -112,6 +112,7 @@ class DetourSpace:
             for kind, length in zip(head.kinds[: count - 1], head.lengths, strict=False):
                 copies.append(copies[-1] + COPY_SIZES.get(kind, length))
         self._next += DETOUR_SIZE
+        self._wanted -= 1
         return where, copies
 
     def _reaches(self, piece: TextMapping) -> bool:
@@ -120,7 +121,8 @@ class DetourSpace:
         return piece.end - low < mappings.REACH and high - piece.base < mappings.REACH
 
     def _grow(self) -> None:
-        self._size = min(self._size * 2, _MOST) or _FIRST
+        wanted = (self._wanted + 1) * DETOUR_SIZE + mappings.PAGE - 1 & -mappings.PAGE
+        self._size = min(max(self._size * 2, wanted, mappings.PAGE), _MOST)
         near = (self._text.base, self._text.end)
         piece = mappings.allocate_text(near, self._size, f"{self._text.name}-entries")
         self._pieces.append(piece)

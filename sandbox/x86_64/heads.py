@@ -171,6 +171,9 @@ class Heads:
         self.low, self.high = limits
         self._fields = list(_FIELDS.iter_unpack(self._memory.raw[: Head.size * count]))
 
+    def __len__(self) -> int:
+        return len(self._codes)
+
     def __getitem__(self, position: int) -> FunctionHead:
         entered, lengths, kinds = self._fields[position]
         where = ctypes.addressof(self._memory) + position * Head.size
