@@ -115,14 +115,26 @@ _HEAD = 32
 
 def _stretch(fde: int, cie: _Cie, start: int) -> Stretch:
     size = struct.calcsize(cie.width or "<Q")
-    head = ctypes.string_at(fde, min(ctypes.c_uint32.from_address(fde).value + 4, _HEAD))
+    whole = ctypes.c_uint32.from_address(fde).value + 4
+    head = ctypes.string_at(fde, min(whole, _HEAD))
     covered = int.from_bytes(head[8 + size : 8 + 2 * size], "little") if cie.width else 0
     at = 8 + 2 * size
     if cie.is_sized and at < len(head) and head[at] < 0x80:
         at += 1 + head[at]
         if at < len(head) and head[at] & 0xC0 == _ADVANCE:
             return Stretch(start, start + covered, cie.is_signal_frame, cie.is_as_called)
+        if whole <= _HEAD:
+            return Stretch(start, start + covered, cie.is_signal_frame, _applied(cie, head[at:]))
     return Stretch(start, start + covered, cie.is_signal_frame, _is_as_called(fde, 8 + 2 * size, cie))
+
+
+@functools.lru_cache(maxsize=1024)
+def _applied(cie: _Cie, instructions: bytes) -> bool:
+    """The same for an FDE with these instructions, cached: most are alike."""
+    memory = ctypes.create_string_buffer(instructions, len(instructions) or 1)
+    begin = ctypes.addressof(memory)
+    initial = Reader(cie.instructions[0])
+    return entry_frame.is_as_called(initial, cie.instructions[1], Reader(begin), begin + len(instructions))
 
 
 def _is_as_called(fde: int, behind_range: int, cie: _Cie) -> bool:
