@@ -9,7 +9,7 @@ UNSEEN, UNKNOWN, NONE = -(1 << 30), -(1 << 30) + 1, -(1 << 30) + 2
 """No path has come here; a distance that is not known; not a pointer into the stack."""
 MOST_CODE = 1 << 17
 """Bytes of the largest function that is followed."""
-MOST_POINTERS = 32
+MOST_POINTERS = 96
 KEPT = 0xF028
 """The registers that a call keeps, as bits of a mask."""
 SLOTS = 64
@@ -40,9 +40,9 @@ class Walk(Structure):
     pushed: array[u32, 64]  # by depth: the registers that are pushed there while they may,
     popped: array[u32, 64]  # those that are popped then,
     unpushed: array[u32, 64]  # and whether one is popped before
-    pointers: array[Pointer, 32]
+    pointers: array[Pointer, 96]
     nr_leas: u64
-    leas: array[Pointer, 32]  # register: source | target << 8
+    leas: array[Pointer, 96]  # register: source | target << 8
     masks: array[u32, 131072]
     depths: array[i32, 131072]
     frames: array[i32, 131072]

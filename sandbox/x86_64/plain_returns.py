@@ -88,7 +88,7 @@ def add_to_stack(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
         return False
     if insn.extension == 4 or insn.extension == 1:
         return come_to(walk, next_at, UNKNOWN, walk.frames[at])
-    if insn.immediate < 0 or (insn.extension != 0 and insn.extension != 5):
+    if insn.extension != 0 and insn.extension != 5:
         return False
     amount = insn.immediate if insn.extension == 5 else -insn.immediate
     return go_on(walk, next_at, moved(depth, amount), walk.frames[at])

@@ -27,6 +27,8 @@ PLAIN = (
     "test %edi, %edi; je 1f; mov %rsp, %rbp; 1: mov 8(%rbp), %rax; ret",
     "push %rbp; mov %rsp, %rbp; test %edi, %edi; je 1f; xor %ebp, %ebp; 1: pop %rbp; ret",
     "mov %rsp, %rbp; add %rdi, %rbp; bextr %rbp, %rax, %rbp; ret",
+    "add $-128, %rsp; mov %rax, (%rsp); sub $-128, %rsp; ret",
+    "sub $512, %rsp; " + "".join(f"lea {8 * n}(%rsp), %rdi; call 1f; 1: " for n in range(40)) + "add $512, %rsp; ret",
     "movzbl %ah, %eax; vpaddd %ymm4, %ymm5, %ymm4; vzeroupper; ret",
 )
 KNOWN_TO_THE_WALK = (
@@ -36,6 +38,7 @@ KNOWN_TO_THE_WALK = (
     "push %rdi; mov %rsp, %rdi; push %rdi; pop %rcx; mov %rax, 8(%rcx); pop %rdi; ret",
     "push %rdi; lea 8(%rsp), %rdi; stosq; pop %rdi; ret",
     "mov $39, %eax; syscall; ret",
+    "sub $-128, %rsp; ret",
     "test %edi, %edi; je 1f; mov %rsp, %rbp; 1: mov (%rbp), %rax; ret",
     "push %rbp; mov %rsp, %rbp; test %edi, %edi; je 1f; lea (%rsp), %rbp; push %rax; lea -8(%rbp), %rsp; 1: leave; ret",
     "push %rbp; mov %rsp, %rbp; test %edi, %edi; je 1f; lea -8(%rbp), %rbp; 1: leave; ret",
