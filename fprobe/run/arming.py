@@ -38,6 +38,8 @@ class Arming:
         self._libraries: set[tuple[str, int]] = set()
         self._lock = fork.renew(threading.RLock())
         self._watches: list[Any] = []
+        self._waiting: list[tuple[str, str]] = []
+        """The patterns that match nothing and why, as the launcher knows it."""
         counts = session.open_counts(address)
         try:
             table = Table(counts, settings.by, settings.with_events)
@@ -69,16 +71,17 @@ class Arming:
     def begin(self) -> None:
         """Arm the functions that are loaded, and watch for the libraries of the others."""
         self.look()
-        patterns = [pattern for group in self._groups for pattern in group.patterns]
-        patterns += self._definitions.patterns if self._definitions else []
-        if all(pattern.is_settled for pattern in patterns):
+        if all(pattern.is_settled for pattern in self._patterns()):
             return
         from kprobes.library_loads import watch
 
         self._watches = watch(self.look)
         register_module_notifier(self._module_event)
         self.look()
-        session.note(self._address, waiting=[(each.text, each.reason) for each in patterns if each.reason])
+
+    def _patterns(self) -> list[Pattern]:
+        patterns = [pattern for group in self._groups for pattern in group.patterns]
+        return patterns + (self._definitions.patterns if self._definitions else [])
 
     def _module_event(self, event: ModuleState, _module: Module) -> None:
         if event is ModuleState.LIVE:
@@ -94,6 +97,7 @@ class Arming:
                         self._look_for(pattern, group)
                 if self._definitions:
                     self._definitions.look()
+                self._tell_waiting()
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
 
@@ -115,6 +119,12 @@ class Arming:
         group.attached.append(attachment)
         session.note(self._address, attached=len(attachment.functions))
         return [(skipped.name, skipped.reason) for skipped in attachment.skipped]
+
+    def _tell_waiting(self) -> None:
+        waiting = [(each.text, each.reason) for each in self._patterns() if each.reason]
+        if waiting != self._waiting:
+            self._waiting = waiting
+            session.note(self._address, waiting=waiting)
 
     def _tell_libraries(self) -> None:
         found = [library for library in libraries() if (str(library.path), library.base) not in self._libraries]

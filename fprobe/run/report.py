@@ -74,9 +74,24 @@ def _why_nothing(results: Results) -> str:
             "nothing was counted: the program did not start as a Python that can import fprobe (python -I, -E or -S?)"
         )
     if not any(process.attached for process in results.processes):
-        reasons = dict(reason for process in results.processes for reason in process.waiting)
+        reasons = dict(reason for process in results.processes for reason in process.waiting.items())
         return f"nothing was counted: {'; '.join(reasons.values()) or 'nothing matches'}"
-    return "nothing was counted: no probed function was called"
+    return f"nothing was counted: no probed function was called{_probed(results)}"
+
+
+def _probed(results: Results) -> str:
+    """How many functions of which images have probes, in parentheses."""
+    of_images: dict[str, set[str]] = {}
+    for process in results.processes:
+        for address in set[int]().union(*process.meant.values()):
+            named = process.names.function(address)
+            of_images.setdefault(named.library, set()).add(named.name)
+    if not of_images:
+        return ""
+    counts = (
+        f"{len(names):,} function{'s' * (len(names) != 1)} of {image}" for image, names in sorted(of_images.items())
+    )
+    return f" (probed: {', '.join(counts)}; a copy that is linked into Python or another library goes by its name)"
 
 
 def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:

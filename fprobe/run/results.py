@@ -95,8 +95,8 @@ class Process:
     attached: int = 0
     meant: dict[str, set[int]] = field(default_factory=dict)
     """The addresses of the functions that each pattern matches."""
-    waiting: list[tuple[str, str]] = field(default_factory=list)
-    """Patterns that matched nothing at the start, with the reasons."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Patterns that match nothing, with the reasons."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     parts: list[int] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Process:
         self.names.take_functions(functions := entry.get("functions", []))
         if functions:
             self.meant.setdefault(entry["pattern"], set()).update(address for address, _, _ in functions)
-        self.waiting += [(pattern, reason) for pattern, reason in entry.get("waiting", ())]
+        self.waiting = dict(entry.get("waiting", self.waiting))
         self.attached += entry.get("attached", 0)
         self.skipped += [(name, reason) for name, reason in entry.get("skipped", ())]
         self.maps |= entry.get("maps", {})

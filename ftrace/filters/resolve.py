@@ -48,7 +48,7 @@ def resolve(pattern: str) -> list[Found]:
     if not meant and owner == "perf":
         raise LookupError(f"no other compiler's code that is mapped executable is declared in {perf_map.path}")
     if not meant and colon:
-        near = did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
+        near = _elsewhere(wanted) or did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
         raise LookupError(f"no module, library or other image {owner!r} is loaded{near}")
     found = list(_functions_in(meant, wanted))
     if not found:
@@ -122,6 +122,14 @@ def _shown(meant: list[Image], owner: str) -> str:
     names = list(dict.fromkeys(f"[{image.name}]" for image in meant))
     more = f" and {len(names) - 3} more" if len(names) > 4 else ""
     return ", ".join(names[: 3 if more else 4]) + more or "a loaded module (there is none)"
+
+
+def _elsewhere(name: str) -> str:
+    """`; did you mean python:deflate?`: images with a function of exactly that name, such as one it is linked into."""
+    found = [
+        f"{min(image.names, key=len)}:{name}" for image in images() if not image.module and name in image.suggestions()
+    ]
+    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:

@@ -152,13 +152,20 @@ def test_a_script_that_does_not_exist(launch, tmp_path):
     done = launch("--stat", "libz:deflate", words=(str(tmp_path / "none.py"),), as_json=False)
     assert done.returncode == 2
     assert "can't open file" in done.err
-    assert done.err.endswith("fprobe: nothing was counted: no probed function was called\n")
+    assert "fprobe: nothing was counted: no probed function was called (probed: 1 function of libz; " in done.err
 
 
 def test_a_library_that_does_not_come(launch):
     done = launch("--stat", "libnone:*", source="print(1)", as_json=False)
     assert (done.returncode, done.out) == (0, "1\n")
     assert done.err.startswith("fprobe: nothing was counted: no module, library or other image 'libnone' is loaded")
+
+
+def test_a_function_of_a_library_that_does_not_come_is_suggested_of_another(launch):
+    done = launch("--stat", "libnone:deflate", source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (0, "1\n")
+    sentence = "nothing was counted: no module, library or other image 'libnone' is loaded; did you mean libz:deflate?"
+    assert done.err == f"fprobe: {sentence}\n"
 
 
 def test_a_function_that_does_not_exist(launch):
