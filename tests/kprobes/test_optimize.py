@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import kprobe_targets
 import pytest
@@ -89,16 +91,37 @@ def test_a_probe_is_marked_at_once_and_becomes_a_jump_later():
     assert seen == [starts[2] + 1] * 2
 
 
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _eventually(condition: Callable[[], object]) -> bool:
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(condition())
+
+
 @isolated
 def test_the_optimizer_runs_by_itself():
     """KP-65: a while after the first kick"""
     _, starts, call = setup()
     p = probe(starts[2])
-    deadline = time.monotonic() + 10
-    while not p.aggregate.covered and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert _eventually(lambda: p.aggregate.covered)
     assert is_jump(starts[2])
     assert call(1, 2) == 3
+
+
+@isolated
+def test_the_optimisers_thread_ends_when_nothing_is_queued_and_a_later_probe_has_another():
+    """A program that forks is warned of other threads."""
+    _module, starts, _call = setup()
+    alone = _threads()
+    for start in starts[1:3]:
+        p = probe(start)
+        assert _eventually(lambda p=p: p.aggregate.covered)
+        assert _eventually(lambda: _threads() == alone)
+        kprobes.unregister_kprobe(p)
 
 
 @isolated
@@ -550,7 +573,6 @@ def test_every_refusal_names_its_rule():
 @isolated
 def test_a_forked_child_has_jumps_of_its_own():
     """Landings, detours and text are the child's; so is the optimiser's thread"""
-    import os
 
     _, starts, call = setup()
     seen = []
