@@ -37,6 +37,7 @@ def test_tests_of_a_module_that_is_there_are_run():
 def test_what_was_not_run_is_no_test_that_is_the_same_and_ends_in_an_error():
     outcomes = {"a": "ok", "b": "skipped", "test_c": "not run: No module named 'test.test_c'"}
     assert outcome(probed(outcomes), probed(outcomes)) == "2 the same; not run: test_c"
+    assert outcome(*[probed({"test_c": "not run: "})] * 2) == "none; not run: test_c"
     assert wrong(probed(outcomes), probed(outcomes)) == ["test_c was not run: No module named 'test.test_c'"]
 
 

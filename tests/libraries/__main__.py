@@ -77,7 +77,8 @@ def outcome(plain: dict[str, Any], probed: dict[str, Any]) -> str:
     absent = not_run(plain)
     if plain["outcomes"] != probed["outcomes"]:
         return "DIFFERENT"
-    same = f"{len(plain['outcomes']) - len(absent):,} the same"
+    count = len(plain["outcomes"]) - len(absent)
+    same = f"{count:,} the same" if count else "none"
     return f"{same}; not run: {', '.join(absent)}" if absent else same
 
 
