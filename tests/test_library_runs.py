@@ -10,9 +10,9 @@ from tests.libraries.suites import of_cpython
 FIGURES = {"functions": 1, "ways": {"jump": 1}, "counts": {"hits": 3, "missed": 0}, "skipped": {}, "attach_s": 0.5}
 
 
-def probed(outcomes):
-    library = {"counts": {"hits": 0}}
-    return {"outcomes": outcomes, "pending": [], "entered": 0, "left": 0, "libraries": {"libx": library}}
+def probed(outcomes, hits=7):
+    library = {"counts": {"hits": hits}}
+    return {"outcomes": outcomes, "pending": [], "entered": hits, "left": hits, "libraries": {"libx": library}}
 
 
 def test_a_module_that_cannot_be_imported_is_not_run(tmp_path, monkeypatch):
@@ -39,6 +39,12 @@ def test_what_was_not_run_is_no_test_that_is_the_same_and_ends_in_an_error():
     assert outcome(probed(outcomes), probed(outcomes)) == "2 the same; not run: test_c"
     assert outcome(*[probed({"test_c": "not run: "})] * 2) == "none; not run: test_c"
     assert wrong(probed(outcomes), probed(outcomes)) == ["test_c was not run: No module named 'test.test_c'"]
+
+
+def test_a_library_of_which_nothing_was_called_is_an_error():
+    """As libexpat, where Python has its own copy inside."""
+    plain, none = probed({"a": "ok"}), probed({"a": "ok"}, hits=0)
+    assert wrong(plain, none) == ["no function of libx was called: does this Python have its own copy inside?"]
 
 
 def test_other_outcomes_are_named():

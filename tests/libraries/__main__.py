@@ -83,8 +83,8 @@ def outcome(plain: dict[str, Any], probed: dict[str, Any]) -> str:
 
 
 def wrong(plain: dict[str, Any], probed: dict[str, Any]) -> list[str]:
-    """What must not be: tests that were not run, other results, or calls with a return node that have neither returned nor are
-    under way.
+    """What must not be: tests that were not run or called no function of the libraries, other results, or calls with a return node
+    that have neither returned nor are under way.
     """
     found = [f"{name} was not run: {why}" for name, why in not_run(plain).items()]
     found += [
@@ -96,6 +96,10 @@ def wrong(plain: dict[str, Any], probed: dict[str, Any]) -> list[str]:
     if not probed["entered"] == hits == probed["left"] + len(pending):
         calls = f"{probed['entered']:,} calls, {hits:,} hits, {probed['left']:,} returns"
         found.append(f"{calls}; under way: {pending}")
+    if not hits:
+        found.append(
+            f"no function of {', '.join(probed['libraries'])} was called: does this Python have its own copy inside?"
+        )
     return found
 
 
