@@ -124,6 +124,8 @@ class _Parser:
             self._operator()
         if not self._operands:
             raise FilterError(FilterErrorCode.NO_FILTER, len(self._text))
+        if any(operator.endswith("(") for operator in self._operators):  # a function's name has taken its partner
+            raise FilterError(FilterErrorCode.TOO_MANY_OPEN, len(self._text) + 1, errno.EPERM)
         return self._finished()
 
     def _operand(self) -> bool:
@@ -151,6 +153,8 @@ class _Parser:
         while character := self._next():
             if character == ")":
                 self._reduce("||")
+                if not self._operators:
+                    raise FilterError(FilterErrorCode.TOO_MANY_CLOSE, self._at + 1, errno.EPERM)
                 opened = self._operators.pop()
                 self._operands.append(self._operands.pop().negated(opened == "!("))
                 self._at += 1

@@ -280,6 +280,19 @@ def test_what_is_wrong_is_said_where_the_kernel_says_it(text, code, position, nu
     assert refused(text) == (code, position, number)
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "position"),
+    [
+        ("(fd == 1 && __probe_ip.function == f)", CODE.TOO_MANY_OPEN, 38),
+        ("__probe_ip.function == f( && (fd == 1))", CODE.TOO_MANY_CLOSE, 39),
+    ],
+)
+def test_a_parenthesis_in_the_name_of_a_function_is_missing_elsewhere(text, code, position):
+    with pytest.raises(FilterError) as caught:
+        parse_filter(text, FIELDS, lambda _: (0x1000, 0x1040))
+    assert (caught.value.code, caught.value.position, caught.value.errno) == (code, position, errno.EPERM)
+
+
 def test_a_missing_brace_is_found_after_the_character_in_its_place():
     assert refused("fd == CPUS0}")[:2] == (CODE.MISSING_BRACE_OPEN, 12)
 

@@ -52,7 +52,7 @@ def text_tests(draw):
 rare_tests = st.sampled_from(
     [
         "fd & CPUS{0}", "bl != CPUS{all}", "wide & CPUS{all}", "u == CPUS{0}", "half & CPUS{all}", "three == 1",
-        "__probe_ip.function == f", "__probe_ip.function != f", 'name ~ "!a*"', 'name ~ "!"',
+        "__probe_ip.function == f ", "__probe_ip.function != f ", 'name ~ "!a*"', 'name ~ "!"',
     ]
 )  # fmt: skip
 
