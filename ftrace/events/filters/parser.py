@@ -152,12 +152,7 @@ class _Parser:
         """Read `)` and operators after an operand, up to the next operand."""
         while character := self._next():
             if character == ")":
-                self._reduce("||")
-                if not self._operators:
-                    raise FilterError(FilterErrorCode.TOO_MANY_CLOSE, self._at + 1, errno.EPERM)
-                opened = self._operators.pop()
-                self._operands.append(self._operands.pop().negated(opened == "!("))
-                self._at += 1
+                self._close()
                 continue
             operator = self._text[self._at : self._at + 2]
             if operator not in ("&&", "||"):
@@ -166,6 +161,14 @@ class _Parser:
             self._operators.append(operator)
             self._at += 2
             return
+
+    def _close(self) -> None:
+        self._reduce("||")
+        self._at += 1
+        if not self._operators:  # a function's name has taken its partner
+            raise FilterError(FilterErrorCode.TOO_MANY_CLOSE, self._at, errno.EPERM)
+        opened = self._operators.pop()
+        self._operands.append(self._operands.pop().negated(opened == "!("))
 
     def _next(self) -> str:
         while self._text[self._at : self._at + 1].isspace() and self._text[self._at] in SPACES:
