@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.kstrtox import kstrtoull
+from ftrace.ring_buffer.clock import CLOCKS
 
 MAX_VARIABLES = 16
 MAX_ACTIONS = 8
@@ -34,10 +35,11 @@ class Attributes:
     actions: list[str] = field(default_factory=list)
 
     @property
-    def in_usecs(self) -> bool:
-        """Whether the times of all its fields are in microseconds: one `common_timestamp.usecs` is enough."""
+    def time_unit(self) -> int:
+        """Units of the trace clock in a unit of all its times: 1000 if one of them is `common_timestamp.usecs`, else 1."""
         texts = (self.keys, self.values or "", *self.assignments, *self.actions)
-        return any(_TIME_IN_USECS.search(text) for text in texts)
+        is_in_ns = all(clock.in_ns for clock in CLOCKS if clock.name == self.clock)
+        return 1000 if is_in_ns and any(_TIME_IN_USECS.search(text) for text in texts) else 1
 
     @property
     def updates_only(self) -> bool:

@@ -85,7 +85,7 @@ def parse_definition(
     """The definition in `keys=...[:...]`. Raises OSError, mostly with an entry in error_log."""
     attributes = split_attributes(text.replace(".sym-offset", ".symXoffset"), errors)
     actions = tuple(ActionParser(instance, errors).parse(action) for action in attributes.actions)
-    parser = ExpressionParser(event, known, errors, attributes.in_usecs)
+    parser = ExpressionParser(event, known, errors, attributes.time_unit)
     return _Builder(attributes, actions, parser, known, errors).build()
 
 

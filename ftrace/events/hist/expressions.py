@@ -66,13 +66,13 @@ class Variables(Protocol):
 class ExpressionParser:
     """Parses the expressions of one trigger."""
 
-    def __init__(self, event: EventFile, variables: Variables, errors: HistErrors, in_usecs: bool) -> None:
+    def __init__(self, event: EventFile, variables: Variables, errors: HistErrors, time_unit: int) -> None:
         self._event = event
         self._variables = variables
         self._errors = errors
         self.uses_time = False
-        self._unit = 1000 if in_usecs else 1
-        """Nanoseconds of a unit of time."""
+        self._time_unit = time_unit
+        """Units of the trace clock in a unit of its times."""
         self._subexpressions = 0
         self._role = Role.VALUE
 
@@ -209,7 +209,7 @@ class ExpressionParser:
     def _named(self, name: str, is_modified: bool) -> HistField:
         if name == "common_timestamp":
             self.uses_time = True
-            return HistField(name, Timestamp(self._unit), Sort.TIMESTAMP)
+            return HistField(name, Timestamp(self._time_unit), Sort.TIMESTAMP)
         if name == "common_stacktrace":
             return _STACK
         if name == "common_cpu":

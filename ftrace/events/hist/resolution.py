@@ -27,8 +27,8 @@ class ActionResolver:
     errors: HistErrors
     keys: tuple[HistField, ...]
     """The keys of the histogram being defined."""
-    in_usecs: bool
-    """Whether its times are in microseconds."""
+    time_unit: int
+    """Units of the trace clock in a unit of its times."""
     define: Callable[[EventFile, str], None]
     """Creates a histogram of another event. Errors are logged for the present command."""
     added: list[tuple[EventFile, str]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class ActionResolver:
     def _field_for(self, text: str) -> HistField | None:
         """A field of the event, for a variable of its name. If there is none: None, and an entry in error_log."""
         try:
-            found = ExpressionParser(self.event, self.scope, self.errors, self.in_usecs).atom(text)
+            found = ExpressionParser(self.event, self.scope, self.errors, self.time_unit).atom(text)
         except OSError:
             self.errors.error(HistErrorCode.FIELD_VAR_PARSE_FAIL, text)
             return None

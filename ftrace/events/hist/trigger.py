@@ -213,7 +213,7 @@ class _Command:
             self._scope,
             self._errors,
             definition.keys,
-            definition.attributes.in_usecs,
+            definition.attributes.time_unit,
             self._define_on,
             made.needs,
         )

@@ -86,12 +86,12 @@ class Cpu(Value):
 
 @dataclass(frozen=True)
 class Timestamp(Value):
-    """The time of the hit. `divisor`: 1000 for microseconds."""
+    """The time of the hit. `divisor`: 1000 for microseconds, rounded as by ns2usecs() of kernel/trace/trace.c."""
 
     divisor: int
 
     def of(self, hit: Hit) -> int:
-        return hit.timestamp // self.divisor
+        return (hit.timestamp + self.divisor // 2) // self.divisor
 
 
 class Stack(Value):

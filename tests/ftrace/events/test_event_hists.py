@@ -19,6 +19,7 @@ from ftrace.events.hist.order import heap_sort
 from ftrace.events.hist.queue_records import queue_hit
 from ftrace.events.hist.table_records import HEADER, TableHeader
 from ftrace.events.hist.trigger import read_hists, register_hist_command
+from ftrace.events.hist.values import Hit
 from ftrace.events.triggers import records
 from ftrace.events.triggers.trigger_file import AVAILABLE
 from sandbox.native import Unit
@@ -255,6 +256,16 @@ def test_one_time_in_microseconds_puts_all_times_of_the_histogram_in_microsecond
     ((line,), _) = shown(event)
     one, other = (int(part) for part in line.split("common_timestamp:")[1:] for part in part.split()[:1])
     assert one == other
+
+
+@pytest.mark.parametrize(
+    ("clock", "stamp", "shown_as"),
+    [("global", 1499, 1), ("global", 1500, 2), ("mono", 2_000_499, 2000), ("counter", 1500, 1500)],
+)
+def test_microseconds_are_rounded_and_clocks_that_count_something_else_are_not_divided(event, clock, stamp, shown_as):
+    event.triggers.write(f"hist:keys=common_timestamp.usecs:vals=fd:v=fd:clock={clock}")
+    (trigger,) = event.triggers.hists
+    assert trigger.definition.keys[0].value.of(Hit(b"", stamp)) == shown_as
 
 
 def test_times_in_microseconds_are_not_mixed_with_others(event):
