@@ -12,7 +12,7 @@ from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.fields import HistField, Sort
 from ftrace.events.hist.queue_records import QueueTarget
 from ftrace.events.hist.text import Contents, Entry, Snapshot
-from ftrace.events.hist.values import MASK, Hit, Value
+from ftrace.events.hist.values import MASK, Comm, Hit, TextValue, Value
 from ftrace.events.triggers.event_file import NativeCall, Origin
 
 Key = tuple["int | bytes", ...]
@@ -101,12 +101,18 @@ class QueuedHistogram:
             if len(self._elements) >= self._definition.size:
                 self._dropped += 1
                 return
-            comm = hit.context.comm.decode("utf-8", "surrogateescape")
-            element = self._elements[key] = _Element([0] * (1 + len(self._definition.values)), comm)
+            element = self._elements[key] = self._new_element(hit)
         self._hits += 1
         self._update(element, hit)
         for index, action in enumerate(self.actions):
             self._act(index, action, key, element, hit)
+
+    def _new_element(self, hit: Hit) -> _Element:
+        """An entry of zeros; a text that was not saved yet is a null pointer in the kernel."""
+        parameters = (each for action in self.actions if action.action.kind is SAVE for each in action.parameters)
+        saved = {each.name: b"(null)" if isinstance(each.value, TextValue | Comm) else 0 for each in parameters}
+        comm = hit.context.comm.decode("utf-8", "surrogateescape")
+        return _Element([0] * (1 + len(self._definition.values)), comm, saved=saved)
 
     def value_of(self, key: Key, name: str, use_up: bool) -> int | bytes | None:
         """A variable of the entry `key`; None if it is not set. `use_up` unsets it."""

@@ -554,6 +554,15 @@ def test_onmax_saves_fields_of_the_hit_with_the_greatest_value(event):
     ]
 
 
+def test_what_was_never_saved_is_shown_as_nothing(event):
+    event.triggers.write("hist:keys=fd:x=bl:onchange($x).save(half,name)")
+    hit(event, fd=1, bl=0, half=1, name=b"one")
+    assert shown(event)[0] == [
+        "{ fd:          1 } hitcount:          1",
+        f"\tchanged:          0  half:          0  name: {'(null)':<32}",
+    ]
+
+
 def test_onchange_takes_a_snapshot_when_the_value_changes(instance, event):
     event.triggers.write("hist:keys=fd:x=bl:onchange($x).snapshot()")
     for bl in (3, 3, 4):
