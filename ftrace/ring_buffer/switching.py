@@ -125,8 +125,9 @@ def recover(ring: ptr[Ring], slot: ptr[Slot]) -> void:
         return
     last = slot.commit_page
     tail = volatile_load(addressof(slot.tail))
-    written = meta_at(ring, slot.current).first
-    if tail >> SEQUENCE_SHIFT == slot.sequence & SEQUENCE_MASK:
+    newest = meta_at(ring, slot.current)
+    written = newest.first
+    if tail >> SEQUENCE_SHIFT == newest.sequence & SEQUENCE_MASK:  # while it is being linked, the tail is of the last
         written += tail >> OFFSET_BITS & ENTRY_MASK
     if slot.spare == slot.current + 1 or slot.spare == meta_at(ring, slot.current).next:
         slot.spare = 0  # it was being linked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import struct
 from typing import Any
@@ -385,3 +386,30 @@ def test_te8_9_an_event_of_another_thread_has_its_id_and_its_time() -> None:
     assert [record.stamp - now for record in records[:3]] == [0, 1000, 2000]
     assert [int.from_bytes(record.data[4:8], "little") for record in records[:3]] == [4242] * 3
     assert records[3].stamp == records[4].stamp > now + 2000, "time does not go back in a slot"
+
+
+@isolated
+def test_a_record_abandoned_while_the_next_page_is_linked_counts_no_other_records() -> None:
+    """The slot names the new page, but its sequence and its tail are still those of the full one."""
+    from ftrace.ring_buffer.buffer import Buffer
+    from ftrace.ring_buffer.records import PAGE_MASK, Ring, Slot
+
+    module, buffer = program(), Buffer()
+    ring = Ring.ctypes.from_address(buffer._live.address)
+    with recorded(buffer):
+        module["work"](0, 0)
+        slots = (Slot.ctypes.from_address(buffer._live.slot_address(number)) for number in range(2048))
+        slot = next(slot for slot in slots if slot.sequence == 1)
+        full = slot.tail
+        for number in itertools.count(1):
+            module["work"](number, number)
+            if slot.sequence == 2:
+                break
+            full = slot.tail
+        slot.commit_page = slot.head & PAGE_MASK
+        slot.commit_sequence = slot.sequence = 1
+        slot.tail = full
+        slot.writer = ctypes.addressof(ring)  # no record: it does not hold the slot's token
+        module["work"](7, 7)
+    assert slot.abandoned == 0
+    assert seconds(buffer.records()) == [*range(number), 7]
