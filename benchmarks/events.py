@@ -21,10 +21,10 @@ from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.buffer import Buffer
-from ftrace.ring_buffer.records import Mark, RingBuffer
+from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.x86_64.pt_regs import pt_regs
-from sandbox.native import Structure, addressof, cast, i32, native, null, ptr, struct, u64, zeroed
+from sandbox.native import Structure, addressof, cast, i32, native, ptr, struct, u64, zeroed
 
 TYPE = 1315
 
@@ -43,13 +43,13 @@ class TwoArguments(Structure):
 def record_two(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: u64) -> i32:
     """Record where the function is, and its first two arguments."""
     mark: Mark = zeroed
-    entry = reserve(cast(ptr[RingBuffer], fp.action), addressof(mark), TYPE, 32)
-    if entry != null:
-        event = cast(ptr[TwoArguments], entry)
+    place: Reservation = zeroed
+    if reserve(cast(ptr[RingBuffer], fp.action), addressof(mark), addressof(place), TYPE, 32):
+        event = cast(ptr[TwoArguments], place.event)
         event.ip = ip
         event.first = regs.di
         event.second = regs.si
-        commit(addressof(mark))
+        commit(addressof(mark), addressof(place))
     return 0
 
 

@@ -9,7 +9,7 @@ from fprobe.handlers.native_decorator import native
 from ftrace.handlers.floats import read_xmm
 from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe
-from ftrace.ring_buffer.records import Mark, Ring, RingBuffer, slot_at
+from ftrace.ring_buffer.records import Mark, Reservation, Ring, RingBuffer, slot_at
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
@@ -145,9 +145,10 @@ def take(state: ptr[Capture], sight: ptr[Sight], kind: u64, ip: u64, ret_ip: u64
     if ring != null and is_nearly_full(ring):
         wait_for_reader(state)
     mark: Mark = zeroed
-    record = reserve(state.buffer, addressof(mark), kind, sight.length)
-    if record == null:
+    place: Reservation = zeroed
+    if not reserve(state.buffer, addressof(mark), addressof(place), kind, sight.length):
         return
+    record = place.event
     words = cast(ptr[u64], record)
     words[1] = ip
     words[2] = ret_ip
@@ -163,7 +164,7 @@ def take(state: ptr[Capture], sight: ptr[Sight], kind: u64, ip: u64, ret_ip: u64
         at += sight.stack
     if sight.count != 0:
         follow(sight, record, at)
-    commit(addressof(mark))
+    commit(addressof(mark), addressof(place))
 
 
 @native(bounded=False)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ftrace.events.stack_records import record_stack
 from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
-from ftrace.ring_buffer.records import Mark, RingBuffer
+from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
 from ftrace.unwind.walk import StackPoint
@@ -207,18 +207,21 @@ judge = extern("event_record_judged", fn[void, ptr[Target], u64, ptr[u8], u64, p
 
 
 @native(inline=True)
-def begin_record(state: ptr[EventState], target: ptr[Target], judged: bool_, mark: ptr[Mark], size: u64) -> ptr[u8]:
-    """The address for the fields: in the ring buffer, or in scratch memory if `judged`. null: nothing is recorded."""
+def begin_record(
+    state: ptr[EventState], target: ptr[Target], judged: bool_, mark: ptr[Mark], place: ptr[Reservation], size: u64
+) -> bool_:
+    """Whether the event is recorded; the address for the fields is then in the ring buffer, or in scratch memory if `judged`."""
     if likely(not judged):
         if volatile_load(target.tracing_on) == 0:
-            return null
-        return reserve(target.buffer, mark, state.type_id, size)
+            return False
+        return reserve(target.buffer, mark, place, state.type_id, size)
     scratch = scratch_of(state)
     start = scratch.used
     if claim(scratch, size + 8) < start + size + 8:
         give_back(scratch, start)
-        return null
-    return addressof(scratch.text[start])
+        return False
+    place.event = addressof(scratch.text[start])
+    return True
 
 
 @native(inline=True)
@@ -227,7 +230,7 @@ def end_record(
     target: ptr[Target],
     judged: bool_,
     mark: ptr[Mark],
-    entry: ptr[u8],
+    place: ptr[Reservation],
     size: u64,
     ip: u64,
     sp: u64,
@@ -235,8 +238,9 @@ def end_record(
 ) -> void:
     """Commit or judge a record whose fields are complete. `ip`, `sp`, `bp`: of the hit."""
     if likely(not judged):
-        commit(mark)
+        commit(mark, place)
     else:
+        entry = place.event
         point: StackPoint = zeroed
         point.ip = ip
         point.sp = sp
@@ -292,10 +296,10 @@ def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u6
     if condition != 0 and cast(Condition, condition)(record, size) == 0:
         return False
     mark: Mark = zeroed
-    entry = reserve(target.buffer, addressof(mark), type_id, size)
-    if entry != null:
-        copy_words(addressof(entry[8]), addressof(record[8]), size - 8)
-        commit(addressof(mark))
+    place: Reservation = zeroed
+    if reserve(target.buffer, addressof(mark), addressof(place), type_id, size):
+        copy_words(addressof(place.event[8]), addressof(record[8]), size - 8)
+        commit(addressof(mark), addressof(place))
     return True
 
 

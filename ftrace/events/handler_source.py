@@ -137,8 +137,9 @@ class _Writer:
         yield "target = state.targets[number]"
         yield "judged = is_judged(target)"
         yield "mark: Mark = zeroed"
-        yield "entry = begin_record(state, target, judged, addressof(mark), size)"
-        yield "if entry != null:"
+        yield "place: Reservation = zeroed"
+        yield "if begin_record(state, target, judged, addressof(mark), addressof(place), size):"
+        yield "    entry = place.event"
         for field, value in zip(self._layout.addresses, self._shape.addresses, strict=True):
             yield "    " + _store(field.offset, 8, value)
         for index, field in enumerate(self._layout.arguments):
@@ -147,7 +148,7 @@ class _Writer:
             rest = f"size - {self._layout.size}"
             yield f"    copy_words(addressof(entry[{self._layout.size}]), addressof(scratch.text[start]), {rest})"
         ip = self._shape.addresses[-1]
-        yield f"    end_record(state, target, judged, addressof(mark), entry, size, {ip}, regs.sp, regs.bp)"
+        yield f"    end_record(state, target, judged, addressof(mark), addressof(place), size, {ip}, regs.sp, regs.bp)"
 
     def _put(self, index: int, field: ArgumentField) -> Iterator[str]:
         argument, width = field.argument, field.argument.type.size

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ftrace.events import event_state
-from ftrace.ring_buffer.records import Mark
+from ftrace.ring_buffer.records import Mark, Reservation
 from sandbox import native
 from sandbox.native.handler import HandlerFunction
 from sandbox.threads.tasks import current
@@ -37,7 +37,7 @@ _NAMES |= {
         "Shortcut", "Target",
     )
 }  # fmt: skip
-_NAMES |= {"Mark": Mark, "current": current}
+_NAMES |= {"Mark": Mark, "Reservation": Reservation, "current": current}
 _made: WeakValueDictionary[tuple[str, Make], HandlerFunction] = WeakValueDictionary()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.ring_buffer.records import Mark, RingBuffer
+from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
 from sandbox.native import (
@@ -56,15 +56,15 @@ class StackTarget(Structure):
 @native(noinline=True)
 def write_stack(buffer: ptr[RingBuffer], type_id: u64, first: u32, entries: ptr[u64], count: u64) -> void:
     mark: Mark = zeroed
-    made = reserve(buffer, addressof(mark), type_id, _HEAD + count * 8)
-    if made == null:
+    place: Reservation = zeroed
+    if not reserve(buffer, addressof(mark), addressof(place), type_id, _HEAD + count * 8):
         return
-    record = cast(ptr[StackRecord], made)
+    record = cast(ptr[StackRecord], place.event)
     record.first = first
     record.padding = 0
     for index in range(count):
         record.caller[index] = entries[index]
-    commit(addressof(mark))
+    commit(addressof(mark), addressof(place))
 
 
 @native(noinline=True)

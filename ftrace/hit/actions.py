@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import clock_now, scaled_by
-from ftrace.ring_buffer.records import Mark, Ring, RingBuffer
+from ftrace.ring_buffer.records import Mark, Reservation, Ring, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from sandbox.native import (
     Structure,
@@ -134,13 +134,13 @@ def record_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u6
     if load(addressof(tracing_switch), "relaxed") == 0:
         return
     mark: Mark = zeroed
-    event = reserve(cast(ptr[RingBuffer], probe.action), addressof(mark), CALL, RECORD_SIZE)
-    if event != null:
-        record = cast(ptr[Record], event)
+    place: Reservation = zeroed
+    if reserve(cast(ptr[RingBuffer], probe.action), addressof(mark), addressof(place), CALL, RECORD_SIZE):
+        record = cast(ptr[Record], place.event)
         record.entered = data[0]
         record.ip = ip
         record.caller = ret_ip
-        commit(addressof(mark))
+        commit(addressof(mark), addressof(place))
 
 
 @native

@@ -15,6 +15,8 @@ SEQUENCE_SHIFT = OFFSET_BITS + ENTRY_BITS
 SEQUENCE_MASK = (1 << (64 - SEQUENCE_SHIFT)) - 1
 NO_PAGE = OFFSET_MASK
 """A tail after which no event fits."""
+UNKNOWN_END = (1 << 64) - 1
+"""A tail that no slot has."""
 
 # Slot.head: the oldest page, the number of its events that were consumed, and a tag that differs for each sub-buffer.
 PAGE_BITS = 24
@@ -112,12 +114,22 @@ class RingBuffer(Structure):
 
 @struct
 class Mark(Structure):
-    """A record in progress, in the frame of the function that makes it."""
+    """A record in progress, in the frame of the function that makes it. Records that interrupt it find the token."""
 
     token: u64  # 0 until it is the outermost
     ring: ptr[Ring]
     slot: ptr[Slot]
+
+
+@struct
+class Reservation(Structure):
+    """What the function that makes a record knows of it. Nothing else sees it, so that the compiler keeps it in registers."""
+
+    event: ptr[u8]
+    slot: ptr[Slot]
     page: ptr[SubBuffer]
+    end: u64  # the slot's tail after the record; UNKNOWN_END if it was reserved slowly
+    stamp: u64  # its time
 
 
 @native(inline=True)

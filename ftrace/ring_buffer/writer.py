@@ -1,10 +1,10 @@
 """Recording of an event: reserve, fill, commit. The fast path is inlined into handlers; the slow path is in the runtime.
 
     mark: Mark = zeroed
-    event = reserve(buffer, addressof(mark), type_id, length)
-    if event != null:
-        ...                           # fields from offset 8; the common fields are set
-        commit(addressof(mark))
+    place: Reservation = zeroed
+    if reserve(buffer, addressof(mark), addressof(place), type_id, length):
+        ...                           # fields from offset 8 of place.event; the common fields are set
+        commit(addressof(mark), addressof(place))
 
 A record made in a signal handler that interrupts another record of the same thread is nested; it is published with the outermost.
 Stores are ordered so that a reader in another process sees a consistent state whenever this process is killed.
@@ -19,7 +19,9 @@ from ftrace.ring_buffer.records import (
     OFFSET_MASK,
     SEQUENCE_MASK,
     SEQUENCE_SHIFT,
+    UNKNOWN_END,
     Mark,
+    Reservation,
     Ring,
     RingBuffer,
     Slot,
@@ -32,7 +34,6 @@ from ftrace.ring_buffer.records import (
 from ftrace.ring_buffer.switching import RETRIES, adopt, advance_commit, is_writing, recover, switch_page
 from sandbox.native import (
     addressof,
-    array,
     bool_,
     cast,
     extern,
@@ -53,7 +54,7 @@ from sandbox.native import (
     volatile_store,
     zeroed,
 )
-from sandbox.threads.tasks import current, task_get
+from sandbox.threads.tasks import Task, current, task_get
 
 SYMBOLS = ("ring_reserve", "ring_publish")
 """Functions of the runtime that handlers call to record."""
@@ -87,21 +88,25 @@ def begin(mark: ptr[Mark], slot: ptr[Slot]) -> void:
 
 
 @native(inline=True)
-def reserve_at(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64, time: ptr[u64]) -> ptr[u8]:
-    """As `reserve`; `time` gets the event's time stamp."""
+def reserve_for(
+    task: ptr[Task], buffer: ptr[RingBuffer], mark: ptr[Mark], place: ptr[Reservation], type_id: u64, length: u64
+) -> bool_:
+    """As `reserve`, for the running thread's task.
+
+    The tail is read before the mark is begun: if it is still the same at the exchange, no other record came in between,
+    everything before it is published, and `commit` has only this record to publish.
+    """
     ring = volatile_load(addressof(buffer.ring))
     if unlikely(ring == null):
-        return null
-    task = current()
+        return False
     slot = slot_at(ring, cast(u64, task.index))
     mark.ring = ring
-    mark.slot = slot
+    place.slot = slot
+    tail = volatile_load(addressof(slot.tail))
     if likely(volatile_load(addressof(slot.writer)) == 0 and slot.owner == task.tid):
         begin(mark, slot)
         size = event_size(length)
-        tail = volatile_load(addressof(slot.tail))
         page = page_at(ring, volatile_load(addressof(slot.current)))
-        mark.page = page
         offset = tail & OFFSET_MASK
         if likely(offset + size <= ring.scaled_capacity):
             at = byte_at(page, offset)
@@ -111,41 +116,48 @@ def reserve_at(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u
             delta = stamp - volatile_load(addressof(slot.last_stamp))
             if likely(delta < 1 << DELTA_BITS and volatile_load(addressof(clock.sequence)) == segment):
                 volatile_store(addressof(slot.last_stamp), stamp)
-                if likely(single_cas(addressof(slot.tail), tail, tail + size + ENTRY)):
-                    time[0] = stamp
-                    return write_header(at, delta, size, type_id, slot.owner)
+                end = tail + size + ENTRY
+                if likely(single_cas(addressof(slot.tail), tail, end)):
+                    place.page = page
+                    place.end = end
+                    place.stamp = stamp
+                    place.event = write_header(at, delta, size, type_id, slot.owner)
+                    return True
                 volatile_store(addressof(slot.last_stamp), 0)
     else:
         mark.token = 0
-        mark.page = null
-    event = reserve_slowly(mark, type_id, length)
+    mark.slot = slot
+    place.page = null
+    place.end = UNKNOWN_END
+    place.event = reserve_slowly(mark, type_id, length)
     stamp = volatile_load(addressof(slot.last_stamp))
-    time[0] = stamp if stamp != 0 else clock_now(ring.clock)
-    return event
+    place.stamp = stamp if stamp != 0 else clock_now(ring.clock)
+    return place.event != null
 
 
 @native(inline=True)
-def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
-    """Reserve an event of `length` bytes, including the 8 bytes of common fields, which are filled in. `commit` must follow.
+def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], place: ptr[Reservation], type_id: u64, length: u64) -> bool_:
+    """Reserve an event of `length` bytes, including the 8 bytes of common fields, which are filled in.
 
-    Returns null if recording is off, or if the event is lost, which is counted.
+    Returns whether `place.event` is its address; then `commit` must follow. If not, recording is off, or the event is lost, which
+    is counted.
     """
-    time: array[u64, 1] = zeroed
-    return reserve_at(buffer, mark, type_id, length, addressof(time[0]))
+    return reserve_for(current(), buffer, mark, place, type_id, length)
 
 
 @native(inline=True)
-def commit(mark: ptr[Mark]) -> void:
+def commit(mark: ptr[Mark], place: ptr[Reservation]) -> void:
     """Publish the reserved event. If it is nested, the outermost record publishes it."""
-    slot = mark.slot
+    slot = place.slot
+    end = place.end
     signal_fence()
     if likely(volatile_load(addressof(slot.writer)) == cast(u64, mark)):
-        tail = volatile_load(addressof(slot.tail))
-        if likely((tail >> SEQUENCE_SHIFT ^ volatile_load(addressof(slot.commit_sequence))) & SEQUENCE_MASK == 0):
-            volatile_store(addressof(mark.page.commit), tail & OFFSET_MASK)
+        if likely(volatile_load(addressof(slot.tail)) == end):
+            volatile_store(addressof(place.page.commit), end & OFFSET_MASK)
             volatile_store(addressof(slot.writer), 0)
-            if likely(volatile_load(addressof(slot.tail)) == tail):
+            if likely(volatile_load(addressof(slot.tail)) == end):
                 return
+        mark.slot = slot
         publish_slowly(mark)
 
 
@@ -164,11 +176,11 @@ def write(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64) -> bo
     if task_get() == null:
         return False
     mark: Mark = zeroed
-    event = reserve(buffer, addressof(mark), type_id, size + COMMON)
-    if event == null:
+    place: Reservation = zeroed
+    if not reserve(buffer, addressof(mark), addressof(place), type_id, size + COMMON):
         return False
-    fill(event, data, size)
-    commit(addressof(mark))
+    fill(place.event, data, size)
+    commit(addressof(mark), addressof(place))
     return True
 
 
@@ -191,7 +203,10 @@ def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
 
 @native(cc="preserve_most", noinline=True, name="ring_publish")
 def publish(mark: ptr[Mark]) -> void:
-    """End the outermost record, and publish it with the nested ones."""
+    """End the outermost record, and publish it with the nested ones.
+
+    If others come in between again and again, the next record is reserved slowly, and publishes them.
+    """
     slot = mark.slot
     for _attempt in range(RETRIES):
         begin(mark, slot)
@@ -199,6 +214,7 @@ def publish(mark: ptr[Mark]) -> void:
         volatile_store(addressof(slot.writer), 0)
         if volatile_load(addressof(slot.tail)) == tail:
             return
+    volatile_store(addressof(slot.last_stamp), 0)
 
 
 @native
@@ -262,7 +278,6 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u
         else:
             volatile_store(addressof(slot.last_stamp), stamp)
             if single_cas(addressof(slot.tail), tail, tail + extra + size + ENTRY):
-                mark.page = page
                 return write_event(page, offset, before, stamp, extra, size, type_id, thread)
             volatile_store(addressof(slot.last_stamp), 0)
     single_add(addressof(slot.retried), 1)
@@ -312,5 +327,6 @@ def write_for(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64, t
     if event == null:
         return False
     fill(event, data, size)
-    commit(addressof(mark))
+    if volatile_load(addressof(mark.slot.writer)) == cast(u64, addressof(mark)):
+        publish(addressof(mark))
     return True

@@ -6,7 +6,7 @@ from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER, KERNEL_STACK, 
 from ftrace.hit.nodes import EXIT_FROM_STUB, below
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import clock_now
-from ftrace.ring_buffer.records import Mark, RingBuffer
+from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
 from ftrace.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
@@ -19,7 +19,6 @@ from sandbox.native import (
     cast,
     i32,
     native,
-    null,
     ptr,
     sizeof,
     struct,
@@ -103,16 +102,16 @@ def is_recorded(state: ptr[FunctionState]) -> bool_:
 def record_repeats(state: ptr[FunctionState], last: ptr[LastCall]) -> void:
     """Record how often the last call was repeated: trace_last_func_repeats()."""
     mark: Mark = zeroed
-    entry = reserve(state.buffer, addressof(mark), TRACE_FUNC_REPEATS, _REPEATS_SIZE)
-    if entry != null:
-        record = cast(ptr[RepeatsRecord], entry)
+    place: Reservation = zeroed
+    if reserve(state.buffer, addressof(mark), addressof(place), TRACE_FUNC_REPEATS, _REPEATS_SIZE):
+        record = cast(ptr[RepeatsRecord], place.event)
         record.ip = last.ip
         record.parent_ip = last.parent_ip
         record.count = cast(u16, last.count)
         delta = clock_now(mark.ring.clock) - last.time
         record.top_delta = cast(u16, delta >> 32)
         record.bottom_delta = cast(u32, delta)
-        commit(addressof(mark))
+        commit(addressof(mark), addressof(place))
     last.count = 0
 
 
@@ -145,12 +144,12 @@ def record_call(state: ptr[FunctionState], ip: u64, parent_ip: u64) -> bool_:
     if unlikely(volatile_load(addressof(state.last_calls)) != 0) and is_repeated(state, ip, parent):
         return False
     mark: Mark = zeroed
-    entry = reserve(state.buffer, addressof(mark), TRACE_FN, _SIZE)
-    if entry != null:
-        record = cast(ptr[FunctionRecord], entry)
+    place: Reservation = zeroed
+    if reserve(state.buffer, addressof(mark), addressof(place), TRACE_FN, _SIZE):
+        record = cast(ptr[FunctionRecord], place.event)
         record.ip = ip
         record.parent_ip = parent
-        commit(addressof(mark))
+        commit(addressof(mark), addressof(place))
     return True
 
 

@@ -10,8 +10,8 @@ from ftrace.hit.address_table import Table, look_up
 from ftrace.hit.nodes import below, is_armed, probes_of
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import ClockState, clock_now, system_now
-from ftrace.ring_buffer.records import Mark
-from ftrace.ring_buffer.writer import commit, reserve_at
+from ftrace.ring_buffer.records import Mark, Reservation
+from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.tracers.function_hit import FunctionState, is_recorded
 from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
@@ -186,13 +186,14 @@ def slept() -> u64:
 def record_entry(state: ptr[GraphState], ip: u64, depth: u64, time: ptr[u64]) -> bool_:
     """Record an entry; `time` gets its time stamp. Returns False if the record is lost."""
     mark: Mark = zeroed
-    entry = reserve_at(state.plain.buffer, addressof(mark), TRACE_GRAPH_ENT, _ENTRY_SIZE, time)
-    if unlikely(entry == null):
+    place: Reservation = zeroed
+    if unlikely(not reserve(state.plain.buffer, addressof(mark), addressof(place), TRACE_GRAPH_ENT, _ENTRY_SIZE)):
         return False
-    record = cast(ptr[GraphEntry], entry)
+    record = cast(ptr[GraphEntry], place.event)
     record.func = ip
     record.depth = cast(u32, depth)
-    commit(addressof(mark))
+    time[0] = place.stamp
+    commit(addressof(mark), addressof(place))
     return True
 
 
@@ -256,17 +257,16 @@ def record_return(
         return
     levels = word >> _DEPTH_SHIFT | own.overrun << 32
     mark: Mark = zeroed
-    stamp: array[u64, 1] = zeroed
-    entry = reserve_at(state.plain.buffer, addressof(mark), TRACE_GRAPH_RET, _RETURN_SIZE, addressof(stamp[0]))
-    if likely(entry != null):
-        record = cast(ptr[GraphReturn], entry)
+    place: Reservation = zeroed
+    if likely(reserve(state.plain.buffer, addressof(mark), addressof(place), TRACE_GRAPH_RET, _RETURN_SIZE)):
+        record = cast(ptr[GraphReturn], place.event)
         record.func = ip
         record.retval = retval
         record.levels = levels
-        time = stamp[0] if clock == null else clock_now(clock)
+        time = place.stamp if clock == null else clock_now(clock)
         record.calltime = time - (time - word & _TIME)
         record.rettime = time
-        commit(addressof(mark))
+        commit(addressof(mark), addressof(place))
 
 
 @native(cc="preserve_most", noinline=True)

@@ -8,10 +8,10 @@ import threading
 from typing import Any
 
 from ftrace.hit.records import Probe
-from ftrace.ring_buffer.records import Mark, RingBuffer
+from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
 from ftrace.x86_64.pt_regs import pt_regs
-from sandbox.native import Structure, addressof, cast, i32, native, null, ptr, struct, u64, zeroed
+from sandbox.native import Structure, addressof, cast, i32, native, ptr, struct, u64, zeroed
 
 TYPE = 1315
 IR = "define i64 @work(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }"
@@ -30,13 +30,13 @@ class Pair(Structure):
 @native(cc="preserve_most")
 def record_pair(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
     mark: Mark = zeroed
-    entry = reserve(cast(ptr[RingBuffer], fp.action), addressof(mark), TYPE, 32)
-    if entry != null:
-        pair = cast(ptr[Pair], entry)
+    place: Reservation = zeroed
+    if reserve(cast(ptr[RingBuffer], fp.action), addressof(mark), addressof(place), TYPE, 32):
+        pair = cast(ptr[Pair], place.event)
         pair.ip = ip
         pair.first = regs.di
         pair.second = regs.si
-        commit(addressof(mark))
+        commit(addressof(mark), addressof(place))
     return 0
 
 

@@ -413,3 +413,26 @@ def test_a_record_abandoned_while_the_next_page_is_linked_counts_no_other_record
         module["work"](7, 7)
     assert slot.abandoned == 0
     assert seconds(buffer.records()) == [*range(number), 7]
+
+
+@isolated
+def test_a_record_publishes_what_others_left_unpublished() -> None:
+    """As after a publication that records of signal handlers interrupted again and again, on two pages."""
+    from ftrace.ring_buffer.buffer import Buffer
+    from ftrace.ring_buffer.records import PAGE_MASK, Slot
+
+    module, buffer = program(), Buffer()
+    with recorded(buffer):
+        module["work"](0, 0)
+        slots = (Slot.ctypes.from_address(buffer._live.slot_address(number)) for number in range(2048))
+        slot = next(slot for slot in slots if slot.sequence == 1)
+        for number in itertools.count(1):
+            module["work"](number, number)
+            if slot.sequence == 2:
+                break
+        slot.commit_page = slot.head & PAGE_MASK
+        slot.commit_sequence = 1
+        slot.last_stamp = 0
+        module["work"](7, 7)
+    assert slot.commit_sequence == 2
+    assert seconds(buffer.records()) == [*range(number + 1), 7]
