@@ -52,6 +52,7 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
         "LIST_LAST": ProbeList.offset("last"), "ARMED": node.offset("armed"),
         "MULTI_PROBE": multi_probe.MULTI_PROBE,
         "PROBE_FLAGS": 0, "PROBE_EARLY": Probe.offset("early"), "PROBE_POOL": Probe.offset("pool_shared"),
+        "PROBE_LEAN_ENTRY": Probe.offset("lean_entry"), "PROBE_LEAN_EXIT": Probe.offset("lean_exit"),
         "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,
         "RECORD_IP": -stubs.RETURN_POINT,
         "STUB_OF_SLOW": -entry_detour.DECIDED, "STUB_OF_FAST": -entry_detour.CALLED, "STEP_OVER": entry_detour.STEP_OVER,

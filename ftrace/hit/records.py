@@ -32,6 +32,7 @@ EXIT_REGS = 4096  # ... that looks at others
 KPROBE = 8192  # of one kprobe or kretprobe, which is alone on the function
 EXIT_VALUE = 32768  # a native exit handler that looks at no register but ax
 UNLOCKED = 16384  # ... and not on an ftrace location: its entries take no recursion lock
+LEAN = 65536  # its handlers have lean forms, for a function that has no other probe (Probe.lean_entry)
 
 MAX_PROBES_PER_SITE = 1024
 ARMED_IN_NODE = 64
@@ -73,6 +74,10 @@ class Probe(Structure):
     nr_nodes: u32
     action: u64  # address of a built-in action's ActionState
     early: u64  # address of an Early, or 0
+    # LEAN: forms of the handlers in the C calling convention, which may destroy what that allows. The trampolines save no more
+    # than that, and give them the task instead of pt_regs.
+    lean_entry: u64  # entry(fp, entry_ip, ret_ip, task, entry_data)
+    lean_exit: u64  # exit(fp, entry_ip, the result (ax), task, entry_data)
 
 
 @struct

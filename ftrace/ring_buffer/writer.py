@@ -101,6 +101,7 @@ def reserve_for(
         return False
     slot = slot_at(ring, cast(u64, task.index))
     mark.ring = ring
+    mark.slot = slot
     place.slot = slot
     tail = volatile_load(addressof(slot.tail))
     if likely(volatile_load(addressof(slot.writer)) == 0 and slot.owner == task.tid):
@@ -126,7 +127,6 @@ def reserve_for(
                 volatile_store(addressof(slot.last_stamp), 0)
     else:
         mark.token = 0
-    mark.slot = slot
     place.page = null
     place.end = UNKNOWN_END
     place.event = reserve_slowly(mark, type_id, length)
@@ -157,7 +157,6 @@ def commit(mark: ptr[Mark], place: ptr[Reservation]) -> void:
             volatile_store(addressof(slot.writer), 0)
             if likely(volatile_load(addressof(slot.tail)) == end):
                 return
-        mark.slot = slot
         publish_slowly(mark)
 
 

@@ -21,6 +21,7 @@ from ftrace.hit.records import (
     FILTERED,
     HAS_ENTRY,
     HAS_EXIT,
+    LEAN,
     MAX_PROBES_PER_SITE,
     Item,
     ProbeList,
@@ -36,6 +37,8 @@ _NOT_UNDER_SHADOW_STACKS = (
     "exchanged, for which a user shadow stack (CET) ends the process"
 )
 _ITEMS = ProbeList.offset("items")
+_LEAN = (("ftrace_entry_lean", "ftrace_exit_from_list"), ("ftrace_both_lean", "ftrace_exit_lean"))
+"""The trampolines of a probe with lean handlers: at the entry, or at both ends."""
 _FAST_DATA = 64
 """The maximum entry data of all probes, in bytes, that the fast trampolines can clear."""
 
@@ -92,6 +95,8 @@ class ListRecord:
             return _keeping(self.probes, data_size)
         if self.stubs is Stubs.AT_ENTRY and data_size <= _FAST_DATA:
             if _is_fast(self.probes):
+                if self.probes[0].native.kind & LEAN:
+                    return _LEAN[bool(self.probes[0].native.kind & HAS_EXIT)]
                 entry = _entry_of_one(self.probes[0], data_size)
                 if self.probes[0].native.early:
                     entry = entry.replace("ftrace_entry", "ftrace_early")

@@ -37,6 +37,7 @@ class FunctionTracing(Tracing):
             entry="function_stack_trace_call" if self._with_stacks else "function_trace_call",
             detach=self._array.stop_tracing,
             keep=self._last_calls,
+            lean=not self._with_stacks,
             kind=ENTRY_SP if self._with_stacks else 0,
         )
 

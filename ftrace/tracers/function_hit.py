@@ -7,7 +7,7 @@ from ftrace.hit.nodes import EXIT_FROM_STUB, below
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import clock_now
 from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
-from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.ring_buffer.writer import commit, reserve, reserve_for
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
 from ftrace.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
 from ftrace.x86_64.pt_regs import pt_regs
@@ -30,7 +30,7 @@ from sandbox.native import (
     volatile_load,
     zeroed,
 )
-from sandbox.threads.tasks import current
+from sandbox.threads.tasks import Task, current
 
 TRACE_FN, TRACE_FUNC_REPEATS = 1, 19
 _SIZE, _REPEATS_SIZE = 24, 32
@@ -81,9 +81,9 @@ class FunctionState(Structure):
 
 
 @native(inline=True)
-def true_parent(parent: u64) -> u64:
+def true_parent(task: ptr[Task], parent: u64) -> u64:
     """The caller, even if the function was reached by a tail call from a function whose return is hooked."""
-    node = current().top
+    node = task.top
     while unlikely(parent == node.stub + EXIT_FROM_STUB):
         parent = node.parent
         node = below(node)
@@ -136,16 +136,16 @@ def is_repeated(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
 
 
 @native(inline=True)
-def record_call(state: ptr[FunctionState], ip: u64, parent_ip: u64) -> bool_:
+def record_call(task: ptr[Task], state: ptr[FunctionState], ip: u64, parent_ip: u64) -> bool_:
     """Record an entry. Returns False if it was not recorded."""
     if not is_recorded(state):
         return False
-    parent = true_parent(parent_ip)
+    parent = true_parent(task, parent_ip)
     if unlikely(volatile_load(addressof(state.last_calls)) != 0) and is_repeated(state, ip, parent):
         return False
     mark: Mark = zeroed
     place: Reservation = zeroed
-    if reserve(state.buffer, addressof(mark), addressof(place), TRACE_FN, _SIZE):
+    if reserve_for(task, state.buffer, addressof(mark), addressof(place), TRACE_FN, _SIZE):
         record = cast(ptr[FunctionRecord], place.event)
         record.ip = ip
         record.parent_ip = parent
@@ -153,17 +153,22 @@ def record_call(state: ptr[FunctionState], ip: u64, parent_ip: u64) -> bool_:
     return True
 
 
+@native(noinline=True, name="function_trace_call_lean")
+def trace_call_lean(probe: ptr[Probe], ip: u64, parent_ip: u64, task: ptr[Task], data: ptr[u64]) -> i32:
+    record_call(task, cast(ptr[FunctionState], probe.action), ip, parent_ip)
+    return 0
+
+
 @native(cc="preserve_most")
 def function_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[u64]) -> i32:
-    record_call(cast(ptr[FunctionState], probe.action), ip, parent_ip)
-    return 0
+    return trace_call_lean(probe, ip, parent_ip, current(), data)
 
 
 @native(cc="preserve_most")
 def function_stack_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
     """The handler for func_stack_trace: records the stack, from the trampoline outwards, after each entry."""
     state = cast(ptr[FunctionState], probe.action)
-    if record_call(state, ip, parent_ip):
+    if record_call(current(), state, ip, parent_ip):
         entries: array[u64, 64] = zeroed
         point: StackPoint = zeroed
         point.ip = ip
@@ -175,4 +180,4 @@ def function_stack_trace_call(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: 
     return 0
 
 
-FUNCTIONS = (function_trace_call, function_stack_trace_call)
+FUNCTIONS = (function_trace_call, trace_call_lean, function_stack_trace_call)

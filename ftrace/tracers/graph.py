@@ -48,6 +48,7 @@ class GraphTracing(Tracing):
             exit="trace_graph_return",
             detach=array.stop_tracing,
             keep=self._tasks,
+            lean=True,
             kind=EXIT_VALUE,
             data_size=_WORD,
         )

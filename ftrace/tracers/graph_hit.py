@@ -11,7 +11,7 @@ from ftrace.hit.nodes import below, is_armed, probes_of
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import ClockState, clock_now, system_now
 from ftrace.ring_buffer.records import Mark, Reservation
-from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.ring_buffer.writer import commit, reserve_for
 from ftrace.tracers.function_hit import FunctionState, is_recorded
 from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import (
@@ -183,11 +183,12 @@ def slept() -> u64:
 
 
 @native(inline=True)
-def record_entry(state: ptr[GraphState], ip: u64, depth: u64, time: ptr[u64]) -> bool_:
+def record_entry(state: ptr[GraphState], task: ptr[Task], ip: u64, depth: u64, time: ptr[u64]) -> bool_:
     """Record an entry; `time` gets its time stamp. Returns False if the record is lost."""
     mark: Mark = zeroed
     place: Reservation = zeroed
-    if unlikely(not reserve(state.plain.buffer, addressof(mark), addressof(place), TRACE_GRAPH_ENT, _ENTRY_SIZE)):
+    buffer = state.plain.buffer
+    if unlikely(not reserve_for(task, buffer, addressof(mark), addressof(place), TRACE_GRAPH_ENT, _ENTRY_SIZE)):
         return False
     record = cast(ptr[GraphEntry], place.event)
     record.func = ip
@@ -207,7 +208,7 @@ def enter_specially(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, data: 
     if does == _IGNORE:
         return 1
     time: array[u64, 1] = zeroed
-    if does == _RECORD and not record_entry(state, ip, own.depth, addressof(time[0])):
+    if does == _RECORD and not record_entry(state, current(), ip, own.depth, addressof(time[0])):
         return 1
     if does != _RECORD or state.clock != null:
         time[0] = clock_now(own_clock(state))
@@ -224,12 +225,11 @@ def own_clock(state: ptr[GraphState]) -> ptr[ClockState]:
     return state.clock if state.clock != null else state.plain.buffer.live.clock
 
 
-@native(cc="preserve_most")
-def trace_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+@native(noinline=True, name="trace_graph_entry_lean")
+def enter(probe: ptr[Probe], ip: u64, parent_ip: u64, task: ptr[Task], data: ptr[u64]) -> i32:
     state = cast(ptr[GraphState], probe.action)
     if unlikely(data == null or not is_recorded(addressof(state.plain))):
         return 1
-    task = current()
     own = graph_task(state, task)
     if unlikely(own.tid != task.tid or own.abandoned != task.abandoned):
         renew(own, task, probe)
@@ -241,16 +241,27 @@ def trace_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, dat
     depth = own.depth
     own.depth = depth + 1
     time: array[u64, 1] = zeroed
-    if unlikely(not record_entry(state, ip, depth, addressof(time[0]))):
-        graph_task(state, current()).depth = depth
+    if unlikely(not record_entry(state, task, ip, depth, addressof(time[0]))):
+        own.depth = depth
         return 1
     data[0] = depth << _DEPTH_SHIFT | time[0] & _TIME
     return 0
 
 
+@native(cc="preserve_most")
+def trace_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[u64]) -> i32:
+    return enter(probe, ip, parent_ip, current(), data)
+
+
 @native(inline=True)
 def record_return(
-    state: ptr[GraphState], own: ptr[GraphTask], ip: u64, retval: u64, word: u64, clock: ptr[ClockState]
+    state: ptr[GraphState],
+    task: ptr[Task],
+    own: ptr[GraphTask],
+    ip: u64,
+    retval: u64,
+    word: u64,
+    clock: ptr[ClockState],
 ) -> void:
     """Record a return. `clock`: that of durations, null for the records' own time stamps."""
     if unlikely(volatile_load(state.plain.tracing_on) == 0):
@@ -258,7 +269,8 @@ def record_return(
     levels = word >> _DEPTH_SHIFT | own.overrun << 32
     mark: Mark = zeroed
     place: Reservation = zeroed
-    if likely(reserve(state.plain.buffer, addressof(mark), addressof(place), TRACE_GRAPH_RET, _RETURN_SIZE)):
+    buffer = state.plain.buffer
+    if likely(reserve_for(task, buffer, addressof(mark), addressof(place), TRACE_GRAPH_RET, _RETURN_SIZE)):
         record = cast(ptr[GraphReturn], place.event)
         record.func = ip
         record.retval = retval
@@ -281,19 +293,24 @@ def leave_specially(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, retval
         word += slept()
     threshold = volatile_load(addressof(state.rules.threshold))
     if threshold == 0 or (clock_now(own_clock(state)) - word & _TIME) >= threshold:
-        record_return(state, own, ip, retval, word, state.clock)
+        record_return(state, current(), own, ip, retval, word, state.clock)
+
+
+@native(noinline=True, name="trace_graph_return_lean")
+def leave(probe: ptr[Probe], ip: u64, retval: u64, task: ptr[Task], data: ptr[u64]) -> void:
+    state = cast(ptr[GraphState], probe.action)
+    own = graph_task(state, task)
+    word: u64 = data[0]
+    own.depth = word >> _DEPTH_SHIFT
+    if unlikely(volatile_load(addressof(state.is_special)) | word & (_SILENT | _AWAKE) != 0):
+        leave_specially(state, own, ip, retval, word)
+    else:
+        record_return(state, task, own, ip, retval, word, null)
 
 
 @native(cc="preserve_most")
 def trace_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
-    state = cast(ptr[GraphState], probe.action)
-    own = graph_task(state, current())
-    word: u64 = data[0]
-    own.depth = word >> _DEPTH_SHIFT
-    if unlikely(volatile_load(addressof(state.is_special)) | word & (_SILENT | _AWAKE) != 0):
-        leave_specially(state, own, ip, regs.ax, word)
-    else:
-        record_return(state, own, ip, regs.ax, word, null)
+    leave(probe, ip, regs.ax, current(), data)
 
 
-FUNCTIONS = (trace_graph_entry, trace_graph_return)
+FUNCTIONS = (trace_graph_entry, enter, trace_graph_return, leave)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrace.filters.hashes import OpsHash
-from ftrace.hit.records import HAS_ENTRY, HAS_EXIT
+from ftrace.hit.records import HAS_ENTRY, HAS_EXIT, LEAN
 from ftrace.ops import ftrace_ops, register_ops, unregister_ftrace_function
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
@@ -36,7 +36,8 @@ class FunctionProbing:
 
     `state`: the handlers' ctypes structure; `entry`, `exit`: the handlers' names in the runtime; `detach`: called by
     `detach_all`; `kind`: what else the Probe is; `keep`: objects that must live as long; `values`: other fields of the
-    native Probe. No return is missed for want of nodes. Raises OSError.
+    native Probe; `lean`: the runtime has lean forms of the handlers, called `entry` and `exit` with `_lean`. No return is missed
+    for want of nodes. Raises OSError.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class FunctionProbing:
         entry: str,
         exit: str = "",
         detach: Callable[[], None],
+        lean: bool = False,
         kind: int = 0,
         keep: object = None,
         **values: int,
@@ -60,6 +62,11 @@ class FunctionProbing:
         if exit:
             kind |= HAS_EXIT
             values |= {"exit": address(exit), "pool_unclaimed": INT_MAX, "nr_nodes": INT_MAX}
+        if lean:
+            kind |= LEAN
+            values |= {
+                f"lean_{end}": address(f"{name}_lean") for end, name in (("entry", entry), ("exit", exit)) if name
+            }
         probe = NativeProbe(
             tracer().table.lines,
             (state, keep),

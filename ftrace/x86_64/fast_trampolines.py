@@ -66,11 +66,7 @@ $stub
     mov $ITEM_PROBE(%r10), %rdi
     mov $RECORD_IP(%rsi), %rsi
 $regs
-    mov $ITEM_ENTRY(%r10), %r11
-    xor %r8d, %r8d
-    mov %rax, %r10
-    call *%r11
-    mov %r10, %rax
+$call
     mov %fs:$TASK, %r11
 $restore
     movq $$0, $REC(%r11)
@@ -126,7 +122,8 @@ $parent
 $restore
     movq $$0, $REC(%r11)
     ret
-6:  # cancelled: give the node back; rdi, rsi, rdx, r8 are free, rax is back
+6:  # cancelled: give the node back; rdi, rsi, rdx, r8 are free, rax is back or saved
+$cancelled
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     jne 4f
     mov $TOP(%r11), %r8
@@ -194,6 +191,16 @@ INLINE_DATA = """
     dec %r11d
     jne 9b"""
 
+CALL_ONLY = """
+    mov $ITEM_ENTRY(%r10), %r11
+    xor %r8d, %r8d
+    mov %rax, %r10
+    call *%r11
+    mov %r10, %rax"""
+CALL_LEAN_ONLY = """
+    mov %r11, %rcx
+    call *$PROBE_LEAN_ENTRY(%rdi)"""
+
 CALL_ENTRY = """
     mov $ITEM_ENTRY(%r10), %r11
     mov %rax, %r10
@@ -202,6 +209,14 @@ CALL_ENTRY = """
     test %eax, %eax
     mov %r10, %rax
     jne 6f"""
+CALL_LEAN = """
+    mov %r11, %rcx
+    call *$PROBE_LEAN_ENTRY(%rdi)
+    mov %fs:$TASK, %r11
+    test %eax, %eax
+    jne 6f"""
+PROBE_OF_LEAN = """    mov (%rsp), %r10
+    mov $ITEM_PROBE(%r10), %rdi"""
 NO_ENTRY = """
     mov %fs:$TASK, %r11
     cmp %eax, %eax"""
@@ -241,7 +256,7 @@ $save
 $data
     mov $RECORD_IP(%rsi), %rsi
 $regs
-    call *$ITEM_EXIT(%r10)
+$call
     mov %fs:$TASK, %r11
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     jne 6f
@@ -290,6 +305,18 @@ $restore
     jmp ftrace_exit_from_list
 """
 
+CALL_EXIT = """
+    call *$ITEM_EXIT(%r10)"""
+CALL_LEAN_EXIT = """
+    mov %rax, %rdx
+    mov %fs:$TASK, %rcx
+    push %r10
+    push %r9
+    call *$PROBE_LEAN_EXIT(%rdi)
+    pop %r9
+    pop %r10
+    mov $ITEM_PROBE(%r10), %rdi"""
+
 EXIT_NO_DATA = """
     xor %r8d, %r8d"""
 EXIT_INLINE_DATA = """
@@ -325,6 +352,20 @@ WITH_SP = WITH_ARGUMENTS | {
     "node": "    mov %r8, %r9",
     "parent": "    mov $slot(%rsp), %rdx\n    mov %rdx, $PARENT(%r9)",
 }
+_DESTROYED = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10")
+"""What a function in the C calling convention may destroy, beside r11."""
+LEAN_ENTRY = PLAIN_ENTRY | {
+    "save": images.push(_DESTROYED),
+    "restore": images.pop(_DESTROYED),
+    "back": "64",
+    "slot": "72",
+}
+LEAN_ONLY = PLAIN_ENTRY | {
+    "save": images.push(_DESTROYED[:-1]),
+    "restore": images.pop(_DESTROYED[:-1]),
+    "back": "56",
+    "slot": "64",
+}
 _PLAIN_EXIT = {"save": images.push(("rdx",)), "restore": images.pop(("rdx",)), "regs": ""}
 _WITH_VALUE = {"save": images.KEEP_VALUE, "restore": images.GET_VALUE, "regs": images.VALUE_ONLY}
 _WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "regs": images.EXIT_SP_IP}
@@ -333,17 +374,28 @@ _WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "re
 def fast_trampolines() -> Iterator[str]:
     """The fast trampolines: by the registers that their handlers use, with and without entry data."""
     for size, data in (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA)):
-        yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_fast{size}", "data": data, **_PLAIN_EXIT})
-        yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_value{size}", "data": data, **_WITH_VALUE})
-        yield with_blocks(EXIT_FAST, {"name": f"ftrace_exit_results{size}", "data": data, **_WITH_RESULTS})
+        for looks, saving in (("fast", _PLAIN_EXIT), ("value", _WITH_VALUE), ("results", _WITH_RESULTS)):
+            yield with_blocks(
+                EXIT_FAST, {"name": f"ftrace_exit_{looks}{size}", "data": data, "call": CALL_EXIT, **saving}
+            )
     for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
-        yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", **saving})
+        yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", "call": CALL_ONLY, **saving})
         yield with_blocks(ENTRY_EARLY, {"name": f"ftrace_early_only{given}", "otherwise": f"ftrace_entry_only{given}"})
         yield from _with_return(f"ftrace_both{given}", CALL_ENTRY, saving)
     yield with_blocks(ENTRY_EARLY, {"name": "ftrace_early_regs", "otherwise": "ftrace_entry_regs"})
     yield from _with_return("ftrace_exit_only", NO_ENTRY, PLAIN_ENTRY)
+    yield from _lean()
 
 
 def _with_return(name: str, call: str, saving: dict[str, str]) -> Iterator[str]:
     for size, data in (("", NO_DATA), ("_word", ONE_WORD), ("_data", INLINE_DATA)):
-        yield with_blocks(BOTH_FAST, {"name": name + size, "data": data, "call": call, **saving})
+        yield with_blocks(BOTH_FAST, {"name": name + size, "data": data, "call": call, "cancelled": "", **saving})
+
+
+def _lean() -> Iterator[str]:
+    """For handlers with lean forms: at the entry only, or at both ends with a word of data."""
+    yield with_blocks(ENTRY_FAST, {"name": "ftrace_entry_lean", "call": CALL_LEAN_ONLY, **LEAN_ONLY})
+    both = {"data": ONE_WORD, "call": CALL_LEAN, "cancelled": PROBE_OF_LEAN}
+    yield with_blocks(BOTH_FAST, {"name": "ftrace_both_lean", **both, **LEAN_ENTRY})
+    exit_ = {"data": EXIT_INLINE_DATA, "call": CALL_LEAN_EXIT, **_WITH_VALUE, "regs": ""}
+    yield with_blocks(EXIT_FAST, {"name": "ftrace_exit_lean", **exit_})

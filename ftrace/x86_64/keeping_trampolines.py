@@ -18,6 +18,7 @@ from ftrace.x86_64.entry_detour import KEPT
 from ftrace.x86_64.fast_trampolines import (
     BOTH_FAST,
     CALL_ENTRY,
+    CALL_ONLY,
     ENTRY_FAST,
     INLINE_DATA,
     NO_DATA,
@@ -221,11 +222,11 @@ def keeping_trampolines() -> Iterator[str]:
         yield with_blocks(_EXIT, {"name": f"keeping_exit_fast{size}", **_PLAIN_EXIT, "data": data})
         yield with_blocks(_EXIT, {"name": f"keeping_exit_results{size}", **_WITH_RESULTS, "data": data})
     for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
-        yield with_blocks(ENTRY_FAST, {"name": f"keeping_entry_only{given}", **_lowered(saving)})
+        yield with_blocks(ENTRY_FAST, {"name": f"keeping_entry_only{given}", "call": CALL_ONLY, **_lowered(saving)})
         yield from _with_return(f"keeping_both{given}", CALL_ENTRY, _lowered(saving))
     yield from _with_return("keeping_exit_only", NO_ENTRY, _lowered(PLAIN_ENTRY))
 
 
 def _with_return(name: str, call: str, saving: dict[str, str]) -> Iterator[str]:
     for size, data in (("", NO_DATA), ("_word", ONE_WORD), ("_data", INLINE_DATA)):
-        yield with_blocks(BOTH_FAST, {"name": name + size, "data": data, "call": call, **saving})
+        yield with_blocks(BOTH_FAST, {"name": name + size, "data": data, "call": call, "cancelled": "", **saving})

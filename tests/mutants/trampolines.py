@@ -20,6 +20,7 @@ ENTRY_EXIT = "tests/fprobe/test_entry_exit.py"
 RETHOOK = "tests/conformance/test_rethook_statements.py"
 THREADS = "tests/hazards/test_tasks.py::test_many_threads_every_hit_is_counted"
 SHORTCUTS = "tests/fprobe/test_event_shortcuts.py"
+LEAN = "tests/ftrace/tracers/test_lean_trampolines.py"
 
 _fast = Part("ftrace/x86_64/fast_trampolines.py", (REGISTERS, POOLS))
 
@@ -116,6 +117,15 @@ FAST: tuple[Mutant, ...] = (
         "    mov $ITEM_COUNTERS(%r10), %rsi",
         harmless="the check behind it finds the pool shared too, and donates the credit",
     ),
+    _fast.changed(
+        "lean-saved",
+        '"rsi", "rdx", "rcx", "rax", "r8", "r9", "r10")',
+        '"rsi", "rdx", "rax", "r8", "r9", "r10", "r10")',
+        LEAN,
+    ),
+    _fast.changed("lean-cancelled-probe", '"cancelled": PROBE_OF_LEAN', '"cancelled": "" and PROBE_OF_LEAN', LEAN),
+    _fast.without("lean-task", "    mov %fs:$TASK, %rcx\n", LEAN),
+    _fast.changed("lean-result", "    mov %rax, %rdx\n    mov %fs", "    mov %fs", LEAN),
     _fast.without("exit-fast-credit", "    add %r8, $TALLY(%r11,%rsi)\n"),
     _fast.without("exit-fast-pool", "    lock incq $PROBE_POOL(%rdi)\n"),
     _fast.changed("exit-fast-switched", "    jne 7f\n5:", "5:", SWITCHED),
