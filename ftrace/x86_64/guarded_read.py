@@ -42,7 +42,8 @@ ftrace_probe_failed:
 # long ftrace_probe_read_str(char *to, const char *from, unsigned long size)
 #   rdi = to   rsi = from   rdx = size   rax = bytes with the final 0, or -EINVAL, -E2BIG, -EFAULT; nothing on the stack
 #   Words of 8 bytes while they fit the destination and lie in one page, else bytes. Nothing is written behind the final 0.
-#   rcx = the word, r10 = ~word & (word - r8) & r9: bit 7 of the first byte of 0, r8 = 0x0101..., r9 = 0x8080...
+#   rcx = the word, r11 = the last offset of a word in this page, r8 = -0x0101..., r9 = 0x8080...
+#   r10 = bit 7 of a byte of 0 and perhaps of others: (word + r8) & r9, then bit 7 of the first byte of 0: & ~word
     .globl ftrace_probe_read_str, ftrace_probe_empty, ftrace_probe_end
     .p2align 4
 ftrace_probe_read_str:
@@ -51,39 +52,49 @@ ftrace_probe_read_str:
     je 2f
     cmp $65536, %rdx
     ja 3f
-    movabs $0x0101010101010101, %r8
+    movabs $0xfefefefefefefeff, %r8
     movabs $0x8080808080808080, %r9
-1:  lea 8(%rax), %r11
+0:  lea (%rsi,%rax), %rcx
+    or $-4096, %rcx
+    mov %rax, %r11
+    sub %rcx, %r11
     cmp %rdx, %r11
-    ja 5f
-    lea (%rsi,%rax), %ecx
-    and $0xfff, %ecx
-    cmp $0xff8, %ecx
-    ja 5f
-    mov (%rsi,%rax), %rcx
-    mov %rcx, %r10
-    mov %rcx, %r11
-    sub %r8, %r10
-    not %r11
-    and %r9, %r10
-    and %r11, %r10
+    cmova %rdx, %r11
+    sub $8, %r11
+    cmp %r11, %rax
+    jg 5f
+1:  mov (%rsi,%rax), %rcx
+    lea (%rcx,%r8), %r10
+    test %r9, %r10
     jne 6f
     mov %rcx, (%rdi,%rax)
     add $8, %rax
-    cmp %rdx, %rax
-    jb 1b
-    movb $0, -1(%rdi,%rax)
-    ret
+    cmp %r11, %rax
+    jle 1b
+4:  cmp %rdx, %rax
+    jae 9f
+    lea (%rsi,%rax), %ecx
+    test $0xfff, %ecx
+    je 0b
 5:  movzbl (%rsi,%rax), %ecx
     mov %cl, (%rdi,%rax)
     inc %rax
     test %ecx, %ecx
-    je 4f
-    cmp %rdx, %rax
-    jb 1b
-    movb $0, -1(%rdi,%rax)
-4:  ret
-6:  # the last word: r10 = the bytes of it that count
+    jne 4b
+    ret
+9:  movb $0, -1(%rdi,%rax)
+    ret
+6:  not %rcx
+    and %r9, %r10
+    and %rcx, %r10
+    not %rcx
+    jne 7f
+    mov %rcx, (%rdi,%rax)
+    add $8, %rax
+    cmp %r11, %rax
+    jle 1b
+    jmp 4b
+7:  # the last word: r10 = the bytes of it that count
     bsf %r10, %r10
     inc %r10d
     shr $3, %r10d
@@ -100,10 +111,10 @@ ftrace_probe_read_str:
     shr $16, %rcx
     add $2, %rax
 9:  test $1, %r10d
-    je 4b
+    je 9f
     mov %cl, (%rdi,%rax)
     inc %rax
-    ret
+9:  ret
 8:  mov %rcx, (%rdi,%rax)
     add $8, %rax
     ret

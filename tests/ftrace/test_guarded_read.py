@@ -71,3 +71,16 @@ def test_sizes_that_are_refused(end):
     assert call("ftrace_probe_read_str", end - 1, 0)[0] == EINVAL
     assert call("ftrace_probe_read_str", end - 1, 65537)[0] == E2BIG
     assert call("ftrace_probe_read", end - 1, 65537)[0] == E2BIG
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, PAGE - 17, PAGE - 8, PAGE - 5, PAGE - 1])
+def test_a_text_that_goes_on_over_pages(offset):
+    area = mmap.mmap(-1, 4 * PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    for length in (2 * PAGE - offset - 1, 2 * PAGE - offset, 2 * PAGE + 3):
+        text = bytes(1 + index % 255 for index in range(length))
+        ctypes.memmove(start + offset, text + b"\0\xaa", length + 2)
+        room = 3 * PAGE
+        for size in (length - 9, length, length + 1, room):
+            found = call("ftrace_probe_read_str", start + offset, size, room)
+            assert found == expected_text(text, size, room)
