@@ -176,13 +176,19 @@ def put_text(scratch: ptr[Scratch], at: u64, end: u64, word: u64) -> void:
 @native(inline=True, bounded=False)
 def copy_words(to: ptr[u8], source: ptr[u8], size: u64) -> void:
     """Copy `size` bytes, rounded up to a multiple of four."""
-    wide = cast(ptr[u64], to)
-    words = cast(ptr[u64], source)
-    count = (size + 3) // 8
-    for index in range(count):
-        wide[index] = words[index]
-    if (size + 3) // 4 * 4 > count * 8:
-        cast(ptr[u32], addressof(to[count * 8]))[0] = cast(ptr[u32], addressof(source[count * 8]))[0]
+    end = size + 3
+    at: u64 = 16
+    while at <= end:
+        pair = cast(ptr[u64], addressof(source[at - 16]))
+        there = cast(ptr[u64], addressof(to[at - 16]))
+        there[0] = pair[0]
+        there[1] = pair[1]
+        at += 16
+    if end & 8 != 0:
+        cast(ptr[u64], addressof(to[at - 16]))[0] = cast(ptr[u64], addressof(source[at - 16]))[0]
+        at += 8
+    if end & 4 != 0:
+        cast(ptr[u32], addressof(to[at - 16]))[0] = cast(ptr[u32], addressof(source[at - 16]))[0]
 
 
 @native(inline=True)

@@ -126,6 +126,8 @@ class _Writer:
             yield "at = start"
         for index, field in enumerate(self._layout.arguments):
             yield from self.fetch(index, field)
+        if self._texts:
+            yield "total: u64 = size"
         yield "for number in range(state.count):"
         yield from ("    " + line for line in self._record())
         if self._texts:
@@ -134,21 +136,24 @@ class _Writer:
     # -- the record -----------------------------------------------------------------------------------------------
 
     def _record(self) -> Iterator[str]:
+        size = "length" if self._texts else "size"
+        if self._texts:  # read for each target: what the compiler computes of it before the loop would lie on the stack
+            yield "length = volatile_load(addressof(total))"
         yield "target = state.targets[number]"
         yield "judged = is_judged(target)"
         yield "mark: Mark = zeroed"
         yield "place: Reservation = zeroed"
-        yield "if begin_record(state, target, judged, addressof(mark), addressof(place), size):"
+        yield f"if begin_record(state, target, judged, addressof(mark), addressof(place), {size}):"
         yield "    entry = place.event"
         for field, value in zip(self._layout.addresses, self._shape.addresses, strict=True):
             yield "    " + _store(field.offset, 8, value)
         for index, field in enumerate(self._layout.arguments):
             yield from ("    " + line for line in self._put(index, field))
         if self._texts:
-            rest = f"size - {self._layout.size}"
+            rest = f"length - {self._layout.size}"
             yield f"    copy_words(addressof(entry[{self._layout.size}]), addressof(scratch.text[start]), {rest})"
         ip = self._shape.addresses[-1]
-        yield f"    end_record(state, target, judged, addressof(mark), addressof(place), size, {ip}, regs.sp, regs.bp)"
+        yield f"    end_record(state, target, judged, addressof(mark), addressof(place), {size}, {ip}, regs.sp, regs.bp)"
 
     def _put(self, index: int, field: ArgumentField) -> Iterator[str]:
         argument, width = field.argument, field.argument.type.size

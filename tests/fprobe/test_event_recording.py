@@ -116,6 +116,20 @@ def test_memory_strings_arrays_and_bitfields(program, kind):
     assert texts() == [("k", 'w=0x4030201 arr={2,3,4} t="A text" b=2')]
 
 
+@pytest.mark.parametrize("filtered", [False, True])
+def test_texts_of_every_length_end_where_they_do_and_leave_what_follows(program, filtered):
+    text = ctypes.create_string_buffer(64)
+    event(f"p:lengths ev_add s=@{ctypes.addressof(text):#x}:string t=@{ctypes.addressof(text):#x}:string x=%di")
+    if filtered:
+        tracefs.write("events/kprobes/lengths/filter", 's != "none"')
+    written = [bytes(33 + (index + length) % 90 for index in range(length)) for length in range(50)]
+    for number, value in enumerate(written):
+        ctypes.memmove(text, value + b"\0", len(value) + 1)
+        program["ev_add"](number, 0)
+    expected = [f's="{value.decode()}" t="{value.decode()}" x={number:#x}' for number, value in enumerate(written)]
+    assert [found for _, found in texts()] == expected
+
+
 def test_an_array_of_pointers_to_text_and_a_chain_of_dereferences(program):
     one, two = ctypes.create_string_buffer(b"one"), ctypes.create_string_buffer(b"two!")
     pointers = (ctypes.c_uint64 * 3)(ctypes.addressof(one), 8, ctypes.addressof(two))
