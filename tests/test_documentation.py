@@ -53,7 +53,9 @@ def test_an_example_runs(name, index, tmp_path):
         pytest.importorskip("numba", reason="numba is not installed: it has no wheels for some Pythons")
     program = tmp_path / "example.py"
     program.write_text(examples(name)[index])
-    source = f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"
+    source = "import atexit, os, pathlib, runpy\n"
+    source += "atexit.register(pathlib.Path(f'/tmp/perf-{os.getpid()}.map').unlink, missing_ok=True)\n"
+    source += f"runpy.run_path({str(program)!r}, run_name='__main__')\n"
     # With NUMBA_OPT=0 these take a third of the time.
     done = run_source(source, timeout=110, NUMBA_OPT="0") if name == "numba" else run_forked(source, 110)
     assert done.returncode == 0, done.stderr

@@ -8,10 +8,12 @@ came out the same of all, for each file. Exits with 0 if nothing differs.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+from sandbox.symbols import perfmap
 from tests.golden.transcript import Step, differs, outcome, parse
 
 DATA = Path(__file__).with_name("data")
@@ -47,6 +49,7 @@ def difference(expected: Step, got: Step) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """The command line."""
+    os.environ.setdefault(perfmap.OPT_OUT, "1")
     quiet = "-q" in arguments
     here = "--here" in arguments
     paths = [Path(word) for word in arguments if not word.startswith("-")] or sorted(DATA.glob("*.txt"))

@@ -7,6 +7,7 @@ agree, 1 if one does not, 2 if one cannot be read.
 from __future__ import annotations
 
 import argparse
+import atexit
 import faulthandler
 import json
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sandbox.symbols.perfmap import perf_map
 from tests.scenarios.differ import differences
 from tests.scenarios.machine import NotSupported
 from tests.scenarios.runner import replay
@@ -56,6 +58,7 @@ def outcome(path: Path) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay the files that are named on the command line; the exit status."""
     options = _parser().parse_args(arguments)
+    atexit.register(perf_map.path.unlink, missing_ok=True)
     faulthandler.enable()
     # Not dump_traceback_later(): its thread blocks SIGTRAP, and each change of probes would wait until that is certain.
     faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
