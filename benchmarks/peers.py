@@ -77,10 +77,11 @@ def _no_frida() -> str:
         import frida
     except ImportError:
         return "the package frida is not installed: pip install 'fprobe[bench]'"
+    refusals = (frida.PermissionDeniedError, frida.NotSupportedError, frida.ProcessNotRespondingError)
     try:
         with traced(1) as process, _frida(process):
             return ""
-    except frida.InvalidOperationError as error:
+    except refusals as error:
         return f"Frida cannot attach to a process here: {error}"
 
 

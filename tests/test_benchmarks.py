@@ -195,6 +195,20 @@ def test_a_run_of_skipped_rows_only_says_so_in_json(tmp_path, monkeypatch) -> No
     }
 
 
+@pytest.mark.parametrize("name", ["PermissionDeniedError", "NotSupportedError", "ProcessNotRespondingError"])
+def test_a_frida_that_cannot_attach_is_skipped_with_its_reason(monkeypatch, name) -> None:
+    pytest.importorskip("frida")
+    import frida
+
+    def refuse(_pid: int) -> None:
+        raise getattr(frida, name)("unable to access process")
+
+    peers._no_frida.cache_clear()
+    monkeypatch.setattr(frida, "attach", refuse)
+    assert peers._no_frida() == "Frida cannot attach to a process here: unable to access process"
+    peers._no_frida.cache_clear()
+
+
 def test_uprobes_that_the_kernel_refuses_are_skipped_with_its_reason(monkeypatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(13, "perf_event_open: Permission denied")

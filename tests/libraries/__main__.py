@@ -83,7 +83,7 @@ def outcome(plain: dict[str, Any], probed: dict[str, Any]) -> str:
 
 
 def wrong(plain: dict[str, Any], probed: dict[str, Any]) -> list[str]:
-    """What must not be: tests that were not run or called no function of theirs, other results, or calls with a return node
+    """What must not be: tests that were not run, or that called no probed function; other results; calls with a return node
     that have neither returned nor are under way.
     """
     found = [f"{name} was not run: {why}" for name, why in not_run(plain).items()]
