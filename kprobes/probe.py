@@ -12,7 +12,7 @@ from ftrace.hit.records import FOREIGN, PYTHON
 from ftrace.shown import handler_name, table
 from kprobes.fast import single
 from kprobes.handlers.resolve import FAULT, POST, PRE, is_plain, resolve_for
-from kprobes.hit import crash_words
+from kprobes.hit import attribution
 from kprobes.hit.records import (
     FAULT_FOREIGN,
     FAULT_PYTHON,
@@ -189,7 +189,7 @@ class kprobe(ProcessBound):
         child = self.native = Child.ctypes()
         child.address, child.flags = self.addr, OFF if self.is_off else 0
         child.action = self.action
-        crash_words.of_place(child, symbol)
+        attribution.name_place(child, symbol)
         hook = self.return_hook
         if hook is not None:
             child.kind, child.rp = RETURN, hook.address
@@ -209,8 +209,11 @@ class kprobe(ProcessBound):
         )
         child.kind = _PRE_KIND[pre.kind] | _POST_KIND[post.kind] | _FAULT_KIND[fault.kind]
         child.kind |= PRE_PLAIN * is_plain(self.pre_handler)
-        child.pre_text, child.post_text = crash_words.of_handler(pre, PRE.name), crash_words.of_handler(post, POST.name)
-        child.fault_text = crash_words.of_handler(fault, FAULT.name)
+        child.pre_text, child.post_text = (
+            attribution.handler_text(pre, PRE.name),
+            attribution.handler_text(post, POST.name),
+        )
+        child.fault_text = attribution.handler_text(fault, FAULT.name)
         ways = pre.kind | post.kind
         self.foreign, self.calls_python = bool(ways & FOREIGN), bool(ways & PYTHON)
         self.has_fault = 2 if fault.kind else int(fault.address != 0)

@@ -26,7 +26,7 @@ from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.fast import single
 from kprobes.fast.return_stubs import give_return_stub
 from kprobes.handlers.resolve import ENTRY, RETURN
-from kprobes.hit import crash_words
+from kprobes.hit import attribution
 from kprobes.hit.records import (
     PRE_FOREIGN,
     PRE_PYTHON,
@@ -87,8 +87,8 @@ class ReturnHook:
         native.handler, native.cookie = leave.address, leave.cookie
         native.kind = PRE_FOREIGN * entry.is_foreign | PRE_PYTHON * entry.is_python
         native.kind |= RETURN_FOREIGN * leave.is_foreign | RETURN_PYTHON * leave.is_python
-        native.entry_text = crash_words.of_handler(entry, ENTRY.name)
-        native.handler_text = crash_words.of_handler(leave, RETURN.name)
+        native.entry_text = attribution.handler_text(entry, ENTRY.name)
+        native.handler_text = attribution.handler_text(leave, RETURN.name)
 
     @property
     def foreign(self) -> bool:

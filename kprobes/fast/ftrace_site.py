@@ -121,7 +121,7 @@ def disarm(aggregate: Aggregate) -> None:
 def rearm(aggregate: Aggregate) -> None:
     """Move a place to another ops if its present probes need one. If this raises OSError, nothing has changed.
 
-    A hit during the move is served by exactly one of the two (kprobes.hit.ftrace_handler).
+    A hit during the move is served by exactly one of the two (kprobes.hit.callbacks).
     """
     wanted, other = _ops_for(aggregate), _armed_by[aggregate.address]
     if wanted is not other:

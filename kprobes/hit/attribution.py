@@ -5,11 +5,14 @@ The report is composed of texts made in advance: symbols cannot be resolved duri
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import signal
+from typing import TYPE_CHECKING, Any
+
 from ftrace.hit.dispatch import SHARED_BUSY
-from kprobes.hit.control import get_kprobe_ctlblk
-from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, Record
-from kprobes.hit.running import NO_PREEMPTION
-from kprobes.hit.table import find_record
+from kprobes.hit.control import NO_PREEMPTION, get_kprobe_ctlblk
+from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, Record, find_record
 from sandbox.native import (
     addressof,
     array,
@@ -27,9 +30,15 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.threads.signals import ucontext
+from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, ucontext
 from sandbox.threads.tasks import TEXT, Task, Text, current
 from sandbox.x86_64.syscalls import SYS_WRITE
+
+if TYPE_CHECKING:
+    from ftrace.handlers.kinds import Resolved
+    from sandbox.loading.native_image import NativeImage
+    from sandbox.symbols.table import Symbol
+
 
 WORDS = 40
 _STANDARD_ERROR = 2
@@ -37,7 +46,7 @@ _SI_ADDR = 16
 _PAGE_FAULT = 14
 
 OPENING, OF_KPROBE, OF_KRETPROBE, OFFSET, ACCESSED, END, IN = range(32, 39)
-words = global_var(array[u64, 40], name="kprobe_report_words")
+report_words = global_var(array[u64, 40], name="kprobe_report_words")
 """Addresses of texts: the names of signals by number, then the texts listed above."""
 
 
@@ -111,9 +120,9 @@ def note_handler(task: ptr[Task]) -> void:
     if child == null:
         return
     append(line, running_handler(task, child))
-    append(line, words[OF_KRETPROBE] if child.kind & RETURN != 0 else words[OF_KPROBE])
+    append(line, report_words[OF_KRETPROBE] if child.kind & RETURN != 0 else report_words[OF_KPROBE])
     append(line, child.symbol)
-    append(line, words[OFFSET])
+    append(line, report_words[OFFSET])
     append_hex(line, child.address - child.start)
     append(line, child.owner)
     line.letters[line.length] = 0
@@ -126,13 +135,51 @@ def kprobe_crash(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     if task == null or task.fault.handler.length == 0:
         return False
     line: Text = zeroed
-    append(addressof(line), words[OPENING])
-    append(addressof(line), words[cast(u64, signal) & 31])
-    append(addressof(line), words[IN])
+    append(addressof(line), report_words[OPENING])
+    append(addressof(line), report_words[cast(u64, signal) & 31])
+    append(addressof(line), report_words[IN])
     append(addressof(line), cast(u64, addressof(task.fault.handler.letters[0])))
     if context.trap_number == _PAGE_FAULT:
-        append(addressof(line), words[ACCESSED])
+        append(addressof(line), report_words[ACCESSED])
         append_hex(addressof(line), cast(ptr[u64], info + _SI_ADDR)[0])
-    append(addressof(line), words[END])
+    append(addressof(line), report_words[END])
     syscall(SYS_WRITE, _STANDARD_ERROR, cast(i64, addressof(line.letters[0])), cast(i64, line.length), 0, 0, 0)
     return False
+
+
+_REPORT_TEXTS = {
+    OPENING: "kprobes: ", IN: " in the ", OF_KPROBE: " of the kprobe at ", OF_KRETPROBE: " of the kretprobe at ",
+    OFFSET: "+0x", ACCESSED: ", accessing 0x", END: "\n",
+}  # fmt: skip
+
+
+def write_report_texts(image: NativeImage) -> None:
+    """Fill in the runtime's table of texts."""
+    words = (ctypes.c_uint64 * WORDS).from_address(image.address("kprobe_report_words"))
+    for number in (SIGSEGV, SIGBUS, SIGFPE, SIGILL):
+        words[number] = text_of(signal.Signals(number).name)
+    for place, text in _REPORT_TEXTS.items():
+        words[place] = text_of(text)
+
+
+_texts: list[Any] = []
+
+
+@functools.cache
+def text_of(text: str) -> int:
+    """The address of `text` as a C string that is never freed."""
+    kept = ctypes.create_string_buffer(text.encode())
+    _texts.append(kept)
+    return ctypes.addressof(kept)
+
+
+def name_place(child: Any, symbol: Symbol) -> None:
+    """Fill in a probe's symbol and module."""
+    child.start = symbol.address
+    child.symbol = text_of(symbol.name)
+    child.owner = text_of(f" [{symbol.module}]") if symbol.module else 0
+
+
+def handler_text(code: Resolved, role: str) -> int:
+    """The address of a text that names the handler; 0 if there is none."""
+    return text_of(f"{role} {code.name}") if code.address else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ftrace.hit.recursion import CREDIT, INSIDE
 from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import call, in_signal_handler
-from kprobes.hit.control import get_kprobe_ctlblk
+from kprobes.hit.control import finish, get_kprobe_ctlblk, start, unmark
 from kprobes.hit.kretprobe_entry import Hook, enter_kretprobe
 from kprobes.hit.records import (
     EMULATE,
@@ -27,7 +27,6 @@ from kprobes.hit.records import (
     ChildList,
     Record,
 )
-from kprobes.hit.running import finish, start, unmark
 from kprobes.x86_64.emulate import carry_out
 from sandbox.native import (
     addressof,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.attribution import note_handler
-from kprobes.hit.calling import call, in_signal_handler
-from kprobes.hit.control import ON_FRAME, get_kprobe_ctlblk
+from kprobes.hit.calling import call, in_signal_handler, into_detour, regs_from, regs_to
+from kprobes.hit.control import ON_FRAME, finish, get_kprobe_ctlblk, start
 from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave
-from kprobes.hit.frames import into_detour, regs_from, regs_to
 from kprobes.hit.records import (
     FAULT_DUE,
     FAULT_FOREIGN,
@@ -20,9 +19,9 @@ from kprobes.hit.records import (
     REENTER,
     Child,
     Record,
+    find_record,
+    find_slot,
 )
-from kprobes.hit.running import finish, start
-from kprobes.hit.table import find_record, find_slot
 from kprobes.x86_64.emulate import load_word
 from sandbox.native import (
     addressof,

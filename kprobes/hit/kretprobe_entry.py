@@ -15,7 +15,7 @@ from ftrace.hit.rethook import node_fill, node_reserve
 from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.stubs import EXIT_POINT
 from kprobes.hit.calling import call, in_signal_handler
-from kprobes.hit.control import get_kprobe_ctlblk
+from kprobes.hit.control import IN_STUB, NO_PREEMPTION, finish, get_kprobe_ctlblk, start
 from kprobes.hit.records import (
     PRE_FOREIGN,
     PRE_PYTHON,
@@ -27,7 +27,6 @@ from kprobes.hit.records import (
     Kretprobe,
     Record,
 )
-from kprobes.hit.running import IN_STUB, NO_PREEMPTION, finish, start
 from sandbox.native import (
     Structure,
     addressof,

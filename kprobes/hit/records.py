@@ -1,10 +1,30 @@
-"""The native records that a hit reads: a probed place, its probes, and its decoded instruction."""
+"""The native records that a hit finds by address: a probed place, its probes, its decoded instruction.
+
+The trap handler reads the table of records without locks.
+"""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from sandbox.native import Structure, array, fn, i32, ptr, struct, u32, u64, void
+from ftrace.hit.address_table import Table, look_up
+from sandbox.native import (
+    Structure,
+    addressof,
+    array,
+    cast,
+    fn,
+    global_var,
+    i32,
+    load,
+    native,
+    null,
+    ptr,
+    struct,
+    u32,
+    u64,
+    void,
+)
 
 # Child.flags
 OFF = 1
@@ -174,3 +194,25 @@ class Instance(Structure):
     rp: ptr[Kretprobe]
     task: u64  # native id of the thread
     data: array[u64, 512]
+
+
+SLOT_SIZE = 64
+"""Size and alignment of a slot, in bytes. An address in a slot is looked up by the slot's address."""
+
+current_table = global_var(u64, 0, name="kprobe_table")
+
+
+@native
+def find_record(address: u64) -> ptr[Record]:
+    """The record of a probed address, or of a slot's address; null if there is none."""
+    return cast(ptr[Record], look_up(cast(ptr[Table], load(addressof(current_table), "acquire")), address))
+
+
+@native
+def find_slot(address: u64) -> ptr[Record]:
+    """The record whose slot contains the address; null if there is none."""
+    base = address & ~cast(u64, SLOT_SIZE - 1)
+    record = find_record(base)
+    if record == null or record.slot != base:
+        return null
+    return record

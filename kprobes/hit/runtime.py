@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit import address_table
 from ftrace.runtime import runtime
-from kprobes.hit import attribution, crash_words, faulting, ftrace_handler, kretprobe_entry, optimized, running, trap
+from kprobes.hit import attribution, callbacks, control, faulting, kretprobe_entry, trap
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
 from sandbox.native.unit import Assembly
@@ -17,14 +17,14 @@ FUNCTIONS = (
     trap.kprobe_trap,
     trap.kprobe_detour_hit,
     faulting.kprobe_fault,
-    optimized.kprobe_optimized_hit,
-    ftrace_handler.kprobe_ftrace_handler,
+    callbacks.kprobe_optimized_hit,
+    callbacks.kprobe_ftrace_handler,
     kretprobe_entry.kprobe_return_handler,
     kretprobe_entry.kretprobe_in_list,
     kretprobe_entry.kretprobe_after_fork,
-    running.kprobe_still_running,
-    running.kprobe_running_here,
-    running.kprobe_faulted,
+    control.kprobe_still_running,
+    control.kprobe_running_here,
+    control.kprobe_faulted,
     attribution.kprobe_crash,
 )
 """The functions that Python, the signal dispatcher, the assembly and ftrace call."""
@@ -44,12 +44,12 @@ class KprobeRuntime:
         unit = Unit("kprobes-runtime", FUNCTIONS, assembly=Assembly(_assembly, (save_area(),)), bounded=False)
         self.image = NativeImage.of(unit, uses=tracing.image)
         self.image.variable("task_offset").value = tracing.key.offset
-        crash_words.prepare(self.image)
+        attribution.write_report_texts(self.image)
         self.image.publish()
         tracing.own_code.append(self.image.__contains__)
         tracing.image.variable("leave_kprobe").value = self.image.address("kprobe_faulted")
         self.table = address_table.AddressTable(self.image, self._publish_table)
-        """From addresses to records (kprobes.hit.table). Written with `kprobe_mutex` held."""
+        """From addresses to records (kprobes.hit.records). Written with `kprobe_mutex` held."""
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
             tracing.signals.add_consumer(number, self.image.address("kprobe_fault"), first=True)

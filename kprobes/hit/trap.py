@@ -8,8 +8,8 @@ asynchronous signals are blocked only while the instruction is executed in its s
 from __future__ import annotations
 
 from ftrace.x86_64.pt_regs import pt_regs
-from kprobes.hit.calling import Outer, into_nmi, out_of_nmi
-from kprobes.hit.control import OFF_FRAME, ON_FRAME, get_kprobe_ctlblk
+from kprobes.hit.calling import Outer, into_detour, into_nmi, out_of_nmi, regs_from, regs_to
+from kprobes.hit.control import OFF_FRAME, ON_FRAME, get_kprobe_ctlblk, is_running
 from kprobes.hit.dispatch import (
     IN_SLOT,
     STEP_IT,
@@ -22,10 +22,7 @@ from kprobes.hit.dispatch import (
     out_of_line,
 )
 from kprobes.hit.faulting import handler_fault_in_detour, run_faults
-from kprobes.hit.frames import into_detour, regs_from, regs_to
-from kprobes.hit.records import FAULT_DUE, HANDLER_FAULT_DUE, HIT_SS, POST_DUE, SYSCALL, Record
-from kprobes.hit.running import is_running
-from kprobes.hit.table import find_record, find_slot
+from kprobes.hit.records import FAULT_DUE, HANDLER_FAULT_DUE, HIT_SS, POST_DUE, SYSCALL, Record, find_record, find_slot
 from sandbox.native import (
     addressof,
     bool_,

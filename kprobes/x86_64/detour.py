@@ -58,7 +58,7 @@ $ip_by_record
     .cfi_same_value %rax
     .size kprobe_detour, .-kprobe_detour
 
-# The same with another address for unwinders, come to from a signal's frame (kprobes.hit.frames.into_detour).
+# The same with another address for unwinders, come to from a signal's frame (kprobes.hit.calling.into_detour).
 #   stack   sp-136: that address; sp-144: the record; sp-152: unused; then a pt_regs is built, 168 bytes
 #   rbx = the pt_regs; rax = the stack pointer to go on with; rcx, rdx, rsi, rdi: moves
 # To go on anywhere with every register restored, the target is put at newsp-136, the flags at newsp-144 and rbx at newsp-152;

@@ -1,4 +1,7 @@
-"""Hits of kprobes on ftrace locations: the callback of their shared ftrace_ops, as kprobe_ftrace_handler()."""
+"""Hits that arrive by a call instead of a breakpoint: from ftrace's stubs, and from the detours of jump-optimised probes.
+
+The first is the callback of the kprobes' shared ftrace_ops, as kprobe_ftrace_handler(); the second is as optimized_callback().
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,11 @@ from ftrace.hit.records import KPROBE
 from ftrace.hit.recursion import FTRACE, trylock, unlock
 from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.stubs import SITE_SIZE
-from kprobes.hit.control import get_kprobe_ctlblk
-from kprobes.hit.dispatch import children_of, count_misses, run_posts, run_pres
+from kprobes.hit.control import IN_STUB, finish, get_kprobe_ctlblk, is_running, is_running_in_stub, start
+from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook
-from kprobes.hit.records import HIT_SSDONE, Record
-from kprobes.hit.running import IN_STUB, finish, is_running_in_stub, start
-from kprobes.hit.table import find_record
-from sandbox.native import addressof, bool_, cast, global_var, native, null, ptr, u32, u64, void, zeroed
+from kprobes.hit.records import HIT_SSDONE, Record, find_record
+from sandbox.native import addressof, bool_, cast, extern, fn, global_var, native, null, ptr, u32, u64, void, zeroed
 from sandbox.threads.tasks import Task, current
 
 killed = global_var(u64, 0, name="kprobe_ftrace_killed")
@@ -72,3 +73,44 @@ def kprobe_ftrace_handler(ip: u64, parent_ip: u64, ops: u64, regs: ptr[pt_regs],
     ftrace_hit(task, record, regs, ip, hit)
     unlock(task, bit)
     return 0
+
+
+task_get = extern("task_get", fn[ptr[Task]])
+
+
+@native(noinline=True)
+def hit_without_task(record: ptr[Record]) -> ptr[Task]:
+    """Get a record for a thread at its first hit; null, with a miss counted, if none is free."""
+    task = task_get()
+    if task == null:
+        count_misses(children_of(record))
+    return task
+
+
+@native
+def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
+    """Called by the detour: call the pre_handlers of all enabled children, newest first, whatever they return.
+
+    Returns 1 if the return of this call has been hooked, so that it has to continue in the place's return stub.
+    """
+    hooked: u64 = 0
+    task = current()
+    if task == null:
+        task = hit_without_task(record)
+        if task == null:
+            return 0
+    running = is_running(task, regs.sp)
+    before = enter(task)
+    children = children_of(record)
+    if running:
+        count_misses(children)
+    else:
+        regs.ip = record.address + 1
+        hook: Hook = zeroed
+        hook.record = record
+        start(task, cast(u64, record), cast(u64, addressof(hook)))
+        run_all_pres(task, children, regs, addressof(hook))
+        hooked = cast(u64, hook.node != null and not hook.returns_by_slot)
+        finish(task)
+    leave(task, before)
+    return hooked
