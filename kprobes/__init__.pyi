@@ -9,11 +9,11 @@ from kprobes.busy import kprobe_running as kprobe_running
 from kprobes.busy import kprobes_abandoned as kprobes_abandoned
 from kprobes.handlers.counting import Count as Count
 from kprobes.handlers.native_decorator import native as native
-from kprobes.handlers.signatures import FaultHandler as FaultHandler
-from kprobes.handlers.signatures import PostHandler as PostHandler
-from kprobes.handlers.signatures import PreHandler as PreHandler
-from kprobes.handlers.signatures import ReturnEntryHandler as ReturnEntryHandler
-from kprobes.handlers.signatures import ReturnHandler as ReturnHandler
+from kprobes.handlers.resolve import FaultHandler as FaultHandler
+from kprobes.handlers.resolve import PostHandler as PostHandler
+from kprobes.handlers.resolve import PreHandler as PreHandler
+from kprobes.handlers.resolve import ReturnEntryHandler as ReturnEntryHandler
+from kprobes.handlers.resolve import ReturnHandler as ReturnHandler
 from kprobes.jump.optimize import kprobes_optimization as kprobes_optimization
 from kprobes.jump.optimize import set_kprobes_optimization as set_kprobes_optimization
 from kprobes.jump.optimize import wait_for_kprobe_optimizer as wait_for_kprobe_optimizer

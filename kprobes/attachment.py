@@ -12,7 +12,7 @@ from ftrace.handlers.python_handler import HandlerErrors
 from kprobes import departures, registration, returns
 from kprobes.breakpoint.patching import patching
 from kprobes.handlers.counting import Count, PythonCount, is_python
-from kprobes.handlers.signatures import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
+from kprobes.handlers.resolve import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
 from kprobes.return_probe import kretprobe

@@ -1,20 +1,26 @@
-"""Handlers of kprobes and kretprobes: their roles, how Python ones are called, and properties of native ones."""
+"""Handlers of kprobes and kretprobes: their signatures and roles, how Python ones are called, what native ones use."""
 
 from __future__ import annotations
 
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ftrace.handlers import native_link, resolve
 from ftrace.handlers.kinds import Resolved
 from ftrace.handlers.python_handler import python_handler
 from ftrace.handlers.roles import Role
 from ftrace.hit.records import FOREIGN, PYTHON
-from kprobes.handlers.instance_data import DataUse, data_use
+from kprobes.hit.records import Instance
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import Fields, HandlerFunction
+from sandbox.native.tree import Call, Constant, ElementPlace, FieldPlace, Load, Place, nodes
+
+if TYPE_CHECKING:
+    from kprobes.probe import kprobe
+    from kprobes.return_probe import kretprobe_instance
+
 
 _NUMBERS = frozenset({"flags", "trapnr"})
 PRE = Role("pre_handler", ("p", "regs"), _NUMBERS, i32, False, 1)
@@ -77,3 +83,75 @@ def registers(handler: NativeFunction | None, role: Role) -> Fields | None:
 def is_plain(handler: Any) -> bool:
     """Whether a pre_handler preserves every register but rax and r11, and does not use the registers of the hit."""
     return keeps_registers(handler) and _ignoring.get(handler, PRE.name, lambda: not handler.uses(PRE.regs))
+
+
+_WORD = 8
+
+
+class DataUse(NamedTuple):
+    """Sizes in bytes, from the start of `ri.data`. `used`: read or changed. `changed`: written, or their address is taken."""
+
+    used: int = 0
+    changed: int = 0
+
+
+def data_use(handler: NativeFunction) -> DataUse:
+    """The data that a handler and the native functions it calls refer to. An index that is not a constant counts as 0."""
+    uses = [_use(function) for function in _reachable(handler)]
+    return DataUse(max(use.used for use in uses), max(use.changed for use in uses))
+
+
+def _reachable(handler: NativeFunction) -> list[NativeFunction]:
+    found = [handler]
+    for function in found:
+        called = (call.target for call in nodes(function.typed.body, Call) if isinstance(call.target, NativeFunction))
+        found += [target for target in dict.fromkeys(called) if target not in found]
+    return found
+
+
+def _use(function: NativeFunction) -> DataUse:
+    body = function.typed.body
+    elements = [node for node in nodes(body, ElementPlace) if _is_data(node.base)]
+    read = {id(node.place) for node in nodes(body, Load)}
+    changed = max((_end(element) for element in elements if id(element) not in read), default=0)
+    if sum(map(_is_data, nodes(body, FieldPlace))) > len(elements):  # as a whole
+        changed = max(changed, _WORD)
+    return DataUse(max(map(_end, elements), default=changed), changed)
+
+
+def _end(element: ElementPlace) -> int:
+    return _WORD * (element.index.value + 1 if isinstance(element.index, Constant) else 1)
+
+
+def _is_data(place: Place) -> bool:
+    return isinstance(place, FieldPlace) and place.struct == Instance and place.field == "data"
+
+
+class PreHandler(Protocol):
+    """Called before the probed instruction. Non-zero: do not execute it; continue at regs.ip."""
+
+    def __call__(self, p: kprobe, regs: Any, /) -> int | None: ...
+
+
+class PostHandler(Protocol):
+    """Called after the probed instruction."""
+
+    def __call__(self, p: kprobe, regs: Any, flags: int, /) -> object: ...
+
+
+class FaultHandler(Protocol):
+    """Called when the probed instruction faults. Non-zero: the fault is handled."""
+
+    def __call__(self, p: kprobe, regs: Any, trapnr: int, /) -> int | None: ...
+
+
+class ReturnEntryHandler(Protocol):
+    """Called when a function is entered whose returns are probed. Non-zero: do not call the return handler for this call."""
+
+    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> int | None: ...
+
+
+class ReturnHandler(Protocol):
+    """Called when a function returns whose returns are probed."""
+
+    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> object: ...
