@@ -1,6 +1,11 @@
 from ftrace.handlers.registers import regs_return_value as regs_return_value
 from kprobes.attachment import Attachment as Attachment
+from kprobes.attachment import FaultHandler as FaultHandler
+from kprobes.attachment import PostHandler as PostHandler
+from kprobes.attachment import PreHandler as PreHandler
 from kprobes.attachment import ReturnAttachment as ReturnAttachment
+from kprobes.attachment import ReturnEntryHandler as ReturnEntryHandler
+from kprobes.attachment import ReturnHandler as ReturnHandler
 from kprobes.attachment import attach as attach
 from kprobes.attachment import attach_return as attach_return
 from kprobes.busy import kprobe_busy_begin as kprobe_busy_begin
@@ -9,11 +14,6 @@ from kprobes.busy import kprobe_running as kprobe_running
 from kprobes.busy import kprobes_abandoned as kprobes_abandoned
 from kprobes.handlers.counting import Count as Count
 from kprobes.handlers.native_decorator import native as native
-from kprobes.handlers.resolve import FaultHandler as FaultHandler
-from kprobes.handlers.resolve import PostHandler as PostHandler
-from kprobes.handlers.resolve import PreHandler as PreHandler
-from kprobes.handlers.resolve import ReturnEntryHandler as ReturnEntryHandler
-from kprobes.handlers.resolve import ReturnHandler as ReturnHandler
 from kprobes.jump.optimize import kprobes_optimization as kprobes_optimization
 from kprobes.jump.optimize import set_kprobes_optimization as set_kprobes_optimization
 from kprobes.jump.optimize import wait_for_kprobe_optimizer as wait_for_kprobe_optimizer

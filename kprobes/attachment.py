@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from ftrace.attaching import Attaching
 from ftrace.handlers.python_handler import HandlerErrors
 from kprobes import departures, registration, returns
 from kprobes.breakpoint.patching import patching
 from kprobes.handlers.counting import Count, PythonCount, is_python
-from kprobes.handlers.resolve import FaultHandler, PostHandler, PreHandler, ReturnEntryHandler, ReturnHandler
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
-from kprobes.return_probe import kretprobe
+from kprobes.return_probe import kretprobe, kretprobe_instance
 from kprobes.returns import unregister_kretprobes
 from kprobes.targets import Target, Where, has_glob, is_followed, may_follow, places
 from sandbox.images.coming import unfollow
@@ -26,6 +25,36 @@ _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
 """Errors that are due to the place, not to the process: a glob skips such a place."""
 
 This = TypeVar("This", bound="_Probes")
+
+
+class PreHandler(Protocol):
+    """Called before the probed instruction. Non-zero: do not execute it; continue at regs.ip."""
+
+    def __call__(self, p: kprobe, regs: Any, /) -> int | None: ...
+
+
+class PostHandler(Protocol):
+    """Called after the probed instruction."""
+
+    def __call__(self, p: kprobe, regs: Any, flags: int, /) -> object: ...
+
+
+class FaultHandler(Protocol):
+    """Called when the probed instruction faults. Non-zero: the fault is handled."""
+
+    def __call__(self, p: kprobe, regs: Any, trapnr: int, /) -> int | None: ...
+
+
+class ReturnEntryHandler(Protocol):
+    """Called when a function is entered whose returns are probed. Non-zero: do not call the return handler for this call."""
+
+    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> int | None: ...
+
+
+class ReturnHandler(Protocol):
+    """Called when a function returns whose returns are probed."""
+
+    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> object: ...
 
 
 class Skipped(NamedTuple):
@@ -94,7 +123,7 @@ class _Probes(Attaching):
         """
         type(self)._prepare()
         if is_followed(self.target):
-            departures.free_leavings()
+            departures.free_killed()
             follow(self._extend)
         try:
             with self._all_or_none() as done:

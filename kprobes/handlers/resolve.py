@@ -1,11 +1,11 @@
-"""Handlers of kprobes and kretprobes: their signatures and roles, how Python ones are called, what native ones use."""
+"""Handlers of kprobes and kretprobes: their roles, how Python ones are called, what native ones use."""
 
 from __future__ import annotations
 
 import functools
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ftrace.handlers import native_link, resolve
 from ftrace.handlers.kinds import Resolved
@@ -16,11 +16,6 @@ from kprobes.hit.records import Instance
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import Fields, HandlerFunction
 from sandbox.native.tree import Call, Constant, ElementPlace, FieldPlace, Load, Place, nodes
-
-if TYPE_CHECKING:
-    from kprobes.probe import kprobe
-    from kprobes.return_probe import kretprobe_instance
-
 
 _NUMBERS = frozenset({"flags", "trapnr"})
 PRE = Role("pre_handler", ("p", "regs"), _NUMBERS, i32, False, 1)
@@ -125,33 +120,3 @@ def _end(element: ElementPlace) -> int:
 
 def _is_data(place: Place) -> bool:
     return isinstance(place, FieldPlace) and place.struct == Instance and place.field == "data"
-
-
-class PreHandler(Protocol):
-    """Called before the probed instruction. Non-zero: do not execute it; continue at regs.ip."""
-
-    def __call__(self, p: kprobe, regs: Any, /) -> int | None: ...
-
-
-class PostHandler(Protocol):
-    """Called after the probed instruction."""
-
-    def __call__(self, p: kprobe, regs: Any, flags: int, /) -> object: ...
-
-
-class FaultHandler(Protocol):
-    """Called when the probed instruction faults. Non-zero: the fault is handled."""
-
-    def __call__(self, p: kprobe, regs: Any, trapnr: int, /) -> int | None: ...
-
-
-class ReturnEntryHandler(Protocol):
-    """Called when a function is entered whose returns are probed. Non-zero: do not call the return handler for this call."""
-
-    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> int | None: ...
-
-
-class ReturnHandler(Protocol):
-    """Called when a function returns whose returns are probed."""
-
-    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> object: ...
