@@ -103,7 +103,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
             return
         from kprobes import departures  # all of kprobes, which most programs do not need
 
-        departures.free_leavings()
+        departures.free_killed()
         follow(self._extend)
         try:
             register_fprobe(self.fp, pattern, self.exclude)

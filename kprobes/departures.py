@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kprobes.breakpoint.patching import patching
-from kprobes.place.leaving import free_leavings, leave
+from kprobes.place.freed_text import free_killed, kill_image
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
 from sandbox.images import compiled, jit
@@ -45,8 +45,8 @@ def _list_changed(change: ListChange, _probe: object, _regs: object) -> int:
     entry, going = change() or (0, False)
     image = compiled.source.take(entry) if going else None
     if image is not None:
-        leave(image)
+        kill_image(image)
     return 0
 
 
-__all__ = ["free_leavings", "watch"]
+__all__ = ["free_killed", "watch"]

@@ -15,9 +15,8 @@ from kprobes.fast import fast_returns
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import placing, switch
 from kprobes.place.aggregate import Aggregate, aggregates, settle
-from kprobes.place.beside_ftrace import join_ftrace
-from kprobes.place.leaving import leave_unmapped
-from kprobes.place.modules import module_event
+from kprobes.place.freed_text import kill_unmapped, module_event
+from kprobes.place.switch import join_ftrace
 from kprobes.probe import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_FTRACE,
@@ -94,7 +93,7 @@ def put_at(place: Place, p: kprobe) -> None:
 def make_ready() -> None:
     """Once, before the first registration: watch the unloading of modules, and the exit of the interpreter."""
     join_ftrace()
-    before_batch.append(leave_unmapped)
+    before_batch.append(kill_unmapped)
     register_module_notifier(module_event)
     atexit.register(switch.disarm_for_good)
 

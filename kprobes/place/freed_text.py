@@ -1,12 +1,15 @@
-"""Probes in modules that are loaded or unloaded."""
+"""Probes in text that is freed become GONE: in modules that are unloaded, and in code of JIT compilers."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from ftrace.entries import departure
 from ftrace.runtime import runtime
+from ftrace.tracer import UNMAPPED, tracer
 from kprobes.breakpoint.patching import patching
 from kprobes.fast import fast_returns
 from kprobes.fast.return_stubs import release_return_stubs
@@ -16,10 +19,12 @@ from kprobes.place import blacklist, switch
 from kprobes.place.aggregate import Aggregate, between, release_text, settle
 from kprobes.place.functions import forget_functions
 from kprobes.probe import KPROBE_FLAG_GONE
+from sandbox.images import jit
 from sandbox.loading.module import Module, ModuleState
 from sandbox.symbols.table import symbol_table
 
 if TYPE_CHECKING:
+    from sandbox.images.jit import JitImage
     from sandbox.memory.mappings import TextMapping
 
 
@@ -79,3 +84,44 @@ def _kill_probes(place: Aggregate, is_mapped: bool) -> None:
     fast_returns.forget(place)
     jump_optimizer.forget(place)
     place.forget()
+
+
+log = logging.getLogger("kprobes")
+
+_killed: list[Callable[[], None]] = []
+"""One function for each freed image: frees our memory for it. May be called once no other thread is in a hit."""
+
+
+def kill_image(image: JitImage, *, is_mapped: bool = True) -> None:
+    """Take all probes off `image`, which is about to be unmapped or has been. Waits for nobody."""
+    with patching():
+        kill_probes_in(image.texts, is_mapped=is_mapped)
+        free_locations = departure.leave(image)
+    image.leave()
+    texts = image.texts
+
+    def free() -> None:
+        forget_texts(texts)
+        free_locations()
+        image.forget_texts()
+
+    _killed.append(free)
+
+
+def kill_unmapped() -> None:
+    """Let images go whose code has been unmapped without notice, before anything reads or writes it."""
+    for image in [image for image in jit.patched if not image.is_mapped()]:
+        jit.patched.remove(image)
+        if not departure.locations_of(image):  # otherwise ftrace reports it
+            log.warning(UNMAPPED, image.name, image.texts[0].base, image.texts[-1].end)
+        kill_image(image, is_mapped=False)
+
+
+def free_killed() -> None:
+    """Free what is left of freed images. The caller holds no locks and is not a handler."""
+    if _killed:
+        killed, _killed[:] = list(_killed), []
+        settle()
+        tracer().reclaimer.settle(whole=True)
+        for free in killed:
+            free()

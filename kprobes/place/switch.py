@@ -1,19 +1,24 @@
-"""Arming and disarming places according to their children, and the global switch."""
+"""Arming and disarming places: when their children change, by the global switch, as addresses become ftrace locations."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.entries.neighbours import retreat_from
+from ftrace.entries.neighbours import neighbours, retreat_from
 from kprobes.breakpoint.patching import check_traps, patching
 from kprobes.fast import fast_returns, ftrace_site
+from kprobes.jump.jumps import LONGEST
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import aggregate
-from kprobes.place.aggregate import State, aggregates
+from kprobes.place.aggregate import State, aggregates, between
+from kprobes.probe import KPROBE_FLAG_FTRACE
 
 if TYPE_CHECKING:
     from kprobes.place.aggregate import Aggregate
+
 
 log = logging.getLogger("kprobes")
 
@@ -98,3 +103,51 @@ def set_kprobes_enabled(on: bool) -> None:
     log.warning("Kprobes globally %s, but failed to enable %d out of %d probes. Please check which kprobes are kept disabled "
                 "via debugfs.", word, len(failures), total)  # fmt: skip
     raise failures[-1]
+
+
+_POST = "a kprobe with a post_handler is at its entry; it needs the first instruction to be executed there"
+
+
+class Kprobes:
+    """The interface of kprobes to ftrace.entries.neighbours."""
+
+    def hold(self) -> contextlib.AbstractContextManager[None]:
+        return patching()
+
+    def free(self, address: int, size: int) -> int:
+        return min(
+            (place.address - address for place in between(address + 1, address + size) if place.is_written),
+            default=size,
+        )
+
+    def join(self, addresses: Sequence[int]) -> dict[int, str]:
+        refused = {}
+        for address in addresses:
+            for place in between(address - LONGEST + 1, address):
+                if place.covered:
+                    jump_optimizer.unoptimize(place)
+            place_here = aggregates.get(address)
+            if place_here is not None and not place_here.on_ftrace:
+                if place_here.has_post:
+                    refused[address] = _POST
+                else:
+                    _join(place_here)
+        return refused
+
+
+def _join(place: Aggregate) -> None:
+    """Turn the kprobes at a place into probes of the ftrace location there."""
+    armed = place.armed
+    if place.is_written:
+        disarm(place, immediate=True)
+    place.on_ftrace = True
+    for probe in place.children:
+        probe.flags |= KPROBE_FLAG_FTRACE
+    if armed:
+        arm(place)
+
+
+def join_ftrace() -> None:
+    """Register `Kprobes` with ftrace.entries.neighbours."""
+    if not neighbours:
+        neighbours.append(Kprobes())
