@@ -7,7 +7,7 @@ stages, each for all of its pokes; after each, every core is synchronised:
     TAILS         the other bytes, which no thread executes any more
     HEADS         the heads
 
-Used for sites (ftrace.sites.text_poke) and for the jumps of kprobes (kprobes.jump.writing).
+Used for sites (ftrace.sites.text_poke) and for the jumps of kprobes (kprobes.jump.jumps).
 """
 
 from __future__ import annotations

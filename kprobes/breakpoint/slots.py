@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftrace.unwind.unwinding import FrameDescription
 from kprobes.breakpoint import patching
-from kprobes.breakpoint.unwinding import describe_slots
-from kprobes.x86_64.detour import SLOT_SIZE
+from kprobes.hit.records import Record
+from kprobes.x86_64.copy_frames import slot_section
+from kprobes.x86_64.detour import DETOUR, RECORD, SLOT_SIZE
 from sandbox.memory import mappings
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table
 
 if TYPE_CHECKING:
-    from ftrace.unwind.unwinding import FrameDescription
     from sandbox.memory.mappings import TextMapping
 
 _FIRST, _MOST = mappings.PAGE, 1 << 18
@@ -54,7 +55,7 @@ class InsnSlotCache:
     def _grow(self) -> None:
         page = mappings.allocate_text((self.text.base, self.text.end), self._size, f"{self.text.name}-slots")
         self.pages.append(page)
-        self._frames.append(describe_slots(page))
+        self._frames.append(_describe(page))
         self._size = min(self._size * 2, _MOST)
         self._next, self._end = page.base + SLOT_SIZE, page.end
         patching.write(page, page.base, self._common.to_bytes(8, "little"))
@@ -69,3 +70,10 @@ class InsnSlotCache:
             page.unmap()
         self.pages.clear()
         self._frames.clear()
+
+
+def _describe(page: TextMapping) -> FrameDescription:
+    """Register unwind information for an allocation of slots."""
+    fields = (Record.offset("address"), Record.offset("length"))
+    section = slot_section(page.base, page.size, DETOUR, RECORD, fields)
+    return FrameDescription("kprobe_insn_page", page.base, page.size, section)

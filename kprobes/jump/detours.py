@@ -1,13 +1,16 @@
-"""A written detour: where its parts are, and the two parts that are rewritten while threads execute it."""
+"""Written detours: where the parts of each are, rewriting two of them while threads run it, unwinding from it."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ftrace.unwind.unwinding import FrameDescription
 from kprobes.breakpoint import patching
-from kprobes.x86_64.optimized_detour import ENTRY
+from kprobes.hit.records import Record
+from kprobes.x86_64.copy_frames import detour_section
+from kprobes.x86_64.optimized_detour import DETOUR_SIZE, ENTRY, RECORD
 
 if TYPE_CHECKING:
     from sandbox.memory.mappings import TextMapping
@@ -34,3 +37,27 @@ class Detour(NamedTuple):
         """Let it call the routine at this address: one store of an aligned word. Within `patching()`."""
         if ctypes.c_uint64.from_address(self.address).value != routine:
             patching.write(self.page, self.address, routine.to_bytes(8, "little"))
+
+
+class DetourFrames:
+    """Unwind information for an allocation of detours: the description, and the tables it reads."""
+
+    def __init__(self, page: TextMapping) -> None:
+        self._base = page.base
+        self._steps = (ctypes.c_uint8 * page.size)()
+        self._units = (ctypes.c_uint8 * (page.size // DETOUR_SIZE))()
+        tables = (ctypes.addressof(self._steps), ctypes.addressof(self._units))
+        section = detour_section(page.base, page.size, *tables, RECORD, Record.offset("address"))
+        self._description = FrameDescription("kprobe_optinsn_page", page.base, page.size, section)
+
+    def note(self, address: int, size: int, steps: Mapping[int, int]) -> None:
+        """Add a detour: its address, its size in bytes, and its steps by offset."""
+        first = address - self._base
+        for number in range(size // DETOUR_SIZE):
+            self._units[first // DETOUR_SIZE + number] = number
+        for offset, step in steps.items():
+            self._steps[first + offset] = step
+
+    def withdraw(self) -> None:
+        """Unregister it: the code is about to be freed."""
+        self._description.withdraw()

@@ -1,4 +1,4 @@
-"""The jump of one place: its detour, its target, and its bytes.
+"""The jump of one place: its detour, its target, its bytes, and how they are written while other threads run the code.
 
 Detours and landings live as long as the text they belong to, since a thread may be executing them at any time. A place that
 is optimised again reuses its own.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ftrace.sites.poke import BREAKPOINTS, HEADS, STAGES
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
+from kprobes.breakpoint import patching
 from kprobes.fast import fast_returns
 from kprobes.fast.return_stubs import call_through, hooked_point
 from kprobes.hit.runtime import kprobe_runtime
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from kprobes.jump.optinsns import OptinsnCache
     from kprobes.place.aggregate import Aggregate
     from sandbox.x86_64.instruction import Instruction
+
 
 MOST_BORROWED = 4
 LONGEST = 8
@@ -231,3 +234,38 @@ def ftrace_site_in(low: int, high: int) -> str | None:
         if index < len(block.addresses) and block.addresses[index] < high and block.is_live(index):
             return f"the ftrace location {block.addresses[index]:#x}"
     return None
+
+
+def write_jumps(jumps: Sequence[Jump]) -> None:
+    """Turn breakpoints into jumps. `jumps`: by descending address.
+
+    A jump that borrows bytes of another gets its first byte after every core has seen the other one. Threads that arrive
+    meanwhile are sent to the copies.
+    """
+    _poke(jumps, [jump.code for jump in jumps], one_by_one=HEADS)
+
+
+def restore(jumps: Sequence[Jump]) -> None:
+    """Turn jumps into breakpoints. `jumps`: by ascending address, so that a borrower precedes its lender."""
+    _poke(jumps, [patching.INT3 + jump.covered[1:] for jump in jumps], one_by_one=BREAKPOINTS)
+
+
+def _poke(jumps: Sequence[Jump], texts: Sequence[bytes], one_by_one: int) -> None:
+    """Write `texts` over the jumps. In the stage `one_by_one`, jumps that share bytes are written one after the other."""
+    pokes = patching.Pokes(
+        (jump.place.text, jump.address, text, (0, *jump.inner)) for jump, text in zip(jumps, texts, strict=True)
+    )
+    for stage in STAGES:
+        for first, end in _apart(jumps) if stage == one_by_one else [(0, len(jumps))]:
+            pokes.run(stage, first, end)
+            patching.sync()
+
+
+def _apart(jumps: Sequence[Jump]) -> Iterator[tuple[int, int]]:
+    """Ranges of jumps such that in none of them a jump may have borrowed its neighbour's bytes."""
+    first = 0
+    for end in range(1, len(jumps)):
+        if abs(jumps[end].address - jumps[end - 1].address) < JMP32_SIZE:
+            yield first, end
+            first = end
+    yield first, len(jumps)

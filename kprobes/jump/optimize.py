@@ -20,11 +20,12 @@ from kprobes.jump.jumps import (
     ftrace_site_in,
     live_text,
     prepare,
+    restore,
+    write_jumps,
 )
 from kprobes.jump.optinsns import caches
 from kprobes.jump.safety import Refusal, kernel_refusal
 from kprobes.jump.worker import Worker
-from kprobes.jump.writing import restore, write_jumps
 from kprobes.place import aggregate
 from kprobes.place.aggregate import State, aggregates, between
 from kprobes.place.functions import function_at

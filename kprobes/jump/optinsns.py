@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kprobes.breakpoint import patching
-from kprobes.breakpoint.unwinding import DetourFrames
 from kprobes.hit.records import ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
-from kprobes.jump.detours import Detour
+from kprobes.jump.detours import Detour, DetourFrames
 from kprobes.place.aggregate import aggregates
 from kprobes.x86_64.optimized_detour import detour_code
 from sandbox.memory import mappings as memory
