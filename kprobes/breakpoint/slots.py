@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ftrace.unwind.unwinding import FrameDescription
 from kprobes.breakpoint import patching
 from kprobes.hit.records import Record
-from kprobes.x86_64.copy_frames import slot_section
-from kprobes.x86_64.detour import DETOUR, RECORD, SLOT_SIZE
+from kprobes.x86_64.slot import DETOUR, RECORD, SLOT_SIZE
+from kprobes.x86_64.unwinding import slot_section
 from sandbox.memory import mappings
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table

@@ -10,7 +10,7 @@ from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.hit.control import IN_STUB, NO_PREEMPTION, NOT_INSIDE, KprobeCtlblk
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.x86_64 import detour, optimized_detour, single_handlers
-from kprobes.x86_64.guarded_access import GUARDED_ACCESS
+from kprobes.x86_64.emulate import GUARDED_ACCESS
 from sandbox.threads.tasks import IN_NO_LIST, Task
 from sandbox.x86_64.vectors import SaveArea
 

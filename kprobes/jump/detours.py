@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ftrace.unwind.unwinding import FrameDescription
 from kprobes.breakpoint import patching
 from kprobes.hit.records import Record
-from kprobes.x86_64.copy_frames import detour_section
 from kprobes.x86_64.optimized_detour import DETOUR_SIZE, ENTRY, RECORD
+from kprobes.x86_64.unwinding import detour_section
 
 if TYPE_CHECKING:
     from sandbox.memory.mappings import TextMapping

@@ -20,8 +20,8 @@ from kprobes.breakpoint.slots import InsnSlotCache
 from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.classify import Kind
-from kprobes.x86_64.detour import BOOSTED, DETOUR, slot_image
 from kprobes.x86_64.emulate import register_word
+from kprobes.x86_64.slot import BOOSTED, DETOUR, slot_image
 from sandbox.x86_64.encoding import NOP5
 from sandbox.x86_64.instruction import Flow
 

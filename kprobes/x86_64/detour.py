@@ -1,41 +1,17 @@
-"""The detour of breakpoints whose handlers run outside of the signal's frame, as assembly text (AT&T); and a slot's bytes.
+"""The detour of breakpoints whose handlers run outside of the signal's frame, as assembly text (AT&T).
 
-A slot has 64 bytes, is aligned to 64, and belongs to one probed address until the code there is freed:
-
-      0  the copied instruction, then int3        stepped; or one to be emulated, to fault in
-     16  the copied instruction, then a jump back boosted
-     32  lea  -128(%rsp),%rsp                     the detour: over the red zone
-     37  push record(%rip)
-     43  jmp  *common(%rip)
-     49  -
-     56  .quad record
-
-`common` is a word at the start of the slots' page that holds the address of `kprobe_detour`.
+A slot (kprobes.x86_64.slot) leads to it through a word at the start of the slots' page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from string import Template
-from typing import TYPE_CHECKING
 
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.images import whole
-from kprobes.x86_64 import interrupted
-from kprobes.x86_64.interrupted import REGISTERS
-from kprobes.x86_64.slot import slot_bytes, trapping_bytes
-
-if TYPE_CHECKING:
-    from kprobes.x86_64.emulation import Emulation
-    from sandbox.x86_64.instruction import Instruction
-
-SLOT_SIZE = 64
-BOOSTED, DETOUR, RECORD = 16, 32, 56
-"""Offsets in a slot."""
-
-_FILL = b"\xcc"
-_SKIP_RED_ZONE = bytes.fromhex("488d642480")
-_JUMP_AT = DETOUR + 11
+from kprobes.x86_64 import unwinding
+from kprobes.x86_64.unwinding import REGISTERS
 
 _DETOUR = """
 # A hit, in the interrupted thread's own course. Every register and flag is the interrupted code's.
@@ -145,32 +121,10 @@ def _blocks(constants: Mapping[str, int | str]) -> dict[str, str]:
         "get_image": "\n".join(
             f"    mov {to}(%rbx), %{register}" for register, to in REGISTERS.items() if register != "rbx"
         ),
-        "head_by_record": interrupted.head(136),
-        "ip_by_record": interrupted.ip_by_record(136, int(constants["ADDRESS"])),
-        "head_from_frame": interrupted.head(152),
-        "saved": interrupted.saved(320),
-        "by_regs": interrupted.by_regs(),
-        "unsaved": interrupted.unsaved("rbx"),
+        "head_by_record": unwinding.head(136),
+        "ip_by_record": unwinding.ip_by_record(136, int(constants["ADDRESS"])),
+        "head_from_frame": unwinding.head(152),
+        "saved": unwinding.saved(320),
+        "by_regs": unwinding.by_regs(),
+        "unsaved": unwinding.unsaved("rbx"),
     }
-
-
-_DETOUR_HEAD = _SKIP_RED_ZONE + b"\xff\x35" + (RECORD - _JUMP_AT).to_bytes(4, "little") + b"\xff\x25"
-
-
-def detour_bytes(slot: int, common: int) -> bytes:
-    """The detour in the slot at `slot`. `common`: the address of the word that holds the address of kprobe_detour."""
-    return _DETOUR_HEAD + (common - (slot + _JUMP_AT + 6)).to_bytes(4, "little", signed=True)
-
-
-def slot_image(
-    insn: Instruction, slot: int, common: int, record: int, emulation: Emulation | None, boostable: bool
-) -> tuple[bytes, int]:
-    """All 64 bytes of a slot, and the length of the copy that ends in a breakpoint.
-
-    Raises OverflowError if an operand is out of range of the slot.
-    """
-    trapping = trapping_bytes(insn, slot, emulation)
-    boosted = slot_bytes(insn, slot + BOOSTED, True) if boostable else b""
-    copies = trapping.ljust(BOOSTED, _FILL) + boosted if boosted else trapping
-    image = (copies.ljust(DETOUR, _FILL) + detour_bytes(slot, common)).ljust(RECORD, _FILL)
-    return image + record.to_bytes(8, "little"), len(trapping)

@@ -1,4 +1,4 @@
-"""Emulation of probed instructions on a pt_regs: the native half."""
+"""Emulation of probed instructions on a pt_regs: the native half, and its access to memory in assembly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sandbox.x86_64.operand import Segment
 
 load_word = extern("kprobe_load", fn[u64, u64, u64, u64])
 store_word = extern("kprobe_store", fn[u64, u64, u64])
-"""kprobes.x86_64.guarded_access: 0 if the memory is not accessible."""
+"""0 if the memory is not accessible: GUARDED_ACCESS."""
 
 CF, PF, ZF, SF, OF = 1, 4, 0x40, 0x80, 0x800
 _HIDDEN = 0x3_0000
@@ -175,3 +175,34 @@ def carry_out(this: ptr[Emulated], regs: ptr[pt_regs], following: u64) -> bool_:
     elif operation != Operation.PUSHF and operation != Operation.POPF and takes_branch(this, regs):
         regs.ip = this.target
     return True
+
+
+GUARDED_ACCESS = """
+# u64 kprobe_load(u64 address, u64 segment, u64 *value) and u64 kprobe_store(u64 address, u64 value): 1, or 0 if the memory is
+# not accessible. They push nothing: after a fault, kprobes.hit.faulting continues at kprobe_no_access.
+#   rdi = address   rsi = segment (sandbox.x86_64.operand), value   rdx = value   rax = result
+    .globl kprobe_load, kprobe_store, kprobe_no_access
+    .p2align 4
+kprobe_load:
+    .cfi_startproc
+    cmp $1, %esi
+    je 1f
+    ja 2f
+    mov (%rdi), %rax
+    jmp 3f
+1:  mov %fs:(%rdi), %rax
+    jmp 3f
+2:  mov %gs:(%rdi), %rax
+3:  mov %rax, (%rdx)
+    mov $1, %eax
+    ret
+kprobe_store:
+    mov %rsi, (%rdi)
+    mov $1, %eax
+    ret
+kprobe_no_access:
+    xor %eax, %eax
+    ret
+    .cfi_endproc
+"""
+"""Fault-safe reading and writing of one word, as assembly text (AT&T)."""

@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.x86_64.callframes import with_call_frames
 from ftrace.x86_64.keeping_stub import RESTORE_FLAGS
-from kprobes.x86_64 import interrupted
-from kprobes.x86_64.copy_frames import step, steps_of
-from kprobes.x86_64.interrupted import REGISTERS
+from kprobes.x86_64 import unwinding
+from kprobes.x86_64.unwinding import REGISTERS, step, steps_of
 from sandbox.x86_64.encoding import INT3, jump
 from sandbox.x86_64.relocate import expand
 
@@ -246,14 +245,14 @@ def assembly(constants: Mapping[str, int | str]) -> str:
     """The assembly text of all routines. `constants`: values of the names in them (kprobes.hit.assembly)."""
     others = [register for register in REGISTERS if register not in ("rax", "rcx", "rdx")]
     all_but_rax = [register for register in REGISTERS if register != "rax"]
-    frame = interrupted.head(136) + "\n" + interrupted.ip_by_record(136, int(constants["ADDRESS"]), DETOUR_SIZE, RECORD)
+    frame = unwinding.head(136) + "\n" + unwinding.ip_by_record(136, int(constants["ADDRESS"]), DETOUR_SIZE, RECORD)
     blocks = {
         **constants,
         "head": frame,
         "save": "\n".join(f"    mov %{register}, {REGISTERS[register]}(%rsp)" for register in others),
         "restore": "\n".join(f"    mov {REGISTERS[register]}(%rsp), %{register}" for register in all_but_rax),
-        "saved": interrupted.saved(304),
-        "unsaved": interrupted.unsaved(),
+        "saved": unwinding.saved(304),
+        "unsaved": unwinding.unsaved(),
         "get": "\n".join(f"    pop %{register}\n    .cfi_same_value %{register}" for register in _PLAIN_USES),
     }
     texts = [Template(_HIT).substitute({**blocks, **flags}) for flags in (_FEW, _ALL, _NONE, _KEPT)]
@@ -262,7 +261,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
 
 
 class DetourCode(NamedTuple):
-    """A detour's bytes, the address of the copy of each instruction, and the steps by offset (kprobes.x86_64.copy_frames)."""
+    """A detour's bytes, the address of the copy of each instruction, and the steps by offset (kprobes.x86_64.unwinding)."""
 
     code: bytes
     copies: list[int]

@@ -1,4 +1,17 @@
-"""What a slot holds: the copied instruction, then a trap or a jump back. Bytes in, bytes out."""
+"""What a slot holds: copies of the probed instruction, and a detour. Bytes in, bytes out.
+
+A slot has 64 bytes, is aligned to 64, and belongs to one probed address until the code there is freed:
+
+      0  the copied instruction, then int3        stepped; or one to be emulated, to fault in
+     16  the copied instruction, then a jump back boosted
+     32  lea  -128(%rsp),%rsp                     the detour: over the red zone
+     37  push record(%rip)
+     43  jmp  *common(%rip)
+     49  -
+     56  .quad record
+
+`common` is a word at the start of the slots' page that holds the address of `kprobe_detour`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +25,17 @@ if TYPE_CHECKING:
     from kprobes.x86_64.emulation import Emulation
     from sandbox.x86_64.instruction import Instruction
 
-SLOT_SIZE = 16
-"""In bytes; every slot fits."""
+SLOT_SIZE = 64
+BOOSTED, DETOUR, RECORD = 16, 32, 56
+"""Offsets in a slot."""
+
+_FILL = b"\xcc"
+_SKIP_RED_ZONE = bytes.fromhex("488d642480")
+_JUMP_AT = DETOUR + 11
 
 
 def slot_bytes(insn: Instruction, slot: int, boosted: bool) -> bytes:
-    """The bytes of the slot at `slot` for `insn`: `boosted`, it jumps back by itself; otherwise it ends in an int3.
+    """The copy of `insn` at `slot`, with what follows it: a jump back if `boosted`, otherwise an int3.
 
     The trap's address tells nothing of the instruction's length: a system call is followed by the `lea` that puts the
     original return address into rcx. Raises OverflowError if an operand or the way back is beyond 2 GB.
@@ -35,3 +53,25 @@ def trapping_bytes(insn: Instruction, slot: int, emulation: Emulation | None) ->
     if emulation is not None and not emulation.accesses_memory:
         return b""
     return call_from_anywhere(insn) if insn.flow is Flow.CALL else slot_bytes(insn, slot, False)
+
+
+_DETOUR_HEAD = _SKIP_RED_ZONE + b"\xff\x35" + (RECORD - _JUMP_AT).to_bytes(4, "little") + b"\xff\x25"
+
+
+def detour_bytes(slot: int, common: int) -> bytes:
+    """The detour in the slot at `slot`. `common`: the address of the word that holds the address of kprobe_detour."""
+    return _DETOUR_HEAD + (common - (slot + _JUMP_AT + 6)).to_bytes(4, "little", signed=True)
+
+
+def slot_image(
+    insn: Instruction, slot: int, common: int, record: int, emulation: Emulation | None, boostable: bool
+) -> tuple[bytes, int]:
+    """All 64 bytes of a slot, and the length of the copy that ends in a breakpoint.
+
+    Raises OverflowError if an operand is out of range of the slot.
+    """
+    trapping = trapping_bytes(insn, slot, emulation)
+    boosted = slot_bytes(insn, slot + BOOSTED, True) if boostable else b""
+    copies = trapping.ljust(BOOSTED, _FILL) + boosted if boosted else trapping
+    image = (copies.ljust(DETOUR, _FILL) + detour_bytes(slot, common)).ljust(RECORD, _FILL)
+    return image + record.to_bytes(8, "little"), len(trapping)

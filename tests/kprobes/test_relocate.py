@@ -7,7 +7,7 @@ import random
 import pytest
 from isolation import isolated
 
-from kprobes.x86_64.slot import SLOT_SIZE, slot_bytes
+from kprobes.x86_64.slot import BOOSTED, slot_bytes
 from sandbox.x86_64.encoding import jump
 from sandbox.x86_64.instruction import Flow, decode
 from sandbox.x86_64.relocate import expand, relocate
@@ -113,7 +113,7 @@ def test_a_system_call_finds_its_original_return_address_in_rcx():
     machine.put(base + AT, insn.code)
     machine.go_to(insn.end, machine.end)
     slot = slot_bytes(insn, base + COPY, boosted=True)
-    assert len(slot) <= SLOT_SIZE
+    assert len(slot) <= BOOSTED
     machine.put(base + COPY, slot)
     registers = {"ax": 39}
     original, copied = machine.run(base + AT, registers, 0x8D5, b""), machine.run(base + COPY, registers, 0x8D5, b"")
