@@ -1,4 +1,4 @@
-"""The directory `kprobes` of debugfs, which is not part of tracefs.
+"""The directory `kprobes` of debugfs, which is not part of tracefs, and the texts of its files.
 
 from kprobes.events.debugfs import debugfs
 
@@ -9,9 +9,53 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ftrace.kstrtox import kstrtobool
 from ftrace.tracefs.nodes import Directory, TextFile
 from ftrace.tracefs.tree import Tracefs
-from kprobes.listing import kprobes_blacklist, kprobes_list, read_kprobes_enabled, write_kprobes_enabled
+from kprobes.place import blacklist, switch
+from kprobes.place.aggregate import Aggregate
+from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
+from kprobes.registration import registered_probes
+
+
+def kprobes_list() -> str:
+    """The file `list` of debugfs, one line for each registered probe: address, k or r, symbol+offset, module, flags.
+
+    Probes that this package registers for itself, for example on dlopen while an event waits for a library, are not shown.
+    """
+    probes = (p for p in registered_probes() if p.is_listed)
+    return "".join(f"{_line(p, place)}\n" for p in probes if (place := p.aggregate) is not None)
+
+
+def _line(p: kprobe, place: Aggregate) -> str:
+    kind = "r" if p.is_return_probe else "k"
+    where = f"{place.symbol.name}+{place.address - place.symbol.address:#x}"
+    return f"{place.address:016x}  {kind}  {where}  {place.symbol.module or ' '} {_flags(p, place)}"
+
+
+def _flags(p: kprobe, place: Aggregate) -> str:
+    """GONE hides DISABLED; the other two are flags of the place."""
+    gone = p.flags & KPROBE_FLAG_GONE
+    words = ["[GONE]"] if gone else ["[DISABLED]"] if p.flags & KPROBE_FLAG_DISABLED else []
+    words += ["[OPTIMIZED]"] if place.optimized else []
+    words += ["[FTRACE]"] if place.on_ftrace else []
+    return "".join(words)
+
+
+def kprobes_blacklist() -> str:
+    """The file `blacklist` of debugfs: start, end (exclusive) and name of each excluded range, in the order of insertion."""
+    return "".join(f"0x{entry.start:016x}-0x{entry.end:016x}\t{entry.name}\n" for entry in blacklist.entries())
+
+
+def read_kprobes_enabled() -> str:
+    """The file `enabled` of debugfs: 0 or 1, and a newline."""
+    return f"{int(switch.kprobes_enabled())}\n"
+
+
+def write_kprobes_enabled(text: str) -> None:
+    """Write to the file `enabled` of debugfs. Raises OSError: EINVAL if `text` is not a truth value; errors of arming."""
+    switch.set_kprobes_enabled(kstrtobool(text))
+
 
 _OWNER = 0o600
 

@@ -25,7 +25,7 @@ from ftrace.probe_args.scope import Scope
 from ftrace.tracefs.files import add_ftrace_files, definitions_file
 from ftrace.tracefs.nodes import TextFile
 from ftrace.tracefs.tree import tracefs
-from kprobes.events.place import EventPlace, module_is_there, parse_place
+from kprobes.events.event_place import EventPlace, module_is_there, parse_place
 from kprobes.handlers.native_decorator import event_handler
 from kprobes.library_loads import LibraryWatch
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe

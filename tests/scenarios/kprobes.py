@@ -11,9 +11,9 @@ import kprobes.place.switch as switch
 import kprobes.registration as api
 import kprobes.returns as returns
 from ftrace.x86_64.pt_regs import pt_regs
+from kprobes.events.debugfs import write_kprobes_enabled
 from kprobes.hit.records import Instance
 from kprobes.jump import optimize
-from kprobes.listing import write_kprobes_enabled
 from kprobes.return_probe import kretprobe
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
