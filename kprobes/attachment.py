@@ -9,13 +9,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from ftrace.attaching import Attaching
 from ftrace.handlers.python_handler import HandlerErrors
-from kprobes import departures, registration, returns
+from kprobes import departures, registration
 from kprobes.breakpoint.patching import patching
 from kprobes.handlers.counting import Count, PythonCount, is_python
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
-from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes
+from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes, unregister_kretprobes
 from kprobes.return_probe import kretprobe, kretprobe_instance
-from kprobes.returns import unregister_kretprobes
 from kprobes.targets import Target, Where, has_glob, is_followed, may_follow, places
 from sandbox.images.coming import unfollow
 from sandbox.jit.arrivals import follow
@@ -72,7 +71,7 @@ class _Probes(Attaching):
 
     _prepare: ClassVar[Callable[[], None]]
     """Called before a registration takes its locks."""
-    _put_on: ClassVar[Callable[[Any], None]]
+    _register_locked: ClassVar[Callable[[Any], None]]
     """Registers one probe, within `patching()`."""
     _unregister: ClassVar[Callable[[list[Any]], None]]
 
@@ -185,7 +184,7 @@ class _Probes(Attaching):
 
     def _attach_one(self, where: Where, probe: Any, done: list[Any]) -> None:
         try:
-            type(self)._put_on(probe)
+            type(self)._register_locked(probe)
         except OSError as error:
             if not where.chosen or error.errno not in _REFUSED:
                 raise
@@ -219,8 +218,8 @@ def _kprobe_of(probe: kprobe | kretprobe) -> kprobe:
 class Attachment(_Probes):
     """The kprobes that `attach` makes."""
 
-    _prepare = registration.make_ready
-    _put_on = registration.put_on
+    _prepare = registration.init_kprobes
+    _register_locked = registration.register_kprobe_locked
     _unregister = unregister_kprobes
 
     @property
@@ -252,8 +251,8 @@ class Attachment(_Probes):
 class ReturnAttachment(_Probes):
     """The kretprobes that `attach_return` makes."""
 
-    _prepare = returns.make_ready
-    _put_on = returns.put_on
+    _prepare = registration.init_kretprobes
+    _register_locked = registration.register_kretprobe_locked
     _unregister = unregister_kretprobes
 
     @property

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from ftrace.maps import per_task
 from kprobes.handlers.native_decorator import native
+from kprobes.registration import register_kretprobe, unregister_kretprobe
 from kprobes.return_probe import kretprobe
-from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.native import u64
 from sandbox.process import fork
 

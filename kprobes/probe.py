@@ -209,20 +209,18 @@ class kprobe(ProcessBound):
         )
         child.kind = _PRE_KIND[pre.kind] | _POST_KIND[post.kind] | _FAULT_KIND[fault.kind]
         child.kind |= PRE_PLAIN * is_plain(self.pre_handler)
-        child.pre_text, child.post_text = (
-            attribution.handler_text(pre, PRE.name),
-            attribution.handler_text(post, POST.name),
-        )
+        child.pre_text = attribution.handler_text(pre, PRE.name)
+        child.post_text = attribution.handler_text(post, POST.name)
         child.fault_text = attribution.handler_text(fault, FAULT.name)
-        ways = pre.kind | post.kind
-        self.foreign, self.calls_python = bool(ways & FOREIGN), bool(ways & PYTHON)
+        kinds = pre.kind | post.kind
+        self.foreign, self.calls_python = bool(kinds & FOREIGN), bool(kinds & PYTHON)
         self.has_fault = 2 if fault.kind else int(fault.address != 0)
         self.codes = (pre, post, fault)
 
     # -- from registration to unregistration --------------------------------------------------------------------
 
-    def join(self, place: Aggregate) -> None:
-        """Before it joins a place: choose how hits reach it there. Within `patching()`."""
+    def choose_path(self, place: Aggregate) -> None:
+        """Choose how hits will reach it at `place`, before it is added there. Within `patching()`."""
         if self.return_hook is not None:
             self.return_hook.set_up(place, self.native)
             self.fast = self.return_hook.fast
@@ -235,16 +233,16 @@ class kprobe(ProcessBound):
         if owner is not None:
             owner.stop()
 
-    def leave(self) -> None:
-        """It has left its place. Calls of a kretprobe's function may still be in progress."""
+    def release(self) -> None:
+        """It has been removed from its place. Calls of a kretprobe's function may still be in progress."""
         if self.return_hook is not None:
-            self.return_hook.leave()
+            self.return_hook.retire()
         elif self.fast is not None:
             self.fast.free()
         self.fast = None
 
-    def give_up(self) -> None:
-        """Its registration failed after `join`."""
+    def cancel(self) -> None:
+        """Its registration failed after `choose_path`."""
         owner = self.return_hook or self.fast
         if owner is not None:
             owner.free()

@@ -1,4 +1,4 @@
-"""The kprobe API of include/linux/kprobes.h. Failures raise OSError with the kernel's errno."""
+"""The kprobe and kretprobe API of include/linux/kprobes.h. Failures raise OSError with the kernel's errno."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ftrace.tracer import before_detaching
 from kprobes.breakpoint.patching import before_batch, kprobe_mutex, patching
 from kprobes.fast import fast_returns
 from kprobes.jump.optimize import jump_optimizer
-from kprobes.place import placing, switch
+from kprobes.place import blacklist, placing, switch
 from kprobes.place.aggregate import Aggregate, aggregates, settle
 from kprobes.place.freed_text import kill_unmapped, module_event
 from kprobes.place.switch import join_ftrace
@@ -24,12 +24,16 @@ from kprobes.probe import (
     KPROBE_FLAG_ON_FUNC_ENTRY,
     kprobe,
 )
+from kprobes.return_hook import free_idle, watch_forks
 from sandbox.loading.module import register_module_notifier
+from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, U32_MAX, integer
 
 if TYPE_CHECKING:
     from kprobes.place.placing import Place
+    from kprobes.return_probe import kretprobe
+
 
 _registered: dict[kprobe, None] = {}
 """The registered probes, in the order of registration."""
@@ -53,18 +57,18 @@ def register_kprobe(p: kprobe) -> None:
     being unloaded), EILSEQ (not the first byte of an instruction), EOPNOTSUPP (an instruction that cannot be probed), ENOSPC,
     ENOMEM, EBUSY (a function whose ip another ftrace_ops modifies). As register_kprobe() in kernel/kprobes.c.
     """
-    make_ready()
+    init_kprobes()
     with patching():
-        put_on(p)
+        register_kprobe_locked(p)
 
 
-def put_on(p: kprobe) -> None:
-    """`register_kprobe`, within `patching()`; `make_ready` comes before that."""
-    put_at(placing.locate(p.addr, p.symbol_name, p.offset), p)
+def register_kprobe_locked(p: kprobe) -> None:
+    """`register_kprobe`, within `patching()`; `init_kprobes` comes before that."""
+    register_at(placing.locate(p.addr, p.symbol_name, p.offset), p)
 
 
-def put_at(place: Place, p: kprobe) -> None:
-    """`put_on`, with the place that `p` names already located."""
+def register_at(place: Place, p: kprobe) -> None:
+    """`register_kprobe_locked`, with the place that `p` names already located."""
     flags = integer("flags", p.flags, 0, U32_MAX) & KPROBE_FLAG_DISABLED
     p.addr = place.address
     if p.registered:
@@ -81,16 +85,16 @@ def put_at(place: Place, p: kprobe) -> None:
             errno.EBUSY,
             f"{place} is an ftrace location, because an fprobe is or was on it; a kprobe there takes no post_handler",
         )
-    p.join(found)
+    p.choose_path(found)
     try:
-        _join(p, found)
+        _add(p, found)
     except OSError:
-        p.give_up()
+        p.cancel()
         raise
 
 
 @cache
-def make_ready() -> None:
+def init_kprobes() -> None:
     """Once, before the first registration: watch the unloading of modules, and the exit of the interpreter."""
     join_ftrace()
     before_batch.append(kill_unmapped)
@@ -98,7 +102,7 @@ def make_ready() -> None:
     atexit.register(switch.disarm_for_good)
 
 
-def _join(p: kprobe, place: Aggregate) -> None:
+def _add(p: kprobe, place: Aggregate) -> None:
     """Add `p` to a place, and arm the place if a probe there is enabled. On an OSError, everything is undone."""
     place.children.insert(0, p)
     try:
@@ -116,12 +120,12 @@ def _join(p: kprobe, place: Aggregate) -> None:
 def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Register the first `num`, or all. On the first error, those registered before it are unregistered; it is raised."""
     count = integer("num", len(ps) if num is None else num, 1, INT_MAX)
-    make_ready()
+    init_kprobes()
     done: list[kprobe] = []
     try:
         with patching():
             for p in ps[:count]:
-                put_on(p)
+                register_kprobe_locked(p)
                 done.append(p)
     except OSError:
         if done:
@@ -141,29 +145,29 @@ def unregister_kprobe(p: kprobe) -> None:
 def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Unregister the first `num`, or all. Of a probe that is not registered, only `addr` is cleared."""
     with patching():
-        left = take_off(ps[: len(ps) if num is None else max(num, 0)])
-    if left:
+        was_registered = unregister_locked(ps[: len(ps) if num is None else max(num, 0)])
+    if was_registered:
         settle()
 
 
-def take_off(ps: Iterable[kprobe]) -> bool:
+def unregister_locked(ps: Iterable[kprobe]) -> bool:
     """`unregister_kprobes`, within `patching()`.
 
     Returns whether one was registered. If so, the caller has to call `settle` after it has released its locks.
     """
-    left = []
+    places = []
     for p in ps:
         place = p.aggregate
         if place is None:
             p.addr = None
         else:
-            _leave(p, place)
-            left.append(place)
-    jump_optimizer.take_back(left)
-    return bool(left)
+            _unregister(p, place)
+            places.append(place)
+    jump_optimizer.take_back(places)
+    return bool(places)
 
 
-def _leave(p: kprobe, place: Aggregate) -> None:
+def _unregister(p: kprobe, place: Aggregate) -> None:
     if not p.is_off:
         p.flags |= KPROBE_FLAG_DISABLED
     p.aggregate = None
@@ -171,7 +175,7 @@ def _leave(p: kprobe, place: Aggregate) -> None:
     p.stop()
     place.children.remove(p)
     switch.children_changed(place)
-    p.leave()
+    p.release()
 
 
 # -- disable and enable -------------------------------------------------------------------------------------------
@@ -193,12 +197,12 @@ def enable_kprobe(p: kprobe) -> None:
         place = _place(p)
         if p.flags & KPROBE_FLAG_GONE:
             raise OSError(errno.EINVAL, f"the code at {p.addr:#x} has been unloaded; unregister the probe")
-        kept = p.flags
+        flags = p.flags
         p.flags &= ~KPROBE_FLAG_DISABLED
         try:
             switch.children_changed(place)
         except OSError:
-            p.flags = kept
+            p.flags = flags
             place.publish()
             raise
 
@@ -216,5 +220,93 @@ before_detaching.append(_disable_on_ftrace)
 
 def _place(p: kprobe) -> Aggregate:
     if p.aggregate is None:
-        raise OSError(errno.EINVAL, "this kprobe is not registered")
+        raise OSError(errno.EINVAL, "this kprobe is not registered; register it first")
     return p.aggregate
+
+
+# -- kretprobes ---------------------------------------------------------------------------------------------------
+
+KRETPROBE_MAX_DATA_SIZE = 4096
+
+
+def register_kretprobe(rp: kretprobe) -> None:
+    """Probe the returns of a function. Handlers of `rp.kp` are removed.
+
+    Raises OSError as `register_kprobe` does, and: EINVAL (not a function's entry; a function that switches stacks, moves its
+    return address or returns twice), E2BIG (data_size over 4096), ENOMEM (maxactive too large). As register_kretprobe() in
+    kernel/kprobes.c.
+    """
+    init_kretprobes()
+    with patching():
+        register_kretprobe_locked(rp)
+
+
+def init_kretprobes() -> None:
+    """To be called before the locks of a registration are taken."""
+    free_idle()
+    watch_forks()
+    init_kprobes()
+
+
+def register_kretprobe_locked(rp: kretprobe) -> None:
+    """`register_kretprobe`, within `patching()`; `init_kretprobes` comes before that."""
+    place = placing.locate(rp.kp.addr, rp.kp.symbol_name, rp.kp.offset)
+    _check_kretprobe(rp, place)
+    if rp.maxactive <= 0:
+        rp.maxactive = max(10, 2 * num_possible_cpus())
+    rp.build()
+    register_at(place, rp.kp)
+
+
+def _check_kretprobe(rp: kretprobe, place: Place) -> None:
+    """Raises OSError if `rp` cannot be registered at `place`; changes nothing."""
+    if not place.is_entry:
+        raise OSError(errno.EINVAL, f"{place} is not the entry of a function; a kretprobe has to be at one")
+    if rp.kp.addr and rp.registered:
+        raise OSError(errno.EINVAL, f"this kretprobe is already registered, at {place.address:#x}; unregister it first")
+    reason = blacklist.kretprobe_blacklist(place.symbol)
+    if reason:
+        raise OSError(errno.EINVAL, f"the returns of {place} cannot be probed: {reason}")
+    integer("data_size", rp.data_size, 0, KRETPROBE_MAX_DATA_SIZE, errno.E2BIG)
+    integer("maxactive", rp.maxactive)
+    if rp.registered:
+        raise OSError(errno.EINVAL, f"this kretprobe is already registered, at {place.address:#x}; unregister it first")
+
+
+def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
+    """Register the first `num`, or all. On the first error, those registered before it are unregistered; it is raised."""
+    count = integer("num", len(rps) if num is None else num, 1, INT_MAX)
+    done: list[kretprobe] = []
+    try:
+        for rp in rps[:count]:
+            register_kretprobe(rp)
+            done.append(rp)
+    except OSError:
+        if done:
+            unregister_kretprobes(done)
+        raise
+
+
+def unregister_kretprobe(rp: kretprobe) -> None:
+    """Unregister `rp`. Calls in progress return without calling its handler."""
+    unregister_kretprobes([rp])
+
+
+def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
+    """Unregister the first `num`, or all. Of one that is not registered, only `kp.addr` is cleared."""
+    chosen = rps[: len(rps) if num is None else max(num, 0)]
+    with patching():
+        was_registered = unregister_locked(rp.kp for rp in chosen)
+    if was_registered:
+        settle()
+    free_idle()
+
+
+def disable_kretprobe(rp: kretprobe) -> None:
+    """disable_kprobe(&rp->kp). The handler still runs when calls in progress return."""
+    disable_kprobe(rp.kp)
+
+
+def enable_kretprobe(rp: kretprobe) -> None:
+    """enable_kprobe(&rp->kp)."""
+    enable_kprobe(rp.kp)

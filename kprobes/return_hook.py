@@ -124,9 +124,9 @@ class ReturnHook:
         if self.fast is not None:
             self.fast.stop()
 
-    def leave(self) -> None:
+    def retire(self) -> None:
         """It has been unregistered: keep it until its last call has returned."""
-        _leaving.append(self)
+        _retired.append(self)
 
     def is_idle(self) -> bool:
         """Whether every instance is free. Called once no instance can be taken any more."""
@@ -149,24 +149,24 @@ class ReturnHook:
             self.fast.probe.take_away(kept)
 
 
-_leaving: list[ReturnHook] = []
+_retired: list[ReturnHook] = []
 
 
 def free_idle() -> None:
     """Free what no call in progress refers to any more. Waits for hits in progress; the caller holds no locks."""
     with kprobe_mutex:
-        gone = list(_leaving)
-    if not gone or not tracer().runtime.quiesce():
+        retired = list(_retired)
+    if not retired or not tracer().runtime.quiesce():
         return  # a hit that began before the unregistration may still take an instance
     with kprobe_mutex:
-        idle = [hook for hook in gone if hook in _leaving and hook.is_idle()]
+        idle = [hook for hook in retired if hook in _retired and hook.is_idle()]
     # A call that has just freed its instance may be about to update the pool.
     if any(hook.fast for hook in idle) and not tracer().runtime.quiesce():
         return
     with kprobe_mutex:
         for hook in idle:
             with contextlib.suppress(ValueError):  # another thread has freed it
-                _leaving.remove(hook)
+                _retired.remove(hook)
                 hook.free()
 
 

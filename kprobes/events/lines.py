@@ -32,12 +32,13 @@ from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import (
     disable_kprobe,
     enable_kprobe,
-    make_ready,
+    init_kprobes,
     register_kprobe,
+    register_kretprobe,
     unregister_kprobe,
+    unregister_kretprobe,
 )
 from kprobes.return_probe import kretprobe
-from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.images.prototypes import prototype
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
@@ -284,5 +285,5 @@ def register_kprobe_events() -> None:
     dyn_event_register(kprobe_lines)
     tracefs.add("kprobe_events", definitions_file(lambda: show(kprobe_lines), run_line, kprobe_lines))
     tracefs.add("kprobe_profile", TextFile(kprobe_profile))
-    make_ready()
+    init_kprobes()
     register_module_notifier(_module_event)

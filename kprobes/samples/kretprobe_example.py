@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kprobes.registration import register_kretprobe, unregister_kretprobe
 from kprobes.return_probe import kretprobe, kretprobe_instance
-from kprobes.returns import register_kretprobe, unregister_kretprobe
 from sandbox.demo import sample_program
 
 STAMP = struct.Struct("q")

@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 
 import sandbox
-from kprobes.registration import kprobe, register_kprobe, register_kprobes, unregister_kprobe, unregister_kprobes
-from kprobes.return_probe import kretprobe
-from kprobes.returns import (
+from kprobes.registration import (
+    kprobe,
+    register_kprobe,
+    register_kprobes,
     register_kretprobe,
     register_kretprobes,
+    unregister_kprobe,
+    unregister_kprobes,
     unregister_kretprobe,
     unregister_kretprobes,
 )
+from kprobes.return_probe import kretprobe
 from sandbox.threads.contexts import preemptible
 
 DIV_FACTOR = 3

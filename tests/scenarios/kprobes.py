@@ -9,7 +9,6 @@ from typing import Any
 
 import kprobes.place.switch as switch
 import kprobes.registration as api
-import kprobes.returns as returns
 from ftrace.x86_64.pt_regs import pt_regs
 from kprobes.events.debugfs import write_kprobes_enabled
 from kprobes.hit.records import Instance
@@ -141,7 +140,7 @@ class Kretprobe:
     def close(self) -> None:
         """Unregister it if it is registered."""
         if self.api.registered:
-            returns.unregister_kretprobe(self.api)
+            api.unregister_kretprobe(self.api)
 
     def _invocation(self, handler: str, ri: int, regs: int) -> Invocation:
         number = 0 if handler == "entry" else 1
@@ -269,12 +268,12 @@ STEPS: dict[str, Callable[..., str]] = {
     "enable_kprobe": _on(api.enable_kprobe),
     "register_kprobes": _on_several(api.register_kprobes),
     "unregister_kprobes": _on_several(api.unregister_kprobes),
-    "register_kretprobe": _on(returns.register_kretprobe),
-    "unregister_kretprobe": _on(returns.unregister_kretprobe),
-    "disable_kretprobe": _on(returns.disable_kretprobe),
-    "enable_kretprobe": _on(returns.enable_kretprobe),
-    "register_kretprobes": _on_several(returns.register_kretprobes),
-    "unregister_kretprobes": _on_several(returns.unregister_kretprobes),
+    "register_kretprobe": _on(api.register_kretprobe),
+    "unregister_kretprobe": _on(api.unregister_kretprobe),
+    "disable_kretprobe": _on(api.disable_kretprobe),
+    "enable_kretprobe": _on(api.enable_kretprobe),
+    "register_kretprobes": _on_several(api.register_kretprobes),
+    "unregister_kretprobes": _on_several(api.unregister_kretprobes),
     "reset_kprobe": _reset,
     "reset_kretprobe": _reset,
     "addr": _addr,
