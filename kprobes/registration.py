@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.tracer import before_detaching
 from kprobes.breakpoint.patching import before_batch, kprobe_mutex, patching
-from kprobes.fast import fast_returns
+from kprobes.fast import return_stubs
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import blacklist, placing, switch
 from kprobes.place.aggregate import Aggregate, aggregates, settle
@@ -110,7 +110,7 @@ def _add(p: kprobe, place: Aggregate) -> None:
     except OSError:
         place.children.remove(p)
         place.publish()
-        fast_returns.update(place)
+        return_stubs.update_fast_returns(place)
         raise
     p.aggregate = place
     _registered[p] = None

@@ -1,7 +1,7 @@
 """Single-probe fast paths: a kprobe or kretprobe with native handlers that is the only probe at its place.
 
 On an ftrace location it has an ftrace_ops of its own, on the fast trampolines. At a jump, a kretprobe has a list of its own,
-on the same trampolines (kprobes.fast.fast_returns).
+on the same trampolines (kprobes.fast.return_stubs).
 
 Such a probe gets a native half (ftrace.probe) at registration, which arms it while it is the only one; with others at the
 place it takes the general path (kprobes.fast.ftrace_site). On the fast path, the instances of a kretprobe are nodes of the

@@ -182,7 +182,7 @@ class Kretprobe(Structure):
 class Instance(Structure):
     """struct kretprobe_instance: a call in progress. Its address is the `ri` of handlers.
 
-    It is laid out like a node of the shadow stack: for a call through a fast return stub (kprobes.fast.fast_returns), the node
+    It is laid out like a node of the shadow stack: for a call through a fast return stub (kprobes.fast.return_stubs), the node
     is the instance, and only ret_addr, frame, rp, task and data are valid.
     """
 

@@ -15,8 +15,7 @@ from ftrace.sites.poke import BREAKPOINTS, HEADS, STAGES
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
-from kprobes.fast import fast_returns
-from kprobes.fast.return_stubs import call_through, hooked_point
+from kprobes.fast.return_stubs import call_through, hooked_point, update_fast_returns
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.jump.detours import Detour
 from kprobes.jump.optinsns import cache_of
@@ -103,7 +102,7 @@ class Jump:
         routine = self._cache.routine(self.place, self._function, self._hooked)
         for detour in self._detours.values():
             detour.set_routine(routine)
-        fast_returns.update(self.place)
+        update_fast_returns(self.place)
 
     @property
     def detours(self) -> list[Detour]:

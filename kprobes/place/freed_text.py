@@ -11,8 +11,7 @@ from ftrace.entries import departure
 from ftrace.runtime import runtime
 from ftrace.tracer import UNMAPPED, tracer
 from kprobes.breakpoint.patching import patching
-from kprobes.fast import fast_returns
-from kprobes.fast.return_stubs import release_return_stubs
+from kprobes.fast import return_stubs
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.jump.optinsns import close_cache
 from kprobes.place import blacklist, switch
@@ -68,7 +67,7 @@ def forget_texts(texts: Iterable[TextMapping]) -> None:
             forget_functions(text.base, text.end)
             close_cache(text)
             release_text(text)
-            release_return_stubs(text)
+            return_stubs.release_return_stubs(text)
 
 
 def _kill_probes(place: Aggregate, is_mapped: bool) -> None:
@@ -80,8 +79,8 @@ def _kill_probes(place: Aggregate, is_mapped: bool) -> None:
     if place.armed:
         switch.disarm(place, immediate=True)
     place.publish()
-    fast_returns.update(place)
-    fast_returns.forget(place)
+    return_stubs.update_fast_returns(place)
+    return_stubs.forget_fast_returns(place)
     jump_optimizer.forget(place)
     place.forget()
 

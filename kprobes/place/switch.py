@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.entries.neighbours import neighbours, retreat_from
 from kprobes.breakpoint.patching import check_traps, patching
-from kprobes.fast import fast_returns, ftrace_site
+from kprobes.fast import ftrace_site, return_stubs
 from kprobes.jump.jumps import LONGEST
 from kprobes.jump.optimize import jump_optimizer
 from kprobes.place import aggregate
@@ -33,7 +33,7 @@ def children_changed(place: Aggregate) -> None:
     if place.has_post:
         jump_optimizer.unoptimize(place)
     place.publish()
-    fast_returns.update(place)
+    return_stubs.update_fast_returns(place)
     wanted = bool(place.children) and not place.disabled and not aggregate.all_disarmed
     armed = place.armed
     if wanted and not armed:

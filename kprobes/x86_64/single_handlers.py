@@ -5,7 +5,7 @@ Called as any native handler of a probe list (ftrace.x86_64.trampolines), under 
     rdi = Probe, whose `action` is the Child or Kretprobe   rsi = ip   rdx = the parent   rcx = pt_regs (the *_regs ones only)
     r8 = data of the return node, or 0 if there is none     returns eax = 0 to go on, else to cancel the return
 
-The kretprobe_unlocked handlers are for kretprobes that are not on an ftrace location (kprobes.fast.fast_returns).
+The kretprobe_unlocked handlers are for kretprobes that are not on an ftrace location (kprobes.fast.return_stubs).
 
 Every register but r11 and, at an entry, rax is preserved. The user's handlers (preserve_most) preserve them too; they are
 called with rdi = the Child or the instance and rsi = pt_regs. An instance directly precedes its data: it is the node or, on a

@@ -11,7 +11,7 @@ from programs import basic
 
 import fprobe
 import kprobes
-from kprobes.fast import fast_returns
+from kprobes.fast import return_stubs
 from kprobes.fast.single import FastReturn
 from sandbox.native import i32, u64
 
@@ -37,7 +37,7 @@ def every_other(ri, regs) -> i32:
 
 
 def is_fast(rp):
-    return any(stub.on for stub in fast_returns._stubs.values()) and isinstance(rp.kp.fast, FastReturn)
+    return any(stub.on for stub in return_stubs._fast_stubs.values()) and isinstance(rp.kp.fast, FastReturn)
 
 
 def fresh(**given):

@@ -21,7 +21,7 @@ from ftrace.files.listing import enabled_functions
 from ftrace.hit.records import KPROBE, ProbeList
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
-from kprobes.fast import fast_returns, single
+from kprobes.fast import return_stubs, single
 from sandbox.native import i32, u64
 from sandbox.symbols.table import symbol_table
 
@@ -509,7 +509,9 @@ def test_going_to_and_fro_under_two_threads(kind):
 
     def is_fast():
         kprobes.wait_for_kprobe_optimizer()
-        return is_single(module, "leaf") if kind == "stub" else any(stub.on for stub in fast_returns._stubs.values())
+        return (
+            is_single(module, "leaf") if kind == "stub" else any(stub.on for stub in return_stubs._fast_stubs.values())
+        )
 
     def work(index):
         while not ended.is_set():
