@@ -44,7 +44,7 @@ _IMPORTS = (
     "ftrace.events.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
     "kprobes.attachment", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
     "fprobe.actions", "fprobe.attachment", "fprobe.handlers.native_decorator",
-    *(f"fprobe.cli.{verb}" for verb in ("disasm", "explain", "list", "stat", "trace", "verbs")),
+    *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "stat", "trace", "verbs")),
 )  # fmt: skip
 
 

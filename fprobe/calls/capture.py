@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from fprobe.actions import Action
-from fprobe.calls.handlers import (
+from fprobe.calls.capture_handlers import (
     ENTRY,
     FOLLOW_SHIFT,
     HEAD,

@@ -1,11 +1,15 @@
-"""Calls from events: matches returns with entries, and finds depth and duration."""
+"""Calls of `fprobe trace`, from recorded events to a tree, or to objects for JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fprobe.calls.capture import Event, Images
+from fprobe.calls.text import CallTree, duration_text
+from fprobe.cli.console import Console
+from fprobe.cli.views import Side, View, entry_text, result_text
 from sandbox.abi import convention as x86_64
 
 
@@ -84,3 +88,76 @@ def _lost(call: Call) -> Call:
 
 def _stack_pointer(event: Event) -> int:
     return int.from_bytes(event.images[0][x86_64.STACK_POINTER : x86_64.STACK_POINTER + 8], "little")
+
+
+class Tree:
+    """Turns steps of calls into lines."""
+
+    def __init__(self, views: Mapping[int, View], console: Console) -> None:
+        self._views = views
+        self._console = console
+        self._tree = CallTree(dim=console.dim)
+        self.flush = self._tree.flush
+
+    def lines(self, steps: Iterable[tuple[Call, bool]]) -> Iterator[str]:
+        """The lines that are complete now; the line of the newest call may have to wait for the next step."""
+        for call, begins in steps:
+            view = self._views[call.ip]
+            if begins:
+                yield from self._tree.entry(
+                    call, f"{self._console.bold(view.name)}({entry_text(view, call.arguments)})"
+                )
+            elif call.lost:
+                yield from self._tree.exit(call, "", view.name, "", self._console.bad(" /* return not seen */"))
+            else:
+                yield from self._tree.exit(call, duration_text(call.duration), view.name, self._result(view, call))
+
+    def _result(self, view: View, call: Call) -> str:
+        assert call.result is not None
+        text = result_text(view, call.result)
+        return self._console.bad(text) if text.startswith("-") else text
+
+
+Describe = Callable[[int], str]
+
+
+class Objects:
+    """Turns steps of calls into objects for JSON. `describe`: from an address to its description."""
+
+    def __init__(self, views: Mapping[int, View], describe: Describe) -> None:
+        self._views = views
+        self._describe = describe
+
+    def objects(self, steps: Iterable[tuple[Call, bool]]) -> Iterator[dict[str, Any]]:
+        """An object for each step. Pointers are numbers; the strings that they point to are in a separate field."""
+        for call, begins in steps:
+            yield self._entry(call) if begins else self._exit(call)
+
+    def _common(self, kind: str, time: int, call: Call) -> dict[str, Any]:
+        view = self._views[call.ip]
+        place = {"tid": call.thread, "depth": call.depth, "function": view.name, "module": view.symbol.module}
+        return {"type": kind, "time_ns": time, **place}
+
+    def _entry(self, call: Call) -> dict[str, Any]:
+        side = self._views[call.ip].entry
+        found = self._common("entry", call.entered, call) | {"caller": self._describe(call.caller)}
+        return found | {"arguments": decoded(side, call.arguments)} | _strings(side, call.arguments)
+
+    def _exit(self, call: Call) -> dict[str, Any]:
+        if call.result is None or call.left is None:
+            return self._common("lost", call.entered, call)
+        side = self._views[call.ip].leave
+        found = self._common("exit", call.left, call) | {"duration_ns": call.duration}
+        values = side.values[0].decode(call.result) if side.values else None
+        return found | {"result": values} | _strings(side, call.result)
+
+
+def decoded(side: Side, images: Images) -> dict[str, Any]:
+    """Name -> value; None for values that cannot be read."""
+    return {value.name: value.decode(images) for value in side.values}
+
+
+def _strings(side: Side, images: Images) -> dict[str, Any]:
+    found = {value.name or "result": value.string(images) for value in side.values}
+    strings = {name: text for name, text in found.items() if text is not None}
+    return {"strings": strings} if strings else {}

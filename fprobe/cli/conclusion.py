@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from fprobe.cli import failure, summary
-from fprobe.cli.console import Console
+from fprobe.cli import failure
+from fprobe.cli.console import Console, count
 from fprobe.cli.ending import end_process
 from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from fprobe.cli.match import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
+    from ftrace.probe import Counts
 
 
 def summarise(
@@ -56,9 +59,9 @@ def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
 
 def summary_lines(match: Match, probe: Attachment[Any], remarks: Sequence[str], *, everything: bool) -> list[str]:
     """The lines of the summary: functions, skipped functions, hits, handler errors, remarks."""
-    lines = [summary.functions_line(match), *summary.skipped_lines(match, everything=everything)]
-    lines.append(summary.hits_line(probe.counts))
-    errors = summary.errors_line(probe.fp.errors.count, probe.fp.errors.first)
+    lines = [functions_line(match), *skipped_lines(match, everything=everything)]
+    lines.append(hits_line(probe.counts))
+    errors = errors_line(probe.fp.errors.count, probe.fp.errors.first)
     return [*lines, *([errors] if errors else []), *remarks]
 
 
@@ -66,7 +69,7 @@ def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> di
     """The summary for JSON."""
     counts = probe.counts
     numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
-    missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": summary.causes(counts)}
+    missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": causes(counts)}
     return (
         numbers
         | missed
@@ -88,3 +91,46 @@ def conclude(outcome: Outcome) -> None:
         end_process(INTERRUPTED)
     if outcome.error is not None:
         raise failure.of_call(outcome.error)
+
+
+_CAUSES = {
+    "missed_recursion": "recursion",
+    "missed_nodes": "no return node",
+    "missed_busy": "a kprobe was running",
+    "missed_depth": "shadow stack full",
+    "missed_context": "in a signal handler",
+    "missed_task": "no task record",
+}
+_NAMES_SHOWN = 8
+
+
+def causes(counts: Counts) -> dict[str, int]:
+    """Cause of misses -> number, for causes that occurred."""
+    found = {_CAUSES.get(name, name): value for name, value in counts._asdict().items()}
+    return {cause: number for cause, number in found.items() if number and cause != "hits"}
+
+
+def functions_line(match: Match) -> str:
+    """`12 functions matched: 10 attached, 2 skipped`."""
+    return f"{count(match.matched, 'function')} matched: {len(match.sites):,} attached, {len(match.skipped):,} skipped"
+
+
+def skipped_lines(match: Match, *, everything: bool = False) -> Iterator[str]:
+    """For each reason, a line with the skipped functions."""
+    by_reason = sorted(match.skipped, key=attrgetter("reason", "name"))
+    for reason, group in groupby(by_reason, key=attrgetter("reason")):
+        names = [skipped.name for skipped in group]
+        shown = names if everything else names[:_NAMES_SHOWN]
+        more = f", and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
+        yield f"  skipped, {reason}: {', '.join(shown)}{more}"
+
+
+def hits_line(counts: Counts) -> str:
+    """`96 hits, 0 misses`, with the causes of misses."""
+    found = ", ".join(f"{cause} {number:,}" for cause, number in causes(counts).items())
+    return f"{count(counts.hits, 'hit')}, {count(counts.missed, 'miss')}" + (f" ({found})" if found else "")
+
+
+def errors_line(number: int, first: BaseException | None) -> str:
+    """The number of handler errors, and the first one; '' if there were none."""
+    return f"{count(number, 'handler error')}, the first: {type(first).__name__}: {first}" if number else ""

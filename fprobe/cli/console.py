@@ -111,3 +111,9 @@ def wants_color(choice: str) -> bool:
     if choice != "auto":
         return choice == "always"
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+
+
+def count(number: int, noun: str) -> str:
+    """`1 hit`, `2 hits`, `1 miss`, `2 misses`."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fprobe.export.durations import duration_text
+from fprobe.calls.text import duration_text
 
 if TYPE_CHECKING:
     from fprobe.actions import FunctionStat, Stat

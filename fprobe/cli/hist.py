@@ -10,8 +10,17 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.definitions import attached, definition_option, filter_option
-from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from fprobe.cli.options import (
+    CallingCommand,
+    Target,
+    attached,
+    call_option,
+    call_words,
+    definition_option,
+    filter_option,
+    output_options,
+    program_options,
+)
 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
@@ -74,8 +83,8 @@ def hist_command(
 
 
 def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) -> None:
-    from fprobe.cli import summary
     from fprobe.cli.conclusion import ending, outcome_line
+    from fprobe.cli.console import count
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.tracefs import tracefs
 
@@ -90,7 +99,7 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
         console.note(" ".join(totals[0].split()).replace("Totals: ", "") if totals else "")
     ctrl_c.reported = True
     console.line(outcome_line(call, outcome))
-    console.note(f"{summary.count(events.hits, 'hit')}, {summary.count(events.missed, 'miss')}")
+    console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
     result = {
         "call": str(call),
         "result": outcome.result if outcome.returned else None,

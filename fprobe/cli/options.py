@@ -1,4 +1,4 @@
-"""Options shared by verbs: the program, the call, the output."""
+"""Options shared by verbs: the program, the call, the output, probe events."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,6 +20,10 @@ from fprobe.cli.console import Console, wants_color
 from fprobe.cli.ending import end_process
 from fprobe.cli.failure import FAILED, Failure, of_system
 from fprobe.cli.interrupting import Interrupted, summarise_nothing
+
+if TYPE_CHECKING:
+    from fprobe.events.recorded import Event
+
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -167,3 +172,32 @@ def call_words() -> list[str] | None:
     """The words given to --call; None if it was not given."""
     words: list[str] | None = click.get_current_context().meta[_CALL]
     return words
+
+
+def definition_option(required: bool = True) -> Callable[[_Command], _Command]:
+    """-e; the command gets `definitions`."""
+    return click.option(
+        "--event", "-e", "definitions", metavar="DEFINITION", multiple=True, required=required,
+        shell_complete=candidates.definitions, help="A line p, r or f; repeatable.",
+    )  # fmt: skip
+
+
+filter_option = click.option(
+    "--filter", "filter_text", metavar="FILTER", shell_complete=candidates.fields,
+    help="Count only hits that pass this filter.",
+)  # fmt: skip
+
+
+@contextmanager
+def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequence[str] = ()) -> Iterator[Event]:
+    """The events, defined and enabled. Raises Failure with a caret under the error."""
+    from fprobe.cli.failure import input_errors
+    from fprobe.events.recorded import event
+
+    events = event(*definitions, filter=filter_text, trigger=triggers)
+    with input_errors():
+        events.attach()
+    try:
+        yield events
+    finally:
+        events.detach()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fprobe.actions import ticks_per_ns
 from fprobe.cli.counted import Row
 from fprobe.cli.failure import FAILED, Failure
-from fprobe.cli.python_program import BY
+from fprobe.cli.run import BY
 from fprobe.run import results, session
 from fprobe.run.names import Named, short
 from fprobe.run.probing import Calls

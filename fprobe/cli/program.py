@@ -45,14 +45,15 @@ def load(target: Target) -> Module:
 @functools.cache  # the line is drawn again every second
 def _work(target: Target) -> str:
     """The text of the progress line: the program, and how many functions a search of its text finds."""
-    from fprobe.cli import candidates, summary
+    from fprobe.cli import candidates
+    from fprobe.cli.console import count
 
     if target.path is None:
-        return f"compiling the demo, {summary.count(len(candidates.demo_names()), 'function')}"
+        return f"compiling the demo, {count(len(candidates.demo_names()), 'function')}"
     path, number = Path(target.path), 0
     with contextlib.suppress(OSError):
         number = candidates.number_of_functions(path)
-    return f"compiling {path.name}" + (f", {summary.count(number, 'function')}" if number else "")
+    return f"compiling {path.name}" + (f", {count(number, 'function')}" if number else "")
 
 
 def _load(target: Target) -> Module:

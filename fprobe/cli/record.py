@@ -1,7 +1,8 @@
-"""`fprobe record`: run the program with probe events, and write their records to a trace.dat."""
+"""The verbs for trace.dat: `fprobe record` runs the program and writes one, `fprobe report` shows it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +10,27 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.definitions import attached, definition_option, filter_option
-from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from fprobe.cli.options import (
+    CallingCommand,
+    Target,
+    attached,
+    call_option,
+    call_words,
+    definition_option,
+    filter_option,
+    output_options,
+    program_options,
+)
 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.events.recorded import Event
-    from fprobe.export.arriving import Arriving
-    from fprobe.export.recording import Recording
+    from fprobe.export.recording import Arriving, Recording
+    from fprobe.export.trace_dat_reader import Trace
 
-_EPILOG = """\b
+
+_RECORD_EPILOG = """\b
 Examples:
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --filter 'count > 100'
   fprobe record -e 'f:in vfs_*' -e 'f:out vfs_*%return' -o calls.dat
@@ -31,7 +42,7 @@ Definitions, filters and triggers are those of the kernel (docs/events.md). trac
 """
 
 
-@click.command("record", cls=CallingCommand, epilog=_EPILOG, short_help="Record probe events to a file.")
+@click.command("record", cls=CallingCommand, epilog=_RECORD_EPILOG, short_help="Record probe events to a file.")
 @definition_option()
 @filter_option
 @click.option(
@@ -97,7 +108,7 @@ def _run(call: ProgramCall, console: Console, recording: Recording, arriving: Ar
 
 
 def _arriving(events: Event) -> Arriving:
-    from fprobe.export.arriving import Arriving
+    from fprobe.export.recording import Arriving
 
     return Arriving(events.array.buffer, {each.id: each for each in events.formats})
 
@@ -111,13 +122,13 @@ def _drain_and_show(console: Console, recording: Recording, arriving: Arriving) 
 def _show(console: Console, arriving: Arriving) -> None:
     """Print the records that have arrived, up to Ctrl-C."""
     from fprobe.cli.interrupting import ctrl_c
-    from fprobe.export import kernel, objects
+    from fprobe.export.records import lines, objects
 
     if console.json:
-        for item in takewhile(lambda _: not ctrl_c.pressed, objects.objects(arriving)):
+        for item in takewhile(lambda _: not ctrl_c.pressed, objects(arriving)):
             console.object({"type": "record", **item})
     else:
-        for line in takewhile(lambda _: not ctrl_c.pressed, kernel.lines(arriving)):
+        for line in takewhile(lambda _: not ctrl_c.pressed, lines(arriving)):
             console.line(line)
     console.flush()
 
@@ -125,13 +136,13 @@ def _show(console: Console, arriving: Arriving) -> None:
 def _summarise(
     console: Console, call: ProgramCall, outcome: Outcome, events: Event, recording: Recording, live: bool
 ) -> None:
-    from fprobe.cli import summary
     from fprobe.cli.conclusion import outcome_line
+    from fprobe.cli.console import count
     from fprobe.cli.interrupting import ctrl_c
 
     ctrl_c.reported = True
     console.line(outcome_line(call, outcome))
-    console.note(f"{summary.count(events.hits, 'hit')}, {summary.count(events.missed, 'miss')}")
+    console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
     console.note(f"{recording.file.path}: {recording.text}")
     document = _document(call, outcome, events, recording)
     if live:
@@ -157,3 +168,54 @@ def _document(call: ProgramCall, outcome: Outcome, events: Event, recording: Rec
         "disk_full": recording.failure is not None,
     } | ending(outcome)
     return found | {"error": of_call(outcome.error).as_object()} if outcome.error else found
+
+
+_REPORT_EPILOG = """\b
+Examples:
+  fprobe report
+  fprobe report calls.dat --format tree
+  fprobe report calls.dat --format folded > calls.folded
+  fprobe report calls.dat --format chrome > calls.json
+  fprobe report --json | jq 'select(.event == "reads") | .count'
+
+tree, folded and chrome show calls, either from the function_graph tracer or from an entry event and a return event of the
+same function. chrome://tracing and ui.perfetto.dev open the format chrome.
+"""
+
+
+@click.command("report", epilog=_REPORT_EPILOG, short_help="Show a trace.dat.")
+@click.argument("file", metavar="[FILE]", default="trace.dat", shell_complete=candidates.files)
+@click.option(
+    "--format", "-f", "form", type=click.Choice(["kernel", "tree", "folded", "chrome"]), default="kernel",
+    show_default=True, help="How.",
+)  # fmt: skip
+@output_options
+def report_command(file: str, form: str, console: Console) -> None:
+    """Show the records of FILE (default: trace.dat), which `fprobe record` or trace-cmd has written.
+
+    With --json: an object for each record, with event, time_ns, cpu, tid, comm, lost and its fields.
+    """
+    from fprobe.cli.failure import input_errors
+    from fprobe.export.trace_dat_reader import Trace
+
+    with input_errors():
+        trace = Trace(file)
+    if console.json:
+        from fprobe.export.records import objects
+
+        for item in objects(trace):
+            console.object(item)
+        return
+    for line in _lines(trace, form):
+        console.line(line)
+
+
+def _lines(trace: Trace, form: str) -> Iterator[str]:
+    """The lines of a format. Calls are paired, and their module imported, only where the format shows them."""
+    if form == "kernel":
+        from fprobe.export.records import lines
+
+        return lines(trace)
+    from fprobe.export import calls
+
+    return {"tree": calls.tree_lines, "folded": calls.folded_lines, "chrome": calls.chrome_lines}[form](trace)

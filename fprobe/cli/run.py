@@ -1,18 +1,82 @@
-"""`fprobe run`: run a Python program with probes on the libraries that it loads."""
+"""The verbs that run a Python program with probes on the libraries that it loads: `fprobe run`, `fprobe top`."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fprobe.cli.failure import Failure
-from fprobe.cli.python_program import BY, PythonCommand, by_option, checked, program_words, start
 
-_EPILOG = """\b
+if TYPE_CHECKING:
+    from fprobe.run.launching import Program
+    from fprobe.run.session import Settings
+
+
+BY = {"function": 0, "caller": 1, "thread": 2}
+"""The choices of --by, which group calls; numbers as in `ftrace.hit.call_table`."""
+by_option = click.option(
+    "--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Group calls."
+)
+_WORDS = "fprobe.program"
+
+
+class PythonCommand(click.Command):
+    """A command whose arguments from the script, -m or -c on belong to the program: see `program_words`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Remove the program's words before click parses the rest."""
+        position = self._program_at(args)
+        words = args[position:]
+        ctx.meta[_WORDS] = words[1:] if words[:1] == ["--"] else words
+        return super().parse_args(ctx, args[:position])
+
+    def _program_at(self, args: list[str]) -> int:
+        with_value = {name for option in self.params for name in option.opts if not getattr(option, "is_flag", True)}
+        position = 0
+        while position < len(args):
+            word = args[position]
+            if not word.startswith("-") or word in ("-", "--") or word.startswith(("-m", "-c")):
+                break
+            position += 2 if word in with_value else 1
+        return min(position, len(args))
+
+
+def program_words() -> list[str]:
+    """The words that would follow `python`. Raises Failure if there is no program."""
+    words: list[str] = click.get_current_context().meta[_WORDS]
+    if not words:
+        raise Failure("no program is given; give a script, -m MODULE or -c CODE")
+    if words[0] in ("-m", "-c") and len(words) == 1:
+        raise Failure(f"{words[0]} needs {'the name of a module' if words[0] == '-m' else 'code'} after it")
+    return words
+
+
+def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns without repetitions. Raises Failure for one that is empty before or after its colon."""
+    for pattern in patterns:
+        owner, colon, functions = pattern.partition(":")
+        if not owner or (colon and not functions):
+            raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
+    return tuple(dict.fromkeys(patterns))
+
+
+def start(settings: Settings, output: int | None = None) -> tuple[Program, int, int]:
+    """Start the program. Returns it, its file of counts, and its journal. `output`: a descriptor for its standard output."""
+    from fprobe.run import launching, session
+
+    try:
+        counts, journal = session.create(settings)
+    except OSError as error:
+        raise Failure(f"the memory that the program shares could not be created: {error.strerror}", 1) from None
+    environ = launching.environment(session.address_of(counts, journal))
+    return launching.Program(program_words(), environ, output), counts, journal
+
+
+_RUN_EPILOG = """\b
 Examples:
   fprobe run --stat 'libz:*' app.py input.gz
   fprobe run --hist libz:deflate -m mypackage
@@ -59,7 +123,7 @@ def _check_events(events: tuple[str, ...]) -> None:
 
 
 @click.command(
-    "run", cls=PythonCommand, epilog=_EPILOG, short_help="Run a Python program with probes.",
+    "run", cls=PythonCommand, epilog=_RUN_EPILOG, short_help="Run a Python program with probes.",
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
 )  # fmt: skip
 @click.option("--stat", "stats", **_REPEATED, help="Count and time these functions; repeatable.")
@@ -108,3 +172,48 @@ def run_command(
 
     wanted = reporting.Wanted(stats, hists, traces, by, native or "", events)
     end_like(reporting.after(program, counts, journal, wanted, report, format_))
+
+
+_TOP_EPILOG = """\b
+Examples:
+  fprobe top --stat 'libz:*' app.py
+  fprobe top --stat 'libsqlite3:sqlite3_*' --sort p99 -m mypackage
+  fprobe top --stat 'libz:*' --by thread app.py
+
+The program's output is shown after it has ended.
+"""
+_SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
+
+
+@click.command(
+    "top", cls=PythonCommand, epilog=_TOP_EPILOG, short_help="Show calls while a program runs.",
+    options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
+)  # fmt: skip
+@click.option(
+    "--stat", "stats", metavar="PATTERN", multiple=True, required=True, help="Show these functions; repeatable."
+)
+@by_option
+@click.option("--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of rows.")
+@click.option(
+    "--delay", "-d", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Seconds between updates."
+)
+@click.option("--rows", "-n", type=click.IntRange(1), help="Number of rows; default: as many as fit on the terminal.")
+def top_command(stats: tuple[str, ...], by: str, sort: str, delay: float, rows: int | None) -> None:
+    """Run SCRIPT, -m MODULE or -c CODE as `fprobe run` does, and show its calls of the functions that PATTERN names.
+
+    On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
+    """
+    import os
+
+    from fprobe.run.session import Settings
+
+    patterns = checked(stats)
+    try:
+        kept = os.memfd_create("fprobe-top")
+    except OSError as error:
+        raise Failure(f"the memory for the program's output could not be created: {error.strerror}", 1) from None
+    program, counts, journal = start(Settings(patterns, BY[by]), kept)
+    from fprobe.run import live
+    from fprobe.run.launching import end_like
+
+    end_like(live.follow(program, counts, journal, live.View(sort, delay, rows, by), kept))

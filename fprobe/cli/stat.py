@@ -10,7 +10,7 @@ from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
-from fprobe.cli.python_program import by_option
+from fprobe.cli.run import by_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,10 +61,10 @@ def stat_command(
         raise Failure(f"--hist shows the durations of functions, not of each {by}: give --hist or --by {by}")
     from fprobe.actions import Stat
     from fprobe.cli import conclusion, durations, matching, program
+    from fprobe.cli.console import count
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.probing import attached
     from fprobe.cli.running import run
-    from fprobe.cli.summary import count
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
@@ -107,7 +107,7 @@ def ordered(rows: list[Row], key: str) -> list[Row]:
 
 def table(rows: list[Row], console: Console, by: str) -> Iterator[str]:
     """The functions that were called, as text. `by`: function, caller or thread."""
-    from fprobe.export.durations import duration_text
+    from fprobe.calls.text import duration_text
 
     head = "FUNCTION" if by == "function" else f"FUNCTION BY {by.upper()}"
     link = {"caller": " <- ", "thread": " in thread "}.get(by, "")
@@ -122,7 +122,7 @@ def table(rows: list[Row], console: Console, by: str) -> Iterator[str]:
 
 
 def _remarks(rows: list[Row]) -> list[str]:
-    from fprobe.cli.summary import count
+    from fprobe.cli.console import count
 
     idle = sum(not row.hits for row in rows)
     return [f"{count(idle, 'function')} never called"] if idle else []

@@ -87,9 +87,7 @@ class _Session:
         self, console: Console, module: Module, match: Match, call: ProgramCall, views: Views, limit: int
     ) -> None:
         from fprobe.calls.capture import CallCapture
-        from fprobe.cli.calls import Calls
-        from fprobe.cli.ndjson import Objects
-        from fprobe.cli.tree import Tree
+        from fprobe.cli.calls import Calls, Objects, Tree
         from fprobe.cli.views import ANYTHING
         from sandbox import symbol_table
 
@@ -115,13 +113,11 @@ class _Session:
             self._end(outcome, probe)
 
     def _begin(self) -> None:
-        from fprobe.cli import summary
-        from fprobe.export.durations import HEADER
+        from fprobe.calls.text import HEADER
+        from fprobe.cli.console import count
 
         name = self.module.name
-        self.console.note(
-            f"# tracing {summary.count(len(self.match.sites), 'function')} of [{name}], calling {self.call}"
-        )
+        self.console.note(f"# tracing {count(len(self.match.sites), 'function')} of [{name}], calling {self.call}")
         if not self.limit and sys.stdout.isatty():
             self.console.note("# every call is shown: --limit N shows the first N, Ctrl-C ends")
         self.console.note(HEADER)
@@ -157,7 +153,7 @@ class _Session:
         conclude(outcome)
 
     def _remarks(self) -> list[str]:
-        from fprobe.cli.summary import count
+        from fprobe.cli.console import count
 
         remarks = []
         if self.capture.over_limit:

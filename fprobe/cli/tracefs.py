@@ -1,4 +1,4 @@
-"""`fprobe tracefs`: the files of tracefs from the command line, with the kernel's text."""
+"""The verbs for the tracefs tree: `fprobe tracefs` reads and writes its files, `fprobe events` lists its events."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import click
 
 from fprobe.cli.console import Console
 from fprobe.cli.failure import FAILED, Failure
-from fprobe.cli.options import Target, output_options, program_options
+from fprobe.cli.options import Target, definition_option, output_options, program_options
 
 if TYPE_CHECKING:
+    from fprobe.export.formats import EventFormat, FieldFormat
     from fprobe.shell.shell import Descriptors, Shell
     from sandbox.loading.module import Module
 
-_EPILOG = """\b
+
+_TRACEFS_EPILOG = """\b
 Examples:
   fprobe tracefs ls events
   fprobe tracefs cat events/header_page
@@ -47,7 +49,7 @@ class _Output:
 
 @click.command(
     "tracefs",
-    epilog=_EPILOG,
+    epilog=_TRACEFS_EPILOG,
     short_help="Read and write the files of tracefs.",
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
 )
@@ -136,3 +138,64 @@ def _call(module: Module, target: Target, words: list[str], fds: Descriptors) ->
     result = call()
     fds[2].write(f"{call} = {result}\n".encode())
     return 0
+
+
+_EVENTS_EPILOG = """\b
+Examples:
+  fprobe events
+  fprobe events -e 'p:reads vfs_read file->f_mode $arg*' -v
+  fprobe events --json
+"""
+
+
+@click.command("events", epilog=_EVENTS_EPILOG, short_help="List events and their fields.")
+@definition_option(required=False)
+@program_options
+@output_options
+def events_command(definitions: tuple[str, ...], target: Target, console: Console) -> None:
+    """List the events of tracefs with their fields. Events of DEFINITION and of FPROBE_EVENTS are defined first.
+
+    -v shows their `format` files.
+    """
+    from contextlib import ExitStack
+
+    from fprobe.cli import program
+    from fprobe.cli.options import attached
+
+    program.load(target)
+    with ExitStack() as stack:
+        if definitions:
+            stack.enter_context(attached(definitions, None))
+        found = list(_events())
+        for event, text in found:
+            console.line(f"{event.group}:{event.name}  {', '.join(map(_field, event.fields))}")
+            if console.verbosity > 0:
+                console.line(console.dim(text))
+        console.document([_object(event) for event, _ in found])
+
+
+def _events() -> Any:
+    """Each event, with the text of its format file."""
+    from fprobe.export.formats import parse_format
+    from fprobe.tracefs import tracefs
+
+    for group in tracefs.listdir("events"):
+        for name in tracefs.listdir(f"events/{group}") if tracefs.is_directory(f"events/{group}") else ():
+            path = f"events/{group}/{name}"
+            if tracefs.is_directory(path):
+                text = tracefs.read(f"{path}/format")
+                yield parse_format(group, text), text
+
+
+def _field(field: FieldFormat) -> str:
+    number = (
+        str(field.count) if field.count > 0 else str(field.size // field.element) if field.count and field.size else ""
+    )
+    return f"{field.type} {field.name}" + (f"[{number}]" if field.count else "")
+
+
+def _object(event: EventFormat) -> dict[str, Any]:
+    fields = [
+        {"name": field.name, "type": field.type, "offset": field.offset, "size": field.size} for field in event.fields
+    ]
+    return {"group": event.group, "name": event.name, "id": event.id, "fields": fields}

@@ -1,10 +1,12 @@
-"""The verbs of the command line. Each is in the module of its name, which is imported only when it is used."""
+"""The verbs of the command line. Their modules are imported only when they are used."""
 
 from __future__ import annotations
 
 import importlib
 
 import click
+
+from fprobe.cli.failure import Failure
 
 _VERBS = {
     "trace": "Show every call: arguments, results, nesting, durations.",
@@ -27,6 +29,18 @@ _VERBS = {
 }
 
 
+_MODULES = {
+    "completion": "verbs",
+    "events": "tracefs",
+    "explain": "functions",
+    "help": "verbs",
+    "list": "functions",
+    "report": "record",
+    "top": "run",
+}
+"""The modules of verbs that share one; any other verb is in the module of its name."""
+
+
 class _Verbs(click.Group):
     """A group that imports a command only when it is used: `--help` imports none."""
 
@@ -36,7 +50,8 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        command = getattr(importlib.import_module(f"fprobe.cli.{cmd_name}"), f"{cmd_name}_command")
+        module = importlib.import_module(f"fprobe.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command = getattr(module, f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command
 
@@ -81,3 +96,44 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def verbs() -> None:
     """Function probes for user space: attach to running machine code by name or glob."""
+
+
+_HELP_EPILOG = """\\b
+Examples:
+  fprobe help
+  fprobe help trace
+"""
+
+
+@click.command("help", epilog=_HELP_EPILOG, short_help="Show help.")
+@click.argument("verb", required=False)
+@click.pass_context
+def help_command(ctx: click.Context, verb: str | None) -> None:
+    """Show what VERB does, and its options; without VERB, all verbs."""
+    parent = ctx.parent or ctx
+    if verb is None:
+        click.echo(parent.get_help())
+        return
+    _name, command, _rest = verbs.resolve_command(parent, [verb])
+    assert command is not None
+    with click.Context(command, info_name=verb, parent=parent) as context:
+        click.echo(command.get_help(context))
+
+
+_COMPLETION_EPILOG = """\b
+Examples:
+  eval "$(fprobe completion bash)"
+  fprobe completion fish > ~/.config/fish/completions/fprobe.fish
+"""
+
+
+@click.command("completion", epilog=_COMPLETION_EPILOG, short_help="Print the completion script of a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print a script that makes SHELL complete verbs, options, and functions of the program or the demo."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise Failure(f"no completion for {shell}")
+    click.echo(found(verbs, {}, "fprobe", "_FPROBE_COMPLETE").source())

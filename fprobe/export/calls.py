@@ -1,4 +1,4 @@
-"""Pairs recorded entries and returns into calls.
+"""The calls of a trace.dat, from pairs of records to trees, folded stacks and Chrome trace events.
 
 A call is a pair of funcgraph_entry and funcgraph_exit of the function_graph tracer, or a pair of hits of probes at a
 function's entry and return. Any other record is an instant.
@@ -6,16 +6,23 @@ function's entry and return. Any other record is an instant.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fprobe.calls.text import HEADER, CallTree, duration_text, folded_stack
 from fprobe.export.print_fmt import arguments
 from fprobe.export.trace_dat_reader import Trace
+from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.reader import Record
 
 ENTER, LEAVE, INSTANT = "enter", "leave", "instant"
 _GRAPH_ENTRY, _GRAPH_EXIT = "funcgraph_entry", "funcgraph_exit"
+_PHASES = {ENTER: "B", LEAVE: "E"}
+_PID = 1
+"""The process id in Chrome's format, a placeholder: a trace does not contain it."""
 
 
 @dataclass
@@ -114,3 +121,81 @@ def _left(name: str, values: dict[str, Any]) -> int | None:
     if name == _GRAPH_EXIT:
         return int(values["func"])
     return values.get("__probe_func")
+
+
+def tree_lines(trace: Trace) -> Iterator[str]:
+    """The lines of a tree of calls, like the output of uftrace and of the function_graph tracer."""
+    yield HEADER
+    tree = CallTree()
+    for step in Calls(trace).steps():
+        if step.kind == ENTER:
+            yield from tree.entry(step.stack[-1], f"{step.name}({step.text})")
+        elif step.kind == LEAVE:
+            yield from tree.exit(step.stack[-1], duration_text(step.duration), step.name, step.text)
+        else:
+            text = f"{step.name}: {step.text}" if step.text else step.name
+            yield from tree.instant(step.record.common.pid, len(step.stack), text)
+    yield from tree.flush()
+
+
+def folded_lines(trace: Trace) -> Iterator[str]:
+    """Folded stacks: a line `comm;outer;inner VALUE` for each stack, sorted.
+
+    The value is the nanoseconds that a function took, excluding its callees. If the trace has no calls, it is the number of
+    times that a stack or an event was recorded.
+    """
+    times: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for step in Calls(trace).steps():
+        comm = trace.comm(step.record.common.pid)
+        if step.kind == LEAVE:
+            times[folded_stack([comm, *(call.name for call in step.stack)])] += step.duration - step.stack[-1].inner
+        elif step.kind == INSTANT:
+            counts[folded_stack([comm, *_frames(trace, step)])] += 1
+    for stack, value in sorted((times or counts).items()):
+        yield f"{stack} {value}"
+
+
+def _frames(trace: Trace, step: Step) -> list[str]:
+    """The frames of a recorded stack, outermost first; the event's name for other records."""
+    event = trace.formats.get(step.record.common.type)
+    if event is None or step.name not in ("kernel_stack", "user_stack"):
+        return [step.name]
+    callers = [
+        address for address in event.values(step.record.data)["caller"] if address not in (0, FTRACE_TRAMPOLINE_MARKER)
+    ]
+    return [trace.symbols.name(address).partition(" ")[0] for address in reversed(callers)]
+
+
+def chrome_lines(trace: Trace) -> Iterator[str]:
+    """The Trace Event Format of chrome://tracing and ui.perfetto.dev.
+
+    The lines of one JSON object: an event for each record, with times in microseconds, and the names of the threads.
+    """
+    yield '{"displayTimeUnit": "ns", "traceEvents": ['
+    threads = set()
+    for step in Calls(trace).steps():
+        threads.add(step.record.common.pid)
+        yield json.dumps(_chrome_event(trace, step)) + ","
+    names = [_thread_name(tid, trace.comm(tid)) for tid in sorted(threads)]
+    yield ",\n".join(
+        map(json.dumps, [{"name": "process_name", "ph": "M", "pid": _PID, "args": {"name": "fprobe"}}, *names])
+    )
+    yield "]}"
+
+
+def _chrome_event(trace: Trace, step: Step) -> dict[str, Any]:
+    event = trace.formats.get(step.record.common.type)
+    found = {
+        "name": step.name,
+        "ph": _PHASES.get(step.kind, "i"),
+        "ts": step.record.stamp / 1000,
+        "pid": _PID,
+        "tid": step.record.common.pid,
+        "args": event.values(step.record.data) if event is not None else {},
+    }
+    return found if step.kind in _PHASES else found | {"s": "t"}
+
+
+def _thread_name(tid: int, comm: str) -> dict[str, Any]:
+    return {"name": "thread_name", "ph": "M", "pid": _PID, "tid": tid, "args": {"name": comm}}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from fprobe.export.readers import for_readers
+from fprobe.export.formats import for_readers
 
 MAGIC = b"\x17\x08\x44tracing"
 VERSION = b"7"

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fprobe.calls.folded import folded_stack
+from fprobe.calls.text import folded_stack
 from fprobe.run.results import Process
 
 

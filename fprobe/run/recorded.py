@@ -8,8 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from fprobe.export.formats import parse_format
-from fprobe.export.kernel import lines
-from fprobe.export.objects import objects
+from fprobe.export.records import lines, objects
 from fprobe.run import rings
 from fprobe.run.names import Names
 from fprobe.run.results import Process

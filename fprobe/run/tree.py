@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fprobe.calls.tree import CallTree
+from fprobe.calls.text import CallTree
 from fprobe.run.durations import duration
 from fprobe.run.events import CallEvents, calls
 from fprobe.run.names import Names

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fprobe.calls.folded import folded_stack
-from fprobe.calls.tree import CallTree
+from fprobe.calls.text import CallTree, folded_stack
 
 
 class Call(NamedTuple):

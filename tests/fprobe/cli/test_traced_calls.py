@@ -7,12 +7,11 @@ import re
 import pytest
 
 from fprobe.calls.capture import Event
+from fprobe.calls.text import duration_text
 from fprobe.cli import values
-from fprobe.cli.calls import Calls
+from fprobe.cli.calls import Calls, Tree
 from fprobe.cli.console import Console
-from fprobe.cli.tree import Tree
 from fprobe.cli.views import Views, view_of
-from fprobe.export.durations import duration_text
 from sandbox.abi import convention as x86_64
 from sandbox.abi.signatures import Integer, Parameter, Pointer, Signature
 from sandbox.symbols.table import Symbol

@@ -120,7 +120,7 @@ def test_text_is_that_of_the_file_trace(program, tmp_path):
         program["td_add"](1, 2)
         text = events.text()
         recording.finish(events.disable)
-    from fprobe.export.kernel import lines
+    from fprobe.export.records import lines
 
     assert "".join(f"{line}\n" for line in lines(Trace(path))) == text
     assert "(td_add+0x0/" in text and "<- td_add [tdprog]" in text

@@ -1,8 +1,8 @@
-"""Calls as a tree, like those of uftrace and of the function_graph tracer."""
+"""The text of calls: trees, folded stacks, durations in columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 _INDENT = "  "
@@ -57,3 +57,21 @@ class CallTree:
 
     def _line(self, duration: str, thread: int, depth: int, text: str) -> str:
         return f"{self._margin}{self._dim(f'{duration:>10} [{thread:>7}]')} | {_INDENT * depth}{text}"
+
+
+def folded_stack(frames: Iterable[str]) -> str:
+    """A stack as one word of such a line. `frames`: outermost first; a semicolon in a name becomes a colon."""
+    return ";".join(frame.replace(";", ":") for frame in frames)
+
+
+HEADER = "#  DURATION       TID   FUNCTION"
+"""The line above a tree of calls."""
+_UNITS = ((1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s "))
+
+
+def duration_text(nanoseconds: float) -> str:
+    """A duration in 10 characters: `  1.234 us`; longer from 1000 s."""
+    for scale, unit in _UNITS:
+        if nanoseconds < scale * 1000 or unit == "s ":
+            break
+    return f"{nanoseconds / scale:7.3f} {unit}"

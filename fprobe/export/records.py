@@ -1,17 +1,50 @@
-"""Records as lines of the kernel's file `trace`."""
+"""Records as text, as in the kernel's file `trace`, and as objects for JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 from fprobe.export.formats import EventFormat, text
 from fprobe.export.print_fmt import printed
-from fprobe.export.source import Source
 from fprobe.export.trace_dat_reader import UNKNOWN
 from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.output.context import timestamp
 from ftrace.ring_buffer.clock import find as find_clock
 from ftrace.ring_buffer.reader import Record
+
+
+class Symbols(Protocol):
+    """Symbols for addresses."""
+
+    def describe(self, address: int, /) -> str:
+        """`symbol+0xoffset/0xsize [module]`; the bare address in hexadecimal if no symbol covers it."""
+
+    def name(self, address: int, /) -> str:
+        """`symbol [module]`; the bare address in hexadecimal if no symbol covers it."""
+
+
+class Source(Protocol):
+    """Records, with the formats, symbols and thread names needed to print them."""
+
+    @property
+    def clock(self) -> str:
+        """The name of the clock of the time stamps."""
+
+    @property
+    def formats(self) -> Mapping[int, EventFormat]:
+        """Events by their type numbers."""
+
+    @property
+    def symbols(self) -> Symbols:
+        """Symbols for the addresses in records."""
+
+    def comm(self, tid: int, /) -> str:
+        """The name of a thread."""
+
+    def records(self) -> Iterator[Record]:
+        """The records of all slots, in order of time."""
+
 
 _FLAGS = "....."
 
@@ -66,3 +99,13 @@ _OWN: dict[str, Callable[[Source, EventFormat, bytes], str]] = {
     "kernel_stack": _stack,
     "user_stack": _stack,
 }
+
+
+def objects(trace: Source) -> Iterator[dict[str, Any]]:
+    """An object for each record, in order of time: event, time, thread, and the event's fields by name."""
+    for record in trace.records():
+        tid = record.common.pid
+        event = trace.formats.get(record.common.type)
+        name = {"event": event.name, "group": event.group} if event else {"event": None, "type": record.common.type}
+        common = {"time_ns": record.stamp, "cpu": record.slot, "tid": tid, "comm": trace.comm(tid), "lost": record.lost}
+        yield name | common | {"fields": event.values(record.data) if event else {}}
