@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.cli import failure
 from fprobe.cli.console import Console, count
-from fprobe.cli.ending import end_process
-from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
+from fprobe.cli.interrupting import INTERRUPTED, ctrl_c, end_process
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.cli.match import Match
+    from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from ftrace.probe import Counts

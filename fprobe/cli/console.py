@@ -1,4 +1,4 @@
-"""Output of the command line: text, JSON, and colours."""
+"""Output of the command line: text, JSON, colours, the progress line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 import click
+
+_ERASE_LINE = "\r\x1b[K"
 
 
 @dataclass
@@ -117,3 +121,46 @@ def count(number: int, noun: str) -> str:
     """`1 hit`, `2 hits`, `1 miss`, `2 misses`."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+@contextmanager
+def progress_line(work: Callable[[], str], after: float = 1) -> Iterator[None]:
+    """After `after` seconds, show the text of `work()` and the seconds so far on standard error; erase the line at the end.
+
+    Nothing is shown with --json or -q, or if standard error is not a terminal that can erase a line.
+    """
+    if not _progress_is_wanted():
+        yield
+        return
+    ended = threading.Event()
+    reporter = threading.Thread(target=_report_progress, args=(work, after, ended), name="fprobe-progress", daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reporter.join()
+
+
+def _progress_is_wanted() -> bool:
+    context = click.get_current_context(silent=True)
+    options = context.params if context else {}
+    if options.get("as_json") or options.get("quiet") or os.environ.get("TERM") == "dumb":
+        return False
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _report_progress(work: Callable[[], str], after: float, ended: threading.Event) -> None:
+    begin = time.monotonic()
+    if ended.wait(after):
+        return
+    while True:
+        _write(f"{_ERASE_LINE}{work()}: {time.monotonic() - begin:.0f} s")
+        if ended.wait(1):
+            break
+    _write(_ERASE_LINE)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,13 +1,23 @@
-"""Counts and times of functions, as `fprobe stat` shows them."""
+"""Counts and times for `fprobe stat`: of functions, of functions by caller or thread, by duration."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fprobe.actions import Stat
+from fprobe.actions import Stat, ticks_per_ns
+from fprobe.calls.text import duration_text
+from fprobe.cli.failure import FAILED, Failure
+from fprobe.cli.run import BY
 
 if TYPE_CHECKING:
-    from fprobe.cli.match import Match
+    from fprobe.actions import FunctionStat
+    from fprobe.cli.matching import Match
+    from fprobe.run.results import Calls
+
+_SHARES = (50, 90, 99)
+_WIDTH = 40
 
 
 class Row(NamedTuple):
@@ -49,3 +59,83 @@ class Functions:
                 row = Row(site.symbol.name, known.hits, known.missed, *times)
             rows.append(row)
         return rows
+
+
+class Origins:
+    """A table of calls by function and caller or thread, as that of `fprobe run`. `by`: caller or thread.
+
+    Raises Failure if there is no memory for it.
+    """
+
+    def __init__(self, by: str) -> None:
+        from fprobe.run import session
+        from fprobe.run.probing import Calls
+        from fprobe.run.table import Table
+
+        try:
+            self._counts, self._journal = session.create(session.Settings())
+            self.action = Calls(Table(self._counts, BY[by], False), False)
+        except OSError as error:
+            raise Failure(f"there is no memory for counting by {by}: {error.strerror}", FAILED) from None
+        self._by = by
+
+    def rows(self, match: Match) -> list[Row]:
+        """A row for each function and caller or thread with calls in this process, and one for each function without calls."""
+        from fprobe.run import results
+
+        found = results.read(self._counts, self._journal).processes
+        calls = [each for process in found if process.pid == os.getpid() for each in process.calls.values()]
+        names = {site.address: site.symbol.name for site in match.sites}
+        called = {each.ip for each in calls}
+        idle = [Row(name, 0, 0, 0) for address, name in names.items() if address not in called]
+        return [self._row(names[each.ip], each) for each in calls] + idle
+
+    def _row(self, name: str, calls: Calls) -> Row:
+        total, least, most = (round(ticks / ticks_per_ns()) for ticks in (calls.total, calls.least, calls.most))
+        origin = calls.by if self._by == "thread" else _place(calls.by)
+        return Row(name, calls.hits, calls.missed, total, least, most, origin)
+
+
+def _place(address: int) -> str:
+    """`function+0xoffset [library]`; the address in hexadecimal if nothing is known of it."""
+    from fprobe.run.names import Named, short
+    from sandbox.symbols.process_text import symbol_at
+
+    symbol = symbol_at(address)
+    if symbol is None:
+        return f"{address:#x}"
+    return str(Named(f"{symbol.name}+{address - symbol.address:#x}", short(symbol.module)))
+
+
+def counting(by: str, with_hist: bool) -> Functions | Origins:
+    """Counts by function, caller or thread."""
+    return Functions(with_hist) if by == "function" else Origins(by)
+
+
+def durations_by_name(match: Match, stat: Stat) -> dict[str, FunctionStat]:
+    """The statistics of functions with timed calls, by name."""
+    found = stat.functions()
+    known = ((site.symbol.name, found.get(site.address)) for site in match.sites)
+    return {name: each for name, each in known if each is not None and each.durations}
+
+
+def duration_lines(found: Mapping[str, FunctionStat]) -> Iterator[str]:
+    """For each function: its percentiles, and a bar for each power of two."""
+    for name, stat in found.items():
+        shares = ", ".join(f"p{share} {duration_text(stat.percentile(share)).strip()}" for share in _SHARES)
+        yield f"{name}: {shares}"
+        largest = max(stat.durations.values())
+        for start, calls in sorted(stat.durations.items()):
+            yield f"  {duration_text(start)}  {calls:10,} |{'#' * max(1, round(_WIDTH * calls / largest))}"
+
+
+def duration_objects(found: Mapping[str, FunctionStat]) -> dict[str, dict[str, Any]]:
+    """The same for JSON, by name."""
+    return {name: _object(stat) for name, stat in found.items()}
+
+
+def _object(stat: FunctionStat) -> dict[str, Any]:
+    shares = {f"p{share}_ns": round(stat.percentile(share)) for share in _SHARES}
+    return shares | {
+        "durations": [{"from_ns": round(start), "calls": n} for start, n in sorted(stat.durations.items())]
+    }

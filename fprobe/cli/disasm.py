@@ -1,8 +1,10 @@
-"""`fprobe disasm`: machine code of a function's entry, before and while it is probed, and of its stub."""
+"""`fprobe disasm`: machine code of a function's entry, before and while it is probed, of its stub, and of native handlers."""
 
 from __future__ import annotations
 
+import re
 from array import array
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,10 +15,12 @@ from fprobe.cli.failure import input_errors
 from fprobe.cli.options import Target, output_options, program_options
 
 if TYPE_CHECKING:
-    from fprobe.cli.match import Site
+    from fprobe.cli.matching import Site
     from sandbox.loading.module import Module
     from sandbox.symbols.disassembly import Line
+    from sandbox.symbols.source_lines import SourceLine
     from sandbox.symbols.table import Symbol
+
 
 _EPILOG = """\b
 Examples:
@@ -28,6 +32,7 @@ Examples:
   fprobe disasm handler.py:large_reads --source
 """
 
+_HANDLER = re.compile(r".+\.py:\w+")
 _SHOWN = 8
 """Number of instructions that are shown without --all."""
 
@@ -45,43 +50,45 @@ def disasm_command(function: str, stub: bool, everything: bool, source: bool, ta
     FUNC may also be a native handler, as FILE.py:NAME.
     """
     from fprobe.actions import Count
-    from fprobe.cli import images, matching, native_code, program
-    from fprobe.cli.probing import attached
+    from fprobe.cli import matching, program
 
-    if native_code.is_handler(function):
-        native_code.show(console, function, None if everything or source else _SHOWN, source)
+    if _is_handler(function):
+        _show_handler(console, function, None if everything or source else _SHOWN, source)
         return
     module = program.load(target)
     with input_errors():
-        symbol = images.symbols(function)[0] if images.is_named(function) else module.symbol(function)
+        symbol = matching.symbols_of_image(function)[0] if matching.names_image(function) else module.symbol(function)
     if source:
         _show_with_source(console, module, symbol)
         return
     limit = None if everything else _SHOWN
     before = _code(module, symbol.address, symbol.end)[:limit]
-    named = images.is_named(function)
-    match = images.match(function) if named else matching.match(module, [_literal(function)], notrace=target.notrace)
+    named = matching.names_image(function)
+    match = (
+        matching.match_image(function)
+        if named
+        else matching.match(module, [_literal(function)], notrace=target.notrace)
+    )
     sections = {"loaded": (symbol.address, before)}
     if match.sites:
-        with attached(match, action=Count()):
+        with matching.attached(match, action=Count()):
             now = _code(module, symbol.address, symbol.end, patched=True)
-            sections["probed"] = (symbol.address, (images.patched(symbol, now, before) if named else now)[:limit])
+            sections["probed"] = (symbol.address, (_patched(symbol, now, before) if named else now)[:limit])
             if stub:
-                sections["stub"] = images.detour(match.sites[0]) if named else _stub(match.sites[0])
+                sections["stub"] = _detour(match.sites[0]) if named else _stub(match.sites[0])
     _print(console, function, sections, match.skipped[0].reason if match.skipped else "")
 
 
 def _show_with_source(console: Console, module: Module, symbol: Symbol) -> None:
     """Show the whole function as loaded, with its source lines. Raises Failure if these are not known."""
     from fprobe.cli.failure import Failure
-    from fprobe.cli.native_code import print_code
     from sandbox.symbols import source_lines
 
     lines = _code(module, symbol.address, symbol.end)
     if not any(source_lines.at(line.address) for line in lines):
         raise Failure(f"the source lines of {symbol} are not known: it was compiled without line information")
     console.line(console.bold(_TITLES["loaded"].format(name=symbol.name)))
-    objects = print_code(console, symbol.address, lines, with_source=True)
+    objects = _print_code(console, symbol.address, lines, with_source=True)
     console.document({"function": symbol.name, "loaded": objects})
 
 
@@ -94,14 +101,17 @@ def _code(module: Module, start: int, end: int, patched: bool = False) -> list[L
     import ctypes
 
     from sandbox.symbols.disassembly import disassemble
-    from sandbox.symbols.table import symbol_table
-
-    def describe(address: int) -> str | None:
-        found = symbol_table.locate(address)
-        return str(found) if found else None
 
     sites = module.sites if any(start in text for text in module.texts) else array("Q", [start] * patched)
-    return disassemble(ctypes.string_at(start, end - start), start, describe, sites)
+    return disassemble(ctypes.string_at(start, end - start), start, _name_at, sites)
+
+
+def _name_at(address: int) -> str | None:
+    """The symbol at an address, with the offset; None if there is none."""
+    from sandbox.symbols.table import symbol_table
+
+    found = symbol_table.locate(address)
+    return str(found) if found else None
 
 
 def _stub(site: Site) -> tuple[int, list[Line]]:
@@ -155,5 +165,71 @@ def _print(console: Console, name: str, sections: dict[str, tuple[int, list[Line
     console.document({"function": name, **document, **({"refused": refusal} if refusal else {})})
 
 
-def _object(line: Line) -> dict[str, Any]:
-    return {"address": line.address, "bytes": line.code.hex(), "text": line.text, "note": line.note}
+def _is_handler(text: str) -> bool:
+    """Whether `text` names a handler in a Python file, and not a function of a program."""
+    return _HANDLER.fullmatch(text) is not None
+
+
+def _show_handler(console: Console, text: str, limit: int | None, with_source: bool) -> None:
+    """Print the code of the handler `FILE.py:NAME`. Raises Failure if there is none, or if it does not compile."""
+    from fprobe.cli import native
+
+    handler = native.load(text).entry
+    base, lines = _handler_code(native.compile_handler(handler), handler.name)
+    console.line(console.bold(f"{handler.name}, native"))
+    objects = _print_code(console, base, lines[:limit], with_source)
+    console.document({"function": handler.name, "loaded": objects})
+
+
+def _print_code(console: Console, base: int, lines: list[Line], with_source: bool) -> list[dict[str, Any]]:
+    """Print instructions below their source lines. Returns them for JSON."""
+    from sandbox.symbols import source_lines
+    from sandbox.symbols.disassembly import listing
+
+    places = [source_lines.at(line.address) if with_source else None for line in lines]
+    before = None
+    for shown, place in zip(listing(lines, base), places, strict=True):
+        if place is not None and place != before:
+            console.line(console.dim(f"{Path(place.file).name}:{place.line}: {place.text}"))
+            before = place
+        console.line(shown)
+    return [_object(line, place) for line, place in zip(lines, places, strict=True)]
+
+
+def _handler_code(image: Any, name: str) -> tuple[int, list[Line]]:
+    """The address and the instructions of a function of an image."""
+    import ctypes
+
+    from sandbox.symbols.disassembly import disassemble
+
+    symbol = next(symbol for symbol in image.symbols if symbol.name == name)
+
+    code = ctypes.string_at(symbol.address, symbol.end - symbol.address)
+    return symbol.address, disassemble(code, symbol.address, _name_at)
+
+
+def _object(line: Line, place: SourceLine | None = None) -> dict[str, Any]:
+    found = {"address": line.address, "bytes": line.code.hex(), "text": line.text, "note": line.note}
+    return found | ({"file": place.file, "line": place.line} if place else {})
+
+
+def _detour(site: Site) -> tuple[int, list[Line]]:
+    """The code that the patched entry of a function leads to: its address, and its instructions."""
+    import ctypes
+
+    from fprobe.cli.matching import detoured
+    from ftrace.x86_64.entry_detour import DETOUR_SIZE, ENTRY
+    from sandbox.symbols.disassembly import disassemble
+
+    block, index = detoured(site.symbol)
+    start = block.entry_at(index)
+    code = ctypes.string_at(start, DETOUR_SIZE - ENTRY).rstrip(b"\xcc")
+    return start, disassemble(code, start, lambda _address: None)
+
+
+def _patched(symbol: Symbol, jump: list[Line], before: list[Line]) -> list[Line]:
+    """A function while it is probed: the jump at its entry, then its remaining lines as loaded."""
+    from fprobe.cli.matching import detoured
+
+    block, index = detoured(symbol)
+    return [*jump[:1], *(line for line in before if line.address >= symbol.address + block.owned_at(index))]

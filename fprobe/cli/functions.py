@@ -12,6 +12,7 @@ from fprobe.cli.options import Target, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import Refusals
+    from ftrace.sites.detoured import DetouredBlock
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
 
@@ -101,10 +102,10 @@ def explain_command(patterns: tuple[str, ...], target: Target, console: Console)
 
 def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbol) -> dict[str, Any]:
     """Print the facts about a function. Returns them for JSON."""
-    from fprobe.cli import images
+    from fprobe.cli.matching import reason_in_image
 
     other = symbol.module != module.name
-    reason = images.reason(symbol) if other else refusals.reason(symbol)
+    reason = reason_in_image(symbol) if other else refusals.reason(symbol)
     facts = _facts(module, symbol, refusals.sites.get(symbol.address))
     ends = "at entry" if facts.get("return", "").startswith("cannot") else "at entry and at return"
     verdict = f"cannot be probed: {reason}" if reason else f"can be probed, {ends}"
@@ -117,7 +118,6 @@ def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbo
 
 
 def _facts(module: Module, symbol: Symbol, site: int | None) -> dict[str, Any]:
-    from fprobe.cli import images
     from fprobe.cli.program import signature_of
 
     signature = signature_of(module, symbol)
@@ -125,7 +125,7 @@ def _facts(module: Module, symbol: Symbol, site: int | None) -> dict[str, Any]:
         "signature": str(signature) if signature else "not known",
         "address": f"{symbol.address:#x}, {symbol.size} bytes, in {symbol.section}",
     }
-    return facts | (images.facts(symbol) if site is None else _site_facts(module, symbol, site))
+    return facts | (_detour_facts(symbol) if site is None else _site_facts(module, symbol, site))
 
 
 def _site_facts(module: Module, symbol: Symbol, site: int) -> dict[str, str]:
@@ -140,3 +140,26 @@ def _site_facts(module: Module, symbol: Symbol, site: int) -> dict[str, str]:
         "patched by": by,
         "return": hook,
     }
+
+
+def _detour_facts(symbol: Symbol) -> dict[str, str]:
+    """How a library function that `match_image` has found is probed."""
+    from fprobe.cli.matching import detoured
+
+    try:
+        block, index = detoured(symbol)
+    except LookupError:
+        return {}
+    code = block.text_of(index)
+    return {
+        "entry": f"{block.mechanisms[index].value}, over {code.hex(' ')}",
+        "return": _return_of(block, index),
+    }
+
+
+def _return_of(block: DetouredBlock, index: int) -> str:
+    block.examine_returns([index])
+    why = block.reason(index)
+    return (
+        f"cannot be hooked: {why}" if why else "balanced: the stub calls the body; every register and flag is preserved"
+    )

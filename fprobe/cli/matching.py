@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fprobe.cli.failure import Failure
-from fprobe.cli.match import Match, Site, Skipped
+from fprobe.cli.failure import FAILED, Failure
 from sandbox.symbols.near import did_you_mean
 
 if TYPE_CHECKING:
+    from fprobe.attachment import Attachment
+    from ftrace.sites.detoured import DetouredBlock
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
+
+
+class Skipped(NamedTuple):
+    """A matched function that cannot be probed, with the reason."""
+
+    name: str
+    reason: str
+
+
+class Site(NamedTuple):
+    """A function that can be probed, and the address of its stub."""
+
+    symbol: Symbol
+    address: int
+
+
+@dataclass
+class Match:
+    """What patterns select."""
+
+    sites: list[Site] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    @property
+    def matched(self) -> int:
+        """The number of matched functions."""
+        return len(self.sites) + len(self.skipped)
+
+    @property
+    def addresses(self) -> list[int]:
+        """The addresses of the stubs."""
+        return [site.address for site in self.sites]
 
 
 def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()) -> Match:
@@ -20,8 +55,8 @@ def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), 
     `notrace`: the functions named by --notrace. Raises Failure for a pattern that matches nothing.
     """
     meant: dict[int, Symbol] = {}
-    of_images = _of_images([pattern for pattern in (*patterns, *exclude) if ":" in pattern], exclude)
-    patterns, exclude = ([pattern for pattern in some if ":" not in pattern] for some in (patterns, exclude))
+    of_images = _of_images([pattern for pattern in (*patterns, *exclude) if names_image(pattern)], exclude)
+    patterns, exclude = ([pattern for pattern in some if not names_image(pattern)] for some in (patterns, exclude))
     for pattern in patterns:
         selected = _selected(module, pattern, "no function of {module} matches {pattern!r}")
         meant = _without(meant, selected) if pattern.startswith("!") else meant | selected
@@ -43,9 +78,7 @@ def _of_images(patterns: Sequence[str], exclude: Sequence[str]) -> Match:
     sites: dict[int, Site] = {}
     skipped: dict[Skipped, None] = {}
     for pattern in patterns:
-        from fprobe.cli import images
-
-        found = images.match(pattern.removeprefix("!"))
+        found = match_image(pattern.removeprefix("!"))
         if pattern.startswith("!") or pattern in exclude:
             sites = {site: sites[site] for site in sites if site not in found.addresses}
         else:
@@ -69,10 +102,8 @@ def match_or_fail(
 
 def symbols_of(module: Module, pattern: str) -> list[Symbol]:
     """The functions that a name or a glob matches; any name of a function will do. Raises Failure if there is none."""
-    if ":" in pattern:
-        from fprobe.cli import images
-
-        return images.symbols(pattern)
+    if names_image(pattern):
+        return symbols_of_image(pattern)
     if pattern in module:
         return [module.symbol(pattern)]
     return list(_selected(module, pattern, "no function of {module} matches {pattern!r}").values())
@@ -147,3 +178,90 @@ class Refusals:
         if symbol.name in self._returns_twice:
             return "returns twice"
         return "has an argument in r10 or r11" if symbol.name in self._scratch_taken else ""
+
+
+def names_image(pattern: str) -> bool:
+    """Whether a pattern names an image, such as a library: `libz:inflate*`."""
+    return ":" in pattern
+
+
+def match_image(pattern: str) -> Match:
+    """The functions that a pattern for an image matches. The library is loaded if necessary. Raises Failure if there are none."""
+    from ftrace.entries.locate import locate
+
+    _load_library(pattern)
+    try:
+        located = locate(pattern)
+    except LookupError as error:
+        raise Failure(str(error.args[0])) from None
+    except OSError as error:
+        raise Failure(f"{pattern}: {error.strerror or error}", FAILED) from None
+    found = Match()
+    found.sites = [Site(location.function, location.ip) for location in located.selection.locations()]
+    found.skipped = [Skipped(name, reason) for name, reason in located.skipped]
+    return found
+
+
+def symbols_of_image(pattern: str) -> list[Symbol]:
+    """The functions that a pattern for an image matches, also those that cannot be probed. Raises Failure if there are none."""
+    from ftrace.filters.resolve import resolve
+
+    match_image(pattern)
+    return [found.function for found in resolve(pattern)]
+
+
+def _load_library(pattern: str) -> None:
+    """Load the library that a pattern names, if it is not loaded and can be found."""
+    import ctypes.util
+
+    from sandbox.images.sources import images
+
+    owner = pattern.lstrip("!").partition(":")[0]
+    if any(owner in image.names for image in images()) or any(special in owner for special in "*?["):
+        return
+    name = ctypes.util.find_library(owner.removeprefix("lib")) or owner
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return  # `match_image` reports the error in more detail
+
+
+def reason_in_image(symbol: Symbol) -> str:
+    """Why a function that `match_image` has found cannot be probed; '' if it can."""
+    from ftrace.entries.locate import locations_of
+    from ftrace.filters.resolve import Found
+    from sandbox.images.sources import image_at
+
+    image = image_at(symbol.address)
+    skipped = locations_of([Found(image, symbol)]).skipped if image is not None else []
+    return skipped[0].reason if skipped else ""
+
+
+def detoured(symbol: Symbol) -> tuple[DetouredBlock, int]:
+    """The location of a function that `match_image` has found. Raises LookupError if it has a stub instead of a detour."""
+    from ftrace.sites.detoured import DetouredBlock
+    from ftrace.tracer import tracer
+
+    location = tracer().table.location(symbol.address)
+    if location is None or not isinstance(location.block, DetouredBlock):
+        raise LookupError(f"{symbol} has no detour")
+    return location.block, location.position
+
+
+@contextmanager
+def attached(match: Match, **options: Any) -> Iterator[Attachment[Any]]:
+    """Attach handlers to the functions of `match` inside the block; `options`: as for `fprobe.attach`.
+
+    Raises Failure with exit code 1 if they cannot be patched.
+    """
+    import fprobe
+
+    probe = fprobe.attach(match.addresses, **options)
+    try:
+        probe.attach()
+    except OSError as error:
+        raise Failure(f"cannot attach: {error.strerror or error}", FAILED) from None
+    try:
+        yield probe
+    finally:
+        probe.detach()

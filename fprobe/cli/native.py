@@ -12,7 +12,7 @@ from fprobe.handlers import native_file
 from fprobe.handlers.native_file import NativeHandlers
 
 if TYPE_CHECKING:
-    from fprobe.cli.match import Match
+    from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from ftrace.handlers.kinds import Resolved
     from sandbox.loading.native_image import NativeImage
@@ -31,7 +31,7 @@ def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandl
     """Run the program with the handlers attached, and print the maps. Raises Failure if the program failed."""
     from fprobe.cli import conclusion
     from fprobe.cli.interrupting import ctrl_c
-    from fprobe.cli.probing import attached
+    from fprobe.cli.matching import attached
     from fprobe.cli.running import run as run_program
 
     options = {"entry": handlers.entry, "exit": handlers.exit}

@@ -17,9 +17,8 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console, wants_color
-from fprobe.cli.ending import end_process
 from fprobe.cli.failure import FAILED, Failure, of_system
-from fprobe.cli.interrupting import Interrupted, summarise_nothing
+from fprobe.cli.interrupting import Interrupted, end_process, summarise_nothing
 
 if TYPE_CHECKING:
     from fprobe.events.recorded import Event

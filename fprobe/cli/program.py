@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fprobe.cli import progress
+from fprobe.cli.console import progress_line
 from fprobe.cli.failure import input_errors
 from fprobe.cli.options import CallingCommand, Target
 from sandbox.abi import layout
@@ -34,7 +34,7 @@ def load(target: Target) -> Module:
         os.environ[perfmap.OPT_OUT] = "1"  # a verb that runs nothing has nothing to profile
     with input_errors():
         _check_flavour(target)
-        with progress.shown(lambda: _work(target)):
+        with progress_line(lambda: _work(target)):
             module = _load(target)
         unknown = [name for name in target.notrace if name not in module]
         if unknown:

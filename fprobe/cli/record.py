@@ -98,12 +98,12 @@ def record_command(
 
 def _run(call: ProgramCall, console: Console, recording: Recording, arriving: Arriving | None) -> Outcome:
     """Make the call while the records are written, and shown if they are wanted."""
-    from fprobe.cli import progress
+    from fprobe.cli.console import progress_line
     from fprobe.cli.running import run
 
     if arriving is not None:
         return run(call, lambda: _drain_and_show(console, recording, arriving))
-    with progress.shown(lambda: recording.progress):
+    with progress_line(lambda: recording.progress):
         return run(call, recording.drain)
 
 

@@ -1,6 +1,8 @@
-"""Running the program in a separate thread, while the main thread waits for it and for Ctrl-C.
+"""Running the program in a separate thread, while the main thread waits for it, for its `exit`, and for Ctrl-C.
 
-Native code cannot be interrupted: it continues after Ctrl-C, so the process has to end while it runs.
+Native code cannot be interrupted: it continues after Ctrl-C, so the process has to end while it runs. A function that is
+registered with the C library cannot be removed: it is called at every exit, even after Python has been finalised. So it is
+native code, which calls Python only while `Listener.interested` is set.
 """
 
 from __future__ import annotations
@@ -8,12 +10,57 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from fprobe.cli.exiting import told_of_exit
 from fprobe.cli.interrupting import ctrl_c
+from sandbox.loading.native_image import NativeImage
+from sandbox.native import Unit, fn, global_var, i32, native, struct, u64, void
+
+
+@struct
+class Listener:
+    """`interested`: 1 while `call` may be called."""
+
+    interested: u64
+    call: fn[void, i32]
+
+
+listener = global_var(Listener, name="exit_listener")
+
+
+@native
+def program_exits(status: i32, argument: u64) -> void:
+    if listener.interested != 0:
+        listener.call(status)
+
+
+@cache
+def _image() -> NativeImage:
+    image = NativeImage.of(Unit("fprobe-exiting", [program_exits]))
+    ctypes.CDLL(None).on_exit(ctypes.c_void_p(image.address("program_exits")), None)
+    return image
+
+
+@contextmanager
+def exit_callback(call: Callable[[int], None]) -> Iterator[None]:
+    """Inside the block, a thread that calls `exit` calls `call(status)` first.
+
+    To finish work in Python, `call` must not return before the process ends.
+    """
+    record: Any = Listener
+    native_listener = record.ctypes.from_address(ctypes.addressof(_image().variable("exit_listener")))
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_int32)(call)
+    native_listener.call = ctypes.cast(callback, ctypes.c_void_p).value
+    native_listener.interested = 1
+    try:
+        yield
+    finally:
+        native_listener.interested = 0
+
 
 STACK_SIZE = 1 << 26
 """Bytes of stack of the program's thread."""
@@ -62,7 +109,7 @@ def run(call: Callable[[], Any], poll: Callable[[], bool] = lambda: False) -> Ou
         while True:
             time.sleep(3600)
 
-    with told_of_exit(leave):
+    with exit_callback(leave):
         _start(work)
         while not ctrl_c.pressed:
             if done.wait(0 if poll() else _INTERVAL):

@@ -15,9 +15,8 @@ from fprobe.cli.run import by_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fprobe.cli.counted import Functions, Row
-    from fprobe.cli.match import Match
-    from fprobe.cli.origins import Origins
+    from fprobe.cli.counted import Row
+    from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
 
@@ -60,41 +59,31 @@ def stat_command(
     if with_hist and by != "function":
         raise Failure(f"--hist shows the durations of functions, not of each {by}: give --hist or --by {by}")
     from fprobe.actions import Stat
-    from fprobe.cli import conclusion, durations, matching, program
+    from fprobe.cli import conclusion, counted, matching, program
     from fprobe.cli.console import count
     from fprobe.cli.interrupting import ctrl_c
-    from fprobe.cli.probing import attached
+    from fprobe.cli.matching import attached
     from fprobe.cli.running import run
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
-    counted = _counting(by, with_hist)
+    counts = counted.counting(by, with_hist)
     ctrl_c.hold()
     ctrl_c.check()
-    with console.alone(), attached(match, action=counted.action) as probe:
+    with console.alone(), attached(match, action=counts.action) as probe:
         console.note(f"# counting {count(len(match.sites), 'function')} of [{module.name}], calling {call}")
         outcome = run(call)
         probe.disable()
-        rows = ordered(counted.rows(match), sort)
+        rows = ordered(counts.rows(match), sort)
         for line in table(rows, console, by):
             console.line(line)
-        found = durations.by_name(match, counted.action) if with_hist and isinstance(counted.action, Stat) else {}
-        for line in durations.lines(found):
+        found = counted.durations_by_name(match, counts.action) if with_hist and isinstance(counts.action, Stat) else {}
+        for line in counted.duration_lines(found):
             console.line(line)
         conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
-        console.document(document(module.name, call, outcome, match, rows, by, durations.objects(found)))
+        console.document(document(module.name, call, outcome, match, rows, by, counted.duration_objects(found)))
         conclusion.conclude(outcome)
-
-
-def _counting(by: str, with_hist: bool) -> Functions | Origins:
-    if by == "function":
-        from fprobe.cli.counted import Functions
-
-        return Functions(with_hist)
-    from fprobe.cli.origins import Origins
-
-    return Origins(by)
 
 
 def ordered(rows: list[Row], key: str) -> list[Row]:

@@ -13,7 +13,7 @@ from fprobe.cli.options import CallingCommand, Target, call_option, call_words, 
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.cli.match import Match
+    from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.cli.views import Views
@@ -101,7 +101,7 @@ class _Session:
     def run(self) -> None:
         """Attach, run, detach, summarise. Raises Failure if the program failed; ends the process after Ctrl-C."""
         from fprobe.cli.interrupting import ctrl_c
-        from fprobe.cli.probing import attached
+        from fprobe.cli.matching import attached
         from fprobe.cli.running import run
 
         ctrl_c.hold()

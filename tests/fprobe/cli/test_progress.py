@@ -13,7 +13,7 @@ import click
 import pytest
 from command import COMMAND, environment
 
-from fprobe.cli import program, progress
+from fprobe.cli import console, program
 from fprobe.cli.options import Target
 
 
@@ -44,27 +44,27 @@ class Terminal:
 @pytest.fixture
 def terminal(monkeypatch):
     made = Terminal()
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=made.file))  # pytest puts its own into sys
+    monkeypatch.setattr(console, "sys", SimpleNamespace(stderr=made.file))  # pytest puts its own into sys
     monkeypatch.setenv("TERM", "xterm")
     yield made
     made.close()
 
 
 def test_work_is_named_with_its_seconds_and_erased(terminal):
-    with progress.shown(lambda: "compiling x.c", after=0):
+    with console.progress_line(lambda: "compiling x.c", after=0):
         assert terminal.read_until(" s") == "\r\x1b[Kcompiling x.c: 0 s"
     assert terminal.read_until("\x1b[K") == "\r\x1b[K"
 
 
 def test_it_is_erased_when_the_work_fails(terminal):
-    with pytest.raises(ValueError), progress.shown(lambda: "compiling x.c", after=0):
+    with pytest.raises(ValueError), console.progress_line(lambda: "compiling x.c", after=0):
         terminal.read_until(" s")
         raise ValueError
     assert terminal.read_until("\x1b[K") == "\r\x1b[K"
 
 
 def test_nothing_is_shown_of_work_that_is_quick(terminal):
-    with progress.shown(lambda: "compiling x.c", after=60):
+    with console.progress_line(lambda: "compiling x.c", after=60):
         pass
     assert terminal.is_empty
 
@@ -73,19 +73,19 @@ def test_nothing_is_shown_of_work_that_is_quick(terminal):
 def test_nobody_tells_where_it_is_not_wanted(terminal, option):
     with click.Context(click.Command("list")) as context:
         context.params[option] = False
-        assert progress._is_wanted()
+        assert console._progress_is_wanted()
         context.params[option] = True
-        assert not progress._is_wanted()
+        assert not console._progress_is_wanted()
 
 
 def test_only_a_terminal_that_can_erase_is_told(terminal, monkeypatch):
-    assert progress._is_wanted()
+    assert console._progress_is_wanted()
     monkeypatch.setenv("TERM", "dumb")
-    assert not progress._is_wanted()
+    assert not console._progress_is_wanted()
     monkeypatch.setenv("TERM", "xterm")
     with Path(os.devnull).open("w") as other:
-        monkeypatch.setattr(progress.sys, "stderr", other)
-        assert not progress._is_wanted()
+        monkeypatch.setattr(console.sys, "stderr", other)
+        assert not console._progress_is_wanted()
 
 
 def test_compiling_is_such_work(tmp_path):
