@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from fprobe.actions import Action
 from fprobe.handlers.resolve import data_size_of
-from fprobe.handlers.signatures import EntryHandler, ExitHandler
 from fprobe.registration import (
     FPROBE_FL_DISABLED,
     FPROBE_FL_KPROBE_SHARED,
@@ -43,6 +42,21 @@ MAX_PENDING = 1 << 24
 This = TypeVar("This", bound="Attachment[Any]")
 ActionOrNone = TypeVar("ActionOrNone", bound=Action | None)
 AnyAction = TypeVar("AnyAction", bound=Action)
+
+
+class EntryHandler(Protocol):
+    """Called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
+
+    Non-zero: do not call the exit handler for this call.
+    """
+
+    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> int | None: ...
+
+
+class ExitHandler(Protocol):
+    """Called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
+
+    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> object: ...
 
 
 class Attachment(Attaching, Generic[ActionOrNone]):

@@ -43,7 +43,7 @@ _IMPORTS = (
     "sandbox.native.front.graph", "sandbox.symbols.dwarf",
     "ftrace.events.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
     "kprobes.attachment", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
-    "fprobe.actions", "fprobe.attachment", "fprobe.handlers.native_decorator",
+    "fprobe.actions", "fprobe.attachment", "fprobe.handlers.native",
     *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "stat", "trace", "verbs")),
 )  # fmt: skip
 

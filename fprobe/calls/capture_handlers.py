@@ -5,7 +5,7 @@ For each function, one `Sight` says what to record at the entry and another at t
 
 from __future__ import annotations
 
-from fprobe.handlers.native_decorator import native
+from fprobe.handlers.native import native
 from ftrace.handlers.floats import read_xmm
 from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe

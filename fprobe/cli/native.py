@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.handlers import native_file
-from fprobe.handlers.native_file import NativeHandlers
+from fprobe.handlers.native import NativeFileError, NativeHandlers, load_file
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import Match
@@ -24,7 +23,7 @@ def load(text: str) -> NativeHandlers:
     Raises Failure, which names what is missing or is not in the native language.
     """
     with _shown_errors(text.partition(":")[0]):
-        return native_file.load(text)
+        return load_file(text)
 
 
 def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandlers) -> None:
@@ -83,7 +82,7 @@ def _shown_errors(path: str) -> Iterator[None]:
     with _compile_errors():
         try:
             yield
-        except native_file.NativeFileError as error:
+        except NativeFileError as error:
             raise Failure(str(error)) from None
         except SyntaxError:
             raise

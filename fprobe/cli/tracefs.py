@@ -116,7 +116,7 @@ def _read_commands(shell: Shell, output: _Output, errors: _Output) -> int:
 
 def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
     """`write FILE TEXT`: like `echo TEXT >> FILE`, with the message of error_log if the text is refused."""
-    from fprobe.events.defining import explained
+    from fprobe.events.recorded import explained
     from fprobe.tracefs import tracefs
 
     if len(words) != 2:

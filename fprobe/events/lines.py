@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from fprobe.handlers.native_decorator import event_handler
+from fprobe.handlers.native import event_handler
 from fprobe.registration import (
     FPROBE_FL_DISABLED,
     disable_fprobe,

@@ -1,4 +1,4 @@
-"""Probe events from Python: defining and recording them, and reading their records.
+"""Probe events from Python: their definition, recording, and records.
 
     with fprobe.event("p:reads vfs_read count=%dx", filter="count > 4096") as reads:
         module["demo_main"](5)
@@ -14,18 +14,20 @@ import errno
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fprobe.events.defining import define, write
 from fprobe.export.formats import EventFormat, parse_format
 from fprobe.tracefs import tracefs
+from ftrace.events import dynevent
+from ftrace.events.error_log import errors_heard
+from ftrace.events.probe_event import Probe
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.ring_buffer.following import Follower
 from ftrace.tracefs.instances import InstanceDirectory
 
 if TYPE_CHECKING:
-    from ftrace.events.probe_event import Probe, ProbeEvent
+    from ftrace.events.probe_event import ProbeEvent
     from ftrace.events.trace_array import TraceArray
     from ftrace.ring_buffer.arrays import Block
     from ftrace.ring_buffer.reader import Record
@@ -33,6 +35,35 @@ if TYPE_CHECKING:
 _POLL = 0.01
 """Seconds between two checks of the buffer: a hit does not wake the reader."""
 _COMMON = ("event", "time", "tid", "comm", "lost")
+
+
+def define(definition: str) -> list[Probe]:
+    """Define an event. Returns its probe. Raises OSError with a caret under the error."""
+    before = set(dynevent.dynamic_events())
+    _write("dynamic_events", definition, append=True)
+    made = [each for each in dynevent.dynamic_events() if each not in before]
+    probes = [each for each in made if isinstance(each, Probe)]
+    if not probes:
+        raise OSError(errno.EINVAL, f"{definition!r} does not define a probe; give a line p, r or f")
+    return probes
+
+
+def _write(path: str, text: str, append: bool = False) -> None:
+    explained(lambda: tracefs.write(path, text, append=append), text)
+
+
+def explained(call: Callable[[], None], command: str) -> None:
+    """Make the call. If it raises OSError, add what error_log reports for `command`: the message, the text, and a caret."""
+    with errors_heard() as found:
+        try:
+            call()
+        except OSError as refused:
+            number, reason = refused.errno or errno.EINVAL, refused.strerror or str(refused)
+            shown, position = command.strip(), None
+            if found:
+                reason, shown, position = found[0].message, found[0].command, found[0].position
+            caret = f"\n  {' ' * position}^" if position is not None else ""
+            raise OSError(number, f"{reason}\n  {shown}{caret}") from None
 
 
 class Event:
@@ -191,9 +222,9 @@ class Event:
         self._left, self._pending = None, deque()
         for event in self._events:
             if self.filter is not None:
-                write(f"{self._directory(event)}/filter", self.filter)
+                _write(f"{self._directory(event)}/filter", self.filter)
             for trigger in self.triggers:
-                write(f"{self._directory(event)}/trigger", trigger, append=True)
+                _write(f"{self._directory(event)}/trigger", trigger, append=True)
         self._set_enabled(True)
 
     def _directory(self, event: ProbeEvent) -> str:

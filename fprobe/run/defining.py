@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fprobe.events.defining import define
+from fprobe.events.recorded import define
 from fprobe.export.formats import parse_format
 from fprobe.run import session
 from fprobe.run.patterns import Pattern

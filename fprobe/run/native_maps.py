@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from fprobe.handlers import native_file
-from fprobe.handlers.native_file import NativeHandlers
+from fprobe.handlers.native import NativeHandlers, load_file
 from fprobe.run import session
 from fprobe.run.results import Process
 from fprobe.run.table import Table
@@ -22,13 +21,13 @@ Loaded = tuple[NativeHandlers, dict[str, tuple[int, int]]]
 def load(text: str, table: Table) -> Loaded:
     """In the program: load the handlers. Also returns offset and size of each of their maps, by name.
 
-    Raises what `native_file.load` raises, and MemoryError if the maps exceed the memory reserved for them.
+    Raises what `load_file` raises, and MemoryError if the maps exceed the memory reserved for them.
     """
     start = table.use_for_maps()
     sizes: dict[int, int] = {}
     before, memory.take = memory.take, _taker(start, sizes)
     try:
-        handlers = native_file.load(text)
+        handlers = load_file(text)
     finally:
         memory.take = before
     maps = {name: each.address for name, each in handlers.maps.items() if isinstance(each, Map)}
@@ -50,7 +49,7 @@ def shown(text: str, process: Process, counts: int) -> Iterator[str]:
     """In the launcher: the contents of a process's maps. Executes the file again, to get their types."""
     if not process.parts or not process.maps:
         return
-    maps = native_file.load(text).maps
+    maps = load_file(text).maps
     start = session.HEADER + process.parts[-1] * session.PART + session.MAPS_AT
     for name, (offset, size) in process.maps.items():
         contents = maps[name]

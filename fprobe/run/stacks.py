@@ -10,7 +10,7 @@ from collections import deque
 from types import FrameType
 from typing import Any
 
-from fprobe.handlers.native_decorator import native
+from fprobe.handlers.native import native
 from fprobe.run import session
 from fprobe.run.table import Table
 from ftrace.runtime import runtime
