@@ -69,8 +69,7 @@ class Origins:
 
     def __init__(self, by: str) -> None:
         from fprobe.run import session
-        from fprobe.run.probing import Calls
-        from fprobe.run.table import Table
+        from fprobe.run.table import Calls, Table
 
         try:
             self._counts, self._journal = session.create(session.Settings())

@@ -167,11 +167,11 @@ def run_command(
     report = _opened(output)
     settings = Settings(counted, BY[by], bool(recorded), stacked, handled, native or "", events)
     program, counts, journal = start(settings)
-    from fprobe.run import reporting
     from fprobe.run.launching import end_like
+    from fprobe.run.report import Wanted, report_after
 
-    wanted = reporting.Wanted(stats, hists, traces, by, native or "", events)
-    end_like(reporting.after(program, counts, journal, wanted, report, format_))
+    wanted = Wanted(stats, hists, traces, by, native or "", events)
+    end_like(report_after(program, counts, journal, wanted, report, format_))
 
 
 _TOP_EPILOG = """\b

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +13,33 @@ from fprobe.attachment import Attachment, attach
 from fprobe.run import session
 from fprobe.run.names import described
 from fprobe.run.patterns import Pattern, new_functions
-from fprobe.run.probing import Calls
 from fprobe.run.session import Settings
-from fprobe.run.table import Table
+from fprobe.run.table import Calls, Table
 from ftrace.filters.resolve import Found
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
+
+_PACKAGES = ("fprobe", "kprobes", "ftrace", "sandbox")
+
+
+class _Journal(logging.Handler):
+    def __init__(self, address: str) -> None:
+        super().__init__(logging.WARNING)
+        self._address = address
+
+    def emit(self, record: logging.LogRecord) -> None:
+        session.note(self._address, remark=record.getMessage())
+
+
+def keep_quiet(address: str) -> None:
+    """Write this project's log messages to the journal, and ignore its RuntimeWarnings."""
+    handler = _Journal(address)
+    for name in _PACKAGES:
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.propagate = False
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=rf"{name}(\.|$)")
 
 
 class _Group:

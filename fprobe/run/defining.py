@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 
 from fprobe.events.recorded import define
 from fprobe.export.formats import parse_format
 from fprobe.run import session
 from fprobe.run.patterns import Pattern
-from fprobe.run.rings import INSTANCE, LauncherMemory
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.sharing import share
+from sandbox.memory import mappings
 
 _PLACE = re.compile(r"[prf]\S*\s+(?P<function>[^\s+%]+)")
 
@@ -37,7 +39,7 @@ class Definitions:
         self._waiting = [_Definition(text) for text in texts]
         if texts:
             share(LauncherMemory(address))
-            tracefs.mkdir(f"instances/{INSTANCE}")
+            tracefs.mkdir(f"instances/{session.INSTANCE}")
 
     @property
     def patterns(self) -> list[Pattern]:
@@ -58,5 +60,31 @@ class Definitions:
             content = event.format()
             number = parse_format(event.group, content).id
             session.note(self._address, event=number, group=event.group, format=content)
-            tracefs.write(f"instances/{INSTANCE}/events/{event.group}/{event.name}/enable", "1")
+            tracefs.write(f"instances/{session.INSTANCE}/events/{event.group}/{event.name}/enable", "1")
         session.note(self._address, attached=1)
+
+
+class LauncherMemory:
+    """The memory for `ftrace.ring_buffer.sharing`, in the launcher's file. Keeps no descriptor open."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._pid = os.getpid()
+
+    def map_pages(self, size: int) -> int:
+        """Address of memory for this process alone. Raises OSError: ENOSPC if none is left; also if the launcher has ended."""
+        if self._pid != os.getpid():
+            session.note(self._address, forked_by=self._pid)
+            self._pid = os.getpid()
+        return self._mapped(lambda counts: session.RINGS_AT + session.take_ring(counts) * session.RING, size)
+
+    def map_comms(self, size: int) -> int:
+        """Address of the table of thread names, which all processes share. Raises OSError if the launcher has ended."""
+        return self._mapped(lambda _: session.COMMS_AT, size)
+
+    def _mapped(self, offset: Callable[[int], int], size: int) -> int:
+        counts = session.open_counts(self._address)
+        try:
+            return mappings.map_shared(counts, offset(counts), size)
+        finally:
+            os.close(counts)

@@ -1,13 +1,22 @@
-"""The part inside the program: restores the environment and attaches the probes, before the program's first line runs."""
+"""The part inside the program: restores the environment and attaches the probes, before the program's first line runs.
+
+Child processes get the launcher's environment variables, also those that get an environment of their own.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fprobe.run import children, session
+from fprobe.run import session
+
+_ENVIRONMENT = 5
+"""Index of the environment among the arguments of _posixsubprocess.fork_exec."""
+_permanent: list[Any] = []
+"""Objects that must live as long as the process."""
 
 
 def start(directory: str) -> None:
@@ -24,7 +33,7 @@ def start(directory: str) -> None:
     try:
         settings = session.settings(address)
         session.note(address, argv=sys.orig_argv, parent=os.getppid())
-        children.cover(address, directory)
+        cover_children(address, directory)
         arm(address, settings)
     except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
@@ -47,13 +56,60 @@ def arm(address: str, settings: session.Settings) -> None:
     """Attach probes to loaded functions, and watch for those that are loaded later."""
     if not (settings.patterns or settings.stacks or settings.handled or settings.events):
         return
-    from fprobe.run.arming import Arming
-    from fprobe.run.quiet import keep_quiet
+    from fprobe.run.arming import Arming, keep_quiet
 
     keep_quiet(address)
-    _kept.append(Arming(address, settings))
-    _kept[0].begin()
+    _permanent.append(Arming(address, settings))
+    _permanent[0].begin()
 
 
-_kept: list[Any] = []
-"""Objects that must live as long as the process."""
+def cover_children(address: str, directory: str) -> None:
+    """Make subprocess and multiprocessing pass our variables on, and enter each process that they start in the journal."""
+    import _posixsubprocess
+
+    original = _posixsubprocess.fork_exec
+
+    def fork_exec(*arguments: Any) -> Any:
+        given = list(arguments)
+        given[_ENVIRONMENT] = _environment(given[_ENVIRONMENT], address, directory)
+        pid = original(*given)
+        session.note(address, started=pid, command=[_text(word) for word in given[0]])
+        return pid
+
+    _replace_function(original, fork_exec)
+
+
+def _replace_function(original: Callable[..., Any], wrapper: Callable[..., Any]) -> None:
+    for name in ("_posixsubprocess", "subprocess"):
+        module = sys.modules.get(name)
+        for attribute in ("fork_exec", "_fork_exec"):
+            if module is not None and getattr(module, attribute, None) is original:
+                setattr(module, attribute, wrapper)
+
+
+def _environment(given: Sequence[bytes] | None, address: str, directory: str) -> list[bytes] | None:
+    """The environment for a child that was `given` one. None: inherit the C library's environment, which has our variables.
+
+    If `given` is None but the program has set PYTHONPATH, the child gets the program's environment with our variables.
+    """
+    if given is None:
+        if "PYTHONPATH" not in os.environ:
+            return None
+        given = [name + b"=" + value for name, value in os.environb.items()]
+    before = next((entry[11:] for entry in given if entry.startswith(b"PYTHONPATH=")), None)
+    kept = [entry for entry in given if not entry.startswith((b"PYTHONPATH=", b"FPROBE_RUN"))]
+    return kept + [name + b"=" + value for name, value in variables(address, directory, before).items()]
+
+
+def variables(address: str, directory: str, before: bytes | None) -> dict[bytes, bytes]:
+    """The variables through which a Python process finds the launcher. `before`: PYTHONPATH without our entry."""
+    path = os.fsencode(directory)
+    found = {session.VARIABLE.encode(): address.encode(), b"PYTHONPATH": path}
+    if before is not None:
+        found[session.PYTHONPATH.encode()] = before
+        found[b"PYTHONPATH"] = path + b":" + before
+    return found
+
+
+def _text(word: bytes | str) -> str:
+    return os.fsdecode(word)

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fprobe.run import results
-from fprobe.run.durations import duration, levels
+from fprobe.run.durations import Ticks, duration, levels
 from fprobe.run.launching import Program
 from fprobe.run.names import Named
 from fprobe.run.results import Calls, Results, by_head
-from fprobe.run.ticks import Ticks
 
 _HISTORY, _NARROW = 16, 6
 """Updates that a row's graph shows, on a wide and on a narrow terminal."""

@@ -1,19 +1,24 @@
-"""The report of a run, as text and as JSON."""
+"""The report of a run, as text, as JSON, or in the format of another tool; written when the program has ended."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fprobe.run import folded, tree
-from fprobe.run.durations import bars, duration
-from fprobe.run.events import CallEvents
-from fprobe.run.events import calls as calls_of
-from fprobe.run.results import Calls, Process, Results, by_head
+from fprobe.run.call_events import CallEvents, RecordedProcess, perfetto_trace, read_events, tree_lines
+from fprobe.run.call_events import calls as calls_of
+from fprobe.run.durations import Ticks, bars, duration
+from fprobe.run.flame import flame_page, folded_lines, stacks
+from fprobe.run.launching import Program
+from fprobe.run.results import Calls, Process, Results, by_head, read
 
 if TYPE_CHECKING:
-    from fprobe.run.recorded import RecordedEvents
+    from fprobe.run.probe_events import RecordedEvents
+
 
 _PERCENTILES = (0.5, 0.9, 0.99)
 _STACKS = 10
@@ -50,7 +55,7 @@ def text(
         yield from _process(process, rate, wanted)
         yield from _stacks(process, rate)
         if process.pid in call_events:
-            yield from tree.lines(_of_patterns(process, call_events[process.pid], wanted.traces), process.names, rate)
+            yield from tree_lines(_of_patterns(process, call_events[process.pid], wanted.traces), process.names, rate)
         if process.pid in recorded:
             yield from recorded[process.pid].lines()
     if not recorded and not any(process.calls or process.stack_counts or process.maps for process in results.processes):
@@ -60,12 +65,12 @@ def text(
 
 def _stacks(process: Process, rate: float) -> Iterator[str]:
     """The stacks that took the most time, innermost frame first."""
-    stacks = sorted(folded.stacks([process], rate), key=lambda stack: -stack.nanoseconds)
-    for stack in stacks[:_STACKS]:
+    found = sorted(stacks([process], rate), key=lambda stack: -stack.nanoseconds)
+    for stack in found[:_STACKS]:
         yield f"{duration(stack.nanoseconds):>10} {stack.calls:10,} calls  {stack.frames[-1]}"
         yield from (f"{'':29}<- {frame}" for frame in reversed(stack.frames[:-1]))
-    if len(stacks) > _STACKS:
-        yield f"# {len(stacks) - _STACKS:,} more stacks; --format folded has every one"
+    if len(found) > _STACKS:
+        yield f"# {len(found) - _STACKS:,} more stacks; --format folded has every one"
 
 
 def _why_nothing(results: Results) -> str:
@@ -223,3 +228,74 @@ def _calls_object(process: Process, calls: Calls, rate: float, by: str) -> dict[
     times |= {f"p{share * 100:.0f}": calls.percentile(share) for share in _PERCENTILES}
     made |= {"hits": calls.hits, "returns": calls.returns, "missed": calls.missed}
     return made | {f"{key}_ns": round(time / rate) for key, time in times.items()}
+
+
+def report_after(program: Program, counts: int, journal: int, wanted: Wanted, output: int, format_: str) -> int:
+    """Wait for the program, write the report to the descriptor `output`, and return the program's exit status."""
+    ticks = Ticks()
+    status = program.wait()
+    found = read(counts, journal)
+    try:
+        _write(output, _report(found, counts, wanted, ticks, format_))
+    except ModuleNotFoundError as error:
+        _report_failure(f"--format {format_} needs the package {error.name}: pip install 'fprobe[targets]'")
+    except OSError as error:
+        _report_failure(f"the report could not be written: {error.strerror}")
+    return status
+
+
+def _report_failure(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # standard error is closed
+        _write(2, f"fprobe: {sentence}\n".encode())
+
+
+def _report(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> bytes:
+    rate = ticks.per_nanosecond()
+    is_recorded = bool(wanted.traces) and not wanted.native
+    call_events = {each.pid: read_events(counts, each.parts) for each in found.processes} if is_recorded else {}
+    if format_ == "perfetto":
+        recorded = [
+            RecordedProcess(each.pid, each.command, each.names, call_events[each.pid]) for each in found.processes
+        ]
+        return perfetto_trace(recorded, ticks.first, rate)
+    if format_ == "folded":
+        return _text_of(folded_lines(found.processes, rate))
+    if format_ == "flame":
+        return flame_page(stacks(found.processes, rate), _title(found)).encode()
+    probe_events = _probe_events(found, counts, wanted)
+    if format_ == "json":
+        return _text_of([json.dumps(document(found, rate, wanted, call_events, probe_events), indent=2)])
+    return _text_of([*text(found, rate, wanted, call_events, probe_events), *_maps(found, counts, wanted.native)])
+
+
+def _probe_events(found: Results, counts: int, wanted: Wanted) -> dict[int, RecordedEvents]:
+    if not wanted.events:
+        return {}
+    from fprobe.run.probe_events import read_records
+
+    return read_records(counts, found.processes)
+
+
+def _maps(found: Results, counts: int, native: str) -> Iterator[str]:
+    if not native:
+        return
+    from fprobe.run.native_maps import shown
+
+    with_maps = [process for process in found.processes if process.maps]
+    for process in with_maps:
+        if len(with_maps) > 1:
+            yield f"# process {process.pid}"
+        yield from shown(native, process, counts)
+
+
+def _title(found: Results) -> str:
+    return " ".join(found.processes[0].command[1:]) if found.processes else "nothing was recorded"
+
+
+def _text_of(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -4,7 +4,7 @@ Both are memory files of the launcher. A process of the program opens them throu
 no descriptor open.
 
 The file of counts begins with a header of one page, followed by `PARTS` parts of `PART` bytes, one for each process
-(`ftrace.hit.call_table`), and by the memory for ring buffers (`fprobe.run.rings`). It is sparse. Read it with pread, since
+(`ftrace.hit.call_table`), and by the memory for ring buffers (`fprobe.run.probe_events`). It is sparse. Read it with pread, since
 reading a hole through a mapping allocates memory.
 
 The journal has one JSON object on each line. The first has the settings; processes of the program append the others.
@@ -12,6 +12,7 @@ The journal has one JSON object on each line. The first has the settings; proces
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -56,6 +57,9 @@ RING = 32 << 30
 """Bytes of address space for the ring buffer of a process; twice the largest pool of pages."""
 _SIZE = RINGS_AT + PARTS * RING
 _PART = struct.Struct("<2Q")
+_NUMBER = struct.Struct("<Q")
+INSTANCE = "fprobe.run"
+"""The trace instance in which probe events are recorded, to keep them apart from the program's own tracing."""
 
 
 class Settings(NamedTuple):
@@ -160,3 +164,24 @@ def parts(counts: int) -> list[PartHeader]:
 def processes_not_counted(counts: int) -> int:
     """Number of processes that found no free part."""
     return int(max(0, struct.unpack("<Q", os.pread(counts, 8, NEXT_AT))[0] - PARTS))
+
+
+def rings_taken(counts: int) -> int:
+    """Number of processes that have taken memory for a ring buffer."""
+    return int(_NUMBER.unpack(os.pread(counts, _NUMBER.size, NEXT_RING_AT))[0])
+
+
+def take_ring(counts: int) -> int:
+    """Take the next free memory for a ring buffer and return its number. Raises OSError(ENOSPC) if none is left.
+
+    Unlocks explicitly, since a mapping keeps the lock after the descriptor is closed.
+    """
+    fcntl.flock(counts, fcntl.LOCK_EX)
+    try:
+        number = rings_taken(counts)
+        if number == PARTS:
+            raise OSError(errno.ENOSPC, f"{PARTS} processes have recorded events; no more can")
+        os.pwrite(counts, _NUMBER.pack(number + 1), NEXT_RING_AT)
+        return number
+    finally:
+        fcntl.flock(counts, fcntl.LOCK_UN)

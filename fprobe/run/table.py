@@ -1,14 +1,17 @@
-"""This process's table of calls, in the launcher's file of counts."""
+"""This process's table of calls, in the launcher's file of counts; the action that fills it."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
+from fprobe.actions import Action
 from fprobe.run import session
+from ftrace.handlers.kinds import Resolved
 from ftrace.hit.call_table import CELL, EVENTS_AT, CallTable
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
+from sandbox.native.handler import Fields
 from sandbox.process import fork
 
 
@@ -57,3 +60,30 @@ class Table:
     def part(self) -> int:
         """The number of this process's part."""
         return int(self.native.part)
+
+
+class Calls(Action):
+    """Counts and times calls in a table. `with_events`: also record each entry and return."""
+
+    entry_data_size = 8
+
+    def __init__(self, table: Table, with_events: bool) -> None:
+        super().__init__()
+        self._table = table
+        self._names = ("events_entry", "events_exit") if with_events else ("calls_entry", "calls_exit")
+        self._fields = (
+            (Fields(frozenset({"sp"})), Fields(frozenset({"sp", "ax"}))) if with_events else (Fields(), Fields())
+        )
+
+    def prepare(self, functions: int) -> None:
+        """See `Action`."""
+        made: list[Any] = [
+            Resolved(runtime().image.address(name), plain=True, registers=fields, keep=self._table)
+            for name, fields in zip(self._names, self._fields, strict=True)
+        ]
+        self.entry, self.exit = made
+
+    @property
+    def state(self) -> int:
+        """Address of the table."""
+        return self._table.address

@@ -1,0 +1,183 @@
+"""Recorded calls of a run: read from the file of counts, shown as a tree or as a Perfetto trace."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fprobe.calls.text import CallTree
+from fprobe.run import session
+from fprobe.run.durations import duration
+from fprobe.run.names import Names
+from sandbox.threads.counters import used
+
+_EVENT = struct.Struct("<4Q")
+_ROW = struct.Struct("<3Q")
+_KIND = 3
+_ENTER = 1
+_SEQUENCE = 1
+_MONOTONIC = 3
+"""perfetto.protos.BuiltinClock.BUILTIN_CLOCK_MONOTONIC"""
+
+
+class Event(NamedTuple):
+    """An entry or a return. `time`: in ticks; `slot`: where its return address is; `value`: that address, or the result."""
+
+    time: int
+    thread: int
+    ip: int
+    slot: int
+    is_entry: bool
+    value: int
+
+
+@dataclass
+class Call:
+    """A call. `left`: time of its return in ticks, None if the return was not recorded; `depth`: number of recorded callers."""
+
+    ip: int
+    thread: int
+    depth: int
+    slot: int
+    entered: int
+    caller: int
+    left: int | None = None
+    result: int = 0
+    inner: int = 0
+    """Number of recorded calls that it made itself."""
+
+
+class CallEvents(NamedTuple):
+    """The events of a process in order of time, and the number of older events that were overwritten."""
+
+    events: list[Event]
+    lost: int
+
+
+def read_events(counts: int, parts: Iterable[int]) -> CallEvents:
+    """The events in the rings of a process's threads. `parts`: the numbers of the process's parts."""
+    events: list[Event] = []
+    lost = 0
+    for number in parts:
+        for row in _rows(counts, number):
+            thread, _, head = _ROW.unpack(os.pread(counts, _ROW.size, row))
+            lost += max(0, head - session.EVENTS)
+            events += _ring(counts, row + session.EVENTS_AT, head, thread)
+    return CallEvents(sorted(events), lost)
+
+
+def _rows(counts: int, number: int) -> Iterator[int]:
+    """The offsets of the rows that have been written to."""
+    start = session.HEADER + number * session.PART + session.ROWS_AT
+    found = {(low - start) // session.STRIDE for low, _ in used(counts, start, start + session.ROWS * session.STRIDE)}
+    return (start + row * session.STRIDE for row in sorted(found))
+
+
+def _ring(counts: int, start: int, head: int, thread: int) -> Iterator[Event]:
+    data = os.pread(counts, min(head, session.EVENTS) * session.EVENT, start)
+    for time, ip, slot, value in _EVENT.iter_unpack(data):
+        if time:
+            yield Event(time, thread, ip, slot & ~_KIND, slot & _KIND == _ENTER, value)
+
+
+def calls(events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
+    """(call, True) at the entry of a call, (call, False) at its return; there is no latter if the return was not recorded."""
+    stacks: dict[int, list[Call]] = {}
+    for event in events:
+        stack = stacks.setdefault(event.thread, [])
+        while stack and stack[-1].slot < event.slot:
+            stack.pop()
+        if event.is_entry:
+            for outer in stack[-1:]:
+                outer.inner += 1
+            call = Call(event.ip, event.thread, len(stack), event.slot, event.time, event.value)
+            stack.append(call)
+            yield call, True
+        elif (returning := _of(stack, event)) is not None:
+            del stack[stack.index(returning) :]
+            returning.left, returning.result = event.time, event.value
+            yield returning, False
+
+
+def _of(stack: list[Call], event: Event) -> Call | None:
+    return next((call for call in reversed(stack) if call.ip == event.ip and call.slot == event.slot), None)
+
+
+def tree_lines(call_events: CallEvents, names: Names, rate: float) -> Iterator[str]:
+    """The lines of a tree of calls, like the output of the function_graph tracer. `rate`: ticks per nanosecond."""
+    if call_events.lost:
+        yield f"# {call_events.lost:,} older events were overwritten: a thread's ring holds the newest"
+    yield f"# {'DURATION':>8}  {'THREAD':>9}   FUNCTION"
+    tree = CallTree(margin="")
+    for call, begins in calls(call_events.events):
+        name = str(names.function(call.ip))
+        if begins:
+            yield from tree.entry(call, f"{name}()")
+        else:
+            time = duration(((call.left or 0) - call.entered) / rate)
+            yield from tree.exit(call, time, name, f"{call.result:#x}")
+    yield from tree.flush()
+
+
+class RecordedProcess(NamedTuple):
+    """A process and its recorded events."""
+
+    pid: int
+    command: Sequence[str]
+    names: Names
+    call_events: CallEvents
+
+
+def perfetto_trace(recorded: Sequence[RecordedProcess], first: tuple[int, int], rate: float) -> bytes:
+    """A trace for ui.perfetto.dev, with a track for each thread of each process.
+
+    `first`: ticks, and CLOCK_MONOTONIC in nanoseconds at the same moment; `rate`: ticks per nanosecond.
+    Raises ModuleNotFoundError if the package `perfetto` is not installed.
+    """
+    from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+
+    builder = TraceProtoBuilder()
+    for process in recorded:
+        _describe_process(builder, process)
+        threads = sorted({event.thread for event in process.call_events.events})
+        for thread in threads:
+            _describe_thread(builder, process.pid, thread)
+        for call, begins in calls(process.call_events.events):
+            ticks = call.entered if begins else call.left or 0
+            time = first[1] + round((ticks - first[0]) / rate)
+            _slice(builder, time, _track(process.pid, call.thread), str(process.names.function(call.ip)), begins)
+    return bytes(builder.serialize())
+
+
+def _describe_process(builder: Any, process: RecordedProcess) -> None:
+    descriptor = builder.add_packet().track_descriptor
+    descriptor.uuid = _track(process.pid)
+    descriptor.process.pid = process.pid
+    descriptor.process.process_name = " ".join(process.command)
+
+
+def _describe_thread(builder: Any, pid: int, thread: int) -> None:
+    descriptor = builder.add_packet().track_descriptor
+    descriptor.uuid, descriptor.parent_uuid = _track(pid, thread), _track(pid)
+    descriptor.thread.pid, descriptor.thread.tid = pid, thread
+
+
+def _slice(builder: Any, time: int, track: int, name: str, begins: bool) -> None:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+
+    packet = builder.add_packet()
+    packet.timestamp, packet.timestamp_clock_id = time, _MONOTONIC
+    packet.trusted_packet_sequence_id = _SEQUENCE
+    event = packet.track_event
+    event.type = TrackEvent.TYPE_SLICE_BEGIN if begins else TrackEvent.TYPE_SLICE_END
+    event.track_uuid = track
+    if begins:
+        event.name = name
+
+
+def _track(pid: int, thread: int = 0) -> int:
+    """The uuid of the track of a process, or of one of its threads."""
+    return pid << 32 | thread

@@ -1,0 +1,106 @@
+"""Records of probe events of the program: read from the memory of its processes, shown as text or as objects for JSON.
+
+Each process, also the child of a fork, has its own memory for pages. All processes share one table of thread names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from fprobe.export.formats import parse_format
+from fprobe.export.records import lines, objects
+from fprobe.run import session
+from fprobe.run.names import Names
+from fprobe.run.results import Process
+from ftrace.ring_buffer import comms
+from ftrace.ring_buffer.layout import Geometry
+from ftrace.ring_buffer.reader import Record, of_slot
+from ftrace.ring_buffer.view import MemoryFile, RingView
+from sandbox.memory import mappings
+
+_BY_TIME = attrgetter("stamp", "slot")
+_FILE = struct.Struct("<8xQ8x")
+
+
+class _Ring(NamedTuple):
+    """The recorded events of a process. `clock`: the name of the clock."""
+
+    pid: int
+    ring: RingView
+    clock: str
+
+
+class _Symbols:
+    def __init__(self, names: Names) -> None:
+        self.describe = names.describe
+        self.name = names.name
+
+
+class RecordedEvents:
+    """The records of a process, which may have ended. `comm`: comm(tid) returns the name of a thread."""
+
+    def __init__(self, process: Process, found: Sequence[_Ring], comm: Callable[[int], str]) -> None:
+        self.formats = {number: parse_format(*text) for number, text in process.formats.items()}
+        self.symbols = _Symbols(process.names)
+        self.clock = found[0].clock
+        self.comm = comm
+        self._rings = [each.ring for each in found]
+
+    def records(self) -> Iterator[Record]:
+        """The records of all threads, merged by time."""
+        each_slot = (of_slot(slot, ring.pages(slot)) for ring in self._rings for slot in ring.slots())
+        return heapq.merge(*each_slot, key=_BY_TIME)
+
+    @property
+    def lost(self) -> int:
+        """Number of records that were overwritten or dropped."""
+        return sum(ring.lost(slot) for ring in self._rings for slot in ring.slots())
+
+    def lines(self) -> Iterator[str]:
+        """The records as in the kernel's file `trace`; a last line says how many were lost, if any."""
+        yield from lines(self)
+        if self.lost:
+            yield f"# {self.lost:,} older or interrupted events were lost"
+
+    def objects(self) -> list[dict[str, Any]]:
+        """An object for each record."""
+        return list(objects(self))
+
+
+def read_records(counts: int, processes: Sequence[Process]) -> dict[int, RecordedEvents]:
+    """The recorded events of each process, by process id."""
+    comm = _comm_of(counts)
+    of_process: dict[int, list[_Ring]] = {}
+    for each in _rings(counts):
+        of_process.setdefault(each.pid, []).append(each)
+    return {each.pid: RecordedEvents(each, of_process[each.pid], comm) for each in processes if each.pid in of_process}
+
+
+def _rings(counts: int) -> Iterator[_Ring]:
+    """The rings of all processes, which may have ended at any instruction."""
+    for number in range(session.rings_taken(counts)):
+        at = session.RINGS_AT + number * session.RING
+        (pages,) = _FILE.unpack(os.pread(counts, _FILE.size, at))
+        if not pages:  # killed before it had written the header
+            continue
+        file = MemoryFile(_view(counts, at, Geometry(pages).size))
+        for entry in file.rings():
+            if entry.name == session.INSTANCE:
+                yield _Ring(file.pid, RingView(file, entry.number, entry.order), entry.clock)
+
+
+def _comm_of(counts: int) -> Callable[[int], str]:
+    """Returns comm(tid), the name of a thread; `<...>` if it is not known."""
+    address = mappings.map_shared(counts, session.COMMS_AT, comms.SIZE)
+    return lambda tid: comms.find_comm(address, tid) or "<...>"
+
+
+def _view(counts: int, offset: int, size: int) -> memoryview:
+    address = mappings.map_shared(counts, offset, size)
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
