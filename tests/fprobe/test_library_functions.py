@@ -12,7 +12,7 @@ import pytest
 from isolation import isolated
 
 import fprobe
-from ftrace import entries
+from ftrace.entries import locate
 from ftrace.filters.resolve import resolve
 from ftrace.sites.detoured import DetouredBlock
 from ftrace.tracer import tracer
@@ -52,9 +52,9 @@ def test_entry_and_exit_in_python() -> None:
 def test_addresses_in_one_library_are_looked_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of its image used to be listed for each address: seconds for some thousand of them."""
     chosen = resolve("libz:*")
-    image_at, asked = entries.image_at, list[int]()
-    monkeypatch.setattr(entries, "image_at", lambda address: asked.append(address) or image_at(address))
-    assert [*entries._found_at(found.function.address for found in chosen)] == chosen
+    image_at, asked = locate.image_at, list[int]()
+    monkeypatch.setattr(locate, "image_at", lambda address: asked.append(address) or image_at(address))
+    assert [*locate._found_at(found.function.address for found in chosen)] == chosen
     assert len(chosen) > 100
     assert len(asked) == 1
 

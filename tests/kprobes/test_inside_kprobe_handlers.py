@@ -41,7 +41,7 @@ class Place:
             if action:
                 action(p)
 
-        p = kprobes.kprobe(symbol_name="leaf", **{self.where: handler})
+        p = kprobes.kprobe(symbol_name=f"{self.module.name}:leaf", **{self.where: handler})
         kprobes.register_kprobe(p)
         self.probes.append(p)
         return p

@@ -106,7 +106,7 @@ def test_an_edit_is_noticed_even_if_length_and_date_stay(copy: Path) -> None:
 
 
 def test_files_that_may_have_changed_since_they_were_loaded_are_read(copy: Path) -> None:
-    assert ask(copy, later=0)[1] and ask(copy, later=0)[1]
+    assert ask(copy, later=-60 * LATER)[1] and ask(copy, later=-60 * LATER)[1]
     assert not (copy / "cache").exists()
 
 
