@@ -163,7 +163,7 @@ def unregister_locked(ps: Iterable[kprobe]) -> bool:
         else:
             _unregister(p, place)
             places.append(place)
-    jump_optimizer.take_back(places)
+    jump_optimizer.unoptimize_disarmed(places)
     return bool(places)
 
 

@@ -82,13 +82,13 @@ class ReturnHook:
         return Instance.ctypes.from_address(self.native.instances + index * self.native.stride)
 
     def _use_handlers(self) -> None:
-        native, entry, leave = self.native, self._entry, self._return
+        native, entry, at_return = self.native, self._entry, self._return
         native.entry, native.entry_cookie = entry.address, entry.cookie
-        native.handler, native.cookie = leave.address, leave.cookie
+        native.handler, native.cookie = at_return.address, at_return.cookie
         native.kind = PRE_FOREIGN * entry.is_foreign | PRE_PYTHON * entry.is_python
-        native.kind |= RETURN_FOREIGN * leave.is_foreign | RETURN_PYTHON * leave.is_python
+        native.kind |= RETURN_FOREIGN * at_return.is_foreign | RETURN_PYTHON * at_return.is_python
         native.entry_text = attribution.handler_text(entry, ENTRY.name)
-        native.handler_text = attribution.handler_text(leave, RETURN.name)
+        native.handler_text = attribution.handler_text(at_return, RETURN.name)
 
     @property
     def foreign(self) -> bool:
@@ -144,9 +144,9 @@ class ReturnHook:
 
     def after_fork(self, before: int, now: int) -> None:
         """In the child of a fork: free the instances of other threads. Arguments: native ids of the forking thread."""
-        kept = kprobe_runtime().image.call("kretprobe_after_fork", self.address, self.maxactive, before, now)
+        in_use = kprobe_runtime().image.call("kretprobe_after_fork", self.address, self.maxactive, before, now)
         if self.fast is not None:
-            self.fast.probe.take_away(kept)
+            self.fast.probe.take_away(in_use)
 
 
 _retired: list[ReturnHook] = []

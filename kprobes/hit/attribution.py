@@ -168,9 +168,9 @@ _texts: list[Any] = []
 @functools.cache
 def text_of(text: str) -> int:
     """The address of `text` as a C string that is never freed."""
-    kept = ctypes.create_string_buffer(text.encode())
-    _texts.append(kept)
-    return ctypes.addressof(kept)
+    buffer = ctypes.create_string_buffer(text.encode())
+    _texts.append(buffer)
+    return ctypes.addressof(buffer)
 
 
 def name_place(child: Any, symbol: Symbol) -> None:

@@ -113,7 +113,7 @@ def is_left(frame: u64, sp: u64) -> bool_:
 
 
 @native
-def give_up(task: ptr[Task]) -> void:
+def abandon(task: ptr[Task]) -> void:
     """The handlers have been left: undo what was set while they ran."""
     kcb = get_kprobe_ctlblk(task)
     if kcb.trap != 0:
@@ -155,7 +155,7 @@ def kprobe_still_running(task: ptr[Task], sp: u64) -> bool_:
     noted = kcb.frame
     if noted == 0 or task.kprobe == SHARED_BUSY or not is_left(noted & ~cast(u64, _LOW_BITS), sp):
         return task.kprobe != 0
-    give_up(task)
+    abandon(task)
     return False
 
 

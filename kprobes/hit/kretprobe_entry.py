@@ -130,17 +130,17 @@ def kretprobe_after_fork(rp: ptr[Kretprobe], count: u64, before: u64, now: u64) 
     `count`: the number of all instances. `before`, `now`: native ids of the forking thread.
     """
     head: u64 = 0
-    kept: u64 = 0
+    in_use: u64 = 0
     for index in range(count):
         instance = cast(ptr[Instance], rp.instances + index * rp.stride)
         if instance.next_free == TAKEN and instance.task == before:
             instance.task = now
-            kept += 1
+            in_use += 1
         else:
             instance.next_free = head
             head = index + 1
     rp.free = (rp.free & ~cast(u64, _INDEX)) + _CHANGE + head
-    return kept
+    return in_use
 
 
 @native

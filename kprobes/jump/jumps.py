@@ -200,8 +200,8 @@ class Jump:
     def _set(self, window: Window, target: int, own: int, read: Read) -> None:
         self.code = jump_bytes(self.address, own, window.prefixes, target)
         self._absorbed = window.absorbed
-        behind = self.address + len(self.code)
-        self._borrowed = read(behind, max(self.address + window.prefixes + JMP32_SIZE - behind, 0))
+        end = self.address + len(self.code)
+        self._borrowed = read(end, max(self.address + window.prefixes + JMP32_SIZE - end, 0))
         self.inner = tuple(offset for offset in self._detours[window.absorbed].offsets[1:] if offset < JMP32_SIZE)
 
 

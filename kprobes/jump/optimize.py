@@ -47,8 +47,8 @@ class Extent(enum.Enum):
     breakpoint, and queued again. For probes on every instruction of a function."""
 
 
-_PENDING = (State.QUEUED, State.LEAVING)
-_WITH_JUMP = (State.JUMP, State.LEAVING)
+_PENDING = (State.QUEUED, State.UNOPTIMIZING)
+_WITH_JUMP = (State.JUMP, State.UNOPTIMIZING)
 
 
 class JumpOptimizer:
@@ -62,7 +62,7 @@ class JumpOptimizer:
         self.extent = Extent.ALONE
         self.refusals: dict[int, Refusal] = {}
         self._pending: dict[int, Aggregate] = {}
-        """The places that are QUEUED or LEAVING, by address."""
+        """The places that are QUEUED or UNOPTIMIZING, by address."""
         self._worker = Worker(self)
 
     @property
@@ -85,8 +85,8 @@ class JumpOptimizer:
 
         Other jumps over the place's first byte are removed at once.
         """
-        self._disturb(place)
-        if place.state is State.LEAVING:
+        self._release_borrowed(place)
+        if place.state is State.UNOPTIMIZING:
             self._set(place, State.JUMP)
         else:
             place.write_breakpoint()
@@ -95,17 +95,17 @@ class JumpOptimizer:
     def disarm(self, place: Aggregate, immediate: bool) -> None:
         """Restore the text. Unless `immediate`, a jump is left for the worker to remove."""
         if place.state is State.JUMP:
-            self._set(place, State.LEAVING)
+            self._set(place, State.UNOPTIMIZING)
             if not immediate:
                 return
         self.unoptimize(place)
-        self._disturb(place)
+        self._release_borrowed(place)
         place.write_original()
         self._set(place, State.OFF)
 
     def try_to_optimize(self, place: Aggregate) -> None:
         """The children of an armed place have changed: queue it if it may be optimised and is not."""
-        if place.optimized and not self._take_back_outdated(place):
+        if place.optimized and not self._unoptimize_outdated(place):
             _jump_of(place).choose_routine()
             return
         if not self._wanted(place):
@@ -119,7 +119,7 @@ class JumpOptimizer:
         jump.choose_routine()
         self._set(place, State.QUEUED)
 
-    def _take_back_outdated(self, place: Aggregate) -> bool:
+    def _unoptimize_outdated(self, place: Aggregate) -> bool:
         """Whether the jump of a place does not serve its present probes; if so, it is removed, or no longer queued.
 
         While a thread blocks SIGTRAP, a written jump stays; it still serves them.
@@ -132,13 +132,13 @@ class JumpOptimizer:
             return False
         return True
 
-    def take_back(self, places: Iterable[Aggregate]) -> None:
-        """Restore the text of those of `places` that are LEAVING, all at once.
+    def unoptimize_disarmed(self, places: Iterable[Aggregate]) -> None:
+        """Restore the text of those of `places` that are UNOPTIMIZING, all at once.
 
         While a thread blocks SIGTRAP, this is left to the worker.
         """
         with contextlib.suppress(OSError):
-            self._take_back(place for place in places if place.state is State.LEAVING)
+            self._unoptimize_all(place for place in places if place.state is State.UNOPTIMIZING)
         if not self.busy:
             self._worker.cancel()
 
@@ -202,11 +202,11 @@ class JumpOptimizer:
 
     # -- jumps over a byte that changes -------------------------------------------------------------------------
 
-    def _over(self, address: int) -> list[Aggregate]:
+    def _borrowers_of(self, address: int) -> list[Aggregate]:
         """Places whose written jumps borrow the byte at `address`."""
         return _reaching(between(address - LONGEST + 1, address), address, _WITH_JUMP)
 
-    def _disturb(self, changing: Aggregate) -> None:
+    def _release_borrowed(self, changing: Aggregate) -> None:
         """The first byte of a place is about to change: remove jumps that borrow it, and unqueue those that would.
 
         With dense optimisation they are queued again.
@@ -214,9 +214,9 @@ class JumpOptimizer:
         near = between(changing.address - LONGEST + 1, changing.address)
         if not near:
             return
-        over = self._restore(_reaching(near, changing.address, _WITH_JUMP))
+        borrowers = self._restore(_reaching(near, changing.address, _WITH_JUMP))
         if self.dense:
-            self._requeue(over)
+            self._requeue(borrowers)
             return
         for place in _reaching(near, changing.address, (State.QUEUED,)):
             self._set(place, State.BREAKPOINT)
@@ -247,7 +247,7 @@ class JumpOptimizer:
             place = left.pop()
             if place.address not in found:
                 found[place.address] = place
-                left += self._over(place.address)
+                left += self._borrowers_of(place.address)
         return sorted(found.values(), key=_address)
 
     def _requeue(self, places: Iterable[Aggregate]) -> None:
@@ -262,7 +262,7 @@ class JumpOptimizer:
         """Whether anything is queued."""
         return bool(self._pending)
 
-    def settled(self) -> None:
+    def cancel_run(self) -> None:
         """The queue has been emptied by a waiting caller: cancel the worker's run."""
         with patching.patching():
             if not self.busy:
@@ -278,17 +278,17 @@ class JumpOptimizer:
             self.run()
 
     def run(self) -> None:
-        """Remove the jumps that are LEAVING, then write those that are QUEUED.
+        """Remove the jumps that are UNOPTIMIZING, then write those that are QUEUED.
 
         If removing needs breakpoints while a thread blocks SIGTRAP, this raises OSError(EBUSY) and changes nothing.
         """
         with patching.patching():
-            self._take_back([place for place in self._pending.values() if place.state is State.LEAVING])
+            self._unoptimize_all([place for place in self._pending.values() if place.state is State.UNOPTIMIZING])
             self._write()
 
-    def _take_back(self, leaving: Iterable[Aggregate]) -> None:
+    def _unoptimize_all(self, places: Iterable[Aggregate]) -> None:
         """Remove these jumps; jumps that borrowed their bytes are queued again."""
-        self._requeue(self._restore(leaving))
+        self._requeue(self._restore(places))
 
     def _queued(self) -> list[Aggregate]:
         """The queued places, by descending address."""
@@ -297,7 +297,7 @@ class JumpOptimizer:
 
     def _write(self) -> None:
         # A written jump changes the bytes that jumps at lower addresses borrow: those are aimed after it.
-        self._take_back([over for place in self._queued() for over in self._over(place.address)])
+        self._unoptimize_all([borrower for place in self._queued() for borrower in self._borrowers_of(place.address)])
         for cache in caches():
             cache.refresh()
         jumps = self._aimed()
@@ -359,7 +359,7 @@ def wait_for_kprobe_optimizer() -> None:
     wait_for_kprobe_optimizer() in kernel/kprobes.c.
     """
     jump_optimizer.finish()
-    jump_optimizer.settled()
+    jump_optimizer.cancel_run()
 
 
 def kprobes_optimization() -> int:

@@ -63,13 +63,13 @@ class State(enum.Enum):
     QUEUED = "queued"
     """Armed by a breakpoint that will become a jump: on the kernel's optimizing_list."""
     JUMP = "jump"
-    LEAVING = "leaving"
+    UNOPTIMIZING = "unoptimizing"
     """Not armed, but the jump is still there and will be removed: on the kernel's unoptimizing_list."""
 
 
-_DISARMED = (State.OFF, State.LEAVING)
-_OPTIMIZED = (State.QUEUED, State.JUMP, State.LEAVING)
-_WITH_JUMP = (State.JUMP, State.LEAVING)
+_DISARMED = (State.OFF, State.UNOPTIMIZING)
+_OPTIMIZED = (State.QUEUED, State.JUMP, State.UNOPTIMIZING)
+_WITH_JUMP = (State.JUMP, State.UNOPTIMIZING)
 
 
 class PlacedJump(Protocol):
@@ -299,7 +299,7 @@ def original_text(address: int, size: int) -> bytes:
     return original.original_text(tracer().table, address, size)
 
 
-def _put_back(address: int, code: bytearray) -> None:
+def _restore_in(address: int, code: bytearray) -> None:
     """Undo in `code`, which was read at `address`, what kprobes have written."""
     for aggregate in reversed(between(address - 15, address + len(code))):
         if aggregate.is_written:
@@ -307,7 +307,7 @@ def _put_back(address: int, code: bytearray) -> None:
             original.overlay(code, aggregate.address - address, aggregate.covered)
 
 
-original.overlays.append(_put_back)
+original.overlays.append(_restore_in)
 
 
 def release_text(text: TextMapping) -> None:

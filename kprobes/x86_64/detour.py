@@ -14,8 +14,8 @@ from kprobes.x86_64 import unwinding
 from kprobes.x86_64.unwinding import REGISTERS
 
 _DETOUR = """
-# A hit, in the interrupted thread's own course. Every register and flag is the interrupted code's.
-#   stack   sp-128: below the red zone; sp-136: the record, in its place then the address that unwinders are told
+# A hit, called from a slot instead of from the signal's frame. Every register and flag is the interrupted code's.
+#   stack   sp-128: below the red zone; sp-136: the record, later the address that unwinders find
     .globl kprobe_detour
     .type kprobe_detour,@function
     .p2align 6
@@ -34,10 +34,10 @@ $ip_by_record
     .cfi_same_value %rax
     .size kprobe_detour, .-kprobe_detour
 
-# The same with another address for unwinders, come to from a signal's frame (kprobes.hit.calling.into_detour).
+# The same with another address for unwinders, entered from a signal's frame (kprobes.hit.calling.into_detour).
 #   stack   sp-136: that address; sp-144: the record; sp-152: unused; then a pt_regs is built, 168 bytes
-#   rbx = the pt_regs; rax = the stack pointer to go on with; rcx, rdx, rsi, rdi: moves
-# To go on anywhere with every register restored, the target is put at newsp-136, the flags at newsp-144 and rbx at newsp-152;
+#   rbx = the pt_regs; rax = the stack pointer to continue with; rcx, rdx, rsi, rdi: moves
+# To continue anywhere with every register restored, the target is put at newsp-136, the flags at newsp-144 and rbx at newsp-152;
 # at last the stack pointer moves there, and `ret $$128` takes the target off and steps over the red zone. A pt_regs in whose
 # way these words would be (newsp is lower than it was) is moved down first.
     .globl kprobe_detour_from_frame

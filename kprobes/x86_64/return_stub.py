@@ -18,7 +18,7 @@ from ftrace.x86_64.stubs import (
 )
 
 DROP_RETURN = 55
-"""Offset behind the decision to hook: the return address is taken off the stack, and the body called."""
+"""Offset after the decision to hook: the return address is taken off the stack, and the body called."""
 
 
 def return_stub(
@@ -27,7 +27,7 @@ def return_stub(
     """The stub at `where` of a function at `site`.
 
     `template` is the stub of this process; at `pointers` lie the addresses of its slow exit and its slow entry. Without a
-    `body`, where it lets the function go on, and a `slot`, the address of its list's address, only the way back can be run.
+    `body`, where the function continues, and a `slot`, the address of its list's address, only its return half can be run.
     """
     code = bytearray(template)
     code[0:8] = site.to_bytes(8, "little")
@@ -38,7 +38,7 @@ def return_stub(
         _displace(code, at, where, body or where + SITE_SIZE)
     code[SLOT : SLOT + 8] = (slot or pointers).to_bytes(8, "little")
     if len(code) != STUB_SIZE:
-        raise ValueError(f"a stub of {len(code)} bytes")
+        raise ValueError(f"the template has {len(code)} bytes; a stub has {STUB_SIZE}")
     return bytes(code)
 
 
