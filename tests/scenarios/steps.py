@@ -160,7 +160,7 @@ def _enabled_line(name: str, flags: list[int]) -> str:
 
 _LISTINGS: dict[str, Callable[[Machine], list[str]]] = {
     "enabled_functions": _enabled_functions,
-    "list": kprobes.events.debugfs,
+    "list": kprobes.listing,
 }
 
 _STEPS: dict[str, Callable[..., str]] = {
