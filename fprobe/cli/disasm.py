@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,6 @@ def disasm_command(function: str, stub: bool, everything: bool, source: bool, ta
 
     FUNC may also be a native handler, as FILE.py:NAME.
     """
-    from fprobe.actions import Count
     from fprobe.cli import matching, program
 
     if _is_handler(function):
@@ -61,22 +61,27 @@ def disasm_command(function: str, stub: bool, everything: bool, source: bool, ta
     if source:
         _show_with_source(console, module, symbol)
         return
-    limit = None if everything else _SHOWN
+    _show_entry(console, module, function, symbol, stub, None if everything else _SHOWN, target.notrace)
+
+
+def _show_entry(
+    console: Console, module: Module, name: str, symbol: Symbol, stub: bool, limit: int | None, notrace: Sequence[str]
+) -> None:
+    """Show the first `limit` instructions as loaded and while probed, and the code that the probed entry jumps to."""
+    from fprobe.actions import Count
+    from fprobe.cli import matching
+
     before = _code(module, symbol.address, symbol.end)[:limit]
-    named = matching.names_image(function)
-    match = (
-        matching.match_image(function)
-        if named
-        else matching.match(module, [_literal(function)], notrace=target.notrace)
-    )
+    of_image = matching.names_image(name)
+    match = matching.match_image(name) if of_image else matching.match(module, [_literal(name)], notrace=notrace)
     sections = {"loaded": (symbol.address, before)}
     if match.sites:
         with matching.attached(match, action=Count()):
             now = _code(module, symbol.address, symbol.end, patched=True)
-            sections["probed"] = (symbol.address, (_patched(symbol, now, before) if named else now)[:limit])
+            sections["probed"] = (symbol.address, (_patched(symbol, now, before) if of_image else now)[:limit])
             if stub:
-                sections["stub"] = _detour(match.sites[0]) if named else _stub(match.sites[0])
-    _print(console, function, sections, match.skipped[0].reason if match.skipped else "")
+                sections["stub"] = _detour(match.sites[0]) if of_image else _stub(match.sites[0])
+    _print(console, name, sections, match.skipped[0].reason if match.skipped else "")
 
 
 def _show_with_source(console: Console, module: Module, symbol: Symbol) -> None:

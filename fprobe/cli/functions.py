@@ -11,7 +11,7 @@ from fprobe.cli.console import Console
 from fprobe.cli.options import Target, output_options, program_options
 
 if TYPE_CHECKING:
-    from fprobe.cli.matching import Refusals
+    from fprobe.cli.matching import Refusals, Site
     from ftrace.sites.detoured import DetouredBlock
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
@@ -48,21 +48,13 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: Target, co
         for name, reason in match.skipped:
             owner = "" if name.endswith("]") else f" [{module.name}]"
             console.line(console.dim(f"{name}{owner} ({reason})"))
-    console.document(
-        {
-            "program": module.name,
-            "functions": [
-                {
-                    "name": site.symbol.name,
-                    "address": site.symbol.address,
-                    "size": site.symbol.size,
-                    "site": site.address,
-                }
-                for site in match.sites
-            ],
-            "skipped": [skipped._asdict() for skipped in match.skipped],
-        }
-    )
+    skipped = [skipped._asdict() for skipped in match.skipped]
+    console.document({"program": module.name, "functions": list(map(_object, match.sites)), "skipped": skipped})
+
+
+def _object(site: Site) -> dict[str, Any]:
+    symbol = site.symbol
+    return {"name": symbol.name, "address": symbol.address, "size": symbol.size, "site": site.address}
 
 
 _EXPLAIN_EPILOG = """\b

@@ -14,11 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 from fprobe.cli.interrupting import ctrl_c
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit, fn, global_var, i32, native, struct, u64, void
+
+STACK_SIZE = 1 << 26
+"""Bytes of stack of the program's thread."""
+_INTERVAL = 0.05
 
 
 @struct
@@ -62,11 +66,6 @@ def exit_callback(call: Callable[[int], None]) -> Iterator[None]:
         native_listener.interested = 0
 
 
-STACK_SIZE = 1 << 26
-"""Bytes of stack of the program's thread."""
-_INTERVAL = 0.05
-
-
 @dataclass
 class Outcome:
     """How a call ended. `interrupted`: it has not returned, and is left running. `exited`: the status that it passed to
@@ -92,29 +91,32 @@ def run(call: Callable[[], Any], poll: Callable[[], bool] = lambda: False) -> Ou
         return Outcome(interrupted=True)
     outcome = Outcome()
     done = threading.Event()
-
-    def work() -> None:
-        try:
-            outcome.result = call()
-            _flush_c_streams()
-        except BaseException as error:
-            outcome.error = error
-        finally:
-            done.set()
-
-    def leave(status: int) -> None:
-        _flush_c_streams()
-        outcome.exited = status
-        done.set()
-        while True:
-            time.sleep(3600)
-
-    with exit_callback(leave):
-        _start(work)
+    with exit_callback(lambda status: _exited(status, outcome, done)):
+        _start(lambda: _work(call, outcome, done))
         while not ctrl_c.pressed:
             if done.wait(0 if poll() else _INTERVAL):
                 return outcome
     return outcome if done.is_set() else Outcome(interrupted=True)
+
+
+def _work(call: Callable[[], Any], outcome: Outcome, done: threading.Event) -> None:
+    """Make the call, in the program's thread."""
+    try:
+        outcome.result = call()
+        _flush_c_streams()
+    except BaseException as error:
+        outcome.error = error
+    finally:
+        done.set()
+
+
+def _exited(status: int, outcome: Outcome, done: threading.Event) -> NoReturn:
+    """The program has called `exit`: end the wait, and keep its thread until the process ends."""
+    _flush_c_streams()
+    outcome.exited = status
+    done.set()
+    while True:
+        time.sleep(3600)
 
 
 def _flush_c_streams() -> None:
