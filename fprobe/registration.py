@@ -305,7 +305,7 @@ def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | N
 def _addresses_of(names: list[str]) -> list[int]:
     for name, following in itertools.pairwise(names):
         if name == following:
-            raise OSError(errno.ENOENT, f"the name {name!r} is given twice")
+            raise OSError(errno.ENOENT, f"the name {name!r} is given twice; give each name once")
     found = []
     for name in names:
         location = tracer().table.named(name)
@@ -335,7 +335,10 @@ def _claim(fp: fprobe, registered: bool) -> None:
         if registered and not fp.registered:
             raise OSError(errno.EBUSY, "this fprobe is not registered any more")
         if fp.is_claimed:
-            raise OSError(errno.EBUSY, "another thread is registering or unregistering this fprobe")
+            raise OSError(
+                errno.EBUSY,
+                "another thread is registering or unregistering this fprobe; try again afterwards",
+            )
         fp._claimed = os.getpid()
 
 

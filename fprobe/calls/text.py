@@ -34,7 +34,7 @@ class CallTree:
         self._pending, self._text = call, text
 
     def exit(self, call: Nested, duration: str, name: str, result: str, remark: str = "") -> Iterator[str]:
-        """The call has ended. `result`: '' if there is none to show; `remark`: text behind it."""
+        """The call has ended. `result`: '' if there is none to show; `remark`: text after it."""
         shown = f" = {result}" if result else ""
         if call is self._pending:
             self._pending = None

@@ -23,7 +23,7 @@ _WIDTH = 40
 class Row(NamedTuple):
     """The statistics of a function. `total_ns`: of the timed calls, of which there are `hits - missed`.
 
-    `origin`: the caller, or the thread's number, if calls are told apart by that and there are any.
+    `origin`: the caller, or the thread's number, if calls are grouped by that and there are any.
     """
 
     name: str

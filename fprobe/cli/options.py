@@ -49,7 +49,7 @@ class CallingCommand(click.Command):
             return super().parse_args(ctx, args)
         rest, words = split_call(args)
         if words is not None and not words:
-            raise click.BadOptionUsage("--call", "--call needs the name of a function", ctx)
+            raise click.BadOptionUsage("--call", "--call needs the name of a function, such as --call main 10", ctx)
         ctx.meta[_CALL] = words
         return super().parse_args(ctx, rest)
 

@@ -104,6 +104,13 @@ def _opened(output: str | None) -> int:
         raise Failure(f"{output}: {error.strerror}") from None
 
 
+def _check_format(format_: str, given: dict[str, tuple[str, ...]]) -> None:
+    """Check that the option whose records the format shows is given. Raises Failure."""
+    needed = _NEEDS.get(format_)
+    if needed and not given[needed]:
+        raise Failure(f"--format {format_} shows what {needed} records: give {needed} PATTERN")
+
+
 def _check_native(native: str, traces: tuple[str, ...]) -> None:
     """Check everything that does not require executing the file. Raises Failure."""
     path, _, names = native.partition(":")
@@ -151,9 +158,7 @@ def run_command(
     """
     recorded = () if native else traces
     format_ = "json" if as_json else format_
-    needed = _NEEDS.get(format_)
-    if needed and not {"--trace": recorded, "--stacks": stacks}[needed]:
-        raise Failure(f"--format {format_} shows what {needed} records: give {needed} PATTERN")
+    _check_format(format_, {"--trace": recorded, "--stacks": stacks})
     if native:
         _check_native(native, traces)
     _check_events(events)
@@ -209,11 +214,11 @@ def top_command(stats: tuple[str, ...], by: str, sort: str, delay: float, rows: 
 
     patterns = checked(stats)
     try:
-        kept = os.memfd_create("fprobe-top")
+        output = os.memfd_create("fprobe-top")
     except OSError as error:
         raise Failure(f"the memory for the program's output could not be created: {error.strerror}", 1) from None
-    program, counts, journal = start(Settings(patterns, BY[by]), kept)
+    program, counts, journal = start(Settings(patterns, BY[by]), output)
     from fprobe.run import live
     from fprobe.run.launching import end_like
 
-    end_like(live.follow(program, counts, journal, live.View(sort, delay, rows, by), kept))
+    end_like(live.follow(program, counts, journal, live.View(sort, delay, rows, by), output))

@@ -83,10 +83,10 @@ def _run_script(shell: Shell, words: tuple[str, ...], output: _Output, errors: _
     """Run `sh` with these arguments; its exit status."""
     if words[:1] == ("-c",):
         if len(words) != 2:
-            raise Failure("sh -c takes one text; put the commands into quotes")
+            raise Failure(f"sh -c takes one text, not {len(words) - 1}; put the commands into quotes")
         return shell.run(words[1], output, errors)
     if len(words) > 1:
-        raise Failure(f"sh takes one file, not {len(words)}")
+        raise Failure(f"sh takes one file, not {len(words)}; give one file, or -c TEXT")
     if words:
         try:
             return shell.run(Path(words[0]).read_text(), output, errors)
@@ -120,7 +120,7 @@ def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
     from fprobe.tracefs import tracefs
 
     if len(words) != 2:
-        raise Failure("write takes a file and a text; put the text into quotes")
+        raise Failure(f"write takes 2 words, a file and a text, not {len(words)}; put the text into quotes")
     path, text = words
     try:
         explained(lambda: tracefs.write(shell.files.inside(path), f"{text}\n", append=True), text)

@@ -88,7 +88,7 @@ class Recording:
         """The error that ended writing, such as a full disk."""
         self.lost = 0
         """Records that were overwritten or dropped before they could be written."""
-        self.given_up = 0
+        self.dropped_pages = 0
         """Sub-buffers that were dropped to make room for the rest of the file."""
 
     def drain(self) -> bool:
@@ -119,7 +119,7 @@ class Recording:
         self._move(self._buffer.raw_pages())
         if self._arriving is not None:
             self._arriving.end()
-        self.given_up = self.file.finish(self._metadata(stats))
+        self.dropped_pages = self.file.finish(self._metadata(stats))
 
     def _move(self, pages: Iterator[tuple[int, bytes]]) -> None:
         """Write these sub-buffers, and pass them on."""
@@ -145,8 +145,10 @@ class Recording:
         parts = [f"{self.lost:,} records lost"] if self.lost else []
         if self.failure is not None:
             parts.append(f"{self.failure.strerror}: records after that are missing")
-        if self.given_up:
-            parts.append(f"{self.given_up} pages of the newest records gave way to the end of the file")
+        if self.dropped_pages:
+            parts.append(
+                f"{self.dropped_pages} pages of the newest records were dropped to make space for the end of the file"
+            )
         return f"{self.kib:,} KiB of records; {'; '.join(parts) or 'nothing lost'}"
 
     @property

@@ -97,10 +97,10 @@ class TraceDat:
         Returns the number of sub-buffers that were deleted to make space for the sections, because the disk is full.
         """
         try:
-            given_up = self._write_tail(metadata)
+            dropped = self._write_tail(metadata)
             self._sort()
             os.pwrite(self.descriptor, self._beginning(), 0)
-            return given_up
+            return dropped
         finally:
             os.close(self.descriptor)
 
@@ -173,12 +173,12 @@ class TraceDat:
         for first in range(self.pages):
             if done[first] or source[first] == first:
                 continue
-            kept, at = self._page(first), first
+            displaced, at = self._page(first), first
             while source[at] != first:
                 self._put(at, self._page(source[at]))
                 done[at] = 1
                 at = source[at]
-            self._put(at, kept)
+            self._put(at, displaced)
             done[at] = 1
 
     def _page(self, number: int) -> bytes:

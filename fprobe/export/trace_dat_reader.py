@@ -108,7 +108,7 @@ class Trace:
         """The size of a sub-buffer, and the offset of the options."""
         data = self._data
         if not data.startswith(MAGIC):
-            raise ValueError(f"{self.path}: not a trace.dat")
+            raise ValueError(f"{self.path}: not a trace.dat; give a file that fprobe record or trace-cmd has written")
         version, at = _string(data, len(MAGIC))
         if version != VERSION.decode():
             raise ValueError(f"{self.path}: a trace.dat of version {version}; version {VERSION.decode()} can be read")

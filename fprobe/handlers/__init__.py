@@ -1,1 +1,1 @@
-"""The handlers of fprobes: signatures, roles, the native decorator, and native handlers from a file."""
+"""The handlers of fprobes: their roles, the native decorator, native handlers from a file."""

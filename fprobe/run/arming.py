@@ -113,7 +113,7 @@ class Arming:
         """Arm code loaded since the last call, and report it to the launcher. Raises nothing, so that the program continues."""
         try:
             with self._lock:
-                self._tell_libraries()
+                self._report_libraries()
                 for group in self._groups:
                     for pattern in group.patterns:
                         self._look_for(pattern, group)
@@ -129,8 +129,8 @@ class Arming:
         if not new:
             return
         group.known |= {each.function.address: each for each in new}
-        told = [(each.function.address, each.function.name, each.image.name) for each in functions]
-        session.note(self._address, pattern=pattern.text, functions=told, skipped=self._arm(new, group))
+        found = [(each.function.address, each.function.name, each.image.name) for each in functions]
+        session.note(self._address, pattern=pattern.text, functions=found, skipped=self._arm(new, group))
 
     def _arm(self, functions: list[Found], group: _Group) -> list[tuple[str, str]]:
         """Attach to these functions. Returns name and reason for each that cannot be probed."""
@@ -148,7 +148,7 @@ class Arming:
             self._waiting = waiting
             session.note(self._address, waiting=waiting)
 
-    def _tell_libraries(self) -> None:
+    def _report_libraries(self) -> None:
         found = [library for library in libraries() if (str(library.path), library.base) not in self._libraries]
         self._libraries.update((str(library.path), library.base) for library in found)
         if found:

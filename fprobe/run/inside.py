@@ -97,8 +97,8 @@ def _environment(given: Sequence[bytes] | None, address: str, directory: str) ->
             return None
         given = [name + b"=" + value for name, value in os.environb.items()]
     before = next((entry[11:] for entry in given if entry.startswith(b"PYTHONPATH=")), None)
-    kept = [entry for entry in given if not entry.startswith((b"PYTHONPATH=", b"FPROBE_RUN"))]
-    return kept + [name + b"=" + value for name, value in variables(address, directory, before).items()]
+    others = [entry for entry in given if not entry.startswith((b"PYTHONPATH=", b"FPROBE_RUN"))]
+    return others + [name + b"=" + value for name, value in variables(address, directory, before).items()]
 
 
 def variables(address: str, directory: str, before: bytes | None) -> dict[bytes, bytes]:

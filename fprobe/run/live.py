@@ -15,7 +15,7 @@ from fprobe.run import results
 from fprobe.run.durations import Ticks, duration, levels
 from fprobe.run.launching import Program
 from fprobe.run.names import Named
-from fprobe.run.results import Calls, Results, by_head
+from fprobe.run.results import Calls, Results, group_heading
 
 _HISTORY, _NARROW = 16, 6
 """Updates that a row's graph shows, on a wide and on a narrow terminal."""
@@ -27,7 +27,7 @@ _HEAD = 2
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _OTHER_SCREEN, _BACK = "\x1b[?1049h", "\x1b[?1049l"
 _Key = tuple[Named, str]
-"""A function, and what its calls are told apart by."""
+"""A function, and the group of its calls: a caller, a thread or nothing."""
 
 
 class View(NamedTuple):
@@ -50,7 +50,7 @@ class Row:
     """
 
     name: Named
-    apart: str
+    group: str
     calls: Calls
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
@@ -79,7 +79,7 @@ class Table:
         """The rows sorted by `key`: a number in descending order, or `name`."""
         if key == "name":
             return [self.rows[each] for each in sorted(self.rows)]
-        return sorted(self.rows.values(), key=lambda row: (-_value(row, key), row.name, row.apart))
+        return sorted(self.rows.values(), key=lambda row: (-_value(row, key), row.name, row.group))
 
     def text(self, view: View, rate: float, height: int, width: int) -> Iterator[str]:
         """The lines of the table. `rate`: ticks per nanosecond."""
@@ -92,7 +92,7 @@ class Table:
         yield f"{called}, {total:,.0f} calls/s; {len(shown)} shown, by {view.sort}"[:width]
         graph = _HISTORY if width >= _WIDE else _NARROW
         heads = " ".join(f"{head:>8}" for head in ("CALLS/S", "TOTAL", "AVERAGE", "P50", "P99"))
-        yield f"{'CALLS':>10} {heads} {'GRAPH':{graph}} FUNCTION{by_head(self._by)}"[:width]
+        yield f"{'CALLS':>10} {heads} {'GRAPH':{graph}} FUNCTION{group_heading(self._by)}"[:width]
         for row in shown:
             yield _line(row, rate, graph)[:width]
 
@@ -100,8 +100,8 @@ class Table:
 def _together(found: Results, by: str) -> dict[_Key, Calls]:
     made: dict[_Key, Calls] = {}
     for process in found.processes:
-        for calls in process.told_apart(by):
-            key = process.names.function(calls.ip), process.apart(calls, by)
+        for calls in process.grouped(by):
+            key = process.names.function(calls.ip), process.group(calls, by)
             made.setdefault(key, Calls(calls.ip)).add(calls)
     return made
 
@@ -117,7 +117,7 @@ def _line(row: Row, rate: float, graph: int) -> str:
     calls = row.calls
     times = (calls.total, calls.average, calls.percentile(0.5), calls.percentile(0.99))
     columns = " ".join(f"{duration(time / rate, 1):>8}" for time in times)
-    return f"{calls.hits:10,} {row.rate:8,.0f} {columns} {levels(row.rates)[-graph:]:>{graph}} {row.name}{row.apart}"
+    return f"{calls.hits:10,} {row.rate:8,.0f} {columns} {levels(row.rates)[-graph:]:>{graph}} {row.name}{row.group}"
 
 
 def follow(program: Program, counts: int, journal: int, view: View, output: int) -> int:

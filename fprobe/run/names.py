@@ -33,15 +33,15 @@ class Names:
         self._libraries: list[Library] = []
         self._functions: dict[int, Named] = {}
 
-    def take_libraries(self, told: list[list[Any]]) -> None:
+    def take_libraries(self, libraries: list[list[Any]]) -> None:
         """Add libraries, as returned by `described`."""
-        for name, path, base, text in told:
+        for name, path, base, text in libraries:
             spans = tuple((start, end) for start, end in text)
             self._libraries.append(_library(name, path, base, spans))
 
-    def take_functions(self, told: list[tuple[int, str, str]]) -> None:
+    def take_functions(self, functions: list[tuple[int, str, str]]) -> None:
         """Add probed functions: address, name, and image."""
-        self._functions |= {address: Named(name, short(image)) for address, name, image in told}
+        self._functions |= {address: Named(name, short(image)) for address, name, image in functions}
 
     def inherit(self, parent: Names) -> None:
         """Add the libraries and functions of the process that forked this one."""

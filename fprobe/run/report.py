@@ -14,7 +14,8 @@ from fprobe.run.call_events import calls as calls_of
 from fprobe.run.durations import Ticks, bars, duration
 from fprobe.run.flame import flame_page, folded_lines, stacks
 from fprobe.run.launching import Program
-from fprobe.run.results import Calls, Process, Results, by_head, read
+from fprobe.run.results import Calls, Process, Results, group_heading, read
+from fprobe.run.session import PARTS
 
 if TYPE_CHECKING:
     from fprobe.run.probe_events import RecordedEvents
@@ -88,7 +89,7 @@ def _probed(results: Results) -> str:
     """How many functions of which images have probes, in parentheses."""
     of_images: dict[str, set[str]] = {}
     for process in results.processes:
-        for address in set[int]().union(*process.meant.values()):
+        for address in set[int]().union(*process.matched.values()):
             named = process.names.function(address)
             of_images.setdefault(named.library, set()).add(named.name)
     if not of_images:
@@ -116,19 +117,19 @@ def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
 
 
 def _of_patterns(process: Process, call_events: CallEvents, patterns: Sequence[str]) -> CallEvents:
-    return call_events._replace(events=[event for event in call_events.events if process.means(patterns, event.ip)])
+    return call_events._replace(events=[event for event in call_events.events if process.matches(patterns, event.ip)])
 
 
 def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
     """The rows of a table, in descending order of total time."""
-    found = [calls for calls in process.told_apart(by) if process.means(patterns, calls.ip)]
+    found = [calls for calls in process.grouped(by) if process.matches(patterns, calls.ip)]
     return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
 
 
 def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Iterator[str]:
     """A line for each function, or for each function and caller or thread."""
     heads = ("TOTAL", "AVERAGE", "MIN", "P50", "P99", "MAX")
-    yield f"{' '.join(f'{head:>10}' for head in heads)} {'HITS':>10}  FUNCTION{by_head(by)}"
+    yield f"{' '.join(f'{head:>10}' for head in heads)} {'HITS':>10}  FUNCTION{group_heading(by)}"
     for each in calls:
         times = (
             each.total,
@@ -139,7 +140,7 @@ def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Ite
             each.most,
         )
         columns = " ".join(f"{duration(time / rate):>10}" for time in times)
-        yield f"{columns} {each.hits:10,}  {process.names.function(each.ip)}{process.apart(each, by)}"
+        yield f"{columns} {each.hits:10,}  {process.names.function(each.ip)}{process.group(each, by)}"
         if each.missed:
             yield f"{'':88}{each.missed:,} of these calls were not timed"
 
@@ -154,7 +155,7 @@ def _remarks(results: Results) -> Iterator[str]:
     for pid, command in results.not_covered.items():
         yield f"# not covered: process {pid}: {_command(command)}"
     if results.uncounted:
-        yield f"# not covered: {results.uncounted:,} processes more than can be told apart"
+        yield f"# not covered: {results.uncounted:,} more processes; one run counts at most {PARTS}"
 
 
 def _command(words: Sequence[str]) -> str:

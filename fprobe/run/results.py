@@ -70,8 +70,8 @@ def limits(bucket: int) -> tuple[int, int]:
     return (4 + quarter) << (bits - 1), (5 + quarter) << (bits - 1)
 
 
-def by_head(by: str) -> str:
-    """What stands behind FUNCTION at the head of a table."""
+def group_heading(by: str) -> str:
+    """The text after FUNCTION in the heading of a table."""
     return "" if by == "function" else f" BY {by.upper()}"
 
 
@@ -93,7 +93,7 @@ class Process:
     parent: int | None = None
     names: Names = field(default_factory=Names)
     attached: int = 0
-    meant: dict[str, set[int]] = field(default_factory=dict)
+    matched: dict[str, set[int]] = field(default_factory=dict)
     """The addresses of the functions that each pattern matches."""
     waiting: dict[str, str] = field(default_factory=dict)
     """Patterns that match nothing, with the reasons."""
@@ -120,7 +120,7 @@ class Process:
         self.names.take_libraries(entry.get("libraries", []))
         self.names.take_functions(functions := entry.get("functions", []))
         if functions:
-            self.meant.setdefault(entry["pattern"], set()).update(address for address, _, _ in functions)
+            self.matched.setdefault(entry["pattern"], set()).update(address for address, _, _ in functions)
         self.waiting = dict(entry.get("waiting", self.waiting))
         self.attached += entry.get("attached", 0)
         self.skipped += [(name, reason) for name, reason in entry.get("skipped", ())]
@@ -139,7 +139,7 @@ class Process:
         self.stacks = parent.stacks | self.stacks
         self.maps = parent.maps
         self.formats = parent.formats | self.formats
-        self.meant = {pattern: set(functions) for pattern, functions in parent.meant.items()} | self.meant
+        self.matched = {pattern: set(functions) for pattern, functions in parent.matched.items()} | self.matched
         self.command = self.command or parent.command
 
     @property
@@ -147,16 +147,16 @@ class Process:
         """Whether there is anything to report."""
         return bool(self.calls or self.stack_counts or self.errors or self.skipped)
 
-    def means(self, patterns: Iterable[str], ip: int) -> bool:
+    def matches(self, patterns: Iterable[str], ip: int) -> bool:
         """Whether one of these patterns matches the function."""
-        return any(ip in self.meant.get(pattern, ()) for pattern in patterns)
+        return any(ip in self.matched.get(pattern, ()) for pattern in patterns)
 
-    def told_apart(self, by: str) -> list[Calls]:
+    def grouped(self, by: str) -> list[Calls]:
         """The calls of each function, or of each function and caller or thread, in no order."""
         return self.functions() if by == "function" else list(self.calls.values())
 
-    def apart(self, calls: Calls, by: str) -> str:
-        """The caller or thread, as it stands behind a function's name; empty if calls are not told apart."""
+    def group(self, calls: Calls, by: str) -> str:
+        """The caller or thread, as text after a function's name; empty if calls are grouped by function alone."""
         if by == "caller":
             return f" <- {self.names.place(calls.by)}"
         return f" in thread {calls.by}" if by == "thread" else ""

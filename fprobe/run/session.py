@@ -180,7 +180,7 @@ def take_ring(counts: int) -> int:
     try:
         number = rings_taken(counts)
         if number == PARTS:
-            raise OSError(errno.ENOSPC, f"{PARTS} processes have recorded events; no more can")
+            raise OSError(errno.ENOSPC, f"{PARTS} processes have recorded events, which is the maximum")
         os.pwrite(counts, _NUMBER.pack(number + 1), NEXT_RING_AT)
         return number
     finally:

@@ -36,7 +36,7 @@ CASES = {
     "bad cflags": (["list", "-p", "prog.c", "--cflags", "-fnonsense"], 2, "-fnonsense"),
     "nothing to call": (["stat", "*", "-p", "nomain.ll"], 2, "name the function to call with --call"),
     "an empty program": (["list", "-p", "empty.ll"], 2, "no function of [empty] matches '*'"),
-    "call without a name": (["trace", "*", "--call"], 2, "--call needs the name of a function"),
+    "call without a name": (["trace", "*", "--call"], 2, "--call needs the name of a function, such as --call main 10"),
     "no pattern": (["trace"], 2, "Missing argument 'PATTERN...'"),
     "no verb of that name": (["tarce"], 2, "no verb 'tarce'"),
     "no such option": (["trace", "*", "--bogus"], 2, "--bogus"),

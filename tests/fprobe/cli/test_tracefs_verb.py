@@ -31,9 +31,13 @@ def test_one_shot_forms(run, programs):
     [
         (["frob"], 127, "fprobe: no command 'frob'; there are: "),
         (["cat", "nothing"], 1, "cat: can't open 'nothing': No such file or directory\n"),
-        (["sh", "-c"], 2, "fprobe: sh -c takes one text; put the commands into quotes\n"),
+        (["sh", "-c"], 2, "fprobe: sh -c takes one text, not 0; put the commands into quotes\n"),
         (["sh", "/nowhere"], 2, "fprobe: /nowhere: No such file or directory\n"),
-        (["write", "tracing_on"], 2, "fprobe: write takes a file and a text; put the text into quotes\n"),
+        (
+            ["write", "tracing_on"],
+            2,
+            "fprobe: write takes 2 words, a file and a text, not 1; put the text into quotes\n",
+        ),
         (
             ["write", "kprobe_events", "p:x vfs_read a=%zz"],
             1,

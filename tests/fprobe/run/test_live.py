@@ -29,7 +29,7 @@ def test_rows_by_caller_add_up_over_processes_and_have_rates_of_their_own():
         process(2, [Calls(ASKED, FIRST, hits=3)]),
     ]
     table = looked("caller", before, after)
-    rows = {(str(row.name), row.apart): (row.calls.hits, row.rate) for row in table.rows.values()}
+    rows = {(str(row.name), row.group): (row.calls.hits, row.rate) for row in table.rows.values()}
     assert rows == {("asked [libx]", " <- first [app]"): (8, 3.0), ("asked [libx]", " <- second [app]"): (4, 2.0)}
 
 
