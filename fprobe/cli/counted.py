@@ -12,7 +12,7 @@ from fprobe.cli.failure import FAILED, Failure
 from fprobe.cli.run import BY
 
 if TYPE_CHECKING:
-    from fprobe.actions import FunctionStat
+    from fprobe.actions import Action, FunctionStat
     from fprobe.cli.matching import Match
     from fprobe.run.results import Calls
 
@@ -111,9 +111,9 @@ def counting(by: str, with_hist: bool) -> Functions | Origins:
     return Functions(with_hist) if by == "function" else Origins(by)
 
 
-def durations_by_name(match: Match, stat: Stat) -> dict[str, FunctionStat]:
-    """The statistics of functions with timed calls, by name."""
-    found = stat.functions()
+def durations_by_name(match: Match, action: Action) -> dict[str, FunctionStat]:
+    """The statistics of functions with histograms of their timed calls, by name; none if `action` makes no histograms."""
+    found = action.functions() if isinstance(action, Stat) else {}
     known = ((site.symbol.name, found.get(site.address)) for site in match.sites)
     return {name: each for name, each in known if each is not None and each.durations}
 

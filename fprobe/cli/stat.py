@@ -58,7 +58,6 @@ def stat_command(
     """
     if with_hist and by != "function":
         raise Failure(f"--hist shows the durations of functions, not of each {by}: give --hist or --by {by}")
-    from fprobe.actions import Stat
     from fprobe.cli import conclusion, counted, matching, program
     from fprobe.cli.console import count
     from fprobe.cli.interrupting import ctrl_c
@@ -76,13 +75,11 @@ def stat_command(
         outcome = run(call)
         probe.disable()
         rows = ordered(counts.rows(match), sort)
-        for line in table(rows, console, by):
-            console.line(line)
-        found = counted.durations_by_name(match, counts.action) if with_hist and isinstance(counts.action, Stat) else {}
-        for line in counted.duration_lines(found):
+        durations = counted.durations_by_name(match, counts.action)
+        for line in (*table(rows, console, by), *counted.duration_lines(durations)):
             console.line(line)
         conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
-        console.document(document(module.name, call, outcome, match, rows, by, counted.duration_objects(found)))
+        console.document(document(module.name, call, outcome, match, rows, by, counted.duration_objects(durations)))
         conclusion.conclude(outcome)
 
 

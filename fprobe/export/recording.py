@@ -43,7 +43,7 @@ class Arriving:
         self._held: list[Record] = []
         self._until: int | None = 0
 
-    def look(self) -> None:
+    def begin_reading(self) -> None:
         """Called before the slots are read, one after the other: records after this moment wait for the next reading."""
         self._until = self._buffer.now
 
@@ -95,7 +95,7 @@ class Recording:
         """Write the full sub-buffers. Returns whether there were any."""
         before, slots = self.file.pages, self._buffer.slots()
         if self._arriving is not None:
-            self._arriving.look()
+            self._arriving.begin_reading()
             self._move(page for slot in slots for page in self._newest(slot))
             return self.file.pages > before + len(slots)
         for slot in slots:

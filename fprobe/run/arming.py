@@ -92,14 +92,14 @@ class Arming:
 
     def begin(self) -> None:
         """Arm the functions that are loaded, and watch for the libraries of the others."""
-        self.look()
+        self.arm_loaded()
         if all(pattern.is_settled for pattern in self._patterns()):
             return
         from kprobes.library_loads import watch
 
-        self._watches = watch(self.look)
+        self._watches = watch(self.arm_loaded)
         register_module_notifier(self._module_event)
-        self.look()
+        self.arm_loaded()
 
     def _patterns(self) -> list[Pattern]:
         patterns = [pattern for group in self._groups for pattern in group.patterns]
@@ -107,23 +107,23 @@ class Arming:
 
     def _module_event(self, event: ModuleState, _module: Module) -> None:
         if event is ModuleState.LIVE:
-            self.look()
+            self.arm_loaded()
 
-    def look(self) -> None:
+    def arm_loaded(self) -> None:
         """Arm code loaded since the last call, and report it to the launcher. Raises nothing, so that the program continues."""
         try:
             with self._lock:
                 self._report_libraries()
                 for group in self._groups:
                     for pattern in group.patterns:
-                        self._look_for(pattern, group)
+                        self._arm_pattern(pattern, group)
                 if self._definitions:
-                    self._definitions.look()
+                    self._definitions.define_loaded()
                 self._tell_waiting()
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
 
-    def _look_for(self, pattern: Pattern, group: _Group) -> None:
+    def _arm_pattern(self, pattern: Pattern, group: _Group) -> None:
         functions = pattern.found()
         new = list(new_functions(functions, group.known))
         if not new:

@@ -46,7 +46,7 @@ class Definitions:
         """The patterns of the definitions that still wait."""
         return [each.pattern for each in self._waiting if each.pattern is not None]
 
-    def look(self) -> None:
+    def define_loaded(self) -> None:
         """Define and enable the events whose functions are loaded now, and report them to the launcher."""
         for each in [waiting for waiting in self._waiting if waiting.can_be_defined]:
             self._waiting.remove(each)

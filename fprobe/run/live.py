@@ -21,7 +21,7 @@ _HISTORY, _NARROW = 16, 6
 """Updates that a row's graph shows, on a wide and on a narrow terminal."""
 _WIDE = 100
 """Columns of the narrowest terminal that counts as wide."""
-_FIRST_LOOK = 0.2
+_FIRST_UPDATE = 0.2
 """Seconds before the first update."""
 _HEAD = 2
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -67,10 +67,10 @@ class Table:
         self.rows: dict[_Key, Row] = {}
         self._by = by
 
-    def look(self, found: Results, seconds: float) -> None:
+    def update(self, found: Results, seconds: float) -> None:
         """Update the rows from `found`. `seconds`: time since the last update."""
         before = {key: row.calls.hits for key, row in self.rows.items()}
-        for key, calls in _together(found, self._by).items():
+        for key, calls in _grouped(found, self._by).items():
             row = self.rows.setdefault(key, Row(*key, calls))
             row.calls = calls
             row.rates.append((calls.hits - before.get(key, 0)) / seconds)
@@ -97,7 +97,7 @@ class Table:
             yield _line(row, rate, graph)[:width]
 
 
-def _together(found: Results, by: str) -> dict[_Key, Calls]:
+def _grouped(found: Results, by: str) -> dict[_Key, Calls]:
     made: dict[_Key, Calls] = {}
     for process in found.processes:
         for calls in process.grouped(by):
@@ -125,18 +125,18 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
     ticks, table, screen = Ticks(), Table(view.by), Screen(2)
     ended = os.pidfd_open(program.pid)
     before = time.monotonic()
-    delay = min(_FIRST_LOOK, view.delay)
+    delay = min(_FIRST_UPDATE, view.delay)
     with screen:
         while True:
             is_over = bool(select.select([ended], [], [], delay)[0])
             delay, now = view.delay, time.monotonic()
-            table.look(results.read(counts, journal), max(now - before, 1e-3))
+            table.update(results.read(counts, journal), max(now - before, 1e-3))
             before = now
             if is_over:
                 break
             screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
     status = program.wait()
-    _pour(output, 1)
+    _copy(output, 1)
     screen.print(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
     return status
 
@@ -180,7 +180,7 @@ class Screen:
             data = data[os.write(self._descriptor, data) :]
 
 
-def _pour(source: int, target: int) -> None:
+def _copy(source: int, target: int) -> None:
     os.lseek(source, 0, os.SEEK_SET)
     while data := os.read(source, 1 << 16):
         while data:

@@ -19,7 +19,7 @@ class Pattern:
         self.reason = ""
         """Why nothing matches, as a sentence."""
         self._is_found = False
-        self._looked_at: list[tuple[Image, int]] | None = None
+        self._searched: list[tuple[Image, int]] | None = None
         self._functions: list[Found] = []
         self._names_one = ":" in text and not re.search(r"[*?\[]", text.partition(":")[0])
 
@@ -31,10 +31,10 @@ class Pattern:
     def found(self) -> list[Found]:
         """The functions that match now. They are looked up again only if the images that the pattern names have changed."""
         images = [(image, len(image.functions)) for image in self._images()]
-        if images == self._looked_at:
+        if images == self._searched:
             return self._functions
-        self._looked_at = images
-        self._functions = self._look_up()
+        self._searched = images
+        self._functions = self._search()
         return self._functions
 
     def _images(self) -> list[Image]:
@@ -44,8 +44,8 @@ class Pattern:
         meant = parse(owner)
         return [image for source in sources() for image in source.images() if any(map(meant.matches, image.names))]
 
-    def _look_up(self) -> list[Found]:
-        if not self._looked_at and ":" not in self.text:  # searching for similar names takes seconds
+    def _search(self) -> list[Found]:
+        if not self._searched and ":" not in self.text:  # searching for similar names takes seconds
             self.reason = f"the program has loaded no module; a function of a library is written libNAME:{self.text}"
             return []
         try:

@@ -88,7 +88,7 @@ class Process:
 
     pid: int
     command: list[str] = field(default_factory=list)
-    spoke: bool = False
+    has_reported: bool = False
     """Whether it has reported itself in the journal, as a Python process with probes."""
     parent: int | None = None
     names: Names = field(default_factory=Names)
@@ -116,7 +116,7 @@ class Process:
     def take(self, entry: dict[str, Any]) -> None:
         """Take over an entry of the journal."""
         if "argv" in entry:  # addresses change with an exec: forget the names from before
-            self.command, self.names, self.spoke = entry["argv"], Names(), True
+            self.command, self.names, self.has_reported = entry["argv"], Names(), True
         self.names.take_libraries(entry.get("libraries", []))
         self.names.take_functions(functions := entry.get("functions", []))
         if functions:
@@ -181,7 +181,7 @@ class Results:
     @property
     def not_covered(self) -> dict[int, list[str]]:
         """The started processes that have not reported themselves: process id -> command."""
-        known = {process.pid for process in self.processes if process.spoke}
+        known = {process.pid for process in self.processes if process.has_reported}
         return {pid: command for pid, command in self.started.items() if pid not in known}
 
 

@@ -18,7 +18,7 @@ def process(pid, calls):
 def looked(by, *looks):
     table = Table(by)
     for processes in looks:
-        table.look(Results(processes, {}, 0), 2.0)
+        table.update(Results(processes, {}, 0), 2.0)
     return table
 
 
