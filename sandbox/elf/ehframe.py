@@ -1,4 +1,4 @@
-"""Starts and ends of functions from a library's unwind tables, which remain when symbols are stripped.
+"""The functions of a library by its unwind tables, which remain when symbols are stripped.
 
 Reads the sorted table of `.eh_frame_hdr`, and the FDEs that it refers to, from memory.
 """
@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import struct
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from ctypes import string_at
+from enum import Enum
 from typing import NamedTuple
 
+from sandbox.elf import tables as elf
 from sandbox.elf.dwarf_reader import WIDTHS, Reader
 from sandbox.x86_64 import entry_frame
+from sandbox.x86_64.references import referred_to
 
 _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
+_WORD = 8
+_PF_W = 2
+_COLD = re.compile(r"\.cold(\.\d+)?$")
 _ADVANCE = 0x40
 """DW_CFA_advance_loc, with a distance in the low six bits: what follows is about a later address."""
 
@@ -159,9 +168,9 @@ class _Augmentation(NamedTuple):
 
 
 def encodings(cie: int) -> dict[str, int]:
-    """How the CIE at this address says that things are encoded, by the letters of its augmentation: R addresses, L the
+    """How the CIE at this address says that things are encoded, by the letters of its augmentation.
 
-    address of language-specific data.
+    R: addresses; L: the address of language-specific data.
     """
     length = ctypes.c_uint32.from_address(cie).value
     return _augmentation(ctypes.string_at(cie + 8, max(length - 4, 0))).encodings
@@ -190,3 +199,49 @@ def _augmentation(contents: bytes) -> _Augmentation:
         if letter == "P":
             reader.value(found[letter] & 0x0F)
     return _Augmentation(found, True, "S" in augmentation, end)
+
+
+class Kind(Enum):
+    """What the code is that an unwind table describes.
+
+    `suffix` is appended to its name if it has no symbol; `reason` says why its returns cannot be probed.
+    """
+
+    FUNCTION = "", ""
+    PLT = ".plt", "it is the procedure linkage table, where each entry jumps on to a function of its own"
+    SIGNAL_FRAME = ".signal-frame", "signal handlers return to it, and nobody calls it"
+    COLD = ".cold", "it is a part of a function: where it begins the stack is not as a call leaves it"
+    UNKNOWN = ".part", "nothing shows that it is a function: it has no symbol, and no call or pointer leads to it"
+
+    def __init__(self, suffix: str, reason: str) -> None:
+        self.suffix = suffix
+        self.reason = reason
+
+
+def is_cold(name: str) -> bool:
+    """Whether a compiler has named it as a part of a function that is hardly ever run, which it jumps to."""
+    return bool(_COLD.search(name))
+
+
+def linkage_tables(file: elf.ElfFile, base: int) -> tuple[tuple[int, int], ...]:
+    """Where the procedure linkage tables of a library lie that was loaded at `base`: (start, end)."""
+    names = (".plt", ".plt.got", ".plt.sec", ".iplt")
+    sections = [file.sections[index] for name in names for index in file.sections_named(name)]
+    return tuple((base + section.address, base + section.address + section.size) for section in sections)
+
+
+def pointed_to(file: elf.ElfFile, base: int, among: Set[int]) -> set[int]:
+    """The addresses of `among` that the library's code calls or takes, or that its data points to.
+
+    Code is read from the file, so probes do not matter; data is read as the dynamic loader has relocated it.
+    """
+    found: set[int] = set()
+    for segment in file.segments():
+        start = base + segment.address
+        if segment.type == elf.PT_LOAD and segment.flags & elf.PF_X:
+            code = bytes(file.data[segment.offset : segment.offset + segment.file_size])
+            found |= referred_to(code, start, among)
+        elif segment.type == elf.PT_LOAD and segment.flags & _PF_W:
+            first, last = -start % _WORD, (start + segment.file_size) & -_WORD
+            found |= among & set(array("Q", string_at(start + first, last - start - first)))
+    return found

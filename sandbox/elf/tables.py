@@ -1,7 +1,7 @@
 """ELF64 tables of an x86-64 object or shared library, read as arrays.
 
 Only what a loader needs, and without work for unused symbols and sections: a program of 50,000 functions with patchable entries
-has 100,000 sections.
+has 100,000 sections. Symbol versions are read as .gnu.version and .gnu.version_d of the Linux Standard Base describe them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
 PATCHABLE_ENTRIES = "__patchable_function_entries"
 """The section that names the entries that compilers have kept free for a patch."""
 SHN_UNDEF, SHN_LORESERVE, SHN_ABS, SHN_COMMON, SHN_XINDEX = 0, 0xFF00, 0xFFF1, 0xFFF2, 0xFFFF
+
+_SHT_VERDEF, _SHT_VERSYM = 0x6FFFFFFD, 0x6FFFFFFF
+_DEFINITION, _NAME = struct.Struct("<HHHHIII"), struct.Struct("<II")
+_HIDDEN, _NUMBER = 0x8000, 0x7FFF
 
 NAMED_TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_GNU_IFUNC))
 """Symbol types of things that have a name of their own."""
@@ -209,3 +213,41 @@ def placed(data: bytes, addresses: Mapping[int, int]) -> bytes:
 def load_base(handle: int) -> int:
     """The load address of the library with this dlopen handle: the first word of the loader's `struct link_map`."""
     return ctypes.c_uint64.from_address(handle).value
+
+
+def old_versions(file: ElfFile) -> dict[int, str]:
+    """The versions of symbols that programs are no longer linked with, by index in the dynamic symbol table."""
+    names = _names(file)
+    return {
+        index: names[word & _NUMBER]
+        for index, word in enumerate(_words(file))
+        if word & _HIDDEN and word & _NUMBER in names
+    }
+
+
+def default_versions(file: ElfFile, symbol: str) -> set[str]:
+    """The version of `symbol` with which programs are linked; empty if it has none."""
+    words, names, found = _words(file), _names(file), set()
+    for table in file.sections_of_type(SHT_DYNSYM) if words else ():
+        strings = file.strings(table)
+        for entry, word in zip(file.symbols(table), words, strict=False):
+            if not word & _HIDDEN and word in names and string_at(strings, entry.name_offset) == symbol:
+                found.add(names[word])
+    return found
+
+
+def _words(file: ElfFile) -> memoryview:
+    tables = file.sections_of_type(_SHT_VERSYM)
+    return memoryview(bytes(file.contents(tables[0]) if tables else b"")).cast("H")
+
+
+def _names(file: ElfFile) -> dict[int, str]:
+    """The versions that the library defines, by number."""
+    found: dict[int, str] = {}
+    for table in file.sections_of_type(_SHT_VERDEF):
+        data, strings, at, following = bytes(file.contents(table)), file.strings(table), 0, 1
+        while following:
+            _, _, number, _, _, name, following = _DEFINITION.unpack_from(data, at)
+            found[number] = string_at(strings, _NAME.unpack_from(data, at + name)[0])
+            at += following
+    return found

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sandbox.elf.described_code import Kind, is_cold
+from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.images.image import Image
 from sandbox.process.cached import cached_property
 from sandbox.symbols import process_text

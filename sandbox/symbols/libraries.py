@@ -9,9 +9,8 @@ from pathlib import Path
 
 from sandbox.elf import tables as elf
 from sandbox.elf.debug_files import mapped, with_symbols
-from sandbox.elf.described_code import Kind, is_cold, linkage_tables, pointed_to
-from sandbox.elf.ehframe import FunctionTable, Stretch
-from sandbox.elf.versions import default_versions, old_versions
+from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_tables, pointed_to
+from sandbox.elf.tables import default_versions, old_versions
 from sandbox.process.cached import cached_property
 from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
 from sandbox.x86_64.references import signal_return

@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 
-from sandbox.elf.described_code import Kind, is_cold
+from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.loading.module import Module, modules
 from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping

@@ -13,7 +13,7 @@ from isolation import isolated
 
 import fprobe
 import kprobes
-from sandbox.elf.described_code import Kind
+from sandbox.elf.ehframe import Kind
 from sandbox.native import u64
 from sandbox.symbols import process_text
 

@@ -18,7 +18,7 @@ from programs import basic, writable_and_executable
 
 import fprobe
 import kprobes
-from sandbox.elf.landing_pads import landing_pads
+from sandbox.elf.unwinder import landing_pads
 from sandbox.memory import mappings as memory
 from sandbox.memory.mappings import PAGE
 from sandbox.memory.scattered import ScatteredText

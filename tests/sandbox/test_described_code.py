@@ -11,7 +11,7 @@ import pytest
 from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
 
-from sandbox.elf.described_code import Kind
+from sandbox.elf.ehframe import Kind
 from sandbox.loading.csource import find_compiler
 from sandbox.symbols import process_text
 

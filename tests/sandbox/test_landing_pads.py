@@ -36,7 +36,7 @@ def test_of_compiled_code():
 
     import sandbox
     from kprobes.place.functions import function_at
-    from sandbox.elf.landing_pads import landing_pads
+    from sandbox.elf.unwinder import landing_pads
 
     ctypes.CDLL("libgcc_s.so.1", ctypes.RTLD_GLOBAL)
     module = sandbox.load(PROGRAM, name="throwing")
@@ -56,7 +56,7 @@ def test_of_a_library_they_are_instructions_of_their_functions():
     from instructions import boundaries
 
     from benchmarks.jump_coverage import functions_of
-    from sandbox.elf.landing_pads import landing_pads
+    from sandbox.elf.unwinder import landing_pads
 
     try:
         ctypes.CDLL("libstdc++.so.6")
@@ -73,7 +73,7 @@ def test_of_a_library_they_are_instructions_of_their_functions():
 
 def test_of_a_library_in_c_there_are_none():
     from benchmarks.jump_coverage import functions_of
-    from sandbox.elf.landing_pads import landing_pads
+    from sandbox.elf.unwinder import landing_pads
 
     ctypes.CDLL("libz.so.1")
     assert {landing_pads(start) for start, _ in functions_of("libz.so.1")} == {()}
