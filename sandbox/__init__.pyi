@@ -1,4 +1,4 @@
-from sandbox.compile.prepared import prepare as prepare
+from sandbox.compile.program import prepare as prepare
 from sandbox.loading.adoption import adopt as adopt
 from sandbox.loading.load import load as load
 from sandbox.loading.module import Module as Module

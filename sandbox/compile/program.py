@@ -1,17 +1,36 @@
-"""Compiling programs in LLVM IR (text, bitcode or `llvmlite.ir.Module`) to objects with stubs."""
+"""Compiling programs in LLVM IR (text, bitcode or `llvmlite.ir.Module`) to objects with stubs.
+
+On some errors in a program (inline assembly that does not assemble, a type that the machine lacks, a section that does not fit
+into memory, damaged bitcode) LLVM ends the process. Programs that may have them are therefore first compiled and linked on trial
+in a child process. `prepare` adds stubs to IR that the user's own engine compiles.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sandbox.compile import apart, cache, stubs
-from sandbox.compile.codegen import ProgramError, emit, host, parse
-from sandbox.compile.irtypes import declarations
-from sandbox.compile.stubs import Flavour
+from sandbox.compile import cache, stubs
+from sandbox.compile.codegen import ProgramError, emit, host, initialize_llvm, parse
+from sandbox.compile.irtypes import IrInterface, declarations
+from sandbox.compile.stubs import Flavour, with_stubs
 
+if TYPE_CHECKING:
+    from llvmlite.binding import ModuleRef
+
+REFUSED = 3
+"""The exit status of a child that reports on standard error what is wrong with the program."""
+IDENT = "llvm.ident"
+"""The metadata whose strings an object has in its section `.comment`."""
+MARK = "fprobe: stubs"
+"""Such a string of prepared modules: r10 and r11 are free where functions with patchable entries begin."""
 # The empty line that casts of the native language leave is known to assemble.
 _ASSEMBLY = re.compile(r'\basm\b(?! "", "=r,0,)')
 
@@ -101,7 +120,7 @@ def _compile_apart(source: str | bytes, origin: str, options: Options) -> Compil
         "opt": options.opt,
         "notrace": sorted(options.notrace),
     }
-    return CompiledProgram.from_bytes(apart.run("sandbox.compile.rehearsal.main", data, origin, **given))
+    return CompiledProgram.from_bytes(_run_apart("sandbox.compile.rehearsal.main", data, origin, **given))
 
 
 def _refuse_nul(source: str, origin: str) -> None:
@@ -109,3 +128,77 @@ def _refuse_nul(source: str, origin: str) -> None:
     if "\0" in source:
         line = source[: source.index("\0")].count("\n") + 1
         raise ProgramError(f"{origin}:{line}: the IR contains a NUL character")
+
+
+def _run_apart(entry: str, source: bytes, origin: str, **options: Any) -> bytes:
+    """The output of a child process that calls `entry` ("module.function") with `options` as JSON and `source` as its input.
+
+    Raises ProgramError with what the function refused, or with what LLVM said if it ended the child.
+    """
+    module, _, function = entry.rpartition(".")
+    code = f"from {module} import {function}; {function}()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", code, json.dumps({"origin": origin, **options})]
+    done = subprocess.run(command, input=source, capture_output=True, env=environment, check=False)
+    if not done.returncode:
+        return done.stdout
+    said = done.stderr.decode("utf-8", "surrogateescape")
+    if done.returncode == REFUSED:
+        raise ProgramError(said)
+    errors = [_shortened(line) for line in said.splitlines() if "error:" in line.lower() or "Assertion" in line]
+    raise ProgramError(f"{origin}: LLVM cannot compile it: {'; '.join(errors) or _ended(done.returncode)}")
+
+
+def _shortened(line: str) -> str:
+    """Of a failed assertion its text, without where in LLVM it is."""
+    return line[line.find("Assertion") :] if "Assertion" in line else line
+
+
+def _ended(status: int) -> str:
+    if status < 0:
+        return f"the compiling process was ended by {signal.Signals(-status).name}"
+    return f"status {status}"
+
+
+def prepare(module: Any, *, noinline: bool = False, notrace: Collection[str] = ()) -> ModuleRef:
+    """The same module with a stub at each function's entry and frame information, for any engine of llvmlite.
+
+    `module`: an `llvmlite.binding.ModuleRef`, an `llvmlite.ir.Module`, IR text or bitcode; it is not changed. Give the engine the
+    result in its place, before passes run. A stub is a NOP of five bytes; the code does what it did.
+
+    `noinline`: calls between the functions are not inlined, so that probes see each one, but for functions with `alwaysinline`.
+    Functions named in `notrace`, or with the string attribute `"notrace"`, get no stub, nor do functions that return twice, or
+    have something in r10 or r11 when they are entered: these are probed by detours.
+
+    Raises ProgramError if LLVM does not accept the module.
+    """
+    from llvmlite import binding
+
+    given = _accepted(module)
+    text = str(given)
+    interface = IrInterface(declarations(text))
+    left_out = {*notrace, *interface.scratch_taken, *interface.functions_with("returns_twice")}
+    context = given._context  # so that both can be linked with the same others
+    made = binding.parse_assembly(with_stubs(text, Flavour.PATCHABLE, left_out), context)
+    made.link_in(binding.parse_assembly(f'!{IDENT} = !{{!0}}\n!0 = !{{!"{MARK}"}}', context))
+    made.name = given.name
+    if noinline:
+        _keep_calls(made)
+    made.verify()
+    return made
+
+
+def _accepted(module: Any) -> ModuleRef:
+    from llvmlite import binding
+
+    initialize_llvm()
+    if isinstance(module, binding.ModuleRef):
+        return module
+    return parse(module, "<prepare>")
+
+
+def _keep_calls(module: ModuleRef) -> None:
+    for function in module.functions:
+        inlined = any("alwaysinline" in str(attributes) for attributes in function.attributes)
+        if not function.is_declaration and not inlined:
+            function.add_function_attribute("noinline")

@@ -1,13 +1,12 @@
-"""The child's side of `apart.run`: compile a program, and link it on trial."""
+"""The child's side of compiling apart: compile a program, and link it on trial."""
 
 from __future__ import annotations
 
 import json
 import sys
 
-from sandbox.compile.apart import REFUSED
 from sandbox.compile.objectfile import prepare
-from sandbox.compile.program import CompiledProgram, Options, compile_here
+from sandbox.compile.program import REFUSED, CompiledProgram, Options, compile_here
 from sandbox.compile.stubs import Flavour
 from sandbox.loading.linker import try_to_link
 

@@ -49,7 +49,7 @@ def _stubs(file: elf.ElfFile) -> frozenset[int]:
     if not tables:
         return frozenset()
     from sandbox.compile.objectfile import StubError, patchable_stub
-    from sandbox.compile.prepared import MARK
+    from sandbox.compile.program import MARK
 
     if not any(MARK.encode() in bytes(file.contents(index)) for index in file.sections_named(".comment")):
         return frozenset()

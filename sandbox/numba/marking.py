@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sandbox.compile.prepared import IDENT, MARK
+from sandbox.compile.program import IDENT, MARK
 from sandbox.compile.stubs import Flavour, attributes_of
 from sandbox.numba.mangling import user_name
 from sandbox.process.once import once
