@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sandbox.generate.draft import CALL_COUNTS, Draft
-from sandbox.generate.features import Feature, chosen
+from sandbox.generate.features import DEFINITIONS, Feature, chosen
 from sandbox.generate.flat import FlatProgram, generate_flat
 from sandbox.generate.kinds import driver, plain, recursive, tail_chain, variadic
-from sandbox.generate.types import DEFINITIONS
 
 __all__ = ["CALL_COUNTS", "Feature", "FlatProgram", "Program", "generate", "generate_flat"]
 

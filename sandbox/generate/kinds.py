@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from sandbox.generate.conversions import from_i64, mixed, operand
-from sandbox.generate.draft import CALL_COUNTS, Draft, FunctionBody, load_entry
+from sandbox.generate.body import from_i64, mixed, operand
+from sandbox.generate.draft import (
+    CALL_COUNTS,
+    MEMORY,
+    Draft,
+    Function,
+    FunctionBody,
+    Shape,
+    call,
+    load_entry,
+    load_fields,
+    store_fields,
+)
 from sandbox.generate.features import Feature
-from sandbox.generate.functions import MEMORY, Function, Shape, call, load_fields, store_fields
 from sandbox.generate.statements import statements
 
 _VARIABLE_TYPES = ("i32", "i64", "i64")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sandbox.generate.conversions import operand
-from sandbox.generate.draft import FunctionBody, load_entry
+from sandbox.generate.body import condition, convert, operand, step
+from sandbox.generate.draft import FunctionBody, call, load_entry
 from sandbox.generate.features import Feature
-from sandbox.generate.functions import call
-from sandbox.generate.operations import condition, convert, step
 
 _DEEPEST = 2
 _Statement = Callable[[FunctionBody], None]
