@@ -19,7 +19,7 @@ import struct
 from typing import Any, NamedTuple
 
 from ftrace.handlers.floats import regs_get_xmm
-from sandbox.memory.reading import read
+from sandbox.memory.pages import read
 from sandbox.numba import inlining, marking
 from sandbox.numba.description import Description, describe
 from sandbox.numba.layout import Place

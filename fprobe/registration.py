@@ -39,9 +39,9 @@ from ftrace.tracer import tracer
 from sandbox.images import jit
 from sandbox.process import fork
 from sandbox.process.cpus import num_possible_cpus
+from sandbox.process.fork import ProcessBound
 from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
-from sandbox.process.process_bound import ProcessBound
 from sandbox.symbols.near import did_you_mean
 from sandbox.threads.tasks import DATA_STACK, STRIDE
 

@@ -7,7 +7,7 @@ import ctypes
 import os
 from typing import TYPE_CHECKING
 
-from sandbox.memory import backing, mappings
+from sandbox.memory import mappings, pages
 from sandbox.threads import counters, tasks
 from sandbox.threads.counters import Line
 
@@ -40,7 +40,7 @@ class CounterFile:
         self._identity = self._identify()
 
     def _made(self) -> int:
-        fd = backing.sparse_backing("fprobe-counters", self.header.size)
+        fd = pages.sparse_backing("fprobe-counters", self.header.size)
         os.pwrite(fd, counters.packed(self.header), 0)
         return fd
 

@@ -50,8 +50,7 @@ from sandbox.process.gil import back_soon
 from sandbox.process.once import once
 from sandbox.threads import contexts, signals, tasks
 from sandbox.threads.blocked_signals import threads_blocking_signal
-from sandbox.threads.thread_key import ThreadKey
-from sandbox.threads.thread_stack import main_stack
+from sandbox.threads.thread_key import ThreadKey, main_stack
 from sandbox.x86_64 import changed_code, heads, plain_returns
 from sandbox.x86_64.vectors import SaveArea, save_area
 

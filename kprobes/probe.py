@@ -26,7 +26,7 @@ from kprobes.hit.records import (
     Child,
 )
 from kprobes.place.aggregate import State
-from sandbox.process.process_bound import ProcessBound
+from sandbox.process.fork import ProcessBound
 
 if TYPE_CHECKING:
     from kprobes.fast.single import FastPath

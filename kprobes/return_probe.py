@@ -15,8 +15,8 @@ from kprobes.handlers.resolve import ENTRY, RETURN, instance_data, resolve_for
 from kprobes.hit.records import Instance
 from kprobes.probe import kprobe
 from kprobes.return_hook import ReturnHook
+from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import integer
-from sandbox.process.process_bound import ProcessBound
 
 if TYPE_CHECKING:
     from ftrace.handlers.kinds import Resolved

@@ -16,7 +16,7 @@ from fprobe.run.table import Table
 from ftrace.runtime import runtime
 from ftrace.unwind.stacktrace import stack_trace_save
 from sandbox.native import ptr, rdtsc, u64
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 from sandbox.symbols.libraries import Library, library_at
 
 _DEPTH = 128

@@ -39,7 +39,7 @@ from sandbox.native import (
     volatile_store,
     zeroed,
 )
-from sandbox.threads.comm import get_task_comm
+from sandbox.threads.system_calls import get_task_comm
 from sandbox.threads.tasks import current
 
 MAX_TARGETS = 16

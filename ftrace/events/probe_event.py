@@ -30,7 +30,7 @@ from ftrace.probe_args.layout import print_fmt, record_layout
 from ftrace.probe_args.scope import Scope
 from ftrace.tracer import before_detaching
 from sandbox.native.handler import HandlerFunction
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 from sandbox.symbols.table import symbol_table
 
 MAXACTIVE_LIMIT = 4096

@@ -23,7 +23,7 @@ from ftrace.tracers.profile import function_profiler
 from ftrace.tracers.tracer import Tracer, Tracing, nop
 from ftrace.unwind.code_map import unwind_tables
 from sandbox.process import fork
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 trace_types_lock = threading.RLock()
 """Held while a trace array is created or removed, or its tracer is changed."""

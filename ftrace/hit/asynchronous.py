@@ -20,7 +20,7 @@ from sandbox.native import (
     u64,
     volatile_load,
 )
-from sandbox.threads.signal_mask import block_signals
+from sandbox.threads.system_calls import block_signals
 from sandbox.threads.tasks import ASYNCHRONOUS, Guard, current
 
 normal_mask = global_var(u64, 0, name="normal_signal_mask")

@@ -34,7 +34,7 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.process.nap import nap
+from sandbox.threads.system_calls import nap
 from sandbox.threads.tasks import current
 
 BUCKETS = 248

@@ -7,7 +7,7 @@ be missing in the other.
 from __future__ import annotations
 
 from sandbox.native import bool_, cast, i64, native, null, ptr, syscall, u64, void
-from sandbox.threads.signal_mask import set_signal_mask
+from sandbox.threads.system_calls import set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS, COUNTERS, STRIDE, task_get
 from sandbox.x86_64.syscalls import SYS_LSEEK, SYS_MREMAP
 

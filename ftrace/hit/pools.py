@@ -34,7 +34,7 @@ from sandbox.native import (
     void,
     volatile_load,
 )
-from sandbox.threads.barrier import process_barrier
+from sandbox.threads.system_calls import process_barrier
 from sandbox.threads.tasks import COUNTERS, CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
 from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
 

@@ -25,8 +25,7 @@ from sandbox.native import (
     volatile_load,
     volatile_store,
 )
-from sandbox.process.nap import nap
-from sandbox.threads.barrier import process_barrier
+from sandbox.threads.system_calls import nap, process_barrier
 from sandbox.threads.tasks import NODES, Node, Task, claimed_high, current, task_at
 from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
 

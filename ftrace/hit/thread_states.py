@@ -26,7 +26,7 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.process.nap import nap
+from sandbox.threads.system_calls import nap
 
 PATIENCE = 40_000
 """Naps, some seconds in all: a limit that turns a deadlock into a delay."""

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 
-from sandbox.memory.backing import is_denied
+from sandbox.memory.pages import is_denied
 
 PATH = "FPROBE_BUFFER"
 """Environment variable: the file to create for the pages, which must not exist yet."""

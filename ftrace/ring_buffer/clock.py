@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ftrace.ring_buffer.clock_state import COUNTER, MAX_MULT, SCALED, SHIFT, SYSTEM, TSC, ClockState
-from sandbox.memory.backing import is_denied
+from sandbox.memory.pages import is_denied
 
 SECOND = 1_000_000_000
 _USER_HZ = 100

@@ -19,7 +19,7 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.threads.comm import get_task_comm
+from sandbox.threads.system_calls import get_task_comm
 
 CAPACITY = 4096
 """Maximum number of names. Of threads with the same id modulo this number, the last one's name is kept."""

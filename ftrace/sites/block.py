@@ -23,7 +23,7 @@ from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.unwind.unwinding import describe_stubs
 from ftrace.x86_64 import stubs, unwind
 from sandbox.memory import barriers, mappings
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 from sandbox.symbols.perfmap import perf_map
 from sandbox.x86_64.encoding import NOP5, jump
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.sites.block import SiteBlock
 from ftrace.sites.refusals import code_refusal, named_refusal
-from sandbox.memory.reading import read
+from sandbox.memory.pages import read
 from sandbox.x86_64 import plain_returns
 
 if TYPE_CHECKING:

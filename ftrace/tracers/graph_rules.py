@@ -14,7 +14,7 @@ from ftrace.sites.block import SiteBlock
 from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 from ftrace.tracers.graph_hit import GraphRules
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 FUNCTIONS, NOTRACE = "functions", "notrace"
 """One of the two selections: functions that are shown, or that are not shown; both include the functions they call."""

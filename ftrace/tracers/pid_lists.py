@@ -11,7 +11,7 @@ from ftrace.runtime import runtime
 from ftrace.tracers.cpumask import DroppedSlots
 from ftrace.tracers.task_filter import TaskFilter
 from ftrace.tracers.trace_pid_list import TracePidList
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 _MAX_PID = 1 << 30
 """What the kernel's lists have space for."""

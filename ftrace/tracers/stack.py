@@ -17,7 +17,7 @@ from ftrace.tracers.probing import FunctionProbing
 from ftrace.tracers.stack_hit import StackState
 from ftrace.unwind.code_map import unwind_tables
 from sandbox.process import fork
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 _TRIES = 1000
 _PAUSE = 0.001

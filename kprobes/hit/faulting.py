@@ -38,8 +38,8 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.threads.signal_mask import set_signal_mask
 from sandbox.threads.signals import ucontext
+from sandbox.threads.system_calls import set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS, Task, current
 
 no_access = extern("kprobe_no_access", fn[void])

@@ -37,8 +37,8 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.threads.signal_mask import block_signals, set_signal_mask
 from sandbox.threads.signals import ucontext
+from sandbox.threads.system_calls import block_signals, set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS, Task
 
 task_get = extern("task_get", fn[ptr[Task]])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from sandbox.abi.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Void
 from sandbox.compile.stubs import DEFINITION, attribute_groups, unquote
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 _TOKEN = re.compile(r'\s*(\.\.\.|%(?:[-\w$.]+|"[^"]*")|"[^"]*"|<\{|\}>|[-\w$.]+|[(){}\[\]<>,*=#@!])', re.ASCII)
 _FLOATING = {"half", "bfloat", "float", "double", "x86_fp80", "fp128"}

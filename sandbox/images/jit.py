@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sandbox.images.image import Image
 from sandbox.jit.objects import JitObject
 from sandbox.memory import mappings
-from sandbox.memory.reading import read
+from sandbox.memory.pages import read
 from sandbox.symbols.table import Symbol, symbol_table
 
 if TYPE_CHECKING:

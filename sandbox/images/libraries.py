@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.images.image import Image
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 from sandbox.symbols import process_text
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.table import Symbol, sorted_symbols

@@ -12,8 +12,8 @@ from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Si
 from sandbox.abi.words import parse_word
 from sandbox.loading import thunks
 from sandbox.loading.gate import Gate
-from sandbox.process.cached import cached_property
-from sandbox.process.process_bound import ProcessBound
+from sandbox.process.fork import ProcessBound
+from sandbox.process.once import cached_property
 from sandbox.threads import faults
 
 _SIGNED: dict[int, Any] = {

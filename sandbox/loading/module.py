@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from sandbox.loading.gate import Gate
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
-from sandbox.process.process_bound import ProcessBound
+from sandbox.process.fork import ProcessBound
 from sandbox.symbols import gdbjit, source_lines
 from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.perfmap import perf_map

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.compile.cache import default_cache
 from sandbox.native import Unit
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 from sandbox.symbols import gdbjit, source_lines
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from sandbox.memory.backing import is_denied
 from sandbox.memory.mappings import reserve
-from sandbox.memory.pages import PAGE, PROT_READ, PROT_WRITE, libc, mprotect
+from sandbox.memory.pages import PAGE, PROT_READ, PROT_WRITE, is_denied, libc, mprotect
 from sandbox.process import fork
 from sandbox.x86_64.syscalls import SYS_CLOCK_GETTIME, SYS_MEMBARRIER
 
@@ -51,7 +50,7 @@ def sync_cores() -> None:
     page = barrier_page()
     if page:
         mprotect(page, PAGE, PROT_READ | PROT_WRITE)
-        # This fails if another thread has made the page read-only in between: see sandbox.threads.barrier.
+        # This fails if another thread has made the page read-only in between: see sandbox.threads.system_calls.
         while libc.syscall(SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, ctypes.c_void_p(page)):
             mprotect(page, PAGE, PROT_READ | PROT_WRITE)
         mprotect(page, PAGE, PROT_READ)

@@ -15,7 +15,6 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 
-from sandbox.memory.backing import SCARCE, filled
 from sandbox.memory.pages import (
     MADV_DONTDUMP,
     MADV_NOHUGEPAGE,
@@ -32,7 +31,9 @@ from sandbox.memory.pages import (
     PROT_NONE,
     PROT_READ,
     PROT_WRITE,
+    SCARCE,
     check,
+    filled,
     libc,
     mmap_at,
     mprotect,

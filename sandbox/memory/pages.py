@@ -1,4 +1,4 @@
-"""System calls on the process's memory, with errors that say what failed."""
+"""The kernel's calls on memory: mapping pages, files in memory, reading what may be absent. Errors say what failed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 PROT_NONE, PROT_READ, PROT_WRITE, PROT_EXEC = 0, 1, 2, 4
@@ -26,6 +27,10 @@ libc.mremap.restype = ctypes.c_void_p
 libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+DENY = "FPROBE_DENY"
+"""Environment variable: denied facilities, separated by commas."""
+SCARCE = (errno.EMFILE, errno.ENFILE)
+"""No descriptor is free now; that says nothing about which kind of file is available."""
 
 
 def check(result: int | None, what: str) -> int:
@@ -69,3 +74,74 @@ def why_unavailable() -> str:
     if limit == resource.RLIM_INFINITY:
         return ""
     return f"RLIMIT_AS (ulimit -v) is {limit} bytes for this process; raise it"
+
+
+def is_denied(what: str) -> bool:
+    """Whether the environment denies the facility `what` ('memfd', 'membarrier'), as a sandbox would."""
+    return what in os.environ.get(DENY, "").split(",")
+
+
+def _memfd(name: str) -> int:
+    """A descriptor of an empty file in memory. With the GIL, so that no other thread takes a number that was just closed."""
+    if is_denied("memfd"):
+        raise OSError(errno.ENOSYS, f"memfd is denied by {DENY}")
+    descriptor = int(libc.memfd_create(os.fsencode(name), os.MFD_CLOEXEC))
+    return check(None if descriptor < 0 else descriptor, f"memfd {name!r}")
+
+
+def _backing(name: str) -> int:
+    """A descriptor of an empty file that exists only in memory, or at least in no directory."""
+    try:
+        return _memfd(name)
+    except OSError as error:
+        if error.errno in SCARCE:
+            raise
+    import tempfile
+
+    for directory in ("/dev/shm", tempfile.gettempdir(), str(Path.home())):
+        try:
+            descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno in SCARCE:
+                raise
+            continue
+        if not os.fstatvfs(descriptor).f_flag & os.ST_NOEXEC:
+            return descriptor
+        os.close(descriptor)
+    raise OSError(errno.EACCES, "neither memfd nor an executable temporary file is available: text cannot be patched")
+
+
+def filled(contents: bytes | int, name: str) -> int:
+    """A descriptor of a file holding `contents`, or that many zero bytes."""
+    fd = _backing(name)
+    if isinstance(contents, int):
+        os.ftruncate(fd, contents)
+    else:
+        view = memoryview(contents)
+        while view:
+            view = view[os.write(fd, view) :]
+    return fd
+
+
+def sparse_backing(name: str, size: int) -> int:
+    """A descriptor of a file of `size` bytes, which takes memory only where it is written."""
+    return filled(size, name)
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor with the GIL, so that no other thread of Python's takes its number before the caller does."""
+    libc.close(descriptor)
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+def read(address: int, size: int) -> bytes:
+    """`size` bytes of this process's memory. Raises OSError(EFAULT) if they are not there."""
+    buffer = ctypes.create_string_buffer(size or 1)
+    here, there = _Vector(ctypes.addressof(buffer), size), _Vector(address, size)
+    got = libc.process_vm_readv(os.getpid(), ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    if got != size:
+        raise OSError(ctypes.get_errno(), f"{size} bytes at {address:#x} cannot be read")
+    return buffer.raw[:size]

@@ -12,8 +12,8 @@ import errno
 import os
 from collections.abc import Iterator
 
-from sandbox.memory import backing
 from sandbox.memory import mappings as memory
+from sandbox.memory import pages
 from sandbox.memory.mappings import PAGE
 from sandbox.memory.shared_text import changes
 
@@ -34,7 +34,7 @@ class ScatteredText:
         self._opened = 0
         self._writers = 0
         self._own_since = memory.forks_seen()
-        self._file = backing.sparse_backing(name, SIZE)
+        self._file = pages.sparse_backing(name, SIZE)
         self._identity = _identity(self._file)
         self._alias = memory.map_closed(self._file, SIZE)
 
@@ -119,9 +119,9 @@ class ScatteredText:
             return
         contents = self._contents()
         if _identity(self._file) == self._identity:
-            backing.close(self._file)  # whose number is free for the next
+            pages.close(self._file)  # whose number is free for the next
         self._file = -1
-        self._file = backing.sparse_backing(self.name, SIZE)
+        self._file = pages.sparse_backing(self.name, SIZE)
         self._identity = _identity(self._file)
         os.pwrite(self._file, contents, 0)
         self._alias = memory.map_closed(self._file, SIZE, self._alias)

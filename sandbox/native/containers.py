@@ -18,7 +18,7 @@ from sandbox.native.front.annotations import Namespace
 from sandbox.native.front.declarations import GlobalVariable
 from sandbox.native.front.structs import Struct
 from sandbox.native.types import Int, Pointer, Type, void
-from sandbox.process.process_bound import ProcessBound
+from sandbox.process.fork import ProcessBound
 
 PREFIX = "map."
 """What the symbols of states begin with."""

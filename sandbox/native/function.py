@@ -12,7 +12,7 @@ from sandbox.native.front.declarations import CONVENTIONS, Callee
 from sandbox.native.front.errors import NativeError
 from sandbox.native.front.text import SourceText
 from sandbox.native.types import Function, Type
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 # The front end is imported where something is checked: a process that finds its objects in the cache never needs it.
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sandbox.native.front.declarations import GlobalVariable
 from sandbox.native.function import NativeFunction, Options
 from sandbox.native.types import Array, Function, Pointer, Type, i32, u8, void
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 if TYPE_CHECKING:
     import ast

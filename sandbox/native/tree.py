@@ -14,7 +14,7 @@ from sandbox.native.front.declarations import Callee, Extern, GlobalVariable
 from sandbox.native.front.errors import At
 from sandbox.native.front.structs import Struct
 from sandbox.native.types import Bool, Function, Type
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sandbox.native.function import NativeFunction
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 
 class Assembly(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 from sandbox.images import compiled
 from sandbox.numba import live
 from sandbox.numba.layout import Place, Word, offsets, places, words_of
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 _NAME = re.compile(r"%[-\w.$]+|%\"[^\"]*\"")
 _known: dict[str, Description] = {}

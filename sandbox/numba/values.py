@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sandbox.memory.reading import read
+from sandbox.memory.pages import read
 
 _MOST = 1 << 20
 """Characters of a string that are read at most."""

@@ -31,7 +31,7 @@ from sandbox.native import (
     void,
 )
 from sandbox.process import fork
-from sandbox.process.nap import nap
+from sandbox.threads.system_calls import nap
 
 if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage

@@ -26,6 +26,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import errno
+import functools
 import os
 import sys
 import weakref
@@ -33,7 +34,7 @@ from bisect import insort
 from collections.abc import Callable
 from functools import cache
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from sandbox.memory.shared_text import changes, text_mutex
 
@@ -169,3 +170,25 @@ def at_fork(prepare: int, in_parent: int, in_child: int) -> None:
     register.argtypes = (ctypes.c_void_p,) * 4
     if register(prepare, in_parent, in_child, None):
         raise OSError(errno.ENOMEM, "no memory for a handler of forks")
+
+
+@functools.cache
+def start_by_fork() -> None:
+    """Let `subprocess` start children by fork from now on, by its documented switches. Called when library code is patched.
+
+    A child made by vfork or posix_spawn runs in this process's memory, with every signal blocked, until it executes another
+    program: a breakpoint hit before that kills it. A child made by fork has memory of its own, and our handlers.
+    Other callers of vfork and posix_spawn (`os.posix_spawn`, C's `system`) are not changed: code that their children run
+    before they execute must not have breakpoints.
+    """
+    import subprocess
+
+    for switch in ("_USE_VFORK", "_USE_POSIX_SPAWN"):
+        setattr(subprocess, switch, False)
+
+
+class ProcessBound:
+    """Base of objects that cannot be pickled: another process would use their addresses as its own."""
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise TypeError(f"cannot pickle {self!r}: it belongs to this process; load or make it in the other one")

@@ -21,7 +21,7 @@ from sandbox.abi.signatures import (
     Unsupported,
     Void,
 )
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 from sandbox.symbols.libraries import read_symbols
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sandbox.elf import tables as elf
 from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_tables, pointed_to
 from sandbox.elf.tables import default_versions, old_versions
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
 from sandbox.x86_64.references import signal_return
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sandbox.elf.tables import ElfError
-from sandbox.memory.reading import read
+from sandbox.memory.pages import read
 from sandbox.symbols.gdbjit import (
     DESCRIPTOR,
     REGISTER,

@@ -14,7 +14,7 @@ from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.loading.module import Module, modules
 from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
-from sandbox.process import children
+from sandbox.process import fork
 from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.table import Symbol, locate, symbol_table
@@ -198,7 +198,7 @@ def text_at(address: int) -> TextMapping:
         start, end = next(span for span in library.text if span[0] <= address < span[1])
         known = _patchable.get((str(library.path), start))
         if known is None:
-            children.start_by_fork()
+            fork.start_by_fork()
             known = _patchable[str(library.path), start] = mappings.remap_text(start, end - start, library.name)
         return known
 

@@ -32,7 +32,7 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.threads.signal_mask import set_signal_mask
+from sandbox.threads.system_calls import set_signal_mask
 from sandbox.x86_64.syscalls import SYS_GETTID
 
 CAPACITY = 2048

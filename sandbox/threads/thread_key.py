@@ -1,27 +1,37 @@
 """A word per thread at the cost of one load: a pthread key whose offset from %fs is discovered and verified.
 
 glibc keeps the values of a process's first 32 keys inside its thread descriptor, which %fs points to. A new thread
-finds 0 there, even if it inherits the memory of an ended one, and the key's destructor runs when a thread ends.
+finds 0 there, even if it inherits the memory of an ended one, and the key's destructor runs when a thread ends. The
+descriptor also has the lowest address of the thread's stack, followed by the stack's size.
 """
 
 from __future__ import annotations
 
 import ctypes
+import resource
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 from sandbox.memory import mappings
-from sandbox.threads.thread_stack import find_field
 
 _DESCRIPTOR_SIZE = 0x900
 _MAGIC = 0x5EED_F00D_0000_0000
 
 _libc = ctypes.CDLL(None)
 _libc.pthread_setspecific.argtypes = (ctypes.c_uint, ctypes.c_void_p)
+_libc.pthread_self.restype = ctypes.c_void_p
+_libc.pthread_getattr_np.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 
 # mov %fs:0,%rax ; ret
 _READ_FS = bytes.fromhex("64488b042500000000c3")
 # mov $target,%rax ; jmp *%rax
 _DESTRUCTOR_AT = 16
+_ATTRIBUTES_SIZE = 64
+_LEAST_GAP = 128 << 20
+"""Bytes below the first thread's stack in which the kernel maps nothing else, whatever the limit of its size."""
+_STARTSTACK = 28
+"""The number of a field of /proc/self/stat."""
 
 
 class ThreadKey:
@@ -81,3 +91,33 @@ class ThreadKey:
         thread.join()
         if seen != [0, _MAGIC + 1]:
             raise OSError(38, f"thread-specific values at %fs:{self.offset:#x} are not each thread's own")
+
+
+def own_stack() -> tuple[int, int]:
+    """Start and end of the calling thread's stack, without its guard."""
+    attributes = ctypes.create_string_buffer(_ATTRIBUTES_SIZE)
+    start, size = ctypes.c_uint64(), ctypes.c_uint64()
+    if _libc.pthread_getattr_np(_libc.pthread_self(), attributes):
+        return 0, 0
+    _libc.pthread_attr_getstack(attributes, ctypes.byref(start), ctypes.byref(size))
+    _libc.pthread_attr_destroy(attributes)
+    return start.value, start.value + size.value
+
+
+def find_field(read: Callable[[int], int], size: int) -> int:
+    """The offset from %fs where the calling thread, not the process's first, has its stack's start and size; 0 if nowhere.
+
+    `read(offset)` reads a word of the thread descriptor, which has `size` bytes.
+    """
+    start, end = own_stack()
+    words = [read(offset) for offset in range(0, size, 8)]
+    found = [8 * n for n, word in enumerate(words[:-1]) if 0 < word <= start < end == word + words[n + 1]]
+    return found[0] if len(found) == 1 else 0
+
+
+def main_stack() -> tuple[int, int]:
+    """Start and end of the memory that the first thread's stack may grow into."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    top = int(fields[_STARTSTACK - 3])
+    limit, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return top - (min(limit, _LEAST_GAP) if limit != resource.RLIM_INFINITY else _LEAST_GAP), top

@@ -527,7 +527,7 @@ def test_other_stacks_where_a_threads_own_is_known():
     from pathlib import Path
 
     from ftrace.runtime import runtime
-    from sandbox.threads.thread_stack import main_stack, own_stack
+    from sandbox.threads.thread_key import main_stack, own_stack
 
     field = runtime().key.stack_field
     libc = ctypes.CDLL(None)

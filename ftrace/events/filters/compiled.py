@@ -28,7 +28,7 @@ from sandbox.compile.cache import default_cache
 from sandbox.native import NativeFunction, Unit
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.module import GENERAL_REGISTERS_ONLY
-from sandbox.threads.comm import get_task_comm
+from sandbox.threads.system_calls import get_task_comm
 
 SYMBOL = "event_filter"
 _CONDITIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}

@@ -30,7 +30,7 @@ from sandbox.native import (
     void,
     volatile_load,
 )
-from sandbox.threads.comm import get_task_comm
+from sandbox.threads.system_calls import get_task_comm
 
 SLOTS = 1024
 MAX_RECORD = 4096

@@ -31,7 +31,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.threads.comm import get_task_comm
+from sandbox.threads.system_calls import get_task_comm
 from sandbox.threads.tasks import Task, current
 
 MAX_KEYS, MAX_VALUES = 3, 2

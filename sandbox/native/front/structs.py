@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from sandbox.native.front.annotations import Namespace, resolve
 from sandbox.native.types import Array, Bool, Function, Int, Pointer, Type, void
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 
 class Struct(Type):

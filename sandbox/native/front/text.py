@@ -7,7 +7,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from sandbox.native.front.errors import NativeError
-from sandbox.process.cached import cached_property
+from sandbox.process.once import cached_property
 
 
 class SourceText:
