@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ftrace.handlers.floats import regs_get_xmm
 from sandbox.memory.pages import read
-from sandbox.numba import inlining, marking
+from sandbox.numba import live, marking
 from sandbox.numba.description import Description, describe
 from sandbox.numba.layout import Place
 from sandbox.numba.values import NOT_PASSED as NOT_PASSED
@@ -59,7 +59,7 @@ def inlined() -> dict[str, set[str]]:
 
     Both are given by module and qualified name. Code that Numba has loaded from its cache is not covered.
     """
-    return inlining.inlined()
+    return live.inlined()
 
 
 def signature(ip: int) -> Any:

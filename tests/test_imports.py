@@ -171,5 +171,5 @@ def test_a_handler_from_the_cache_is_not_checked_again(tmp_path):
     file.write_text(_HANDLER)
     for _ in range(2):
         done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, check=True)
-    heavy = {"sandbox.native.front.frontend", "sandbox.native.tree", "sandbox.native.back.backend"}
+    heavy = {"sandbox.native.front.frontend", "sandbox.native.tree", "sandbox.native.back.lowering"}
     assert heavy & set(done.stdout.split()) == set()

@@ -87,7 +87,7 @@ def inlined_calls(pattern: str) -> Iterator[str]:
     owner, _, wanted = pattern.partition(":")
     if owner != "numba" or set(wanted) & set("*?["):
         return
-    from sandbox.numba.inlining import inlined
+    from sandbox.numba.live import inlined
 
     callers = sorted(inlined().get(wanted, ()))
     if callers:

@@ -14,6 +14,6 @@ def prototype(function: str) -> Prototype | None:
     owner, _, name = function.partition(":")
     if owner != "numba":
         return btf.prototype(function)
-    from sandbox.numba import prototypes
+    from sandbox.numba import description
 
-    return prototypes.prototype(name)
+    return description.prototype(name)

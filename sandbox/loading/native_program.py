@@ -89,7 +89,7 @@ class Program:
 
     def _load(self) -> Module:
         from sandbox.loading.load import load_native
-        from sandbox.native.back.backend import ir
+        from sandbox.native.back.lowering import ir
 
         _refuse_maps(list(self.functions.values()))
         unit = Unit(self.name, list(self.functions.values()), bounded=False)

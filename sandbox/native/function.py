@@ -113,7 +113,7 @@ class NativeFunction(Callee):
     @cached_property
     def signature(self) -> Function:
         """The function's type. Raises NativeError for a parameter without a type."""
-        from sandbox.native.front.signature import signature
+        from sandbox.native.front.scope import signature
 
         return signature(*self._source, self.namespace)
 

@@ -74,7 +74,7 @@ class HandlerFunction(NativeFunction):
     @cached_property
     def signature(self) -> Function:
         """The handler's type. Raises NativeError for a type that is wrong."""
-        from sandbox.native.front.signature import signature
+        from sandbox.native.front.scope import signature
 
         return signature(*self._source, self.namespace, self._parameters, self._assumed_result)
 

@@ -37,7 +37,7 @@ def unit_ir(unit: Unit, cache: ObjectCache) -> str:
 
 
 def _ir(unit: Unit) -> str:
-    from sandbox.native.back.backend import ir  # which brings the whole compiler: not for what the cache has
+    from sandbox.native.back.lowering import ir  # which brings the whole compiler: not for what the cache has
 
     return ir(unit)
 

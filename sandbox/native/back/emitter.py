@@ -5,8 +5,7 @@ Names made by the compiler contain a dot, which names of the source cannot.
 
 from __future__ import annotations
 
-from sandbox.native.back.metadata import identifier
-from sandbox.native.back.module import ModuleText
+from sandbox.native.back.module import ModuleText, identifier
 from sandbox.native.front.errors import At
 
 ENTRY = "entry.0"

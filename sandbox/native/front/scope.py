@@ -1,8 +1,9 @@
-"""Name lookup in a function that is being checked."""
+"""The names that a function sees while it is checked, and the type that its annotations give it."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from sandbox.native.front.annotations import Namespace, resolve
 from sandbox.native.front.errors import NativeError, Origin, error_at, position
 from sandbox.native.front.source import statements
-from sandbox.native.types import Type
+from sandbox.native.types import Function, Type, void
 from sandbox.symbols.near import did_you_mean
 
 MISSING = object()
@@ -109,3 +110,56 @@ def _targets(statement: ast.AST) -> list[ast.expr]:
     if isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For)):
         return [statement.target]
     return []
+
+
+def signature(
+    origin: Origin,
+    node: ast.FunctionDef,
+    namespace: Namespace,
+    assumed: Sequence[Type] = (),
+    result: Type | None = None,
+) -> Function:
+    """The type of the function *node*; *assumed* and *result* are the types of parameters and result that give none.
+
+    Raises NativeError for a parameter or result without a type.
+    """
+    scope = Scope(origin, namespace, void)
+    _check_parameters(scope, node)
+    arguments = node.args.args
+    defaults = assumed if len(assumed) == len(arguments) else [None] * len(arguments)
+    parameters = tuple(_parameter_type(scope, *pair) for pair in zip(arguments, defaults, strict=True))
+    return Function(_result_type(scope, node, result), parameters)
+
+
+def _check_parameters(scope: Scope, node: ast.FunctionDef) -> None:
+    arguments = node.args
+    for extra in (arguments.vararg, arguments.kwarg, *arguments.kwonlyargs, *arguments.posonlyargs):
+        if extra is not None:
+            raise scope.error(extra, "only plain positional parameters are in the native language")
+    for default in arguments.defaults:
+        raise scope.error(default, "defaults are not in the native language: the caller passes every argument")
+    for parameter in getattr(node, "type_params", ()):
+        raise scope.error(parameter, "type parameters are not in the native language")
+
+
+def _parameter_type(scope: Scope, argument: ast.arg, assumed: Type | None) -> Type:
+    if argument.annotation is None and assumed is not None:
+        return assumed
+    if argument.annotation is None:
+        raise scope.error(argument, f"parameter {argument.arg} has no type: write `{argument.arg}: u64`")
+    type_ = scope.type_of(argument.annotation)
+    if not type_.is_scalar:
+        hint = "leave it out" if type_ == void else "pass a pointer"
+        raise scope.error(argument, f"a parameter cannot be {type_}: {hint}")
+    return type_
+
+
+def _result_type(scope: Scope, node: ast.FunctionDef, assumed: Type | None) -> Type:
+    if node.returns is None and assumed is not None:
+        return assumed
+    if node.returns is None:
+        raise scope.error(node, f"{node.name} has no result type: write `-> void` or another type")
+    type_ = scope.type_of(node.returns)
+    if type_ != void and not type_.is_scalar:
+        raise scope.error(node.returns, f"a function cannot return {type_}: fill one through a pointer")
+    return type_

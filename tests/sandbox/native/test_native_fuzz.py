@@ -17,8 +17,8 @@ from native_rejected import cases, prelude
 
 import sandbox.native
 from sandbox.native import NativeError, NativeFunction, Unit
-from sandbox.native.back.backend import ir
 from sandbox.native.back.compile import compile_ir
+from sandbox.native.back.lowering import ir
 from sandbox.native.back.verify import verify_object
 from sandbox.native.types import Bool
 

@@ -17,8 +17,8 @@ from native_machine import define
 from native_programs import ALL, PROGRAM, unit
 
 from sandbox.native import Unit, extern, fn, u64
-from sandbox.native.back.backend import ir
 from sandbox.native.back.compile import compile_unit, target_machine
+from sandbox.native.back.lowering import ir
 from sandbox.native.back.module import DATA_LAYOUT
 from sandbox.native.front.structs import Struct
 

@@ -17,9 +17,9 @@ from native_machine import define, isolated, load_functions
 import sandbox
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import NativeError, Unit, array, u8
-from sandbox.native.back.backend import ir
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.fingerprint import fingerprint
+from sandbox.native.back.lowering import ir
 from sandbox.native.back.verify import verify_object
 from sandbox.native.unit import Assembly
 
@@ -318,7 +318,7 @@ def test_a_fingerprint_changes_with_all_that_matters() -> None:
 
 UPGRADED = [
     "sandbox/native/front/operators.py",
-    "sandbox/native/back/lower_arithmetic.py",
+    "sandbox/native/back/lower_expressions.py",
     "sandbox/native/intrinsics.py",
     "sandbox/x86_64/decoding.py",
     "llvmlite/_version.py",
