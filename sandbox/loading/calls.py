@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sandbox.abi import layout
+from sandbox.abi.layout import parse_word
 from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Signature, Type, Unsupported, Void
-from sandbox.abi.words import parse_word
 from sandbox.loading import thunks
 from sandbox.loading.gate import Gate
 from sandbox.process.fork import ProcessBound
