@@ -1,4 +1,7 @@
-"""Values of the types in signatures: their layout in memory on x86-64, and conversion from text, to bytes and back."""
+"""Values of the types in signatures: their layout in memory on x86-64, and conversion from text, to bytes and back.
+
+LLVM and C agree on the layout. Sizes, offsets and alignments are in bytes.
+"""
 
 from __future__ import annotations
 
