@@ -25,8 +25,7 @@ from ftrace.attaching import Attaching, log
 from ftrace.entries.located import Skipped
 from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
 from ftrace.probe import Counts
-from sandbox.images.coming import unfollow
-from sandbox.jit.arrivals import follow
+from sandbox.jit.arrivals import follow, unfollow
 from sandbox.process.gil import back_soon
 
 Target = str | Sequence[str] | Sequence[int]

@@ -51,8 +51,8 @@ from sandbox.process.once import once
 from sandbox.threads import contexts, signals, tasks
 from sandbox.threads.blocked_signals import threads_blocking_signal
 from sandbox.threads.thread_key import ThreadKey, main_stack
-from sandbox.x86_64 import changed_code, heads, plain_returns
-from sandbox.x86_64.vectors import SaveArea, save_area
+from sandbox.x86_64 import cpu, heads, plain_returns
+from sandbox.x86_64.cpu import SaveArea, save_area
 
 RUNTIME = "fprobe-runtime"
 """The name that its code is listed under."""
@@ -157,7 +157,7 @@ class Runtime:
 
     @back_soon()
     def __init__(self) -> None:
-        if not changed_code.is_noticed():
+        if not cpu.notices_changed_code():
             raise RuntimeError(_TRANSLATED)
         self.key = ThreadKey()
         self.image = NativeImage.of(_unit(), absolute={tasks.AT_FS: self.key.offset})

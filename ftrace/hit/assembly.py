@@ -12,7 +12,7 @@ from ftrace.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
 from ftrace.x86_64.thread_start import THREAD_START
 from ftrace.x86_64.vector_reads import VECTOR_READS
 from sandbox.threads import signals, tasks
-from sandbox.x86_64.vectors import SaveArea
+from sandbox.x86_64.cpu import SaveArea
 
 
 def text(area: SaveArea) -> str:

@@ -26,7 +26,7 @@ from ftrace.hit.records import (
     Item,
     ProbeList,
 )
-from sandbox.x86_64 import shadow_stacks
+from sandbox.x86_64 import cpu
 
 if TYPE_CHECKING:
     from ftrace.probe import NativeProbe
@@ -65,7 +65,7 @@ class ListRecord:
         if (
             stubs is Stubs.AFTER_PROLOGUE
             and any(probe.native.kind & HAS_EXIT for probe in probes)
-            and shadow_stacks.in_use()
+            and cpu.has_shadow_stacks()
         ):
             raise OSError(errno.EOPNOTSUPP, _NOT_UNDER_SHADOW_STACKS)
         self.probes = probes

@@ -10,7 +10,7 @@ from sandbox.native import Unit
 from sandbox.native.unit import Assembly
 from sandbox.process.once import once
 from sandbox.threads import signals
-from sandbox.x86_64.vectors import SaveArea, save_area
+from sandbox.x86_64.cpu import SaveArea, save_area
 
 FUNCTIONS = (
     address_table.table_set,

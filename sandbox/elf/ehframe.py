@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from sandbox.elf import tables as elf
 from sandbox.elf.dwarf_reader import WIDTHS, Reader
-from sandbox.x86_64 import entry_frame
-from sandbox.x86_64.references import referred_to
+from sandbox.x86_64 import function_starts
+from sandbox.x86_64.function_starts import referred_to
 
 _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
@@ -114,7 +114,7 @@ def _cie_at(address: int) -> _Cie:
     instructions = (address + 8 + found.size, address + 4 + length)
     width = WIDTHS.get(found.encodings.get("R", 0) & 0x0F, "") if found.is_sized else ""
     nothing = Reader(instructions[1])
-    as_called = entry_frame.is_as_called(Reader(instructions[0]), instructions[1], nothing, instructions[1])
+    as_called = function_starts.is_as_called(Reader(instructions[0]), instructions[1], nothing, instructions[1])
     return _Cie(width, found.is_sized, found.is_signal_frame, instructions, as_called)
 
 
@@ -143,7 +143,7 @@ def _applied(cie: _Cie, instructions: bytes) -> bool:
     memory = ctypes.create_string_buffer(instructions, len(instructions) or 1)
     begin = ctypes.addressof(memory)
     initial = Reader(cie.instructions[0])
-    return entry_frame.is_as_called(initial, cie.instructions[1], Reader(begin), begin + len(instructions))
+    return function_starts.is_as_called(initial, cie.instructions[1], Reader(begin), begin + len(instructions))
 
 
 def _is_as_called(fde: int, behind_range: int, cie: _Cie) -> bool:
@@ -152,7 +152,7 @@ def _is_as_called(fde: int, behind_range: int, cie: _Cie) -> bool:
         size = own.uleb()
         own.position += size
     end_of_own = fde + 4 + ctypes.c_uint32.from_address(fde).value
-    return entry_frame.is_as_called(Reader(cie.instructions[0]), cie.instructions[1], own, end_of_own)
+    return function_starts.is_as_called(Reader(cie.instructions[0]), cie.instructions[1], own, end_of_own)
 
 
 class _Augmentation(NamedTuple):

@@ -13,7 +13,7 @@ from sandbox.images.jit import JitImage, patched
 from sandbox.jit.objects import JitObject
 from sandbox.loading.module import modules
 from sandbox.memory import mappings
-from sandbox.symbols.declared import Declared, declarations
+from sandbox.symbols.perfmap import Declared, declarations
 from sandbox.symbols.table import Symbol, sorted_symbols, symbol_table
 
 _NAME = "perf"

@@ -1,11 +1,20 @@
-"""The sources of images, and the list of all images."""
+"""The list of all images, and their sources: modules, libraries, JIT compilers, and what is registered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-from sandbox.images import compiled, libraries, modules
+from sandbox.images import compiled, libraries
 from sandbox.images.image import Image, Source
+from sandbox.loading.module import Module, ModuleState, modules
+
+if TYPE_CHECKING:
+    from sandbox.memory.mappings import TextMapping
+    from sandbox.symbols.table import Symbol
+
 
 _sources: list[Source] = []
 
@@ -18,7 +27,7 @@ def register_source(source: Source) -> None:
 
 def sources() -> list[Source]:
     """Modules first, then libraries, then JIT code, then what has been registered."""
-    return [modules.source, libraries.source, compiled.source, *_sources]
+    return [source, libraries.source, compiled.source, *_sources]
 
 
 def images() -> Iterator[Image]:
@@ -30,3 +39,48 @@ def images() -> Iterator[Image]:
 def image_at(address: int) -> Image | None:
     """The image that `address` is in; None if in none."""
     return next((image for image in images() if address in image), None)
+
+
+class ModuleImage(Image):
+    """A loaded module."""
+
+    def __init__(self, module: Module) -> None:
+        self.module: Module = module
+        self.name = module.name
+        self.names = frozenset({module.name})
+
+    @property
+    def functions(self) -> Sequence[Symbol]:
+        return self.module.functions
+
+    @property
+    def is_live(self) -> bool:
+        return self.module.state is not ModuleState.GONE
+
+    def __contains__(self, address: object) -> bool:
+        return isinstance(address, int) and any(address in text for text in self.module.texts)
+
+    def text_at(self, address: int) -> TextMapping:
+        for text in self.module.texts:
+            if address in text:
+                return text
+        raise OSError(errno.EINVAL, f"{address:#x} is not in the text of module {self.name!r}")
+
+
+class _Modules:
+    is_named = False
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Module, ModuleImage] = WeakKeyDictionary()
+
+    def images(self) -> list[ModuleImage]:
+        return [self._image_of(module) for module in modules()]
+
+    def _image_of(self, module: Module) -> ModuleImage:
+        image = self._known.get(module)
+        if image is None:
+            image = self._known[module] = ModuleImage(module)
+        return image
+
+
+source = _Modules()

@@ -1,4 +1,4 @@
-"""When JIT compilers have placed code: after those calls of llvmlite, and events of Numba, that may have made some.
+"""Notification of new JIT code: after those calls of llvmlite, and events of Numba, that may have made some.
 
 The GDB JIT interface tells of code while it is not finished, with LLVM's locks held; these calls return when it is.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from sandbox.images.coming import Follower, add_follower, images_have_come
 from sandbox.process.once import once
 from sandbox.symbols import gdbjit
 
@@ -25,6 +25,9 @@ _newest = [0]
 
 around_closing: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
 """Entered around the calls that make code go: LLVM tells of it with its locks held, so others are taken before."""
+log = logging.getLogger("fprobe")
+Follower = Callable[[], None]
+_followers: list[Follower] = []
 
 
 def follow(follower: Follower) -> None:
@@ -105,3 +108,26 @@ def _listen() -> None:
                 images_have_come()
 
     event.register(_COMPILED, Compiled())
+
+
+def add_follower(follower: Follower) -> None:
+    """Call `follower()` when `images_have_come` is called. One that is called already is not called twice."""
+    if follower not in _followers:
+        _followers.append(follower)
+
+
+def unfollow(follower: Follower) -> None:
+    """Call it no more. Does nothing if it is not called."""
+    if follower in _followers:
+        _followers.remove(follower)
+
+
+def images_have_come() -> None:
+    """Call the followers. What one raises is logged: the program that makes the code is not to fail for it."""
+    for follower in list(_followers):
+        try:
+            follower()
+        except Exception as error:
+            log.warning(
+                "code that has been compiled is not probed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG)
+            )

@@ -42,7 +42,7 @@ from sandbox.memory.pages import PAGE as PAGE
 from sandbox.memory.shared_text import ForkWords, changes
 from sandbox.memory.shared_text import text_mutex as text_mutex
 from sandbox.process import fork
-from sandbox.x86_64.fork_counter import fork_counter
+from sandbox.x86_64.encoding import fork_counter
 
 REACH = (1 << 31) - (1 << 20)
 """The largest rel32 displacement in bytes, minus a margin for what is allocated together."""

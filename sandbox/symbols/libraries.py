@@ -13,7 +13,7 @@ from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_t
 from sandbox.elf.tables import default_versions, old_versions
 from sandbox.process.once import cached_property
 from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
-from sandbox.x86_64.references import signal_return
+from sandbox.x86_64.function_starts import signal_return
 
 _PT_LOAD, _PF_X = 1, 1
 _PT_GNU_EH_FRAME = 0x6474E550

@@ -1,4 +1,4 @@
-"""The few instructions that are written rather than decoded: NOPs, endbr64, int3, near jumps."""
+"""The few instructions that are written rather than decoded: NOPs, endbr64, int3, near jumps, a counter of forks."""
 
 from __future__ import annotations
 
@@ -21,3 +21,9 @@ def displacement(target: int, after: int) -> bytes:
 def jump(site: int, target: int) -> bytes:
     """`jmp target` for the 5 bytes at `site`. Raises OverflowError beyond 2 GB."""
     return _OPCODE + displacement(target, site + JMP32_SIZE)
+
+
+def fork_counter(word: int) -> bytes:
+    """Code of a `void (void)` that adds one to the 64-bit word at address `word`, as one step."""
+    load = b"\x48\xb8" + word.to_bytes(8, "little")  # movabs $word, %rax
+    return load + bytes.fromhex("f048ff00 c3")  # lock incq (%rax); ret

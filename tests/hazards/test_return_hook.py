@@ -560,9 +560,9 @@ def test_cet_shadow_stacks_the_classic_swap_is_refused_with_the_reason():
 
     import fprobe
     import sandbox
-    from sandbox.x86_64 import shadow_stacks
+    from sandbox.x86_64 import cpu
 
-    shadow_stacks.in_use = lambda: True  # as on a machine and in a process that has them
+    cpu.has_shadow_stacks = lambda: True  # as on a machine and in a process that has them
     ir = "define i64 @{0}(i64 %x) noinline {{ %r = add i64 %x, 1  ret i64 %r }}\n"
     late = sandbox.load(ir.format("late"), name="late", flavour="mcount")
     early = sandbox.load(ir.format("early"), name="early")

@@ -7,7 +7,7 @@ from isolation import isolated
 
 import fprobe
 import sandbox
-from sandbox.x86_64 import changed_code
+from sandbox.x86_64 import cpu
 
 PROGRAM = "define i64 @leaf(i64 %x) { %r = add i64 %x, 1  ret i64 %r }"
 IN_SUB_INTERPRETER = """
@@ -54,8 +54,8 @@ def test_sub_interpreters_are_refused_and_the_main_one_works_on(is_first):
 @isolated
 def test_a_translator_of_code_is_refused():
     """Valgrind goes on with what it has translated; here somebody else answers for it."""
-    assert changed_code.is_noticed()
-    changed_code.is_noticed = lambda: False
+    assert cpu.notices_changed_code()
+    cpu.notices_changed_code = lambda: False
     with pytest.raises(
         RuntimeError, match=r"under a code translator \(valgrind, qemu-user, ...\) that does not notice"
     ):

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import ast
 
+from sandbox.native.front import access, messages, operators
 from sandbox.native.front.annotations import Namespace
+from sandbox.native.front.declarations import Declared, Zeroed
 from sandbox.native.front.errors import LocatedError, Origin, error_at, position
+from sandbox.native.front.expressions import Expressions
 from sandbox.native.front.flow import check_flow
 from sandbox.native.front.scope import Scope, assigned_names
-from sandbox.native.front.statements import Statements
-from sandbox.native.tree import Statement, TypedFunction
-from sandbox.native.types import Function
+from sandbox.native.tree import (
+    Assign,
+    Break,
+    Call,
+    Constant,
+    Continue,
+    Evaluate,
+    Expression,
+    ForRange,
+    GlobalPlace,
+    If,
+    IntrinsicCall,
+    LocalPlace,
+    Place,
+    Return,
+    Statement,
+    TypedFunction,
+    Update,
+    While,
+    Zero,
+)
+from sandbox.native.types import LITERAL, NULL, Function, Int, Type, u64, void
 
 
 def check(
@@ -43,3 +65,217 @@ def _body(scope: Scope, node: ast.FunctionDef) -> list[Statement]:
         return Statements(scope).block(node.body)
     except RecursionError:
         raise scope.error(node, f"{node.name} is nested too deeply: split it into functions") from None
+
+
+class Statements:
+    """Checks the statements of one function; the scope learns the types of the locals on the way."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.expressions = Expressions(scope)
+
+    def block(self, body: list[ast.stmt]) -> list[Statement]:
+        """The statements of *body*, checked in order."""
+        return [checked for node in body for checked in self._statement(node)]
+
+    def _statement(self, node: ast.stmt) -> list[Statement]:
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if method is None:
+            raise self.scope.error(node, messages.unsupported(node))
+        result = method(node)
+        return result if isinstance(result, list) else [result]
+
+    # assignments
+
+    def _assign(self, node: ast.Assign) -> Statement:
+        if len(node.targets) != 1:
+            raise self.scope.error(node, "a chained assignment is not in the native language: write two assignments")
+        return self._store(node, node.targets[0], node.value)
+
+    def _store(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> Statement:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            raise self.scope.error(target, "assign one name at a time: tuples are not in the native language")
+        if isinstance(target, ast.Name) and self._is_new(target):
+            return self._introduce(node, target, value, None)
+        place = self.target(target)
+        if not place.type.is_scalar:
+            raise self.scope.error(node, f"{place.type} cannot be assigned: write copy(addressof(a), addressof(b))")
+        return Assign(position(node), place, self.expressions.value(value, place.type))
+
+    def _is_new(self, target: ast.Name) -> bool:
+        return self.scope.is_local(target.id) and target.id not in self.scope.locals
+
+    def target(self, node: ast.expr) -> Place:
+        """The place that an assignment to *node* changes."""
+        place = self.expressions.place(node)
+        if isinstance(node, ast.Name) and isinstance(place, GlobalPlace) and node.id not in self.scope.globals:
+            raise self.scope.error(node, f"{node.id} is global: declare `global {node.id}` to assign to it")
+        return place
+
+    def _introduce(self, node: ast.stmt, target: ast.Name, value: ast.expr, type_: Type | None) -> Statement:
+        if type_ is None:
+            checked = self.expressions.infer(value)
+            if checked.type == LITERAL:
+                message = f"{target.id} has no width yet: write `{target.id}: u64 = ...`"
+                raise self.scope.error(target, message)
+            if checked.type == NULL:
+                raise self.scope.error(target, f"null of which type? write `{target.id}: ptr[T] = null`")
+            if checked.type == void:
+                raise self.scope.error(value, "this returns nothing, so there is nothing to assign")
+        else:
+            checked = self.expressions.value(value, type_)
+        self._declare(target, checked.type)
+        return Assign(position(node), LocalPlace(position(target), checked.type, target.id), checked)
+
+    def _annassign(self, node: ast.AnnAssign) -> list[Statement]:
+        target, scope = node.target, self.scope
+        if not isinstance(target, ast.Name) or not node.simple:
+            raise scope.error(node, "only a variable is declared with a type")
+        type_ = scope.type_of(node.annotation)
+        known = scope.locals.get(target.id)
+        if known is not None and known != type_:
+            raise scope.error(node, f"{target.id} is {known} already: a variable has one type")
+        if not type_.is_scalar:
+            return [self._zeroed(node, target, type_)]
+        if node.value is not None:
+            return [self._introduce(node, target, node.value, type_)]
+        self._declare(target, type_)
+        return []
+
+    def _declare(self, target: ast.Name, type_: Type) -> None:
+        name, visible = target.id, self.scope.namespace
+        if name in visible and isinstance(visible[name], Declared):
+            raise self.scope.error(target, f"{name} is global: declare `global {name}`, or choose another name")
+        self.scope.locals[name] = type_
+
+    def _zeroed(self, node: ast.AnnAssign, target: ast.Name, type_: Type) -> Statement:
+        if type_ == void:
+            raise self.scope.error(node, "a variable cannot be void")
+        if node.value is None or not isinstance(self.scope.static(node.value), Zeroed):
+            raise self.scope.error(node, f"{type_} starts as zero: write `{target.id}: {type_} = zeroed`")
+        self._declare(target, type_)
+        return Zero(position(node), LocalPlace(position(target), type_, target.id))
+
+    def _augassign(self, node: ast.AugAssign) -> Statement:
+        if isinstance(node.target, ast.Name) and self._is_new(node.target):
+            raise self.scope.error(node.target, f"{node.target.id!r} is changed before anything is assigned to it")
+        place, check = self.target(node.target), self.expressions
+        operator = operators.arithmetic(check, node, node.op)
+        operators.check_operands(check, node, operator, place.type)
+        atomic = access.shared_update(check, node, place, operator)
+        if atomic is not None:
+            return Evaluate(position(node), atomic)
+        if operator in operators.SHIFTS:
+            value = operators.shift_count(check, operators.operand(check, node.value)).value
+        else:
+            value = check.value(node.value, place.type)
+        return Update(position(node), place, operator, value)
+
+    # expressions, and what does nothing
+
+    def _expr(self, node: ast.Expr) -> list[Statement]:
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            return []
+        value = self.expressions.infer(node.value)
+        if not isinstance(value, (Call, IntrinsicCall)):
+            raise self.scope.error(node, "this computes something and drops it: assign it, or remove it")
+        return [Evaluate(position(node), value)]
+
+    def _pass(self, _node: ast.Pass) -> list[Statement]:
+        return []
+
+    def _global(self, node: ast.Global) -> list[Statement]:
+        for name in node.names:
+            found = self.expressions.examine(ast.copy_location(ast.Name(name, ast.Load()), node))
+            if not isinstance(found, GlobalPlace):
+                raise self.scope.error(node, f"{name} is not a global_var")
+        return []
+
+    # control flow
+
+    def _return(self, node: ast.Return) -> Statement:
+        result, at = self.scope.result, position(node)
+        if result == void:
+            if node.value is not None:
+                raise self.scope.error(node.value, "this function returns void: write `return` alone")
+            return Return(at, None)
+        if node.value is None and self.scope.implicit is not None:
+            return Return(at, Constant(at, result, self.scope.implicit))
+        if node.value is None:
+            raise self.scope.error(node, f"this function returns {result}: write `return value`")
+        return Return(at, self.expressions.value(node.value, result))
+
+    def _if(self, node: ast.If) -> Statement:
+        condition = self.expressions.condition(node.test)
+        then = self.block(node.body)
+        return If(position(node), condition, then, self.block(node.orelse))
+
+    def _while(self, node: ast.While) -> Statement:
+        self._no_else(node)
+        condition = self.expressions.condition(node.test)
+        return While(position(node), condition, self._loop_body(node.body))
+
+    def _for(self, node: ast.For) -> Statement:
+        self._no_else(node)
+        if not isinstance(node.target, ast.Name):
+            raise self.scope.error(node.target, "the variable of a loop is a plain name")
+        start, stop, step = self._range(node.iter, node.target)
+        variable = self._loop_variable(node.target, stop.type)
+        body = self._loop_body(node.body)
+        return ForRange(position(node), variable, start, stop, step, body)
+
+    def _loop_variable(self, target: ast.Name, type_: Type) -> LocalPlace:
+        known = self.scope.locals.setdefault(target.id, type_)
+        if not self.scope.is_local(target.id):
+            raise self.scope.error(target, "the variable of a loop is local")
+        if known != type_:
+            raise self.scope.error(target, f"{target.id} is {known} already, and this range is of {type_}")
+        return LocalPlace(position(target), type_, target.id)
+
+    def _range(self, node: ast.expr, target: ast.Name) -> tuple[Expression, Expression, int]:
+        if not isinstance(node, ast.Call) or self.scope.static(node.func) is not range:
+            raise self.scope.error(node, "a for loop iterates over range(...)")
+        if node.keywords or not 1 <= len(node.args) <= 3:
+            raise self.scope.error(node, "range takes one to three arguments")
+        step = self._step(node.args[2]) if len(node.args) == 3 else 1
+        start, stop = self._bounds(node)
+        if stop.type == LITERAL:
+            type_ = self.scope.locals.get(target.id, u64)
+            return self._settled(start, type_), self._settled(stop, type_), step
+        return start.value, stop.value, step
+
+    def _settled(self, bound: operators.Operand, type_: Type) -> Expression:
+        return self.expressions.coerce(bound.node, bound.value, type_)
+
+    def _bounds(self, node: ast.Call) -> tuple[operators.Operand, operators.Operand]:
+        first, last = node.args[0], node.args[min(len(node.args), 2) - 1]
+        stop = operators.operand(self.expressions, last)
+        if stop.type != LITERAL and not isinstance(stop.type, Int):
+            raise self.scope.error(last, f"range() takes integers, not {stop.type}")
+        if first is last:
+            start = operators.Operand(first, Constant(stop.value.at, LITERAL, 0))
+        else:
+            start = operators.operand(self.expressions, first)
+        return operators.settle(self.expressions, start, stop, "range()")
+
+    def _step(self, node: ast.expr) -> int:
+        step = self.expressions.infer(node)
+        if not isinstance(step, Constant) or step.value == 0 or abs(step.value) > 1 << 31:
+            raise self.scope.error(node, "the step of a range is a constant other than 0")
+        return step.value
+
+    def _loop_body(self, body: list[ast.stmt]) -> list[Statement]:
+        self.scope.loops += 1
+        checked = self.block(body)
+        self.scope.loops -= 1
+        return checked
+
+    def _no_else(self, node: ast.While | ast.For) -> None:
+        if node.orelse:
+            raise self.scope.error(node.orelse[0], "else after a loop is not in the native language")
+
+    def _break(self, node: ast.Break) -> Statement:
+        return Break(position(node))
+
+    def _continue(self, node: ast.Continue) -> Statement:
+        return Continue(position(node))

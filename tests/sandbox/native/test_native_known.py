@@ -14,7 +14,7 @@ from native_machine import define
 
 import sandbox
 from sandbox.native import Unit
-from sandbox.native.back import known
+from sandbox.native.back import compile
 from sandbox.native.back.fingerprint import fingerprint
 from sandbox.native.unit import Assembly
 from sandbox.threads import tasks
@@ -25,14 +25,14 @@ import sys, sandbox
 from sandbox.threads import tasks
 from sandbox.compile.cache import Cache
 from sandbox.native import Unit
-from sandbox.native.back import known
+from sandbox.native.back.compile import cached_fingerprint
 from pathlib import Path
 
 sandbox.IMPORTED += int(sys.argv[2])
 function = tasks.task_get
 if sys.argv[3:]:
     from sandbox_of_mine import function
-key = known.fingerprint(Unit("own", [function]), 2, Cache(Path(sys.argv[1])))
+key = cached_fingerprint(Unit("own", [function]), 2, Cache(Path(sys.argv[1])))
 print(key, "sandbox.native.back.fingerprint" in sys.modules)
 """
 LATER = 10 * 10**9
@@ -52,9 +52,9 @@ def loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("loaded_later")
 def test_a_unit_of_ours_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf, unit = Shelf(), Unit("own", [tasks.task_get])
-    assert known.fingerprint(unit, 2, shelf) == fingerprint(unit, 2)
-    monkeypatch.setattr(known, "_read", lambda *_: pytest.fail("read again"))
-    assert known.fingerprint(Unit("own", [tasks.task_get]), 2, shelf) == fingerprint(unit, 2)
+    assert compile.cached_fingerprint(unit, 2, shelf) == fingerprint(unit, 2)
+    monkeypatch.setattr(compile, "_read", lambda *_: pytest.fail("read again"))
+    assert compile.cached_fingerprint(Unit("own", [tasks.task_get]), 2, shelf) == fingerprint(unit, 2)
 
 
 @pytest.mark.usefixtures("loaded_later")
@@ -63,14 +63,16 @@ def test_whatever_makes_another_unit_is_read_anew() -> None:
     made = [Assembly("; {}".format, (number,)) for number in (1, 2)]
     units = [Unit("own", own), Unit("other", own), Unit("own", own, checked=True), Unit("own", own, red_zone=False)]
     units += [Unit("own", []), Unit("own", own, llvm="; text"), *(Unit("own", own, assembly=text) for text in made)]
-    keys = {known.fingerprint(unit, 2, shelf) for unit in units} | {known.fingerprint(units[0], "ir", shelf)}
+    keys = {compile.cached_fingerprint(unit, 2, shelf) for unit in units} | {
+        compile.cached_fingerprint(units[0], "ir", shelf)
+    }
     assert len(keys) == len(units) + 1 == len(shelf)
 
 
 @pytest.mark.usefixtures("loaded_later")
 def test_functions_of_users_are_always_read() -> None:
     shelf, unit = Shelf(), Unit("theirs", [define("@native\ndef f(a: u64) -> u64:\n    return a\n")["f"]])
-    assert known.fingerprint(unit, 2, shelf) == fingerprint(unit, 2)
+    assert compile.cached_fingerprint(unit, 2, shelf) == fingerprint(unit, 2)
     assert not shelf
 
 

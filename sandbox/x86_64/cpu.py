@@ -1,12 +1,13 @@
-"""Saving the vector state around foreign code: the instruction, the components, the size."""
+"""Features of this CPU, found by running code on it: vector state, shadow stacks, whether changed code is noticed."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
+from pathlib import Path
 from typing import NamedTuple
 
-from sandbox.memory import mappings
+from sandbox.memory import barriers, mappings
 
 X87, SSE, AVX, AVX512 = 1 << 0, 1 << 1, 1 << 2, 7 << 5
 WANTED = X87 | SSE | AVX | AVX512
@@ -17,6 +18,8 @@ _LEGACY_AND_HEADER = 576
 # cpuid(leaf = edi, subleaf = esi) -> four words at rdx ; xgetbv(0) -> rax
 _CPUID = bytes.fromhex("534989d089f889f10fa24189004189580441894808418950 0c5bc3".replace(" ", ""))
 _XGETBV = bytes.fromhex("31c90f01d048c1e2204809d0c3")
+_NEAR = (1 << 32, 1 << 32)
+_STATUS = Path("/proc/self/status")
 
 
 class SaveArea(NamedTuple):
@@ -91,3 +94,27 @@ def _standard_size(cpu: _Cpu, mask: int) -> int:
     ends = [_LEGACY_AND_HEADER]
     ends += [sum(cpu.cpuid(0xD, number)[:2]) for number in _components(mask)]
     return (max(ends) + 63) & -64
+
+
+def notices_changed_code() -> bool:
+    """Change a function that has been called, and call it again."""
+    text = mappings.allocate_text(_NEAR, mappings.PAGE, "fprobe-changed")
+    try:
+        function = ctypes.CFUNCTYPE(ctypes.c_int)(text.base)
+        results = []
+        for number in (1, 2):
+            text.write(text.base, b"\xb8" + number.to_bytes(4, "little") + b"\xc3")  # mov $number, %eax; ret
+            barriers.sync_cores()
+            results.append(function())
+        return results == [1, 2]
+    finally:
+        text.unmap()
+
+
+def has_shadow_stacks() -> bool:
+    """Whether a return to another address than the call's would end the process.
+
+    A hook that returns through a call of its own is not concerned; one that exchanges a return address is.
+    """
+    fields = (line.partition(":") for line in _STATUS.read_text().splitlines())
+    return any(name == "x86_Thread_features" and "shstk" in value.split() for name, _, value in fields)
