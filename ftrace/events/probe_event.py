@@ -22,9 +22,8 @@ from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.events.shortcuts import shortcut_of
 from ftrace.events.symbol_names import symbol_names
 from ftrace.kstrtox import kstrtoll, kstrtouint
-from ftrace.probe_args.arguments import MAX_ARGUMENTS, parse_arguments
+from ftrace.probe_args.arguments import MAX_ARGUMENTS, dentry_layout, expand, expand_dentries, parse_arguments
 from ftrace.probe_args.errors import ErrorCode, ProbeError, error
-from ftrace.probe_args.expansion import dentry_layout, expand, expand_dentries
 from ftrace.probe_args.fetch import Argument, Store, SymbolAddress
 from ftrace.probe_args.layout import print_fmt, record_layout
 from ftrace.probe_args.scope import Scope

@@ -16,8 +16,7 @@ from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.events.trace_actions import SYNTHETIC
 from ftrace.output.options import TraceOptions
 from ftrace.output.symbols import in_object, ip_sym, with_offset
-from ftrace.probe_args.layout import Field
-from ftrace.probe_args.values import field_text
+from ftrace.probe_args.layout import Field, field_text
 
 _TWO_WORDS = struct.Struct("<QQ")
 _REPEATS = struct.Struct("<QQHHI")

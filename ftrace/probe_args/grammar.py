@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 
 from ftrace.kstrtox import ULONG_MAX, kstrtoll, kstrtoull
-from ftrace.probe_args import fields
 from ftrace.probe_args.errors import ErrorCode, Finding, ProbeError, error
 from ftrace.probe_args.fetch import (
     Comm,
@@ -27,7 +26,7 @@ from ftrace.probe_args.fetch import (
     StackWord,
     SymbolAddress,
 )
-from ftrace.probe_args.scope import Scope
+from ftrace.probe_args.scope import Scope, Typed, follow_fields, split_fields
 from ftrace.x86_64.pt_regs import REGISTER_NAMES
 from sandbox.abi.btf import Void
 from sandbox.x86_64.integer_arguments import integer_argument
@@ -37,7 +36,7 @@ _LAST_STEP = 14
 _STACK_WORDS = 2048
 """The highest N of $stackN and $argN: the words of a kernel stack of 16 KiB."""
 _DIGITS = frozenset("0123456789")
-_BLANK = fields.Typed(None)
+_BLANK = Typed(None)
 _RESULT = "return"
 """The name of a result in memory, as in Python's annotations."""
 
@@ -210,18 +209,18 @@ class FetchParser:
         if not mark or found is None:
             return Fetch(source)
         self.offset += ahead
-        self.typed, offsets, self.offset = fields.follow(found, rest, self.offset)
+        self.typed, offsets, self.offset = follow_fields(found, rest, self.offset)
         for _ in offsets:
             self._take_step()
         return Fetch(source, tuple(map(Dereference, offsets)))
 
     def _split(self, text: str) -> tuple[str, str, str]:
-        """As fields.split(), but a parameter's name may contain dots, as those of an array in several registers do."""
+        """As split_fields(), but a parameter's name may contain dots, as those of an array in several registers do."""
         name, mark, rest = text.partition("->")
         prototype = self.scope.prototype if "." in name else None
         if prototype is not None and any(name == parameter for parameter, _ in prototype.parameters):
             return name, mark, rest
-        return fields.split(text, self.offset)
+        return split_fields(text, self.offset)
 
     def _stored(self, text: str) -> Fetch | None:
         """`return` and `return.FIELD`: a result that the function has stored in memory; None if `text` is neither."""
@@ -230,20 +229,20 @@ class FetchParser:
         for it in prototype.stored if prototype is not None else ():
             if it.name == field:
                 self._take_step()
-                self.typed = fields.Typed(it.type)
+                self.typed = Typed(it.type)
                 return Fetch(self._parameter_source(0), (Dereference(it.offset),))
         return None
 
-    def _return_type(self) -> fields.Typed | None:
+    def _return_type(self) -> Typed | None:
         prototype = self.scope.prototype
         if prototype is None:
             return None
         self.scope.has_read_prototype = True
         if isinstance(prototype.returns, Void):
             raise self._error(ErrorCode.NO_RETVAL, number=errno.ENOENT)
-        return fields.Typed(prototype.returns)
+        return Typed(prototype.returns)
 
-    def _named(self, name: str) -> tuple[Source, fields.Typed]:
+    def _named(self, name: str) -> tuple[Source, Typed]:
         prototype = self.scope.prototype
         if prototype is None or not (prototype.parameters or self.scope.has_read_prototype):
             raise self._error(ErrorCode.NO_BTF_ENTRY, number=errno.ENOENT)
@@ -254,4 +253,4 @@ class FetchParser:
         index = integer_argument(prototype, parameter)
         if index is None:
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
-        return self._parameter_source(index), fields.Typed(prototype.parameters[parameter][1])
+        return self._parameter_source(index), Typed(prototype.parameters[parameter][1])

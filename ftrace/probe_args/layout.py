@@ -1,14 +1,15 @@
-"""The record of a probe event: its fields' offsets, and the texts of `format` and `print fmt`.
+"""The record of a probe event: its fields' offsets, the texts of `format` and `print fmt`, and its text in `trace`.
 
 Handlers are generated from `record_layout`, which has each field's offset and fetch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ftrace.probe_args.fetch import Argument
+from ftrace.probe_args.types import FetchType
 
 COMMON_FIELDS = (
     ("unsigned short", "common_type", 0, 2, False),
@@ -107,3 +108,51 @@ def _conversion(field: ArgumentField) -> str:
 def _values(argument: Argument) -> list[str]:
     names = [f"{argument.name}[{index}]" for index in range(argument.count)] or [argument.name]
     return [f"__get_str({name})" if argument.type.is_string else f"REC->{name}" for name in names]
+
+
+Symbolize = Callable[[int], str]
+"""symbolize(address): `symbol+0xoffset/0xsize`, with ` [module]`; the address in hexadecimal if no symbol contains it."""
+
+
+def record_text(layout: RecordLayout, record: bytes, symbolize: Symbolize, name_of: Symbolize) -> str:
+    """The text of a record with common fields: `(SYMBOL+OFFSET/SIZE) ARGUMENTS`; for a return, `(CALLER <- FUNCTION)`.
+
+    `name_of` returns a function's name without an offset.
+    """
+    first, *last = (int.from_bytes(record[at.offset : at.offset + at.size], "little") for at in layout.addresses)
+    where = f"{symbolize(last[0])} <- {name_of(first)}" if last else symbolize(first)
+    return f"({where})" + "".join(field_text(field, record, symbolize) for field in layout.arguments)
+
+
+def field_text(field: ArgumentField, record: bytes, symbolize: Symbolize) -> str:
+    """The text ` NAME=VALUE` of an argument. `record` includes the common fields."""
+    argument = field.argument
+    size = argument.type.size
+    starts = range(field.offset, field.offset + field.size, size)
+    values = [_value_text(argument.type, record[start : start + size], record, symbolize) for start in starts]
+    return f" {argument.name}=" + (f"{{{','.join(values)}}}" if argument.count else values[0])
+
+
+def _value_text(kind: FetchType, data: bytes, record: bytes, symbolize: Symbolize) -> str:
+    if kind.is_string:
+        return _string_text(int.from_bytes(data, "little"), record)
+    value = int.from_bytes(data, "little", signed=kind.name.startswith("s") and kind.signed)
+    if kind.name == "char":
+        return f"'{_characters(data)}'"
+    if kind.name == "symbol":
+        return symbolize(value)
+    return f"{value:#x}" if kind.name.startswith("x") else str(value)
+
+
+def _string_text(word: int, record: bytes) -> str:
+    """`word`: the text's length with the NUL in the upper half, and its offset in the record in the lower half."""
+    length, offset = word >> 16, word & 0xFFFF
+    if not length:
+        return "(fault)"
+    text = record[offset : offset + length].partition(b"\0")[0]
+    return f'"{_characters(text)}"'
+
+
+def _characters(data: bytes) -> str:
+    """Decode bytes for tracefs files; invalid UTF-8 is kept."""
+    return data.decode("utf-8", "surrogateescape")

@@ -7,9 +7,8 @@ import errno
 import pytest
 
 from ftrace.events.names import parse_event_name, sanitized
-from ftrace.probe_args.arguments import parse_arguments
+from ftrace.probe_args.arguments import DentryLayout, expand, expand_dentries, parse_arguments
 from ftrace.probe_args.errors import ErrorCode, Finding, ProbeError
-from ftrace.probe_args.expansion import DentryLayout, expand, expand_dentries
 from ftrace.probe_args.fetch import (
     Comm,
     Dereference,
@@ -25,10 +24,9 @@ from ftrace.probe_args.fetch import (
     Store,
     SymbolAddress,
 )
-from ftrace.probe_args.layout import format_text, print_fmt, record_layout
+from ftrace.probe_args.layout import field_text, format_text, print_fmt, record_layout, record_text
 from ftrace.probe_args.scope import Scope
 from ftrace.probe_args.types import Bitfield
-from ftrace.probe_args.values import field_text, record_text
 from sandbox.abi.btf import Array, Int, Member, Pointer, Prototype, Struct, Void
 
 S32, U32, U64, CHAR = Int(32, True), Int(32, False), Int(64, False), Int(8, True)
