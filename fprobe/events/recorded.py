@@ -24,7 +24,7 @@ from ftrace.events.error_log import errors_heard
 from ftrace.events.probe_event import Probe
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.ring_buffer.following import Follower
-from ftrace.tracefs.instances import InstanceDirectory
+from ftrace.tracefs.trace_files import InstanceDirectory
 
 if TYPE_CHECKING:
     from ftrace.events.probe_event import ProbeEvent

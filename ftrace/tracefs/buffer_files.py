@@ -12,8 +12,7 @@ from ftrace.output.trace import slots_in_use
 from ftrace.ring_buffer import clock
 from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
 from ftrace.ring_buffer.layout import DATA_TYPE_MAX, DELTA_BITS, HEADER, PADDING, TIME_EXTEND, TIME_STAMP
-from ftrace.tracefs.nodes import Node, TextFile
-from ftrace.tracefs.numbers import written_number
+from ftrace.tracefs.nodes import Node, TextFile, written_number
 
 BOOT_KB = 7
 """Size of a slot in KiB before the first use of a trace array: two sub-buffers, as in the kernel."""

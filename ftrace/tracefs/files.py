@@ -1,4 +1,4 @@
-"""The files of ftrace at the top of the tree: dynamic events, filters, listings, error_log."""
+"""The files of ftrace at the top of the tree: dynamic events, filters, listings, error_log, README."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from ftrace.events.symbol_names import symbol_names
 from ftrace.events.trace_array import global_trace
 from ftrace.files import listing
 from ftrace.output.cmdlines import saved_cmdlines
-from ftrace.tracefs.instances import InstancesDirectory
-from ftrace.tracefs.nodes import Node, TextFile
-from ftrace.tracefs.numbers import written_number
-from ftrace.tracefs.readme import README
-from ftrace.tracefs.trace_files import trace_array_files
+from ftrace.tracefs.nodes import Node, TextFile, written_number
+from ftrace.tracefs.trace_files import InstancesDirectory, trace_array_files
 from ftrace.tracefs.tracer_files import graph_files
 from ftrace.tracefs.tree import tracefs
 from ftrace.unwind.code_map import unwind_tables
@@ -72,3 +69,70 @@ def _files() -> dict[str, Node]:
         **graph_files(),
         "instances": InstancesDirectory(),
     }
+
+
+README = """\
+tracing in this process: a short guide
+
+# Definitions of probe events
+  kprobe_events\t\t- kprobes and kretprobes; Create/append/delete/list them
+  dynamic_events\t- every type of event; Create/append/delete/list them
+  synthetic_events\t- events that triggers generate
+
+  accepts: event-definitions (one definition per line)
+   Format: p[:[<group>/][<event>]] <place> [<args>]
+           r[maxactive][:[<group>/][<event>]] <place> [<args>]
+           f[:[<group>/][<event>]] <func-name>[%return] [<args>]
+           t[:[<group>/][<event>]] <tracepoint> [<args>]
+           s:[synthetic/]<event> <field> [<field>]
+           -:[<group>/][<event>]
+    place: [<module>:]<symbol>[+<offset>]|<memaddr>
+    place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
+           (kernel return probes support: <symbol>[+<offset>]%return)
+     args: <name>=fetcharg[:type]
+ fetcharg: %<register>, @<address>, @<symbol>[+|-<offset>], $comm,
+           $stack<index>, $stack, $retval, $arg<N>, <argname>,
+           +|-[u]<offset>(<fetcharg>), \\imm-value, \\"imm-string",
+           <argname>[->field[->field|.field...]]
+     type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol,
+           b<bit-width>@<bit-offset>/<container-size>, ustring,
+           symstr, %pd/%pD, <type>\\[<array-size>\\]
+    field: <stype> <name>;
+    stype: u8/u16/u32/u64, s8/s16/s32/s64, pid_t,
+           [unsigned] char/int/long
+
+# Listings
+  available_events\t- group:event of each event
+  available_filter_functions - functions that can be traced
+  enabled_functions\t- functions that are traced now
+  kprobe_profile\t- hits and misses of each kprobe event
+  error_log\t\t- the last errors of definitions; write anything to clear it
+
+# Control
+  set_event\t\t- write group:event to enable it, !group:event to disable it
+  set_ftrace_filter\t- functions to trace
+     accepts: func_full_name or glob-matching-pattern, :mod:, commands
+  set_ftrace_notrace\t- functions not to trace
+  tracing_on\t\t- 0 stops recording, 1 resumes it
+  set_event_pid\t\t- the threads whose events are recorded; empty: all
+  set_event_notrace_pid - the threads whose events are not recorded
+  instances\t\t- make a directory here for a buffer with settings of its own
+
+# Tracers
+  available_tracers\t- the tracers that can be set in current_tracer
+  current_tracer\t- function, function_graph, or nop
+  set_ftrace_pid\t- the threads whose functions are traced; empty: all
+  set_ftrace_notrace_pid - the threads whose functions are not traced
+  set_graph_function\t- show these functions and what they call (function_graph)
+  set_graph_notrace\t- leave out these functions and what they call (function_graph)
+  max_graph_depth\t- how deep function_graph goes; 0: no limit
+  tracing_thresh\t- show calls that take at least so many microseconds
+  function_profile_enabled - 1 counts calls and times in trace_stat/
+
+# events/<group>/<event>/
+  enable\t- 0 or 1
+  filter\t- a filter expression; 0 clears
+  format\t- the fields of a record
+  id\t\t- the number of the event
+  trigger\t- commands that run when the event is hit
+"""

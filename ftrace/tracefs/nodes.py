@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
+from ftrace.kstrtox import kstrtoull
 from sandbox.process import fork
 
 ENCODING = "utf-8"
@@ -210,3 +211,16 @@ class HoldingHandle(Handle):
                 self._handle.close()
             finally:
                 directory.release()
+
+
+def written_number(text: str) -> int:
+    """Parse a decimal number, with an optional `+` before it and newline after it. Raises OSError: EINVAL, ERANGE."""
+    return kstrtoull(text, 10)
+
+
+def written_switch(text: str) -> bool:
+    """Parse 0 or 1. Raises OSError: EINVAL for anything else, ERANGE for a number beyond 64 bits."""
+    value = written_number(text)
+    if value > 1:
+        raise OSError(errno.EINVAL, f"the value is {text.strip()!r}; it must be 0 or 1")
+    return bool(value)

@@ -1,4 +1,4 @@
-"""The files that each trace array has, at the top level and in each directory of instances/."""
+"""The files that each trace array has: at the top level and in each directory of instances/."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 
-from ftrace.events.trace_array import TraceArray
+from ftrace.events.registry import forget_array
+from ftrace.events.trace_array import TraceArray, new_instance, trace_types_lock
+from ftrace.filters.function_probes import clear_ftrace_function_probes
 from ftrace.output.markers import write_marker, write_raw_marker
 from ftrace.output.pipe import PipeFile, RawPipeFile
 from ftrace.output.trace import slots_in_use, snapshot_text, trace_text
 from ftrace.tracefs import buffer_files
-from ftrace.tracefs.event_files import events_directory
-from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle
-from ftrace.tracefs.numbers import written_number, written_switch
-from ftrace.tracefs.set_event import SetEventFile
+from ftrace.tracefs.event_files import SetEventFile, events_directory
+from ftrace.tracefs.nodes import (
+    Directory,
+    Handle,
+    HeldDirectory,
+    Node,
+    TextFile,
+    TextHandle,
+    written_number,
+    written_switch,
+)
 from ftrace.tracefs.tracer_files import tracer_files
 from ftrace.tracers.registry import find_tracer, tracers
 
@@ -184,3 +193,41 @@ def _write_slot_snapshot(array: TraceArray, slot: int, text: str) -> None:
     if command < 2:
         raise OSError(errno.EINVAL, "a snapshot covers all slots; write to the file snapshot above per_cpu")
     array.buffer.clear_snapshot(slot)
+
+
+class InstanceDirectory(HeldDirectory):
+    """The directory of one instance, with its files."""
+
+    def __init__(self, array: TraceArray) -> None:
+        super().__init__(trace_array_files(array))
+        self.array = array
+
+
+class InstancesDirectory(Directory):
+    """The directory `instances`."""
+
+    def __init__(self) -> None:
+        self._instances: dict[str, InstanceDirectory] = {}
+        super().__init__(self._listed)
+
+    def _listed(self) -> Mapping[str, Node]:
+        return dict(self._instances)
+
+    def make(self, name: str) -> None:
+        """Create an instance. Raises OSError: EEXIST if the name is taken, ENOMEM if there are too many."""
+        with trace_types_lock:
+            if name in self._instances:
+                raise OSError(errno.EEXIST, f"an instance {name!r} already exists")
+            self._instances[name] = InstanceDirectory(new_instance(name))
+
+    def remove(self, name: str) -> None:
+        """Remove an instance and all that it contains. Raises OSError: ENOENT, EBUSY while one of its files is open."""
+        with trace_types_lock:
+            found = self._instances.get(name)
+            if found is None:
+                raise OSError(errno.ENOENT, f"no instance {name!r} exists")
+            found.retire()
+            del self._instances[name]
+        clear_ftrace_function_probes(found.array)
+        forget_array(found.array)
+        found.array.close()

@@ -15,8 +15,7 @@ from ftrace.output.profile import profile_text
 from ftrace.output.stack_trace import stack_trace_text
 from ftrace.output.trace import slots_in_use
 from ftrace.sites.locations import Selection
-from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle
-from ftrace.tracefs.numbers import written_number
+from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle, written_number
 from ftrace.tracers.cpumask import mask_text, written_mask
 from ftrace.tracers.graph_rules import FUNCTIONS, NOTRACE, edited, graph_rules
 from ftrace.tracers.pid_lists import NEVER, ONLY, PidLists

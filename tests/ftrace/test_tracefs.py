@@ -7,8 +7,8 @@ import os
 
 import pytest
 
+from ftrace.tracefs.files import README
 from ftrace.tracefs.nodes import Directory, TextFile
-from ftrace.tracefs.readme import README
 from ftrace.tracefs.tree import Tracefs
 
 

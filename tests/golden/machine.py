@@ -18,7 +18,7 @@ from fprobe.tracefs import tracefs
 from ftrace.events import dynevent
 from ftrace.events.error_log import error_log
 from ftrace.events.registry import event_registry
-from ftrace.probe_args.expansion import dentry_layout
+from ftrace.probe_args.arguments import dentry_layout
 
 KERNEL = "kernel"
 """The module that plays the kernel proper: its symbols are printed without a module."""
