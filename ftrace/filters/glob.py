@@ -6,11 +6,9 @@ A pattern is classified once; a match is then a comparison, a prefix, a suffix, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
-
-from ftrace.filters.masks import mask_of
 
 
 class Match(Enum):
@@ -164,3 +162,11 @@ def _class_expression(ranges: list[str], inverted: bool) -> str:
     if not ranges:
         return "." if inverted else "(?!)"
     return f"[{'^' if inverted else ''}{''.join(ranges)}]"
+
+
+_DIGITS = bytes.maketrans(b"\x00\x01", b"01")
+
+
+def mask_of(flags: Iterable[int]) -> int:
+    """The positions at which `flags` is 1 instead of 0. Takes linear time, unlike adding bits one by one."""
+    return int(bytes(flags).translate(_DIGITS)[::-1] or b"0", 2)

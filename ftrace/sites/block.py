@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ftrace.filters.glob import Match
-from ftrace.filters.masks import mask_of
+from ftrace.filters.glob import Match, mask_of
 from ftrace.sites.lists import Stubs
 from ftrace.sites.poke import STAGES
 from ftrace.sites.refusals import named_refusal

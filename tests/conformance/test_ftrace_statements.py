@@ -19,9 +19,15 @@ import sandbox
 from ftrace import ops as ftrace
 from ftrace import ops_flags
 from ftrace.dyn_ftrace.record import MODIFIED, TOUCHED
-from ftrace.files.listing import enabled_functions, touched_functions
 from ftrace.files.sysctl import set_ftrace_enabled
-from ftrace.filters.lookup import ftrace_location, ftrace_location_range, ftrace_lookup_symbols, ftrace_text_reserved
+from ftrace.filters.lookup import (
+    enabled_functions,
+    ftrace_location,
+    ftrace_location_range,
+    ftrace_lookup_symbols,
+    ftrace_text_reserved,
+    touched_functions,
+)
 from ftrace.ops import (
     ftrace_free_filter,
     ftrace_get_regs,

@@ -14,7 +14,7 @@ import pytest
 
 import sandbox
 from ftrace.files.tracing_on import read_tracing_on, write_tracing_on
-from ftrace.filters.filter_file import FilterFile, read_filter
+from ftrace.filters.set_ftrace_filter import FilterFile, read_filter
 
 GOLDEN = Path(__file__).parent / "golden"
 LATER = re.compile(r"stacktrace|enable_event|kprobe|cat (trace|events/\S*)$")

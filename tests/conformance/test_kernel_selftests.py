@@ -8,7 +8,7 @@ import pytest
 from programs import basic
 
 import sandbox
-from ftrace.filters.filter_file import FilterFile
+from ftrace.filters.set_ftrace_filter import FilterFile
 from ftrace.ops import (
     ftrace_get_regs,
     ftrace_ops,

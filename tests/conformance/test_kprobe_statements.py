@@ -14,7 +14,7 @@ from programs import basic, is_patched, site_bytes
 
 import kprobes
 from ftrace import ops as ftrace
-from ftrace.files.listing import enabled_functions
+from ftrace.filters.lookup import enabled_functions
 from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
 from kprobes.hit import records

@@ -18,7 +18,7 @@ import fprobe
 import kprobes
 import sandbox
 from fprobe.actions import Count, Record, Stat
-from ftrace.filters.filter_file import FilterFile
+from ftrace.filters.set_ftrace_filter import FilterFile
 from ftrace.ops import ftrace_ops, ftrace_set_filter_ip, register_ftrace_function, unregister_ftrace_function
 from kprobes.jump.optimize import set_kprobes_optimization
 from sandbox.native import i32, u64, void

@@ -142,9 +142,9 @@ def test_ft69_ftrace_bug_kills():
 def test_ft70_fp46_after_ftrace_kill():
     import fprobe
     from fprobe.registration import register_fprobe, unregister_fprobe
-    from ftrace.files.listing import available_filter_functions, enabled_functions, touched_functions
     from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
-    from ftrace.filters.filter_file import FilterFile, read_filter
+    from ftrace.filters.lookup import available_filter_functions, enabled_functions, touched_functions
+    from ftrace.filters.set_ftrace_filter import FilterFile, read_filter
     from ftrace.ops import ftrace_ops, ftrace_set_filter, ftrace_set_filter_ip, register_ftrace_function
     from ftrace.ops import unregister_ftrace_function as unregister
 

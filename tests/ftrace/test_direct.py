@@ -14,7 +14,7 @@ from programs import basic, is_patched, site_of
 import fprobe
 import sandbox
 from ftrace.direct import modify_ftrace_direct, register_ftrace_direct, unregister_ftrace_direct
-from ftrace.files.listing import enabled_functions, touched_functions
+from ftrace.filters.lookup import enabled_functions, touched_functions
 from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
 from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.tracer import detach_all, tracer

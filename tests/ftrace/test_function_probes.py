@@ -12,10 +12,10 @@ from programs import basic, is_patched
 import fprobe
 import sandbox
 from fprobe.calls.log import log_calls
-from ftrace.files.listing import enabled_functions
 from ftrace.files.tracing_on import read_tracing_on, tracing_is_on, tracing_off, tracing_on, write_tracing_on
-from ftrace.filters.filter_file import FilterFile, read_filter, register_ftrace_command
 from ftrace.filters.function_probes import probe_lines
+from ftrace.filters.lookup import enabled_functions
+from ftrace.filters.set_ftrace_filter import FilterFile, read_filter, register_ftrace_command
 from ftrace.ops import ftrace_ops, ftrace_set_filter
 from ftrace.tracer import detach_all, tracer
 

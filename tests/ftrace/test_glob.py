@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from random import Random
 
 import pytest
 from isolation import run_source
 
-from ftrace.filters.glob import Match, index_of, parse
+from ftrace.filters.glob import Match, index_of, mask_of, parse
 
 # What lib/glob.c does with the pattern [position by position], written from its documented rules and independent of
 # ftrace.filters.glob: recursive descent over the pattern with explicit backtracking.
@@ -180,3 +181,13 @@ def test_ft35_only_the_first_exclamation_mark_negates():
 def test_select_is_a_mask_with_bit_i_for_name_i():
     assert parse("a*").select(["ab", "b", "ac", "ba", "a"]) == 0b10101
     assert parse("*").select([]) == 0
+
+
+def test_a_mask_has_the_bits_of_the_true_positions() -> None:
+    flags = [random.Random(5).random() < 0.3 for _ in range(3)] + [True, False, True, True]
+    assert [bool(mask_of(flags) >> i & 1) for i in range(len(flags))] == flags
+
+
+def test_a_mask_of_nothing_is_zero() -> None:
+    assert mask_of([]) == 0
+    assert mask_of([False] * 70) == 0

@@ -17,7 +17,7 @@ from programs import basic, site_of
 import fprobe
 import kprobes
 import sandbox
-from ftrace.files.listing import enabled_functions
+from ftrace.filters.lookup import enabled_functions
 from ftrace.hit.records import KPROBE, ProbeList
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer

@@ -14,7 +14,7 @@ from isolation import isolated
 from programs import basic, is_patched, site_of
 
 import sandbox
-from ftrace.filters.filter_file import (
+from ftrace.filters.set_ftrace_filter import (
     TOKEN_LIMIT,
     FilterFile,
     read_filter,
