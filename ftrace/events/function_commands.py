@@ -3,22 +3,78 @@
     glob:stacktrace[:N]  glob:snapshot[:N]  glob:dump  glob:cpudump
     glob:enable_event:GROUP:EVENT[:N]  glob:disable_event:GROUP:EVENT[:N]
 
-As kernel/trace/trace.c, trace_functions.c and trace_events.c register them.
+As kernel/trace/trace.c, trace_functions.c and trace_events.c register them. For dump and cpudump, a hit stops recording and
+writes a request into a pipe; a thread formats the records and writes them to standard error.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import os
+import sys
 from collections.abc import Callable
 from functools import cache, partial
 
+from ftrace.events.dump_request import ALL, DumpTarget
 from ftrace.events.registry import event_registry, trace_actions
 from ftrace.events.trace_array import TraceArray, global_trace, trace_arrays
 from ftrace.events.triggers.event_file import NativeCall
-from ftrace.filters.commands import apply
-from ftrace.filters.filter_file import FilterFile, check_takes_probes, register_ftrace_command
-from ftrace.filters.function_probes import FunctionProbeOps, Subject
-from ftrace.output.dump import dump_call
+from ftrace.filters.function_probes import FunctionProbeOps, Subject, apply
+from ftrace.filters.set_ftrace_filter import FilterFile, check_takes_probes, register_ftrace_command
+from ftrace.output.trace import record_format
+from ftrace.runtime import runtime
+from sandbox.process import fork
+from sandbox.process.once import once
+from sandbox.threads.own_thread import OwnThread
+
+_RULE = "---------------------------------\n"
+
+
+def dump_text(array: TraceArray, slot: int | None = None) -> str:
+    """The text of a dump: the records of all slots, or of one."""
+    shown = record_format(array, {})
+    lines = "".join(shown.lines(list(array.buffer.records(slot))))
+    return (
+        f"Dumping ftrace buffer:\n{_RULE}{lines}{_RULE}"
+        if lines
+        else "Dumping ftrace buffer:\n   (ftrace buffer empty)\n"
+    )
+
+
+class Dumper:
+    """The pipe of a trace array, and the thread that reads from it. The child of a fork gets its own."""
+
+    def __init__(self, array: TraceArray) -> None:
+        self._array = array
+        self.descriptor = ctypes.c_uint64()
+        self._start()
+        fork.in_child(fork.Phase.THREADS, self._start)
+
+    def _start(self) -> None:
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writing, False)
+        self.descriptor.value = writing
+        OwnThread(partial(self._serve, reading))
+
+    def _serve(self, reading: int) -> None:
+        while request := os.read(reading, 8):
+            slot = int.from_bytes(request, "little")
+            sys.stderr.write(dump_text(self._array, None if slot == ALL else slot))
+            sys.stderr.flush()
+
+
+@once
+def _dumpers() -> dict[TraceArray, Dumper]:
+    return {}
+
+
+def dump_call(array: TraceArray, own_slot: bool) -> NativeCall:
+    """The call with which a hit dumps the records of a trace array or, with `own_slot`, of the hit's slot."""
+    dumper = _dumpers().get(array) or _dumpers().setdefault(array, Dumper(array))
+    target = DumpTarget.ctypes(array.switch, ctypes.addressof(dumper.descriptor), int(own_slot))
+    return NativeCall(runtime().image.address("event_request_dump"), ctypes.addressof(target), (target, dumper))
+
 
 _ACT, _ON, _OFF = "function_act", "function_switch_on", "function_switch_off"
 _ONCE = "1"

@@ -10,9 +10,16 @@ from itertools import zip_longest
 from ftrace.events.builtin import FUNC_REPEATS, PRINT, RAW_DATA
 from ftrace.events.registry import TraceEvent
 from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
-from ftrace.output.context import binary_context, context, hex_context, raw_context, timestamp
+from ftrace.output.context import (
+    LatencyTime,
+    binary_context,
+    context,
+    hex_context,
+    latency_context,
+    raw_context,
+    timestamp,
+)
 from ftrace.output.events import events_by_id, printers, text_of
-from ftrace.output.latency import LatencyTime, latency_context
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
 

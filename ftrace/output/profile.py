@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ftrace.output.durations import duration_text
+from ftrace.output.context import duration_text
 from ftrace.tracers.graph_rules import graph_rules
 from ftrace.tracers.profile import function_profiler
 from sandbox.symbols.table import symbol_table

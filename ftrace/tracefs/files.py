@@ -12,7 +12,7 @@ from ftrace.events.module_events import register_module_events
 from ftrace.events.registry import event_registry
 from ftrace.events.symbol_names import symbol_names
 from ftrace.events.trace_array import global_trace
-from ftrace.files import listing
+from ftrace.filters import lookup
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.tracefs.nodes import Node, TextFile, written_number
 from ftrace.tracefs.trace_files import InstancesDirectory, trace_array_files
@@ -51,11 +51,11 @@ def _files() -> dict[str, Node]:
     return {
         "README": TextFile(lambda: README),
         "available_events": TextFile(_available_events),
-        "available_filter_functions": TextFile(listing.available_filter_functions),
-        "available_filter_functions_addrs": TextFile(lambda: listing.available_filter_functions(addresses=True)),
-        "dyn_ftrace_total_info": TextFile(listing.dyn_ftrace_total_info),
+        "available_filter_functions": TextFile(lookup.available_filter_functions),
+        "available_filter_functions_addrs": TextFile(lambda: lookup.available_filter_functions(addresses=True)),
+        "dyn_ftrace_total_info": TextFile(lookup.dyn_ftrace_total_info),
         "dynamic_events": definitions_file(dynevent.show, dynevent.create_dyn_event),
-        "enabled_functions": TextFile(listing.enabled_functions),
+        "enabled_functions": TextFile(lookup.enabled_functions),
         "printk_formats": TextFile(lambda: ""),
         "saved_cmdlines": TextFile(saved_cmdlines.read),
         "saved_cmdlines_size": TextFile(
@@ -64,7 +64,7 @@ def _files() -> dict[str, Node]:
         ),
         "saved_tgids": TextFile(global_trace().tgids.read),
         "synthetic_events": definitions_file(synthetic.show, synthetic.run_line, synthetic.synthetic_lines),
-        "touched_functions": TextFile(listing.touched_functions),
+        "touched_functions": TextFile(lookup.touched_functions),
         **trace_array_files(global_trace()),
         **graph_files(),
         "instances": InstancesDirectory(),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ftrace.events.trace_array import TraceArray, trace_arrays
-from ftrace.filters.filter_file import FilterFile, read_filter
+from ftrace.filters.set_ftrace_filter import FilterFile, read_filter
 from ftrace.ops import ftrace_ops
 from ftrace.output.profile import profile_text
 from ftrace.output.stack_trace import stack_trace_text
@@ -136,7 +136,7 @@ def _filter_of(array: TraceArray, notrace: bool) -> Node:
 
 
 class SetFilterFile(Node):
-    """A file of a filter, as ftrace.filters.filter_file.FilterFile."""
+    """A file of a filter, as ftrace.filters.set_ftrace_filter.FilterFile."""
 
     def __init__(
         self, ops: ftrace_ops | None = None, *, notrace: bool = False, instance: TraceArray | None = None

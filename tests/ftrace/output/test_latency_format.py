@@ -6,7 +6,7 @@ import struct
 
 from isolation import isolated
 
-from ftrace.output.graph_columns import Columns
+from ftrace.output.graph import Columns
 from ftrace.output.lines import LineFormat
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record

@@ -95,7 +95,7 @@ def test_te9_2_the_headers_of_the_columns() -> None:
     ],
 )
 def test_te9_2_durations_have_seven_digits_and_a_mark(nanoseconds, text):
-    from ftrace.output.graph_columns import Columns
+    from ftrace.output.graph import Columns
     from ftrace.output.options import TraceOptions
     from ftrace.tracers.graph import function_graph
 
@@ -104,7 +104,7 @@ def test_te9_2_durations_have_seven_digits_and_a_mark(nanoseconds, text):
 
 
 def test_te9_2_the_columns_of_a_task_and_a_slot():
-    from ftrace.output.graph_columns import cpu, proc
+    from ftrace.output.graph import cpu, proc
 
     assert proc("hit", 250) == "   hit-250    " and proc("a long name", 1234567) == "a long -1234567"
     assert [cpu(3, 4), cpu(3, 11), cpu(10, 11)] == [" 3) ", "  3) ", " 10) "]
