@@ -11,7 +11,7 @@ from ftrace.events.event_state import Target
 from ftrace.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.events.filters.filter_file import EventFilter
 from ftrace.events.filters.parser import Filter
-from ftrace.events.triggers.event_file import Origin, TraceInstance
+from ftrace.events.triggers.interfaces import Origin, TraceInstance
 from ftrace.events.triggers.trigger_file import EventTriggers
 from ftrace.probe_args.layout import Field
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
-from ftrace.events.triggers.event_file import TraceInstance
+from ftrace.events.triggers.interfaces import TraceInstance
 
 ONMATCH, ONMAX, ONCHANGE = "onmatch", "onmax", "onchange"
 SAVE, SNAPSHOT, TRACE = "save", "snapshot", "trace"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import errno
 
-from ftrace.events.triggers.event_file import EventFile, TraceInstance
+from ftrace.events.triggers.interfaces import EventFile, TraceInstance
 
 
 class HistErrorCode(enum.Enum):

@@ -11,7 +11,6 @@ from ftrace.events.filters.fields import EventField, Kind, find_field
 from ftrace.events.filters.predicates import DynamicText, Number, StaticText
 from ftrace.events.hist.actions import Action
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
-from ftrace.events.hist.fields import HistField, Role, Sort
 from ftrace.events.hist.values import (
     STACK_DEPTH,
     TEXT_SIZE,
@@ -21,17 +20,20 @@ from ftrace.events.hist.values import (
     Constant,
     Cpu,
     FieldValue,
+    HistField,
     Hit,
     Log2,
     Negative,
     Quotient,
     Reference,
+    Role,
+    Sort,
     Stack,
     TextValue,
     Timestamp,
     Value,
 )
-from ftrace.events.triggers.event_file import EventFile
+from ftrace.events.triggers.interfaces import EventFile
 from ftrace.kstrtox import kstrtoull
 
 _MAX_SUBEXPRESSIONS = 3

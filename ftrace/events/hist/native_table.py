@@ -12,11 +12,10 @@ from ftrace.events.filters.compiled import rseq_offset
 from ftrace.events.filters.predicates import COMM_SIZE, DynamicText, StaticText
 from ftrace.events.hist import queue_records, table_records
 from ftrace.events.hist.definition import Definition
-from ftrace.events.hist.fields import HistField, Sort
 from ftrace.events.hist.table_records import HEADER, KEY_AT, NativeField, NativeTable, TableHeader
 from ftrace.events.hist.text import Contents, Entry
-from ftrace.events.hist.values import MASK, TextValue
-from ftrace.events.triggers.event_file import NativeCall
+from ftrace.events.hist.values import MASK, HistField, Sort, TextValue
+from ftrace.events.triggers.interfaces import NativeCall
 from ftrace.runtime import runtime
 from sandbox.loading.native_image import NativeImage
 from sandbox.memory import mappings

@@ -7,9 +7,9 @@ from typing import Any
 from ftrace.events.filters.predicates import Number
 from ftrace.events.handler_source import InexpressibleError
 from ftrace.events.hist import table_records
-from ftrace.events.hist.fields import HistField, Sort
 from ftrace.events.hist.native_table import NativeHistogram
 from ftrace.events.hist.trigger import HistTrigger
+from ftrace.events.hist.values import HistField, Sort
 from ftrace.events.shortcut_source import NumberTable
 from ftrace.events.triggers.records import NativeTrigger
 from ftrace.events.triggers.trigger import Trigger

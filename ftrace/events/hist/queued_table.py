@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from ftrace.events.hist.actions import ONMATCH, ONMAX, SAVE, SNAPSHOT, Action
 from ftrace.events.hist.definition import Definition
-from ftrace.events.hist.fields import HistField, Sort
 from ftrace.events.hist.queue_records import QueueTarget
 from ftrace.events.hist.text import Contents, Entry, Snapshot
-from ftrace.events.hist.values import MASK, Comm, Hit, TextValue, Value
-from ftrace.events.triggers.event_file import NativeCall, Origin
+from ftrace.events.hist.values import MASK, Comm, HistField, Hit, Sort, TextValue, Value
+from ftrace.events.triggers.interfaces import NativeCall, Origin
 
 Key = tuple["int | bytes", ...]
 

@@ -16,13 +16,12 @@ from ftrace.events.hist.actions import ONMATCH, Action
 from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors
 from ftrace.events.hist.expressions import reference
-from ftrace.events.hist.fields import HistField
 from ftrace.events.hist.native_table import NativeHistogram, hist_image
 from ftrace.events.hist.queue_records import SLOTS, HitQueue, QueuedHit
 from ftrace.events.hist.queued_table import QueuedHistogram, VariableKey, pointer_to
 from ftrace.events.hist.text import Contents
-from ftrace.events.hist.values import Hit
-from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
+from ftrace.events.hist.values import HistField, Hit
+from ftrace.events.triggers.interfaces import EventFile, NativeCall, TraceInstance
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork

@@ -16,7 +16,7 @@ from ftrace.events.hist.queued_table import QueuedHistogram
 from ftrace.events.hist.registry import Histogram, HistRegistry, VariableScope, registry_of
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.text import histogram_text
-from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
+from ftrace.events.triggers.interfaces import EventFile, NativeCall, TraceInstance
 from ftrace.events.triggers.records import QUEUED_HIST
 from ftrace.events.triggers.trigger import Condition, Trigger
 from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition

@@ -10,7 +10,7 @@ from typing import Any
 from ftrace.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.events.filters.errors import SUBSYSTEM, FilterError
 from ftrace.events.filters.parser import Filter, parse_filter
-from ftrace.events.triggers.event_file import EventFile, NativeCall, TraceInstance
+from ftrace.events.triggers.interfaces import EventFile, NativeCall, TraceInstance
 from ftrace.events.triggers.records import (
     FUNCTIONS,
     SNAPSHOT,

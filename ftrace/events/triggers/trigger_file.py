@@ -9,7 +9,7 @@ from typing import Any
 
 from ftrace.events.filters.filter_file import check_length
 from ftrace.events.filters.parser import SPACES
-from ftrace.events.triggers.event_file import EventFile, TraceInstance
+from ftrace.events.triggers.interfaces import EventFile, TraceInstance
 from ftrace.events.triggers.records import UNLIMITED
 from ftrace.events.triggers.trigger import (
     Condition,

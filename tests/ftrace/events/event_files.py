@@ -6,7 +6,7 @@ import ctypes
 
 from event_records import FIELDS, record
 
-from ftrace.events.triggers.event_file import NativeCall
+from ftrace.events.triggers.interfaces import NativeCall
 from ftrace.events.triggers.trigger import trigger_image
 from ftrace.events.triggers.trigger_file import EventTriggers
 
