@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from ftrace.counter_file import CounterFile
-from ftrace.events import dump_request, event_state, mark_write, stack_records, symbol_text
+from ftrace.events import builtin_records, dump_request, event_state, symbol_text
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
     actions,
@@ -132,9 +132,9 @@ FUNCTIONS = (
     *graph_hit.FUNCTIONS,
     *profile_hit.FUNCTIONS,
     *stack_hit.FUNCTIONS,
-    *stack_records.FUNCTIONS,
+    *builtin_records.FUNCTIONS,
     *dump_request.FUNCTIONS,
-    *mark_write.FUNCTIONS,
+    builtin_records.tracing_mark_write,
     *symbol_text.FUNCTIONS,
     *walk.FUNCTIONS,
     plain_returns.plain_functions,

@@ -1,9 +1,16 @@
-"""The built-in records of ring buffers, with the kernel's ids: the group events/ftrace/. They cannot be enabled."""
+"""The events that always exist, as in the kernel: the records of ring buffers, and modules that come and go.
+
+The group events/ftrace/ has the records, with the kernel's ids; they cannot be enabled. module/module_load and
+module/module_free are those of include/trace/events/module.h.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.probe_args.layout import Field
+from sandbox.loading.module import Module, ModuleState, register_module_notifier
 
 GROUP = "ftrace"
 
@@ -96,3 +103,45 @@ FUNC_REPEATS = _event(
 """How often a call was repeated, with func-no-repeats."""
 
 BUILTIN_EVENTS = (FUNCTION, KERNEL_STACK, PRINT, GRAPH_EXIT, GRAPH_ENTRY, USER_STACK, RAW_DATA, FUNC_REPEATS)
+
+
+_MODULE = "module"
+_FLAGS = ((0, "P"), (12, "O"), (1, "F"), (10, "C"), (13, "E"))
+_TAINTS = ", ".join(f'{{ (1UL << {bit}), "{letter}" }}' for bit, letter in _FLAGS)
+
+
+def _module_name(offset: int) -> Field:
+    return Field("__data_loc char[]", "name", offset, 4, True)
+
+
+MODULE_LOAD = TraceEvent(
+    _MODULE,
+    "module_load",
+    (Field("unsigned int", "taints", 8, 4, False), _module_name(12)),
+    f'"%s %s", __get_str(name), __print_flags(REC->taints, "", {_TAINTS})',
+)
+"""A module has been loaded. Its taint flags are always 0."""
+MODULE_FREE = TraceEvent(_MODULE, "module_free", (_module_name(8),), '"%s", __get_str(name)')
+"""A module is about to be unloaded."""
+
+
+def _record_module(event: TraceEvent, module: Module) -> None:
+    fields = event.fields[-1].offset + 4
+    text = module.name.encode() + b"\0"
+    word = len(text) << 16 | fields
+    event.file.record(bytes(fields - 12) + word.to_bytes(4, "little") + text)
+
+
+def _module_event(event: ModuleState, module: Module) -> None:
+    if event is ModuleState.COMING and MODULE_LOAD.is_armed:
+        _record_module(MODULE_LOAD, module)
+    elif event is ModuleState.GOING and MODULE_FREE.is_armed:
+        _record_module(MODULE_FREE, module)
+
+
+@cache
+def register_module_events() -> None:
+    """Add both events to the registry, and record modules that come and go."""
+    for event in (MODULE_LOAD, MODULE_FREE):
+        event_registry.add_permanent(event)
+    register_module_notifier(_module_event)

@@ -1,14 +1,15 @@
-"""Stack records: the stack of a hit, in the ring buffer or in a histogram's key. Native."""
+"""Write the built-in records: the stack of a hit, also as a histogram's key, or the text for trace_marker. Native."""
 
 from __future__ import annotations
 
 from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
-from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.ring_buffer.writer import commit, reserve, write
 from ftrace.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
 from sandbox.native import (
     Structure,
     addressof,
     array,
+    bool_,
     cast,
     copy,
     native,
@@ -96,6 +97,17 @@ def capture_stack(argument: u64, to: ptr[u8], size: u64, point: ptr[StackPoint])
         at: StackPoint = zeroed
         copy(addressof(at), point)
         walk_stack(addressof(at), cast(ptr[u64], to), size >> 3)
+
+
+PRINT = 5
+"""The type of print records (TRACE_PRINT)."""
+TRACING_MARK_WRITE = "tracing_mark_write"
+
+
+@native(name=TRACING_MARK_WRITE)
+def tracing_mark_write(buffer: ptr[RingBuffer], data: ptr[u8], size: u64) -> bool_:
+    """Record what a program wrote. Its own address is in the record, as that of the function that made it."""
+    return write(buffer, PRINT, data, size)
 
 
 FUNCTIONS = (stacktrace_trigger, capture_stack)

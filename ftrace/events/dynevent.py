@@ -1,6 +1,7 @@
 """Dynamic events: running the lines that define and delete them, for every registered type of line.
 
-As kernel/trace/trace_dynevent.c: `kprobes` and `fprobe` register the lines p, r, f and t.
+As kernel/trace/trace_dynevent.c: `kprobes` and `fprobe` register the lines p, r, f and t. Event probes, the lines e, are
+refused, with the reason in error_log.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ import errno
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cache
 
+from ftrace.events.error_log import error_log
 from ftrace.events.event_mutex import events_locked
 from ftrace.events.registry import event_registry
+from ftrace.probe_args.errors import ErrorCode, error
+from ftrace.probe_args.types import is_good_name
 
 _LINE_LIMIT = 4095
 """The maximum length of a line in characters, with its newline if it has one."""
@@ -201,3 +206,69 @@ def run_commands(text: str, create: Callable[[str], None]) -> None:
             raise OSError(errno.EINVAL, "a line has a NUL character; write text")
         create(text[start:end].partition("#")[0])
         start = end + 1
+
+
+MAX_EVENT_NAME_LEN = 64
+"""The maximum length of a group's or event's name with its NUL, in bytes."""
+_GROUP = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*")
+
+
+def parse_event_name(text: str, offset: int) -> tuple[str | None, str | None]:
+    """The group and the event in `[GROUP/][EVENT]`; None for a part that is not given.
+
+    `offset`: of `text` in its word. Raises ProbeError.
+    """
+    separator = "/" if "/" in text else "."
+    group, mark, event = text.partition(separator)
+    if not mark:
+        group, event = "", text
+    else:
+        _check_group(group, offset)
+        offset += len(group) + 1
+    if not event:
+        if mark:
+            return group, None
+        raise error(ErrorCode.NO_EVENT_NAME, offset)
+    if len(event) >= MAX_EVENT_NAME_LEN:
+        raise error(ErrorCode.EVENT_TOO_LONG, offset)
+    if not is_good_name(event):
+        raise error(ErrorCode.BAD_EVENT_NAME, offset)
+    return group or None, event
+
+
+def _check_group(group: str, offset: int) -> None:
+    if not group:
+        raise error(ErrorCode.NO_GROUP_NAME, offset)
+    if len(group) >= MAX_EVENT_NAME_LEN:
+        raise error(ErrorCode.GROUP_TOO_LONG, offset)
+    if not _GROUP.fullmatch(group):
+        raise error(ErrorCode.BAD_GROUP_NAME, offset)
+
+
+def sanitized(name: str) -> str:
+    """A generated event name, cut and cleaned as in the kernel. It may still not be an identifier."""
+    name = name[: MAX_EVENT_NAME_LEN - 1]
+    return name[:1] + re.sub(r"[:.*]", "_", name[1:])
+
+
+_REASON = "Event probes are not supported"
+
+
+class EprobeLines(LineType):
+    """`e[:[GRP/][EVENT]] SYSTEM.EVENT [FETCHARGS]`."""
+
+    def create(self, line: str) -> None:
+        """Raises NotThisType, or OSError(EOPNOTSUPP) for an event probe."""
+        words = argv_split(line)
+        if not words:
+            return
+        if words[0][0] != "e" or len(words) < 2:
+            raise NotThisType
+        error_log.add("event_probe", _REASON, " ".join(words), 0)
+        raise OSError(errno.EOPNOTSUPP, f"{_REASON}: define a kprobe or fprobe event with the arguments instead")
+
+
+@cache
+def register_eprobe_events() -> None:
+    """Register the lines e, so that dynamic_events reports why they are refused."""
+    dyn_event_register(EprobeLines())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ftrace.events.stack_records import record_stack
+from ftrace.events.builtin_records import record_stack
 from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
 from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve
@@ -64,7 +64,7 @@ class Target(Structure):
     filter: Condition
     triggers: ptr[ptr[TriggerTable]]
     tasks: ptr[TaskFilter]
-    stacks: ptr[u64]  # which stacks are recorded with each event: the options of ftrace.events.stack_records
+    stacks: ptr[u64]  # which stacks are recorded with each event: the options of ftrace.events.builtin_records
 
 
 @struct

@@ -19,7 +19,7 @@ from functools import cache, partial
 from ftrace.events.dump_request import ALL, DumpTarget
 from ftrace.events.registry import event_registry, trace_actions
 from ftrace.events.trace_array import TraceArray, global_trace, trace_arrays
-from ftrace.events.triggers.event_file import NativeCall
+from ftrace.events.triggers.interfaces import NativeCall
 from ftrace.filters.function_probes import FunctionProbeOps, Subject, apply
 from ftrace.filters.set_ftrace_filter import FilterFile, check_takes_probes, register_ftrace_command
 from ftrace.output.trace import record_format

@@ -10,13 +10,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from ftrace.events import dynevent
-from ftrace.events.dynevent import DynamicEvent, LineType, argv_split
+from ftrace.events.dynevent import MAX_EVENT_NAME_LEN, DynamicEvent, LineType, argv_split, parse_event_name, sanitized
 from ftrace.events.error_log import error_log
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import after_unlocking, events_locked
 from ftrace.events.handler_source import Shape, constants_of, entry_source, hit_source
 from ftrace.events.handlers import Make, native_handler
-from ftrace.events.names import MAX_EVENT_NAME_LEN, parse_event_name, sanitized
 from ftrace.events.recording import Recording
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.events.shortcuts import shortcut_of

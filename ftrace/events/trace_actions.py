@@ -7,12 +7,12 @@ import errno
 from collections.abc import Sequence
 from typing import Protocol
 
+from ftrace.events.builtin_records import StackTarget
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import free_after_hits
 from ftrace.events.filters.fields import EventField
-from ftrace.events.stack_records import StackTarget
 from ftrace.events.trace_array import TraceArray
-from ftrace.events.triggers.event_file import NativeCall, Origin
+from ftrace.events.triggers.interfaces import NativeCall, Origin
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.runtime import runtime
 from ftrace.unwind.code_map import unwind_tables
@@ -45,7 +45,7 @@ class Events(Protocol):
 
 
 class TraceActions:
-    """A trace array as triggers use it: implements `ftrace.events.triggers.event_file.TraceInstance`."""
+    """A trace array as triggers use it: implements `ftrace.events.triggers.interfaces.TraceInstance`."""
 
     def __init__(self, trace: TraceArray, events: Events) -> None:
         self._trace = trace

@@ -8,8 +8,8 @@ import threading
 from functools import cache
 from typing import Any
 
+from ftrace.events.builtin_records import STACKTRACE, USERSTACKTRACE
 from ftrace.events.error_log import ErrorLog, error_log
-from ftrace.events.stack_records import STACKTRACE, USERSTACKTRACE
 from ftrace.filters.hashes import OpsHash, global_hash
 from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.output.options import TraceOptions
@@ -146,7 +146,7 @@ class TraceArray:
 
     @property
     def stack_options(self) -> int:
-        """Address of the word that selects stacks to record with each event (ftrace.events.stack_records)."""
+        """Address of the word that selects stacks to record with each event (ftrace.events.builtin_records)."""
         return ctypes.addressof(self._stacks)
 
     def check_snapshot(self) -> None:

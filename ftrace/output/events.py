@@ -7,12 +7,20 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
-from ftrace.events.builtin import BUILTIN_EVENTS, FUNC_REPEATS, FUNCTION, KERNEL_STACK, PRINT, RAW_DATA, USER_STACK
-from ftrace.events.mark_write import TRACING_MARK_WRITE
-from ftrace.events.module_events import MODULE_FREE, MODULE_LOAD
+from ftrace.events.builtin import (
+    BUILTIN_EVENTS,
+    FUNC_REPEATS,
+    FUNCTION,
+    KERNEL_STACK,
+    MODULE_FREE,
+    MODULE_LOAD,
+    PRINT,
+    RAW_DATA,
+    USER_STACK,
+)
+from ftrace.events.builtin_records import FTRACE_TRAMPOLINE_MARKER, TRACING_MARK_WRITE
 from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
-from ftrace.events.stack_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.events.trace_actions import SYNTHETIC
 from ftrace.output.options import TraceOptions
 from ftrace.output.symbols import in_object, ip_sym, with_offset

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from ftrace.events import dynevent, eprobe, synthetic
+from ftrace.events import dynevent, synthetic
+from ftrace.events.builtin import register_module_events
 from ftrace.events.function_commands import register_function_commands
 from ftrace.events.hist.registry import drain_all
-from ftrace.events.module_events import register_module_events
 from ftrace.events.registry import event_registry
 from ftrace.events.symbol_names import symbol_names
 from ftrace.events.trace_array import global_trace
@@ -40,7 +40,7 @@ def add_ftrace_files() -> None:
     register_function_commands()
     register_module_events()
     synthetic.register_synthetic_events()
-    eprobe.register_eprobe_events()
+    dynevent.register_eprobe_events()
     tracefs.before_open(drain_all)
     dynevent.on_removal(global_trace().empty)
     for name, node in _files().items():

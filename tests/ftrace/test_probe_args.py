@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from ftrace.events.names import parse_event_name, sanitized
+from ftrace.events.dynevent import parse_event_name, sanitized
 from ftrace.probe_args.arguments import DentryLayout, expand, expand_dentries, parse_arguments
 from ftrace.probe_args.errors import ErrorCode, Finding, ProbeError
 from ftrace.probe_args.fetch import (

@@ -11,9 +11,9 @@ from event_records import FIELDS, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrace.events.filters.cpulist import parse_cpulist, possible_cpus
 from ftrace.events.filters.errors import FilterError, FilterErrorCode
 from ftrace.events.filters.fields import PlainField
+from ftrace.events.filters.operands import parse_cpulist, possible_cpus
 from ftrace.events.filters.parser import parse_filter
 from ftrace.events.filters.predicates import Context
 
