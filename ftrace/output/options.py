@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Set
 
-from ftrace.tracers.registry import tracers
+from ftrace.tracers.available import tracers
 from ftrace.tracers.tracer import Tracer, TracerFlags
 
 _OPTIONS = (

@@ -13,7 +13,7 @@ from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer import clock
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracers.graph import function_graph
+from ftrace.tracers.available import function_graph
 
 
 def record_format(array: TraceArray, slots: dict[int, Slot], *, annotates: bool = False) -> LineFormat | GraphFormat:

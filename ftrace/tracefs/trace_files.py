@@ -25,7 +25,7 @@ from ftrace.tracefs.nodes import (
     written_switch,
 )
 from ftrace.tracefs.tracer_files import tracer_files
-from ftrace.tracers.registry import find_tracer, tracers
+from ftrace.tracers.available import find_tracer, tracers
 
 
 def trace_array_files(array: TraceArray) -> dict[str, Node]:

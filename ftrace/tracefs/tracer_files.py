@@ -11,16 +11,13 @@ from functools import partial
 from ftrace.events.trace_array import TraceArray, trace_arrays
 from ftrace.filters.set_ftrace_filter import FilterFile, read_filter
 from ftrace.ops import ftrace_ops
-from ftrace.output.profile import profile_text
-from ftrace.output.stack_trace import stack_trace_text
 from ftrace.output.trace import slots_in_use
 from ftrace.sites.locations import Selection
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle, written_number
-from ftrace.tracers.cpumask import mask_text, written_mask
 from ftrace.tracers.graph_rules import FUNCTIONS, NOTRACE, edited, graph_rules
-from ftrace.tracers.pid_lists import NEVER, ONLY, PidLists
-from ftrace.tracers.profile import function_profiler
-from ftrace.tracers.stack import stack_tracer
+from ftrace.tracers.profile import function_profiler, profile_text
+from ftrace.tracers.stack import stack_trace_text, stack_tracer
+from ftrace.tracers.thread_filters import NEVER, ONLY, PidLists, mask_text, written_mask
 
 _BLANK = " \t\n\v\f\r"
 _US = 1000

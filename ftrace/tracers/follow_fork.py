@@ -17,8 +17,8 @@ from ftrace.filters.hashes import FILTER, OpsHash
 from ftrace.hit.follow_fork import LISTS, Followers
 from ftrace.hit.records import COMPLETE
 from ftrace.runtime import runtime
-from ftrace.tracers.pid_lists import PidLists
 from ftrace.tracers.probing import FunctionProbing
+from ftrace.tracers.thread_filters import PidLists
 from sandbox.process import fork
 
 _WHERE = ("libc:pthread_create", "libpthread:pthread_create")

@@ -1,8 +1,9 @@
-"""The native probe of a tracer, on the functions that a filter selects."""
+"""The native probe of a tracer, on the functions that a filter selects, with its memory for each thread."""
 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.tracers.tracer import TracedArray
+from sandbox.memory import mappings
 from sandbox.process.integers import INT_MAX
+from sandbox.threads import tasks
 
 _OFF = ctypes.c_uint64(0)
 """The word tracing_on of tracers that have stopped."""
@@ -81,3 +84,12 @@ class FunctionProbing:
         """Unregister the probe. Stopping again does nothing."""
         if self._ops.enabled:
             unregister_ftrace_function(self._ops)
+
+
+class TaskAreas:
+    """`size` bytes for each thread, contiguous from `address` on, initially zero. Freed with the object."""
+
+    def __init__(self, size: int) -> None:
+        length = size * tasks.CAPACITY
+        self.address = mappings.reserve(length)
+        weakref.finalize(self, mappings.release, self.address, length).atexit = False

@@ -1,4 +1,7 @@
-"""The function profiler: hit counts and times of functions. function_profile_enabled and trace_stat/."""
+"""The function profiler: hit counts and times of functions. function_profile_enabled and trace_stat/.
+
+The table in trace_stat/functionN is that of function_stat_show() in kernel/trace/ftrace.c.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from ftrace.filters.hashes import global_hash
+from ftrace.output.context import duration_text
 from ftrace.ring_buffer import clock
 from ftrace.tracer import tracer
-from ftrace.tracers.graph import function_graph
-from ftrace.tracers.probing import FunctionProbing
+from ftrace.tracers.available import function_graph
+from ftrace.tracers.graph_rules import graph_rules
+from ftrace.tracers.probing import FunctionProbing, TaskAreas
 from ftrace.tracers.profile_hit import Profile, ProfileArea, ProfileCall, ProfileState
-from ftrace.tracers.task_areas import TaskAreas
 from sandbox.memory import mappings
 from sandbox.process import fork
+from sandbox.symbols.table import symbol_table
 
 _SPARE_CELLS = 1024
 """Spare cells, for functions of modules that are loaded while the profiler is enabled."""
@@ -105,3 +110,36 @@ class FunctionProfiler:
 
 function_profiler = FunctionProfiler()
 """That of the process."""
+
+
+_HEAD = (
+    "  Function                               Hit    Time            Avg             s^2\n"
+    "  --------                               ---    ----            ---             ---\n"
+)
+
+
+def profile_text(slot: int) -> str:
+    """The table of one slot."""
+    return _HEAD + "".join(_row(profile) for profile in function_profiler.profiles(slot) if _is_shown(profile))
+
+
+def _is_shown(profile: Any) -> bool:
+    return bool(profile.time // profile.counter >= graph_rules.threshold)
+
+
+def _row(profile: Any) -> str:
+    durations = (profile.time, profile.time // profile.counter, _variance(profile))
+    return f"  {_name(profile.ip):<30.30}  {profile.counter:10}    " + "    ".join(map(duration_text, durations)) + "\n"
+
+
+def _name(address: int) -> str:
+    found = symbol_table.locate(address)
+    return found.symbol.name if found else f"{address:#x}"
+
+
+def _variance(profile: Any) -> int:
+    """The sample variance in nanoseconds times microseconds, which is printed as square microseconds."""
+    count = profile.counter
+    if count < 2:
+        return 0
+    return int(max(count * profile.time_squared - profile.time**2, 0) // (count * (count - 1) * 1000))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ftrace.filters.hashes import OpsHash
 from ftrace.ring_buffer.buffer import Buffer
-from ftrace.tracers.pid_lists import PidLists
+from ftrace.tracers.thread_filters import PidLists
 
 
 class TracerFlags:

@@ -10,7 +10,7 @@ from ftrace.output.graph import Columns
 from ftrace.output.lines import LineFormat
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracers.graph import function_graph
+from ftrace.tracers.available import function_graph
 
 UNKNOWN = 0xFFFE
 """A type that no event has: the text is short."""

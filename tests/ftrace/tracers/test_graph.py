@@ -97,7 +97,7 @@ def test_te9_2_the_headers_of_the_columns() -> None:
 def test_te9_2_durations_have_seven_digits_and_a_mark(nanoseconds, text):
     from ftrace.output.graph import Columns
     from ftrace.output.options import TraceOptions
-    from ftrace.tracers.graph import function_graph
+    from ftrace.tracers.available import function_graph
 
     options = TraceOptions(lambda _name, _on: None, lambda: function_graph)
     assert Columns(options, 1).duration(nanoseconds) == text

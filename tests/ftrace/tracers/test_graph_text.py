@@ -12,7 +12,7 @@ from ftrace.output.graph import GraphFormat
 from ftrace.output.lines import LineFormat
 from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracers.graph import function_graph
+from ftrace.tracers.available import function_graph
 
 ENTRY, EXIT, OTHER = 11, 10, 77
 
