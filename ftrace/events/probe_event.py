@@ -15,10 +15,9 @@ from ftrace.events.error_log import error_log
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import after_unlocking, events_locked
 from ftrace.events.handler_source import Shape, constants_of, entry_source, hit_source
-from ftrace.events.handlers import Make, native_handler
+from ftrace.events.handlers import Make, native_handler, shortcut_of
 from ftrace.events.recording import Recording
 from ftrace.events.registry import TraceEvent, event_registry
-from ftrace.events.shortcuts import shortcut_of
 from ftrace.events.symbol_names import symbol_names
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import MAX_ARGUMENTS, dentry_layout, expand, expand_dentries, parse_arguments

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ftrace.events.event_state import MAX_TARGETS, SCRATCH, EventState
-from ftrace.events.shortcuts import Shortcut
+from ftrace.events.handlers import Shortcut
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork

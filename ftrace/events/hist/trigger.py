@@ -1,4 +1,4 @@
-"""The trigger command `hist`, and histograms as triggers."""
+"""The trigger command `hist`, and histograms as triggers, with the layout that shortcuts of events count numbers in."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import contextlib
 import ctypes
 import errno
 from functools import cache
+from typing import Any
 
 from ftrace.events.filters.parser import SPACES
+from ftrace.events.filters.predicates import Number
+from ftrace.events.handler_source import InexpressibleError
+from ftrace.events.hist import table_records
 from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
@@ -16,10 +20,13 @@ from ftrace.events.hist.queued_table import QueuedHistogram
 from ftrace.events.hist.registry import Histogram, HistRegistry, VariableScope, registry_of
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.text import histogram_text
+from ftrace.events.hist.values import HistField, Sort
+from ftrace.events.shortcut_source import NumberTable
 from ftrace.events.triggers.interfaces import EventFile, NativeCall, TraceInstance
-from ftrace.events.triggers.records import QUEUED_HIST
+from ftrace.events.triggers.records import QUEUED_HIST, NativeTrigger
 from ftrace.events.triggers.trigger import Condition, Trigger
 from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
+from sandbox.native import global_var, load, single_add, u64
 
 
 class HistTrigger(Trigger):
@@ -242,3 +249,38 @@ class _Caller:
 def register_hist_command() -> None:
     """Register the trigger command `hist`."""
     COMMANDS["hist"] = hist_command
+
+
+hist_base = global_var(u64, 0, name="hist_base")
+"""Address of the first thread's table."""
+hist_target = global_var(u64, 0, name="hist_target")
+"""Address of the event's Target."""
+hist_trigger = global_var(u64, 0, name="hist_trigger")
+"""Address of the histogram's NativeTrigger."""
+
+SHORTCUT_NAMES: dict[str, Any] = {
+    "NativeTrigger": NativeTrigger, "hist_base": hist_base, "hist_target": hist_target, "hist_trigger": hist_trigger,
+    "load": load, "single_add": single_add,
+}  # fmt: skip
+SHORTCUT_NAMES |= {name: getattr(table_records, name) for name in ("GOLDEN", "HEADER", "KEY_AT", "mix")}
+"""The names that the source of such a shortcut uses besides those of handlers."""
+
+
+def number_table(trigger: Trigger) -> tuple[int, NumberTable]:
+    """The address of the first thread's table, and the layout. Raises InexpressibleError if hits do not update the table or
+    count anything but numbers.
+    """
+    if not isinstance(trigger, HistTrigger) or not isinstance(trigger.table, NativeHistogram):
+        raise InexpressibleError
+    native, definition = trigger.table.native, trigger.definition
+    return int(native.base), NumberTable(
+        tuple(map(_number, definition.keys)),
+        tuple(None if value.sort is Sort.HITCOUNT else _number(value) for value in definition.values),
+        *(int(getattr(native, name)) for name in ("mask", "shift", "entry", "sums", "stride")),
+    )
+
+
+def _number(field: HistField) -> Number:
+    if field.sort is not Sort.NUMBER or field.field is None or field.modifier in ("log2", "buckets"):
+        raise InexpressibleError
+    return Number(field.field.offset, field.size, field.signed)
