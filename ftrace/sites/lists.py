@@ -121,7 +121,8 @@ def _keeping(probes: tuple[NativeProbe, ...], data_size: int) -> tuple[str, str]
     if not kind & ENTRY_REGS:
         entry = _entry_of_one(probes[0], data_size).replace("ftrace_", "keeping_")
     if not kind & EXIT_REGS:
-        exit_ = _exit_of_one(probes[0], data_size).replace("ftrace_", "keeping_")
+        # There is no keeping form for ax alone: the one for both result registers serves it.
+        exit_ = _exit_of_one(probes[0], data_size).replace("ftrace_", "keeping_").replace("_value", "_results")
     return entry, exit_
 
 

@@ -47,6 +47,32 @@ def test_te9_2_calls_are_nested_and_leaves_are_one_line() -> None:
 
 
 @isolated
+def test_te9_2_results_of_a_library_function_that_a_detour_patches() -> None:
+    """set_ftrace_filter does not name functions of libraries; an ftrace_ops that shares its hash can."""
+    import ctypes
+
+    import fprobe
+    from fprobe.tracefs import tracefs
+    from ftrace.ops import ftrace_ops, ftrace_ops_set_global_filter, ftrace_set_filter_ip
+
+    libz = ctypes.CDLL("libz.so.1")
+    address = ctypes.cast(libz.crc32_z, ctypes.c_void_p).value
+    assert address
+    sharing = ftrace_ops(lambda *_: None)
+    ftrace_ops_set_global_filter(sharing)
+    with fprobe.attach("libz:crc32_z", action=fprobe.Count()):
+        ftrace_set_filter_ip(sharing, address)
+    with tracing("function_graph"):
+        tracefs.write("trace_options", "funcgraph-retval")
+        results = [libz.crc32_z(0, b"some text", 9) for _ in range(3)]
+        returned = [line for line in shown() if "crc32_z" in line]
+    assert len(set(results)) == 1
+    assert [int(line.rpartition("= ")[2].split()[0], 0) & 0xFFFFFFFF for line in returned] == [
+        results[0] & 0xFFFFFFFF
+    ] * 3
+
+
+@isolated
 def test_te9_2_the_headers_of_the_columns() -> None:
     from fprobe.tracefs import tracefs
 
