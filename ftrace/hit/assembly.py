@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit import dispatch, multi_probe
+from ftrace.hit import dispatch
 from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.x86_64 import entry_detour, keeping_stub, stubs, trampolines
@@ -50,7 +50,7 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
         "ITEMS": first_item, "ITEM": item.size, "ITEM_BIT": first_item + item.offset("bit"),
         "ITEM_TAKES": first_item + item.offset("takes"), "ITEM_IN_NODE": first_item + item.offset("in_node"),
         "LIST_LAST": ProbeList.offset("last"), "ARMED": node.offset("armed"),
-        "MULTI_PROBE": multi_probe.MULTI_PROBE,
+        "MULTI_PROBE": dispatch.MULTI_PROBE,
         "PROBE_FLAGS": 0, "PROBE_EARLY": Probe.offset("early"), "PROBE_POOL": Probe.offset("pool_shared"),
         "PROBE_LEAN_ENTRY": Probe.offset("lean_entry"), "PROBE_LEAN_EXIT": Probe.offset("lean_exit"),
         "POOL_FLAGS": POOL_SHARED | SWITCHING, "OFF_FLAGS": DISABLED | STOPPED, "FAST": FAST,

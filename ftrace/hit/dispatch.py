@@ -2,15 +2,18 @@
 
 `dispatch_entry` is called by the trampolines of `ftrace.x86_64.trampolines` with a full pt_regs. The order of events is that of
 the kernel's fprobe_handler() for fprobes and of arch_ftrace_ops_list_func() for bare ops.
+
+The multi-probe trampolines (ftrace.x86_64.multi_probe_trampolines) call `multi_probe_one` and `multi_probe_cancel`: they do for
+each probe what the single-probe trampolines do, under the locks of the list and of callbacks. The slow path takes and releases
+these locks for each probe, which is most of its cost.
 """
 
 from __future__ import annotations
 
 from ftrace.hit.asynchronous import in_signal_handler
-from ftrace.hit.calling import call_handler
 from ftrace.hit.nodes import EXIT_FROM_STUB, arm, disarm, node_data, probes_of, word_at
 from ftrace.hit.parking import return_point_for
-from ftrace.hit.pools import count_hit, pool_give, pool_take
+from ftrace.hit.pools import count_hit, give_credit, pool_give, pool_take
 from ftrace.hit.records import (
     ARMED_IN_NODE,
     ASSIST,
@@ -18,18 +21,20 @@ from ftrace.hit.records import (
     DISABLED,
     EXHAUSTED,
     FILTERED,
+    FOREIGN,
     HAS_ENTRY,
     HAS_EXIT,
     KPROBE_SHARED,
     PYTHON,
     STOPPED,
     UNLOCKED,
+    Handler,
     Item,
     Probe,
     ProbeList,
     StubRecord,
 )
-from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, LIST, SWITCH, trylock, unlock
+from ftrace.hit.recursion import CREDIT, FAST, FTRACE, INSIDE, LIST, LIST_NORMAL, SWITCH, trylock, unlock
 from ftrace.hit.rethook import drop_above, drop_dead, node_fill, node_release, node_reserve
 from ftrace.x86_64.pt_regs import USER_CS, pt_regs
 from ftrace.x86_64.stubs import RETURN_POINT, SITE_SIZE
@@ -40,12 +45,15 @@ from sandbox.native import (
     atomic_or,
     bool_,
     cast,
+    extern,
+    fn,
     i32,
     load,
     native,
     null,
     ptr,
     signal_fence,
+    sizeof,
     struct,
     u32,
     u64,
@@ -333,3 +341,66 @@ def count_without_task(probes: ptr[ProbeList]) -> void:
         probe = probes.items[index].probe
         if probe.flags & (DISABLED | EXHAUSTED) == 0:
             atomic_add(addressof(probe.missed_task), 1, "relaxed")
+
+
+call_foreign = extern("ftrace_call_foreign", fn[i32, Handler, u64, u64, u64, u64, u64])
+call_foreign_return = extern("ftrace_call_foreign_return", fn[i32, Handler, u64, u64, u64, u64, u64])
+call_foreign_keeping = extern("ftrace_call_foreign_keeping", fn[i32, Handler, u64, u64, u64, u64, u64])
+
+
+@native(inline=True)
+def call_handler(
+    task: ptr[Task],
+    probes: ptr[ProbeList],
+    probe: ptr[Probe],
+    at_return: bool_,
+    fp: u64,
+    ip: u64,
+    ret: u64,
+    regs: u64,
+    data: u64,
+) -> i32:
+    """A probe's handler of entries or, `at_return`, of returns, where a long double may be on the x87 stack."""
+    handler = probe.exit if at_return else probe.entry
+    if probe.kind & FOREIGN == 0:
+        return handler(fp, ip, ret, regs, data)
+    saved = task.errno[0]
+    result: i32 = 0
+    if probes.keeping != 0:
+        result = call_foreign_keeping(handler, fp, ip, ret, regs, data)
+    elif at_return:
+        result = call_foreign_return(handler, fp, ip, ret, regs, data)
+    else:
+        result = call_foreign(handler, fp, ip, ret, regs, data)
+    task.errno[0] = saved
+    return result
+
+
+MULTI_PROBE = FAST | LIST_NORMAL
+"""What `rec` holds while the entry handlers of several probes run."""
+
+
+@native
+def multi_probe_one(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_regs]) -> void:
+    """The slow path for one probe that is not plain: disabled, being unregistered, or without a credit."""
+    hit: Hit = zeroed
+    hit.task = task
+    hit.probes = probes_of(node)
+    hit.regs = regs
+    hit.stub = cast(ptr[StubRecord], node.stub - RETURN_POINT)
+    hit.frame = node.frame
+    hit.parent = node.parent
+    hit.node = node
+    task.rec = INSIDE | LIST_NORMAL
+    signal_fence()
+    first = cast(u64, addressof(hit.probes.items[0]))
+    run_probe(addressof(hit), item, (cast(u64, item) - first) // sizeof(Item))
+    signal_fence()
+    task.rec = MULTI_PROBE
+
+
+@native
+def multi_probe_cancel(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> void:
+    """The entry handler of a probe with an exit handler returned non-zero."""
+    node.armed &= ~item.bit
+    give_credit(task, item.probe)

@@ -6,7 +6,7 @@ the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
 
 from __future__ import annotations
 
-from ftrace.hit.calling import call_handler
+from ftrace.hit.dispatch import call_handler
 from ftrace.hit.nodes import entry_ip, frame_of, is_armed, is_deferred, node_data, probes_of, real_caller, word_at
 from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, STOPPED, Item
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock

@@ -1,7 +1,7 @@
 """The trampolines of lists with several native probes, as assembly text (AT&T).
 
 They do for each probe of the list what the fast trampolines do for one. A probe that is not plain at its turn takes the slow path
-alone (ftrace.hit.multi_probe). The call gets its node before it is known whether any probe needs it; `armed` has those that do.
+alone (ftrace.hit.dispatch). The call gets its node before it is known whether any probe needs it; `armed` has those that do.
 """
 
 MULTI_PROBE = """
