@@ -50,10 +50,10 @@ def _image() -> NativeImage:
 @cache
 def _made() -> NativeImage:
     _check_interpreter()
-    from ftrace.hit import python_call, thread_states
+    from ftrace.hit import python_call
 
     image = NativeImage.of(
-        Unit("fprobe-python", [python_call.python_call, python_call.no_python_in_child, thread_states.hold_off_states])
+        Unit("fprobe-python", [python_call.python_call, python_call.no_python_in_child, python_call.hold_off_states])
     )
     image.publish()
     fork.closely_around(_Forks(image))
@@ -70,7 +70,7 @@ def _switch_off(image: NativeImage) -> None:
 
 
 class _Forks:
-    """Keeps threads from creating a thread state while the process is copied (ftrace.hit.thread_states)."""
+    """Keeps threads from creating a thread state while the process is copied (ftrace.hit.python_call)."""
 
     def __init__(self, image: NativeImage) -> None:
         self._image = image
