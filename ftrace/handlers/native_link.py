@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ftrace.events import event_state
 from ftrace.handlers import floats
-from ftrace.hit import guarded_read
+from ftrace.hit.faults import GUARDED_READS
 from ftrace.ring_buffer import writer
 from ftrace.runtime import runtime
 from sandbox.compile.cache import default_cache
@@ -26,7 +26,7 @@ from sandbox.native.back.verify import verify_object
 from sandbox.native.handler import Fields
 
 Made = TypeVar("Made")
-ALLOWED = frozenset(guarded_read.SYMBOLS + floats.SYMBOLS + writer.SYMBOLS + event_state.SYMBOLS)
+ALLOWED = frozenset(GUARDED_READS + floats.SYMBOLS + writer.SYMBOLS + event_state.SYMBOLS)
 """Functions that users' code may call without defining them."""
 
 

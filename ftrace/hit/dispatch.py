@@ -60,7 +60,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.threads.tasks import Node, Task, counters, task_get
+from sandbox.threads.tasks import Node, Task, counters, current, task_get
 
 SHARED_BUSY = 1
 """Task.kprobe while a KPROBE_SHARED handler runs and no kprobe is (kprobe_busy_begin)."""
@@ -404,3 +404,10 @@ def multi_probe_cancel(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> voi
     """The entry handler of a probe with an exit handler returned non-zero."""
     node.armed &= ~item.bit
     give_credit(task, item.probe)
+
+
+@native
+def saved_vectors() -> u64:
+    """Where the running thread's vector registers are kept | their distance in units of 16 bytes; 0: they are not."""
+    task = current()
+    return task.vectors if task != null else 0

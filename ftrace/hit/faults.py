@@ -1,4 +1,8 @@
-"""Faults in guarded calls: the signal becomes a return to the caller, where ftrace.fault_guard raises an exception."""
+"""Faults in guarded code: the signal ends what faulted, and not the process.
+
+A guarded call returns to its caller, where ftrace.fault_guard raises an exception. A guarded read, with which a handler copies
+from a bad pointer, returns an errno, and is counted.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ from sandbox.native import (
     atomic_add,
     bool_,
     cast,
+    extern,
     fn,
     global_var,
+    i64,
     native,
     null,
     ptr,
@@ -123,4 +129,39 @@ def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     task.guard = guard
     leave_guard(context, guard)
     atomic_add(addressof(fault_count), 1, "acq_rel")
+    return True
+
+
+GUARDED_READS = ("ftrace_probe_read", "ftrace_probe_read_str")
+"""What handlers call, from ftrace.x86_64.guard."""
+
+copy_words = extern("ftrace_probe_read", fn[i64, u64, u64, u64])
+zero_words = extern("ftrace_probe_zero", fn[void])
+read_failed = extern("ftrace_probe_failed", fn[void])
+copy_text = extern("ftrace_probe_read_str", fn[i64, u64, u64, u64])
+empty_text = extern("ftrace_probe_empty", fn[void])
+reads_end = extern("ftrace_probe_end", fn[void])
+
+read_faults = global_var(u64, 0, name="probe_read_faults")
+
+
+@native(inline=True)
+def within(ip: u64, first: u64, past: u64) -> bool_:
+    return first <= ip and ip < past
+
+
+@native
+def read_fault(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
+    """A consumer of SIGSEGV and SIGBUS: a copy that faulted clears its destination, if that is mapped."""
+    ip = context.ip
+    if within(ip, cast(u64, copy_words), cast(u64, zero_words)):
+        context.ip = cast(u64, zero_words)
+    elif within(ip, cast(u64, copy_text), cast(u64, empty_text)):
+        context.ip = cast(u64, empty_text)
+    elif within(ip, cast(u64, zero_words), cast(u64, reads_end)):
+        context.ip = cast(u64, read_failed)
+        return True
+    else:
+        return False
+    atomic_add(addressof(read_faults), 1, "relaxed")
     return True

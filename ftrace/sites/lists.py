@@ -7,7 +7,6 @@ import enum
 import errno
 from typing import TYPE_CHECKING
 
-from ftrace.hit.lists import Member
 from ftrace.hit.records import (
     ARMED_IN_NODE,
     CALLBACK,
@@ -24,6 +23,7 @@ from ftrace.hit.records import (
     LEAN,
     MAX_PROBES_PER_SITE,
     Item,
+    Member,
     ProbeList,
 )
 from sandbox.x86_64 import cpu

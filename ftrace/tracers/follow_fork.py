@@ -1,6 +1,6 @@
 """The options event-fork and function-fork: new threads and forked processes join the lists that their makers are in.
 
-trace_event_follow_fork() and ftrace_pid_follow_fork() of the kernel. What happens to a thread is in ftrace.hit.follow_fork.
+trace_event_follow_fork() and ftrace_pid_follow_fork() of the kernel. What happens to a thread is in ftrace.hit.pid_list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ftrace.entries.locate import examine_returns, locate
 from ftrace.entries.neighbours import join_neighbours, placing
 from ftrace.filters.hashes import FILTER, OpsHash
-from ftrace.hit.follow_fork import LISTS, Followers
+from ftrace.hit.pid_list import LISTS, Followers
 from ftrace.hit.records import COMPLETE
 from ftrace.runtime import runtime
 from ftrace.tracers.probing import FunctionProbing

@@ -209,7 +209,7 @@ def test_a_thread_that_cannot_be_made_leaves_nothing_behind() -> None:
     import errno
 
     from fprobe.tracefs import tracefs
-    from ftrace.hit.follow_fork import STARTS
+    from ftrace.hit.pid_list import STARTS
 
     module, main = program(THREADS), threading.get_native_id()
     path = follow("event-fork", f"{main}\n")
