@@ -21,6 +21,7 @@ from ftrace.hit.records import STOPPED
 from ftrace.reclaimer import Reclaimer
 from ftrace.runtime import Runtime, runtime
 from ftrace.sites.block import Change, SiteBlock, SiteMismatch
+from ftrace.sites.image_block import ImageBlock
 from ftrace.sites.locations import Location, LocationTable, Selection
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
@@ -29,6 +30,8 @@ from sandbox.process.once import once
 if TYPE_CHECKING:
     from ftrace.probe import NativeProbe
     from ftrace.sites.lists import ListRecord
+    from sandbox.images.image import Image
+
 
 log = logging.getLogger("ftrace")
 
@@ -327,3 +330,27 @@ def detach_all() -> None:
                 if error.errno != errno.EBUSY:
                     raise
                 time.sleep(0.001)  # another thread is about to
+
+
+def image_blocks(image: Image) -> list[ImageBlock]:
+    """The locations of `image` that are in the table. With its lock."""
+    return [it for it in tracer().table.of_images if isinstance(it, ImageBlock) and it.image is image]
+
+
+def take_out_image(image: Image) -> Callable[[], None]:
+    """Take the locations of `image`, which is about to be unmapped, off everything. Waits for nobody.
+
+    What it returns is to be called once no other thread is in a hit: it frees what the locations had.
+    """
+    tracing = tracer()
+    with tracing.table.lock:
+        gone = image_blocks(image)
+        for block in gone:
+            tracing.take_out(block)
+
+    def free() -> None:
+        for block in gone:
+            if not tracing.frames_in(block):  # otherwise a call will return through its stub
+                block.close()
+
+    return free

@@ -7,9 +7,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ftrace.entries import departure
 from ftrace.runtime import runtime
-from ftrace.tracer import UNMAPPED, tracer
+from ftrace.tracer import UNMAPPED, image_blocks, take_out_image, tracer
 from kprobes.breakpoint.patching import patching
 from kprobes.fast import return_stubs
 from kprobes.jump.optimize import jump_optimizer
@@ -95,7 +94,7 @@ def kill_image(image: JitImage, *, is_mapped: bool = True) -> None:
     """Take all probes off `image`, which is about to be unmapped or has been. Waits for nobody."""
     with patching():
         kill_probes_in(image.texts, is_mapped=is_mapped)
-        free_locations = departure.leave(image)
+        free_locations = take_out_image(image)
     image.leave()
     texts = image.texts
 
@@ -111,7 +110,7 @@ def kill_unmapped() -> None:
     """Let images go whose code has been unmapped without notice, before anything reads or writes it."""
     for image in [image for image in jit.patched if not image.is_mapped()]:
         jit.patched.remove(image)
-        if not departure.locations_of(image):  # otherwise ftrace reports it
+        if not image_blocks(image):  # otherwise ftrace reports it
             log.warning(UNMAPPED, image.name, image.texts[0].base, image.texts[-1].end)
         kill_image(image, is_mapped=False)
 

@@ -140,8 +140,7 @@ def test_patching_while_threads_run_the_code() -> None:
 
 @isolated(timeout=100)
 def test_an_image_that_goes_takes_its_locations_with_it() -> None:
-    from ftrace.entries.departure import leave
-    from ftrace.tracer import tracer
+    from ftrace.tracer import take_out_image, tracer
     from sandbox.images.sources import image_at
 
     library = ctypes.CDLL(str(built()))
@@ -151,7 +150,7 @@ def test_an_image_that_goes_takes_its_locations_with_it() -> None:
     assert image is not None
     probe = fprobe.attach("libtwice:t*", action=fprobe.Stat()).attach()
     assert library.thrice(5) == 16
-    leave(image)()
+    take_out_image(image)()
     assert ctypes.string_at(address, 8) == original
     assert not any(getattr(block, "image", None) is image for block in tracer().table.of_images)
     assert library.thrice(5) == 16
