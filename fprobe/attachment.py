@@ -22,9 +22,9 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.attaching import Attaching, log
-from ftrace.entries.located import Skipped
 from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
 from ftrace.probe import Counts
+from ftrace.sites.locations import Skipped
 from sandbox.jit.arrivals import follow, unfollow
 from sandbox.process.gil import back_soon
 

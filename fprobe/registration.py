@@ -13,7 +13,6 @@ from typing import Any
 from fprobe.handlers.resolve import resolve_pair
 from ftrace import ops as ftrace
 from ftrace.entries.locate import examine_returns, locate, locate_addresses, unsafe_for_python
-from ftrace.entries.located import Located, Skipped
 from ftrace.entries.neighbours import join_neighbours, placing
 from ftrace.filters.resolve import is_compiled, is_named
 from ftrace.handlers.kinds import Resolved, entry_kind, exit_kind
@@ -34,7 +33,7 @@ from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import Counts, NativeProbe
 from ftrace.shown import handler_name, table
-from ftrace.sites.locations import Selection
+from ftrace.sites.locations import Located, Selection, Skipped
 from ftrace.tracer import tracer
 from sandbox.images import jit
 from sandbox.process import fork

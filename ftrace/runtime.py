@@ -31,7 +31,7 @@ from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.probe import live_probes
 from ftrace.ring_buffer import consuming, pool, writer
-from ftrace.sites import detour_trap, poke, text_poke
+from ftrace.sites import poke, text_poke
 from ftrace.sites.spare_stubs import SpareStubs
 from ftrace.tracers import function_hit, graph_hit, profile_hit, stack_hit, task_filter
 from ftrace.unwind import walk
@@ -87,7 +87,7 @@ FUNCTIONS = (
     poke.poke_stage,
     text_poke.read_back,
     text_poke.poke_trap,
-    detour_trap.detour_trap,
+    text_poke.detour_trap,
     address_table.table_set,
     quiesce.quiesce,
     quiesce.is_pinned,
@@ -165,7 +165,7 @@ class Runtime:
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalDispatcher(self.image)
         self.detours = address_table.AddressTable(self.image, self._publish_detours)
-        """Breakpoints of patched entries -> where a thread that reaches one continues (ftrace.sites.detour_trap)."""
+        """Breakpoints of patched entries -> where a thread that reaches one continues (ftrace.sites.text_poke)."""
         self._add_signal_consumers()
         self.faults = FaultGuard(self.image, self.signals, self.tasks)
         atfork.install(self.image, mappings.fork_words())

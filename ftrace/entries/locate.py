@@ -8,14 +8,11 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ftrace.entries.located import Located, Skipped, in_images
 from ftrace.entries.neighbours import free_bytes
 from ftrace.filters.resolve import Found, resolve
 from ftrace.sites.detoured import DetouredBlock
-from ftrace.sites.image_block import ImageBlock
-from ftrace.sites.locations import Location, Selection
-from ftrace.sites.original import original_text
-from ftrace.sites.prepared import PreparedBlock
+from ftrace.sites.image_block import ImageBlock, PreparedBlock, in_images
+from ftrace.sites.locations import Located, Location, Selection, Skipped, original_text
 from ftrace.sites.refusals import called_by_hits, runs_python
 from ftrace.tracer import tracer
 from sandbox.images.sources import image_at

@@ -7,9 +7,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from ftrace.entries.located import Located, Skipped, in_images
 from ftrace.sites.detoured import DetouredBlock
-from ftrace.sites.locations import Location, Selection
+from ftrace.sites.image_block import in_images
+from ftrace.sites.locations import Located, Location, Selection, Skipped
 from ftrace.tracer import tracer
 
 

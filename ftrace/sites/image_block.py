@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import abc
+import ctypes
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrace.sites.block import SiteBlock
+from ftrace.sites.lists import Stubs
+from ftrace.sites.locations import Selection
 from ftrace.sites.refusals import code_refusal, named_refusal
+from ftrace.x86_64.stubs import SITE_SIZE
 from sandbox.memory.pages import read
 from sandbox.x86_64 import plain_returns
 
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from sandbox.images.image import Image
     from sandbox.memory.mappings import TextMapping
     from sandbox.symbols.table import Symbol
+
 
 Read = Callable[[int, int], bytes]
 """(address, size) -> the text there as it would be without probes."""
@@ -87,3 +92,43 @@ class ImageBlock(SiteBlock, abc.ABC):
 
     def reason(self, index: int) -> str:
         return self._returns.get(index) or super().reason(index)
+
+
+class PreparedBlock(ImageBlock):
+    """The sites in one mapping of text. Until a location is made, a kprobe may use its bytes."""
+
+    def __init__(self, image: Image, functions: list[Symbol], text: TextMapping, lists: ListCache, read: Read) -> None:
+        super().__init__(image, functions, text, lists, Stubs.AT_ENTRY, read)
+        self._made = 0
+        codes = [int.from_bytes(read(address, SITE_SIZE), "little") for address in self.addresses]
+        self._originals = (ctypes.c_uint64 * len(codes))(*codes)
+
+    def covers(self, image: Image, address: int) -> bool:
+        return image is self.image and address in image.stubs and address in self._text
+
+    def make(self, indexes: Iterable[int]) -> None:
+        for index in indexes:
+            self._made |= 1 << index
+
+    def is_made(self, index: int) -> bool:
+        return bool(self._made >> index & 1)
+
+    def text_of(self, index: int) -> bytes:
+        return int(self._originals[index]).to_bytes(SITE_SIZE, "little")
+
+    def _describe(self, stub_text: int) -> None:
+        super()._describe(stub_text)
+        self._native.originals = ctypes.addressof(self._originals)
+
+    @property
+    def everything(self) -> int:
+        return self._made
+
+
+def in_images(selection: Selection) -> dict[ImageBlock, list[int]]:
+    """Those of the locations that are not in modules, as positions in their blocks."""
+    found: dict[ImageBlock, list[int]] = {}
+    for block, mask in selection.items():
+        if isinstance(block, ImageBlock):
+            found[block] = [index for _block, index in Selection({block: mask}).locations()]
+    return found

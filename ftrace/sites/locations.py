@@ -1,13 +1,14 @@
-"""The location table: every stub of every loaded module, in table order.
+"""Locations, selections of them, their text, and their table: every stub of every loaded module, in table order.
 
 A *selection* is a set of locations: for each block of sites, a number whose bit i stands for the i-th site.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ftrace.filters.glob import Match, Pattern, index_of, parse
@@ -182,3 +183,41 @@ class LocationTable:
             if position is not None:
                 return Location(block, position)
         return None
+
+
+overlays: list[Callable[[int, bytearray], None]] = []
+"""Functions that undo, in bytes read at an address, what another kind of probe has written. kprobes add theirs."""
+
+
+def original_text(table: LocationTable, address: int, size: int) -> bytes:
+    """The `size` bytes at `address` as they would be without ftrace and the probes in `overlays`."""
+    code = bytearray(ctypes.string_at(address, size))
+    for block in table.patched_blocks():
+        first = bisect_left(block.addresses, address - SITE_SIZE + 1)
+        for index in range(first, bisect_left(block.addresses, address + size, first)):
+            if block.is_made(index):
+                overlay(code, block.addresses[index] - address, block.text_of(index))
+    for put_back in overlays:
+        put_back(address, code)
+    return bytes(code)
+
+
+def overlay(code: bytearray, offset: int, data: bytes) -> None:
+    """Copy `data` to an offset of `code`, as far as it fits."""
+    at = max(offset, 0)
+    within = data[at - offset : max(len(code) - offset, 0)]
+    code[at : at + len(within)] = within
+
+
+class Skipped(NamedTuple):
+    """A function that was asked for and cannot be traced; `reason` is a sentence."""
+
+    name: str
+    reason: str
+
+
+class Located(NamedTuple):
+    """The locations of what a pattern matches, and what has none."""
+
+    selection: Selection
+    skipped: list[Skipped]

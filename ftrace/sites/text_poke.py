@@ -10,10 +10,14 @@ A change is given as a bit mask of sites. `choose` turns it into an array of pos
 sites.
 
 A site in one aligned 8-byte word is patched by a single store; others in the stages of ftrace.sites.poke.
+
+Breakpoints stay in patched entries where no jump fits, and at instructions that a jump has absorbed. A thread that hits one
+continues at the site's detour, or at the copy of the original instruction (`detour_trap`).
 """
 
 from __future__ import annotations
 
+from ftrace.hit.address_table import Table, look_up
 from ftrace.sites.poke import poke_bytes
 from ftrace.x86_64.stubs import (
     ENTRY_POINT,
@@ -369,4 +373,18 @@ def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
         if now == block:
             return False
         block = now
+    return True
+
+
+detour_table = global_var(u64, 0, name="detour_table")
+"""Breakpoints that stay in patched entries -> where a thread that hits one continues."""
+
+
+@native
+def detour_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
+    """The consumer of SIGTRAP. False if the breakpoint is not ours."""
+    to = look_up(cast(ptr[Table], load(addressof(detour_table), "acquire")), context.ip - 1)
+    if to == 0:
+        return False
+    context.ip = to
     return True

@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.sites import original
+from ftrace.sites import locations
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
@@ -296,18 +296,18 @@ def between(start: int, end: int) -> list[Aggregate]:
 
 def original_text(address: int, size: int) -> bytes:
     """The text as it would be without kprobes and ftrace."""
-    return original.original_text(tracer().table, address, size)
+    return locations.original_text(tracer().table, address, size)
 
 
 def _restore_in(address: int, code: bytearray) -> None:
     """Undo in `code`, which was read at `address`, what kprobes have written."""
     for aggregate in reversed(between(address - 15, address + len(code))):
         if aggregate.is_written:
-            original.overlay(code, aggregate.address - address, aggregate.original[:1])
-            original.overlay(code, aggregate.address - address, aggregate.covered)
+            locations.overlay(code, aggregate.address - address, aggregate.original[:1])
+            locations.overlay(code, aggregate.address - address, aggregate.covered)
 
 
-original.overlays.append(_restore_in)
+locations.overlays.append(_restore_in)
 
 
 def release_text(text: TextMapping) -> None:
