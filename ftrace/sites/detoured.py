@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrace.sites.detour_space import DetourSpace
-from ftrace.sites.entries import Choice, Mechanism, Patch, choices, only_breakpoint, patch_of
+from ftrace.sites.entry_plans import Choice, Mechanism, Patch, choices, only_breakpoint, patch_of
 from ftrace.sites.image_block import ImageBlock, Read
 from ftrace.sites.lists import Stubs
 from ftrace.sites.refusals import runs_python

@@ -10,7 +10,7 @@ import pytest
 from isolation import isolated
 
 import fprobe
-from ftrace.sites.entries import Mechanism
+from ftrace.sites.entry_plans import Mechanism
 from ftrace.tracer import tracer
 from sandbox.native import cast, i32, ptr, u64
 
