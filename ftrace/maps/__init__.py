@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ftrace.maps.areas import Map
 from ftrace.maps.array import Array
-from ftrace.maps.bars import Bucket
 from ftrace.maps.hash import Hash
-from ftrace.maps.histogram import Histogram
+from ftrace.maps.histogram import Bucket, Histogram
 from ftrace.maps.variable import PerTask, per_task
 
 __all__ = ["Array", "Bucket", "Hash", "Histogram", "Map", "PerTask", "per_task"]
