@@ -23,13 +23,13 @@ from ftrace.events import dynevent
 from ftrace.events.error_log import errors_heard
 from ftrace.events.probe_event import Probe
 from ftrace.output.cmdlines import saved_cmdlines
-from ftrace.ring_buffer.following import Follower
+from ftrace.ring_buffer.reader import Follower
 from ftrace.tracefs.trace_files import InstanceDirectory
 
 if TYPE_CHECKING:
     from ftrace.events.probe_event import ProbeEvent
     from ftrace.events.trace_array import TraceArray
-    from ftrace.ring_buffer.arrays import Block
+    from ftrace.ring_buffer.pages import Block
     from ftrace.ring_buffer.reader import Record
 
 _POLL = 0.01

@@ -11,7 +11,7 @@ from fprobe.export.formats import parse_format
 from fprobe.run import session
 from fprobe.run.patterns import Pattern
 from fprobe.tracefs import tracefs
-from ftrace.ring_buffer.sharing import share
+from ftrace.ring_buffer.backing import share
 from sandbox.memory import mappings
 
 _PLACE = re.compile(r"[prf]\S*\s+(?P<function>[^\s+%]+)")
@@ -65,7 +65,7 @@ class Definitions:
 
 
 class LauncherMemory:
-    """The memory for `ftrace.ring_buffer.sharing`, in the launcher's file. Keeps no descriptor open."""
+    """The memory for `ftrace.ring_buffer.backing`, in the launcher's file. Keeps no descriptor open."""
 
     def __init__(self, address: str) -> None:
         self._address = address

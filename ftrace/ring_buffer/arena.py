@@ -10,10 +10,10 @@ import threading
 from typing import Any
 
 from ftrace.ring_buffer import backing, clock, comms
+from ftrace.ring_buffer.backing import shared
 from ftrace.ring_buffer.clock_state import SCALED
 from ftrace.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry
 from ftrace.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
-from ftrace.ring_buffer.sharing import shared
 from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
 from ftrace.runtime import runtime
 from sandbox.memory import mappings

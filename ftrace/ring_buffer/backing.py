@@ -1,10 +1,14 @@
-"""Creates the memory file of the pages. Another process that has it open can read the records after this process has ended."""
+"""The memory of the pages, from which another process can read the records after this process has ended.
+
+It is a file that this process creates, or memory of the process that has started this one.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+from typing import Protocol
 
 from sandbox.memory.pages import is_denied
 
@@ -69,3 +73,26 @@ def _unnamed(size: int) -> int:
     os.unlink(path)  # noqa: PTH108
     os.ftruncate(descriptor, size)
     return descriptor
+
+
+class Shared(Protocol):
+    """Memory of the process that has started this one, and reads the records after its end."""
+
+    def map_pages(self, size: int) -> int:
+        """Map `size` zero bytes for a memory file, for this process alone. Returns the address. Raises OSError."""
+
+    def map_comms(self, size: int) -> int:
+        """Map `size` bytes for the names of threads; processes may share them. Returns the address. Raises OSError."""
+
+
+_shared: list[Shared] = []
+
+
+def share(memory: Shared) -> None:
+    """Keep the pages in `memory`. Must be called before anything is recorded."""
+    _shared[:] = [memory]
+
+
+def shared() -> Shared | None:
+    """The memory for the pages; None if they are in a file of this process."""
+    return _shared[0] if _shared else None

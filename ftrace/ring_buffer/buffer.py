@@ -11,9 +11,8 @@ from typing import Any
 from ftrace.ring_buffer import clock as clocks
 from ftrace.ring_buffer import layout, reader
 from ftrace.ring_buffer.arena import Rings, arena
-from ftrace.ring_buffer.arrays import Block, blocks
-from ftrace.ring_buffer.following import Follower
-from ftrace.ring_buffer.reader import Reader, Record, SlotReader, Stats
+from ftrace.ring_buffer.pages import Block, blocks
+from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stats
 from ftrace.runtime import runtime
 from sandbox.process import fork
 

@@ -1,4 +1,4 @@
-"""Readers of a ring of this process, consuming or not: of records in order of time, and of whole sub-buffers."""
+"""Readers of a ring of this process, consuming or not: of records in order of time, of whole sub-buffers, of new records only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.arena import Rings
@@ -18,6 +18,11 @@ from ftrace.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BITS, P
 from ftrace.ring_buffer.view import DROPPED
 from ftrace.runtime import runtime
 from sandbox.threads.tasks import FREE
+
+if TYPE_CHECKING:
+    from ftrace.ring_buffer.arena import Rings
+    from ftrace.ring_buffer.pages import Page
+
 
 _BY_TIME = attrgetter("stamp", "slot")
 _TRIES = 1000
@@ -316,3 +321,44 @@ def overrun(ring: Rings, slot: int | None = None) -> int:
     """The number of events of a ring, or of one slot, that were overwritten before they were consumed."""
     chosen = ring.slots() if slot is None else [slot]
     return sum(ring.view.slot_word(each, field) for each in chosen for field in ("overrun", "trimmed"))
+
+
+class _Position(NamedTuple):
+    """How far a slot has been followed."""
+
+    sequence: int = 0
+    """Sequence number of the sub-buffer of the last record."""
+    number: int = 0
+    """Number of the next event, counted from the slot's first."""
+    dropped: int = 0
+    """Number of events that the slot had dropped before that sub-buffer."""
+
+
+class Follower:
+    """The positions of a reader that consumes nothing, by slot. After the buffer is cleared, they start again."""
+
+    def __init__(self) -> None:
+        self._ring: Rings | None = None
+        self._positions: dict[int, _Position] = {}
+
+    def take(self, ring: Rings) -> list[Record]:
+        """The records since the last call, in order of time. `lost`: number of events of the slot missing before the record."""
+        if ring is not self._ring:
+            self._ring, self._positions = ring, {}
+        return list(heapq.merge(*(self._of_slot(ring, slot) for slot in ring.slots()), key=_BY_TIME))
+
+    def _of_slot(self, ring: Rings, slot: int) -> Iterator[Record]:
+        if ring.view.slot_word(slot, "sequence") < self._positions.get(slot, _Position()).sequence:
+            del self._positions[slot]  # consumed to the end; another thread has the slot
+        for page in ring.view.pages(slot, self._positions.get(slot, _Position()).sequence):
+            yield from self._of_page(slot, page)
+
+    def _of_page(self, slot: int, page: Page) -> Iterator[Record]:
+        before = self._positions.get(slot, _Position())
+        number = page.first
+        for event in pages.decode(page.data):
+            if number >= before.number:
+                lost = number - before.number + page.lost - before.dropped
+                before = self._positions[slot] = _Position(page.sequence, number + 1, page.lost)
+                yield record_of(page, event, slot, lost)
+            number += 1
