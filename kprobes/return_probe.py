@@ -8,8 +8,7 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrace.handlers.lending import kept_too_long
-from ftrace.handlers.python_handler import HandlerErrors
+from ftrace.handlers.python_handler import HandlerErrors, kept_too_long
 from ftrace.shown import handler_name, table
 from kprobes.handlers.resolve import ENTRY, RETURN, instance_data, resolve_for
 from kprobes.hit.records import Instance
@@ -19,8 +18,7 @@ from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import integer
 
 if TYPE_CHECKING:
-    from ftrace.handlers.kinds import Resolved
-    from ftrace.handlers.roles import Role
+    from ftrace.handlers.kinds import Resolved, Role
 
 _MOST = 1 << 20
 _OFFSETS = {field: Instance.offset(field) for field in ("ret_addr", "frame", "task", "data")}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrace.handlers.kinds import Resolved
+from ftrace.handlers.kinds import Resolved, Role
 from ftrace.handlers.python_handler import python_handler
 from ftrace.handlers.resolve import resolve
-from ftrace.handlers.roles import Role
 from ftrace.hit.records import FOREIGN, PYTHON
 from sandbox.native import i32, void
 from sandbox.process.integers import integer

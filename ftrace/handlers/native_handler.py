@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ftrace.handlers.kinds import Resolved
+from ftrace.handlers.kinds import Resolved, Role, check_native
 from ftrace.handlers.native_link import HandlerCode, Once, link
-from ftrace.handlers.roles import Role, check_native
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import NativeFunction
 from sandbox.native.handler import HandlerFunction

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.handlers.kinds import NO_HANDLER, Resolved, foreign_address
-from ftrace.handlers.roles import Role, check_callable
+from ftrace.handlers.kinds import NO_HANDLER, Resolved, Role, check_callable, foreign_address
 from ftrace.hit.records import FOREIGN
 from sandbox.native import NativeFunction
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ftrace.handlers import native_link, resolve
-from ftrace.handlers.kinds import Resolved
+from ftrace.handlers.kinds import Resolved, Role
 from ftrace.handlers.python_handler import python_handler
-from ftrace.handlers.roles import Role
 from ftrace.hit.records import FOREIGN, PYTHON
 from kprobes.hit.records import Instance
 from sandbox.native import NativeFunction, i32, void
