@@ -20,7 +20,7 @@ from ftrace.sites.refusals import named_refusal
 from ftrace.sites.text_poke import Block, Move
 from ftrace.sites.trapping import refuse_blocked_traps
 from ftrace.unwind.unwinding import describe_stubs
-from ftrace.x86_64 import stubs, unwind
+from ftrace.x86_64 import frames, stubs
 from sandbox.memory import barriers, mappings
 from sandbox.process.once import cached_property
 from sandbox.symbols.perfmap import perf_map
@@ -65,7 +65,7 @@ class SiteBlock:
     """The module that contains them, if it is a module of the sandbox."""
     _routines = ("ftrace_exit_complete", "ftrace_entry_slow")
     """The routines whose addresses precede the slots, for the stubs."""
-    _hooked_to = unwind.HOOKED_TO
+    _hooked_to = frames.HOOKED_TO
 
     def __init__(
         self, name: str, functions: list[Symbol], addresses: array[int], text: mappings.TextMapping, lists: ListCache,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ftrace.x86_64 import frames, unwind
+from ftrace.x86_64 import frames
 from sandbox.elf.debugimage import CodeSymbol, debug_image
 from sandbox.elf.unwinder import unwinder
 from sandbox.symbols import gdbjit
@@ -45,16 +45,16 @@ class FrameDescription:
 
 
 def describe_stubs(
-    slab: int, module: str, start: int, size: int, after_prologue: bool, hooked_to: int = unwind.HOOKED_TO
+    slab: int, module: str, start: int, size: int, after_prologue: bool, hooked_to: int = frames.HOOKED_TO
 ) -> FrameDescription:
     """Register a section for a module's stubs at `start` (address; `size` in bytes). `slab`: the address of the tasks.
 
-    `hooked_to`: up to this offset in a stub, the return address is in the node (ftrace.x86_64.unwind).
+    `hooked_to`: up to this offset in a stub, the return address is in the node (ftrace.x86_64.frames).
     """
     fields = {"TOP": tasks.Task.offset("top"), "BOTTOM": tasks.Task.offset("bottom")}
     fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
-    place = unwind.return_address_place(slab, tasks.STRIDE, tasks.NODE, fields, hooked_to)
-    section = unwind.frame_section(start, size, place, after_prologue, hooked_to)
+    place = frames.return_address_place(slab, tasks.STRIDE, tasks.NODE, fields, hooked_to)
+    section = frames.stub_section(start, size, place, after_prologue, hooked_to)
     return FrameDescription(f"{module}.stubs", start, size, section)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ftrace.x86_64 import images
-from ftrace.x86_64.blocks import with_blocks
+from ftrace.x86_64.assembly_text import with_blocks
 
 ENTRY_EARLY = """
 # A site with one native probe without an exit handler, whose entry may be dealt with before anything is saved (Early in

@@ -21,7 +21,7 @@ from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT, SITE_SIZE, STUB_SIZE, 
 DROP_RETURN_KEEPING = 54
 """Offset behind the decision to hook: the return address is taken off the stack, and the body called."""
 ROOM_MADE = 69
-"""Up to this offset the return address is in the node only (ftrace.x86_64.unwind)."""
+"""Up to this offset the return address is in the node only (ftrace.x86_64.frames)."""
 BEHIND_CALL = 75
 _INT3 = 0xCC
 _DROP_AND_CALL = bytes.fromhex("488d642408") + b"\xe8" + bytes(4)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ftrace.x86_64 import images
-from ftrace.x86_64.blocks import with_blocks
+from ftrace.x86_64.assembly_text import with_blocks
 from ftrace.x86_64.entry_detour import KEPT
 from ftrace.x86_64.fast_trampolines import (
     BOTH_FAST,

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from string import Template
 
 from ftrace.x86_64 import images
-from ftrace.x86_64.blocks import with_blocks
+from ftrace.x86_64.assembly_text import with_blocks
 from ftrace.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
 from ftrace.x86_64.foreign_call import CALL_FOREIGN, vector_blocks
 from ftrace.x86_64.guard import GUARD, frame_rules
@@ -182,7 +182,7 @@ def _texts() -> list[str]:
 
 
 def assembly(constants: Mapping[str, int | str]) -> str:
-    """All trampolines, without their call frame information (x86_64.callframes).
+    """All trampolines, without their call frame information (x86_64.assembly_text).
 
     `constants` gives the field offsets and sizes that the text names (see `ftrace.hit.assembly`).
     """

@@ -19,9 +19,9 @@ from ftrace.runtime import runtime
 from ftrace.sites.lists import ListRecord
 from ftrace.tracer import tracer
 from ftrace.unwind.unwinding import FrameDescription, describe_stubs
+from ftrace.x86_64.frames import HOOKED_TO
 from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, ROOM_MADE, keeping_stub
 from ftrace.x86_64.stubs import ENTRY_POINT, RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
-from ftrace.x86_64.unwind import HOOKED_TO
 from kprobes.breakpoint import patching
 from kprobes.fast.single import FastReturn
 from kprobes.hit.records import RETURN_DATA

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.x86_64.callframes import with_call_frames
+from ftrace.x86_64.assembly_text import with_call_frames
 from ftrace.x86_64.keeping_stub import RESTORE_FLAGS
 from kprobes.x86_64 import unwinding
 from kprobes.x86_64.unwinding import REGISTERS, step, steps_of

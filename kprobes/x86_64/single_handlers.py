@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from string import Template
 
-from ftrace.x86_64.blocks import with_blocks
-from ftrace.x86_64.callframes import with_call_frames
+from ftrace.x86_64.assembly_text import with_blocks, with_call_frames
 
 _BEGIN = """0:  mov %fs:$TASK, %r11
     cmpq $$0, $KPROBE(%r11)

@@ -1,4 +1,6 @@
-"""Call frame information for assembly text: the stack's depth after every instruction. Text in, text out.
+"""Assembly text: putting it together from blocks, adding call frame information. Text in, text out.
+
+Call frame information is the stack's depth after every instruction.
 
 A procedure of the text begins with `.cfi_startproc`, which means CFA = rsp + 8 with the return address below the CFA. A procedure
 that is not entered by a call, or keeps a frame pointer, has directives of its own. Every instruction that moves rsp is followed
@@ -9,6 +11,7 @@ depths are refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _AT_ENTRY = 8
 _WORD = 8
@@ -124,3 +127,10 @@ def _transfer(code: str, depths: _Depths) -> None:
         depths.jump(found["label"])
     if code.split(" ")[0] in _ENDS:
         depths.here = None
+
+
+def with_blocks(text: str, blocks: Mapping[str, str]) -> str:
+    """Put blocks in, leaving `$$` and the names of constants, which are capitals, for the last step."""
+    for name, block in blocks.items():
+        text = re.sub(rf"\${name}\b", block.replace("\\", r"\\"), text)
+    return text
