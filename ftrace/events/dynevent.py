@@ -131,7 +131,9 @@ def create_of_type(line: str, line_type: LineType) -> None:
     try:
         line_type.create(line)
     except NotThisType:
-        raise OSError(errno.EINVAL, f"{line!r} does not define an event of this file's type") from None
+        raise OSError(
+            errno.EINVAL, f"the line {line!r} defines no event of this file's type; write other types to dynamic_events"
+        ) from None
 
 
 def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
@@ -151,7 +153,7 @@ def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
         finally:
             _reset()
     if not found:
-        raise OSError(errno.ENOENT, f"no event matches {line!r}")
+        raise OSError(errno.ENOENT, f"no event matches {line!r}; dynamic_events lists the events")
 
 
 def _deletion(word: str) -> tuple[str | None, str]:

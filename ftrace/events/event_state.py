@@ -128,7 +128,7 @@ def claim(scratch: ptr[Scratch], size: u64) -> u64:
 
 
 @native(inline=True)
-def give_back(scratch: ptr[Scratch], start: u64) -> void:
+def release(scratch: ptr[Scratch], start: u64) -> void:
     """Release what was claimed from `start` on."""
     signal_fence()
     volatile_store(addressof(scratch.used), start)
@@ -224,7 +224,7 @@ def begin_record(
     scratch = scratch_of(state)
     start = scratch.used
     if claim(scratch, size + 8) < start + size + 8:
-        give_back(scratch, start)
+        release(scratch, start)
         return False
     place.event = addressof(scratch.text[start])
     return True
@@ -253,7 +253,7 @@ def end_record(
         point.bp = bp
         judge(target, state.type_id, entry, size, addressof(point))
         scratch = scratch_of(state)
-        give_back(scratch, cast(u64, entry) - cast(u64, addressof(scratch.text[0])))
+        release(scratch, cast(u64, entry) - cast(u64, addressof(scratch.text[0])))
 
 
 @native(inline=True)

@@ -139,7 +139,7 @@ def _enable(file: FilterFile, func: str, command: str, parameter: str | None) ->
 
     def subject() -> Subject:
         recorded.hold()
-        return Subject(recorded.recording, keep=event, give_up=recorded.release)
+        return Subject(recorded.recording, keep=event, release=recorded.release)
 
     switch = _ON if command == "enable_event" else _OFF
     kind = FunctionProbeOps(f"{command}:{group}:{name}", switch, bool(counted), subject, file.instance)

@@ -131,7 +131,7 @@ class _Writer:
         yield "for number in range(state.count):"
         yield from ("    " + line for line in self._record())
         if self._texts:
-            yield "give_back(scratch, start)"
+            yield "release(scratch, start)"
 
     # -- the record -----------------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class _Writer:
             case SymbolAddress():
                 yield f"{variable} = state.constants[{self._constants.index(source)}]"
             case _:
-                raise TypeError(f"{source} is no word")
+                raise TypeError(f"the source is {source!r}; it must be one of those in ftrace.probe_args.fetch")
 
 
 def _entry_argument(shape: Shape, index: int, variable: str) -> Iterator[str]:

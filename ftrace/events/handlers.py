@@ -48,7 +48,7 @@ _NAMES |= {
     name: getattr(event_state, name)
     for name in (
         "EventState", "begin_record", "claim", "copy_words", "count_hit", "count_hit_of", "end_record", "fetch_comm",
-        "fetch_symbol", "fetch_text", "give_back", "is_judged", "needs_record", "put_text", "scratch_of", "FunctionShortcut",
+        "fetch_symbol", "fetch_text", "release", "is_judged", "needs_record", "put_text", "scratch_of", "FunctionShortcut",
         "Shortcut", "Target",
     )
 }  # fmt: skip

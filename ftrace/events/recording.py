@@ -29,7 +29,7 @@ class EventMemory:
         self._free: list[int] = []
         self._next = 0
 
-    def take(self) -> int:
+    def claim(self) -> int:
         """Take a row of hit counters, all zero. Raises MemoryError if there are too many probes of events."""
         with self._lock:
             if self._free:
@@ -39,7 +39,7 @@ class EventMemory:
             self._next += 1
             return self._next - 1
 
-    def give(self, row: int) -> None:
+    def release(self, row: int) -> None:
         """Give back a row that no handler uses any more."""
         for counter in self._counters(row):
             counter.value = 0
@@ -66,7 +66,7 @@ class Recording:
 
     def __init__(self) -> None:
         self._memory = event_memory()
-        self._row: int | None = self._memory.take()
+        self._row: int | None = self._memory.claim()
         self.native: Any = EventState.ctypes()
         self.native.hits = self._memory.hits + (self._row or 0) * 8
         self.native.hits_stride = self._memory.stride
@@ -91,7 +91,7 @@ class Recording:
     def record_to(self, type_id: int, targets: Sequence[int]) -> None:
         """Record events of this id into the Targets at these addresses from now on."""
         if len(targets) > MAX_TARGETS:
-            raise ValueError(f"{len(targets)} trace arrays for one event; at most {MAX_TARGETS} can record it")
+            raise ValueError(f"the event is enabled in {len(targets)} trace arrays; the maximum is {MAX_TARGETS}")
         count, known = self.native.count, list(targets)
         if list(self.native.targets[:count]) != known[:count]:
             self.native.count = 0
@@ -112,4 +112,4 @@ class Recording:
         """Free the state of a probe that is unregistered and has no hit in progress. Closing again does nothing."""
         row, self._row = self._row, None
         if row is not None:
-            self._memory.give(row)
+            self._memory.release(row)

@@ -183,7 +183,9 @@ class EventRegistry:
         """As `add`, for the first events of a process: without events_locked(), which would create the tracer."""
         key = (event.group, event.name)
         if key in self._events or key in self._reserved:
-            raise OSError(errno.EEXIST, f"there is already an event {event.group}/{event.name}")
+            raise OSError(
+                errno.EEXIST, f"event {event.group}/{event.name} already exists; delete it or choose another name"
+            )
         event.id = self._lowest_free_id()
         event.removed = False
         self._events[key] = event
@@ -256,7 +258,7 @@ def enable_state(files: Sequence[EventFile]) -> str:
 def set_all_enabled(files: Sequence[EventFile], on: bool) -> None:
     """Enable or disable every file's event, then raise the first OSError. Raises OSError(EINVAL) if there is none."""
     if not files:
-        raise OSError(errno.EINVAL, "there is no event to enable or disable")
+        raise OSError(errno.EINVAL, "there is no event to enable or disable; define one first")
     first: OSError | None = None
     for file in files:
         try:

@@ -43,5 +43,5 @@ def write_tracing_on(text: str) -> None:
     """Write to the file: a decimal number, 0 for off. Raises OSError(EINVAL) for anything else."""
     digits = text.removesuffix("\n").removeprefix("+")
     if not (digits.isascii() and digits.isdigit()):
-        raise OSError(errno.EINVAL, f"tracing_on takes 0 or 1, not {text!r}")
+        raise OSError(errno.EINVAL, f"tracing_on is {text!r}; it must be 0 or 1")
     _switch().value = int(int(digits) != 0)

@@ -30,14 +30,14 @@ from sandbox.native import Unit
 class Subject(NamedTuple):
     """The object that a kind of probe acts on: the word that it sets or, if that is 0, the code that it calls.
 
-    `give_up` ends its use.
+    `release` ends its use.
     """
 
     switch: int = 0
     act: int = 0
     argument: int = 0
     keep: object = None
-    give_up: Callable[[], None] = lambda: None
+    release: Callable[[], None] = lambda: None
 
 
 def _of_tracing() -> Subject:
@@ -121,9 +121,9 @@ class _Probe:
         if self.counts is not None:
             self.counts.set([location.ip for location in functions.locations()], count)
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Free it: no function has it any more, and no hit is in it."""
-        self._subject.give_up()
+        self._subject.release()
 
     def lines(self) -> Iterator[str]:
         """A line for each function that is loaded."""
@@ -170,12 +170,12 @@ def register_ftrace_function_probe(glob: str, probe_ops: FunctionProbeOps, count
             if found is None:
                 _insert(probe)
     except BaseException:
-        subject.give_up()
+        subject.release()
         raise
     if found is None:
         _register(probe)
     else:
-        subject.give_up()  # the probe has its own
+        subject.release()  # the probe has its own
         tracing.reclaimer.settle()
     return added.count()
 
@@ -191,9 +191,12 @@ def _added(found: Selection, probe_ops: FunctionProbeOps, glob: str) -> Selectio
     for probe in _of_command(probe_ops):
         added = added - probe.ops.filter_hash
     if found and not added:
-        raise OSError(errno.EINVAL, f"every function that matches {glob!r} already has {probe_ops.command[0]!r}")
+        raise OSError(
+            errno.EINVAL,
+            f"every function that matches {glob!r} already has the command {probe_ops.command[0]!r}; remove it first",
+        )
     if not found:
-        raise OSError(errno.EINVAL, f"no function matches {glob!r}")
+        raise OSError(errno.EINVAL, f"no function matches {glob!r}; available_filter_functions lists the functions")
     return added
 
 
@@ -203,7 +206,7 @@ def _register(probe: _Probe) -> None:
         register_ops(probe.ops, probe.native_half())
     except BaseException:
         _forget(probe)
-        probe.give_up()
+        probe.release()
         raise
     probe.registered = True
 
@@ -231,12 +234,15 @@ def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps
             if probe.registered and (removed := _matching(glob, probe.ops.filter_hash))
         ]
         if not chosen:
-            raise OSError(errno.ENODEV, f"no function that matches {glob!r} has {probe_ops.command[0]!r}")
+            raise OSError(
+                errno.ENODEV,
+                f"no function that matches {glob!r} has the command {probe_ops.command[0]!r}; set_ftrace_filter lists them",
+            )
         ended = [probe for probe, removed in chosen if not _keep_rest(probe, removed)]
     tracing.reclaimer.settle()
     for probe in ended:
         unregister_ftrace_function(probe.ops)
-        probe.give_up()
+        probe.release()
 
 
 def _keep_rest(probe: _Probe, removed: Selection) -> bool:
@@ -262,7 +268,7 @@ def _matching(glob: str, functions: Selection) -> Selection:
 def _withdraw(probe: _Probe) -> None:
     if _forget(probe):
         unregister_ftrace_function(probe.ops)
-        probe.give_up()
+        probe.release()
 
 
 def clear_ftrace_function_probes(owner: object) -> None:
@@ -311,7 +317,7 @@ def apply(func: str, probe_ops: FunctionProbeOps, count: str | None) -> None:
     back; ERANGE for a count beyond 64 bits.
     """
     if func.startswith("!!"):
-        raise OSError(errno.EINVAL, f"{func!r} is negated twice")
+        raise OSError(errno.EINVAL, f"the functions are {func!r}; write at most one !")
     if func.startswith("!"):
         unregister_ftrace_function_probe_func(func[1:], probe_ops)
     else:
@@ -322,7 +328,7 @@ def _count(text: str) -> int:
     """A count in C's notation, stored in a signed word as in the kernel."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise OSError(errno.EINVAL, f"{text!r} is not a count; give a number in C's notation")
+        raise OSError(errno.EINVAL, f"the count is {text!r}; it must be a number in C's notation")
     digits = match[1]
     number = int(digits, 8 if digits[0] == "0" and digits[1:].isdigit() else 0)
     if number > _LARGEST:

@@ -65,7 +65,10 @@ def _cache(tracing: Tracer, hashes: OpsHash, which: str, request: ModuleRequest)
         _forget(requests, ModuleRequest(request.func[1:], request.module))
         return
     if is_loaded(request.module):  # takes no lock, as it must: the modules' lock precedes the table's
-        raise OSError(errno.EINVAL, f"no function of module {request.module!r} matches {request.func!r}")
+        raise OSError(
+            errno.EINVAL,
+            f"no function of module {request.module!r} matches {request.func!r}; available_filter_functions lists the functions",
+        )
     requests.insert(0, request)
     _apply_when_loaded(tracing, hashes)
 
@@ -76,7 +79,7 @@ def _forget(requests: list[ModuleRequest], unwanted: ModuleRequest) -> None:
         request for request in requests if request.module != unwanted.module or unwanted.func not in ("*", request.func)
     ]
     if len(kept) == len(requests):
-        raise OSError(errno.EINVAL, f"no request {unwanted} is waiting")
+        raise OSError(errno.EINVAL, f"there is no request {unwanted} to remove; reading the file lists the requests")
     requests[:] = kept
 
 
@@ -174,7 +177,9 @@ class FilterFile:
         self._token += text[start:end]
         if len(self._token) > TOKEN_LIMIT:
             self._token = ""
-            raise OSError(errno.EINVAL, f"the filter is longer than {TOKEN_LIMIT} characters, the maximum")
+            raise OSError(
+                errno.EINVAL, f"a token has more than {TOKEN_LIMIT} characters, the maximum; write a shorter pattern"
+            )
         if end == len(text):
             return end
         self._process()
@@ -281,7 +286,9 @@ def check_takes_probes(file: FilterFile, command: str) -> None:
             errno.ENODEV, f"the command {command!r} works in set_ftrace_filter only, not in the filter of one ops"
         )
     if file.notrace:
-        raise OSError(errno.EINVAL, f"set_ftrace_notrace takes no command {command!r}; write that to set_ftrace_filter")
+        raise OSError(
+            errno.EINVAL, f"the command {command!r} is not allowed in set_ftrace_notrace; write it to set_ftrace_filter"
+        )
 
 
 _commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _probe}
@@ -290,11 +297,11 @@ _commands: dict[str, Command] = {"mod": _mod, "traceon": _probe, "traceoff": _pr
 def register_ftrace_command(name: str, command: Command) -> None:
     """Let `glob:name[:parameter]` call `command`. Raises OSError(EBUSY) if the name is taken."""
     if name in _commands:
-        raise OSError(errno.EBUSY, f"there is a filter command {name!r} already")
+        raise OSError(errno.EBUSY, f"the filter command {name!r} is already registered; unregister it first")
     _commands[name] = command
 
 
 def unregister_ftrace_command(name: str) -> None:
     """Remove a command. Raises OSError(ENODEV) if there is none of that name."""
     if _commands.pop(name, None) is None:
-        raise OSError(errno.ENODEV, f"there is no filter command {name!r}")
+        raise OSError(errno.ENODEV, f"the filter command {name!r} is not registered")

@@ -61,7 +61,9 @@ def write_raw_marker(array: TraceArray, data: bytes) -> int:
     """Record a 32-bit id and bytes. Raises OSError: EINVAL (no id, or more than fits a sub-buffer), EBADF."""
     _check_option(array)
     if len(data) < _ID.size:
-        raise OSError(errno.EINVAL, f"{len(data)} bytes were written; a raw marker begins with an id of {_ID.size}")
+        raise OSError(
+            errno.EINVAL, f"{len(data)} bytes were written; a raw marker must begin with an id of {_ID.size} bytes"
+        )
     size = -(-(_HEAD + max(len(data), _LEAST)) // 4) * 4 - _HEAD + _ID.size
     if size > array.buffer.longest:
         raise OSError(

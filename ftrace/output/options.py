@@ -110,7 +110,7 @@ class TraceOptions:
     def write(self, text: str) -> None:
         """Write NAME or noNAME to trace_options: an option of the array or of the current tracer. Raises OSError(EINVAL)."""
         if len(text) > _LONGEST:
-            raise OSError(errno.EINVAL, f"{len(text)} characters were written; an option has at most {_LONGEST}")
+            raise OSError(errno.EINVAL, f"the option has {len(text)} characters; the maximum is {_LONGEST}")
         name = text.strip()
         bare = name.removeprefix("no")
         if bare not in self._on and bare not in self._tracer().flags:

@@ -34,7 +34,7 @@ class _Stream(Handle):
         """
         while not self._fill(size):
             if not self._waits:
-                raise OSError(errno.EAGAIN, "nothing was recorded since the last read")
+                raise OSError(errno.EAGAIN, "there are no new records; read again later")
             if self._is_at_end():
                 return b""
             time.sleep(_POLL)

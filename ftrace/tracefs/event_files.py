@@ -158,7 +158,7 @@ def apply_token(token: str, array: TraceArray) -> None:
     name = token.removeprefix("!")
     chosen = [event.file_in(array) for event in event_registry.events() if _matches(name, event)]
     if not chosen:
-        raise OSError(errno.EINVAL, f"{name!r} names no event")
+        raise OSError(errno.EINVAL, f"no event matches {name!r}; available_events lists the events")
     set_all_enabled(chosen, not token.startswith("!"))
 
 

@@ -21,11 +21,11 @@ class Handle:
 
     def read(self, size: int = -1) -> bytes:
         """Read at most `size` bytes from the position, to the end if `size` is negative. Raises OSError."""
-        raise OSError(errno.EINVAL, "this file cannot be read")
+        raise OSError(errno.EINVAL, "this file cannot be read, only written")
 
     def write(self, data: bytes) -> int:
         """Write, and return the number of bytes accepted. Raises OSError."""
-        raise OSError(errno.EINVAL, "this file cannot be written")
+        raise OSError(errno.EINVAL, "this file cannot be written, only read")
 
     def seek(self, position: int) -> int:
         """Move to `position` bytes from the start. Raises OSError(ESPIPE) for a stream."""
@@ -141,7 +141,7 @@ class Directory(Node):
 
     def remove(self, name: str) -> None:
         """Remove a directory from it. Raises OSError(EPERM) if this directory does not support it."""
-        raise OSError(errno.EPERM, f"{name!r} cannot be removed")
+        raise OSError(errno.EPERM, f"{name!r} cannot be removed; only directories in instances/ can")
 
 
 class _DirectoryHandle(Handle):

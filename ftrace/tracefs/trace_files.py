@@ -217,7 +217,7 @@ class InstancesDirectory(Directory):
         """Create an instance. Raises OSError: EEXIST if the name is taken, ENOMEM if there are too many."""
         with trace_types_lock:
             if name in self._instances:
-                raise OSError(errno.EEXIST, f"an instance {name!r} already exists")
+                raise OSError(errno.EEXIST, f"instance {name!r} already exists; choose another name")
             self._instances[name] = InstanceDirectory(new_instance(name))
 
     def remove(self, name: str) -> None:
@@ -225,7 +225,7 @@ class InstancesDirectory(Directory):
         with trace_types_lock:
             found = self._instances.get(name)
             if found is None:
-                raise OSError(errno.ENOENT, f"no instance {name!r} exists")
+                raise OSError(errno.ENOENT, f"instance {name!r} does not exist; instances/ lists the instances")
             found.retire()
             del self._instances[name]
         clear_ftrace_function_probes(found.array)

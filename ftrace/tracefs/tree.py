@@ -26,7 +26,7 @@ class Tracefs:
     def add(self, name: str, node: Node) -> None:
         """Add a file or directory at the top of the tree. Raises OSError(EEXIST) if the name is taken."""
         if name in self._top:
-            raise OSError(errno.EEXIST, f"tracefs already has {name!r}")
+            raise OSError(errno.EEXIST, f"tracefs already has a file {name!r}; choose another name")
         self._top[name] = node
 
     def before_open(self, finish: Callable[[], None]) -> None:

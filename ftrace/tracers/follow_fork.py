@@ -63,7 +63,10 @@ class ForkFollowing(fork.Close):
             functions = OpsHash()
             functions.replace(FILTER, join_neighbours(located).selection)
             if functions.for_everything:
-                raise OSError(errno.ENODEV, "new threads cannot be followed: pthread_create cannot be probed")
+                raise OSError(
+                    errno.ENODEV,
+                    "new threads cannot be followed, since pthread_create cannot be probed; switch the option off",
+                )
             self._probing = FunctionProbing(
                 functions,
                 self._native,

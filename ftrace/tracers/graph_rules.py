@@ -123,5 +123,5 @@ def edited(base: Selection, token: str) -> Selection:
     if pattern.negated:
         found = found & base
     if not found:
-        raise OSError(errno.EINVAL, f"no function matches {token!r}")
+        raise OSError(errno.EINVAL, f"no function matches {token!r}; available_filter_functions lists the functions")
     return base - found if pattern.negated else base | found

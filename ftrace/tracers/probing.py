@@ -34,6 +34,12 @@ def silence(state: Any) -> None:
     state.tracing_on = ctypes.addressof(_OFF)
 
 
+def _lean_forms(entry: str, exit: str) -> dict[str, int]:
+    """The fields of a native Probe for the lean forms of its handlers."""
+    ends = {"lean_entry": entry, "lean_exit": exit}
+    return {field: runtime().image.address(f"{name}_lean") for field, name in ends.items() if name}
+
+
 class FunctionProbing:
     """One ftrace_ops with the functions that `functions` selects.
 
@@ -61,24 +67,14 @@ class FunctionProbing:
         self._ops.func_hash = functions
         self._ops.hooks_return = bool(exit)
         self._ops.detach = detach
-        kind |= HAS_ENTRY
+        if lean:
+            kind |= LEAN
+            values |= _lean_forms(entry, exit)
         if exit:
             kind |= HAS_EXIT
             values |= {"exit": address(exit), "pool_unclaimed": INT_MAX, "nr_nodes": INT_MAX}
-        if lean:
-            kind |= LEAN
-            values |= {
-                f"lean_{end}": address(f"{name}_lean") for end, name in (("entry", entry), ("exit", exit)) if name
-            }
-        probe = NativeProbe(
-            tracer().table.lines,
-            (state, keep),
-            kind=kind,
-            entry=address(entry),
-            action=ctypes.addressof(state),
-            **values,
-        )
-        register_ops(self._ops, probe)
+        values |= {"kind": kind | HAS_ENTRY, "entry": address(entry), "action": ctypes.addressof(state)}
+        register_ops(self._ops, NativeProbe(tracer().table.lines, (state, keep), **values))
 
     def stop(self) -> None:
         """Unregister the probe. Stopping again does nothing."""

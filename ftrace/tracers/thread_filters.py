@@ -120,7 +120,9 @@ def written_mask(text: str, slots: int) -> int:
     for group in groups:
         mask = mask << _GROUP | int(group, 16)
     if mask >> slots:
-        raise OSError(errno.EOVERFLOW, f"the mask is {digits!r}; there are only {slots} slots")
+        raise OSError(
+            errno.EOVERFLOW, f"the mask is {digits!r}; only the lowest {slots} bits may be set, one for each slot"
+        )
     return mask
 
 

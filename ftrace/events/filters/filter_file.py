@@ -90,7 +90,7 @@ def write_group_filter(filters: Sequence[EventFilter], text: str) -> None:
     """
     check_length(text)
     if not filters:
-        raise OSError(errno.ENODEV, "the group has no events")
+        raise OSError(errno.ENODEV, "the group has no events to filter; define one first")
     for filter_ in filters:
         if text.strip(SPACES) == "0":
             filter_.clear()
@@ -101,4 +101,4 @@ def write_group_filter(filters: Sequence[EventFilter], text: str) -> None:
 def check_length(text: str) -> None:
     """Raise OSError(EINVAL) if a write is too long."""
     if len(text.encode("utf-8", "surrogateescape")) >= MAX_WRITE:
-        raise OSError(errno.EINVAL, f"{len(text)} characters were written; the maximum is {MAX_WRITE - 1} bytes")
+        raise OSError(errno.EINVAL, f"the filter has {len(text)} characters; the maximum is {MAX_WRITE - 1} bytes")

@@ -60,7 +60,7 @@ def parse_cpulist(text: str, count: int) -> int:
 def _region(text: str, count: int) -> int:
     match = _REGION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a range of CPUs")
+        raise ValueError(f"the range of CPUs is {text!r}; it must be CPU, CPU-CPU or CPU-CPU:USED/GROUP")
     everything, first, last, used, group = match.groups()
     low = 0 if everything else _cpu(first, count)
     high = count - 1 if everything else low if last is None else _cpu(last, count)

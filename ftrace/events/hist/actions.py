@@ -55,7 +55,7 @@ class ActionParser:
         if handler == ONMATCH:
             self._check_event(argument, closed)
         elif not closed:
-            raise silent(f"{text!r} has no closing parenthesis")
+            raise silent(f"the action is {text!r}; it must end with a closing parenthesis")
         return self._action(handler, argument, rest)
 
     def _check_event(self, argument: str, closed: str) -> None:

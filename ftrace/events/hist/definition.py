@@ -109,7 +109,7 @@ def _bits(text: str) -> int:
 
 def _act(found: Attributes, part: str) -> None:
     if len(found.actions) >= MAX_ACTIONS or not part.startswith(_HANDLERS):
-        raise silent(f"{part!r} is not a parameter of a hist trigger, or there are over {MAX_ACTIONS} actions")
+        raise silent(f"the attribute is {part!r}; it must be one of a hist trigger, with at most {MAX_ACTIONS} actions")
     found.actions.append(part)
 
 
@@ -264,7 +264,7 @@ class _Builder:
         texts = self._attributes.keys.split(",")
         found = tuple(self._key(text) for text in texts[:MAX_KEYS])
         if sum(key.key_size for key in found) > _MAX_KEY_SIZE:
-            raise silent(f"keys is {self._attributes.keys}; the maximum is {_MAX_KEY_SIZE} bytes of keys")
+            raise silent(f"keys is {self._attributes.keys}; the maximum size of all keys is {_MAX_KEY_SIZE} bytes")
         if len(texts) > MAX_KEYS:
             raise silent(f"keys is {self._attributes.keys}; the maximum is {MAX_KEYS} keys")
         return found

@@ -106,7 +106,7 @@ class ExpressionParser:
             return self._negative(text)
         left, right = text[:at], text[at + 1 :]
         if not left or not right:
-            raise silent(f"an operand is missing in {text!r}")
+            raise silent(f"the expression is {text!r}; each operator must have two operands")
         return self._combined(text[at], self._operand(left), self._operand(right), right)
 
     def _operand(self, text: str) -> HistField:
@@ -137,7 +137,7 @@ class ExpressionParser:
             raise self._errors.error(HistErrorCode.TOO_MANY_SUBEXPR, text)
         inner = text[1:]
         if "(" not in inner or ")" not in inner:
-            raise silent(f"{text!r} is not a valid negation; write -(EXPRESSION)")
+            raise silent(f"the negation is {text!r}; it must be -(EXPRESSION)")
         inner, _, rest = inner[1:].rpartition(")")
         if rest:
             raise self._errors.error(HistErrorCode.UNARY_MINUS_SUBEXPR, text[2:])

@@ -120,7 +120,7 @@ class ActionResolver:
         if not group and action.handler == ONMATCH:
             group, event = action.matched_event
         if not event:
-            raise silent(f"{name!r} is no field of {self.event.group}.{self.event.name}")
+            raise silent(f"the field is {name!r}; it must be a field of {self.event.group}.{self.event.name}")
         other = self.instance.find_event(group, event)
         if other is None:
             raise self.errors.error(HistErrorCode.EVENT_FILE_NOT_FOUND, name)

@@ -102,7 +102,10 @@ class EventTriggers:
     def add(self, trigger: Trigger) -> None:
         """Add a trigger. Raises OSError; EEXIST if there is a trigger of the same identity."""
         if self.find(trigger.identity) is not None:
-            raise OSError(errno.EEXIST, f"{self.event.group}/{self.event.name} has a trigger {trigger.head} already")
+            raise OSError(
+                errno.EEXIST,
+                f"{self.event.group}/{self.event.name} already has a trigger {trigger.head}; remove it first",
+            )
         trigger.register()
         try:
             self.event.hold()
@@ -227,7 +230,9 @@ def _target(instance: TraceInstance, words: Sequence[str]) -> tuple[EventFile, s
         raise OSError(errno.EINVAL, f"the event is {':'.join(words)!r}; it must be GROUP:EVENT")
     found = instance.find_event(words[0], words[1])
     if found is None:
-        raise OSError(errno.EINVAL, f"there is no event {words[0]}:{words[1]}")
+        raise OSError(
+            errno.EINVAL, f"the event is {words[0]}:{words[1]}, which does not exist; available_events lists the events"
+        )
     return found, words[2] if len(words) > 2 else None
 
 
