@@ -44,7 +44,7 @@ def _store_size(kind: Type) -> int:
         return kind.count * (_lane_size(kind.element) if kind.is_vector else size_of(kind.element))
     if isinstance(kind, Record):
         return _record_size(kind)
-    raise TypeError(f"a value of type {kind} has no layout")
+    raise TypeError(f"the size of type {kind} is not known")
 
 
 def _wide_floating(kind: Floating) -> int:

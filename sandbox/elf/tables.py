@@ -108,7 +108,7 @@ class ElfFile:
         try:
             self._read_headers()
         except (struct.error, IndexError) as error:
-            raise ElfError(f"not a whole ELF file ({len(self.data)} bytes): {error}") from None
+            raise ElfError(f"the ELF file is truncated to {len(self.data)} bytes: {error}") from None
 
     def _read_headers(self) -> None:
         magic = bytes(self.data[:6])

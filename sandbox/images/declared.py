@@ -39,7 +39,7 @@ class DeclaredImage(JitImage):
     def _make_patchable(self) -> None:
         if any(self.shares_pages_with(other.bounds) for other in _patched()):
             where = f"code of [{self.name}] at {self.bounds[0]:#x} to {self.bounds[1]:#x}"
-            raise OSError(errno.EAGAIN, f"more functions have been declared in {where} meanwhile; attach again")
+            raise OSError(errno.EAGAIN, f"new functions were declared in {where} during the scan; attach again")
         super()._make_patchable()
 
     @property

@@ -58,9 +58,7 @@ class JitImage(Image):
 
     def text_at(self, address: int) -> TextMapping:
         if address not in self or not self._is_live:
-            raise OSError(
-                errno.EINVAL, f"{address:#x} is not in the text of [{self.name}], or that is not there any more"
-            )
+            raise OSError(errno.EINVAL, f"{address:#x} is not in the text of [{self.name}], or that has been unmapped")
         for watch in before_patching:
             watch()
         with mappings.text_mutex:
@@ -118,4 +116,4 @@ def _check_finished(start: int, end: int, name: str) -> None:
                 )
             at = high if "x" in permissions else at
     if at < end:
-        raise OSError(errno.EINVAL, f"{where} is not mapped executable any more")
+        raise OSError(errno.EINVAL, f"{where} is no longer mapped executable")

@@ -90,7 +90,7 @@ def _notice() -> None:
     _newest[0] = gdbjit.newest()
     if "numba.core.event" in sys.modules:
         _listen()
-    images_have_come()
+    notify_followers()
 
 
 @once
@@ -105,13 +105,13 @@ def _listen() -> None:
             from sandbox.numba import carriers
 
             if carriers.look_again():
-                images_have_come()
+                notify_followers()
 
     event.register(_COMPILED, Compiled())
 
 
 def add_follower(follower: Follower) -> None:
-    """Call `follower()` when `images_have_come` is called. One that is called already is not called twice."""
+    """Call `follower()` when `notify_followers` is called. One that is called already is not called twice."""
     if follower not in _followers:
         _followers.append(follower)
 
@@ -122,7 +122,7 @@ def unfollow(follower: Follower) -> None:
         _followers.remove(follower)
 
 
-def images_have_come() -> None:
+def notify_followers() -> None:
     """Call the followers. What one raises is logged: the program that makes the code is not to fail for it."""
     for follower in list(_followers):
         try:

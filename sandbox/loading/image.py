@@ -47,7 +47,7 @@ def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:
     for site in sites:
         index = bisect_right(starts, site) - 1
         if index < 0 or site >= first[starts[index]].end:
-            raise ValueError(f"the stub at {site:#x} is in no function")
+            raise ValueError(f"the stub at {site:#x} is not inside any function of the symbol table")
         found.append(first[starts[index]])
     return found
 

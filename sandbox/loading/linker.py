@@ -46,7 +46,7 @@ def _check_undefined(obj: LoadableObject, name: str) -> None:
     missing = sorted(symbol for symbol in obj.undefined if not binding.address_of_symbol(symbol))
     if missing:
         listed = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise LinkError(f"module {name!r} uses symbols that are nowhere in this process: {listed}")
+        raise LinkError(f"module {name!r} refers to undefined symbols: {listed}; load what defines them first")
 
 
 def try_to_link(obj: LoadableObject, name: str) -> None:
@@ -138,7 +138,7 @@ def _section_bases(engine: ExecutionEngine, obj: LoadableObject) -> dict[int, in
             bases[section] = address - value
     lost = [obj.sections[section][0] for section in obj.stubs if section not in bases]
     if lost:
-        raise LinkError(f"section {lost[0]!r} has stubs, but no symbol whose name is used only once")
+        raise LinkError(f"section {lost[0]!r} has stubs but no symbol with a unique name: rename one of its functions")
     return bases
 
 

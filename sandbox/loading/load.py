@@ -44,7 +44,7 @@ def load(
     if isinstance(source, Path):
         return _load_file(source, name or free_name(source.stem), options, cflags)
     if cflags:
-        raise ProgramError(f"cflags are for C and C++ files, not for IR: {' '.join(cflags)}")
+        raise ProgramError(f"cflags are for C and C++ files, not for IR: leave out {' '.join(cflags)}")
     name = name or free_name("program")
     return _load_ir(source, name, f"<{name}>", options)
 
@@ -59,7 +59,7 @@ def _load_file(path: Path, name: str, options: Options, cflags: Sequence[str]) -
         known = ", ".join((*IR_SUFFIXES, *C_SUFFIXES))
         raise ProgramError(f"{path}: not a program: the suffix {path.suffix!r} is none of {known}")
     if cflags:
-        raise ProgramError(f"{path}: cflags are for C and C++, not for IR: {' '.join(cflags)}")
+        raise ProgramError(f"{path}: cflags are for C and C++, not for IR: leave out {' '.join(cflags)}")
     data = path.read_bytes()
     return _load_ir(data if data.startswith(_BITCODE) else _decoded(data, path), name, str(path), options)
 
@@ -69,7 +69,7 @@ def _decoded(data: bytes, path: Path) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ProgramError(f"{path}:{line}: neither bitcode nor text: byte {data[error.start]:#04x}") from None
+        raise ProgramError(f"{path}:{line}: neither bitcode nor UTF-8 text: byte {data[error.start]:#04x}") from None
 
 
 def _as_it_is(interface: Interface) -> Interface:

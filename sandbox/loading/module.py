@@ -103,7 +103,9 @@ class Module(ProcessBound):
         if found is None:
             signature = self._interface.signature(symbol.name)
             if signature is None:
-                raise LookupError(f"the source of module {self.name!r} does not say what {name!r} takes and returns")
+                raise LookupError(
+                    f"the source of module {self.name!r} has no signature for {name!r}; symbol({name!r}).address is its address"
+                )
             found = self._callables[name] = self._function(signature, symbol.address, symbol.size, self._gate)
         return found
 
@@ -118,7 +120,7 @@ class Module(ProcessBound):
     def symbol(self, name: str) -> Symbol:
         """The symbol of function `name`. Raises LookupError naming it and similar names if there is none."""
         if self.state is ModuleState.GONE:
-            raise LookupError(f"module {self.name!r} is unloaded")
+            raise LookupError(f"module {self.name!r} has been unloaded")
         try:
             return self._by_name[name]
         except KeyError:
@@ -162,7 +164,7 @@ class Module(ProcessBound):
     def _leave(self) -> None:
         """Go from LIVE to GOING if every notifier agrees, else raise OSError and stay LIVE."""
         notified: list[Notifier] = []
-        self.state, self._gate.closed = ModuleState.GOING, f"module {self.name!r} is unloaded"
+        self.state, self._gate.closed = ModuleState.GOING, f"module {self.name!r} has been unloaded"
         try:
             if self._gate.running:
                 names = ", ".join(sorted(set(self._gate.running)))
@@ -192,7 +194,9 @@ class Module(ProcessBound):
 def check_name(name: str) -> None:
     """Raise ValueError if `name` cannot be a module's name, or a module of that name is loaded."""
     if not name or _UNFIT.search(name):
-        raise ValueError(f"not a module name: {name!r}")
+        raise ValueError(
+            f"module name {name!r} is invalid: use at least one character, and no white space, '[', ']', ':', '*', '?' or '/'"
+        )
     if name in _modules:
         raise ValueError(f"a module {name!r} is already loaded: unload it, or choose another name")
 

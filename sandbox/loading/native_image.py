@@ -126,7 +126,7 @@ class NativeImage:
         """The address of every symbol, read once: the JIT has a lock that may be taken during a fork."""
         missing = sorted(name for name in _undefined(self.object_code) if not _process_has(name))
         if missing:
-            raise LookupError(f"{self.name} refers to {missing[0]}, which this process does not have")
+            raise LookupError(f"{self.name} refers to {missing[0]}, which is not defined in this process")
         engine = self._engine
         return {
             name: engine.get_function_address(name) or engine.get_global_value_address(name)

@@ -94,14 +94,14 @@ class TextMapping:
         Raises ValueError if it does not lie within the mapping.
         """
         if not (self.base <= address and address + len(data) <= self.end):
-            raise ValueError(f"{len(data)} bytes at {address:#x} do not lie in {self.name}")
+            raise ValueError(f"{len(data)} bytes at {address:#x} are not all inside {self.name}")
         with self.writable() as delta:
             ctypes.memmove(address + delta, data, len(data))
 
     def read(self, address: int, size: int) -> bytes:
         """The `size` bytes at `address` as the CPU would execute them."""
         if not (self.base <= address and address + size <= self.end):
-            raise ValueError(f"{size} bytes at {address:#x} do not lie in {self.name}")
+            raise ValueError(f"{size} bytes at {address:#x} are not all inside {self.name}")
         return ctypes.string_at(address, size)
 
     def unshare(self) -> None:

@@ -72,7 +72,7 @@ def find(symbol: str) -> Container:
     try:
         return _containers[symbol]
     except KeyError:
-        raise LookupError(f"the map {symbol.removeprefix(PREFIX)} does not exist any more") from None
+        raise LookupError(f"the map {symbol.removeprefix(PREFIX)} has been deleted") from None
 
 
 def check_value_type(type_: Type, what: str) -> Type:

@@ -244,7 +244,7 @@ def as_type(value: Any) -> Type:
     if value is float:
         raise TypeError("there is no floating point in the native language: handlers must not touch it")
     if isinstance(value, (_PointerTo, _ArrayOf, _FunctionOf)):
-        raise TypeError(f"{value!r} needs to know of what: {value!r}[...]")
+        raise TypeError(f"{value!r} needs type arguments: write {value!r}[...]")
     raise TypeError(f"{_name(value)} is not a type of the native language")
 
 

@@ -90,7 +90,7 @@ def describe(ip: int) -> Description:
         for dispatcher, result in live.specialisations():
             _known.setdefault(result.fndesc.llvm_func_name, Description(dispatcher, result))
     if symbol not in _known:
-        raise LookupError(f"Numba does not say what {symbol!r} takes and returns")
+        raise LookupError(f"Numba keeps no signature of {symbol!r}")
     return _known[symbol]
 
 

@@ -34,7 +34,7 @@ def _hook() -> None:
     library: Any = codegen.JITCodeLibrary
     library.add_ir_module = _marking(library.add_ir_module)
     kind: Any = codegen.JITCPUCodegen
-    kind.magic_tuple = _telling(kind.magic_tuple)
+    kind.magic_tuple = _with_marks(kind.magic_tuple)
 
 
 def _marking(add: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -62,7 +62,7 @@ def _mark(attributes: Any) -> None:
         attributes.add("noinline")
 
 
-def _telling(magic: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
+def _with_marks(magic: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
     def magic_tuple(codegen: Any) -> tuple[Any, ...]:
         return (*magic(codegen), *sorted(_wanted))
 

@@ -169,7 +169,7 @@ def at_fork(prepare: int, in_parent: int, in_child: int) -> None:
     register = getattr(libc, "__register_atfork", None) or libc.pthread_atfork
     register.argtypes = (ctypes.c_void_p,) * 4
     if register(prepare, in_parent, in_child, None):
-        raise OSError(errno.ENOMEM, "no memory for a handler of forks")
+        raise OSError(errno.ENOMEM, "out of memory: libc cannot register a fork handler")
 
 
 @functools.cache

@@ -65,7 +65,7 @@ class Registration:
     def __init__(self, image: bytes, interface: _Interface) -> None:
         self._memory = _libc.malloc(ctypes.sizeof(Entry) + len(image))
         if not self._memory:
-            raise MemoryError(f"no memory to show {len(image)} bytes to debuggers")
+            raise MemoryError(f"cannot allocate {len(image)} bytes for an image for debuggers")
         contents = self._memory + ctypes.sizeof(Entry)
         ctypes.memmove(contents, image, len(image))
         self._entry = Entry.from_address(self._memory)

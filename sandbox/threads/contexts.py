@@ -88,9 +88,9 @@ class Contexts:
         Raises ValueError for a context that is neither 'softirq' nor 'irq', or too many arguments.
         """
         if level not in ("softirq", "irq"):
-            raise ValueError(f"calls can be made in 'softirq' or 'irq' context, not in {level!r}")
+            raise ValueError(f"level is {level!r}; it must be 'softirq' or 'irq'")
         if len(arguments) > _ARGUMENTS:
-            raise ValueError(f"at most {_ARGUMENTS} arguments, not {len(arguments)}")
+            raise ValueError(f"{len(arguments)} arguments given; the maximum is {_ARGUMENTS}")
         call: Any = ContextCall.ctypes()
         call.address = address
         call.arguments[: len(arguments)] = [argument & (1 << 64) - 1 for argument in arguments]

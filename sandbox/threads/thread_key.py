@@ -61,7 +61,7 @@ class ThreadKey:
         key = ctypes.c_uint()
         destructor = ctypes.c_void_p(self._code.base + _DESTRUCTOR_AT)
         if error := _libc.pthread_key_create(ctypes.byref(key), destructor):
-            raise OSError(error, "no pthread key is left")
+            raise OSError(error, "all pthread keys of this process are in use")
         return key.value
 
     def _read(self, offset: int) -> int:
@@ -90,7 +90,7 @@ class ThreadKey:
         thread.start()
         thread.join()
         if seen != [0, _MAGIC + 1]:
-            raise OSError(38, f"thread-specific values at %fs:{self.offset:#x} are not each thread's own")
+            raise OSError(38, f"thread-specific values at %fs:{self.offset:#x} are shared between threads")
 
 
 def own_stack() -> tuple[int, int]:

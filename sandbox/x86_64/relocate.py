@@ -51,7 +51,7 @@ def _retargeted(insn: Instruction, to: int) -> bytes:
     if _is_short(insn):
         distance = insn.target - (to + insn.length)
         if not -128 <= distance < 128:
-            raise OverflowError(f"{insn.target:#x} is out of the reach of `{insn.mnemonic}` at {to:#x}")
+            raise OverflowError(f"{insn.target:#x} is out of range of `{insn.mnemonic}` at {to:#x}")
         return insn.code[:-1] + distance.to_bytes(1, "little", signed=True)
     return insn.code[:-4] + displacement(insn.target, to + insn.length)
 

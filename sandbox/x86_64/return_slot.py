@@ -158,7 +158,7 @@ class _Walk:
                 if operands[1:3] != "mm" and (
                     mnemonic not in _HARMLESS or "sp" in operands or self._matters(mnemonic, operands, state)
                 ):
-                    waiting += self._behind(insn, state)
+                    waiting += self._successors(insn, state)
                     break
                 at += size
 
@@ -171,7 +171,7 @@ class _Walk:
             return True
         return self._has_syscall and mnemonic == "mov"
 
-    def _behind(self, insn: Decoded, state: _State) -> Sequence[tuple[int, _State]]:
+    def _successors(self, insn: Decoded, state: _State) -> Sequence[tuple[int, _State]]:
         name, following = insn.mnemonic.rpartition(" ")[2], insn.address + insn.size
         if name in _HARMLESS:
             return ((following, self._after(insn, name, _operands(insn.operands), state)),)

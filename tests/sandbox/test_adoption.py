@@ -95,7 +95,7 @@ def test_the_bytes_of_an_object():
     assert program["g"](5) == 15 and len(program.sites) == 2
     program.unload()
     untyped = adopt(data, name="untyped")
-    with pytest.raises(LookupError, match="source of module 'untyped' does not say what 'g' takes and returns"):
+    with pytest.raises(LookupError, match="source of module 'untyped' has no signature for 'g'"):
         untyped["g"]
     untyped.unload()
 

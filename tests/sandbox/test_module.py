@@ -286,9 +286,9 @@ def test_an_unloaded_module_says_so():
     function = program["twice"]
     program.unload()
     assert program.state is ModuleState.GONE
-    with pytest.raises(LookupError, match="module 'gone' is unloaded"):
+    with pytest.raises(LookupError, match="module 'gone' has been unloaded"):
         program["twice"]
-    with pytest.raises(OSError, match=r"twice\(\) cannot be called: module 'gone' is unloaded"):
+    with pytest.raises(OSError, match=r"twice\(\) cannot be called: module 'gone' has been unloaded"):
         function(1)
 
 
@@ -302,7 +302,7 @@ def test_a_module_that_nobody_holds_is_not_collected():
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "[a]", "a*", "a/b", "a\0b"])
 def test_names_that_cannot_be(name):
-    with pytest.raises(ValueError, match="not a module name"):
+    with pytest.raises(ValueError, match=r"module name .* is invalid"):
         module.check_name(name)
 
 
@@ -327,9 +327,7 @@ def test_symbols_of_the_process_are_found_and_missing_ones_named():
     )
     assert program["f"](-3) == 3
     program.unload()
-    with pytest.raises(
-        LinkError, match="module 'lost' uses symbols that are nowhere in this process: nosuch1, nosuch2"
-    ):
+    with pytest.raises(LinkError, match="module 'lost' refers to undefined symbols: nosuch1, nosuch2"):
         load(
             "declare void @nosuch1()\ndeclare void @nosuch2()\n"
             "define void @f() { call void @nosuch2() call void @nosuch1() ret void }",
@@ -372,7 +370,7 @@ def test_a_source_that_does_not_compile_is_named(source, message):
 
 def test_files_that_are_not_programs(tmp_path):
     for name, contents, message in (
-        ("x.ll", b"\xff\xfe", r"x.ll:1: neither bitcode nor text: byte 0xff"),
+        ("x.ll", b"\xff\xfe", r"x.ll:1: neither bitcode nor UTF-8 text: byte 0xff"),
         ("x.py", b"", r"x.py: not a program: the suffix '.py' is none of .ll, .bc, .c"),
         ("y.ll", b"define", r"y.ll: the IR does not parse\n.*y.ll:1:7: error"),
     ):

@@ -251,7 +251,7 @@ class _Names:
 
     def _fix(self, owner: Any, name: str) -> None:
         if name in self._taken:
-            raise ValueError(f"two things of this unit are called {name}: give one another name")
+            raise ValueError(f"{name!r} names two functions or variables of this unit: rename one")
         self._taken[name] = owner
         self._symbols[owner] = name
 

@@ -250,7 +250,7 @@ def _probe_read(checker: Checker, node: ast.Call, _wish: Type | None) -> Express
     _arity(checker, node, name, 3, 3)
     to, source = _address_word(checker, node.args[0], name, False), _address_word(checker, node.args[1], name, True)
     size = checker.value(node.args[2], u64)
-    _check_room(checker, node.args[2], to, size)
+    _check_size(checker, node.args[2], to, size)
     words = tuple(value if value.type == u64 else Cast(value.at, u64, value) for value in (to, source, size))
     return Call(position(node), i64, _GUARDED[name], words)
 
@@ -265,7 +265,7 @@ def _address_word(checker: Checker, node: ast.expr, name: str, is_source: bool) 
     raise checker.scope.error(node, f"{name}() takes {wanted} here, not {value.type}")
 
 
-def _check_room(checker: Checker, node: ast.expr, to: Expression, size: Expression) -> None:
+def _check_size(checker: Checker, node: ast.expr, to: Expression, size: Expression) -> None:
     """A constant size has to fit a destination whose type shows how much it holds."""
     assert isinstance(to.type, Pointer)
     target = to.type.target

@@ -101,7 +101,7 @@ DECLARATIONS = [
     (lambda: array[void, 3], TypeError, "an array's element cannot be void"),
     (lambda: fn[Empty], TypeError, "a function returns an integer, a bool, a pointer or void, not Empty"),
     (lambda: fn[void, void], TypeError, "a parameter is an integer, a bool or a pointer, not void"),
-    (lambda: ptr[ptr], TypeError, "ptr needs to know of what: ptr[...]"),
+    (lambda: ptr[ptr], TypeError, "ptr needs type arguments: write ptr[...]"),
     (lambda: native(3), TypeError, "@native takes a plain function, not 3"),
     (lambda: native(inline=True, noinline=True), ValueError, "inline and noinline exclude each other"),
     (lambda: native(cc="fast"), ValueError, "cc is one of c, preserve_most, preserve_all, not 'fast'"),

@@ -117,7 +117,7 @@ def test_functions_of_one_name_live_side_by_side() -> None:
     first, second = (define(text.format(name="same", n=n))["same"] for n in (1, 2))
     both = define("@native\ndef f(a: u64) -> u64:\n    return g(a) * h(a)\n", g=first, h=second)["f"]
     assert "@same.2(" in ir(Unit("test", [both]))
-    with pytest.raises(ValueError, match="two things of this unit are called same"):
+    with pytest.raises(ValueError, match="'same' names two functions or variables of this unit"):
         ir(Unit("test", [first, second]))
 
 
