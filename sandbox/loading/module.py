@@ -120,7 +120,7 @@ class Module(ProcessBound):
     def symbol(self, name: str) -> Symbol:
         """The symbol of function `name`. Raises LookupError naming it and similar names if there is none."""
         if self.state is ModuleState.GONE:
-            raise LookupError(f"module {self.name!r} has been unloaded")
+            raise LookupError(f"module {self.name!r} is unloaded")
         try:
             return self._by_name[name]
         except KeyError:
@@ -164,7 +164,7 @@ class Module(ProcessBound):
     def _leave(self) -> None:
         """Go from LIVE to GOING if every notifier agrees, else raise OSError and stay LIVE."""
         notified: list[Notifier] = []
-        self.state, self._gate.closed = ModuleState.GOING, f"module {self.name!r} has been unloaded"
+        self.state, self._gate.closed = ModuleState.GOING, f"module {self.name!r} is unloaded"
         try:
             if self._gate.running:
                 names = ", ".join(sorted(set(self._gate.running)))

@@ -286,9 +286,9 @@ def test_an_unloaded_module_says_so():
     function = program["twice"]
     program.unload()
     assert program.state is ModuleState.GONE
-    with pytest.raises(LookupError, match="module 'gone' has been unloaded"):
+    with pytest.raises(LookupError, match="module 'gone' is unloaded"):
         program["twice"]
-    with pytest.raises(OSError, match=r"twice\(\) cannot be called: module 'gone' has been unloaded"):
+    with pytest.raises(OSError, match=r"twice\(\) cannot be called: module 'gone' is unloaded"):
         function(1)
 
 
