@@ -132,7 +132,7 @@ def _dropping(filter_: Filter, layout: RecordLayout, shape: Shape, make: Make) -
 
 
 def _counting(file: EventFile, trigger: Trigger, layout: RecordLayout, shape: Shape, make: Make) -> Shortcut:
-    from ftrace.events.hist.trigger import SHORTCUT_NAMES, number_table
+    from ftrace.events.hist.hist_trigger import SHORTCUT_NAMES, number_table
 
     base, table = number_table(trigger)
     condition = trigger.condition.filter if trigger.condition is not None else None

@@ -17,9 +17,9 @@ from ftrace.ring_buffer.buffer import Buffer
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.tracers.follow_fork import fork_following
+from ftrace.tracers.interfaces import Tracer, Tracing, nop
 from ftrace.tracers.profile import function_profiler
 from ftrace.tracers.thread_filters import DroppedSlots, PidLists
-from ftrace.tracers.tracer import Tracer, Tracing, nop
 from ftrace.unwind.code_map import unwind_tables
 from sandbox.process import fork
 from sandbox.process.once import cached_property

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Iterator, Set
 
 from ftrace.tracers.available import tracers
-from ftrace.tracers.tracer import Tracer, TracerFlags
+from ftrace.tracers.interfaces import Tracer, TracerFlags
 
 _OPTIONS = (
     ("print-parent", True),

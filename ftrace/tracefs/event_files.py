@@ -11,7 +11,7 @@ from ftrace.events.builtin import BUILTIN_EVENTS, GROUP, PRINT
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import events_locked
 from ftrace.events.filters.filter_file import GROUP_HELP, write_group_filter
-from ftrace.events.hist.trigger import read_hists, register_hist_command
+from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
 from ftrace.events.registry import TraceEvent, enable_state, event_registry, set_all_enabled
 from ftrace.events.trace_array import TraceArray
 from ftrace.tracefs.buffer_files import header_event, header_page

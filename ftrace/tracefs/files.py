@@ -8,7 +8,7 @@ from functools import cache
 from ftrace.events import dynevent, synthetic
 from ftrace.events.builtin import register_module_events
 from ftrace.events.function_commands import register_function_commands
-from ftrace.events.hist.registry import drain_all
+from ftrace.events.hist.histograms import drain_all
 from ftrace.events.registry import event_registry
 from ftrace.events.symbol_names import symbol_names
 from ftrace.events.trace_array import global_trace

@@ -15,8 +15,8 @@ from ftrace.ring_buffer import clock
 from ftrace.tracers.function_hit import FunctionState, LastCall
 from ftrace.tracers.graph_hit import GraphState, GraphTask
 from ftrace.tracers.graph_rules import graph_rules
+from ftrace.tracers.interfaces import TracedArray, Tracer, TracerFlags, Tracing, nop
 from ftrace.tracers.probing import FunctionProbing, TaskAreas, follow, silence
-from ftrace.tracers.tracer import TracedArray, Tracer, TracerFlags, Tracing, nop
 from ftrace.unwind.code_map import unwind_tables
 
 

@@ -13,7 +13,7 @@ from ftrace.ops import ftrace_ops, register_ops, unregister_ftrace_function
 from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
-from ftrace.tracers.tracer import TracedArray
+from ftrace.tracers.interfaces import TracedArray
 from sandbox.memory import mappings
 from sandbox.process.integers import INT_MAX
 from sandbox.threads import tasks

@@ -10,8 +10,8 @@ from ftrace.events.filters.fields import EventField
 from ftrace.events.hist.actions import ONMATCH, SAVE, TRACE, Action
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.expressions import ExpressionParser
+from ftrace.events.hist.histograms import HistRegistry, HistTriggerData, VariableScope
 from ftrace.events.hist.queued_table import Parameter, ResolvedAction, VariableKey
-from ftrace.events.hist.registry import HistRegistry, HistTriggerData, VariableScope
 from ftrace.events.hist.values import HistField
 from ftrace.events.triggers.interfaces import EventFile, TraceInstance
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from ftrace.events.filters.fields import PlainField
 from ftrace.events.hist import table_records
+from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
 from ftrace.events.hist.native_table import NativeHistogram
 from ftrace.events.hist.queue_records import queue_hit
 from ftrace.events.hist.table_records import HEADER, TableHeader
 from ftrace.events.hist.text import heap_sort
-from ftrace.events.hist.trigger import read_hists, register_hist_command
 from ftrace.events.hist.values import Hit
 from ftrace.events.triggers import records
 from ftrace.events.triggers.trigger_file import AVAILABLE

@@ -8,7 +8,7 @@ import pytest
 from event_files import Instance, hit
 
 from ftrace.events.filters.fields import PlainField
-from ftrace.events.hist.trigger import read_hists, register_hist_command
+from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
 from ftrace.events.triggers.trigger_file import AVAILABLE
 
 register_hist_command()

@@ -15,9 +15,9 @@ from ftrace.events.hist import table_records
 from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
+from ftrace.events.hist.histograms import Histogram, HistRegistry, VariableScope, registry_of
 from ftrace.events.hist.native_table import NativeHistogram
 from ftrace.events.hist.queued_table import QueuedHistogram
-from ftrace.events.hist.registry import Histogram, HistRegistry, VariableScope, registry_of
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.text import histogram_text
 from ftrace.events.hist.values import HistField, Sort
