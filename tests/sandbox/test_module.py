@@ -473,7 +473,8 @@ def test_the_second_load_comes_from_the_cache(monkeypatch):
 
 
 @pytest.mark.parametrize("changes", [{"opt": 2}, {"flavour": "mcount"}, {"notrace": ["twice"]}])
-def test_other_options_are_compiled_again(monkeypatch, changes):
+def test_other_options_are_compiled_again(monkeypatch, tmp_path, changes):
+    monkeypatch.setenv("FPROBE_CACHE_DIR", str(tmp_path))
     source = IR.replace("5", "7")
     load(source, name="cold").unload()
     compiled = []
