@@ -102,9 +102,9 @@ def _listen() -> None:
         def on_start(self, _event: Any) -> None: ...
 
         def on_end(self, _event: Any) -> None:
-            from sandbox.numba import carriers
+            from sandbox.numba import images
 
-            if carriers.look_again():
+            if images.retry_unknown_carriers():
                 notify_followers()
 
     event.register(_COMPILED, Compiled())

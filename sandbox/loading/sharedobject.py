@@ -108,10 +108,7 @@ def open_library(
     Functions in `untraced` get no sites. `discard` is called after the library was closed. Raises LinkError with what
     the dynamic loader says if it cannot open it.
     """
-    try:
-        handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)._handle
-    except OSError as error:
-        raise LinkError(f"module {name!r} cannot be opened: {str(error).removeprefix(f'{path}: ')}") from None
+    handle = _opened(path, name)
     base = elf.load_base(handle)
     functions, data = _symbols(library, base, name)
     traced = [(stub, owner) for stub, owner in _owned_stubs(library, base, functions) if owner.name not in untraced]
@@ -133,6 +130,14 @@ def open_library(
         discard=close,
         shared_object=(library.data, base),
     )
+
+
+def _opened(path: Path, name: str) -> int:
+    """The handle of dlopen()."""
+    try:
+        return int(ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)._handle)
+    except OSError as error:
+        raise LinkError(f"module {name!r} cannot be opened: {str(error).removeprefix(f'{path}: ')}") from None
 
 
 def _owned_stubs(library: SilencedLibrary, base: int, functions: Sequence[Symbol]) -> Iterator[tuple[int, Symbol]]:

@@ -1,4 +1,7 @@
-"""Objects of Numba as images: their functions under the names that users gave."""
+"""Objects of Numba as images: their functions under the names that users gave.
+
+A *carrier* is a function that Numba makes around a user's: a loop for NumPy, a method as Python calls it, a parallel loop's part.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,20 @@ from collections.abc import Iterator, Sequence
 
 from sandbox.images.jit import JitImage
 from sandbox.jit.objects import JitObject
-from sandbox.numba import carriers
+from sandbox.numba import live
 from sandbox.numba.mangling import UserName, user_name
 from sandbox.symbols.table import Symbol, sorted_symbols
 
 _MARKS = ("_ZN08NumbaEnv", "__ufunc__.", "__gufunc__.", ".kernel.")
+_LOOPS = ("__ufunc__", "__gufunc__")
+_METHODS = ("ctor", "method", "accessor", "mutator")
+_methods: dict[str, UserName] = {}
+_new_methods: set[str] = set()
+_unknown: set[str] = set()
+"""Methods that Numba has compiled and not yet entered anywhere, or has forgotten."""
+_loops: dict[str, str] = {}
+"""The part of a parallel loop -> the function that it is a part of."""
+_versions = [0]
 
 
 def is_numbas(obj: JitObject) -> bool:
@@ -29,12 +41,12 @@ class NumbaImage(JitImage):
 
     def __init__(self, obj: JitObject) -> None:
         super().__init__(obj)
-        carriers.note(obj)
+        _note_carriers(obj)
         self._functions: tuple[int, tuple[Symbol, ...]] = (-1, ())
 
     @property
     def functions(self) -> Sequence[Symbol]:
-        known = carriers.version()
+        known = _carriers_version()
         if self._functions[0] != known:
             self._functions = known, sorted_symbols(self._named())
         return self._functions[1]
@@ -45,13 +57,68 @@ class NumbaImage(JitImage):
             if named is None:
                 continue
             yield symbol._replace(name=str(named), module=self.name)
-            if carriers.holds_body(symbol.name) and not self._refers_to(named.function):
+            if _holds_body(symbol.name) and not self._refers_to(named.function):
                 yield symbol._replace(name=named.function, module=self.name)
 
     def user_name(self, symbol: str) -> UserName | None:
         """What one of the object's symbols is to its author; None for wrappers and the like."""
-        return carriers.carried(symbol) or user_name(symbol)
+        return _carried(symbol) or user_name(symbol)
 
     def _refers_to(self, function: str) -> bool:
         """Whether the object has, or calls, the body of `function`: then that is what is hit."""
         return UserName(function) in {user_name(name) for name in self.object.names}
+
+
+def _note_carriers(obj: JitObject) -> None:
+    """Take note of what `obj` has of them. Objects are given in the order in which they were made."""
+    named = {symbol.name: it for symbol in obj.functions if (it := user_name(symbol.name))}
+    own = next((it.function for it in named.values() if not it.role and not _is_dynamic(it)), None)
+    for symbol, it in named.items():
+        if _is_dynamic(it):
+            if _member(it) in _METHODS:
+                _new_methods.add(symbol)
+            elif own is not None:
+                _loops.setdefault(_member(it), own)
+    _versions[0] += 1
+
+
+def _carriers_version() -> int:
+    """Another number whenever `_carried` may say something else."""
+    if _new_methods:
+        _methods.update(live.jitclass_carriers(_new_methods))
+        _unknown.update(_new_methods - _methods.keys())
+        _new_methods.clear()
+    return _versions[0]
+
+
+def retry_unknown_carriers() -> bool:
+    """Numba has compiled something: whether that may tell what code is part of that could not be told before."""
+    if not _unknown:
+        return False
+    _new_methods.update(_unknown)
+    _unknown.clear()
+    _versions[0] += 1
+    return True
+
+
+def _carried(symbol: str) -> UserName | None:
+    """The function whose body, or part of it, `symbol` runs; None if it is not of Numba's own making."""
+    it = user_name(symbol)
+    if it is None or not _is_dynamic(it):
+        return None
+    owner = _loops.get(_member(it))
+    return UserName(owner, it.role or "loop") if owner else _methods.get(symbol)
+
+
+def _holds_body(symbol: str) -> bool:
+    """Whether `symbol` runs a function's whole body for each call from Python, mostly with the body inlined."""
+    it = user_name(symbol)
+    return it is not None and (symbol in _methods if _is_dynamic(it) else it.role in _LOOPS)
+
+
+def _is_dynamic(it: UserName) -> bool:
+    return it.function.startswith(f"{live.DYNAMIC}.")
+
+
+def _member(it: UserName) -> str:
+    return it.function.removeprefix(f"{live.DYNAMIC}.")
