@@ -67,9 +67,11 @@ def register_ftrace_direct(ops: ftrace_ops, address: int) -> None:
 
 def _register(ops: ftrace_ops, address: int) -> None:
     if ops.func is not None or ops.enabled:
-        raise OSError(errno.EINVAL, "this ftrace_ops has a func already, or is registered")
+        raise OSError(errno.EINVAL, "this ftrace_ops has a func or is registered; use a new one")
     if not ops.flags & FTRACE_OPS_FL_INITIALIZED or ops.func_hash.for_everything:
-        raise OSError(errno.EINVAL, "a direct function needs an ftrace_ops with a filter")
+        raise OSError(
+            errno.EINVAL, "a direct function needs an ftrace_ops with a filter; set one before registering it"
+        )
     call = DirectCall.ctypes()
     call.target = address
     ops.func, ops.direct_call, ops.private_direct = _image().address("call_direct_funcs"), address, call

@@ -92,7 +92,7 @@ class ftrace_ops:
     def probe(self) -> NativeProbe:
         """The native half. Raises ValueError before the first registration."""
         if self._probe is None:
-            raise ValueError("this ftrace_ops has never been registered")
+            raise ValueError("this ftrace_ops has never been registered; register it first")
         return self._probe
 
     def selection(self) -> Selection:
@@ -180,11 +180,13 @@ def _enable(tracing: Tracer, ops: ftrace_ops, probe: NativeProbe) -> None:
     with tracing.table.lock:
         tracing.check_alive()
         if ops.flags & FTRACE_OPS_FL_DELETED:
-            raise OSError(errno.EINVAL, "this ftrace_ops is marked as deleted")
+            raise OSError(errno.EINVAL, "this ftrace_ops is marked as deleted; use a new one")
         if ops.enabled:
-            raise OSError(errno.EBUSY, "this ftrace_ops is already registered")
+            raise OSError(errno.EBUSY, "this ftrace_ops is already registered; unregister it first")
         if ops.permanent and not tracing.switched_on:
-            raise OSError(errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is disabled")
+            raise OSError(
+                errno.EBUSY, "a PERMANENT ftrace_ops cannot be registered while ftrace is disabled; enable it first"
+            )
         ops.ever_listed = True
         ops.flags |= FTRACE_OPS_FL_INITIALIZED
         _check_exclusive(tracing, ops)
@@ -268,7 +270,7 @@ def _location(tracing: Tracer, ip: int) -> Location:
     ip = integer("ip", ip, 0, U64_MAX)
     location = tracing.table.location(ip)
     if location is None:
-        raise OSError(errno.EINVAL, f"{ip:#x} is in no function that can be traced")
+        raise OSError(errno.EINVAL, f"{ip:#x} is not the entry of a function that can be traced")
     return location
 
 
@@ -341,16 +343,18 @@ def install_hash(
     if an ops may not be there or a site cannot be patched.
     """
     if which == NOTRACE and ops.flags & FTRACE_OPS_FL_IPMODIFY:
-        raise OSError(errno.EINVAL, "an ftrace_ops with IPMODIFY takes no notrace filter")
+        raise OSError(
+            errno.EINVAL, "an ftrace_ops with IPMODIFY takes no notrace filter; select its functions by the filter"
+        )
     ops.flags |= FTRACE_OPS_FL_INITIALIZED
     hashes = ops.func_hash
     before = [(user, user.selection()) for user in tracing.enabled if user.func_hash is hashes]
-    kept = hashes.state
+    former = hashes.state
     hashes.replace(which, changed, awaits_modules)
     try:
         _follow(tracing, before)
     except OSError:
-        hashes.state = kept
+        hashes.state = former
         raise
     return bool(before)
 

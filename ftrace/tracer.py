@@ -261,7 +261,9 @@ class Tracer:
                 return
             busy = self.frames_in(block)
             if busy:
-                raise OSError(errno.EBUSY, f"module {module.name!r} is in use: {', '.join(busy)} has not returned")
+                raise OSError(
+                    errno.EBUSY, f"module {module.name!r} is in use: wait until {', '.join(busy)} has returned"
+                )
             self.take_out(block)
         self.reclaimer.settle(whole=True)
         block.close()

@@ -59,7 +59,7 @@ def _found_at(addresses: Iterable[int]) -> Iterator[Found]:
             functions = _functions_of(image) if image is not None else {}
         function = functions.get(address)
         if image is None or function is None:
-            raise OSError(errno.EINVAL, f"{address:#x} is in no function that can be traced")
+            raise OSError(errno.EINVAL, f"{address:#x} is not the entry of a function that can be traced")
         yield Found(image, function)
 
 
@@ -135,7 +135,7 @@ def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
     return [by_address[address] for address in sorted(by_address)]
 
 
-# -- what a registration asks ---------------------------------------------------------------------------------------
+# -- what a registration has to know ---------------------------------------------------------------------------------------
 
 
 def examine_returns(selection: Selection) -> None:

@@ -26,7 +26,7 @@ _FORMATS = {32: ("<f", "<I"), 64: ("<d", "<Q")}
 def _word(n: int) -> ctypes.c_uint64:
     """The low half of a vector register, as it is saved."""
     if not 0 <= n < LIVE_VECTORS:
-        raise ValueError(f"vector register {n}: arguments and results are in 0 to {LIVE_VECTORS - 1}")
+        raise ValueError(f"n is {n}; arguments and results are in vector registers 0 to {LIVE_VECTORS - 1}")
     saved = runtime().image.call("saved_vectors")
     if not saved:
         raise RuntimeError("vector registers can be read only while a handler runs")

@@ -57,7 +57,7 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
         "RECORD_IP": -stubs.RETURN_POINT,
         "STUB_OF_SLOW": -entry_detour.DECIDED, "STUB_OF_FAST": -entry_detour.CALLED, "STEP_OVER": entry_detour.STEP_OVER,
         "CALLED_TO_SLOW": entry_detour.CALLED - entry_detour.SLOW,
-        "STUB_OF_RETURN": stubs.RETURN_POINT - keeping_stub.BEHIND_CALL, "LIST_EXIT": ProbeList.offset("exit"),
+        "STUB_OF_RETURN": stubs.RETURN_POINT - keeping_stub.AFTER_CALL, "LIST_EXIT": ProbeList.offset("exit"),
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "USER_FLAGS": USER_FLAGS, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
         "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,

@@ -48,7 +48,7 @@ EVENTS_AT, EVENT = 4 << 20, 32
 ENTER, LEAVE = 1, 2
 UNCLAIMED, CLAIMING = 1, 2
 BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
-"""What a function's calls are told apart by."""
+"""What distinguishes a function's calls."""
 
 _SYS_MREMAP, _SYS_GETPID = 25, 39
 _MAYMOVE_FIXED = 3
@@ -228,7 +228,7 @@ assert Event.size == EVENT
 
 @native
 def table_event(table: ptr[CallTable], ip: u64, slot: u64, value: u64) -> void:
-    """Keep an event; the thread's oldest one gives way."""
+    """Keep an event; it replaces the thread's oldest one."""
     if table.events == 0 or not has_part(table):
         return
     row = row_of(table)

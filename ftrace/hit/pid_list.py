@@ -134,7 +134,7 @@ def trace_filter_add_remove_task(pid: u64, listed: u64) -> void:
 
 @native
 def join_lists(task: ptr[Task], listed: u64) -> void:
-    """The same for the running thread, as inside a hit: whoever frees a list waits for it (ftrace.hit.quiesce)."""
+    """The same for the running thread, as inside a hit: the thread that frees a list waits for it (ftrace.hit.quiesce)."""
     if followers == 0:
         return
     outer = task.rec

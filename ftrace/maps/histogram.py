@@ -89,7 +89,7 @@ class Histogram(Map):
     def row(self, number: int = 0) -> list[Bucket]:
         """The buckets of a row, also the empty ones. Raises IndexError naming a row that is not there."""
         if not 0 <= number < self.rows:
-            raise IndexError(f"row {number} of a Histogram with {self.rows}")
+            raise IndexError(f"the row is {number}; it must be between 0 and {self.rows - 1}")
         counts = [0] * self.buckets
         for area in self._areas():
             start = area + self._state.first + number * self.buckets * 8

@@ -344,7 +344,9 @@ class Buffer:
         if kilobytes < 1:
             raise ValueError(f"size_kb is {kilobytes}; it must be between 1 and {pool}")
         if kilobytes > pool:
-            raise OSError(errno.ENOMEM, f"size_kb is {kilobytes}; the pool of all buffers has {pool}")
+            raise OSError(
+                errno.ENOMEM, f"size_kb is {kilobytes}; the pool of all buffers has {pool} (FPROBE_BUFFER_POOL_KB)"
+            )
         return layout.subbufs(kilobytes, self._order)
 
 

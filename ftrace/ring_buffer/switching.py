@@ -240,7 +240,7 @@ def advance_commit(ring: ptr[Ring], slot: ptr[Slot]) -> void:
 
 @native
 def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_, at: u64) -> bool_:
-    """Switch to another sub-buffer, unless there is space by now. If none is available, counts the loss and returns False.
+    """Switch to another sub-buffer, unless there is space already. If none is available, counts the loss and returns False.
 
     `at`: the time of the first event; 0: now.
     """

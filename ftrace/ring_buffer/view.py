@@ -44,7 +44,7 @@ class MemoryFile:
         self.bytes = view
         magic, pages, self.pid = _FILE.unpack_from(view)
         if magic != MAGIC or len(view) < Geometry(pages).size:
-            raise ValueError("not the memory file of a ring buffer, or cut off")
+            raise ValueError("this is not the memory file of a ring buffer, or it is truncated")
         self.geometry = Geometry(pages)
         self.words = view[: self.geometry.size].cast("Q")
 

@@ -240,7 +240,7 @@ def is_switching(slot: ptr[Slot]) -> bool_:
 def write_event(
     page: ptr[SubBuffer], offset: u64, before: u64, stamp: u64, extra: u64, size: u64, type_id: u64, thread: u32
 ) -> ptr[u8]:
-    """Write the header of an event at `stamp`, behind `extra` bytes for a time stamp of its own."""
+    """Write the header of an event at `stamp`, after `extra` bytes for a time stamp of its own."""
     if extra != 0:
         write_stamp(byte_at(page, offset), before, stamp)
     delta = stamp - before if extra == 0 else 0

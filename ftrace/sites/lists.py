@@ -61,7 +61,9 @@ class ListRecord:
 
     def __init__(self, runtime: Runtime, probes: tuple[NativeProbe, ...], stubs: Stubs = Stubs.AT_ENTRY) -> None:
         if len(probes) > MAX_PROBES_PER_SITE:
-            raise OSError(errno.ENOSPC, f"a function already has {MAX_PROBES_PER_SITE} probes; that is the maximum")
+            raise OSError(
+                errno.ENOSPC, f"a function already has {MAX_PROBES_PER_SITE} probes, the maximum; unregister one first"
+            )
         if (
             stubs is Stubs.AFTER_PROLOGUE
             and any(probe.native.kind & HAS_EXIT for probe in probes)

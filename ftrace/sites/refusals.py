@@ -18,7 +18,7 @@ _SWITCH_STACKS = frozenset(
 )
 _RETURN_TWICE = frozenset({"setjmp", "sigsetjmp", "vfork", "clone", "clone3"})
 _INTERNAL = re.compile(r"^_+(?:(?:GI|libc)_+)?|@.*")
-"""What the C library puts before its own names of a function, and a symbol's version behind it."""
+"""What the C library puts before its own names of a function, and a symbol's version after it."""
 _RUNS_PYTHON = re.compile(r"(libc|libpthread|ld-linux-x86-64|libpython[\d.]*|python[\d.]*)(\.so.*|-[\d.]+\.so|)$")
 
 

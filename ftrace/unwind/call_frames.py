@@ -81,7 +81,7 @@ class Reading(Structure):
 
 @native
 def next_byte(reading: ptr[Reading]) -> u64:
-    """0, and `failed`, behind the end or where nothing can be read."""
+    """0, and `failed`, after the end or where nothing can be read."""
     if reading.at >= reading.end or reading.failed != 0:
         reading.failed = 1
         return 0
@@ -363,7 +363,7 @@ def execute_extended(reading: ptr[Reading], code: u64) -> void:
 
 @native
 def execute(reading: ptr[Reading]) -> void:
-    """Carry out instructions up to those for code behind the target."""
+    """Carry out instructions up to those for code after the target."""
     while reading.at < reading.end and reading.failed == 0:
         kept = reading.location
         code = next_byte(reading)

@@ -5,7 +5,7 @@ function belongs to it for as long as its code is there. It has 256 bytes, and i
 
       0  .quad return point            of the function's keeping stub, by which nodes name it
       8  restore                       slow: no task yet, in tracing code already, or nothing that the fast path serves
-     34  call *entry(%rip)             ftrace_entry_keeping_all, which goes on at 40 or, over it, at 45
+     34  call *entry(%rip)             ftrace_entry_keeping_all, which continues at 40 or, over it, at 45
      40  jmp  hooked
      45  jmp  body
      64  save                          the patch leads here: rax, r10, r11 and the flags, in 32 bytes below the return slot
@@ -59,7 +59,7 @@ DETOUR_SIZE = 256
 ENTRY, BODY = 64, 193
 """Offsets: where the patch leads, and where calls go on that are not hooked."""
 SLOW, DECIDED, CALLED = 8, 40, 134
-"""Offsets: of the slow path, behind its call, and behind that of the entry trampoline."""
+"""Offsets: of the slow path, after its call, and after that of the entry trampoline."""
 STEP_OVER = 5
 KEPT = 32
 """Bytes below the return slot in which the registers are."""
@@ -131,7 +131,7 @@ def entry_detour(
         code += expand(insn, copies[-1])
     code += jump(where + len(code), insns[-1].end)
     if len(code) > DETOUR_SIZE:
-        raise ValueError("the instructions take too much room where they are moved to")
+        raise ValueError("the relocated instructions are too long for a detour")
     return EntryDetour(bytes(code.ljust(DETOUR_SIZE, bytes([INT3]))), copies)
 
 

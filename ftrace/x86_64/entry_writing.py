@@ -6,7 +6,7 @@ The same bytes as `entry_detour` and `keeping_stub` make, for functions whose fi
 from __future__ import annotations
 
 from ftrace.x86_64.entry_detour import BODY, DETOUR_SIZE, HOOKED, HOOKED_SLOW, ROUTINE, SLOT_AT
-from ftrace.x86_64.keeping_stub import BEHIND_CALL, DROP_RETURN_KEEPING
+from ftrace.x86_64.keeping_stub import AFTER_CALL, DROP_RETURN_KEEPING
 from ftrace.x86_64.stubs import RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.native import Structure, addressof, cast, i8, i64, native, ptr, struct, u8, u32, u64, void
 from sandbox.x86_64.heads import CALL, CONDITIONAL, JUMP, RELATIVE, Head
@@ -44,21 +44,21 @@ def put_words(at: u64, template: ptr[u8], size: u64) -> void:
 
 
 @native(inline=True)
-def put_distance(at: u64, behind: u64, target: u64) -> void:
-    """A displacement to `target` in an instruction that ends at `behind`."""
-    cast(ptr[u32], at)[0] = cast(u32, target - behind)
+def put_distance(at: u64, end: u64, target: u64) -> void:
+    """A displacement to `target` in an instruction that ends at `end`."""
+    cast(ptr[u32], at)[0] = cast(u32, target - end)
 
 
 @native
-def put_call(alias: u64, to: u64, behind: u64, target: u64) -> void:
-    """`push` of the return address, which lies behind a jump to `target`; the jump."""
+def put_call(alias: u64, to: u64, end: u64, target: u64) -> void:
+    """`push` of the return address, which lies after a jump to `target`; the jump."""
     code = cast(ptr[u8], alias)
     code[0] = 0xFF
     code[1] = 0x35
     cast(ptr[u32], alias + 2)[0] = JUMP_SIZE
     code[6] = 0xE9
     put_distance(alias + 7, to + 11, target)
-    cast(ptr[u64], alias + 11)[0] = behind
+    cast(ptr[u64], alias + 11)[0] = end
 
 
 @native(inline=True)
@@ -72,16 +72,16 @@ def displacement_of(code: ptr[u8], length: u64) -> i64:
 @native
 def put_copy(alias: u64, to: u64, code: ptr[u8], address: u64, length: u64, kind: u64, relative: u64) -> u64:
     """What does at `to` what an instruction does at its address; how many bytes that takes."""
-    behind = address + length
+    end = address + length
     if kind != CALL and kind != JUMP and kind != CONDITIONAL:
         for index in range(min(length, 15)):
             cast(ptr[u8], alias)[index] = code[index]
         if kind == RELATIVE:
-            put_distance(alias + relative, to + length, behind + cast(u64, word_at(code, relative)))
+            put_distance(alias + relative, to + length, end + cast(u64, word_at(code, relative)))
         return length
-    target = behind + cast(u64, displacement_of(code, length))
+    target = end + cast(u64, displacement_of(code, length))
     if kind == CALL:
-        put_call(alias, to, behind, target)
+        put_call(alias, to, end, target)
         return CALL_SIZE
     if kind == JUMP:
         cast(ptr[u8], alias)[0] = 0xE9
@@ -96,7 +96,7 @@ def put_copy(alias: u64, to: u64, code: ptr[u8], address: u64, length: u64, kind
 
 @native
 def put_body(detour: ptr[Detour]) -> void:
-    """The copies, and a jump behind the instructions."""
+    """The copies, and a jump after the instructions."""
     head = detour.head
     at: u64 = BODY
     offset: u64 = 0
@@ -155,7 +155,7 @@ def write_keeping_stubs(stubs: ptr[Stubs], indexes: ptr[u32], count: u64) -> voi
         put_words(alias, stubs.template, STUB_SIZE)
         cast(ptr[u64], alias)[0] = stubs.sites[index]
         put_distance(alias + TO_BODY_BY_CALL, where + TO_BODY_BY_CALL + 4, stubs.bodies[index])
-        put_distance(alias + BEHIND_CALL - 4, where + BEHIND_CALL, stubs.exit)
+        put_distance(alias + AFTER_CALL - 4, where + AFTER_CALL, stubs.exit)
         cast(ptr[u64], alias + SLOT)[0] = stubs.slots + 8 * index
 
 

@@ -157,7 +157,7 @@ $restore
 $restore
     test %rsp, %rsp
     ret
-5:  # the pool is shared by now: a signal came in between
+5:  # the pool is shared already: a signal came in between
     push %rax
     push %rcx
     push %r8
@@ -275,7 +275,7 @@ $restore
 6:  # the pool is shared
     lock incq $PROBE_POOL(%rdi)
     jmp 5b
-7:  # ... by now: a signal came in between
+7:  # ... already: a signal came in between
     push %rax
     push %rcx
     push %r9

@@ -109,7 +109,7 @@ _JUMP_SIZE = 3
 
 
 def joined(*parts: bytes | Label | Jump) -> bytes:
-    """An expression with its jumps filled in: 2 bytes, counted from behind the jump."""
+    """An expression with its jumps filled in: 2 bytes, counted from the end of the jump."""
     places, at = dict[str, int](), 0
     for part in parts:
         if isinstance(part, Label):

@@ -75,7 +75,7 @@ $get
 
 
 def frame_rules(constants: Mapping[str, int | str]) -> dict[str, str]:
-    """What unwinders are told in GUARD while the function runs: rules of DWARF that the assembler has no words for."""
+    """What GUARD describes to unwinders while the function runs: rules of DWARF that the assembler has no words for."""
     parent, bx = int(constants["GUARD_PARENT"]), int(constants["GUARD_BX"])
     return {
         "CALLERS_BX": escaped(rule(IN_MEMORY, register(_RBX, bx), _RBX)),
@@ -124,7 +124,7 @@ ftrace_probe_failed:
 
 # long ftrace_probe_read_str(char *to, const char *from, unsigned long size)
 #   rdi = to   rsi = from   rdx = size   rax = bytes with the final 0, or -EINVAL, -E2BIG, -EFAULT; nothing on the stack
-#   Words of 8 bytes while they fit the destination and lie in one page, else bytes. Nothing is written behind the final 0.
+#   Words of 8 bytes while they fit the destination and lie in one page, else bytes. Nothing is written after the final 0.
 #   rcx = the word, r11 = the last offset of a word in this page, r8 = -0x0101..., r9 = 0x8080...
 #   r10 = bit 7 of a byte of 0 and perhaps of others: (word + r8) & r9, then bit 7 of the first byte of 0: & ~word
     .globl ftrace_probe_read_str, ftrace_probe_empty, ftrace_probe_end

@@ -55,7 +55,7 @@ RESULTS = Fields(_RESULT_FIELDS | {"bp"}, _RESULT_FIELDS)
 """The same for the image of results. What is written to ip and sp does not count."""
 
 KEEP_ARGUMENTS = "    sub $$56, %rsp\n" + push(_ARGUMENTS) + "\n    sub $$64, %rsp"
-"""The registers that arguments come in, in an image of 176 bytes: that of an entry, with room for the others."""
+"""The registers that arguments come in, in an image of 176 bytes: that of an entry, with space for the others."""
 GET_ARGUMENTS = "    lea 64(%rsp), %rsp\n" + pop(_ARGUMENTS) + "\n    lea 56(%rsp), %rsp"
 """Undo KEEP_ARGUMENTS. Flags are kept."""
 ENTRY_IP = """    lea 5(%rsi), %r11

@@ -6,7 +6,7 @@ functions whose register use it knows (-fipa-ra). The return stub there is
       0  .quad site
      54  lea  8(%rsp),%rsp             calls whose return was hooked by a jump: the return address is dropped
      59  call body
-     64  lea  -8(%rsp),%rsp            calls return here: room for the address that they really return to
+     64  lea  -8(%rsp),%rsp            calls return here: space for the address that they really return to
      69  call *exit(%rip)              ftrace_exit_keeping_all
      75  ret
 
@@ -19,10 +19,10 @@ from ftrace.x86_64.images import GET_REGISTERS, whole
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT, SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 
 DROP_RETURN_KEEPING = 54
-"""Offset behind the decision to hook: the return address is taken off the stack, and the body called."""
+"""Offset after the decision to hook: the return address is taken off the stack, and the body called."""
 ROOM_MADE = 69
 """Up to this offset the return address is in the node only (ftrace.x86_64.frames)."""
-BEHIND_CALL = 75
+AFTER_CALL = 75
 _INT3 = 0xCC
 _DROP_AND_CALL = bytes.fromhex("488d642408") + b"\xe8" + bytes(4)
 _CALL_EXIT = bytes.fromhex("488d6424f8") + b"\xff\x15" + bytes(4) + b"\xc3"
@@ -35,11 +35,11 @@ _TEMPLATE = (
 def keeping_stub(where: int, site: int, exit_: int) -> bytes:
     """The stub at `where` of the function at `site`. At `exit_` lies the address of ftrace_exit_keeping_all.
 
-    Only the way back can be run until the body's address is filled in.
+    Only the return path can be run until the body's address is filled in.
     """
     code = bytearray(_TEMPLATE)
     code[0:8] = site.to_bytes(8, "little")
-    for at, target in ((TO_BODY_BY_CALL, where + SITE_SIZE), (BEHIND_CALL - 4, exit_)):
+    for at, target in ((TO_BODY_BY_CALL, where + SITE_SIZE), (AFTER_CALL - 4, exit_)):
         code[at : at + 4] = (target - (where + at + 4)).to_bytes(4, "little", signed=True)
     return bytes(code)
 
@@ -74,7 +74,7 @@ WHOLE_FLAGS = """9:  # a flag is set that sahf does not: take the word as it is
     jmp 8b"""
 
 EXIT_KEEPING = f"""
-# The way back of a hooked call, called by its return stub. Every register and flag is live; the stub's `ret` takes the address
+# The return path of a hooked call, called by its return stub. Every register and flag is live; the stub's `ret` takes the address
 # that is left in the return slot. Vector registers are kept by whoever calls something that touches them.
 #   stack inside: pt_regs (168 bytes), return into the stub at 168(%rsp), return slot at 176(%rsp)
 #   rbx = the stack pointer, over the call
@@ -90,7 +90,7 @@ ftrace_exit_keeping_all:
     mov %rsp, %rdi
     lea 176(%rsp), %rsi
     mov 168(%rsp), %rdx
-    lea {RETURN_POINT - BEHIND_CALL}(%rdx), %rdx
+    lea {RETURN_POINT - AFTER_CALL}(%rdx), %rdx
     mov %rsp, %rbx
     .cfi_rel_offset %rbx, $REGS_BX
     .cfi_def_cfa_register %rbx

@@ -90,7 +90,7 @@ _GET_FLAGS = """    pop %rax
     pop %rax"""
 
 EXIT_FAST_KEEPING = f"""
-# The way back of a hooked call, called by its return stub.
+# The return path of a hooked call, called by its return stub.
 #   rax = list, r10 = node, r11 = task
 #   stack inside: flags, r11, r10, rax, return into the stub at 32(%rsp), return slot at 40(%rsp)
     .globl ftrace_exit_keeping
@@ -176,7 +176,7 @@ $unimage
 6:  # the pool is shared
     lock incq $PROBE_POOL(%rdi)
     jmp 5b
-7:  # ... by now: a signal came in between
+7:  # ... already: a signal came in between
     push %r9
     push %r11
     mov %rdi, %rsi

@@ -152,7 +152,7 @@ $item_data
     add %r8, $TALLY(%r11,%rax)
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
     je 3b
-    push %r8  # the pool is shared by now: a signal came in between
+    push %r8  # the pool is shared already: a signal came in between
     push %r9
     push %r10
     push %r11

@@ -182,7 +182,7 @@ $unimage
 9:  # the pool is shared
     lock incq $PROBE_POOL(%rsi)
     jmp 5b
-7:  # ... by now: a signal came in between
+7:  # ... already: a signal came in between
     mov %r11, %rdi
     call pool_donate
     mov %fs:$TASK, %r11

@@ -142,5 +142,5 @@ def test_a_handler_in_a_handler_finds_the_inner_calls(program):
 def test_bad_registers_and_places_are_named(program):
     with pytest.raises(RuntimeError, match="only while a handler runs"):
         float_argument(None, 0)
-    with pytest.raises(ValueError, match="vector register 8"):
+    with pytest.raises(ValueError, match="n is 8; arguments and results are in vector registers 0 to 7"):
         float_argument(None, 8)
