@@ -18,6 +18,7 @@ from ftrace.hit import (
     dispatch,
     dispatch_exit,
     faults,
+    nodes,
     parking,
     pid_list,
     pools,
@@ -25,7 +26,6 @@ from ftrace.hit import (
     records,
     recursion,
     rethook,
-    stacks,
 )
 from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
@@ -55,7 +55,7 @@ FUNCTIONS = (
     tasks.task_get,
     rethook.rethook_flush_task,
     rethook.drop_dead,
-    stacks.on_one_stack,
+    nodes.on_one_stack,
     rethook.tasks_after_fork,
     rethook.rethook_find_ret_addr,
     rethook.pool_after_fork,

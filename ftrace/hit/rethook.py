@@ -22,8 +22,10 @@ from ftrace.hit.nodes import (
     is_armed,
     is_deferred,
     node_data,
+    on_one_stack,
     outer_of_frame,
     probes_of,
+    readable,
     real_caller,
     word_at,
 )
@@ -31,7 +33,6 @@ from ftrace.hit.parking import EMPTY, is_parked, look_for_parked, park, slot_of,
 from ftrace.hit.pid_list import join_lists
 from ftrace.hit.pools import gather_credits, pool_give
 from ftrace.hit.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
-from ftrace.hit.stacks import on_one_stack, readable
 from sandbox.native import (
     addressof,
     array,

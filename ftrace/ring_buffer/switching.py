@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit.stacks import on_one_stack
+from ftrace.hit.nodes import on_one_stack
 from ftrace.ring_buffer.clock_state import clock_now
 from ftrace.ring_buffer.comms import save_comm
 from ftrace.ring_buffer.layout import PADDING, SLOT_SIZE, TIME_EXTEND

@@ -5,8 +5,8 @@ stack_trace_call() and check_stack() of kernel/trace/trace_stack.c. A hit that f
 
 from __future__ import annotations
 
+from ftrace.hit.nodes import main_stack, main_stack_size, stack_field
 from ftrace.hit.records import Probe
-from ftrace.hit.stacks import main_stack, main_stack_size, stack_field
 from ftrace.unwind.call_frames import Reading
 from ftrace.unwind.walk import StackPoint, region_of, step
 from ftrace.x86_64.pt_regs import pt_regs

@@ -10,8 +10,8 @@ stack proves that the handlers have been left.
 from __future__ import annotations
 
 from ftrace.hit.dispatch import SHARED_BUSY
+from ftrace.hit.nodes import off_signal_stack
 from ftrace.hit.recursion import CREDIT, INSIDE
-from ftrace.hit.stacks import off_signal_stack
 from kprobes.hit.records import HIT_ACTIVE
 from sandbox.native import (
     Structure,
