@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
 import sys
+import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
+_SOON = 0.002
+"""Seconds until Ctrl-C is tried again."""
 
 
 class Interrupted(SystemExit):
@@ -29,6 +33,7 @@ class CtrlC:
         self.reported = False
         """Whether the summary has reported the interruption."""
         self._is_held = False
+        self._has_raised = False
 
     def install(self) -> None:
         """From now on Ctrl-C sets `pressed`, and raises Interrupted once; unless it is ignored, as in the background."""
@@ -45,10 +50,29 @@ class CtrlC:
         if self.pressed:
             raise Interrupted(INTERRUPTED)
 
-    def _press(self, _number: int, _frame: FrameType | None) -> None:
-        is_first, self.pressed = not self.pressed, True
-        if is_first and not self._is_held:
-            raise Interrupted(INTERRUPTED)
+    def _press(self, _number: int, frame: FrameType | None) -> None:
+        self.pressed = True
+        if self._is_held or self._has_raised:
+            return
+        if _is_in_llvmlite(frame):
+            _thread.start_new_thread(_press_again, ())
+            return
+        self._has_raised = True
+        raise Interrupted(INTERRUPTED)
+
+
+def _is_in_llvmlite(frame: FrameType | None) -> bool:
+    """Whether llvmlite is running: it frees a string twice if an exception comes between freeing it and noting that."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("llvmlite."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _press_again() -> None:
+    time.sleep(_SOON)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _ignore_interrupted(unraisable: Any) -> None:

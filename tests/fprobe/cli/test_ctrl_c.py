@@ -87,6 +87,28 @@ delay, sys.argv = float(sys.argv[1]), ["fprobe", *sys.argv[2:]]
 threading.Thread(target=lambda: (time.sleep(delay), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
 main()
 """
+INTERRUPTED_IN_LLVMLITE = """
+import os, signal, time
+from fprobe.cli.interrupting import Interrupted, ctrl_c
+ctrl_c.install()
+llvmlites = {"__name__": "llvmlite.binding.ffi", "press": lambda: os.kill(os.getpid(), signal.SIGINT), "freed": []}
+exec("def close():\\n press()\\n freed.append(1)", llvmlites)
+try:
+    llvmlites["close"]()
+    assert ctrl_c.pressed
+    time.sleep(20)
+except Interrupted:
+    print(llvmlites["freed"])
+"""
+
+
+def test_llvmlite_is_not_interrupted_where_it_would_free_a_string_twice():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IN_LLVMLITE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "[1]\n", done.stderr
+
+
 RUNS = {
     "trace": ("trace", "*", "-p", "endless.ll"),
     "trace of IR that is compiled": ("trace", "*", "-p", "endless.ll", "--opt", "2"),
