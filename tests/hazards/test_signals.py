@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from isolation import isolated, run_source
@@ -152,6 +154,11 @@ def test_a_thread_that_blocks_all_signals_is_safe_where_a_single_store_does():
     thread.join()
 
 
+def blocks_sigtrap(thread):
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return bool(int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (signal.SIGTRAP - 1) & 1)
+
+
 @needs_cc
 @isolated
 def test_a_thread_that_blocks_sigtrap_is_reported_where_breakpoints_are_needed():
@@ -163,17 +170,15 @@ def test_a_thread_that_blocks_sigtrap_is_reported_where_breakpoints_are_needed()
 
     runtime().force_breakpoints = 1
     module = load_c(SHAKEN)
-    thread = threading.Thread(target=module["blocked_leaf"], args=(300_000_000,), daemon=True)
+    with fprobe.attach("middle", action=fprobe.Count()):
+        pass  # the first takes longer than the thread
+    thread = threading.Thread(target=module["blocked_leaf"], args=(1_000_000_000,), daemon=True)
     thread.start()
-    refused = 0
-    while thread.is_alive() and not refused:
-        try:
-            with fprobe.attach("middle", action=fprobe.Count()):
-                pass
-        except OSError as error:
-            assert error.errno == errno.EBUSY and "SIGTRAP" in str(error)
-            refused += 1
-    assert refused
+    while not blocks_sigtrap(thread):
+        assert thread.is_alive()
+    with pytest.raises(OSError, match="SIGTRAP") as refused, fprobe.attach("middle", action=fprobe.Count()):
+        pass
+    assert refused.value.errno == errno.EBUSY
     assert not is_patched(module, "middle")
     thread.join()
     with fprobe.attach("middle", action=fprobe.Count()):
