@@ -30,8 +30,7 @@ def summarise(
     as_objects: bool = True,
 ) -> None:
     """Print the result and the summary; with --json, an object for each if `as_objects`."""
-    ctrl_c.reported = True
-    console.line(outcome_line(call, outcome))
+    print_outcome(console, call, outcome)
     for line in summary_lines(match, probe, remarks, everything=console.verbosity > 0):
         console.note(line)
     if as_objects:
@@ -39,6 +38,12 @@ def summarise(
             console.object({"type": "result", "call": str(call), "result": outcome.result})
         console.object({"type": "summary", **summary_object(outcome, match, probe)})
     console.flush()
+
+
+def print_outcome(console: Console, call: ProgramCall, outcome: Outcome) -> None:
+    """Print how the call ended, with which an interruption is reported."""
+    ctrl_c.reported = True
+    console.line(outcome_line(call, outcome))
 
 
 def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
@@ -77,9 +82,19 @@ def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> di
     )
 
 
+def outcome_object(call: ProgramCall, outcome: Outcome) -> dict[str, Any]:
+    """For JSON: the call, and its result if it returned."""
+    return {"call": str(call), "result": outcome.result if outcome.returned else None}
+
+
 def ending(outcome: Outcome) -> dict[str, Any]:
     """For JSON: the status that the program passed to `exit`, if it called that."""
     return {} if outcome.exited is None else {"exited": outcome.exited}
+
+
+def ending_with_error(outcome: Outcome) -> dict[str, Any]:
+    """The same, and the error if the program failed."""
+    return ending(outcome) | ({"error": failure.of_call(outcome.error).as_object()} if outcome.error else {})
 
 
 def conclude(outcome: Outcome) -> None:

@@ -77,8 +77,7 @@ def graph_command(
         tracefs.write("current_tracer", tracer)
         for option in trace_options:
             tracefs.write("trace_options", option)
-    ctrl_c.hold()
-    ctrl_c.check()
+    ctrl_c.hold_for_run()
     with console.alone():
         if output is not None:
             _record(console, call, output)
@@ -134,11 +133,9 @@ def _show(console: Console, pipe: Handle) -> bool:
 
 
 def _summarise(console: Console, call: ProgramCall, outcome: Outcome, lost: int) -> None:
-    from fprobe.cli.conclusion import outcome_line
-    from fprobe.cli.interrupting import ctrl_c
+    from fprobe.cli.conclusion import print_outcome
 
-    ctrl_c.reported = True
-    console.line(outcome_line(call, outcome))
+    print_outcome(console, call, outcome)
     console.note(f"{lost:,} records lost" if lost else "nothing lost")
     console.object({"type": "summary", "call": str(call), "lost": lost, "interrupted": outcome.interrupted})
     console.flush()

@@ -72,8 +72,7 @@ def hist_command(
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     trigger = f"hist:{':'.join(parameters)}" + (f" if {filter_text}" if filter_text else "")
-    ctrl_c.hold()
-    ctrl_c.check()
+    ctrl_c.hold_for_run()
     with console.alone(), attached(definitions, None, [trigger]) as events:
         console.note(f"# counting {', '.join(each.name for each in events.formats)}, calling {call}")
         outcome = run(call)
@@ -83,9 +82,8 @@ def hist_command(
 
 
 def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) -> None:
-    from fprobe.cli.conclusion import ending, outcome_line
+    from fprobe.cli.conclusion import ending, outcome_object, print_outcome
     from fprobe.cli.console import count
-    from fprobe.cli.interrupting import ctrl_c
     from fprobe.tracefs import tracefs
 
     shown = {}
@@ -97,14 +95,9 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
             console.line(line)
         totals = _TOTALS.search(text)
         console.note(" ".join(totals[0].split()).replace("Totals: ", "") if totals else "")
-    ctrl_c.reported = True
-    console.line(outcome_line(call, outcome))
+    print_outcome(console, call, outcome)
     console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
-    result = {
-        "call": str(call),
-        "result": outcome.result if outcome.returned else None,
-        "interrupted": outcome.interrupted,
-    }
+    result = outcome_object(call, outcome) | {"interrupted": outcome.interrupted}
     console.document(
         result | {"histograms": {name: list(map(_object, found)) for name, found in shown.items()}} | ending(outcome)
     )

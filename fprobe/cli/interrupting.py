@@ -45,8 +45,9 @@ class CtrlC:
         """From now on Ctrl-C only sets `pressed`, so that a summary always follows."""
         self._is_held = True
 
-    def check(self) -> None:
-        """Raise Interrupted if Ctrl-C was pressed: the exception may have been lost in a callback."""
+    def hold_for_run(self) -> None:
+        """As `hold`, before the program runs. Raises Interrupted if Ctrl-C was pressed: a callback may have lost that."""
+        self.hold()
         if self.pressed:
             raise Interrupted(INTERRUPTED)
 

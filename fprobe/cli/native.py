@@ -35,8 +35,7 @@ def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandl
 
     options = {"entry": handlers.entry, "exit": handlers.exit}
     _check(handlers)
-    ctrl_c.hold()
-    ctrl_c.check()
+    ctrl_c.hold_for_run()
     with console.alone(), attached(match, **options) as probe:
         outcome = run_program(call)
         probe.disable()

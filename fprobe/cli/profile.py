@@ -53,8 +53,7 @@ def profile_command(patterns: tuple[str, ...], target: Target, console: Console)
         for pattern in patterns or ("*",):
             tracefs.write("set_ftrace_filter", f"{pattern}\n", append=True)
         tracefs.write("function_profile_enabled", "1")
-    ctrl_c.hold()
-    ctrl_c.check()
+    ctrl_c.hold_for_run()
     with console.alone():
         console.note(f"# profiling, calling {call}")
         outcome = run(call)
@@ -82,18 +81,12 @@ def _rows_of(text: str) -> Iterator[Row]:
 
 
 def _show(console: Console, call: ProgramCall, outcome: Outcome, found: list[Row]) -> None:
-    from fprobe.cli.conclusion import ending, outcome_line
-    from fprobe.cli.interrupting import ctrl_c
+    from fprobe.cli.conclusion import ending, outcome_object, print_outcome
 
     console.note(f"  {'Function':<30}  {'Hit':>10}  {'Time':>15}  {'Avg':>12}")
     for row in found:
         average = row.time_us / row.hits if row.hits else 0.0
         console.line(f"  {row.name:<30}  {row.hits:10,}  {row.time_us:12.3f} us  {average:9.3f} us")
-    ctrl_c.reported = True
-    console.line(outcome_line(call, outcome))
-    result = {
-        "call": str(call),
-        "result": outcome.result if outcome.returned else None,
-        "interrupted": outcome.interrupted,
-    }
+    print_outcome(console, call, outcome)
+    result = outcome_object(call, outcome) | {"interrupted": outcome.interrupted}
     console.document(result | {"functions": [row._asdict() for row in found]} | ending(outcome))

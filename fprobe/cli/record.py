@@ -79,8 +79,7 @@ def record_command(
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
-    ctrl_c.hold()
-    ctrl_c.check()
+    ctrl_c.hold_for_run()
     with console.alone(), attached(definitions, filter_text, triggers) as events:
         arriving = _arriving(events) if live else None
         with input_errors():
@@ -136,12 +135,10 @@ def _show(console: Console, arriving: Arriving) -> None:
 def _summarise(
     console: Console, call: ProgramCall, outcome: Outcome, events: Event, recording: Recording, live: bool
 ) -> None:
-    from fprobe.cli.conclusion import outcome_line
+    from fprobe.cli.conclusion import print_outcome
     from fprobe.cli.console import count
-    from fprobe.cli.interrupting import ctrl_c
 
-    ctrl_c.reported = True
-    console.line(outcome_line(call, outcome))
+    print_outcome(console, call, outcome)
     console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
     console.note(f"{recording.file.path}: {recording.text}")
     document = _document(call, outcome, events, recording)
@@ -153,12 +150,9 @@ def _summarise(
 
 
 def _document(call: ProgramCall, outcome: Outcome, events: Event, recording: Recording) -> dict[str, Any]:
-    from fprobe.cli.conclusion import ending
-    from fprobe.cli.failure import of_call
+    from fprobe.cli.conclusion import ending_with_error, outcome_object
 
     found = {
-        "call": str(call),
-        "result": outcome.result if outcome.returned else None,
         "events": [f"{each.group}/{each.name}" for each in events.formats],
         "hits": events.hits,
         "missed": events.missed,
@@ -166,8 +160,8 @@ def _document(call: ProgramCall, outcome: Outcome, events: Event, recording: Rec
         "file": recording.file.path,
         "interrupted": outcome.interrupted,
         "disk_full": recording.failure is not None,
-    } | ending(outcome)
-    return found | {"error": of_call(outcome.error).as_object()} if outcome.error else found
+    }
+    return outcome_object(call, outcome) | found | ending_with_error(outcome)
 
 
 _REPORT_EPILOG = """\b

@@ -68,8 +68,7 @@ def stat_command(
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
     counts = counted.counting(by, with_hist)
-    ctrl_c.hold()
-    ctrl_c.check()
+    ctrl_c.hold_for_run()
     with console.alone(), attached(match, action=counts.action) as probe:
         console.note(f"# counting {count(len(match.sites), 'function')} of [{module.name}], calling {call}")
         outcome = run(call)
@@ -130,17 +129,12 @@ def document(
     more: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """The output of --json; with an `error` if the program failed. `more`: further fields of functions, by name."""
-    from fprobe.cli.conclusion import ending
-    from fprobe.cli.failure import of_call
+    from fprobe.cli.conclusion import ending_with_error, outcome_object
 
     found = {
-        "program": program,
-        "call": str(call),
-        "result": outcome.result if outcome.returned else None,
         "matched": match.matched,
         "attached": len(match.sites),
         "skipped": [skipped._asdict() for skipped in match.skipped],
         "functions": [_object(row, by) | more.get(row.name, {}) for row in rows],
     }
-    found |= ending(outcome)
-    return found | {"error": of_call(outcome.error).as_object()} if outcome.error else found
+    return {"program": program} | outcome_object(call, outcome) | found | ending_with_error(outcome)

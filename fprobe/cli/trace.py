@@ -104,8 +104,7 @@ class _Session:
         from fprobe.cli.matching import attached
         from fprobe.cli.running import run
 
-        ctrl_c.hold()
-        ctrl_c.check()
+        ctrl_c.hold_for_run()
         with self.console.alone(), attached(self.match, action=self.capture) as probe:
             self._begin()
             outcome = run(self.call, self._show)
