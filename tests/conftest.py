@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from kept_objects import kept_objects
+from programs import basic
 
 from sandbox.compile import cache
 from sandbox.symbols import perfmap
@@ -23,6 +24,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
 # Hundreds of processes would compile all modules, each for itself, and each worker would rewrite the assertions of all tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.fixture(scope="module")
+def program():
+    """BASIC, loaded for the tests of a module that name no other program."""
+    module = basic()
+    yield module
+    module.unload()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,16 +9,9 @@ import threading
 import time
 
 import pytest
-from programs import basic, site_of
+from programs import site_of
 
 import fprobe
-
-
-@pytest.fixture(scope="module")
-def program():
-    module = basic()
-    yield module
-    module.unload()
 
 
 def test_fp4_entry_ip_is_the_location_at_entry_and_exit(program):

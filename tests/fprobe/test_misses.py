@@ -29,13 +29,6 @@ void resume(void) { swapcontext(&caller, &coroutine); }
 """
 
 
-@pytest.fixture(scope="module")
-def program():
-    module = basic()
-    yield module
-    module.unload()
-
-
 def test_fp51_one_level_of_self_recursion_is_no_miss(program):
     """A handler that calls its own function: it runs twice; the third level is a miss."""
     seen = []

@@ -25,13 +25,6 @@ def write_like_a_debugger(address, data):
         os.pwrite(memory.fileno(), data, address)
 
 
-@pytest.fixture(scope="module")
-def program():
-    module = basic()
-    yield module
-    module.unload()
-
-
 def location(program):
     return tracer().table.location(site_of(program, "leaf"))
 

@@ -7,7 +7,7 @@ import threading
 from random import Random
 
 import pytest
-from programs import basic, is_patched
+from programs import is_patched
 
 import fprobe
 import sandbox
@@ -20,13 +20,6 @@ from ftrace.ops import ftrace_ops, ftrace_set_filter
 from ftrace.tracer import detach_all, tracer
 
 EVERYTHING = "#### all functions enabled ####\n"
-
-
-@pytest.fixture(scope="module")
-def program():
-    module = basic()
-    yield module
-    module.unload()
 
 
 @pytest.fixture(autouse=True)

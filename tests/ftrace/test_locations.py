@@ -14,13 +14,6 @@ from ftrace.sites.locations import Selection
 from ftrace.tracer import tracer
 
 
-@pytest.fixture(scope="module")
-def program():
-    module = basic()
-    yield module
-    module.unload()
-
-
 def named(program, name):
     table = tracer().table
     return table.location(site_of(program, name))

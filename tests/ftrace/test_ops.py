@@ -7,20 +7,13 @@ from __future__ import annotations
 import errno
 
 import pytest
-from programs import basic, is_patched, site_of
+from programs import is_patched, site_of
 
 from ftrace import ops as ftrace
 from ftrace.hit.records import MAX_PROBES_PER_SITE
 from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_DELETED, FTRACE_OPS_FL_IPMODIFY
 from ftrace.tracer import tracer
-
-
-@pytest.fixture(scope="module")
-def program():
-    module = basic()
-    yield module
-    module.unload()
 
 
 @pytest.fixture

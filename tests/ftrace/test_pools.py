@@ -9,17 +9,9 @@ import threading
 
 import pytest
 from isolation import isolated
-from programs import basic, load_c
+from programs import load_c
 
 import fprobe
-
-
-@pytest.fixture(scope="module")
-def program():
-    module = basic()
-    yield module
-    module.unload()
-
 
 KINDS = [{"action": "stat"}, {"exit": lambda *hit: None}]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from isolation import isolated
-from programs import basic, is_patched, site_of
+from programs import is_patched, site_of
 
 import sandbox
 from ftrace.filters.set_ftrace_filter import (
@@ -35,13 +35,6 @@ from sandbox.loading.module import ModuleState
 EVERYTHING = "#### all functions enabled ####\n"
 NOTHING = "#### no functions disabled ####\n"
 LATER = "define i64 @late(i64 %x) { ret i64 %x }\ndefine i64 @later(i64 %x) { %r = add i64 %x, 9  ret i64 %r }\n"
-
-
-@pytest.fixture(scope="module")
-def program():
-    module = basic()
-    yield module
-    module.unload()
 
 
 @pytest.fixture(autouse=True)
