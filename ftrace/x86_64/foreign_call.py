@@ -68,26 +68,45 @@ _END = """8:  lea -24(%rbp), %rsp
     ret
 """
 
-_ROOM = """    sub $$576, %rsp
-    and $$-64, %rsp
-"""
+_RESULT = "    mov %eax, %ebx\n"
+_NARROW, _WIDE, _HIGH = 512, 1024, 2112
+"""Bytes that are kept: 8 registers at 64 bytes' distance or 16 at 32; 16 at 64; 32 at 64 and the masks."""
 
 
-def _call_around(control: str, distance: int, result: str = "") -> str:
-    """The call, while Task.vectors tells of the registers kept in _ROOM. Above them are what it said before and a control word.
+def _room(kept: int) -> str:
+    """The stack that `kept` bytes of registers take, and 64 bytes above them, 64-byte aligned."""
+    return f"    sub $${kept + 64}, %rsp\n    and $$-64, %rsp\n"
+
+
+def _call_around(control: str, distance: int, result: str = "", kept: int = _NARROW) -> str:
+    """The call, while Task.vectors tells of the registers that are kept. Above them are what it said before and a control word.
 
     `control`: the instruction that stores that word; `distance`: between two registers, in units of 16 bytes; `result`: text
     that moves the result away.
     """
     return f"""    mov %fs:$TASK, %r11
     mov $VECTORS(%r11), %r10
-    mov %r10, 512(%rsp)
-    {control} 520(%rsp)
+    mov %r10, {kept}(%rsp)
+    {control} {kept + 8}(%rsp)
     lea {distance}(%rsp), %r10
     mov %r10, $VECTORS(%r11)
-{_CALL}{result}    mov 512(%rsp), %r10
+{_CALL}{result}    mov {kept}(%rsp), %r10
     mov %fs:$TASK, %r11
     mov %r10, $VECTORS(%r11)
+"""
+
+
+def _get_control(kept: int) -> str:
+    """mxcsr as it was, x87 initialised again if the called code has used it, and the result, which is in ebx."""
+    return f"""    ldmxcsr {kept + 8}(%rsp)
+    fnstcw {kept + 12}(%rsp)
+    fnstsw %ax
+    xorw $$0x37f, {kept + 12}(%rsp)
+    or {kept + 12}(%rsp), %ax
+    mov %ebx, %eax
+    je 8f
+    fninit
+    jmp 8f
 """
 
 
@@ -113,7 +132,7 @@ ftrace_call_foreign_return:
 ftrace_call_foreign:
 """
     + _FRAME
-    + _ROOM
+    + _room(_NARROW)
     + """$if_wide_vectors
     jne 7f
 $keep_xmm
@@ -140,34 +159,21 @@ $keep_vectors
     + """
 # i32 ftrace_call_foreign_keeping(function, a, b, c, d, e): the same anywhere else: at the entry or return of a function that was
 # not compiled here, in the middle of one, or with a long double on the x87 stack. All vector and x87 state is live, and kept;
-# the called code finds an empty x87 stack. XSAVE and XRSTOR take longer than everything else, so where XGETBV says that nothing
-# but xmm registers is in use, those are kept one by one, at 32 bytes' distance, with mxcsr above them; and x87 is initialised
-# again if the called code has used it.
-#   rbx = the function, then its result; r12 = b, r13 = c; rbp = frame; the area is 64-byte aligned
+# the called code finds an empty x87 stack. XSAVE and XRSTOR take longer than everything else, so where XGETBV says that x87 is
+# not in use, registers are kept one by one, as wide as they are in use, with mxcsr above them; and x87 is initialised again if
+# the called code has used it. Registers 16 to 31 and the masks, where there are such, are kept in any case.
+#   rbx = the function, then its result; r12 = b, r13 = c; eax = what is in use; rbp = frame; the area is 64-byte aligned
     .globl ftrace_call_foreign_keeping
     .p2align 4
 ftrace_call_foreign_keeping:
     .cfi_startproc
 """
     + _FRAME
-    + """$if_more_than_xmm
+    + """    mov $$1, %ecx
+    $XGETBV
+    test $$1, %al
     jne 7f
-"""
-    + _ROOM
-    + """$keep_every_xmm
-"""
-    + _call_around("stmxcsr", 2, "    mov %eax, %ebx\n")
-    + """$get_every_xmm
-    ldmxcsr 520(%rsp)
-    fnstcw 524(%rsp)
-    fnstsw %ax
-    xorw $$0x37f, 524(%rsp)
-    or 524(%rsp), %ax
-    mov %ebx, %eax
-    je 8f
-    fninit
-    jmp 8f
-
+$keep_one_by_one
 7:
 """
     + _KEEP_ALL
@@ -186,9 +192,7 @@ def vector_blocks(widest: str) -> dict[str, str]:
     """The blocks of this text that depend on the CPU. `widest`: its vector registers, xmm, ymm or zmm."""
     narrow = "movaps" if widest == "xmm" else "vmovaps"
     return {
-        "if_more_than_xmm": _ALWAYS if widest == "zmm" else _IF_MORE_THAN_XMM,
-        "keep_every_xmm": _moved(narrow, "xmm", keep=True, number=16, apart=32),
-        "get_every_xmm": _moved(narrow, "xmm", keep=False, number=16, apart=32),
+        "keep_one_by_one": _ONE_BY_ONE[widest],
         "if_wide_vectors": _IF_WIDE[widest],
         "keep_xmm": _moved(narrow, "xmm", keep=True),
         "get_xmm": _moved(narrow, "xmm", keep=False),
@@ -196,6 +200,50 @@ def vector_blocks(widest: str) -> dict[str, str]:
         "get_vectors": _moved(narrow, widest, keep=False),
     }
 
+
+def _moved(move: str, register: str, keep: bool, registers: range = range(8), apart: int = 64) -> str:
+    """Move vector registers to the stack, or back. Number n is at n times `apart`."""
+    pairs = [(f"%{register}{i}", f"{apart * i}(%rsp)") for i in registers]
+    return "\n".join(f"    {move} {a}, {b}" if keep else f"    {move} {b}, {a}" for a, b in pairs)
+
+
+def _masks(keep: bool) -> str:
+    """Move the mask registers to the stack behind 32 vector registers, or back."""
+    pairs = [(f"%k{i}", f"{2048 + 8 * i}(%rsp)") for i in range(8)]
+    return "\n".join(f"    kmovq {a}, {b}" if keep else f"    kmovq {b}, {a}" for a, b in pairs)
+
+
+def _around(register: str, apart: int, kept: int, move: str = "vmovaps", clear: str = "    vzeroupper") -> str:
+    """Keep registers 0 to 15, and call."""
+    return f"""{_moved(move, register, True, range(16), apart)}
+{clear}
+{_call_around("stmxcsr", apart // 16, _RESULT, kept)}{_moved(move, register, False, range(16), apart)}
+"""
+
+
+_ONE_BY_ONE = {
+    "xmm": _room(_NARROW) + _around("xmm", 32, _NARROW, "movaps", "") + _get_control(_NARROW),
+    "ymm": f"""    test $$4, %al
+    jne 6f
+{_room(_NARROW)}{_around("xmm", 32, _NARROW)}{_get_control(_NARROW)}
+6:
+{_room(_WIDE)}{_around("ymm", 64, _WIDE)}{_get_control(_WIDE)}""",
+    "zmm": f"""{_room(_HIGH)}{_moved("vmovaps", "zmm", True, range(16, 32))}
+{_masks(keep=True)}
+    test $$0x40, %al
+    jne 6f
+    test $$4, %al
+    jne 5f
+{_around("xmm", 64, _HIGH)}    jmp 4f
+5:
+{_around("ymm", 64, _HIGH)}    jmp 4f
+6:
+{_around("zmm", 64, _HIGH)}4:
+{_moved("vmovaps", "zmm", False, range(16, 32))}
+{_masks(keep=False)}
+{_get_control(_HIGH)}""",
+}
+"""Keep what is in use besides x87, call, and go to 8. Restoring marks registers as in use, up to the width of the move."""
 
 _IF_WIDE = {
     "xmm": "    cmp %eax, %eax",
@@ -214,17 +262,3 @@ _IF_WIDE = {
 }
 """Set NE if one of the first eight registers may be wider than an xmm register. Without 512-bit instructions, after which some
 CPUs run at a lower clock rate. Uses rax, rcx, rdx and vector registers 8 to 11."""
-
-
-_IF_MORE_THAN_XMM = """    mov $$1, %ecx
-    $XGETBV
-    test $$0xe5, %al"""
-"""Set NE if x87 or any register but xmm is in use, or the CPU does not tell. Uses rax, rcx and rdx."""
-_ALWAYS = "    test %rsp, %rsp"
-"""Set NE. With 32 registers and masks more would have to be cleared after the call."""
-
-
-def _moved(move: str, register: str, keep: bool, number: int = 8, apart: int = 64) -> str:
-    """Move the first vector registers to the stack, or back."""
-    pairs = [(f"%{register}{i}", f"{apart * i}(%rsp)") for i in range(number)]
-    return "\n".join(f"    {move} {a}, {b}" if keep else f"    {move} {b}, {a}" for a, b in pairs)

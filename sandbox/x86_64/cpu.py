@@ -25,7 +25,8 @@ _STATUS = Path("/proc/self/status")
 class SaveArea(NamedTuple):
     """`instruction` ('xsavec' or 'xsave'), `mask` of components, and `size` in bytes of the area (64-byte aligned).
 
-    `register`: the widest vector registers, 'xmm', 'ymm' or 'zmm'. `tells_use`: XGETBV(1) says which components are in use.
+    `register`: the widest vector registers, 'xmm', 'ymm' or 'zmm'. `tells_use`: XGETBV(1) says which components are in
+    use, and the others can be kept one by one.
     """
 
     instruction: str
@@ -56,6 +57,10 @@ class _Cpu:
         eax, ebx, ecx, edx = struct.unpack("<4I", words)
         return eax, ebx, ecx, edx
 
+    def has_wide_masks(self) -> bool:
+        """Whether mask registers have 64 bits (AVX512BW)."""
+        return bool(self.cpuid(7)[1] >> 30 & 1)
+
     def close(self) -> None:
         self._text.unmap()
 
@@ -68,7 +73,7 @@ def save_area() -> SaveArea:
             raise OSError(38, "this CPU has no XSAVE: vector registers cannot be kept around handlers")
         mask = cpu.xgetbv() & WANTED
         features = cpu.cpuid(0xD, 1)[0]
-        tells_use = bool(features >> 2 & 1)
+        tells_use = bool(features >> 2 & 1) and (not mask & AVX512 or cpu.has_wide_masks())
         if features >> 1 & 1:
             return SaveArea("xsavec", mask, _compacted_size(cpu, mask), tells_use)
         return SaveArea("xsave", mask, _standard_size(cpu, mask), tells_use)

@@ -68,10 +68,41 @@ long middle(void) {
                    "xmm13", "xmm14", "xmm15");
     return (csr != usual) | (status != 0) << 1 | (control != 0x37f) << 2 | (sum != 16 * 17 / 2) << 3;
 }
+/* All vector registers, `width` bytes of each of the first 16, and the masks: loaded, probed and stored again. */
+#define HIGH(op) op(16) op(17) op(18) op(19) op(20) op(21) op(22) op(23) op(24) op(25) op(26) op(27) op(28) op(29) op(30) op(31)
+#define FROM_X(n) "vmovups 64*" #n "(%0), %%xmm" #n "\n\t"
+#define FROM_Y(n) "vmovups 64*" #n "(%0), %%ymm" #n "\n\t"
+#define FROM_Z(n) "vmovups 64*" #n "(%0), %%zmm" #n "\n\t"
+#define TO_Y(n) "vmovups %%ymm" #n ", 64*" #n "(%0)\n\t"
+#define TO_Z(n) "vmovups %%zmm" #n ", 64*" #n "(%0)\n\t"
+#define FROM_K(n) "kmovq 2048+8*" #n "(%0), %%k" #n "\n\t"
+#define TO_K(n) "kmovq %%k" #n ", 2048+8*" #n "(%0)\n\t"
+#define LOW_CHANGED "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
+    "xmm13", "xmm14", "xmm15", "memory"
+static char registers[2112] __attribute__((aligned(64)));
+void *all_registers(void) { return registers; }
+__attribute__((naked, noinline)) void probed(void) { asm("nopl 0(%rax, %rax)\n\tnopl 0(%rax, %rax)\n\tret"); }
+long whole(long width, long masks) {
+    asm volatile("fninit\n\tvzeroupper");
+    if (masks) asm volatile(HIGH(FROM_Z) BOTH(FROM_K) :: "r"(registers) : LOW_CHANGED);
+    if (width == 16) asm volatile(ALL(FROM_X) "call probed" :: "r"(registers) : LOW_CHANGED);
+    else if (width == 32) asm volatile(ALL(FROM_Y) "call probed" :: "r"(registers) : LOW_CHANGED);
+    else asm volatile(ALL(FROM_Z) "call probed" :: "r"(registers) : LOW_CHANGED);
+    if (masks) asm volatile(ALL(TO_Z) HIGH(TO_Z) BOTH(TO_K) "vzeroupper" :: "r"(registers) : LOW_CHANGED);
+    else asm volatile(ALL(TO_Y) "vzeroupper" :: "r"(registers) : LOW_CHANGED);
+    return 0;
+}
+/* What a handler leaves behind at worst. */
+static char junk[2112] = {[0 ... 2111] = 0x5a};
+void overwrite(long masks) {
+    asm volatile(ALL(FROM_Y) "fld1\n\tfstp %%st(0)" :: "r"(junk) : LOW_CHANGED, "st");
+    if (masks) asm volatile(ALL(FROM_Z) HIGH(FROM_Z) BOTH(FROM_K) :: "r"(junk) : LOW_CHANGED);
+}
 extern char in_the_middle[];
 void *where(void) { return in_the_middle; }
 """
 X87, AVX = 1, 4
+WITH_MASKS = pytest.mark.skipif("avx512bw" not in FLAGS, reason="the CPU has no wide mask registers")
 
 
 def nothing(*hit):
@@ -157,6 +188,39 @@ def test_a_probe_in_the_middle_of_a_function_keeps_what_is_in_use_there():
     assert [module["middle"]() for _ in range(3)] == [0, 0, 0]
     kprobes.unregister_kprobe(probe)
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("width", [16, 32, pytest.param(64, marks=WITH_MASKS)])
+@pytest.mark.parametrize("masks", [0, pytest.param(1, marks=WITH_MASKS)])
+@isolated
+def test_every_register_and_mask_is_kept_around_a_handler_in_the_middle_of_a_function(width, masks):
+    """Registers 0 to 15 as wide as they are in use; the handler leaves junk in all that the CPU has."""
+    import kprobes
+
+    module = load_c(SOURCE)
+    number, size = (32, 64) if masks else (16, 32)
+    memory = (ctypes.c_ubyte * 2112).from_address(module["all_registers"]())
+    given = [bytes((7 * n + i + 1) % 255 + 1 for i in range(min(width, size) if n < 16 else 64)) for n in range(32)]
+    for n, value in enumerate(given):
+        ctypes.memmove(ctypes.byref(memory, 64 * n), value.ljust(64, b"\xee" if masks == 0 else b"\0"), 64)
+    memory[2048:] = range(100, 164)
+    before = bytes(memory)
+
+    def handler(p, regs):
+        module["overwrite"]("avx512bw" in FLAGS)
+        return 0
+
+    probe = kprobes.kprobe(addr=module["probed"].address + 5, pre_handler=handler)
+    kprobes.register_kprobe(probe)
+    kprobes.wait_for_kprobe_optimizer()
+    module["whole"](width, masks)
+    kprobes.unregister_kprobe(probe)
+    for n in range(number):
+        expected = given[n][:size].ljust(size, b"\0")
+        assert bytes(memory[64 * n : 64 * n + size]) == expected, n
+    if masks:
+        assert bytes(memory[2048:]) == before[2048:]
+    assert probe.nmissed == 0
 
 
 @pytest.mark.parametrize(("mask", "register"), [(0x3, "xmm"), (0x7, "ymm"), (0xE7, "zmm")])

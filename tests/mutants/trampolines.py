@@ -198,3 +198,18 @@ ALL_REGISTERS: tuple[Mutant, ...] = (
     _registers.changed("regs-take-back", "    sub %r8, $TALLY(%r11,%rdx)\n", ""),
     _registers.changed("regs-exit-credit", "    add %rax, $TALLY(%r11,%rdx)\n    testl", "    testl"),
 )
+
+_foreign = Part("ftrace/x86_64/foreign_call.py", ("tests/ftrace/test_foreign_call.py",))
+
+# The first three need a CPU with AVX-512.
+FOREIGN: tuple[Mutant, ...] = (
+    _foreign.changed("foreign-masks", "{_masks(keep=False)}\n{_get_control(_HIGH)}", "{_get_control(_HIGH)}"),
+    _foreign.changed(
+        "foreign-high",
+        '{_moved("vmovaps", "zmm", False, range(16, 32))}\n{_masks(keep=False)}',
+        "{_masks(keep=False)}",
+    ),
+    _foreign.without("foreign-wide", "    test $$0x40, %al\n    jne 6f\n"),
+    _foreign.changed("foreign-x87", "    je 8f\n    fninit\n", ""),
+    _foreign.changed("foreign-mxcsr", "ldmxcsr {kept + 8}(%rsp)", "fwait"),
+)
