@@ -25,6 +25,7 @@ from ftrace.tracer import tracer
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.fast import single
 from kprobes.fast.return_stubs import give_return_stub
+from kprobes.handlers.native_decorator import EventFunction
 from kprobes.handlers.resolve import ENTRY, RETURN
 from kprobes.hit import attribution
 from kprobes.hit.records import (
@@ -110,6 +111,8 @@ class ReturnHook:
         self.native.child = ctypes.addressof(child)
         size = self.native.data_size
         values = single.kretprobe_values(*self._handlers, size, self.maxactive, place.on_ftrace)
+        if values and isinstance(self._handlers[1], EventFunction):
+            values["early"] = self.native.action
         if place.on_ftrace:
             keep = (self.native, self._codes, child)
             self.fast = single.ops_of_kretprobe(values, place.address, self.address, keep) if values else None

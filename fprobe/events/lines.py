@@ -23,7 +23,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.events.dynevent import NotThisType, dyn_event_register
-from ftrace.events.handler_source import Shape
+from ftrace.events.handler_source import EARLY_ENTRY, EARLY_RETURN, Shape
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument
@@ -40,8 +40,9 @@ _SHAPE = Shape(
     "fp.action",
     ("entry_ip",),
     shortcut="cast(FunctionShortcut, {})(cast(u64, fp), entry_ip, ret_ip, regs)",
+    early=EARLY_ENTRY,
 )
-_RETURN_SHAPE = Shape(_PARAMETERS, "fp.action", ("entry_ip", "ret_ip"), "entry_data")
+_RETURN_SHAPE = Shape(_PARAMETERS, "fp.action", ("entry_ip", "ret_ip"), "entry_data", early=EARLY_RETURN)
 _RETVAL = re.compile(r"\$retval(?![A-Za-z0-9_])")
 _TRACEPOINT = re.compile(r"[A-Za-z0-9_]*")
 
@@ -102,8 +103,7 @@ class FprobeEventProbe(Probe):
             fp = fprobe(self.entry_handler, self.hit_handler, flags=FPROBE_FL_DISABLED, entry_data_size=size)
         else:
             fp = fprobe(self.hit_handler, flags=FPROBE_FL_DISABLED)
-            fp.early = self.recording.address
-        fp.action = self.recording.address
+        fp.early = fp.action = self.recording.address
         register_fprobe(fp, self.symbol)
         self.fp = fp
 

@@ -10,10 +10,11 @@ from typing import TypeAlias
 from ftrace.events.builtin_records import record_stack
 from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
 from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
-from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.ring_buffer.writer import commit, reserve, reserve_for
 from ftrace.tracers.task_filter import TaskFilter, ignores_task
 from ftrace.unwind.walk import StackPoint
 from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.x86_64.stubs import RETURN_POINT
 from sandbox.native import (
     Structure,
     addressof,
@@ -40,7 +41,7 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.threads.system_calls import get_task_comm
-from sandbox.threads.tasks import current
+from sandbox.threads.tasks import Task, current
 
 MAX_TARGETS = 16
 """The maximum number of trace arrays that record one event: the top level's and those of instances."""
@@ -97,6 +98,12 @@ class Scratch(Structure):
 
 
 @native(inline=True)
+def ip_of(stub: u64) -> u64:
+    """The address of the location whose stub the entry trampolines return to."""
+    return cast(ptr[u64], stub - RETURN_POINT)[0]
+
+
+@native(inline=True)
 def count_hit_of(state: ptr[EventState], index: u64) -> void:
     """Add one to the hit counter of the task with that index, which is the running thread's."""
     counter = cast(ptr[u64], state.hits + index * state.hits_stride)
@@ -110,8 +117,9 @@ def count_hit(state: ptr[EventState]) -> void:
 
 
 @native(inline=True)
-def scratch_of(state: ptr[EventState]) -> ptr[Scratch]:
-    return cast(ptr[Scratch], state.scratch + cast(u64, current().index) * SCRATCH)
+def scratch_of(state: ptr[EventState], task: ptr[Task]) -> ptr[Scratch]:
+    """The scratch memory of the running thread, whose task it is."""
+    return cast(ptr[Scratch], state.scratch + cast(u64, task.index) * SCRATCH)
 
 
 copy_text = extern("ftrace_probe_read_str", fn[i64, u64, u64, u64])
@@ -221,13 +229,28 @@ def begin_record(
         if volatile_load(target.tracing_on) == 0:
             return False
         return reserve(target.buffer, mark, place, state.type_id, size)
-    scratch = scratch_of(state)
+    scratch = scratch_of(state, current())
     start = scratch.used
     if claim(scratch, size + 8) < start + size + 8:
         release(scratch, start)
         return False
     place.event = addressof(scratch.text[start])
     return True
+
+
+@native(inline=True)
+def begin_plain_record(
+    state: ptr[EventState],
+    target: ptr[Target],
+    task: ptr[Task],
+    mark: ptr[Mark],
+    place: ptr[Reservation],
+    size: u64,
+) -> bool_:
+    """As begin_record for a record that is not judged. `task`: the running thread's."""
+    if volatile_load(target.tracing_on) == 0:
+        return False
+    return reserve_for(task, target.buffer, mark, place, state.type_id, size)
 
 
 @native(inline=True)
@@ -252,7 +275,7 @@ def end_record(
         point.sp = sp
         point.bp = bp
         judge(target, state.type_id, entry, size, addressof(point))
-        scratch = scratch_of(state)
+        scratch = scratch_of(state, current())
         release(scratch, cast(u64, entry) - cast(u64, addressof(scratch.text[0])))
 
 

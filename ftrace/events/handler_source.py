@@ -46,7 +46,7 @@ class Shape:
     `parameters`: the handler's parameters with their types. `result`: its return value. The others are expressions: `state`
     is the address of the EventState; `addresses`, each address field of the record; `saved`, the address of the words saved
     at entry; `shortcut`, a call of the event's shortcut at address {} with the handler's arguments, empty if there is none.
-    `registers`: the registers that are parameters, where there is no pt_regs; such a handler reads no memory.
+    `early`: how hits are handled before registers are saved, if they can be.
     """
 
     parameters: str
@@ -55,13 +55,42 @@ class Shape:
     saved: str = "0"
     result: str = ""
     shortcut: str = ""
-    registers: tuple[str, ...] = ()
+    early: EarlyShape | None = None
 
     def register(self, name: str) -> str:
         """The value of a register. Raises InexpressibleError if it is not at hand."""
-        if self.registers and name not in self.registers:
+        return f"regs.{name}"
+
+
+@dataclass(frozen=True)
+class EarlyShape(Shape):
+    """How hits are handled early: Early in ftrace.hit.records.
+
+    `registers`: those that are parameters. `cc`: the calling convention. `task`: the thread's task. `unless`: an expression
+    that is true if the hit has to go to the handler.
+    """
+
+    registers: tuple[str, ...] = ()
+    cc: str = "c"
+    task: str = "current()"
+    unless: str = ""
+
+    def register(self, name: str) -> str:
+        if name not in self.registers:
             raise InexpressibleError
-        return name if self.registers else f"regs.{name}"
+        return name
+
+
+EARLY_ENTRY = EarlyShape(
+    "di, si, dx, cx, r8, r9, state, ax, stub",
+    "state",
+    ("ip_of(stub)",),
+    registers=(*REGISTER_ARGUMENTS, "ax"),
+    cc="preserve_most",
+)
+EARLY_RETURN = EarlyShape(
+    "state, ip, parent, ax, data, own", "state", ("ip", "parent"), "data", registers=("ax",), task="own"
+)
 
 
 def hit_source(layout: RecordLayout, shape: Shape, name: str = "record") -> str:
@@ -87,8 +116,21 @@ def constants_of(layout: RecordLayout) -> list[SymbolAddress]:
 def fetch_lines(layout: RecordLayout, shape: Shape, wanted: Iterable[int]) -> Iterator[str]:
     """The lines that fetch the arguments with these indices, all of them numbers, into v0, v1, ..."""
     writer = _Writer(layout, shape)
+    yield from writer.saved_words()
     for index in wanted:
         yield from writer.fetch(index, layout.arguments[index])
+
+
+def record_lines(layout: RecordLayout, shape: Shape) -> Iterator[str]:
+    """The lines that record a hit of the thread's `task` in `target`, which judges nothing."""
+    writer = _Writer(layout, shape)
+    yield from writer.fetched("scratch_of(state, task)")
+    yield "mark: Mark = zeroed"
+    yield "place: Reservation = zeroed"
+    yield "if begin_plain_record(state, target, task, addressof(mark), addressof(place), size):"
+    yield from writer.stores("size")
+    yield "    commit(addressof(mark), addressof(place))"
+    yield from writer.released()
 
 
 def definition(name: str, parameters: str, lines: Iterable[str]) -> str:
@@ -116,20 +158,32 @@ class _Writer:
             yield f"if shortcut != 0 and {self._shape.shortcut.format('shortcut')} != 0:"
             yield f"    {self._shape.result or 'return'}"
         yield "count_hit(state)"
-        if any(isinstance(field.argument.fetch.source, SavedArgument) for field in self._layout.arguments):
-            yield f"words = cast(ptr[u64], {self._shape.saved})"
+        yield from self.fetched("scratch_of(state, current())")
+        if self._texts:
+            yield "total: u64 = size"
+        yield "for number in range(state.count):"
+        yield from ("    " + line for line in self._record())
+        yield from self.released()
+
+    def fetched(self, scratch: str) -> Iterator[str]:
+        """The lines that fetch all arguments, and text into `scratch`; `size` is then the record's."""
+        yield from self.saved_words()
         yield f"size: u64 = {self._layout.size}"
         if self._texts:
-            yield "scratch = scratch_of(state)"
+            yield f"scratch = {scratch}"
             yield "start = scratch.used"
             yield f"end = claim(scratch, {self._texts * _TEXT_CLAIM})"
             yield "at = start"
         for index, field in enumerate(self._layout.arguments):
             yield from self.fetch(index, field)
-        if self._texts:
-            yield "total: u64 = size"
-        yield "for number in range(state.count):"
-        yield from ("    " + line for line in self._record())
+
+    def saved_words(self) -> Iterator[str]:
+        """The line that finds the words saved at entry, if there are any."""
+        if any(isinstance(field.argument.fetch.source, SavedArgument) for field in self._layout.arguments):
+            yield f"words = cast(ptr[u64], {self._shape.saved})"
+
+    def released(self) -> Iterator[str]:
+        """The line that releases the scratch memory."""
         if self._texts:
             yield "release(scratch, start)"
 
@@ -144,16 +198,20 @@ class _Writer:
         yield "mark: Mark = zeroed"
         yield "place: Reservation = zeroed"
         yield f"if begin_record(state, target, judged, addressof(mark), addressof(place), {size}):"
+        yield from self.stores(size)
+        ip = self._shape.addresses[-1]
+        yield f"    end_record(state, target, judged, addressof(mark), addressof(place), {size}, {ip}, regs.sp, regs.bp)"
+
+    def stores(self, size: str) -> Iterator[str]:
+        """The lines that store all fields of a record of `size` bytes at place.event, in a block."""
         yield "    entry = place.event"
         for field, value in zip(self._layout.addresses, self._shape.addresses, strict=True):
             yield "    " + _store(field.offset, 8, value)
-        for index, field in enumerate(self._layout.arguments):
-            yield from ("    " + line for line in self._put(index, field))
+        for index, argument in enumerate(self._layout.arguments):
+            yield from ("    " + line for line in self._put(index, argument))
         if self._texts:
-            rest = f"length - {self._layout.size}"
+            rest = f"{size} - {self._layout.size}"
             yield f"    copy_words(addressof(entry[{self._layout.size}]), addressof(scratch.text[start]), {rest})"
-        ip = self._shape.addresses[-1]
-        yield f"    end_record(state, target, judged, addressof(mark), addressof(place), {size}, {ip}, regs.sp, regs.bp)"
 
     def _put(self, index: int, field: ArgumentField) -> Iterator[str]:
         argument, width = field.argument, field.argument.type.size
@@ -191,8 +249,6 @@ class _Writer:
         variable = f"v{index}"
         if argument.store is not Store.MEMORY:
             yield from self._source(argument.fetch.source, variable)
-        elif self._shape.registers:
-            raise InexpressibleError
         else:
             yield from self._address(index, argument)
             if argument.count:

@@ -14,10 +14,11 @@ from ftrace.events.dynevent import MAX_EVENT_NAME_LEN, DynamicEvent, LineType, a
 from ftrace.events.error_log import error_log
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import after_unlocking, events_locked
-from ftrace.events.handler_source import Shape, constants_of, entry_source, hit_source
-from ftrace.events.handlers import Make, native_handler, shortcut_of
+from ftrace.events.handler_source import EarlyShape, Shape, constants_of, entry_source, hit_source
+from ftrace.events.handlers import Make, native_handler
 from ftrace.events.recording import Recording
 from ftrace.events.registry import TraceEvent, event_registry
+from ftrace.events.shortcuts import shortcut_of
 from ftrace.events.symbol_names import symbol_names
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import MAX_ARGUMENTS, dentry_layout, expand, expand_dentries, parse_arguments
@@ -104,6 +105,11 @@ class Probe(DynamicEvent):
     """Makes a native function a handler of this kind of probe."""
 
     # -- common ---------------------------------------------------------------------------------------------------
+
+    @property
+    def early_shape(self) -> EarlyShape | None:
+        """How hits are handled before registers are saved; None if they cannot be."""
+        return self.shape.early
 
     @cached_property
     def recording(self) -> Recording:
@@ -202,10 +208,12 @@ class ProbeEvent(TraceEvent):
     def _shorten(self, probe: Probe) -> None:
         """Set the shortcut that the event's filter and triggers allow, if only one trace array records the event."""
         shortcut = None
-        if probe.shape.shortcut and len(self._targets) == 1:
-            shortcut = shortcut_of(self._targets[0], probe.layout, probe.shape, type(probe).make_handler)
+        if len(self._targets) == 1:
+            shortcut = shortcut_of(
+                self._targets[0], probe.layout, (probe.shape, probe.early_shape), type(probe).make_handler
+            )
         before = probe.recording.use_shortcut(shortcut)
-        if before is not None and before is not shortcut:
+        if before is not None and before != shortcut:
             self.free_after_hits(before)
 
     def arm(self) -> None:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ftrace.events.event_state import MAX_TARGETS, SCRATCH, EventState
-from ftrace.events.handlers import Shortcut
+from ftrace.events.shortcuts import Shortcut
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork
@@ -103,9 +103,7 @@ class Recording:
     def use_shortcut(self, shortcut: Shortcut | None) -> Shortcut | None:
         """Set the shortcut. Returns the previous one, which hits in progress may still be executing."""
         before, self._shortcut = self._shortcut, shortcut
-        self.native.shortcut = shortcut.address if shortcut is not None else 0
-        early = shortcut.early if shortcut is not None else None
-        self.native.early = early.address if early is not None else 0
+        self.native.shortcut, self.native.early = shortcut.addresses if shortcut is not None else (0, 0)
         return before
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ done nothing. It fetches only the arguments that a filter tests or a histogram c
 - an event that has a filter of numbers and no trigger: hits that the filter drops;
 - an event that is not recorded and has only a histogram of numbers: hits of keys that the thread has counted before.
 
-The same source with the shape EARLY does so before a trampoline has saved anything, if all numbers are in argument registers.
+The same source with an EarlyShape does so before a trampoline has saved anything, if all values are in registers that such a
+function gets, or in memory. Early functions also record events without filter and trigger.
 """
 
 from __future__ import annotations
@@ -16,18 +17,30 @@ from typing import NamedTuple
 
 from ftrace.events.filters.parser import Filter, Step
 from ftrace.events.filters.predicates import COMPARISONS, Constant, Number, NumberTest
-from ftrace.events.handler_source import InexpressibleError, Shape, definition, fetch_lines
-from ftrace.handlers.registers import REGISTER_ARGUMENTS
+from ftrace.events.handler_source import EarlyShape, InexpressibleError, Shape, definition, fetch_lines, record_lines
 from ftrace.probe_args.fetch import Register
 from ftrace.probe_args.layout import COMMON_FIELDS, RecordLayout
 
 NAME = "shortcut"
 """Of the function."""
-EARLY = Shape("di, si, dx, cx, r8, r9, state", "state", ("0",), registers=REGISTER_ARGUMENTS)
-"""Of a function that handles a hit early: Early in ftrace.hit.records."""
 _IP = Register("ip")
 """Fields whose value in a shortcut may differ from that in a handler."""
 _PID = next((offset, size) for _, name, offset, size, _ in COMMON_FIELDS if name == "common_pid")
+
+
+def record_source(layout: RecordLayout, shape: EarlyShape) -> str:
+    """An early function that records all hits as they are. Raises InexpressibleError if it would need other registers."""
+    unless = f" or {shape.unless}" if shape.unless else ""
+    lines = [
+        "target = state.targets[0]",
+        f"task = {shape.task}",
+        f"if is_judged(target){unless}:",
+        "    return 0",
+        "count_hit_of(state, cast(u64, task.index))",
+        *record_lines(layout, shape),
+        "return 1",
+    ]
+    return definition(NAME, shape.parameters, lines)
 
 
 class NumberTable(NamedTuple):
@@ -137,8 +150,6 @@ class _Values:
             return "cast(u64, current().tid)"
         for field, value in zip(self._layout.addresses, self._shape.addresses, strict=True):
             if place == (field.offset, field.size):
-                if self._shape.registers:
-                    raise InexpressibleError
                 return value
         for index, field in enumerate(self._layout.arguments):
             argument = field.argument

@@ -67,10 +67,13 @@ Handler: TypeAlias = fn[i32, u64, u64, u64, u64, u64]
 
 @struct
 class Early(Structure):
-    """The head of what a probe's entries may be dealt with by, before its trampoline saves a register for the handler.
+    """The head of what a probe's entries, or the returns that it hooks, may be dealt with by, before its trampoline saves the
+    registers that its handler looks at. The function returns 1 if it has dealt with the hit, and 0, having done nothing, if
+    the handler is to be called.
 
-    function(di, si, dx, cx, r8, r9, early), preserve_most, gets the argument registers as the site has them and the address of
-    this. It returns 1 if it has dealt with the entry, and 0, having done nothing, if the handler is to be called.
+    At an entry, function(di, si, dx, cx, r8, r9, early, ax, stub, parent), preserve_most, gets the argument registers as the
+    site has them, the address of this, and where the trampoline and the traced function return to.
+    At a return, function(early, ip, parent, ax, data, task) has the C calling convention.
     """
 
     function: u64  # its address; 0: there is none at present

@@ -99,10 +99,11 @@ class ListRecord:
             if _is_fast(self.probes):
                 if self.probes[0].native.kind & LEAN:
                     return _LEAN[bool(self.probes[0].native.kind & HAS_EXIT)]
-                entry = _entry_of_one(self.probes[0], data_size)
+                entry, exit_ = _entry_of_one(self.probes[0], data_size), _exit_of_one(self.probes[0], data_size)
                 if self.probes[0].native.early:
                     entry = entry.replace("ftrace_entry", "ftrace_early")
-                return entry, _exit_of_one(self.probes[0], data_size)
+                    exit_ = exit_.replace("ftrace_exit_results", "ftrace_early_exit_results")
+                return entry, exit_
             if 1 < len(self.probes) <= ARMED_IN_NODE and all(map(_is_native, self.probes)):
                 return "ftrace_entry_multi", "ftrace_exit_multi"
         return "ftrace_entry_complete", "ftrace_exit_from_list"

@@ -317,6 +317,35 @@ CALL_LEAN_EXIT = """
     pop %r10
     mov $ITEM_PROBE(%r10), %rdi"""
 
+CALL_EARLY_EXIT = """
+    mov $PROBE_EARLY(%rdi), %rdi
+    mov (%rdi), %r11
+    test %r11, %r11
+    je 1f
+    push %rcx
+    push %rax
+    push %r9
+    push %r10
+    mov %rax, %rcx
+    mov %fs:$TASK, %r9
+    call *%r11
+    test %eax, %eax
+    pop %r10
+    pop %r9
+    pop %rax
+    pop %rcx
+    je 1f
+    mov $ITEM_PROBE(%r10), %rdi"""
+"""The return is dealt with before results are saved for the handler (Early in ftrace.hit.records), which is called otherwise."""
+LEAVE_TO_HANDLER = """1:
+$restore
+    lea 8(%rsp), %rsp
+    mov %fs:$TASK, %rdi
+    movq $$0, $REC(%rdi)
+    mov %r9, %r11
+    jmp $otherwise
+"""
+
 EXIT_NO_DATA = """
     xor %r8d, %r8d"""
 EXIT_INLINE_DATA = """
@@ -385,6 +414,10 @@ def fast_trampolines() -> Iterator[str]:
     yield with_blocks(ENTRY_EARLY, {"name": "ftrace_early_regs", "otherwise": "ftrace_entry_regs"})
     yield from _with_return("ftrace_exit_only", NO_ENTRY, PLAIN_ENTRY)
     yield from _lean()
+    for data in ("", "_data"):
+        early = {"call": CALL_EARLY_EXIT, "data": EXIT_INLINE_DATA, **_PLAIN_EXIT}
+        names = {"name": f"ftrace_early_exit_results{data}", "otherwise": f"ftrace_exit_results{data}"}
+        yield with_blocks(EXIT_FAST + LEAVE_TO_HANDLER, early | names)
 
 
 def _with_return(name: str, call: str, saving: dict[str, str]) -> Iterator[str]:

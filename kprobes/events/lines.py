@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from threading import Lock
 
 from ftrace.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
 from ftrace.events.event_mutex import after_unlocking, events_locked
-from ftrace.events.handler_source import Shape
+from ftrace.events.handler_source import EARLY_ENTRY, EARLY_RETURN, EarlyShape, Shape
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument
@@ -28,7 +29,7 @@ from ftrace.tracefs.tree import tracefs
 from kprobes.events.event_place import EventPlace, module_is_there, parse_place
 from kprobes.handlers.native_decorator import event_handler
 from kprobes.library_loads import LibraryWatch
-from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
+from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_FTRACE, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import (
     disable_kprobe,
     enable_kprobe,
@@ -46,8 +47,20 @@ from sandbox.process import fork
 GROUP = "kprobes"
 """The group of events whose line names none."""
 _WORD = 8
-_SHAPE = Shape("p, regs", "p.action", ("p.address",), shortcut="cast(Shortcut, {})(cast(u64, p), regs)")
-_RETURN_SHAPE = Shape("ri, regs", "ri.rp.action", ("ri.rp.child.address", "regs.ip"), "addressof(ri.data[0])")
+_SHAPE = Shape(
+    "p, regs",
+    "p.action",
+    ("p.address",),
+    shortcut="cast(Shortcut, {})(cast(u64, p), regs)",
+    early=replace(EARLY_ENTRY, unless="task.kprobe != 0"),
+)
+_RETURN_SHAPE = Shape(
+    "ri, regs",
+    "ri.rp.action",
+    ("ri.rp.child.address", "regs.ip"),
+    "addressof(ri.data[0])",
+    early=EARLY_RETURN,
+)
 
 
 class KprobeEventProbe(Probe):
@@ -101,6 +114,11 @@ class KprobeEventProbe(Probe):
         if self.probe is None:
             return 0
         return self.probe.nmissed + (self.probe.kp.nmissed if isinstance(self.probe, kretprobe) else 0)
+
+    @property
+    def early_shape(self) -> EarlyShape | None:
+        """None unless it is at an ftrace location."""
+        return self.shape.early if self.kp is not None and self.kp.flags & KPROBE_FLAG_FTRACE else None
 
     # -- registration ---------------------------------------------------------------------------------------------
 

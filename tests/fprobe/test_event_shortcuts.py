@@ -11,12 +11,32 @@ from fprobe.tracefs import tracefs
 from ftrace.events.filters.parser import parse_filter
 from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
+from kprobes import kprobe, register_kprobe, unregister_kprobe
 
 PROGRAM = """
 define i64 @sc_add(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }
 define ptr @sc_self(ptr %p) noinline { ret ptr %p }
 define i64 @sc_late(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e, i64 %f, i64 %g) noinline { ret i64 %g }
 define void @sc_leaf() noinline { ret void }
+define i64 @sc_text(ptr %p) noinline { ret i64 0 }
+
+define {i64, i64} @sc_pair(i64 %x) noinline {
+  %r = call {i64, i64} asm sideeffect "movq $$0x1111, %rax; movq $$0x2222, %rdx; movq $$0x3333, %rcx",
+    "={rax},={rdx},~{rcx}"()
+  ret {i64, i64} %r
+}
+
+; 0 if sc_pair's results and what it puts into rcx are here after its return, and what calls keep was kept.
+define i64 @sc_keeps_results() noinline {
+  %changed = call i64 asm sideeffect "
+    movq $$2, %rdi; movq $$8, %rbx; movq $$9, %r12; movq $$10, %r13; movq $$11, %r14; movq $$12, %r15
+    call sc_pair
+    xorq $$0x1111, %rax; xorq $$0x2222, %rdx; xorq $$0x3333, %rcx
+    xorq $$8, %rbx; xorq $$9, %r12; xorq $$10, %r13; xorq $$11, %r14; xorq $$12, %r15
+    orq %rdx, %rax; orq %rcx, %rax; orq %rbx, %rax; orq %r12, %rax; orq %r13, %rax; orq %r14, %rax; orq %r15, %rax",
+    "={rax},~{rdi},~{rsi},~{rdx},~{rcx},~{r8},~{r9},~{r10},~{r11},~{rbx},~{r12},~{r13},~{r14},~{r15},~{memory},~{flags}"()
+  ret i64 %changed
+}
 
 ; 0 if sc_leaf finds and leaves every register that is anyone's as it is here.
 define i64 @sc_keeps() noinline {
@@ -50,6 +70,7 @@ def clean(program):
         event.set_enabled(False)
         event.file.triggers.remove_all()
     tracefs.write("dynamic_events", "")
+    tracefs.write("tracing_on", "1")
     global_trace().buffer.clear()
 
 
@@ -136,11 +157,11 @@ def test_what_comes_before_the_trampoline_keeps_every_register_and_counts_the_hi
 
 @pytest.mark.parametrize(
     "line",
-    [f"{kind} sc_late a={what}" for kind in KINDS for what in ("+0($arg1):u32", "$arg7", "$stack1", "$stack")]
-    + ["p:k sc_late a=%bx"],
+    [f"{kind} sc_late a={what}" for kind in KINDS for what in ("$arg7", "$stack1", "$stack")] + ["p:k sc_late a=%bx"],
 )
 def test_what_is_not_in_an_argument_register_has_to_wait_for_the_others(program, line):
     event, probe = defined(line)
+    assert not is_early(probe)
     write(event, "filter", "a == 7")
     assert has_shortcut(probe)
     assert not is_early(probe)
@@ -296,3 +317,166 @@ def test_filters_and_histograms_change_while_threads_hit(program):
         thread.join()
     event.release()
     assert probe.hits + probe.misses == sum(calls)
+
+
+# -- hits that are recorded before a register is saved ------------------------------------------------------------
+
+
+@pytest.fixture
+def second_array():
+    """A second trace array: hits of an event that both record go to its handler."""
+    tracefs.mkdir("instances/sc")
+    yield lambda event: tracefs.write(f"instances/sc/events/{event.group}/{event.name}/enable", "1")
+    tracefs.rmdir("instances/sc")
+
+
+def taken():
+    """The records so far, which are cleared. Their times differ."""
+    found = recorded(None)
+    global_trace().buffer.clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"{kind} sc_add a=$arg1 b=$arg2:s8 c=$arg1:u16 d=$arg2:x32 e=$arg1:b3@2/8" for kind in KINDS),
+        *(f'{kind} sc_text s=+0($arg1):string w=+0($arg1):u32 bad=@8:u64 worse=+8(@8):string t=\\"x"' for kind in KINDS),
+        *(f"{kind} sc_text v=+0($arg1):x8[5] c=$comm:string i=\\7" for kind in KINDS),
+        "p:k sc_add n=%ax:u8 a=%di",
+        "r:k sc_add $retval", "r:k sc_add a=$arg1 r=$retval:s32 b=$arg2", "f:k sc_add $retval",
+        "f:k sc_add%return a=$arg1 r=$retval:s32 b=$arg2", "r:k sc_self a=$retval t=+0($retval):u64",
+        "f:k sc_self a=$retval t=+0($retval):u64", "r:k sc_leaf", "f:k sc_leaf%return",
+    ],
+)  # fmt: skip
+def test_an_early_record_is_the_handlers(program, second_array, line):
+    event, probe = defined(line)
+    text = ctypes.create_string_buffer(b"early words")
+
+    def calls():
+        for value in VALUES:
+            program["sc_add"](value, value ^ 3)
+        program["sc_text"](ctypes.addressof(text))
+        program["sc_self"](ctypes.addressof(text))
+        program["sc_self"](8)
+        program["sc_leaf"]()
+        return taken()
+
+    assert is_early(probe)
+    early, hits = calls(), probe.hits
+    second_array(event)
+    assert not is_early(probe)
+    assert calls() == early != []
+    assert (len(early), probe.hits, probe.misses) == (hits, 2 * hits, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recording_early_keeps_every_register(program, kind):
+    """Section 1: scratch registers belong to the site."""
+    arguments = " ".join(f"a{number}=$arg{number}" for number in range(1, 7))
+    event, probe = defined(f"{kind} sc_leaf {arguments}")
+    assert is_early(probe)
+    assert [program["sc_keeps"]() for _ in range(3)] == [0, 0, 0]
+    records = recorded(event)
+    assert [struct.unpack_from("<6Q", data, 16) for data in records] == [(2, 3, 4, 5, 6, 7)] * 3
+    assert {struct.unpack_from("<Q", data, 8)[0] for data in records} == {program["sc_leaf"].address}
+    assert (probe.hits, probe.misses) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "line", ["r:k sc_pair $retval", "f:k sc_pair $retval", "r:k sc_pair a=$arg1", "f:k sc_pair%return a=$arg1"]
+)
+def test_recording_a_return_early_keeps_results_and_what_calls_keep(program, line):
+    event, probe = defined(line)
+    assert is_early(probe)
+    assert [program["sc_keeps_results"]() for _ in range(3)] == [0, 0, 0]
+    value = 2 if "$arg1" in line else 0x1111
+    assert [struct.unpack_from("<Q", data, 24)[0] for data in recorded(event)] == [value] * 3
+    assert (probe.hits, probe.misses) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "line", ["p:k sc_add a=$arg1", "f:k sc_add a=$arg1", "r:k sc_add a=$retval", "f:k sc_add a=$retval"]
+)
+def test_what_is_judged_has_to_wait_for_the_registers(program, line):
+    event, probe = defined(line)
+
+    def records():
+        program["sc_add"](5, 6)
+        return len(taken())
+
+    assert (is_early(probe), records()) == (True, 1)
+    for file in ("options/stacktrace", "set_event_pid"):
+        tracefs.write(file, "1")
+        assert records() == (2 if file.endswith("trace") else 0)
+        tracefs.write(file, "0" if file.endswith("trace") else "")
+        assert records() == 1
+    write(event, "trigger", "traceoff:1")
+    assert (is_early(probe), records(), tracefs.read("tracing_on")) == (False, 1, "0\n")
+    write(event, "trigger", "!traceoff:1")
+    assert (is_early(probe), records()) == (True, 0)
+    tracefs.write("tracing_on", "1")
+    assert (records(), probe.hits, probe.misses) == (1, 8, 0)
+
+
+def test_a_soft_disabled_event_records_nothing_early(program):
+    event, probe = defined("p:k sc_add a=$arg1")
+    tracefs.write("set_ftrace_filter", f"sc_leaf:disable_event:{event.group}:{event.name}\n", append=True)
+    try:
+        for _ in range(2):
+            program["sc_add"](5, 6)
+            program["sc_leaf"]()
+        assert (len(taken()), probe.hits) == (1, 2)
+    finally:
+        tracefs.write("set_ftrace_filter", f"!sc_leaf:disable_event:{event.group}:{event.name}\n", append=True)
+
+
+def test_a_hit_inside_a_kprobes_handler_is_missed_not_recorded_early(program):
+    """As in the kernel, which reenters no kprobe."""
+    event, probe = defined("p:k sc_add a=$arg1")
+    kp = kprobe(symbol_name="scprog:sc_self", pre_handler=lambda *_: program["sc_add"](1, 2) and 0)
+    register_kprobe(kp)
+    try:
+        program["sc_self"](0)
+    finally:
+        unregister_kprobe(kp)
+    program["sc_add"](3, 4)
+    assert (len(recorded(event)), probe.hits, probe.misses) == (1, 1, 1)
+
+
+RETURNS = ["r:k sc_add", "f:k sc_add%return"]
+AT_RETURN = "a=$arg1 b=$arg2:s16 r=$retval:s64 h=$retval:u16"
+
+
+@pytest.mark.parametrize("kind", RETURNS)
+@pytest.mark.parametrize(
+    "text", ["a == 5", "r < 0 && b != 4", "h & 0x10 || a > 0x80", "__probe_func == 0", "__probe_ret_ip != 0 && a == 1"]
+)
+def test_a_filter_at_return_keeps_the_records_that_the_same_filter_passes_in_python(program, kind, text):
+    event, probe = defined(f"{kind} {AT_RETURN}")
+    for value in VALUES:
+        program["sc_add"](value, value)
+    expected = [data for data in taken() if parse_filter(text, event.fields).passes(data)]
+    write(event, "filter", text)
+    assert is_early(probe)
+    for value in VALUES:
+        program["sc_add"](value, value)
+    assert taken() == expected
+    assert (probe.hits, probe.misses) == (2 * len(VALUES), 0)
+
+
+@pytest.mark.parametrize("kind", RETURNS)
+def test_a_histogram_at_return_counts_the_same_early_and_by_the_handler(program, kind):
+    event, probe = defined(f"{kind} {AT_RETURN}", enabled=False)
+    found = []
+    for is_recorded in (False, True):
+        event.set_enabled(is_recorded)
+        write(event, "trigger", "hist:keys=b:vals=a,r if h != 2")
+        assert is_early(probe)
+        for value in (*VALUES, *VALUES):
+            program["sc_add"](value, value & 3)
+        found.append(tracefs.read(f"events/{event.group}/k/hist"))
+        write(event, "trigger", "!hist:keys=b:vals=a,r if h != 2")
+    assert found[0] == found[1]
+    assert f"Hits: {sum(value + (value & 3) & 0xFFFF != 2 for value in VALUES) * 2}\n" in found[0]
+    assert (len(recorded(event)), probe.hits) == (2 * len(VALUES), 4 * len(VALUES))
