@@ -9,16 +9,17 @@ from ftrace.x86_64 import entry_detour, keeping_stub, stubs, trampolines
 from ftrace.x86_64.assembly_text import with_call_frames
 from ftrace.x86_64.guard import GUARDED_READ
 from ftrace.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
+from ftrace.x86_64.restorer import RESTORER
 from ftrace.x86_64.thread_start import THREAD_START
 from ftrace.x86_64.vector_reads import VECTOR_READS
-from sandbox.threads import signals, tasks
+from sandbox.threads import tasks
 from sandbox.x86_64.cpu import SaveArea
 
 
 def text(area: SaveArea) -> str:
     """All of it, for vectors that are saved as `area` says."""
     trampolines_text = trampolines.assembly(_constants(area))
-    return with_call_frames(trampolines_text + THREAD_START + signals.RESTORER + GUARDED_READ + VECTOR_READS)
+    return with_call_frames(trampolines_text + THREAD_START + RESTORER + GUARDED_READ + VECTOR_READS)
 
 
 def common(area: SaveArea) -> dict[str, int | str]:

@@ -94,6 +94,7 @@ GUARDED_READ = """
     .globl ftrace_probe_read, ftrace_probe_zero, ftrace_probe_failed
     .p2align 4
 ftrace_probe_read:
+    .cfi_startproc
     mov %rdx, %rax
     mov %rdx, %rcx
     cmp $8, %rdx
@@ -130,6 +131,7 @@ ftrace_probe_failed:
     .globl ftrace_probe_read_str, ftrace_probe_empty, ftrace_probe_end
     .p2align 4
 ftrace_probe_read_str:
+    .cfi_startproc
     xor %eax, %eax
     test %rdx, %rdx
     je 2f

@@ -14,6 +14,7 @@ VECTOR_READS = f"""
     .globl ftrace_read_xmm
     .p2align 4
 ftrace_read_xmm:
+    .cfi_startproc
     and $7, %edi
     lea 1f(%rip), %rax
     lea (%rax,%rdi,8), %rax
@@ -27,6 +28,7 @@ ftrace_read_xmm:
     .globl ftrace_write_xmm
     .p2align 4
 ftrace_write_xmm:
+    .cfi_startproc
     and $7, %edi
     lea 1f(%rip), %rax
     lea (%rax,%rdi,8), %rax

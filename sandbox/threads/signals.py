@@ -166,14 +166,6 @@ class _KernelAction(ctypes.Structure):
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-RESTORER = """
-# What the kernel returns to from a signal handler: these very bytes are how unwinders know such a frame.
-    .globl sandbox_restorer
-sandbox_restorer:
-    mov $15, %rax
-    syscall
-"""
-
 
 def _sigaction(signal: int, action: _KernelAction | None) -> _KernelAction:
     old = _KernelAction()

@@ -81,7 +81,9 @@ class Stepper:
             if number == END:
                 return
             is_step = number == signal.SIGTRAP and not self._is_breakpoint()
-            deliver = 0 if is_step else number
+            is_handlers_first, deliver = deliver != 0, 0 if is_step else number
+            if is_handlers_first:
+                continue  # stopped before the handler's first instruction, where a signal that is injected is ignored
             if is_step and self._wanted(_libc.ptrace(_PEEKUSER, self.pid, _RIP, None)):
                 self._inject()
 

@@ -14,14 +14,20 @@ from pathlib import Path
 
 import pytest
 from stepped import MANNERS
+from stepped_events import MANNERS as EVENTS
 from stepped_kprobes import MANNERS as KPROBES
 from stepped_kprobes import Manner as KprobesManner
 from stepped_switch import MANNERS as SWITCHES
 from stepper import Denied, Died, Stepper
 
-CHILD, KPROBES_CHILD, SWITCH_CHILD = (
-    Path(__file__).with_name(name) for name in ("stepped.py", "stepped_kprobes.py", "stepped_switch.py")
+CHILD, KPROBES_CHILD, SWITCH_CHILD, EVENTS_CHILD = (
+    Path(__file__).with_name(f"stepped{name}.py") for name in ("", "_kprobes", "_switch", "_events")
 )
+CHILDREN = {
+    **dict.fromkeys(KPROBES, KPROBES_CHILD),
+    **dict.fromkeys(SWITCHES, SWITCH_CHILD),
+    **dict.fromkeys(EVENTS, EVENTS_CHILD),
+}
 ROUNDS = 3
 ONCE, OFTEN, EVERY = 1, 50, sys.maxsize
 """At how many comings to an instruction."""
@@ -31,8 +37,7 @@ FEW_PLACES = {"kprobes, native, stepped": 15, **dict.fromkeys(SWITCHES, 0)}
 
 def step_through(manner: str, times: int) -> tuple[Stepper, dict[str, object]]:
     """Run the child under the tracer; what both counted."""
-    child_of = KPROBES_CHILD if manner in KPROBES else SWITCH_CHILD if manner in SWITCHES else CHILD
-    command = [sys.executable, str(child_of), manner, str(ROUNDS)]
+    command = [sys.executable, str(CHILDREN.get(manner, CHILD)), manner, str(ROUNDS)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
@@ -78,6 +83,11 @@ def hold(manner: str, times: int) -> None:
     ],
 )
 def test_a_signal_at_every_instruction(manner: str) -> None:
+    hold(manner, ONCE)
+
+
+@pytest.mark.parametrize("manner", EVENTS)
+def test_a_signal_at_every_instruction_of_what_is_recorded_early(manner: str) -> None:
     hold(manner, ONCE)
 
 

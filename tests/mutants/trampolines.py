@@ -46,6 +46,20 @@ FAST: tuple[Mutant, ...] = (
         "    incq $TALLY(%r11,%r10)",
         SHORTCUTS,
     ),
+    _fast.changed("early-exit-otherwise", "    pop %rcx\n    je 1f\n", "    pop %rcx\n", SHORTCUTS),
+    _fast.changed("early-exit-none", "    test %r11, %r11\n    je 1f\n    push %rcx", "    push %rcx", SHORTCUTS),
+    _fast.changed("early-exit-rcx", "    pop %rcx\n    je 1f\n", "    pop %r11\n    je 1f\n", SHORTCUTS),
+    _fast.changed("early-exit-rax", "    pop %rax\n    pop %rcx\n", "    pop %r11\n    pop %rcx\n", SHORTCUTS),
+    _fast.changed("early-exit-node", "    pop %r9\n    pop %rax\n", "    pop %r11\n    pop %rax\n", SHORTCUTS),
+    _fast.changed(
+        "early-exit-stack", "    lea 8(%rsp), %rsp\n    mov %fs:$TASK, %rdi", "    mov %fs:$TASK, %rdi", SHORTCUTS
+    ),
+    _fast.changed(
+        "early-exit-inside",
+        "    movq $$0, $REC(%rdi)\n    mov %r9, %r11",
+        "    mov %r9, %r11",
+        SHORTCUTS,
+    ),
     _fast.without("entry-fast-count", "    incq $TALLY(%r11,%rdi)\n"),
     _fast.changed(
         "entry-fast-inside",
