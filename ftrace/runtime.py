@@ -105,6 +105,7 @@ FUNCTIONS = (
     *actions.HANDLERS,
     *call_table.FUNCTIONS,
     writer.reserve_slow,
+    writer.stamp_of,
     writer.publish,
     pool.take_page,
     pool.give_page,

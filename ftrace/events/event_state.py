@@ -50,7 +50,7 @@ SCRATCH = 1 << 16
 ROOM = SCRATCH - 8
 MAX_TEXT = 4096
 """The maximum length of a string, with its NUL, in bytes."""
-SYMBOLS = ("event_record_judged", "event_symbol_text")
+SYMBOLS = ("event_begin_judged", "event_record_judged", "event_symbol_text")
 """The functions of the runtime that handlers call."""
 _DECIMAL = 10
 
@@ -217,7 +217,10 @@ def needs_record(target: ptr[Target]) -> bool_:
 
 # -- the record ---------------------------------------------------------------------------------------------------
 
-judge = extern("event_record_judged", fn[void, ptr[Target], u64, ptr[u8], u64, ptr[StackPoint]], cc="preserve_most")
+begin_judged = extern("event_begin_judged", fn[ptr[u8], ptr[EventState], u64], cc="preserve_most")
+judge = extern(
+    "event_record_judged", fn[void, ptr[EventState], ptr[Target], ptr[u8], u64, u64, u64, u64], cc="preserve_most"
+)
 
 
 @native(inline=True)
@@ -229,13 +232,19 @@ def begin_record(
         if volatile_load(target.tracing_on) == 0:
             return False
         return reserve(target.buffer, mark, place, state.type_id, size)
+    place.event = begin_judged(state, size)
+    return place.event != null
+
+
+@native(cc="preserve_most", noinline=True, name="event_begin_judged")
+def begin_judged_record(state: ptr[EventState], size: u64) -> ptr[u8]:
+    """The address of a record in scratch memory; null if there is no room for it."""
     scratch = scratch_of(state, current())
     start = scratch.used
     if claim(scratch, size + 8) < start + size + 8:
         release(scratch, start)
-        return False
-    place.event = addressof(scratch.text[start])
-    return True
+        return null
+    return addressof(scratch.text[start])
 
 
 @native(inline=True)
@@ -269,14 +278,7 @@ def end_record(
     if likely(not judged):
         commit(mark, place)
     else:
-        entry = place.event
-        point: StackPoint = zeroed
-        point.ip = ip
-        point.sp = sp
-        point.bp = bp
-        judge(target, state.type_id, entry, size, addressof(point))
-        scratch = scratch_of(state, current())
-        release(scratch, cast(u64, entry) - cast(u64, addressof(scratch.text[0])))
+        judge(state, target, place.event, size, ip, sp, bp)
 
 
 @native(inline=True)
@@ -291,6 +293,20 @@ def is_reserved(target: ptr[Target]) -> bool_:
 
 
 @native(cc="preserve_most", noinline=True, name="event_record_judged")
+def end_judged_record(
+    state: ptr[EventState], target: ptr[Target], record: ptr[u8], size: u64, ip: u64, sp: u64, bp: u64
+) -> void:
+    """Judge a record in scratch memory, and release that. `ip`, `sp`, `bp`: of the hit."""
+    point: StackPoint = zeroed
+    point.ip = ip
+    point.sp = sp
+    point.bp = bp
+    record_judged(target, state.type_id, record, size, addressof(point))
+    scratch = scratch_of(state, current())
+    release(scratch, cast(u64, record) - cast(u64, addressof(scratch.text[0])))
+
+
+@native
 def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
     """Run the triggers, and record if the filter passes: trace_event_buffer_commit()."""
     cast(ptr[u64], record)[0] = type_id | cast(u64, current().tid) << 32
@@ -332,4 +348,4 @@ def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u6
     return True
 
 
-FUNCTIONS = (record_judged,)
+FUNCTIONS = (begin_judged_record, end_judged_record)

@@ -193,7 +193,7 @@ class _Writer:
         size = "length" if self._texts else "size"
         if self._texts:  # read for each target: what the compiler computes of it before the loop would lie on the stack
             yield "length = volatile_load(addressof(total))"
-        yield "target = state.targets[number]"
+        yield "target = addressof(state.targets[0])[number]"
         yield "judged = is_judged(target)"
         yield "mark: Mark = zeroed"
         yield "place: Reservation = zeroed"

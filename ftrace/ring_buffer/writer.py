@@ -56,10 +56,11 @@ from sandbox.native import (
 )
 from sandbox.threads.tasks import Task, current, task_get
 
-SYMBOLS = ("ring_reserve", "ring_publish")
+SYMBOLS = ("ring_reserve", "ring_stamp", "ring_publish")
 """Functions of the runtime that handlers call to record."""
 
 reserve_slowly = extern("ring_reserve", fn[ptr[u8], ptr[Mark], u64, u64], cc="preserve_most")
+stamp_slowly = extern("ring_stamp", fn[u64, ptr[Mark]], cc="preserve_most")
 publish_slowly = extern("ring_publish", fn[void, ptr[Mark]], cc="preserve_most")
 
 
@@ -130,8 +131,7 @@ def reserve_for(
     place.page = null
     place.end = UNKNOWN_END
     place.event = reserve_slowly(mark, type_id, length)
-    stamp = volatile_load(addressof(slot.last_stamp))
-    place.stamp = stamp if stamp != 0 else clock_now(ring.clock)
+    place.stamp = stamp_slowly(mark)
     return place.event != null
 
 
@@ -310,6 +310,13 @@ def reserve_begun(mark: ptr[Mark], type_id: u64, length: u64, at: u64, thread: u
 def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
     """The slow path of `reserve`: another clock, no space, a long pause, a nested record, a new thread."""
     return reserve_begun(mark, type_id, length, 0, current().tid)
+
+
+@native(cc="preserve_most", noinline=True, name="ring_stamp")
+def stamp_of(mark: ptr[Mark]) -> u64:
+    """The time of the mark's newest record; now if that is not known."""
+    stamp = volatile_load(addressof(mark.slot.last_stamp))
+    return stamp if stamp != 0 else clock_now(mark.ring.clock)
 
 
 @native(name="ring_write_for")
