@@ -188,8 +188,8 @@ def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
     """Publish everything up to the tail. Returns the tail."""
     tail: u64 = 0
     for _attempt in range(RETRIES):
-        page = page_at(ring, volatile_load(addressof(slot.current)))
         tail = volatile_load(addressof(slot.tail))
+        page = page_at(ring, volatile_load(addressof(slot.current)))  # the tail's, unless its sequence is old below
         if slot.sequence == 0:
             return tail
         advance_commit(ring, slot)

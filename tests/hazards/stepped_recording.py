@@ -1,7 +1,8 @@
 """What is stepped through: a function whose calls are recorded; the signal's handler records calls of its own.
 
 Run as a program: `stepped_recording.py MANNER ROUNDS`. It prints the ranges of code to be interrupted, waits for a line, then
-calls. In manner `full` every stepped record finds its page full; in `jump` (and `jump, full`) the handler leaves what it interrupted by siglongjmp.
+calls. In manner `full` every stepped record finds its page full; in `pages` the handler records more than a page holds; in `jump`
+(and `jump, full`) it leaves what it interrupted by siglongjmp.
 """
 
 # ruff: noqa: E402, E501  (it is run as a program; C is as wide as it is)
@@ -34,8 +35,8 @@ static int (*handler)(void *, u64, u64, void *, void *);
 static void *probe;
 static u64 first_argument, second_argument;
 static volatile u64 *tail;
-static volatile u64 handled, filled, jumped;
-static long pid, tid, jumps;
+static volatile u64 handled, nested, filled, jumped;
+static long pid, tid, jumps, times;
 static sigjmp_buf back;
 static void tell(int s) { long r; asm volatile("syscall" : "=a"(r) : "0"(SYS_tgkill), "D"(pid), "S"(tid), "d"(s) : "rcx", "r11", "memory"); }
 static void call(u64 x) {
@@ -46,7 +47,8 @@ static void call(u64 x) {
     handler(probe, __builtin_ia32_rdtsc(), 0, regs, 0);
 }
 static void on_signal(int s) {
-    call((1ul << 32) + ++handled);
+    handled++;
+    for (long i = 0; i < times; i++) call((1ul << 32) + ++nested);
     if (jumps) { jumped++; siglongjmp(back, 1); }
     tell(SIGUSR2);
 }
@@ -61,18 +63,18 @@ void drive(u64 rounds, u64 full) {
         deeper();
     }
 }
-void prepare(void *f, volatile u64 *where, long with_jumps) {
-    work = f; tail = where; jumps = with_jumps; pid = getpid(); tid = syscall(SYS_gettid);
+void prepare(void *f, volatile u64 *where, long with_jumps, long records) {
+    work = f; tail = where; jumps = with_jumps; times = records; pid = getpid(); tid = syscall(SYS_gettid);
     struct sigaction ignore = { .sa_handler = SIG_IGN }, sa = { .sa_handler = on_signal, .sa_flags = SA_NODEFER };
     sigaction(SIGUSR1, &sa, 0); sigaction(SIGUSR2, &ignore, 0); sigaction(SIGURG, &ignore, 0);
 }
 void directly(void *f, void *p, u64 first, u64 second) { handler = f; probe = p; first_argument = first; second_argument = second; }
-u64 told(u64 which) { return which == 0 ? handled : which == 1 ? filled : jumped; }
+u64 told(u64 which) { return which == 0 ? nested : which == 1 ? filled : which == 2 ? jumped : handled; }
 """
 
 
-def _spans(recorder: Any) -> list[tuple[int, int]]:
-    """The handler, and what the runtime does of a record."""
+def _spans(manner: str) -> list[tuple[int, int]]:
+    """The handler, and what the runtime does of a record; in `pages` only how it publishes one."""
     from recording_native import record_pair
 
     from fprobe.handlers.resolve import ENTRY
@@ -80,7 +82,9 @@ def _spans(recorder: Any) -> list[tuple[int, int]]:
     from ftrace.runtime import runtime
 
     image = runtime().image
-    names = ("ring_reserve", "ring_publish")
+    if "pages" in manner:
+        return [(symbol.address, symbol.end) for symbol in image.symbols if symbol.name == "ring_publish"]
+    names = ("ring_reserve", "ring_stamp", "ring_publish")
     inner = [symbol for symbol in image.symbols if symbol.name in names or symbol.name in _slow_functions()]
     return [native(record_pair, ENTRY).keep.text, *((symbol.address, symbol.end) for symbol in inner)]
 
@@ -108,6 +112,7 @@ def _slow_functions() -> set[str]:
 
 
 _NEVER = (1 << 64) - 1
+RECORDS_OF_A_PAGE = 100
 
 
 def keep_fit(recorder: Any) -> Any:
@@ -174,17 +179,19 @@ def main(manner: str, rounds: int) -> int:
     recorder = Recorder(size_kb=32 << 10)
     driver = load_c(DRIVER)
     tail = recorder.buffer._live.slot_address(0) + Slot.offset("tail")
-    driver["prepare"](recorder.module["work"], tail, int("jump" in manner))
+    driver["prepare"](
+        recorder.module["work"], tail, int("jump" in manner), RECORDS_OF_A_PAGE if "pages" in manner else 1
+    )
     if (
         "jump" in manner or "direct" in manner
     ):  # a hit that is left by siglongjmp keeps its recursion lock: the handler is called without one
         driver["directly"](*_direct(recorder))
         keep_fit(recorder)
-    print(json.dumps(_spans(recorder)), flush=True)
+    print(json.dumps(_spans(manner)), flush=True)
     sys.stdin.readline()
     driver["drive"](rounds, int("full" in manner))
-    handled, filled, jumped = (driver["told"](which) for which in range(3))
-    complaints = check(recorder, rounds, (handled, filled), jumped, "direct" in manner)
+    nested, filled, jumped, handled = (driver["told"](which) for which in range(4))
+    complaints = check(recorder, rounds, (nested, filled), jumped, "direct" in manner)
     print(json.dumps({"handled": handled, "complaints": complaints}), flush=True)
     return 1 if complaints else 0
 

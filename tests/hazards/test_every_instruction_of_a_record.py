@@ -74,7 +74,14 @@ def test_a_nested_record_at_every_instruction(manner: str) -> None:
 
 @pytest.mark.parametrize(
     ("manner", "rounds", "stride"),
-    [("room", 60, 2), ("direct", 110, 1), ("full", 130, 4), ("jump", 60, 2), ("jump, full", 90, 6)],
+    [
+        ("room", 60, 2),
+        ("direct", 110, 1),
+        ("full", 130, 4),
+        ("full, pages", 70, 1),
+        ("jump", 60, 2),
+        ("jump, full", 90, 6),
+    ],
 )
 def test_one_nested_record_or_jump_at_each_step_of_a_record(manner: str, rounds: int, stride: int) -> None:
     stepper = step_through(manner, rounds, stride)
