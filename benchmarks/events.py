@@ -167,9 +167,7 @@ def rows(calls: int) -> list[Row]:
         Row("event.record.2args", "an event of two integers into the ring buffer", partial(_two_arguments, calls)),
         Row("event.kprobe", "a kprobe event of two arguments", partial(_of, "p:b bench:{} a=$arg1 b=$arg2", calls)),
         Row("event.fprobe", "an fprobe event of two arguments", partial(_of, "f:b {} a=$arg1 b=$arg2", calls)),
-        Row(
-            "event.kretprobe", "a return event with an argument", partial(_of, "r:b bench:{} a=$arg1 r=$retval", calls)
-        ),
+        Row("event.kretprobe", "a return event with the result", partial(_of, "r:b bench:{} $retval", calls)),
         Row("event.string", "a kprobe event of a text of 32 bytes", partial(_string, calls)),
         Row(
             "event.filtered.out",

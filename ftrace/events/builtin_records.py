@@ -27,8 +27,9 @@ from sandbox.native import (
 
 KERNEL_STACK, USER_STACK = 4, 12
 """The types of stack records (TRACE_STACK, TRACE_USER_STACK)."""
-STACKTRACE, USERSTACKTRACE = 1, 2
-"""Bits of a trace array's word, set if the options of these names are on."""
+STACKTRACE, USERSTACKTRACE, TASKS = 1, 2, 4
+"""Bits of a trace array's word: the options of these names are on; only the events of some threads are recorded."""
+STACKS = STACKTRACE | USERSTACKTRACE
 FTRACE_TRAMPOLINE_MARKER = (1 << 31) - 1
 """Stands in a stack record for the trampoline that called the tracer."""
 _HEAD = 16

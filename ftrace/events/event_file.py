@@ -80,7 +80,7 @@ class EventFile:
         self._native.buffer = self._trace.buffer.address
         self._native.tracing_on = self._trace.switch
         self._native.tasks = self._trace.event_tasks.address
-        self._native.stacks = self._trace.stack_options
+        self._native.judging = self._trace.judging
         return ctypes.addressof(self._native)
 
     @property

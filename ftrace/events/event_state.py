@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ftrace.events.builtin_records import record_stack
+from ftrace.events.builtin_records import STACKS, record_stack
 from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
 from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve, reserve_for
@@ -65,7 +65,9 @@ class Target(Structure):
     filter: Condition
     triggers: ptr[ptr[TriggerTable]]
     tasks: ptr[TaskFilter]
-    stacks: ptr[u64]  # which stacks are recorded with each event: the options of ftrace.events.builtin_records
+    judging: ptr[
+        u64
+    ]  # of the trace array: which stacks are recorded with each event, and TASKS (ftrace.events.builtin_records)
 
 
 @struct
@@ -100,7 +102,7 @@ class Scratch(Structure):
 @native(inline=True)
 def ip_of(stub: u64) -> u64:
     """The address of the location whose stub the entry trampolines return to."""
-    return cast(ptr[u64], stub - RETURN_POINT)[0]
+    return cast(ptr[u64], addressof(cast(ptr[u8], stub)[-RETURN_POINT]))[0]
 
 
 @native(inline=True)
@@ -204,9 +206,13 @@ def is_judged(target: ptr[Target]) -> bool_:
     """Whether the record is made in scratch memory first: for a filter, a trigger, or a stack to be recorded."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     table = volatile_load(cast(ptr[u64], target.triggers))
-    tasks = volatile_load(addressof(target.tasks.is_set))
-    stack = volatile_load(target.stacks)
-    return (condition | table | tasks | stack) != 0 or volatile_load(addressof(target.recording)) == 0
+    return (condition | table) != 0 or is_judged_by_array(target)
+
+
+@native(inline=True)
+def is_judged_by_array(target: ptr[Target]) -> bool_:
+    """The same of an event without filter and triggers."""
+    return volatile_load(target.judging) != 0 or volatile_load(addressof(target.recording)) == 0
 
 
 @native(inline=True)
@@ -327,7 +333,7 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64,
         if table.needs_record != 0:  # else a trigger that enables or disables this event is too late for this hit
             recording = volatile_load(addressof(target.recording))
     if reserved and recording != 0 and volatile_load(target.tracing_on) != 0:
-        stacks = volatile_load(target.stacks)
+        stacks = volatile_load(target.judging) & STACKS
         if record_filtered(target, type_id, record, size) and stacks != 0:
             record_stack(target.buffer, point, stacks)
     if post != 0:

@@ -34,7 +34,7 @@ def record_source(layout: RecordLayout, shape: EarlyShape) -> str:
     lines = [
         "target = state.targets[0]",
         f"task = {shape.task}",
-        f"if is_judged(target){unless}:",
+        f"if is_judged_by_array(target){unless}:",
         "    return 0",
         "count_hit_of(state, cast(u64, task.index))",
         *record_lines(layout, shape),

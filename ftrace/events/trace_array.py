@@ -8,7 +8,7 @@ import threading
 from functools import cache
 from typing import Any
 
-from ftrace.events.builtin_records import STACKTRACE, USERSTACKTRACE
+from ftrace.events.builtin_records import STACKTRACE, TASKS, USERSTACKTRACE
 from ftrace.events.error_log import ErrorLog, error_log
 from ftrace.filters.hashes import OpsHash, global_hash
 from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
@@ -72,14 +72,14 @@ class TraceArray:
         self.dropped_slots = DroppedSlots()
         self.function_tasks = PidLists(self.dropped_slots)
         """The threads whose functions are recorded."""
-        self.event_tasks = PidLists(self.dropped_slots)
+        self.event_tasks = PidLists(self.dropped_slots, lambda on: self._judge(TASKS, on))
         """The threads whose events are recorded."""
         self._followed = {"event-fork": self.event_tasks, "function-fork": self.function_tasks}
         self.error_log = ErrorLog() if like else error_log
         self.pipes = PipeClaims()
         self.buffer_percent = 50
         """buffer_percent. It has no effect; kept for programs that set it."""
-        self._stacks = ctypes.c_uint64()
+        self._judging = ctypes.c_uint64()
         self.max_latency_us = 0
         """tracing_max_latency: no tracer here measures latencies; kept for programs that set it."""
         self.tgids = SavedTgids()
@@ -103,7 +103,9 @@ class TraceArray:
         if name == "overwrite":
             self.buffer.overwrite = on
         elif name in _STACKS:
-            self._record_stacks(_STACKS[name], on)
+            if on:
+                unwind_tables().refresh()
+            self._judge(_STACKS[name], on)
         elif name == "record-tgid":
             self.tgids.switch(self.buffer.now if on else None)
         elif name == "record-cmd":
@@ -138,15 +140,13 @@ class TraceArray:
         self.buffer.clear()
         self.emptied = self.buffer.now
 
-    def _record_stacks(self, which: int, on: bool) -> None:
-        if on:
-            unwind_tables().refresh()
-        self._stacks.value = self._stacks.value & ~which | which * on
+    def _judge(self, what: int, on: bool) -> None:
+        self._judging.value = self._judging.value & ~what | what * on
 
     @property
-    def stack_options(self) -> int:
-        """Address of the word that selects stacks to record with each event (ftrace.events.builtin_records)."""
-        return ctypes.addressof(self._stacks)
+    def judging(self) -> int:
+        """Address of the word that says what is done with each event beside recording it (ftrace.events.builtin_records)."""
+        return ctypes.addressof(self._judging)
 
     def check_snapshot(self) -> None:
         """Raise OSError(EBUSY) if a histogram takes the snapshots."""

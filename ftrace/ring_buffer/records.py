@@ -116,9 +116,8 @@ class RingBuffer(Structure):
 class Mark(Structure):
     """A record in progress, in the frame of the function that makes it. Records that interrupt it find the token."""
 
-    token: u64  # 0 until it is the outermost
+    token: u64  # its own address; 0 until it is the outermost
     ring: ptr[Ring]
-    slot: ptr[Slot]
 
 
 @struct
@@ -130,12 +129,6 @@ class Reservation(Structure):
     page: ptr[SubBuffer]
     end: u64  # the slot's tail after the record; UNKNOWN_END if it was reserved slowly
     stamp: u64  # its time
-
-
-@native(inline=True)
-def token_of(slot: ptr[Slot]) -> u64:
-    """The token of a mark that is in use."""
-    return cast(u64, slot) + 1
 
 
 @native(inline=True)

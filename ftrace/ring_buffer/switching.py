@@ -27,7 +27,6 @@ from ftrace.ring_buffer.records import (
     losses,
     meta_at,
     page_at,
-    token_of,
 )
 from sandbox.native import (
     addressof,
@@ -98,7 +97,7 @@ def is_writing(slot: ptr[Slot], task: ptr[Task], mark: ptr[Mark]) -> bool_:
         return False
     token: array[u64, 1] = zeroed
     probe_read(addressof(token[0]), outer, 8)
-    return token[0] == token_of(slot)
+    return token[0] == outer
 
 
 @native

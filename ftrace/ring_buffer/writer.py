@@ -29,7 +29,6 @@ from ftrace.ring_buffer.records import (
     byte_at,
     page_at,
     slot_at,
-    token_of,
 )
 from ftrace.ring_buffer.switching import RETRIES, adopt, advance_commit, is_writing, recover, switch_page
 from sandbox.native import (
@@ -81,9 +80,15 @@ def write_header(at: ptr[u8], delta: u64, size: u64, type_id: u64, thread: u32) 
 
 
 @native(inline=True)
+def own_slot(ring: ptr[Ring]) -> ptr[Slot]:
+    """The running thread's slot."""
+    return slot_at(ring, cast(u64, current().index))
+
+
+@native(inline=True)
 def begin(mark: ptr[Mark], slot: ptr[Slot]) -> void:
     """Make `mark` the outermost record in progress."""
-    mark.token = token_of(slot)
+    mark.token = cast(u64, mark)
     volatile_store(addressof(slot.writer), cast(u64, mark))
     signal_fence()
 
@@ -102,7 +107,6 @@ def reserve_for(
         return False
     slot = slot_at(ring, cast(u64, task.index))
     mark.ring = ring
-    mark.slot = slot
     place.slot = slot
     tail = volatile_load(addressof(slot.tail))
     if likely(volatile_load(addressof(slot.writer)) == 0 and slot.owner == task.tid):
@@ -206,7 +210,7 @@ def publish(mark: ptr[Mark]) -> void:
 
     If others come in between again and again, the next record is reserved slowly, and publishes them.
     """
-    slot = mark.slot
+    slot = own_slot(mark.ring)
     for _attempt in range(RETRIES):
         begin(mark, slot)
         tail = publish_all(mark.ring, slot)
@@ -254,7 +258,7 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u
     `at`: the time of the event, unless the slot's newest event is later; 0: now.
     """
     ring = mark.ring
-    slot = mark.slot
+    slot = own_slot(mark.ring)
     size = event_size(length)
     stamp_size: u64 = 8 if nested else 0
     if size + stamp_size > ring.capacity:
@@ -285,8 +289,8 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u
 
 @native(inline=True)
 def reserve_begun(mark: ptr[Mark], type_id: u64, length: u64, at: u64, thread: u32) -> ptr[u8]:
-    """Reserve an event of `thread` in the mark's slot, which is that of the running thread. `at`: see try_reserve."""
-    slot = mark.slot
+    """Reserve an event of `thread` in the running thread's slot. `at`: see try_reserve."""
+    slot = own_slot(mark.ring)
     task = current()
     if mark.token == 0:
         outer = volatile_load(addressof(slot.writer))
@@ -315,7 +319,7 @@ def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
 @native(cc="preserve_most", noinline=True, name="ring_stamp")
 def stamp_of(mark: ptr[Mark]) -> u64:
     """The time of the mark's newest record; now if that is not known."""
-    stamp = volatile_load(addressof(mark.slot.last_stamp))
+    stamp = volatile_load(addressof(own_slot(mark.ring).last_stamp))
     return stamp if stamp != 0 else clock_now(mark.ring.clock)
 
 
@@ -328,11 +332,10 @@ def write_for(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64, t
         return False
     mark: Mark = zeroed
     mark.ring = ring
-    mark.slot = slot_at(ring, cast(u64, task.index))
     event = reserve_begun(addressof(mark), type_id, size + COMMON, at, cast(u32, thread))
     if event == null:
         return False
     fill(event, data, size)
-    if volatile_load(addressof(mark.slot.writer)) == cast(u64, addressof(mark)):
+    if volatile_load(addressof(own_slot(ring).writer)) == cast(u64, addressof(mark)):
         publish(addressof(mark))
     return True

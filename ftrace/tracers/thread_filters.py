@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +136,12 @@ ONLY, NEVER = "only", "never"
 class PidLists:
     """The two lists of a trace array, for functions or for events. A pid here is a thread id.
 
-    `slots`: the slots whose records are dropped, whatever the thread.
+    `slots`: the slots whose records are dropped, whatever the thread. `when_set`: called with whether there is a list, or such
+    a slot, after each change.
     """
 
-    def __init__(self, slots: DroppedSlots) -> None:
-        self._slots = slots
+    def __init__(self, slots: DroppedSlots, when_set: Callable[[bool], None] = lambda _on: None) -> None:
+        self._slots, self._when_set = slots, when_set
         self._lists: dict[str, TracePidList] = {}
         """Those that are set. One that all threads have left still is."""
         self._replaced: list[TracePidList] = []
@@ -201,6 +202,7 @@ class PidLists:
         """Apply a change of `slots`."""
         self._native.dropped = self._slots.address
         self._native.is_set = int(bool(self._lists) or bool(self._slots.address))
+        self._when_set(bool(self._native.is_set))
 
     @property
     def places(self) -> list[int]:

@@ -223,10 +223,12 @@ def kretprobe_values(
         return None
     at_entry = entry_kind(registers(entry_handler, ENTRY))
     at_return = exit_kind(registers(handler, RETURN))
-    bare = entry_handler is None and not any(one.uses(0) for one in given)
+    is_event = on_ftrace and entry_handler is None and isinstance(handler, EventFunction)
+    bare = is_event or (entry_handler is None and not any(one.uses(0) for one in given))
     entry = "kretprobe_single" if on_ftrace else "kretprobe_unlocked"
     entry = "kretprobe_single_bare" if bare else f"{entry}_regs" if at_entry else entry
     exit_ = "kretprobe_single_return" if handler is not None else "kretprobe_single_no_return"
+    exit_ = "kretprobe_single_event_return" if is_event else exit_
     image = kprobe_runtime().image
     return {
         "kind": KPROBE | HAS_ENTRY | HAS_EXIT | at_entry | at_return | UNLOCKED * (not on_ftrace),

@@ -177,6 +177,18 @@ $begin
 $misses
 """
 
+_EVENT = """
+# Return of a call whose kretprobe event has no entry_handler: kretprobe_single_bare was called at the entry, since most returns
+# are recorded before the handler is called. It looks at no field of the instance but this.
+    .globl kretprobe_single_event_return
+    .p2align 6
+kretprobe_single_event_return:
+    .cfi_startproc
+    mov $ACTION(%rdi), %r11
+    mov %r11, $RI_RP-$HEADER(%r8)
+    jmp kretprobe_single_return
+"""
+
 _ENTRY = """
 # Entry of any other kretprobe.
 #   rdi = the instance, rax = the Kretprobe
@@ -296,7 +308,7 @@ def assembly(constants: Mapping[str, int | str]) -> str:
         ("kretprobe_unlocked", _UNLOCK, ""),
         ("kretprobe_unlocked_regs", f"{_UNLOCK}\n{_BEFORE}", _AFTER),
     )
-    texts = [with_blocks(text, shared) for text in (_RUNS_ROUTINE, _KPROBE, _BARE, _RETURN)]
+    texts = [with_blocks(text, shared) for text in (_RUNS_ROUTINE, _KPROBE, _BARE, _EVENT, _RETURN)]
     texts += [
         with_blocks(_ENTRY, {**shared, "name": name, "before": before, "after": after})
         for name, before, after in entries

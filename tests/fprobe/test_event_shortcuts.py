@@ -1,6 +1,7 @@
 """Hits that an event's shortcut deals with (HAZARDS 10: what is dropped leaves no trace but its count)."""
 
 import ctypes
+import itertools
 import struct
 import threading
 
@@ -393,6 +394,25 @@ def test_recording_a_return_early_keeps_results_and_what_calls_keep(program, lin
     value = 2 if "$arg1" in line else 0x1111
     assert [struct.unpack_from("<Q", data, 24)[0] for data in recorded(event)] == [value] * 3
     assert (probe.hits, probe.misses) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "lines", list(itertools.permutations(["r:k sc_add r=$retval", "f:m sc_add%return r=$retval", "r:n sc_add"], 2))
+)
+def test_returns_beside_another_probe_go_to_the_handlers(program, lines):
+    made = [defined(line) for line in lines]
+    assert [is_early(probe) for _, probe in made] == [True, True]
+    for value in VALUES:
+        program["sc_add"](value, 1)
+    records = recorded(None)
+    assert len(records) == 2 * len(VALUES)
+    assert all(probe.hits == len(VALUES) and not probe.misses for _, probe in made)
+    results = [struct.unpack_from("<Q", data, 24)[0] for data in records if len(data) == 32]
+    named = sum("$retval" in line for line in lines)
+    assert sorted(results) == sorted([value + 1 & (1 << 64) - 1 for value in VALUES] * named)
+    made[0][0].set_enabled(False)
+    program["sc_add"](1, 1)
+    assert [probe.hits for _, probe in made] == [len(VALUES), len(VALUES) + 1]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from tests.mutants.dispatching import ENTRY, EXIT, FORK, QUIESCE, RECURSION
 from tests.mutants.instructions import EMULATE, MAY_JUMP, MOVED, PATTERNS
 from tests.mutants.mutant import Mutant
 from tests.mutants.shadow_stack import CREDITS, NODES, SHADOW_STACK
-from tests.mutants.trampolines import ALL_REGISTERS, COMPLETE, FAST, FOREIGN, MULTI_PROBE_SITES, STUBS
+from tests.mutants.trampolines import ALL_REGISTERS, COMPLETE, FAST, FOREIGN, MULTI_PROBE_SITES, SINGLE, STUBS
 
 MUTANTS: tuple[Mutant, ...] = (
-    *FAST, *MULTI_PROBE_SITES, *COMPLETE, *STUBS, *ALL_REGISTERS, *FOREIGN,
+    *FAST, *MULTI_PROBE_SITES, *COMPLETE, *STUBS, *ALL_REGISTERS, *FOREIGN, *SINGLE,
     *ENTRY, *EXIT, *RECURSION, *QUIESCE, *FORK,
     *SHADOW_STACK, *NODES, *CREDITS,
     *EMULATE, *MOVED, *MAY_JUMP, *PATTERNS,

@@ -213,6 +213,10 @@ ALL_REGISTERS: tuple[Mutant, ...] = (
     _registers.changed("regs-exit-credit", "    add %rax, $TALLY(%r11,%rdx)\n    testl", "    testl"),
 )
 
+_single = Part("kprobes/x86_64/single_handlers.py", (SHORTCUTS,))
+
+SINGLE: tuple[Mutant, ...] = (_single.without("single-event-probe", "    mov %r11, $RI_RP-$HEADER(%r8)\n"),)
+
 _foreign = Part("ftrace/x86_64/foreign_call.py", ("tests/ftrace/test_foreign_call.py",))
 
 # The first three need a CPU with AVX-512.
