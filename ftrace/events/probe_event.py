@@ -208,10 +208,9 @@ class ProbeEvent(TraceEvent):
     def _shorten(self, probe: Probe) -> None:
         """Set the shortcut that the event's filter and triggers allow, if only one trace array records the event."""
         shortcut = None
-        if len(self._targets) == 1:
-            shortcut = shortcut_of(
-                self._targets[0], probe.layout, (probe.shape, probe.early_shape), type(probe).make_handler
-            )
+        shapes = probe.shape, probe.early_shape
+        if len(self._targets) == 1 and (probe.shape.shortcut or probe.early_shape is not None):
+            shortcut = shortcut_of(self._targets[0], probe.layout, shapes, type(probe).make_handler)
         before = probe.recording.use_shortcut(shortcut)
         if before is not None and before != shortcut:
             self.free_after_hits(before)

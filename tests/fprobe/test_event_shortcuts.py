@@ -500,3 +500,8 @@ def test_a_histogram_at_return_counts_the_same_early_and_by_the_handler(program,
     assert found[0] == found[1]
     assert f"Hits: {sum(value + (value & 3) & 0xFFFF != 2 for value in VALUES) * 2}\n" in found[0]
     assert (len(recorded(event)), probe.hits) == (2 * len(VALUES), 4 * len(VALUES))
+
+
+def test_an_event_that_is_never_hit_is_enabled_without():
+    event, probe = defined("t:k sc_tracepoint")
+    assert (event.file.state, probe.hits) == ("1", 0)
