@@ -180,6 +180,8 @@ class Fuzz:
                         self.tracefs.write(array + name, "!" + command.replace(":unlimited", ""), append=True)
                 self.tracefs.write(array + name, "")
             self.tracefs.write(array + "set_event", "")
+            for option in ("event-fork", "function-fork"):  # they hook what starts threads
+                self.tracefs.write(f"{array}options/{option}", "0")
         self.remove_triggers()
         for array in [each for each in self.arrays() if each]:
             self.tracefs.rmdir(array.rstrip("/"))
