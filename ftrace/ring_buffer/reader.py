@@ -129,37 +129,54 @@ class SlotReader:
 
     def take(self) -> tuple[Page, int] | None:
         """Consume the oldest sub-buffer that has events. Returns a copy and the number of events lost before it, or None."""
-        while True:
-            head = self._view.slot_word(self.slot, "head")
-            number = head & PAGE_MASK
-            complete = self._is_complete()
-            page = self._view.copy(number, head >> PAGE_BITS & CONSUMED_MASK)
-            if not self._view.slot_word(self.slot, "sequence"):
-                return None
-            if page is None:
-                continue
-            held = pages.count(page.data)
-            if not complete and held == page.skip:
-                return None
-            after = (head & ~(CONSUMED_MASK << PAGE_BITS)) | held << PAGE_BITS
-            image = runtime().image
-            if complete:
-                taken = image.call("ring_take_oldest", self._ring.address, self._address, head) & 1
-            else:
-                taken = image.call("ring_consume", self._address, head, after) & 1
-            if taken:
-                lost = self._lost(page, page.skip)
-                self._set_consumed(page, held, held - page.skip)
-                if held > page.skip:
-                    return page, lost
+        done, taken = self._try_to_take()
+        while not done:
+            done, taken = self._try_to_take()
+        return taken
+
+    def _try_to_take(self) -> tuple[bool, tuple[Page, int] | None]:
+        """Whether the attempt decides, and what `take` returns. It does not if the sub-buffer is overwritten or has no events."""
+        head = self._view.slot_word(self.slot, "head")
+        number = head & PAGE_MASK
+        complete = self._is_complete()
+        page = self._view.copy(number, head >> PAGE_BITS & CONSUMED_MASK)
+        if not self._view.slot_word(self.slot, "sequence"):
+            return True, None
+        if page is None:
+            return False, None
+        held = pages.count(page.data)
+        if not complete and held == page.skip:
+            return True, None
+        after = (head & ~(CONSUMED_MASK << PAGE_BITS)) | held << PAGE_BITS
+        image = runtime().image
+        if complete:
+            taken = image.call("ring_take_oldest", self._ring.address, self._address, head) & 1
+        else:
+            taken = image.call("ring_consume", self._address, head, after) & 1
+        if not taken:
+            return False, None
+        lost = self._lost(page, page.skip)
+        self._set_consumed(page, held, held - page.skip)
+        return held > page.skip, (page, lost)
 
     def take_raw(self) -> bytes | None:
-        """As `take`, but in the form of trace_pipe_raw: without events consumed earlier, and with lost events marked."""
-        taken = self.take()
-        if taken is None:
-            return None
-        page, lost = taken
-        return pages.marked(pages.without_first(page.data, page.skip), lost)
+        """As `take`, but in the form of trace_pipe_raw: without events consumed earlier, and with lost events marked.
+
+        Complete sub-buffers are copied by native code: a thread that records without a pause overwrites them faster than Python
+        copies one.
+        """
+        memory = ctypes.create_string_buffer(PAGE_SIZE << self._ring.entry.order)
+        while True:
+            if self.drain(memory, 1):
+                return memory.raw
+            done, taken = self._try_to_take()
+            if done:
+                return _marked(*taken) if taken else None
+
+    def drain(self, memory: Any, limit: int) -> int:
+        """Consume up to `limit` complete sub-buffers into `memory`. Returns how many were consumed."""
+        where = self._ring.address, self._address, ctypes.addressof(memory), limit
+        return int(runtime().image.call_and_wait("ring_drain", *where))
 
     def trim(self, count: int) -> None:
         """Delete the oldest sub-buffers until there are at most `count`."""
@@ -250,16 +267,11 @@ class Reader:
         memory = ctypes.create_string_buffer(_BATCH * size)
         for each in self._readers(slot):
             due = self._ring.view.slot_word(each.slot, "pages")
-            while count := self._drain_batch(each, memory, min(due, _BATCH)):
+            while count := each.drain(memory, min(due, _BATCH)):
                 _write_all(descriptor, memoryview(memory)[: count * size])
                 written += count * size
                 due -= count
         return written
-
-    def _drain_batch(self, each: SlotReader, memory: Any, limit: int) -> int:
-        """Consume up to `limit` complete sub-buffers into `memory`. Returns how many were consumed."""
-        where = self._ring.address, self._ring.slot_address(each.slot), ctypes.addressof(memory), limit
-        return int(runtime().image.call_and_wait("ring_drain", *where))
 
     def trim(self, count: int, slot: int | None = None) -> None:
         """Delete the oldest sub-buffers of each slot, or of one, until it has at most `count`."""
@@ -281,9 +293,13 @@ class Reader:
     def _drained(self, each: SlotReader, memory: Any) -> Iterator[bytes]:
         """Consume the complete sub-buffers, up to one that has been consumed in part."""
         size = PAGE_SIZE << self._ring.entry.order
-        while count := self._drain_batch(each, memory, _BATCH):
+        while count := each.drain(memory, _BATCH):
             view = memoryview(memory)
             yield from (bytes(view[index * size : (index + 1) * size]) for index in range(count))
+
+
+def _marked(page: Page, lost: int) -> bytes:
+    return pages.marked(pages.without_first(page.data, page.skip), lost)
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

@@ -95,6 +95,29 @@ def test_what_was_consumed_is_gone_and_what_was_not_stays() -> None:
     assert [fields(data)[6] for _, data in raw] == rest
 
 
+@isolated
+def test_a_thread_that_overwrites_all_during_each_copy_by_python_does_not_keep_the_reader() -> None:
+    """As one does that records without a pause."""
+    from ftrace.ring_buffer.buffer import Buffer
+    from ftrace.ring_buffer.view import RingView
+
+    module, buffer, copy, copies = program(), Buffer(size_kb=8), RingView.copy, itertools.count()
+
+    def overtaken(view: RingView, page: int, skip: int = 0) -> Any:
+        assert next(copies) < 10, "the reader goes round and round"
+        found = copy(view, page, skip)
+        for number in range(1000):
+            module["work"](number, number)
+        return found
+
+    with recorded(buffer):
+        module["work"](0, 0)
+        (slot,) = buffer.slots()
+        RingView.copy = overtaken  # type: ignore[method-assign]
+        taken = [buffer.take_page(slot) for _ in range(10)]
+    assert all(page is not None and decode(page).events for page in taken)
+
+
 def test_the_handler_is_plain_machine_code_that_calls_only_the_slow_path() -> None:
     from ftrace.handlers.native_link import HandlerCode
     from sandbox.native.back.verify import verify_object
