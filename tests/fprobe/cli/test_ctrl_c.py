@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -18,14 +19,14 @@ INTERRUPTED = 130
 
 
 def interrupted(programs, *words, when, presses=1):
-    """Output of a run that gets SIGINT once it has printed `when` (a number: after as many seconds)."""
+    """Output of a run that gets SIGINT once it has printed `when`, or where that is None, once its program runs."""
     process = subprocess.Popen(
         [*COMMAND, *words], cwd=programs, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     limit = threading.Timer(40, process.kill)
     limit.start()
     try:
-        out = wait_until(process, when)
+        out = wait_until(process, when) if when else wait_for_program(process)
         for _ in range(presses):
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)
@@ -40,10 +41,23 @@ def interrupted(programs, *words, when, presses=1):
     return out
 
 
+def wait_for_program(process):
+    """Until another thread than the first has been running for some time."""
+    while process.poll() is None and not any(map(ticks, Path(f"/proc/{process.pid}/task").glob("[0-9]*"))):
+        time.sleep(0.02)
+    return ""
+
+
+def ticks(thread):
+    """Of user time, 10 ms each; none of the first thread."""
+    try:
+        stat = (thread / "stat").read_text()
+    except OSError:  # it has just ended
+        return 0
+    return 0 if thread.name == thread.parts[2] else int(stat.rpartition(")")[2].split()[11])
+
+
 def wait_until(process, when):
-    if not isinstance(when, str):
-        time.sleep(when)
-        return ""
     lines = [process.stdout.readline()]
     while lines[-1] and when not in lines[-1]:
         lines.append(process.stdout.readline())
@@ -74,7 +88,7 @@ def test_stat(programs):
 
 
 def test_stat_json(programs):
-    found = json.loads(interrupted(programs, "stat", "*", "-p", "endless.ll", "--json", when=4))
+    found = json.loads(interrupted(programs, "stat", "*", "-p", "endless.ll", "--json", when=None))
     assert found["result"] is None
     assert {row["name"]: row["hits"] > 0 for row in found["functions"]} == {"tick": True, "main": True}
 
@@ -121,11 +135,12 @@ if HAS_COMPILER:
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_at_any_moment(programs, kind, tmp_path):
+@pytest.mark.parametrize("times", [1, pytest.param(8, marks=pytest.mark.stress)])
+def test_at_any_moment(programs, times, kind, tmp_path):
     """From before the first import to the end: the exit code is 130, and there is a summary."""
     random = Random(kind)
-    for number in range(12):
-        delay = random.choice([0.02, 0.2, 1.0]) * random.random()
+    for number, until in enumerate([0.02, 0.2, 1.0] * times):
+        delay = until * random.random()
         fresh = {"FPROBE_CACHE_DIR": str(tmp_path / str(number))} if "compiled" in kind else {}
         done = subprocess.run(
             [sys.executable, "-c", SELF_INTERRUPTED, str(delay), *RUNS[kind]],
