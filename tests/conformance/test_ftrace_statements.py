@@ -207,10 +207,10 @@ def test_ft19_ft40_unregistering_waits_for_the_callback(program):
     register_ftrace_function(ops)
     thread = threading.Thread(target=program["leaf"], args=(1,))
     thread.start()
-    assert entered.wait(5)
+    assert entered.wait(30)
     unregister(ops)
     assert left == [1]
-    thread.join(5)
+    thread.join(30)
     program["leaf"](1)
     assert left == [1]
 

@@ -290,7 +290,7 @@ class Held:
 
     def _wait(self, x):
         self.entered.set()
-        assert self.go_on.wait(5)
+        assert self.go_on.wait(30)
         return x
 
     def while_running(self, action) -> None:
@@ -298,10 +298,10 @@ class Held:
         results = []
         thread = threading.Thread(target=lambda: results.append(self._call()))
         thread.start()
-        assert self.entered.wait(5)
+        assert self.entered.wait(30)
         action()
         self.go_on.set()
-        thread.join(5)
+        thread.join(30)
         assert results == [5]
 
     def __enter__(self):
@@ -375,10 +375,10 @@ def test_fp44_unregister_waits_for_a_running_handler(program):
     probe = fprobe.attach("leaf", entry=entry).attach()
     thread = threading.Thread(target=lambda: program["leaf"](1))
     thread.start()
-    assert entered.wait(5)
+    assert entered.wait(30)
     probe.detach()
     assert left == [1]
-    thread.join(5)
+    thread.join(30)
 
 
 def test_fp44_unregister_waits_for_a_running_exit_handler(program):
@@ -392,10 +392,10 @@ def test_fp44_unregister_waits_for_a_running_exit_handler(program):
     probe = fprobe.attach("leaf", exit=exit_).attach()
     thread = threading.Thread(target=lambda: program["leaf"](1))
     thread.start()
-    assert entered.wait(5)
+    assert entered.wait(30)
     probe.detach()
     assert left == [1]
-    thread.join(5)
+    thread.join(30)
 
 
 def test_fp44_unregister_waits_for_a_handler_that_calls_probed_functions(program):
@@ -413,7 +413,7 @@ def test_fp44_unregister_waits_for_a_handler_that_calls_probed_functions(program
         probe = fprobe.attach("leaf", entry=entry).attach()
         thread = threading.Thread(target=lambda: program["leaf"](1))
         thread.start()
-        assert entered.wait(5)
+        assert entered.wait(30)
         probe.detach()
         assert left == [1]
-        thread.join(5)
+        thread.join(30)

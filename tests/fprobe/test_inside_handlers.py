@@ -235,19 +235,19 @@ def test_a_handler_that_blocks_holds_up_its_thread_only(program):
     def entry(*hit):
         if threading.get_ident() != main:
             inside.set()
-            assert go_on.wait(10)
+            assert go_on.wait(30)
 
     with fprobe.attach("leaf", entry=entry) as probe:
         thread = threading.Thread(target=program["leaf"], args=(1,))
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(30)
         assert program["loop"](10) == 10  # other threads go through the same probe
         with fprobe.attach("other", entry=lambda *hit: 0) as other:  # and registering waits for nobody
             assert program["other"](1) == 3
             fprobe.disable_fprobe(probe.fp)
             fprobe.enable_fprobe(probe.fp)
             go_on.set()
-        thread.join(10)
+        thread.join(30)
     assert probe.fp.errors.first is None and other.hits == 1 and probe.hits == 11
 
 
@@ -262,17 +262,17 @@ def test_unregistering_waits_for_a_handler_that_blocks_until_it_is_done(program)
     probe = fprobe.attach("leaf", entry=entry).attach()
     thread = threading.Thread(target=program["leaf"], args=(1,))
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(30)
     probe.detach()
     events.append("unregistered")
-    thread.join(10)
+    thread.join(30)
     assert events == ["handler over", "unregistered"]
 
 
 @isolated(timeout=20)
 def test_two_threads_that_unregister_from_handlers_do_not_wait_for_each_other():
     """HAZARDS 5: each is inside what the other waits for."""
-    program, together = basic(), threading.Barrier(2, timeout=10)
+    program, together = basic(), threading.Barrier(2, timeout=30)
 
     def one(*hit):
         together.wait()
@@ -287,7 +287,7 @@ def test_two_threads_that_unregister_from_handlers_do_not_wait_for_each_other():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert not any(probe.fp.registered for probe in probes.values())
 
@@ -353,4 +353,4 @@ def test_unregistering_waits_for_a_handler_in_machine_code_that_sleeps(program, 
         time.sleep(0.001)
     probe.detach()
     assert variable("runs") == 2
-    thread.join(10)
+    thread.join(30)

@@ -92,13 +92,13 @@ def test_g_a_trylock_failure_at_exit_counts():
 
 
 def test_fp54_different_threads_never_block_each_other(program):
-    together = threading.Barrier(2, timeout=5)
+    together = threading.Barrier(2, timeout=30)
     with fprobe.attach("leaf", entry=lambda *hit: together.wait() and 0) as probe:
         threads = [threading.Thread(target=program["leaf"], args=(1,)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(5)
+            thread.join(30)
     assert probe.hits == 2 and probe.fp.nmissed == 0 and probe.fp.errors.first is None
 
 

@@ -91,7 +91,7 @@ def test_following_gives_each_record_once_and_ends_after_the_time_limit(program)
         worker.join()
         assert found == list(range(3000))
         program["pe_add"](1, 1)
-        assert next(adds.follow(timeout=5))["x"] == 1
+        assert next(adds.follow(timeout=30))["x"] == 1
         assert list(adds.follow(timeout=0)) == []
         with pytest.raises(ValueError, match="timeout is -1"):
             next(adds.follow(timeout=-1))

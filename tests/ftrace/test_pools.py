@@ -47,7 +47,7 @@ def test_what_one_thread_has_given_back_another_can_take(program, kind):
 @pytest.mark.parametrize("size", [1, 3, 4, 5])
 def test_never_more_than_nr_maxactive_at_once(program, size):
     """Eight calls are in their bodies at once; exactly `size` of them have an exit to come."""
-    together = threading.Barrier(9, timeout=10)
+    together = threading.Barrier(9, timeout=30)
     body = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(
         lambda x: (together.wait() and x) or (together.wait() and x) or x
     )

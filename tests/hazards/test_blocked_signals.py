@@ -23,13 +23,13 @@ def test_the_threads_that_block_a_signal_are_found(count):
         if blocks:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP, signal.SIGRTMAX])
             blocking.append(threading.get_native_id())
-        ready.wait(10)
-        over.wait(10)
+        ready.wait(30)
+        over.wait(30)
 
     threads = [threading.Thread(target=run, args=(number % 2,)) for number in range(2 * count)]
     for thread in threads:
         thread.start()
-    ready.wait(10)
+    ready.wait(30)
     image = runtime().image
     assert sorted(threads_blocking(image, signal.SIGTRAP)) == sorted(blocking) and len(blocking) == count
     assert sorted(threads_blocking(image, signal.SIGRTMAX)) == sorted(blocking)

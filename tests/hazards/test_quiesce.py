@@ -29,5 +29,5 @@ def test_a_hit_that_counts_itself_late_is_waited_for():
     waiter.join(0.5)
     assert waiter.is_alive()
     task.serial += 1  # another one has begun
-    waiter.join(10)
+    waiter.join(30)
     assert not waiter.is_alive()

@@ -89,7 +89,7 @@ def test_waiting_two_threads_unregister_the_same_probe_from_its_handler():
 
     module = basic()
     for _ in range(20):
-        together = threading.Barrier(2, timeout=5)
+        together = threading.Barrier(2, timeout=30)
 
         def entry(*hit, together=together):
             together.wait()
@@ -100,7 +100,7 @@ def test_waiting_two_threads_unregister_the_same_probe_from_its_handler():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(5)
+            thread.join(30)
             assert not thread.is_alive(), "deadlock"
         errors = probe.fp.errors.first
         assert errors is None or isinstance(errors, OSError), errors
@@ -120,19 +120,19 @@ def test_waiting_a_handler_unregisters_what_another_thread_is_unregistering():
 
     def entry(*hit):
         entered.set()
-        go_on.wait(5)
+        go_on.wait(30)
         time.sleep(0.05)  # the other thread is waiting for us by now
         probe.detach()
 
     probe = fprobe.attach("leaf", entry=entry).attach()
     calling = threading.Thread(target=module["leaf"], args=(1,), daemon=True)
     calling.start()
-    assert entered.wait(5)
+    assert entered.wait(30)
     leaving = threading.Thread(target=probe.detach, daemon=True)
     leaving.start()
     go_on.set()
     for thread in (calling, leaving):
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive(), "deadlock"
     assert_untouched()
 
@@ -152,7 +152,7 @@ def test_waiting_a_handler_uses_the_api_while_it_is_waited_for(action):
 
     def entry(*hit):
         entered.set()
-        go_on.wait(5)
+        go_on.wait(30)
         time.sleep(0.05)
         if action == "register another":
             other.attach()
@@ -163,12 +163,12 @@ def test_waiting_a_handler_uses_the_api_while_it_is_waited_for(action):
     probe = fprobe.attach("leaf", entry=entry).attach()
     calling = threading.Thread(target=module["leaf"], args=(1,), daemon=True)
     calling.start()
-    assert entered.wait(5)
+    assert entered.wait(30)
     leaving = threading.Thread(target=probe.detach, daemon=True)
     leaving.start()
     go_on.set()
     for thread in (calling, leaving):
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive(), "deadlock"
     other.detach()
     assert probe.fp.errors.first is None
@@ -210,7 +210,7 @@ def test_unload_with_frames_in_flight_is_busy_and_names_them():
 
     def body(x):
         entered.set()
-        go_on.wait(5)
+        go_on.wait(30)
         return x
 
     callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(body)
@@ -220,7 +220,7 @@ def test_unload_with_frames_in_flight_is_busy_and_names_them():
     thread = threading.Thread(target=lambda: results.append(waits(ctypes.cast(callback, ctypes.c_void_p), 7)))
     with fprobe.attach("waits", exit=lambda *hit: None) as probe:
         thread.start()
-        assert entered.wait(5)
+        assert entered.wait(30)
         for _ in range(3):
             try:
                 module.unload()
@@ -236,7 +236,7 @@ def test_unload_with_frames_in_flight_is_busy_and_names_them():
         else:
             raise AssertionError("unloaded under a running call")
         go_on.set()
-        thread.join(5)
+        thread.join(30)
         assert results == [7]
         module.unload()
     assert tracer().table.block_of(module) is None
@@ -401,12 +401,12 @@ def test_fork_while_another_thread_loads_a_module():
     def slow(event, module):
         if not entered.is_set():
             entered.set()
-            go_on.wait(10)
+            go_on.wait(30)
 
     sandbox.register_module_notifier(slow)
     thread = threading.Thread(target=basic)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(30)
     child = os.fork()
     if child == 0:
         entered.set()
@@ -439,15 +439,15 @@ def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
         with kprobe_mutex:
             entered.set()
             time.sleep(0.2)  # by now the other thread is about to fork
-            got.append(lock.acquire(timeout=5))
+            got.append(lock.acquire(timeout=30))
             lock.release()
 
     thread = threading.Thread(target=register)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(30)
     child = os.fork()
     if child == 0:
-        os._exit(0 if lock.acquire(timeout=5) and kprobe_mutex.acquire(timeout=5) else 1)
+        os._exit(0 if lock.acquire(timeout=30) and kprobe_mutex.acquire(timeout=30) else 1)
     _, status = os.waitpid(child, 0)
     thread.join()
     assert got == [True] and status == 0
@@ -471,11 +471,11 @@ def test_fork_while_another_thread_is_filling_a_node():
         def other():
             module["leaf"](1)
             ready.set()
-            go_on.wait(10)
+            go_on.wait(30)
 
         thread = threading.Thread(target=other)
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(30)
         task = next(task for task in runtime().tasks() if task.tid == thread.native_id)
         node = Node.ctypes.from_address(task.bottom + NODE)
         node.stub, node.probes, node.frame = 1 << 40, 1 << 41, 1 << 42  # nothing is mapped there

@@ -59,7 +59,7 @@ def test_a_child_can_watch_for_libraries_though_another_thread_was_beginning_to(
         go_on.set()
         another = threading.Thread(target=watch.begin, daemon=True)
         another.start()
-        another.join(10)
+        another.join(30)
         assert not another.is_alive()
 
     watch = LibraryWatch(lambda: None, is_needed)

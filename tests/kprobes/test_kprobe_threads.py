@@ -29,13 +29,13 @@ def test_a_batch_that_has_text_open_goes_on_to_an_ftrace_location_while_an_fprob
         with patching():
             kprobes.register_kprobe(probes[0])
             half_way.set()
-            begun.wait(10)
+            begun.wait(30)
             time.sleep(0.1)  # the other thread has got as far as it can
             kprobes.register_kprobe(probes[1])
 
     thread = threading.Thread(target=batch)
     thread.start()
-    assert half_way.wait(10)
+    assert half_way.wait(30)
     begun.set()
     with fprobe.attach("other") as probe:
         assert module["other"](1) == 3
@@ -55,7 +55,7 @@ def test_kp57_a_handler_registers_a_probe_while_another_thread_waits_for_it(offs
 
     def handler(p, regs):
         inside.set()
-        leaving.wait(10)
+        leaving.wait(30)
         time.sleep(0.1)  # the other thread is waiting
         kprobes.register_kprobe(inner)
         seen.append("outer")
@@ -64,7 +64,7 @@ def test_kp57_a_handler_registers_a_probe_while_another_thread_waits_for_it(offs
     kprobes.register_kprobe(outer[0])
     thread = threading.Thread(target=module["leaf"], args=(1,))
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(30)
     leaving.set()
     kprobes.unregister_kprobe(outer[0])
     assert seen == ["outer"]
@@ -229,6 +229,6 @@ def test_a_function_is_called_for_the_first_time_while_a_handler_is_linked():
         caller.start()
         time.sleep(0.3)
         runtime().faults.cover("linked", [(1, 2)])
-    caller.join(10)
+    caller.join(30)
     assert not caller.is_alive()
     kprobes.unregister_kprobe(probe)

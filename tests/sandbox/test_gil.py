@@ -55,11 +55,11 @@ def test_it_is_short_until_the_last_thread_leaves():
     def other():
         with back_soon():
             inside.set()
-            go.wait(10)
+            go.wait(30)
 
     thread = threading.Thread(target=other)
     thread.start()
-    inside.wait(10)
+    inside.wait(30)
     with back_soon():
         pass
     assert sys.getswitchinterval() == SHORT
@@ -92,11 +92,11 @@ def test_the_child_of_a_fork_does_not_wait_for_threads_of_its_parent():
     def other():
         with back_soon():
             inside.set()
-            go.wait(10)
+            go.wait(30)
 
     thread = threading.Thread(target=other)
     thread.start()
-    inside.wait(10)
+    inside.wait(30)
     assert in_child(lambda: abs(sys.getswitchinterval() - USUAL) < 1e-6)
     go.set()
     thread.join()

@@ -17,13 +17,13 @@ def test_whoever_comes_meanwhile_gets_the_same():
     @once
     def get() -> object:
         entered.set()
-        go_on.wait(10)
+        go_on.wait(30)
         return object()
 
     threads = [threading.Thread(target=lambda: made.append(get())) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert entered.wait(10) and made == []
+    assert entered.wait(30) and made == []
     go_on.set()
     for thread in threads:
         thread.join()
@@ -55,12 +55,12 @@ def test_a_child_that_is_forked_meanwhile_makes_its_own():
     def get() -> int:
         if not entered.is_set():
             entered.set()
-            go_on.wait(10)
+            go_on.wait(30)
         return os.getpid()
 
     thread = threading.Thread(target=get)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(30)
     child = os.fork()
     if child == 0:
         os._exit(0 if get() == os.getpid() else 1)
@@ -83,7 +83,7 @@ class Asked:
         self.times += 1
         self.entered.set()
         if self.slow:
-            self.go_on.wait(10)
+            self.go_on.wait(30)
         return object()
 
 
@@ -115,10 +115,10 @@ def test_threads_that_ask_different_objects_do_not_wait_for_each_other():
     slow, quick = Asked(slow=True), Asked()
     thread = threading.Thread(target=lambda: slow.value)
     thread.start()
-    assert slow.entered.wait(10)
+    assert slow.entered.wait(30)
     other = threading.Thread(target=lambda: quick.value, daemon=True)
     other.start()
-    other.join(5)
+    other.join(30)
     assert not other.is_alive()
     slow.go_on.set()
     thread.join()
@@ -129,7 +129,7 @@ def test_threads_that_ask_at_the_same_time_are_given_the_same():
     threads = [threading.Thread(target=lambda: given.append(asked.value)) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert asked.entered.wait(10)
+    assert asked.entered.wait(30)
     asked.go_on.set()
     for thread in threads:
         thread.join()
@@ -142,7 +142,7 @@ def test_a_child_that_is_forked_while_another_thread_computes_does_not_wait_for_
     slow = Asked(slow=True)
     thread = threading.Thread(target=lambda: slow.value)
     thread.start()
-    assert slow.entered.wait(10)
+    assert slow.entered.wait(30)
     child = os.fork()
     if child == 0:
         slow.slow = False

@@ -83,7 +83,7 @@ def test_fp44_unregistering_waits_for_a_handler_that_sleeps(where):
     probe = fprobe.attach("many", **{where: handler}).attach()
     thread = threading.Thread(target=module["many"], args=range(8))
     thread.start()
-    assert inside.wait(5)
+    assert inside.wait(30)
     probe.detach()
     assert done == [1]
     thread.join()
@@ -110,7 +110,7 @@ def test_fp44_unregistering_does_not_wait_for_another_probes_handler(slowed):
         kprobes.wait_for_kprobe_optimizer()
         thread = threading.Thread(target=module["f1" if slowed == "fprobe" else "p1"], args=(1,))
         thread.start()
-        assert inside.wait(5)
+        assert inside.wait(30)
         for _ in range(20):  # would wait for go_on
             with fprobe.attach("deep", entry=lambda *hit: 0, exit=lambda *hit: None) as probe:
                 assert module["deep"](3) == 3
