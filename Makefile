@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint stress masks libraries mutants bench clean
+.PHONY: demo test tests lint style types stress masks libraries mutants bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -13,14 +13,21 @@ $(VENV)/.installed: pyproject.toml
 demo: $(VENV)/.installed
 	$(BIN)/fprobe trace 'vfs_*' --exclude vfs_fsync
 
-# By whole files, so that what the tests of a file share is made once.
-test: lint
-	$(BIN)/pytest -n 2 --dist loadfile
+test: style
+	$(MAKE) --no-print-directory -j 2 types tests
 
-lint: $(VENV)/.installed
+lint: style types
+
+style: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
 	$(BIN)/mypy
+
+# By whole files, so that what the tests of a file share is made once; in the order of tests/conftest.py.
+tests: $(VENV)/.installed
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What runs for as long as it is asked to, ten minutes unless FPROBE_STRESS_SECONDS says otherwise, has the machine to itself.
 stress: $(VENV)/.installed

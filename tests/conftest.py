@@ -26,6 +26,23 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+LONGEST = (
+    "hazards/test_every_instruction.py", "stress/test_concurrency.py", "fprobe/cli/test_ctrl_c.py",
+    "fprobe/test_numba_probed.py", "hazards/test_forking.py", "hazards/test_every_instruction_of_a_record.py",
+    "fprobe/test_dropped.py", "fprobe/run/test_run.py", "test_benchmarks.py", "hazards/test_signals.py",
+    "kprobes/test_optimize.py", "test_documentation.py", "fprobe/cli/test_record.py", "kprobes/test_orders.py",
+    "kprobes/test_libraries_returned.py", "hazards/test_one_object.py", "kprobes/test_kprobe_faults.py",
+    "fprobe/cli/test_documents.py", "sandbox/native/test_native_differential.py", "hazards/test_return_hook.py",
+    "sandbox/test_described_code.py", "sandbox/test_generate.py", "sandbox/native/test_native_fuzz.py",
+)  # fmt: skip
+"""Files of 4 s and more, the longest first: one that comes last leaves the other workers without work."""
+
+
+def pytest_collection_modifyitems(items):
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
 @pytest.fixture(scope="module")
 def program():
     """BASIC, loaded for the tests of a module that name no other program."""
