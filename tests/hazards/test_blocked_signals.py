@@ -37,7 +37,7 @@ def test_the_threads_that_block_a_signal_are_found(count):
     over.set()
     for thread in threads:
         thread.join()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while threads_blocking(image, signal.SIGTRAP) and time.monotonic() < deadline:
         time.sleep(0.001)  # a thread that ends blocks every signal, and is joined before it is gone
     assert threads_blocking(image, signal.SIGTRAP) == []

@@ -96,7 +96,7 @@ def _threads() -> int:
 
 
 def _eventually(condition: Callable[[], object]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     return bool(condition())
@@ -377,7 +377,7 @@ def test_a_jump_that_cannot_be_taken_back_at_once_is_taken_back_later():
     assert call(3, 4) == 7
     assert seen == []
     unblock()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while is_jump(starts[2]) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not is_jump(starts[2])
@@ -518,8 +518,7 @@ def test_jumps_come_and_go_under_threads():
     set_extent(Extent.DENSE)
     rng = random.Random(1)
     probes = [kprobes.kprobe(addr=at, pre_handler=plain) for at in starts]
-    until = time.monotonic() + 3
-    while time.monotonic() < until and not wrong:
+    for _ in range(500):
         p = rng.choice(probes)
         if p.registered:
             kprobes.unregister_kprobe(p)
@@ -584,7 +583,7 @@ def test_a_forked_child_has_jumps_of_its_own():
     if not child:
         good = call(3, 4) == 7 and len(seen) == 2
         kprobes.unregister_kprobe(probes[0])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while probes[0].registered or is_jump(starts[1]):
             good = good and time.monotonic() < deadline
             if not good:

@@ -330,7 +330,7 @@ def test_libraries_that_come_and_go_with_and_without_the_gil(launch):
         open_, close = library.dlopen, library.dlclose
         open_.restype, open_.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_int)
         close.argtypes = (ctypes.c_void_p,)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 30
         while time.monotonic() < end:
             close(open_(name, 2)); counts[index] += 1
     counts = [0, 0]

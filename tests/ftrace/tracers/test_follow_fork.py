@@ -87,7 +87,7 @@ def ids_in(path: str, without: int) -> list[int]:
     """What a list holds once the thread `without` has left it."""
     from fprobe.tracefs import tracefs
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while str(without) in tracefs.read(path).split() and time.monotonic() < deadline:
         time.sleep(0.001)  # join() returns before libc has called the destructors
     return list(map(int, tracefs.read(path).split()))
