@@ -169,12 +169,13 @@ class Module(ProcessBound):
             if self._gate.running:
                 names = ", ".join(sorted(set(self._gate.running)))
                 raise OSError(errno.EBUSY, f"module {self.name!r} is being called: {names}")
-            for notifier in _notifiers[::-1]:
-                notifier(ModuleState.GOING, self)
-                notified.insert(0, notifier)
+            # One that is registered meanwhile has been told that the module is there.
+            while unaware := [notifier for notifier in _notifiers if notifier not in notified]:
+                unaware[-1](ModuleState.GOING, self)
+                notified.append(unaware[-1])
         except OSError:
             self.state, self._gate.closed = ModuleState.LIVE, ""
-            for notifier in notified:
+            for notifier in [each for each in _notifiers if each in notified]:
                 notifier(ModuleState.COMING, self)
                 notifier(ModuleState.LIVE, self)
             raise

@@ -126,6 +126,19 @@ def test_ft34_positions_count_over_all_modules(program):
 
 
 @isolated
+def test_a_tracer_that_is_started_while_a_module_goes_does_not_keep_its_locations():
+    """It would patch what is there later. Each notifier that was told of the module hears that it goes."""
+    from sandbox.loading.module import ModuleState, register_module_notifier
+
+    heard = []
+    register_module_notifier(lambda event, _: tracer() if event is ModuleState.GOING else heard.append(event))
+    register_module_notifier(lambda event, _: heard.append(event), first=True)
+    basic().unload()
+    assert tracer().table.blocks == []
+    assert heard == [ModuleState.COMING] * 2 + [ModuleState.LIVE] * 2 + [ModuleState.GOING]
+
+
+@isolated
 def test_the_tracer_is_started_once_by_however_many_threads():
     import threading
 
