@@ -148,11 +148,13 @@ def test_commands_that_are_detached_release_their_events():
 
 
 DUMPED = """
-import sys, time
+import os, sys, tempfile, time
 sys.path[:0] = {path!r}
 import sandbox
 from fprobe.tracefs import tracefs
 
+standard_error, dumped = os.dup(2), tempfile.TemporaryFile()
+os.dup2(dumped.fileno(), 2)
 module = sandbox.load({program!r}, name="fcprog")
 tracefs.write("trace_marker", "dumped text")
 tracefs.write("set_ftrace_filter", "fc_one:{command}\\n")
@@ -161,7 +163,11 @@ for _ in range(3):
     tracefs.write("tracing_on", "1")
     module["fc_one"](1)
 print(tracefs.read("tracing_on"))
-time.sleep(0.5)
+deadline = time.monotonic() + 20
+while os.pread(2, 1 << 20, 0).count(b"tracing_mark_write: dumped text") < {times} and time.monotonic() < deadline:
+    time.sleep(0.01)
+time.sleep(0.1)  # for one dump too many
+os.write(standard_error, os.pread(2, 1 << 20, 0))
 """
 
 
@@ -169,7 +175,7 @@ time.sleep(0.5)
     ("name", "shown", "times"), [("dump:7", "dump:count=1", 1), ("cpudump", "cpudump:unlimited", 3)]
 )
 def test_dump_writes_the_buffer_to_standard_error(name, shown, times):
-    done = run_source(DUMPED.format(path=[], program=PROGRAM, command=name))
+    done = run_source(DUMPED.format(path=[], program=PROGRAM, command=name, times=times))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == f"fc_one:{shown}"
     assert done.stderr.count("Dumping ftrace buffer:") == times, done.stderr

@@ -148,8 +148,8 @@ def test_a_fork_waits_for_those_that_are_getting_a_thread_state_and_they_get_the
     with fprobe.attach("leaf", entry=nothing):
         variable("coming").value += 1
         thread = threading.Thread(target=has_got_it)
-        thread.start()
         start = time.monotonic()
+        thread.start()
         assert forked(in_child) == 0
         assert time.monotonic() - start >= 0.2
         thread.join()
