@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from fprobe.cli.options import (
     filter_option,
     output_options,
     program_options,
+    split_call,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from fprobe.events.recorded import Event
     from fprobe.export.recording import Arriving, Recording
     from fprobe.export.trace_dat_reader import Trace
+    from ftrace.events.trace_array import TraceArray
 
 
 _RECORD_EPILOG = """\b
@@ -35,6 +38,7 @@ Examples:
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --filter 'count > 100'
   fprobe record -e 'f:in vfs_*' -e 'f:out vfs_*%return' -o calls.dat
   fprobe record -e 'r:sums func_sum $retval' --program prog.ll --call main 10
+  fprobe record -e 'p:reads vfs_read' -B large -e 'p:writes vfs_write count=%dx:u64'
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --live
   fprobe report trace.dat
 
@@ -42,8 +46,25 @@ Definitions, filters and triggers are those of the kernel (docs/events.md). trac
 """
 
 
-@click.command("record", cls=CallingCommand, epilog=_RECORD_EPILOG, short_help="Record probe events to a file.")
+_ORDER = "fprobe.record.order"
+
+
+class RecordingCommand(CallingCommand):
+    """A command whose options -e and -B have an order: an event belongs to the instance before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note the order of the options."""
+        _, _, order = self.make_parser(ctx).parse_args(split_call(args)[0])
+        ctx.meta[_ORDER] = [option.name for option in order if option.name in ("buffers", "definitions")]
+        return super().parse_args(ctx, args)
+
+
+@click.command("record", cls=RecordingCommand, epilog=_RECORD_EPILOG, short_help="Record probe events to a file.")
 @definition_option()
+@click.option(
+    "--buffer", "-B", "buffers", metavar="NAME", multiple=True,
+    help="Record the events that follow into the instance NAME; repeatable.",
+)  # fmt: skip
 @filter_option
 @click.option(
     "--trigger", "triggers", metavar="TRIGGER", multiple=True, shell_complete=candidates.triggers,
@@ -53,15 +74,21 @@ Definitions, filters and triggers are those of the kernel (docs/events.md). trac
     "--output", "-o", metavar="FILE", default="trace.dat", show_default=True, shell_complete=candidates.files,
     help="The file to write.",
 )  # fmt: skip
+@click.option(
+    "--compression", type=click.Choice(["none", "zlib", "zstd"]), default="none", show_default=True,
+    help="How to compress the file at the end; Debian's trace-cmd reads none and zstd.",
+)  # fmt: skip
 @click.option("--live", is_flag=True, help="Show the records, too, as they arrive.")
 @call_option
 @program_options
 @output_options
 def record_command(
     definitions: tuple[str, ...],
+    buffers: tuple[str, ...],
     filter_text: str | None,
     triggers: tuple[str, ...],
     output: str,
+    compression: str,
     live: bool,
     target: Target,
     console: Console,
@@ -75,24 +102,82 @@ def record_command(
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
-    from fprobe.export.recording import Recording
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     ctrl_c.hold_for_run()
-    with console.alone(), attached(definitions, filter_text, triggers) as events:
+    groups = _by_buffer(definitions, buffers)
+    with console.alone(), _attached(groups, filter_text, triggers) as events:
         arriving = _arriving(events) if live else None
         with input_errors():
-            recording = Recording(output, events.array, arriving)
-        console.note(f"# recording {', '.join(each.name for each in events.formats)}, calling {call}")
+            recording = _recording(output, events, arriving, compression)
+        console.note(f"# recording {', '.join(_names(events))}, calling {call}")
         try:
             outcome = _run(call, console, recording, arriving)
         finally:  # also if the reader of the records has closed the pipe
-            recording.finish(events.disable)
+            recording.finish(lambda: _disable(events))
         if arriving is not None and not outcome.interrupted:
             _show(console, arriving)
         _summarise(console, call, outcome, events, recording, live)
         conclude(outcome)
+
+
+def _disable(events: dict[str, Event]) -> None:
+    for each in events.values():
+        each.disable()
+
+
+def _by_buffer(definitions: Sequence[str], buffers: Sequence[str]) -> dict[str, list[str]]:
+    """Definitions by the name of the instance that precedes them on the command line; empty for the top level."""
+    found: dict[str, list[str]] = {}
+    name, left, names = "", iter(definitions), iter(buffers)
+    for option in click.get_current_context().meta[_ORDER]:
+        if option == "buffers":
+            name = _checked_name(next(names))
+        else:
+            found.setdefault(name, []).append(next(left))
+    unused = [each for each in buffers if each not in found]
+    if unused:
+        raise click.UsageError(f"no event follows -B {unused[0]}; give one: -B {unused[0]} -e DEFINITION")
+    return {"": found.pop("", []), **found}
+
+
+def _checked_name(name: str) -> str:
+    if not name or "/" in name or name in (".", ".."):
+        raise click.BadParameter(f"{name!r} is not the name of an instance; give one without '/'", param_hint="-B")
+    return name
+
+
+@contextmanager
+def _attached(
+    groups: dict[str, list[str]], filter_text: str | None, triggers: Sequence[str]
+) -> Iterator[dict[str, Event]]:
+    """The events by instance, defined and enabled. Raises Failure with a caret under the error."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(attached(definitions, filter_text, triggers))
+            for name, definitions in groups.items()
+            if definitions
+        }
+
+
+def _recording(path: str, events: dict[str, Event], arriving: Arriving | None, compression: str) -> Recording:
+    from fprobe.export.recording import Recording
+
+    arrays = _arrays(events)
+    return Recording(path, arrays.pop(""), arriving, arrays, compression)
+
+
+def _arrays(events: dict[str, Event]) -> dict[str, TraceArray]:
+    """The trace arrays of a recording: the top level, which may have no event, and then the instances."""
+    from ftrace.events.trace_array import global_trace
+
+    return {"": global_trace(), **{name: event.array for name, event in events.items()}}
+
+
+def _names(events: dict[str, Event]) -> list[str]:
+    """The events, with the instance in front if it is not the top level."""
+    return [f"{name}:{each.name}" if name else each.name for name, event in events.items() for each in event.formats]
 
 
 def _run(call: ProgramCall, console: Console, recording: Recording, arriving: Arriving | None) -> Outcome:
@@ -106,10 +191,10 @@ def _run(call: ProgramCall, console: Console, recording: Recording, arriving: Ar
         return run(call, recording.drain)
 
 
-def _arriving(events: Event) -> Arriving:
+def _arriving(events: dict[str, Event]) -> Arriving:
     from fprobe.export.recording import Arriving
 
-    return Arriving(events.array.buffer, {each.id: each for each in events.formats})
+    return Arriving(_arrays(events), {each.id: each for event in events.values() for each in event.formats})
 
 
 def _drain_and_show(console: Console, recording: Recording, arriving: Arriving) -> bool:
@@ -133,13 +218,14 @@ def _show(console: Console, arriving: Arriving) -> None:
 
 
 def _summarise(
-    console: Console, call: ProgramCall, outcome: Outcome, events: Event, recording: Recording, live: bool
+    console: Console, call: ProgramCall, outcome: Outcome, events: dict[str, Event], recording: Recording, live: bool
 ) -> None:
     from fprobe.cli.conclusion import print_outcome
     from fprobe.cli.console import count
 
     print_outcome(console, call, outcome)
-    console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
+    hits, missed = _counts(events)
+    console.note(f"{count(hits, 'hit')}, {count(missed, 'miss')}")
     console.note(f"{recording.file.path}: {recording.text}")
     document = _document(call, outcome, events, recording)
     if live:
@@ -149,19 +235,27 @@ def _summarise(
     console.flush()
 
 
-def _document(call: ProgramCall, outcome: Outcome, events: Event, recording: Recording) -> dict[str, Any]:
+def _document(call: ProgramCall, outcome: Outcome, events: dict[str, Event], recording: Recording) -> dict[str, Any]:
     from fprobe.cli.conclusion import ending_with_error, outcome_object
 
+    hits, missed = _counts(events)
+    instances = {name: [f"{each.group}/{each.name}" for each in event.formats] for name, event in events.items()}
     found = {
-        "events": [f"{each.group}/{each.name}" for each in events.formats],
-        "hits": events.hits,
-        "missed": events.missed,
+        "events": [name for names in instances.values() for name in names],
+        "instances": instances,
+        "hits": hits,
+        "missed": missed,
         "lost": recording.lost,
         "file": recording.file.path,
         "interrupted": outcome.interrupted,
         "disk_full": recording.failure is not None,
     }
     return outcome_object(call, outcome) | found | ending_with_error(outcome)
+
+
+def _counts(events: dict[str, Event]) -> tuple[int, int]:
+    """Hits and misses."""
+    return sum(each.hits for each in events.values()), sum(each.missed for each in events.values())
 
 
 _REPORT_EPILOG = """\b

@@ -14,7 +14,7 @@ from typing import Any
 
 from fprobe.calls.text import HEADER, CallTree, duration_text, folded_stack
 from fprobe.export.print_fmt import arguments
-from fprobe.export.trace_dat_reader import Trace
+from fprobe.export.trace_dat_reader import Instance, Trace
 from ftrace.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.reader import Record
 
@@ -22,7 +22,7 @@ ENTER, LEAVE, INSTANT = "enter", "leave", "instant"
 _GRAPH_ENTRY, _GRAPH_EXIT = "funcgraph_entry", "funcgraph_exit"
 _PHASES = {ENTER: "B", LEAVE: "E"}
 _PID = 1
-"""The process id in Chrome's format, a placeholder: a trace does not contain it."""
+"""The process id of the top level in Chrome's format, a placeholder: a trace does not contain it."""
 
 
 @dataclass
@@ -54,15 +54,16 @@ class Step:
 
 @dataclass
 class Calls:
-    """The calls of a trace, thread by thread."""
+    """The calls of a trace array, thread by thread."""
 
     trace: Trace
+    instance: Instance
     stacks: dict[int, list[Call]] = field(default_factory=dict)
 
     def steps(self) -> Iterator[Step]:
         """One step for each record, in order of time. A call whose return is missing has no LEAVE."""
         returning = self._returning()
-        for record in self.trace.records():
+        for record in self.trace.records(self.instance):
             event = self.trace.formats.get(record.common.type)
             values = event.values(record.data) if event is not None else {}
             name = event.name if event is not None else f"type {record.common.type}"
@@ -102,7 +103,7 @@ class Calls:
         kinds = {number: event for number, event in self.trace.formats.items() if _has(event, "__probe_func")}
         if not kinds:
             return set()
-        records = (record for record in self.trace.records() if record.common.type in kinds)
+        records = (record for record in self.trace.records(self.instance) if record.common.type in kinds)
         return {kinds[record.common.type].values(record.data)["__probe_func"] for record in records}
 
 
@@ -126,8 +127,15 @@ def _left(name: str, values: dict[str, Any]) -> int | None:
 def tree_lines(trace: Trace) -> Iterator[str]:
     """The lines of a tree of calls, like the output of uftrace and of the function_graph tracer."""
     yield HEADER
+    for instance in trace.instances:
+        if instance.name:
+            yield f"# instance {instance.name}"
+        yield from _tree_of(trace, instance)
+
+
+def _tree_of(trace: Trace, instance: Instance) -> Iterator[str]:
     tree = CallTree()
-    for step in Calls(trace).steps():
+    for step in Calls(trace, instance).steps():
         if step.kind == ENTER:
             yield from tree.entry(step.stack[-1], f"{step.name}({step.text})")
         elif step.kind == LEAVE:
@@ -139,21 +147,27 @@ def tree_lines(trace: Trace) -> Iterator[str]:
 
 
 def folded_lines(trace: Trace) -> Iterator[str]:
-    """Folded stacks: a line `comm;outer;inner VALUE` for each stack, sorted.
+    """Folded stacks: a line `comm;outer;inner VALUE` for each stack, sorted; `instance:NAME;comm` for one of an instance.
 
     The value is the nanoseconds that a function took, excluding its callees. If the trace has no calls, it is the number of
     times that a stack or an event was recorded.
     """
     times: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    for step in Calls(trace).steps():
-        comm = trace.comm(step.record.common.pid)
+    for instance, step in _all_steps(trace):
+        front = [f"instance:{instance.name}"] if instance.name else []
+        front.append(trace.comm(step.record.common.pid))
         if step.kind == LEAVE:
-            times[folded_stack([comm, *(call.name for call in step.stack)])] += step.duration - step.stack[-1].inner
+            times[folded_stack([*front, *(call.name for call in step.stack)])] += step.duration - step.stack[-1].inner
         elif step.kind == INSTANT:
-            counts[folded_stack([comm, *_frames(trace, step)])] += 1
+            counts[folded_stack([*front, *_frames(trace, step)])] += 1
     for stack, value in sorted((times or counts).items()):
         yield f"{stack} {value}"
+
+
+def _all_steps(trace: Trace) -> Iterator[tuple[Instance, Step]]:
+    """The steps of each trace array, one after the other."""
+    return ((instance, step) for instance in trace.instances for step in Calls(trace, instance).steps())
 
 
 def _frames(trace: Trace, step: Step) -> list[str]:
@@ -170,32 +184,34 @@ def _frames(trace: Trace, step: Step) -> list[str]:
 def chrome_lines(trace: Trace) -> Iterator[str]:
     """The Trace Event Format of chrome://tracing and ui.perfetto.dev.
 
-    The lines of one JSON object: an event for each record, with times in microseconds, and the names of the threads.
+    The lines of one JSON object: an event for each record, with times in microseconds, and the names of the threads. Each
+    trace array is a process there.
     """
     yield '{"displayTimeUnit": "ns", "traceEvents": ['
-    threads = set()
-    for step in Calls(trace).steps():
-        threads.add(step.record.common.pid)
-        yield json.dumps(_chrome_event(trace, step)) + ","
-    names = [_thread_name(tid, trace.comm(tid)) for tid in sorted(threads)]
-    yield ",\n".join(
-        map(json.dumps, [{"name": "process_name", "ph": "M", "pid": _PID, "args": {"name": "fprobe"}}, *names])
-    )
+    threads: set[tuple[int, int]] = set()
+    pids = {instance.name: pid for pid, instance in enumerate(trace.instances, _PID)}
+    for instance, step in _all_steps(trace):
+        threads.add((pids[instance.name], step.record.common.pid))
+        yield json.dumps(_chrome_event(trace, step, pids[instance.name])) + ","
+    processes = [_name("process", pid, 0, name or "fprobe") for name, pid in pids.items()]
+    names = [_name("thread", pid, tid, trace.comm(tid)) for pid, tid in sorted(threads)]
+    yield ",\n".join(map(json.dumps, [*processes, *names]))
     yield "]}"
 
 
-def _chrome_event(trace: Trace, step: Step) -> dict[str, Any]:
+def _chrome_event(trace: Trace, step: Step, pid: int) -> dict[str, Any]:
     event = trace.formats.get(step.record.common.type)
     found = {
         "name": step.name,
         "ph": _PHASES.get(step.kind, "i"),
         "ts": step.record.stamp / 1000,
-        "pid": _PID,
+        "pid": pid,
         "tid": step.record.common.pid,
         "args": event.values(step.record.data) if event is not None else {},
     }
     return found if step.kind in _PHASES else found | {"s": "t"}
 
 
-def _thread_name(tid: int, comm: str) -> dict[str, Any]:
-    return {"name": "thread_name", "ph": "M", "pid": _PID, "tid": tid, "args": {"name": comm}}
+def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    place = {"pid": pid, "tid": tid} if tid else {"pid": pid}
+    return {"name": f"{kind}_name", "ph": "M", **place, "args": {"name": name}}

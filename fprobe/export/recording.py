@@ -1,4 +1,4 @@
-"""Recording a trace array's buffer to a trace.dat while a program runs."""
+"""Recording the buffers of trace arrays to a trace.dat while a program runs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import errno
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 
+from fprobe.export.compression import NONE
 from fprobe.export.formats import EventFormat
-from fprobe.export.trace_dat import Metadata, TraceDat
-from fprobe.export.trace_dat_reader import records_of
+from fprobe.export.trace_dat import TraceDat
+from fprobe.export.trace_dat_reader import Instance, merged, records_of
+from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.tracefs import tracefs
 from ftrace.events.trace_array import TraceArray, global_trace
 from ftrace.output import symbols
 from ftrace.output.cmdlines import saved_cmdlines
-from ftrace.ring_buffer.buffer import Buffer
 from ftrace.ring_buffer.reader import Record
 from ftrace.runtime import RUNTIME
 from sandbox.symbols.table import symbol_table
@@ -31,36 +32,40 @@ class LiveSymbols:
 class Arriving:
     """A source of the records that have arrived and may be shown: no older one can follow from another slot.
 
-    `formats`: events by their type numbers.
+    `instances`: name -> trace array, the top level first, as for the recording; `formats`: events by their type numbers.
     """
 
-    def __init__(self, buffer: Buffer, formats: Mapping[int, EventFormat]) -> None:
-        self.clock = buffer.clock
+    def __init__(self, instances: Mapping[str, TraceArray], formats: Mapping[int, EventFormat]) -> None:
         self.formats = formats
         self.symbols = LiveSymbols()
         self.comm = saved_cmdlines.find
-        self._buffer = buffer
-        self._held: list[Record] = []
-        self._until: int | None = 0
+        self.instances = [Instance(name, array.buffer.clock) for name, array in instances.items()]
+        self._buffers = [array.buffer for array in instances.values()]
+        self._held: list[list[Record]] = [[] for _ in instances]
+        self._until: list[int] | None = [0 for _ in instances]
 
     def begin_reading(self) -> None:
         """Called before the slots are read, one after the other: records after this moment wait for the next reading."""
-        self._until = self._buffer.now
+        self._until = [buffer.now for buffer in self._buffers]
 
-    def add(self, slot: int, page: bytes) -> None:
-        """Take the records of a sub-buffer."""
-        self._held += records_of(slot, page)
+    def add(self, number: int, slot: int, page: bytes) -> None:
+        """Take the records of a sub-buffer of a trace array."""
+        self._held[number] += records_of(slot, page)
 
     def end(self) -> None:
         """Nothing follows: show all records."""
         self._until = None
 
-    def records(self) -> Iterator[Record]:
-        """The records that may be shown, each once, in order of time."""
-        self._held.sort(key=_BY_TIME)
-        due = [record for record in self._held if self._until is None or record.stamp <= self._until]
-        del self._held[: len(due)]
-        return iter(due)
+    def merged(self) -> Iterator[tuple[Instance, Record]]:
+        """The records that may be shown, each once, in order of time, with their trace arrays."""
+        return merged([(instance, iter(self._due(number))) for number, instance in enumerate(self.instances)])
+
+    def _due(self, number: int) -> list[Record]:
+        held = self._held[number]
+        held.sort(key=_BY_TIME)
+        due = [record for record in held if self._until is None or record.stamp <= self._until[number]]
+        del held[: len(due)]
+        return due
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -71,19 +76,35 @@ END_MARK = "$end"
 
 
 class Recording:
-    """Moves the records of a buffer into a file: call `drain` repeatedly, and `finish` at the end.
+    """Moves the records of trace arrays into a file: call `drain` repeatedly, and `finish` at the end.
 
-    `array`: the top-level trace array by default. `arriving`: gets every record at the next `drain`, also of sub-buffers that
-    are not full; the file then has more of them. Raises OSError if the file cannot be created: ELOOP for a symbolic link.
+    `array`: what the file has as its top level, by default that of tracefs; `instances`: further trace arrays, by the names
+    that the file gives them; `compression`: none, zlib or zstd. `arriving`: gets every record at the next `drain`, also of
+    sub-buffers that are not full; the file then has more of them.
+
+    Raises OSError if the file cannot be created: ELOOP for a symbolic link. Raises ValueError for an unknown compression, and
+    if the sub-buffers of the trace arrays differ in size.
     """
 
-    def __init__(self, path: str, array: TraceArray | None = None, arriving: Arriving | None = None) -> None:
-        self._array = array or global_trace()
+    def __init__(
+        self,
+        path: str,
+        array: TraceArray | None = None,
+        arriving: Arriving | None = None,
+        instances: Mapping[str, TraceArray] | None = None,
+        compression: str = NONE,
+    ) -> None:
         self._arriving = arriving
-        self._directory = f"instances/{self._array.name}/" if self._array.name else ""
-        self._buffer = self._array.buffer
-        self._buffer.clear()
-        self.file = TraceDat(path, self._buffer.subbuf_kb * 1024)
+        self._arrays = {"": array or global_trace(), **(instances or {})}
+        self._buffers = [each.buffer for each in self._arrays.values()]
+        sizes = sorted({buffer.subbuf_kb for buffer in self._buffers})
+        if len(sizes) > 1:
+            raise ValueError(
+                f"sub-buffers of {sizes} KiB; all of one trace.dat must have one size: write buffer_subbuf_size_kb"
+            )
+        for buffer in self._buffers:
+            buffer.clear()
+        self.file = TraceDat(path, sizes[0] * 1024, len(self._buffers), compression)
         self.failure: OSError | None = None
         """The error that ended writing, such as a full disk."""
         self.lost = 0
@@ -93,48 +114,50 @@ class Recording:
 
     def drain(self) -> bool:
         """Write the full sub-buffers. Returns whether there were any."""
-        before, slots = self.file.pages, self._buffer.slots()
+        before = self.file.pages
         if self._arriving is not None:
             self._arriving.begin_reading()
-            self._move(page for slot in slots for page in self._newest(slot))
-            return self.file.pages > before + len(slots)
-        for slot in slots:
-            if self.failure is None:
-                self._drain_slot(slot)
-        return self.file.pages > before
+        slots = [(number, slot) for number, buffer in enumerate(self._buffers) for slot in buffer.slots()]
+        for number, slot in slots if self.failure is None else ():
+            self._drain_slot(number, slot)
+        return self.file.pages > before + (len(slots) if self._arriving is not None else 0)
 
-    def _drain_slot(self, slot: int) -> None:
+    def _drain_slot(self, number: int, slot: int) -> None:
+        if self._arriving is not None:
+            self._move(number, self._newest(number, slot))
+            return
         try:
-            self._buffer.drain(self.file.descriptor, slot)
+            self._buffers[number].drain(self.file.descriptor, slot)
         except OSError as failed:
             self._fail(failed)
         finally:
-            self.file.account(slot)
+            self.file.account(slot, number)
 
     def finish(self, stop: Callable[[], None] = lambda: None) -> None:
         """Call `stop` to end the recording, then write the remaining records and the metadata. Raises OSError."""
         stop()
-        stats = {slot: tracefs.read(f"{self._directory}per_cpu/cpu{slot}/stats") for slot in self._buffer.slots()}
-        self.lost = self._buffer.lost()
-        self._move(self._buffer.raw_pages())
+        metadata = [_buffer_metadata(name, array) for name, array in self._arrays.items()]
+        self.lost = sum(buffer.lost() for buffer in self._buffers)
+        for number, buffer in enumerate(self._buffers):
+            self._move(number, buffer.raw_pages())
         if self._arriving is not None:
             self._arriving.end()
-        self.dropped_pages = self.file.finish(self._metadata(stats))
+        self.dropped_pages = self.file.finish(_metadata(metadata, _directory(self._arrays[""])))
 
-    def _move(self, pages: Iterator[tuple[int, bytes]]) -> None:
-        """Write these sub-buffers, and pass them on."""
+    def _move(self, number: int, pages: Iterator[tuple[int, bytes]]) -> None:
+        """Write these sub-buffers of a trace array, and pass them on."""
         try:
             for slot, page in pages if self.failure is None else ():
-                self.file.add(slot, page)
+                self.file.add(slot, page, number)
                 if self._arriving is not None:
-                    self._arriving.add(slot, page)
+                    self._arriving.add(number, slot, page)
         except OSError as failed:
             self._fail(failed)
 
-    def _newest(self, slot: int) -> Iterator[tuple[int, bytes]]:
+    def _newest(self, number: int, slot: int) -> Iterator[tuple[int, bytes]]:
         """Consume sub-buffers of a slot, full or not: few, because a program may make records faster than they are shown."""
         for _ in range(_SHOWN):
-            page = self._buffer.take_page(slot)
+            page = self._buffers[number].take_page(slot)
             if page is None:
                 return
             yield slot, page
@@ -154,30 +177,41 @@ class Recording:
     @property
     def progress(self) -> str:
         """How much has been recorded so far."""
-        return f"{self._buffer.written():,} records, {self.kib:,} KiB written, {self._buffer.lost():,} lost"
+        written = sum(buffer.written() for buffer in self._buffers)
+        lost = sum(buffer.lost() for buffer in self._buffers)
+        return f"{written:,} records, {self.kib:,} KiB written, {lost:,} lost"
 
     @property
     def kib(self) -> int:
-        """KiB of records in the file."""
+        """KiB of records in the file, before compression."""
         return self.file.pages * self.file.page_size >> 10
-
-    def _metadata(self, stats: dict[int, str]) -> Metadata:
-        return Metadata(
-            header_page=tracefs.read("events/header_page"),
-            header_event=tracefs.read("events/header_event"),
-            formats=dict(_formats()),
-            symbols=kallsyms(),
-            printk_formats=tracefs.read("printk_formats"),
-            cmdlines=saved_cmdlines.read(),
-            clock=self._buffer.clock,
-            clocks=tracefs.read(f"{self._directory}trace_clock"),
-            stats=stats,
-        )
 
     def _fail(self, failed: OSError) -> None:
         if failed.errno not in _DISK_FULL:
             raise failed
         self.failure = failed
+
+
+def _directory(array: TraceArray) -> str:
+    return f"instances/{array.name}/" if array.name else ""
+
+
+def _buffer_metadata(name: str, array: TraceArray) -> BufferMetadata:
+    stats = {slot: tracefs.read(f"{_directory(array)}per_cpu/cpu{slot}/stats") for slot in array.buffer.slots()}
+    return BufferMetadata(name, array.buffer.clock, stats)
+
+
+def _metadata(buffers: list[BufferMetadata], directory: str) -> Metadata:
+    return Metadata(
+        header_page=tracefs.read("events/header_page"),
+        header_event=tracefs.read("events/header_event"),
+        formats=dict(_formats()),
+        symbols=kallsyms(),
+        printk_formats=tracefs.read("printk_formats"),
+        cmdlines=saved_cmdlines.read(),
+        clocks=tracefs.read(f"{directory}trace_clock"),
+        buffers=buffers,
+    )
 
 
 def _formats() -> Iterator[tuple[str, list[str]]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from fprobe.export.formats import EventFormat, text
 from fprobe.export.print_fmt import printed
-from fprobe.export.trace_dat_reader import UNKNOWN
+from fprobe.export.trace_dat_reader import UNKNOWN, Instance
 from ftrace.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.output.context import timestamp
 from ftrace.ring_buffer.clock import find as find_clock
@@ -28,10 +28,6 @@ class Source(Protocol):
     """Records, with the formats, symbols and thread names needed to print them."""
 
     @property
-    def clock(self) -> str:
-        """The name of the clock of the time stamps."""
-
-    @property
     def formats(self) -> Mapping[int, EventFormat]:
         """Events by their type numbers."""
 
@@ -39,11 +35,15 @@ class Source(Protocol):
     def symbols(self) -> Symbols:
         """Symbols for the addresses in records."""
 
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """The trace arrays that records come from, the top level first."""
+
     def comm(self, tid: int, /) -> str:
         """The name of a thread."""
 
-    def records(self) -> Iterator[Record]:
-        """The records of all slots, in order of time."""
+    def merged(self) -> Iterator[tuple[Instance, Record]]:
+        """The records of all slots, in order of time, each with its trace array."""
 
 
 _FLAGS = "....."
@@ -51,14 +51,15 @@ _FLAGS = "....."
 
 def lines(trace: Source) -> Iterator[str]:
     """A line for each record, in order of time, without the newline. A record of an unknown event shows its type number."""
-    in_ns = find_clock(trace.clock).in_ns
-    for record in trace.records():
+    width = max((len(each.name) for each in trace.instances), default=0)
+    for instance, record in trace.merged():
+        where = f"{instance.name + ':' if instance.name else '':>{width + 1}} " if width else ""
         if record.lost:
             number = "" if record.lost == UNKNOWN else f"{record.lost} "
-            yield f"CPU:{record.slot} [LOST {number}EVENTS]"
+            yield f"{where}CPU:{record.slot} [LOST {number}EVENTS]"
         tid = record.common.pid
-        when = timestamp(record.stamp, in_ns)
-        front = f"{trace.comm(tid):>16}-{tid:<7} [{record.slot:03}] {_FLAGS} {when}: "
+        when = timestamp(record.stamp, find_clock(instance.clock).in_ns)
+        front = where + f"{trace.comm(tid):>16}-{tid:<7} [{record.slot:03}] {_FLAGS} {when}: "
         yield front + record_text(trace, record)
 
 
@@ -103,9 +104,10 @@ _OWN: dict[str, Callable[[Source, EventFormat, bytes], str]] = {
 
 def objects(trace: Source) -> Iterator[dict[str, Any]]:
     """An object for each record, in order of time: event, time, thread, and the event's fields by name."""
-    for record in trace.records():
+    for instance, record in trace.merged():
         tid = record.common.pid
         event = trace.formats.get(record.common.type)
         name = {"event": event.name, "group": event.group} if event else {"event": None, "type": record.common.type}
         common = {"time_ns": record.stamp, "cpu": record.slot, "tid": tid, "comm": trace.comm(tid), "lost": record.lost}
-        yield name | common | {"fields": event.values(record.data) if event else {}}
+        where = {"instance": instance.name} if instance.name else {}
+        yield name | where | common | {"fields": event.values(record.data) if event else {}}

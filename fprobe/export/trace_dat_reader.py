@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import heapq
-import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from fprobe.export.compression import NAMES, NONE, Algorithm, algorithm
 from fprobe.export.formats import EventFormat, parse_format
-from fprobe.export.trace_dat import (
+from fprobe.export.trace_dat_sections import (
+    BLOCK,
     BUFFER,
     CMDLINES,
+    COMPRESSED,
     CPU,
     EVENT_FORMATS,
     FTRACE_EVENTS,
@@ -22,7 +25,10 @@ from fprobe.export.trace_dat import (
     OPTION,
     OPTIONS,
     SECTION,
+    U32,
+    U64,
     VERSION,
+    Cpu,
 )
 from ftrace.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED
 from ftrace.ring_buffer.pages import decode
@@ -30,17 +36,18 @@ from ftrace.ring_buffer.reader import Record
 
 UNKNOWN = -1
 """`Record.lost` if an unknown number of records is missing."""
-_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _BY_TIME = attrgetter("stamp", "slot")
 _END_MARK = "$end"
 
 
-class Cpu(NamedTuple):
-    """The place of a slot's sub-buffers in the file, in bytes."""
+class Instance(NamedTuple):
+    """A trace array of a trace. `name`: empty for the top level; `cpus`: where its slots are in the file."""
 
-    slot: int
-    offset: int
-    size: int
+    name: str = ""
+    clock: str = "local"
+    page_size: int = 0
+    cpus: tuple[Cpu, ...] = ()
+    compressed: bool = False
 
 
 class Symbols:
@@ -85,18 +92,28 @@ class Trace:
     def __init__(self, path: str) -> None:
         self.path = path
         self._data = Path(path).read_bytes()
+        self._how: Algorithm | None = None
         self.page_size, options = self._header()
         self.formats: dict[int, EventFormat] = {}
         self.symbols = Symbols("")
         self.comms: dict[int, str] = {}
-        self.clock = "local"
-        self.cpus: list[Cpu] = []
+        self.instances: list[Instance] = []
+        """The trace arrays of the file, the top level first."""
         for number, content in self._options(options):
             self._take(number, content)
 
-    def records(self) -> Iterator[Record]:
-        """The records of all slots, in order of time. `lost`: the number of records missing before one, or UNKNOWN."""
-        return heapq.merge(*map(self._of_cpu, self.cpus), key=_BY_TIME)
+    def records(self, instance: Instance | None = None) -> Iterator[Record]:
+        """The records of a trace array, or of all, in order of time.
+
+        `lost`: the number of records of the slot that are missing before one, or UNKNOWN. Raises ValueError for a damaged file.
+        """
+        if instance is None:
+            return (record for _, record in self.merged())
+        return heapq.merge(*(self._of_cpu(instance, cpu) for cpu in instance.cpus), key=_BY_TIME)
+
+    def merged(self) -> Iterator[tuple[Instance, Record]]:
+        """The records of all trace arrays, in order of time, each with its trace array."""
+        return merged([(instance, self.records(instance)) for instance in self.instances])
 
     def comm(self, tid: int) -> str:
         """The name of a thread; `<...>` if it is not known."""
@@ -114,16 +131,23 @@ class Trace:
             raise ValueError(f"{self.path}: a trace.dat of version {version}; version {VERSION.decode()} can be read")
         if self._bytes(at, 1) != b"\0":
             raise ValueError(f"{self.path}: recorded on a big-endian machine; only little-endian ones can be read")
-        (page_size,) = _U32.unpack(self._bytes(at + 2, 4))
+        (page_size,) = U32.unpack(self._bytes(at + 2, 4))
         compression, at = _string(data, at + 6)
-        if compression != "none":
-            how = "trace-cmd convert --compression none -i FILE -o OTHER"
-            raise ValueError(f"{self.path}: compressed by {compression}; make a file that is not: {how}")
+        self._how = self._algorithm(compression)
         _, at = _string(data, at)
-        (options,) = _U64.unpack(self._bytes(at, 8))
+        (options,) = U64.unpack(self._bytes(at, 8))
         if not options:
             raise ValueError(f"{self.path}: incomplete: the recording was killed before it was finished")
         return page_size, options
+
+    def _algorithm(self, name: str) -> Algorithm | None:
+        if name not in (NONE, *NAMES):
+            how = "trace-cmd convert --compression none -i FILE -o OTHER"
+            raise ValueError(f"{self.path}: compressed by {name}; make a file that is not: {how}")
+        try:
+            return algorithm(name)
+        except OSError as missing:
+            raise ValueError(f"{self.path}: {missing}") from None
 
     def _bytes(self, at: int, size: int) -> bytes:
         if size < 0 or at < 0 or at + size > len(self._data):
@@ -131,10 +155,25 @@ class Trace:
         return self._data[at : at + size]
 
     def _section(self, at: int, wanted: int) -> bytes:
+        size, is_compressed = self._section_header(at, wanted)
+        return self._block(at + SECTION.size)[0] if is_compressed else self._bytes(at + SECTION.size, size)
+
+    def _section_header(self, at: int, wanted: int) -> tuple[int, bool]:
+        """The size of a section, and whether it is compressed."""
         number, flags, _, size = SECTION.unpack(self._bytes(at, SECTION.size))
-        if number != wanted or flags:
+        if number != wanted or flags & ~(COMPRESSED if self._how else 0):
             raise ValueError(f"{self.path}: section {number} with flags {flags} at {at}; expected section {wanted}")
-        return self._bytes(at + SECTION.size, size)
+        return size, bool(flags)
+
+    def _block(self, at: int) -> tuple[bytes, int]:
+        """The compressed data at an offset, decompressed, and the offset after it."""
+        assert self._how is not None
+        compressed, size = BLOCK.unpack(self._bytes(at, BLOCK.size))
+        after = at + BLOCK.size + compressed
+        try:
+            return self._how.decompress(self._bytes(at + BLOCK.size, compressed), size), after
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error} at {at}") from None
 
     def _options(self, at: int) -> Iterator[tuple[int, bytes]]:
         seen = set()
@@ -146,7 +185,7 @@ class Trace:
                 data = _part(content, place + OPTION.size, size, self.path)
                 place += OPTION.size + size
                 if number == 0:
-                    at = _U64.unpack(data)[0] if size == _U64.size else 0
+                    at = U64.unpack(data)[0] if size == U64.size else 0
                     break
                 yield number, data
 
@@ -154,11 +193,11 @@ class Trace:
         if number == BUFFER:
             self._take_buffer(content)
         elif number in (FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, CMDLINES):
-            data = self._section(_U64.unpack(content)[0], number)
+            data = self._section(U64.unpack(content)[0], number)
             if number == KALLSYMS:
-                self.symbols = Symbols(_decoded(data[_U32.size :]))
+                self.symbols = Symbols(_decoded(data[U32.size :]))
             elif number == CMDLINES:
-                lines = (line.partition(" ") for line in _decoded(data[_U64.size :]).splitlines())
+                lines = (line.partition(" ") for line in _decoded(data[U64.size :]).splitlines())
                 self.comms = {int(tid): name for tid, _, name in lines}
             elif number == FTRACE_EVENTS:
                 self._take_formats("ftrace", data, 0)
@@ -166,36 +205,61 @@ class Trace:
                 self._take_systems(data)
 
     def _take_systems(self, data: bytes) -> None:
-        at = _U32.size
-        for _ in range(_U32.unpack_from(data)[0]):
+        at = U32.size
+        for _ in range(U32.unpack_from(data)[0]):
             name, at = _string(data, at)
             at = self._take_formats(name, data, at)
 
     def _take_formats(self, system: str, data: bytes, at: int) -> int:
-        (count,) = _U32.unpack(_part(data, at, _U32.size, self.path))
-        at += _U32.size
+        (count,) = U32.unpack(_part(data, at, U32.size, self.path))
+        at += U32.size
         for _ in range(count):
-            (size,) = _U64.unpack(_part(data, at, _U64.size, self.path))
-            found = parse_format(system, _decoded(_part(data, at + _U64.size, size, self.path)))
+            (size,) = U64.unpack(_part(data, at, U64.size, self.path))
+            found = parse_format(system, _decoded(_part(data, at + U64.size, size, self.path)))
             self.formats[found.id] = found
-            at += _U64.size + size
+            at += U64.size + size
         return at
 
     def _take_buffer(self, content: bytes) -> None:
-        name, at = _string(content, _U64.size)
-        if name or self.cpus:
-            return  # an instance: only the top level is read
-        self.clock, at = _string(content, at)
-        (self.page_size,) = _U32.unpack(_part(content, at, _U32.size, self.path))
-        (count,) = _U32.unpack(_part(content, at + _U32.size, _U32.size, self.path))
-        at += 2 * _U32.size
-        self.cpus = [Cpu(*CPU.unpack(_part(content, at + n * CPU.size, CPU.size, self.path))) for n in range(count)]
+        name, at = _string(content, U64.size)
+        clock, at = _string(content, at)
+        (page_size,) = U32.unpack(_part(content, at, U32.size, self.path))
+        (count,) = U32.unpack(_part(content, at + U32.size, U32.size, self.path))
+        if page_size < HEADER:
+            raise ValueError(f"{self.path}: sub-buffers of {page_size} bytes in the buffer {name!r}")
+        at += 2 * U32.size
+        _, is_compressed = self._section_header(U64.unpack_from(content)[0], BUFFER)
+        cpus = [Cpu(*CPU.unpack(_part(content, at + n * CPU.size, CPU.size, self.path))) for n in range(count)]
+        self.instances.append(Instance(name, clock, page_size, tuple(cpus), is_compressed))
 
     # -- records ----------------------------------------------------------------------------------------------------
 
-    def _of_cpu(self, cpu: Cpu) -> Iterator[Record]:
-        for at in range(cpu.offset, cpu.offset + cpu.size, self.page_size):
-            yield from records_of(cpu.slot, self._bytes(at, self.page_size))
+    def _of_cpu(self, instance: Instance, cpu: Cpu) -> Iterator[Record]:
+        size = instance.page_size
+        for data in self._chunks(cpu) if instance.compressed else self._one_by_one(cpu, size):
+            for at in range(0, len(data), size):
+                yield from records_of(cpu.slot, _part(data, at, size, self.path))
+
+    def _one_by_one(self, cpu: Cpu, size: int) -> Iterator[bytes]:
+        return (self._bytes(at, size) for at in range(cpu.offset, cpu.offset + cpu.size, size))
+
+    def _chunks(self, cpu: Cpu) -> Iterator[bytes]:
+        """The sub-buffers of a slot, decompressed, some at a time."""
+        if not cpu.size:
+            return
+        (count,) = U32.unpack(self._bytes(cpu.offset, U32.size))
+        at = cpu.offset + U32.size
+        for _ in range(count):
+            data, at = self._block(at)
+            yield data
+
+
+def merged(sources: Sequence[tuple[Instance, Iterator[Record]]]) -> Iterator[tuple[Instance, Record]]:
+    """The records of several trace arrays, each in order of time, in order of time."""
+    if len(sources) == 1:
+        return zip(repeat(sources[0][0]), sources[0][1], strict=False)
+    pairs = (zip(repeat(instance), records, strict=False) for instance, records in sources)
+    return heapq.merge(*pairs, key=lambda pair: pair[1].stamp)
 
 
 def records_of(slot: int, page: bytes) -> Iterator[Record]:
@@ -208,12 +272,12 @@ def records_of(slot: int, page: bytes) -> Iterator[Record]:
 
 def _lost_before(page: bytes) -> int:
     """Number of records missing before a sub-buffer, or UNKNOWN."""
-    (word,) = _U64.unpack_from(page, 8)
+    (word,) = U64.unpack_from(page, 8)
     if not word & MISSED_EVENTS:
         return 0
     at = HEADER + (word & COMMIT_MASK)
-    stored = word & MISSED_STORED and at + _U64.size <= len(page)
-    return int(_U64.unpack_from(page, at)[0]) if stored else UNKNOWN
+    stored = word & MISSED_STORED and at + U64.size <= len(page)
+    return int(U64.unpack_from(page, at)[0]) if stored else UNKNOWN
 
 
 def _part(data: bytes, at: int, size: int, path: str) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from fprobe.export.formats import parse_format
 from fprobe.export.records import lines, objects
+from fprobe.export.trace_dat_reader import Instance, merged
 from fprobe.run import session
 from fprobe.run.names import Names
 from fprobe.run.results import Process
@@ -48,14 +49,14 @@ class RecordedEvents:
     def __init__(self, process: Process, found: Sequence[_Ring], comm: Callable[[int], str]) -> None:
         self.formats = {number: parse_format(*text) for number, text in process.formats.items()}
         self.symbols = _Symbols(process.names)
-        self.clock = found[0].clock
+        self.instances = [Instance(clock=found[0].clock)]
         self.comm = comm
         self._rings = [each.ring for each in found]
 
-    def records(self) -> Iterator[Record]:
+    def merged(self) -> Iterator[tuple[Instance, Record]]:
         """The records of all threads, merged by time."""
         each_slot = (of_slot(slot, ring.pages(slot)) for ring in self._rings for slot in ring.slots())
-        return heapq.merge(*each_slot, key=_BY_TIME)
+        return merged([(self.instances[0], heapq.merge(*each_slot, key=_BY_TIME))])
 
     @property
     def lost(self) -> int:

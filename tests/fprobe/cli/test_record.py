@@ -168,3 +168,58 @@ def test_what_a_program_that_faults_recorded_is_kept(run, programs, tmp_path):
     assert "1 hit, 0 misses" in done.out and "nothing lost" in done.out and "SIGSEGV in poke" in done.err
     assert run("report", str(path)).out.count(" n=0x3\n") == 1
     assert "{ n:          3 } hitcount:          1" in run("hist", *words, "keys=n", code=1).out
+
+
+BUFFERS = [
+    "-e",
+    "p:tops fact n=%di:u64",
+    "-B",
+    "inner",
+    "-e",
+    "f:in fact n=$arg1:u64",
+    "-e",
+    "f:out fact%return",
+    "-B",
+    "last",
+]
+
+
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+def test_events_are_recorded_into_the_instance_before_them(run, programs, tmp_path, compression):
+    path = tmp_path / "buffers.dat"
+    program = ["--program", str(programs / "prog.ll"), "--call", "main", "3"]
+    done = run(
+        "record", *BUFFERS, "-e", "p:after fact", "--compression", compression, "-o", str(path), *program
+    )  # fmt: skip
+    assert done.out.splitlines()[0] == "# recording tops, inner:in, inner:out, last:after, calling main(3)"
+    lines = run("report", str(path)).out.splitlines()
+    assert sum(line.startswith("inner: ") for line in lines) == 6 and len(lines) == 12
+    assert sum(line.startswith(" last: ") and " after: " in line for line in lines) == 3
+    found = [json.loads(line) for line in run("report", str(path), "--json").out.splitlines()]
+    assert [item["fields"]["n"] for item in found if item["event"] == "tops" and "instance" not in item] == [3, 2, 1]
+    assert {item["instance"] for item in found if item["event"] != "tops"} == {"inner", "last"}
+    tree = run("report", str(path), "--format", "tree").out
+    assert " | fact(n=3) {" in tree.partition("# instance inner\n")[2]
+
+
+def test_live_names_the_instance_too(run, programs, tmp_path):
+    words = ["record", "-B", "only", "-e", "p:adds fact n=%di:u64", "--live", "--json", "-o", str(tmp_path / "l.dat")]
+    done = run(*words, "--program", str(programs / "prog.ll"), "--call", "main", "3")
+    *records, summary = map(json.loads, done.out.splitlines())
+    assert [(item["instance"], item["fields"]["n"]) for item in records] == [("only", 3), ("only", 2), ("only", 1)]
+    assert summary["instances"] == {"only": ["kprobes/adds"]} and summary["hits"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-e", "p:x fact", "-B", "none"], "no event follows -B none; give one: -B none -e DEFINITION"),
+        (["-B", "a/b", "-e", "p:x fact"], "'a/b' is not the name of an instance; give one without '/'"),
+        (["-B", "", "-e", "p:x fact"], "'' is not the name of an instance"),
+    ],
+)
+def test_bad_instances_are_refused(run, programs, tmp_path, words, message):
+    path = tmp_path / "never.dat"
+    program = ["--program", str(programs / "prog.ll"), "--call", "main", "3"]
+    done = run("record", *words, "-o", str(path), *program, code=2)
+    assert message in done.err and not path.exists()

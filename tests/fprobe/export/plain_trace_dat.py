@@ -1,6 +1,7 @@
 """trace.dat read a second time, from its description (trace-cmd.dat.v7(5)) alone: nothing of the project is used."""
 
 import struct
+import zlib
 
 
 def sections_of(data):
@@ -8,8 +9,10 @@ def sections_of(data):
     assert data[:10] == b"\x17\x08\x44tracing"
     assert data[10:14] == b"7\0\0\x08"
     (page_size,) = struct.unpack_from("<I", data, 14)
-    assert data[18:24] == b"none\0\0"
-    (place,) = struct.unpack_from("<Q", data, 24)
+    algorithm, _version, _ = data[18:].split(b"\0", 2)
+    assert algorithm in (b"none", b"zlib")
+    at = data.index(b"\0", 18 + len(algorithm) + 1) + 1
+    (place,) = struct.unpack_from("<Q", data, at)
     content, options, at = section(data, place, 0), [], 0
     while True:
         number, size = struct.unpack_from("<HI", content, at)
@@ -29,16 +32,39 @@ def sections_of(data):
 def section(data, at, wanted):
     """The content of a section."""
     number, flags, _text, size = struct.unpack_from("<HHIQ", data, at)
-    assert (number, flags) == (wanted, 0)
+    assert number == wanted and flags in (0, 1)
     assert at + 16 + size <= len(data)
-    return data[at + 16 : at + 16 + size]
+    content = data[at + 16 : at + 16 + size]
+    if flags:
+        content, rest = unpacked(content)
+        assert rest == b""
+    return content
 
 
-def buffer_of(option):
+def unpacked(data):
+    """A compressed block's content, and what follows it."""
+    compressed, size = struct.unpack_from("<II", data)
+    content = zlib.decompress(data[8 : 8 + compressed])
+    assert len(content) == size
+    return content, data[8 + compressed :]
+
+
+def pages_of(data, offset, size):
+    """The sub-buffers of a CPU in a compressed section."""
+    (count,) = struct.unpack_from("<I", data, offset)
+    rest, found = data[offset + 4 : offset + size], b""
+    for _ in range(count):
+        content, rest = unpacked(rest)
+        found += content
+    assert rest == b""
+    return found
+
+
+def buffer_of(option, wanted=b""):
     """Where the section is, the clock, the page size, and for each CPU its id, offset and size."""
     (place,) = struct.unpack_from("<Q", option)
     name, clock, rest = option[8:].split(b"\0", 2)
-    assert name == b""
+    assert name == wanted
     page_size, count = struct.unpack_from("<II", rest)
     cpus = [struct.unpack_from("<IQQ", rest, 8 + 20 * index) for index in range(count)]
     assert len(rest) == 8 + 20 * count

@@ -15,8 +15,9 @@ from isolation import isolated
 import fprobe
 import sandbox
 from fprobe.export.recording import Recording
-from fprobe.export.trace_dat import Metadata, TraceDat
+from fprobe.export.trace_dat import TraceDat
 from fprobe.export.trace_dat_reader import UNKNOWN, Symbols, Trace
+from fprobe.export.trace_dat_sections import Metadata
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -232,7 +233,7 @@ def test_bad_files_are_refused_with_a_reason(recorded, tmp_path):
         (b"hello", "not a trace.dat"),
         (data[:10] + b"6\0" + data[12:], "version 6; version 7 can be read"),
         (data[:12] + b"\1" + data[13:], "big-endian"),
-        (data[:18] + b"zstd\0001\0" + data[24:], "compressed by zstd.*--compression none"),
+        (data[:18] + b"lzma\0001\0" + data[24:], "compressed by lzma.*--compression none"),
         (data[:24] + bytes(8) + data[32:], "recording was killed"),
         (data[:5000], "cut off"),
     ]:
