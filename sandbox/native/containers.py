@@ -78,7 +78,7 @@ def find(symbol: str) -> Container:
 def check_value_type(type_: Type, what: str) -> Type:
     """*type_*, of which a container is to hold values. Raises TypeError naming what cannot be one."""
     if type_ == void or not (isinstance(type_, (Int, Pointer, Struct))):
-        raise TypeError(f"{what} is an integer, a pointer or a struct, not {type_}")
+        raise TypeError(f"{what} must be an integer, a pointer or a struct, not {type_}")
     return type_
 
 

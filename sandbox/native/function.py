@@ -41,11 +41,11 @@ class Options(NamedTuple):
         for word in ("export", "inline", "noinline", "bounded", "notrace", "nokprobe"):
             value = getattr(self, word)
             if not isinstance(value, bool):
-                raise TypeError(f"{word} is True or False, not {value!r}")
+                raise TypeError(f"{word} must be True or False, not {value!r}")
         if self.inline and self.noinline:
-            raise ValueError("inline and noinline exclude each other")
+            raise ValueError("inline and noinline are both True: choose one")
         if self.cc not in CONVENTIONS:
-            raise ValueError(f"cc is one of {', '.join(CONVENTIONS)}, not {self.cc!r}")
+            raise ValueError(f"cc must be one of {', '.join(CONVENTIONS)}, not {self.cc!r}")
 
 
 class NativeFunction(Callee):
@@ -206,7 +206,7 @@ def native(
 def plain_function(target: Any) -> FunctionType:
     """*target*. Raises TypeError if it is not a function written in Python."""
     if not isinstance(target, FunctionType):
-        raise TypeError(f"@native takes a plain function, not {target!r}")
+        raise TypeError(f"@native takes a function written in Python, not {target!r}")
     return target
 
 

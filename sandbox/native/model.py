@@ -59,7 +59,9 @@ def _checking_arguments(function: TypedFunction, model: Callable[..., Any]) -> C
     def call(*arguments: Any) -> Any:
         types = function.signature.parameters
         if len(arguments) != len(types):
-            raise TypeError(f"{function.name} takes {len(types)} arguments, not {len(arguments)}")
+            raise TypeError(
+                f"{function.name}() takes {len(types)} argument{'' if len(types) == 1 else 's'}, not {len(arguments)}"
+            )
         for name, type_, value in zip(function.parameters, types, arguments, strict=True):
             _check_argument(f"{function.name}: {name}", type_, value)
         return model(*arguments)
@@ -69,9 +71,9 @@ def _checking_arguments(function: TypedFunction, model: Callable[..., Any]) -> C
 
 def _check_argument(what: str, type_: Type, value: Any) -> None:
     if not isinstance(value, bool if isinstance(type_, Bool) else int):
-        raise TypeError(f"{what} is {type_}, not {value!r}")
+        raise TypeError(f"{what} must be {'a bool' if isinstance(type_, Bool) else f'an int ({type_})'}, not {value!r}")
     if isinstance(type_, Int) and not type_.holds(value):
-        raise OverflowError(f"{what}: {value} does not fit {type_}")
+        raise OverflowError(f"{what} is {value}; {type_} holds {type_.minimum} to {type_.maximum}")
 
 
 class _Writer:
@@ -161,7 +163,7 @@ class _Writer:
                 return self._call(node, target)
             case IntrinsicCall(name=name) if name in _INTRINSICS:
                 return self._intrinsic(node)
-        raise self._refuse(node, "it touches memory or the machine")
+        raise self._refuse(node, "it uses memory or the processor")
 
     def _wrapped(self, type_: Type, text: str) -> str:
         return f"{type_}.wrap({text})" if isinstance(type_, Int) else text

@@ -200,7 +200,7 @@ class _ArrayOf:
             raise TypeError("array takes an element type and a length: array[u64, 16]")
         element, count = as_type(arguments[0]), getattr(arguments[1], "value", arguments[1])
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise TypeError(f"the length of an array is a positive integer, not {count!r}")
+            raise TypeError(f"the length of an array must be a positive integer, not {count!r}")
         _require_sized(element, "an array's element")
         return Array(element, count)
 
@@ -217,9 +217,9 @@ class _FunctionOf:
         result, *parameters = map(as_type, arguments)
         for parameter in parameters:
             if not parameter.is_scalar and not isinstance(parameter, Named):
-                raise TypeError(f"a parameter is an integer, a bool or a pointer, not {parameter}")
+                raise TypeError(f"a parameter must be an integer, a bool or a pointer, not {parameter}")
         if not result.is_scalar and result != void and not isinstance(result, Named):
-            raise TypeError(f"a function returns an integer, a bool, a pointer or void, not {result}")
+            raise TypeError(f"a result must be an integer, a bool, a pointer or void, not {result}")
         return Function(result, tuple(parameters), self._cc)
 
     def __repr__(self) -> str:
@@ -242,7 +242,7 @@ def as_type(value: Any) -> Type:
     if value is int:
         raise TypeError("int has no width: write i64, u64, u32, ...")
     if value is float:
-        raise TypeError("there is no floating point in the native language: handlers must not touch it")
+        raise TypeError("the native language has no floating point: use scaled integers, such as i64")
     if isinstance(value, (_PointerTo, _ArrayOf, _FunctionOf)):
         raise TypeError(f"{value!r} needs type arguments: write {value!r}[...]")
     raise TypeError(f"{_name(value)} is not a type of the native language")

@@ -45,7 +45,7 @@ class Unit:
         llvm: str = "",
     ) -> None:
         if features != "no_sse":
-            raise ValueError(f"features is 'no_sse', not {features!r}: native code touches general registers only")
+            raise ValueError(f"features must be 'no_sse', not {features!r}: native code uses general registers only")
         self.name = name
         self.functions: list[NativeFunction] = []
         self.add(*functions)
@@ -69,5 +69,5 @@ class Unit:
         """Adds entry points. Raises TypeError for an object that is not a native function."""
         for function in functions:
             if not isinstance(function, NativeFunction):
-                raise TypeError(f"a unit consists of @native functions; {function!r} is not one")
+                raise TypeError(f"a unit takes @native functions, not {function!r}")
             self.functions.append(function)

@@ -58,7 +58,7 @@ def test_attributes_of_functions_are_the_modules() -> None:
     assert module.functions_with("notrace") == {"unwatched"}
     assert module.functions_with("nokprobe") == {"untouched", "halve"}
     assert module.functions_with("returns_twice") == frozenset()
-    with pytest.raises(TypeError, match="notrace is True or False, not 1"):
+    with pytest.raises(TypeError, match="notrace must be True or False, not 1"):
         sandbox.function(notrace=1)(lambda: None)  # type: ignore[call-overload]
 
 

@@ -32,16 +32,20 @@ def method(checker: Checker, node: ast.Call) -> Expression | None:
 def subscript(checker: Checker, node: ast.Subscript, container: Container) -> Place:
     """`container[key]`."""
     if "[]" not in container.operations:
-        raise checker.scope.error(node.value, f"{type(container).__name__} cannot be indexed")
+        raise checker.scope.error(node.value, f"{type(container).__name__} cannot be indexed: {_usage(container)}")
     return _place(checker, node, container, "[]", [node.slice])
 
 
 def bare(checker: Checker, node: ast.expr, container: Container) -> Place:
     """`container` alone, as what fields are read of."""
     if "." not in container.operations:
-        usage = ", ".join("name[key]" if name == "[]" else f"name.{name}(...)" for name in container.operations)
-        raise checker.scope.error(node, f"{type(container).__name__} is used as {usage}")
+        raise checker.scope.error(node, f"{type(container).__name__} has no value of its own: {_usage(container)}")
     return _place(checker, node, container, ".", [])
+
+
+def _usage(container: Container) -> str:
+    forms = {"[]": "name[key]", ".": "name.field"}
+    return f"write {' or '.join(forms.get(name, f'name.{name}(...)') for name in container.operations)}"
 
 
 def shared_update(checker: Checker, node: ast.AugAssign, place: Place, operator: str) -> Expression | None:

@@ -53,11 +53,11 @@ def check(checker: Checker, node: ast.Call, wish: Type | None) -> Expression:
 def _call(checker: Checker, node: ast.Call) -> Expression:
     value = checker.infer(node.func)
     if not isinstance(value.type, Function):
-        raise checker.scope.error(node.func, f"{value.type} cannot be called")
+        raise checker.scope.error(node.func, f"{value.type} cannot be called: only functions and function pointers can")
     parameters, given = value.type.parameters, len(node.args)
     if given != len(parameters):
         name = ast.unparse(node.func)
-        raise checker.scope.error(node, f"{name} takes {_count(len(parameters))}, not {given}")
+        raise checker.scope.error(node, f"{name}() takes {_count(len(parameters))}, not {given}")
     arguments = tuple(checker.value(a, t) for a, t in zip(node.args, parameters, strict=True))
     target = value.target if isinstance(value, FunctionAddress) else value
     return Call(position(node), value.type.result, target, arguments)
@@ -93,7 +93,9 @@ def _order(checker: Checker, node: ast.Call, row: Intrinsic) -> str:
     if isinstance(last, ast.Constant) and last.value in row.orders:
         return str(last.value)
     orders = ", ".join(f'"{order}"' for order in row.orders)
-    raise checker.scope.error(last, f"the memory order of {row.name}() is one of {orders}")
+    raise checker.scope.error(
+        last, f"the memory order of {row.name}() must be one of {orders}, not {messages.quote(last)}"
+    )
 
 
 def _result(row: Intrinsic, arguments: tuple[Expression, ...]) -> Type:
@@ -120,7 +122,7 @@ class _Arguments:
         address = self.checker.infer(node)
         if not isinstance(address.type, Pointer):
             raise self.checker.scope.error(
-                node, f"{self.row.name}() takes an address: write addressof(...), not {address.type}"
+                node, f"{self.row.name}() takes a pointer, not {address.type}: write addressof(...)"
             )
         target = address.type.target
         if self.row.name in _ARITHMETIC and not isinstance(target, Int):
@@ -143,7 +145,8 @@ class _Arguments:
         value = self.checker.infer(node)
         if isinstance(value.type, Int):
             return value
-        raise self.checker.scope.error(node, f"{self.row.name}() takes a typed integer, not {value.type}")
+        hint = "" if value.type == void else f": write cast(u64, {messages.quote(node)})"
+        raise self.checker.scope.error(node, f"{self.row.name}() takes a typed integer, not {value.type}{hint}")
 
     def _w(self, node: ast.expr) -> Expression:
         """A word of a system call: any integer (extended by its sign), a pointer, null."""
@@ -153,7 +156,8 @@ class _Arguments:
         if value.type == NULL:
             return Constant(value.at, u64, 0)
         if not isinstance(value.type, (Int, Pointer, Function)):
-            raise checker.scope.error(node, f"syscall() takes integers and pointers, not {value.type}")
+            hint = f": write cast(u64, {messages.quote(node)})" if isinstance(value.type, Bool) else ""
+            raise checker.scope.error(node, f"syscall() takes integers and pointers, not {value.type}{hint}")
         return value if value.type == u64 else Cast(value.at, u64, value)
 
 
@@ -196,7 +200,7 @@ def _cast_literal(checker: Checker, node: ast.Call, wanted: Type, value: Constan
         return Constant(at, wanted, wanted.wrap(value.value))
     if isinstance(wanted, (Pointer, Function)):
         return Cast(at, wanted, checker.coerce(node.args[-1], value, u64 if value.value >= 0 else i64))
-    raise checker.scope.error(node, messages.cast_problem(u64, wanted) or f"an integer cannot become {wanted}")
+    raise checker.scope.error(node, messages.cast_problem(u64, wanted))
 
 
 def _addressof(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
@@ -217,7 +221,9 @@ def _offsetof(checker: Checker, node: ast.Call, _wish: Type | None) -> Expressio
     _arity(checker, node, "offsetof", 2, 2)
     struct, field = checker.scope.type_of(node.args[0]), node.args[1]
     if not isinstance(struct, Struct) or not isinstance(field, ast.Constant):
-        raise checker.scope.error(node, 'write offsetof(Struct, "field")')
+        raise checker.scope.error(
+            node, 'offsetof() takes a struct and the name of a field: write offsetof(Struct, "field")'
+        )
     try:
         return Constant(position(node), u64, struct.offset(str(field.value)))
     except (AttributeError, TypeError, NameError) as error:
@@ -241,7 +247,9 @@ def _sized_pointer(checker: Checker, node: ast.expr, name: str) -> Expression:
     address = checker.infer(node)
     if isinstance(address.type, Pointer) and address.type.target != void:
         return address
-    raise checker.scope.error(node, f"{name}() takes the address of something with a size, not {address.type}")
+    raise checker.scope.error(
+        node, f"{name}() takes a pointer to a type with a size, not {address.type}: write addressof(...), or cast()"
+    )
 
 
 def _probe_read(checker: Checker, node: ast.Call, _wish: Type | None) -> Expression:
@@ -270,7 +278,9 @@ def _check_size(checker: Checker, node: ast.expr, to: Expression, size: Expressi
     assert isinstance(to.type, Pointer)
     target = to.type.target
     if isinstance(size, Constant) and not isinstance(target, Int) and target != void and size.value > target.size:
-        raise checker.scope.error(node, f"{size.value} bytes do not fit {target} of {target.size}")
+        raise checker.scope.error(
+            node, f"the size is {size.value}, but the destination, {target}, has {target.size} bytes"
+        )
 
 
 _COPY = Function(i64, (u64, u64, u64))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from sandbox.native.front.annotations import Namespace, resolve
@@ -99,8 +100,7 @@ def const(type_: Any, value: int) -> Any:
     resolved = as_type(type_)
     if not isinstance(resolved, Int) or isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"const takes an integer type and an int, not {type_} and {value!r}")
-    if not resolved.holds(value):
-        raise OverflowError(f"{value} does not fit {resolved} ({resolved.minimum} to {resolved.maximum})")
+    _check_range(resolved, value)
     return Const(resolved, value)
 
 
@@ -112,7 +112,7 @@ def extern(symbol: str, type_: Any, *, cc: str = "c") -> Any:
     for an unknown convention.
     """
     if cc not in CONVENTIONS:
-        raise ValueError(f"cc is one of {', '.join(CONVENTIONS)}, not {cc!r}")
+        raise ValueError(f"cc must be one of {', '.join(CONVENTIONS)}, not {cc!r}")
     return Extern(as_type(type_), _caller(), symbol, cc)
 
 
@@ -123,7 +123,7 @@ def global_var(type_: Any, initial: int | bytes | list[int] = 0, *, name: str = 
     *name* is its symbol; without it the unit uses the name of the Python variable.
     Raises TypeError when *initial* is of the wrong kind and OverflowError when it does not fit.
     """
-    values = initial if isinstance(initial, int) else tuple(initial)
+    values = tuple(initial) if isinstance(initial, Iterable) else initial
     declared = as_type(type_)
     if values != 0:
         _check_initial(declared, values)
@@ -132,15 +132,23 @@ def global_var(type_: Any, initial: int | bytes | list[int] = 0, *, name: str = 
 
 def _check_initial(type_: Type, initial: int | tuple[int, ...]) -> None:
     element = type_.element if isinstance(type_, Array) else type_
-    if isinstance(initial, tuple) != isinstance(type_, Array) or not isinstance(element, (Int, Bool)):
-        raise TypeError(f"{initial!r} cannot initialise {type_}")
     values = initial if isinstance(initial, tuple) else (initial,)
+    fits = isinstance(initial, tuple) == isinstance(type_, Array) and all(isinstance(value, int) for value in values)
+    if not isinstance(element, (Int, Bool)):
+        raise TypeError(f"initial is {initial!r}; {type_} can only start as zero: leave initial out")
+    if not fits:
+        wanted = "bytes or a list of ints" if isinstance(type_, Array) else "an int"
+        raise TypeError(f"initial is {initial!r}; {type_} takes {wanted}")
     if isinstance(type_, Array) and len(values) > type_.count:
-        raise OverflowError(f"{len(values)} values do not fit {type_}")
+        raise OverflowError(f"initial has {len(values)} values; {type_} holds {type_.count}")
     for value in values:
-        limit = element if isinstance(element, Int) else Int(8, signed=False)
-        if not limit.holds(value) or (isinstance(element, Bool) and value > 1):
-            raise OverflowError(f"{value} does not fit {element}")
+        _check_range(element, value)
+
+
+def _check_range(type_: Int | Bool, value: int) -> None:
+    least, most = (type_.minimum, type_.maximum) if isinstance(type_, Int) else (0, 1)
+    if not least <= value <= most:
+        raise OverflowError(f"{value} does not fit {type_} ({least} to {most})")
 
 
 def _caller() -> Namespace:

@@ -80,7 +80,7 @@ class Expressions:
         if method is None:
             raise self.scope.error(node, messages.unsupported(node))
         if self._depth == MAX_DEPTH:
-            raise self.scope.error(node, "this is nested too deeply: assign parts of it to variables")
+            raise self.scope.error(node, f"this is nested more than {MAX_DEPTH} deep: assign parts of it to variables")
         self._depth += 1
         found: Expression | Place = method(node, wish)
         self._depth -= 1
@@ -110,7 +110,7 @@ class Expressions:
         if not scope.is_local(node.id):
             return self._object(node, node.id, scope.static(node))
         if node.id not in scope.locals:
-            raise scope.error(node, f"{node.id!r} is read before anything is assigned to it")
+            raise scope.unassigned(node, node.id)
         return LocalPlace(position(node), scope.locals[node.id], node.id)
 
     def _object(self, node: ast.expr, name: str, value: Any) -> Expression | Place:
@@ -143,7 +143,8 @@ class Expressions:
     def literal(self, node: ast.expr, value: int, complement: bool = False) -> Constant:
         """The integer *value*, written as *node*, that has no width yet."""
         if value.bit_length() > operators.MAX_LITERAL_BITS:
-            raise self.scope.error(node, f"this constant needs more than {operators.MAX_LITERAL_BITS} bits")
+            message = f"this constant needs {value.bit_length()} bits; the maximum is {operators.MAX_LITERAL_BITS}"
+            raise self.scope.error(node, message)
         return Constant(position(node), LITERAL, value, complement)
 
     def _settled(self, node: ast.expr, value: Constant, expected: Type) -> Constant:
@@ -163,7 +164,7 @@ class Expressions:
             return self._object(node, ast.unparse(node), static)
         base = self._pointee(node.value)
         if not isinstance(base.type, Struct):
-            raise self.scope.error(node, f"{base.type} has no fields, so no {node.attr!r}")
+            raise self.scope.error(node, f"{base.type} has no field {node.attr!r}: only structs have fields")
         return self.field(node, base, base.type, node.attr)
 
     def field(self, node: ast.expr, base: Place, struct: Struct, name: str) -> FieldPlace:
@@ -184,7 +185,7 @@ class Expressions:
         value = found if isinstance(found, Expression) else Load(found.at, found.type, found)
         if isinstance(value.type, Pointer):
             return Dereference(value.at, value.type.target, value)
-        raise self.scope.error(node, f"{value.type} has no fields and no elements")
+        raise self.scope.error(node, f"{value.type} has no fields: only structs and pointers to structs have")
 
     def _subscript(self, node: ast.Subscript, _wish: Type | None) -> Place:
         if isinstance(node.slice, ast.Slice):
@@ -201,9 +202,9 @@ class Expressions:
             return ElementPlace(at, base.type.element, base, index)
         pointer = base if isinstance(base, Expression) else Load(base.at, base.type, base)
         if not isinstance(pointer.type, Pointer):
-            raise self.scope.error(node.value, f"{pointer.type} cannot be indexed")
+            raise self.scope.error(node.value, f"{pointer.type} cannot be indexed: only arrays, pointers and maps can")
         if pointer.type.target == void:
-            raise self.scope.error(node.value, "ptr[void] points to nothing known: cast it to a typed pointer")
+            raise self.scope.error(node.value, "ptr[void] has no element type: cast it to a typed pointer")
         return OffsetPlace(at, pointer.type.target, pointer, index)
 
     def _index(self, node: ast.expr) -> Expression:
@@ -212,12 +213,14 @@ class Expressions:
             signed = Int(64, signed=index.value < 0)
             return self._settled(node, index, signed)
         if not isinstance(index.type, Int):
-            raise self.scope.error(node, f"an index is an integer, not {index.type}")
+            raise self.scope.error(node, f"an index must be an integer, not {index.type}")
         return index
 
     def _check_bound(self, node: ast.expr, index: Expression, type_: Array) -> None:
         if isinstance(index, Constant) and not 0 <= index.value < type_.count:
-            raise self.scope.error(node, f"index {index.value} is outside {type_}")
+            raise self.scope.error(
+                node, f"index {index.value} is out of range: {type_} has indices 0 to {type_.count - 1}"
+            )
 
     # what contains other expressions
 
@@ -240,7 +243,7 @@ class Expressions:
             then = operators.Operand(node.body, self.coerce(node.body, then.value, wish))
         then, otherwise = operators.settle(self, then, otherwise, "if-else")
         if not then.type.is_scalar:
-            raise self.scope.error(node, "neither value has a type: write `x: u64 = ...`")
+            raise self.scope.error(node, "neither value of this if-else has a type: write `x: u64 = ...`")
         return Conditional(position(node), then.type, condition, then.value, otherwise.value)
 
     def _call(self, node: ast.Call, wish: Type | None) -> Expression:

@@ -37,7 +37,10 @@ def check_flow(function: TypedFunction, implicit: int | None = None) -> None:
     if end is None or function.signature.result == void:
         return
     if implicit is None:
-        raise LocatedError(function.at, f"{function.name} may end without returning {function.signature.result}")
+        raise LocatedError(
+            function.at,
+            f"{function.name} may end without returning {function.signature.result}: end every path with `return`",
+        )
     value = Constant(function.at, function.signature.result, implicit)
     function.body = [*function.body, Return(function.at, value)]
 
@@ -114,7 +117,9 @@ class Flow:
     def _read(self, node: Any, assigned: frozenset[str]) -> None:
         for place in nodes(node, LocalPlace):
             if place.name not in assigned:
-                raise LocatedError(place.at, f"{place.name!r} may be read before anything is assigned to it")
+                raise LocatedError(
+                    place.at, f"{place.name!r} may be read before a value is assigned to it: assign it on every path"
+                )
 
 
 def meet(paths: Sequence[Names]) -> Names:

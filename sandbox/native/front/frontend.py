@@ -34,6 +34,9 @@ from sandbox.native.tree import (
 )
 from sandbox.native.types import LITERAL, NULL, Function, Int, Type, u64, void
 
+MAX_STEP = 1 << 31
+"""The greatest step of range(), in either direction."""
+
 
 def check(
     origin: Origin,
@@ -64,7 +67,9 @@ def _body(scope: Scope, node: ast.FunctionDef) -> list[Statement]:
     try:
         return Statements(scope).block(node.body)
     except RecursionError:
-        raise scope.error(node, f"{node.name} is nested too deeply: split it into functions") from None
+        raise scope.error(
+            node, f"the statements of {node.name} are nested too deeply: split it into functions"
+        ) from None
 
 
 class Statements:
@@ -99,7 +104,9 @@ class Statements:
             return self._introduce(node, target, value, None)
         place = self.target(target)
         if not place.type.is_scalar:
-            raise self.scope.error(node, f"{place.type} cannot be assigned: write copy(addressof(a), addressof(b))")
+            raise self.scope.error(
+                node, f"{place.type} cannot be assigned as a whole: write copy(addressof(a), addressof(b))"
+            )
         return Assign(position(node), place, self.expressions.value(value, place.type))
 
     def _is_new(self, target: ast.Name) -> bool:
@@ -119,7 +126,7 @@ class Statements:
                 message = f"{target.id} has no width yet: write `{target.id}: u64 = ...`"
                 raise self.scope.error(target, message)
             if checked.type == NULL:
-                raise self.scope.error(target, f"null of which type? write `{target.id}: ptr[T] = null`")
+                raise self.scope.error(target, f"null alone has no type: write `{target.id}: ptr[T] = null`")
             if checked.type == void:
                 raise self.scope.error(value, "this returns nothing, so there is nothing to assign")
         else:
@@ -130,11 +137,11 @@ class Statements:
     def _annassign(self, node: ast.AnnAssign) -> list[Statement]:
         target, scope = node.target, self.scope
         if not isinstance(target, ast.Name) or not node.simple:
-            raise scope.error(node, "only a variable is declared with a type")
+            raise scope.error(node, "only a variable can be declared with a type: remove the annotation")
         type_ = scope.type_of(node.annotation)
         known = scope.locals.get(target.id)
         if known is not None and known != type_:
-            raise scope.error(node, f"{target.id} is {known} already: a variable has one type")
+            raise scope.error(node, f"{target.id} is already {known}: use another name, a variable has one type")
         if not type_.is_scalar:
             return [self._zeroed(node, target, type_)]
         if node.value is not None:
@@ -150,15 +157,15 @@ class Statements:
 
     def _zeroed(self, node: ast.AnnAssign, target: ast.Name, type_: Type) -> Statement:
         if type_ == void:
-            raise self.scope.error(node, "a variable cannot be void")
+            raise self.scope.error(node, "a variable cannot be void: declare another type")
         if node.value is None or not isinstance(self.scope.static(node.value), Zeroed):
-            raise self.scope.error(node, f"{type_} starts as zero: write `{target.id}: {type_} = zeroed`")
+            raise self.scope.error(node, f"a local {type_} must start as zero: write `{target.id}: {type_} = zeroed`")
         self._declare(target, type_)
         return Zero(position(node), LocalPlace(position(target), type_, target.id))
 
     def _augassign(self, node: ast.AugAssign) -> Statement:
         if isinstance(node.target, ast.Name) and self._is_new(node.target):
-            raise self.scope.error(node.target, f"{node.target.id!r} is changed before anything is assigned to it")
+            raise self.scope.unassigned(node.target, node.target.id)
         place, check = self.target(node.target), self.expressions
         operator = operators.arithmetic(check, node, node.op)
         operators.check_operands(check, node, operator, place.type)
@@ -178,7 +185,7 @@ class Statements:
             return []
         value = self.expressions.infer(node.value)
         if not isinstance(value, (Call, IntrinsicCall)):
-            raise self.scope.error(node, "this computes something and drops it: assign it, or remove it")
+            raise self.scope.error(node, "the value of this expression is not used: assign it, or remove it")
         return [Evaluate(position(node), value)]
 
     def _pass(self, _node: ast.Pass) -> list[Statement]:
@@ -188,7 +195,7 @@ class Statements:
         for name in node.names:
             found = self.expressions.examine(ast.copy_location(ast.Name(name, ast.Load()), node))
             if not isinstance(found, GlobalPlace):
-                raise self.scope.error(node, f"{name} is not a global_var")
+                raise self.scope.error(node, f"{name} is not a global_var: remove it from `global`")
         return []
 
     # control flow
@@ -197,7 +204,9 @@ class Statements:
         result, at = self.scope.result, position(node)
         if result == void:
             if node.value is not None:
-                raise self.scope.error(node.value, "this function returns void: write `return` alone")
+                raise self.scope.error(
+                    node.value, "this function returns void: write `return` alone, or declare a result type"
+                )
             return Return(at, None)
         if node.value is None and self.scope.implicit is not None:
             return Return(at, Constant(at, result, self.scope.implicit))
@@ -218,7 +227,8 @@ class Statements:
     def _for(self, node: ast.For) -> Statement:
         self._no_else(node)
         if not isinstance(node.target, ast.Name):
-            raise self.scope.error(node.target, "the variable of a loop is a plain name")
+            message = f"the variable of a for loop must be a name, not {messages.quote(node.target)}"
+            raise self.scope.error(node.target, message)
         start, stop, step = self._range(node.iter, node.target)
         variable = self._loop_variable(node.target, stop.type)
         body = self._loop_body(node.body)
@@ -227,16 +237,17 @@ class Statements:
     def _loop_variable(self, target: ast.Name, type_: Type) -> LocalPlace:
         known = self.scope.locals.setdefault(target.id, type_)
         if not self.scope.is_local(target.id):
-            raise self.scope.error(target, "the variable of a loop is local")
+            raise self.scope.error(target, f"the variable of a for loop must be local: remove `global {target.id}`")
         if known != type_:
-            raise self.scope.error(target, f"{target.id} is {known} already, and this range is of {type_}")
+            message = f"{target.id} is already {known}, but this range() gives {type_}: use another name, or cast"
+            raise self.scope.error(target, message)
         return LocalPlace(position(target), type_, target.id)
 
     def _range(self, node: ast.expr, target: ast.Name) -> tuple[Expression, Expression, int]:
         if not isinstance(node, ast.Call) or self.scope.static(node.func) is not range:
-            raise self.scope.error(node, "a for loop iterates over range(...)")
+            raise self.scope.error(node, "a for loop must iterate over range(): write `for i in range(n)`")
         if node.keywords or not 1 <= len(node.args) <= 3:
-            raise self.scope.error(node, "range takes one to three arguments")
+            raise self.scope.error(node, "write range(stop), range(start, stop) or range(start, stop, step)")
         step = self._step(node.args[2]) if len(node.args) == 3 else 1
         start, stop = self._bounds(node)
         if stop.type == LITERAL:
@@ -260,8 +271,9 @@ class Statements:
 
     def _step(self, node: ast.expr) -> int:
         step = self.expressions.infer(node)
-        if not isinstance(step, Constant) or step.value == 0 or abs(step.value) > 1 << 31:
-            raise self.scope.error(node, "the step of a range is a constant other than 0")
+        if not isinstance(step, Constant) or not 0 < abs(step.value) <= MAX_STEP:
+            message = f"the step of range() must be a constant from {-MAX_STEP} to {MAX_STEP}, and not 0"
+            raise self.scope.error(node, message)
         return step.value
 
     def _loop_body(self, body: list[ast.stmt]) -> list[Statement]:
@@ -272,7 +284,9 @@ class Statements:
 
     def _no_else(self, node: ast.While | ast.For) -> None:
         if node.orelse:
-            raise self.scope.error(node.orelse[0], "else after a loop is not in the native language")
+            raise self.scope.error(
+                node.orelse[0], "else after a loop is not in the native language: set a bool before break"
+            )
 
     def _break(self, node: ast.Break) -> Statement:
         return Break(position(node))

@@ -89,7 +89,7 @@ def _check_addresses(function: TypedFunction) -> None:
     numbers = {id(node.operand) for node in casts if isinstance(node.type, Int)}
     for node in taken:
         if node.target.cc != "c" and id(node) not in numbers:
-            message = f"{node.target.name} has the convention {node.target.cc}, and function pointers have C's"
+            message = f"{node.target.name} has cc={node.target.cc!r}, but function pointers call by 'c': remove its cc"
             raise LocatedError(node.at, message)
 
 
@@ -108,14 +108,16 @@ def _visit(function: F, done: dict[F, None], path: list[F]) -> None:
 
 def _recursion(function: Checkable, node: Call, cycle: Sequence[Checkable]) -> NativeError:
     chain = " -> ".join(each.name for each in cycle)
-    return error_at(function.origin, node.at, f"recursion ({chain}): write a loop, the stack of a handler is bounded")
+    return error_at(function.origin, node.at, f"recursion is not in the native language ({chain}): write a loop")
 
 
 def _stack(function: Checkable, known: dict[Any, int]) -> int:
     deepest = max((known.get(callee, 0) for callee, _ in callees(function.typed)), default=0)
     total = _frame(function.typed) + deepest
     if total > MAX_STACK:
-        message = f"{function.name} and what it calls need {total} bytes of stack, more than {MAX_STACK}"
+        message = (
+            f"{function.name} and its callees need {total} bytes of stack; the maximum is {MAX_STACK}: use a global_var"
+        )
         raise LocatedError(function.typed.at, message)
     return total
 
@@ -124,7 +126,7 @@ def _frame(function: TypedFunction) -> int:
     """The bytes that the variables of *function* may take on the stack. Raises LocatedError above MAX_FRAME."""
     total = sum(-(-type_.size // 8) * 8 for type_ in function.locals.values())
     if total > MAX_FRAME:
-        message = f"the variables of {function.name} take {total} bytes, more than {MAX_FRAME}: use a global_var"
+        message = f"the variables of {function.name} take {total} bytes; the maximum is {MAX_FRAME}: use a global_var"
         raise LocatedError(function.at, message)
     return total
 
@@ -158,7 +160,7 @@ class _Work:
         total = rounds * self.block(loop.body)
         if total > MAX_ITERATIONS:
             times = f"{rounds} times" if total == rounds else f"{total} times with what is inside"
-            raise LocatedError(loop.at, f"this loop may run {times}, more than {MAX_ITERATIONS}: {ADVICE}")
+            raise LocatedError(loop.at, f"this loop may run {times}; the maximum is {MAX_ITERATIONS}: {ADVICE}")
         return total
 
     def _calls(self, tree: Any) -> int:

@@ -81,7 +81,7 @@ def _comparisons(function: TypedFunction) -> Findings:
         if always is None:
             always = _always(MIRRORED[node.operator], node.right, node.left)
         if always is not None:
-            yield node.at, f"this is always {always}: the values are {node.left.type}"
+            yield node.at, f"this is always {always} for values of {node.left.type}"
 
 
 def _always(operator: str, left: Expression, right: Expression) -> bool | None:
@@ -100,7 +100,7 @@ def _shifts(function: TypedFunction) -> Findings:
         count_value = count.value if isinstance(count, Constant) else 0
         everything = isinstance(type_, Int) and count_value >= type_.bits
         if node.operator in ("<<", ">>") and everything:
-            yield node.at, f"a shift by {count_value} leaves nothing of {type_}"
+            yield node.at, f"a shift by {count_value} moves every bit out of {type_}"
 
 
 def _late_widening(function: TypedFunction) -> Findings:
@@ -130,7 +130,7 @@ def _root(place: Place) -> Place:
 def _ignored_results(function: TypedFunction) -> Findings:
     for node in nodes(function.body, Evaluate):
         if isinstance(node.value, IntrinsicCall) and node.value.name in ("atomic_cas", "load", *_PURE):
-            yield node.at, f"the result of {node.value.name}() is dropped"
+            yield node.at, f"the result of {node.value.name}() is not used"
 
 
 def _changed_loop_variables(function: TypedFunction) -> Findings:

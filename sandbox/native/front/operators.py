@@ -90,7 +90,7 @@ def arithmetic(checker: Checker, node: ast.AST, sign: ast.operator) -> str:
 def check_arithmetic(checker: Checker, node: ast.AST, operator: str, type_: Type) -> None:
     """NativeError if *type_* is an address: there is no arithmetic on those."""
     if isinstance(type_, Pointer):
-        raise checker.scope.error(node, "no arithmetic on pointers: write addressof(p[i])")
+        raise checker.scope.error(node, "pointers have no arithmetic: write addressof(p[i]), or cast them to u64")
     if isinstance(type_, Function):
         raise checker.scope.error(node, f"{operator} needs integers, not {type_}")
 
@@ -106,11 +106,11 @@ def shift_count(checker: Checker, count: Operand) -> Operand:
     """*count*, an unsigned number of bits."""
     if count.constant:
         if count.constant.value < 0:
-            raise checker.scope.error(count.node, "a negative shift count: shift the other way")
+            raise checker.scope.error(count.node, f"the shift count is {count.constant.value}: shift the other way")
         return Operand(count.node, checker.coerce(count.node, count.value, u64))
     if not isinstance(count.type, Int) or count.type.signed:
         hint = f": write cast(u32, {messages.quote(count.node)})" if isinstance(count.type, Int) else ""
-        raise checker.scope.error(count.node, f"a shift count is an unsigned integer, not {count.type}{hint}")
+        raise checker.scope.error(count.node, f"a shift count must be an unsigned integer, not {count.type}{hint}")
     return count
 
 
@@ -131,7 +131,7 @@ def compare(checker: Checker, node: ast.Compare, _wish: Type | None) -> Expressi
     operands = [operand(checker, each) for each in (node.left, *node.comparators)]
     for middle in operands[1:-1]:
         if not isinstance(middle.value, Constant) and not isinstance(middle.node, ast.Name):
-            message = "the middle of a chained comparison is evaluated twice: it must be a name or a constant"
+            message = "the middle of a chained comparison must be a name or a constant: assign it to a variable first"
             raise checker.scope.error(middle.node, message)
     links = [_link(checker, node, sign, *operands[i : i + 2]) for i, sign in enumerate(node.ops)]
     result = links[-1]
@@ -173,7 +173,7 @@ def _shifted(checker: Checker, left: Operand, wish: Type | None) -> Operand:
 def _link(checker: Checker, node: ast.Compare, sign: ast.cmpop, left: Operand, right: Operand) -> Expression:
     operator = COMPARISONS.get(type(sign))
     if operator is None:
-        raise checker.scope.error(node, "`is` and `in` are not in the native language: write == or !=")
+        raise checker.scope.error(node, messages.OPERATORS[type(sign)])
     if left.constant and right.constant:
         return Constant(position(node), BOOL, int(FOLD[operator](left.constant.value, right.constant.value)))
     left, right = settle(checker, left, right, operator)
@@ -193,5 +193,5 @@ def _fold(checker: Checker, node: ast.BinOp, operator: str, left: Constant, righ
     if operator in ("//", "%") and b == 0:
         raise checker.scope.error(node, f"{messages.quote(node)} divides by zero")
     if operator in SHIFTS and not 0 <= b <= MAX_LITERAL_BITS:
-        raise checker.scope.error(node, f"a shift of a constant by {b} bits")
+        raise checker.scope.error(node, f"a constant is shifted by {b} bits; the count must be 0 to {MAX_LITERAL_BITS}")
     return checker.literal(node, FOLD[operator](a, b), left.complement or right.complement)

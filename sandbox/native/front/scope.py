@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from sandbox.native.front.annotations import Namespace, resolve
+from sandbox.native.front.declarations import GlobalVariable
 from sandbox.native.front.errors import NativeError, Origin, error_at, position
 from sandbox.native.front.source import statements
 from sandbox.native.types import Function, Type, void
@@ -39,6 +40,15 @@ class Scope:
         error = self.error(node, f"unknown {kind} {name!r}{did_you_mean(name, sorted(self._known()))}")
         error.unknown = name
         return error
+
+    def unassigned(self, node: ast.AST, name: str) -> NativeError:
+        """The error that the local *name* is used before it has a value, to be raised by the caller."""
+        advice = "assign it first"
+        if isinstance(self.namespace.get(name), GlobalVariable):
+            advice = f"declare `global {name}`"
+        elif name in self.namespace:
+            advice = "it is local here, because the function assigns to it; rename it"
+        return self.error(node, f"{name!r} is used before a value is assigned to it: {advice}")
 
     def undeclared(self, node: ast.AST, message: str, cause: Exception) -> NativeError:
         """The error *message* about a declaration that *cause* keeps from being understood."""
@@ -87,7 +97,9 @@ class Scope:
         try:
             return getattr(owner, node.attr)
         except AttributeError:
-            raise self.error(node, f"{owner.__name__} has no {node.attr!r}") from None
+            raise self.error(
+                node, f"{owner.__name__} has no {node.attr!r}{did_you_mean(node.attr, dir(owner))}"
+            ) from None
 
     def _known(self) -> set[str]:
         return set(self.locals) | set(self.namespace)
@@ -135,11 +147,11 @@ def _check_parameters(scope: Scope, node: ast.FunctionDef) -> None:
     arguments = node.args
     for extra in (arguments.vararg, arguments.kwarg, *arguments.kwonlyargs, *arguments.posonlyargs):
         if extra is not None:
-            raise scope.error(extra, "only plain positional parameters are in the native language")
+            raise scope.error(extra, "only plain parameters are in the native language: write `name: type`")
     for default in arguments.defaults:
         raise scope.error(default, "defaults are not in the native language: the caller passes every argument")
     for parameter in getattr(node, "type_params", ()):
-        raise scope.error(parameter, "type parameters are not in the native language")
+        raise scope.error(parameter, "type parameters are not in the native language: write a function for each type")
 
 
 def _parameter_type(scope: Scope, argument: ast.arg, assumed: Type | None) -> Type:
@@ -161,5 +173,5 @@ def _result_type(scope: Scope, node: ast.FunctionDef, assumed: Type | None) -> T
         raise scope.error(node, f"{node.name} has no result type: write `-> void` or another type")
     type_ = scope.type_of(node.returns)
     if type_ != void and not type_.is_scalar:
-        raise scope.error(node.returns, f"a function cannot return {type_}: fill one through a pointer")
+        raise scope.error(node.returns, f"a function cannot return {type_}: take a pointer and fill what it points to")
     return type_

@@ -26,7 +26,7 @@ def find(function: FunctionType, lines: tuple[str, ...]) -> tuple[Origin, ast.Fu
     code = function.__code__
     node = _definition(lines, code.co_firstlineno, function.__name__)
     if node is None and not lines:
-        message = f"the source of {function.__name__} cannot be found; native functions are compiled from it"
+        message = f"the source of {function.__name__}, which native code is compiled from, cannot be found: define it in a file"
         raise NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
     if node is None or not _is_of(node, code, lines):
         raise changed(function, "was loaded from it")

@@ -81,7 +81,7 @@ class Struct(Type):
         except TypeError as error:
             raise TypeError(f"field {name!r} of struct {self.name}: {error}") from None
         if type_ == void or _contains(type_, self):
-            raise TypeError(f"field {name!r} of struct {self.name} cannot be {type_}; a pointer can")
+            raise TypeError(f"field {name!r} of struct {self.name} cannot be {type_}: use a pointer")
         return type_
 
 
@@ -108,10 +108,10 @@ def struct(cls: type) -> Any:
     if not annotations:
         raise TypeError(f"struct {cls.__name__} declares no fields: write `name: type` lines")
     if cls.__bases__ not in ((object,), (Structure,)):
-        raise TypeError(f"struct {cls.__name__} has a base class; declare its fields here instead")
+        raise TypeError(f"struct {cls.__name__} has a base class: declare its fields here instead")
     for name in annotations:
         if name in cls.__dict__:
-            raise TypeError(f"field {name!r} of struct {cls.__name__} has a value; fields start as zero")
+            raise TypeError(f"field {name!r} of struct {cls.__name__} has a value: remove it, fields start as zero")
     frame = sys._getframe(1)
     return Struct(cls.__name__, annotations, Namespace(frame.f_globals, frame.f_locals))
 

@@ -181,5 +181,5 @@ def test_an_external_function_keeps_the_registers_of_its_convention() -> None:
 
 
 def test_an_unknown_convention_is_refused() -> None:
-    with pytest.raises(ValueError, match="cc is one of c, preserve_most, preserve_all, not 'fast'"):
+    with pytest.raises(ValueError, match="cc must be one of c, preserve_most, preserve_all, not 'fast'"):
         extern("other", fn[u64, u64], cc="fast")

@@ -375,7 +375,7 @@ def test_a_cached_object_is_not_compiled_again() -> None:
 
 
 def test_a_unit_knows_only_general_registers() -> None:
-    with pytest.raises(ValueError, match="features is 'no_sse', not 'avx'"):
+    with pytest.raises(ValueError, match="features must be 'no_sse', not 'avx'"):
         Unit("u", features="avx")
 
 
