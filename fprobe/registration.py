@@ -66,6 +66,20 @@ class fprobe(ProcessBound):
     library, the dynamic loader and the interpreter, where they may deadlock.
     """
 
+    action = 0
+    """Address of a built-in action's state."""
+    early = 0
+    """Address of a filter or histogram that may handle entries before the handler does (ftrace.hit.records.Early), or 0."""
+    prepare: Callable[[int], None] | None = None
+    """Called with the number of functions at registration, before the handlers are resolved."""
+    located: Located | None = None
+    """The functions that the pattern of the last registration matched, if the pattern names images."""
+    pattern: tuple[str, str | None] | None = None
+    """That pattern, and the pattern of excluded functions."""
+    _handlers: tuple[Resolved, ...] = ()
+    _claimed = 0
+    """The process in which a thread is registering or unregistering it; a fork ends the claim of other threads."""
+
     def __init__(
         self,
         entry_handler: Any = None,
@@ -85,25 +99,12 @@ class fprobe(ProcessBound):
         self.thread = thread
         self.max_hits = max_hits
         self.python_unsafe = python_unsafe
+        self._flags = flags
         self.ops = ftrace_ops()
         self.errors = HandlerErrors()
         """Exceptions of Python handlers."""
-        self.action = 0
-        """Address of a built-in action's state."""
-        self.early = 0
-        """Address of what entries may be dealt with by before the handler (ftrace.hit.records.Early), or 0."""
-        self._flags = flags
-        self.prepare: Callable[[int], None] | None = None
-        """Called with the number of functions at registration, before the handlers are resolved."""
         self._final: Counts | None = Counts()
         """The counts at its unregistration; None while it is registered."""
-        self._handlers: tuple[Resolved, ...] = ()
-        self.located: Located | None = None
-        """The functions that the pattern of the last registration matched, if the pattern names images."""
-        self.pattern: tuple[str, str | None] | None = None
-        """That pattern, and the pattern of excluded functions."""
-        self._claimed = 0
-        """The process in which a thread is registering or unregistering it; a fork ends the claim of other threads."""
 
     def __repr__(self) -> str:
         return f"<fprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"

@@ -63,6 +63,25 @@ class kprobe(ProcessBound):
     loader and the interpreter, where they may deadlock.
     """
 
+    aggregate: Aggregate | None = None
+    """The place that it is registered at (kprobes.registration)."""
+    foreign = False
+    """Whether one of its handlers is not a native function."""
+    calls_python = False
+    """Whether a handler is a Python callable."""
+    has_fault = 0
+    """1: it has a fault_handler; 2: one that is not a native function."""
+    codes: tuple[Resolved, ...] = ()
+    """Its handlers' code, and the objects that keep the code alive."""
+    return_hook: ReturnHook | None = None
+    """For the kprobe of a kretprobe: how returns are hooked."""
+    fast: FastPath | None = None
+    """The single-probe fast path, if its handlers allow one; in use while no other probe is at its place."""
+    action = 0
+    """The address that native handlers read as `p.action`; taken over at registration."""
+    is_listed = True
+    """Whether kprobes_list() shows it. Probes that this package registers for itself are not shown."""
+
     def __init__(
         self,
         *,
@@ -81,30 +100,12 @@ class kprobe(ProcessBound):
         self.pre_handler = pre_handler
         self.post_handler = post_handler
         self.fault_handler = fault_handler
+        self.python_unsafe = python_unsafe
+        self._flags = flags
         self.errors = HandlerErrors()
         """Exceptions of Python handlers."""
         self.native: Any = Child.ctypes()
         """Its native half, which lives until the next registration."""
-        self.aggregate: Aggregate | None = None
-        """The place that it is registered at (kprobes.registration)."""
-        self.foreign = False
-        """Whether one of its handlers is not a native function."""
-        self.has_fault = 0
-        """1: it has a fault_handler; 2: one that is not a native function."""
-        self._flags = flags
-        self.codes: tuple[Resolved, ...] = ()
-        """Its handlers' code, and the objects that keep the code alive."""
-        self.return_hook: ReturnHook | None = None
-        """For the kprobe of a kretprobe: how returns are hooked."""
-        self.fast: FastPath | None = None
-        """The single-probe fast path, if its handlers allow one; in use while no other probe is at its place."""
-        self.python_unsafe = python_unsafe
-        self.action = 0
-        """The address that native handlers read as `p.action`; taken over at registration."""
-        self.calls_python = False
-        """Whether a handler is a Python callable."""
-        self.is_listed = True
-        """Whether kprobes_list() shows it. Probes that this package registers for itself are not shown."""
 
     @property
     def is_return_probe(self) -> bool:

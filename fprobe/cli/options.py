@@ -90,26 +90,26 @@ def _words(args: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(args), []
 
 
+_PROGRAM_OPTIONS = (
+    click.option(
+        "--program", "-p", metavar="FILE", shell_complete=candidates.files,
+        help="LLVM IR (.ll, .bc), C or C++ source; default: the built-in demo.",
+    ),
+    click.option(
+        "--cflags", metavar="FLAGS", multiple=True, help="For the C or C++ compiler, as one word; repeatable."
+    ),
+    click.option("--opt", "-O", type=click.IntRange(0, 3), default=1, show_default=True, help="Optimisation of IR."),
+    click.option(
+        "--flavour", type=click.Choice(["fentry", "mcount", "patchable", "none"]),
+        help="Which stubs to compile with; default: fentry, for C and C++ patchable.",
+    ),
+    click.option("--notrace", metavar="FUNC", multiple=True, help="Compile this function without a stub; repeatable."),
+)  # fmt: skip
+
+
 def program_options(command: _Command) -> _Command:
     """Adds --program and the options for compiling it; the command gets them as `target`."""
 
-    @click.option(
-        "--program",
-        "-p",
-        metavar="FILE",
-        shell_complete=candidates.files,
-        help="LLVM IR (.ll, .bc), C or C++ source; default: the built-in demo.",
-    )
-    @click.option(
-        "--cflags", metavar="FLAGS", multiple=True, help="For the C or C++ compiler, as one word; repeatable."
-    )
-    @click.option("--opt", "-O", type=click.IntRange(0, 3), default=1, show_default=True, help="Optimisation of IR.")
-    @click.option(
-        "--flavour",
-        type=click.Choice(["fentry", "mcount", "patchable", "none"]),
-        help="Which stubs to compile with; default: fentry, for C and C++ patchable.",
-    )
-    @click.option("--notrace", metavar="FUNC", multiple=True, help="Compile this function without a stub; repeatable.")
     @functools.wraps(command)
     def wrapped(
         *positional: Any,
@@ -122,6 +122,8 @@ def program_options(command: _Command) -> _Command:
     ) -> Any:
         return command(*positional, target=Target(program, _flags(cflags), opt, flavour, notrace), **options)
 
+    for option in reversed(_PROGRAM_OPTIONS):
+        wrapped = option(wrapped)
     return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
 
 

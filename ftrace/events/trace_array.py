@@ -60,10 +60,19 @@ class TraceArray:
     `like`: the trace array from which options are copied.
     """
 
+    tracer: Tracer = nop
+    _tracing: Tracing | None = None
+    buffer_percent = 50
+    """buffer_percent. It has no effect; kept for programs that set it."""
+    max_latency_us = 0
+    """tracing_max_latency: no tracer here measures latencies; kept for programs that set it."""
+    emptied = 0
+    """When the buffer was last emptied, by its clock; times in latency-format are relative to this."""
+    snapshot_is_conditional = False
+    """Whether a histogram takes the snapshots: the cond_snapshot of struct trace_array."""
+
     def __init__(self, name: str = "", like: TraceArray | None = None) -> None:
         self.name = name
-        self.tracer: Tracer = nop
-        self._tracing: Tracing | None = None
         self.options: TraceOptions = TraceOptions(
             self._option_changed, lambda: self.tracer, like.options if like else None
         )
@@ -77,17 +86,9 @@ class TraceArray:
         self._followed = {"event-fork": self.event_tasks, "function-fork": self.function_tasks}
         self.error_log = ErrorLog() if like else error_log
         self.pipes = PipeClaims()
-        self.buffer_percent = 50
-        """buffer_percent. It has no effect; kept for programs that set it."""
         self._judging = ctypes.c_uint64()
-        self.max_latency_us = 0
-        """tracing_max_latency: no tracer here measures latencies; kept for programs that set it."""
         self.tgids = SavedTgids()
         """saved_tgids: the threads whose process is known."""
-        self.emptied = 0
-        """When the buffer was last emptied, by its clock; times in latency-format are relative to this."""
-        self.snapshot_is_conditional = False
-        """Whether a histogram takes the snapshots: the cond_snapshot of struct trace_array."""
         self.is_expanded = like is not None
         """Whether anything was set up to record, or the size was set; buffer_size_kb depends on it."""
 
