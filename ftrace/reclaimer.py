@@ -59,7 +59,7 @@ class Reclaimer:
     def settle(
         self, disabled: NativeProbe | None = None, before_free: Callable[[], None] | None = None, whole: bool = False
     ) -> None:
-        """Wait until no other thread is in the lists that were replaced so far, then free what nobody can reach any more.
+        """Wait until no other thread is in the lists that were replaced so far, then free what is unreachable.
 
         Call it without the table's lock, which the handlers that are waited for may want, or within `deferred`.
         `before_free` is called in between, while `disabled`, the probe that the caller has taken off, can still be read.

@@ -340,7 +340,7 @@ def image_blocks(image: Image) -> list[ImageBlock]:
 
 
 def take_out_image(image: Image) -> Callable[[], None]:
-    """Take the locations of `image`, which is about to be unmapped, off everything. Waits for nobody.
+    """Take the locations of `image`, which is about to be unmapped, off everything. Does not wait.
 
     What it returns is to be called once no other thread is in a hit: it frees what the locations had.
     """

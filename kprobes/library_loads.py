@@ -81,7 +81,7 @@ class LibraryWatch:
                 self._probes = watch(self._loaded)
 
     def end_unless_needed(self) -> None:
-        """Take the probes away if nobody needs them any more."""
+        """Remove the probes once they are not needed."""
         with self._lock:
             if self._probes and not self._is_needed():
                 probes, self._probes = self._probes, []

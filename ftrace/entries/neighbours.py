@@ -35,7 +35,7 @@ neighbours: list[Neighbour] = []
 
 @contextlib.contextmanager
 def placing() -> Iterator[None]:
-    """Around `join_neighbours` and the registration that follows: nobody places another probe meanwhile."""
+    """Held around `join_neighbours` and the registration that follows: no other probe is placed meanwhile."""
     tracing = tracer()
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing.reclaimer.deferred())

@@ -94,7 +94,7 @@ class EventFile:
 
     @property
     def recording(self) -> int:
-        """Address of the word behind `is_recorded`."""
+        """Address of the word that `is_recorded` reads."""
         return ctypes.addressof(self._native) + Target.offset("recording")
 
     def hold(self) -> None:

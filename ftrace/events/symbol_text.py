@@ -132,9 +132,9 @@ def put_symbol(to: ptr[u8], address: u64) -> u64:
 
 
 @native(name="event_symbol_text", cc="preserve_most", noinline=True)
-def symbol_text(to: ptr[u8], room: u64, address: u64) -> u64:
-    """As `put_symbol`; returns 0 and writes nothing if `room` is too small."""
-    return put_symbol(to, address) if room >= MAX_NAME + 64 else 0
+def symbol_text(to: ptr[u8], size: u64, address: u64) -> u64:
+    """As `put_symbol`; returns 0 and writes nothing if `size` is too small."""
+    return put_symbol(to, address) if size >= MAX_NAME + 64 else 0
 
 
 FUNCTIONS = (symbol_text,)

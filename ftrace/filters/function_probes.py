@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from ftrace.filters.glob import Match, parse
 from ftrace.filters.hashes import FILTER
 from ftrace.hit.address_table import AddressTable
-from ftrace.hit.function_probes import FUNCTIONS, FunctionProbe
+from ftrace.hit.function_probe_call import FUNCTIONS, FunctionProbe
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
 from ftrace.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
 from ftrace.probe import NativeProbe

@@ -31,7 +31,7 @@ class Pattern(NamedTuple):
     negated: bool
 
     def select(self, names: Sequence[str]) -> int:
-        """Which of `names` match: a number whose bit i stands for names[i]. INDEX patterns select nothing here."""
+        """Which of `names` match: a number whose bit i is set if names[i] matches. INDEX patterns select nothing here."""
         if not names or not self.text or self.kind is Match.INDEX:
             return 0
         if not self.search and self.kind in (Match.END, Match.MIDDLE, Match.FRONT):

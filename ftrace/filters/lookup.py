@@ -67,7 +67,7 @@ def touched_functions() -> str:
 
 
 _A_PAGE = 256
-"""Records that a page of the kernel's table has room for."""
+"""Records on a page of the kernel's table."""
 
 
 def dyn_ftrace_total_info() -> str:

@@ -3,7 +3,7 @@
 New threads join a list that is followed if the thread that makes them is in it, and ending threads leave it, as in
 trace_filter_add_remove_task() of kernel/trace/trace_pid.c. A hook on pthread_create notes which lists the calling thread is in,
 and sends the new thread through `ftrace_thread_start` (ftrace.x86_64.thread_start): it joins them before its routine begins. A
-new thread leaves the lists that it does not join: its id may be that of an ended thread which nobody saw ending.
+new thread leaves the lists that it does not join: its id may be that of an ended thread whose end was not noticed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def followed_list(index: u64) -> ptr[PidList]:
 
 @native
 def lists_with(pid: u64) -> u64:
-    """The followed lists that a thread is in: bit i stands for the i-th."""
+    """The followed lists that a thread is in: bit i is the i-th."""
     found: u64 = 0
     for index in range(LISTS):
         pids = followed_list(index)

@@ -90,8 +90,8 @@ class Columns:
         """print_lat_header()."""
         if not self._latency:
             return ""
-        room = " " * (_TIME_WIDTH * self._abstime + _CPU_WIDTH * self._cpu + _TASK_WIDTH * self._proc)
-        return "".join(f"#{room}{line}\n" for line in _FLAGS)
+        indent = " " * (_TIME_WIDTH * self._abstime + _CPU_WIDTH * self._cpu + _TASK_WIDTH * self._proc)
+        return "".join(f"#{indent}{line}\n" for line in _FLAGS)
 
 
 def _truncated(stamp: int) -> str:

@@ -24,7 +24,7 @@ from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
 
 _TRACE_SEQ = 8155
-"""Characters that a struct trace_seq has room for."""
+"""Characters that fit a struct trace_seq."""
 _A_BYTE = 3
 """Characters of each byte of a raw marker."""
 _REPEATS = struct.Struct("<24xHHI")

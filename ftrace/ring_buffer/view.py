@@ -100,7 +100,7 @@ class RingView:
         return self.file.words[self._slots + (slot * SLOT_SIZE + Slot.offset(field) >> 3)]
 
     def lost(self, slot: int) -> int:
-        """Number of a slot's events that nobody can read: overwritten before they were consumed, or never written."""
+        """Number of a slot's events that cannot be read: overwritten before they were consumed, or never written."""
         return sum(self.slot_word(slot, field) for field in _LOST)
 
     def set_slot_word(self, slot: int, field: str, value: int) -> None:

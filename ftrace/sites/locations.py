@@ -1,6 +1,6 @@
 """Locations, selections of them, their text, and their table: every stub of every loaded module, in table order.
 
-A *selection* is a set of locations: for each block of sites, a number whose bit i stands for the i-th site.
+A *selection* is a set of locations: for each block of sites, a number whose bit i is the i-th site.
 """
 
 from __future__ import annotations

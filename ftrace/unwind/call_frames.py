@@ -52,7 +52,7 @@ class FrameRules(Structure):
     dereferenced: u64  # not 0: the CFA is the word there
     bp: u64  # 0: rbp is as it is; RSP: saved at the CFA plus `bp_offset`; RBP: at rbp plus that
     bp_offset: i64
-    outermost: u64  # not 0: nobody has called it
+    outermost: u64  # not 0: it has no caller
 
 
 @struct

@@ -36,7 +36,7 @@ class _Depths:
 
     def __init__(self) -> None:
         self.here: int | None = None
-        """None: no instruction falls through to here, or the CFA does not go by rsp."""
+        """None: no instruction falls through to here, or the CFA is not based on rsp."""
         self._there: dict[str, int] = {}
 
     def jump(self, label: str) -> None:

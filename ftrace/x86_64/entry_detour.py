@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 DETOUR_SIZE = 256
 ENTRY, BODY = 64, 193
-"""Offsets: where the patch leads, and where calls go on that are not hooked."""
+"""Offsets: where the patch leads, and where calls that are not hooked continue."""
 SLOW, DECIDED, CALLED = 8, 40, 134
 """Offsets: of the slow path, after its call, and after that of the entry trampoline."""
 STEP_OVER = 5

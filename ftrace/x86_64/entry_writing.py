@@ -132,7 +132,7 @@ def write_detours(detours: ptr[Detour], count: u64, template: ptr[u8]) -> void:
 class Stubs(Structure):
     """The stubs of the sites of a block: from `base` on, through an alias that is `delta` further.
 
-    `bodies`: where the calls of each go on. `slots`: the address of the first site's probe list; at `exit` lies the address of
+    `bodies`: where the calls of each continue. `slots`: the address of the first site's probe list; at `exit` lies the address of
     ftrace_exit_keeping_all. `template`: a stub.
     """
 

@@ -143,7 +143,7 @@ def escaped(described: bytes) -> str:
 def section(start: int, size: int, rules: bytes, signal_frame: bool = False) -> bytes:
     """An .eh_frame section with one description, for the code at `start` (address, bytes); ends with its terminator.
 
-    Without `rules` the code leaves the stack as a call has made it. `signal_frame`: it was not called, but came to.
+    Without `rules` the code leaves the stack as a call has made it. `signal_frame`: it was entered by a jump, not by a call.
     """
     augmentation = b"zRS\x00" if signal_frame else b"zR\x00"
     cie_body = struct.pack("<IB", 0, 1) + augmentation + b"\x01\x78\x10" + b"\x01\x00"

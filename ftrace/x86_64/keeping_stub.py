@@ -75,7 +75,7 @@ WHOLE_FLAGS = """9:  # a flag is set that sahf does not: take the word as it is
 
 EXIT_KEEPING = f"""
 # The return path of a hooked call, called by its return stub. Every register and flag is live; the stub's `ret` takes the address
-# that is left in the return slot. Vector registers are kept by whoever calls something that touches them.
+# that is left in the return slot. Vector registers are saved around the calls of code that uses them.
 #   stack inside: pt_regs (168 bytes), return into the stub at 168(%rsp), return slot at 176(%rsp)
 #   rbx = the stack pointer, over the call
     .globl ftrace_exit_keeping_all

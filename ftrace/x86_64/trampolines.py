@@ -113,7 +113,7 @@ exit_flags:
 """
 
 LOST = """
-# void ftrace_lost_return(stub, frame): nobody knows where this call came from. Say so and die on the spot.
+# void ftrace_lost_return(stub, frame): the caller is not known. Report that and end the process.
     .globl ftrace_lost_return
 ftrace_lost_return:
     .cfi_startproc
@@ -124,7 +124,7 @@ ftrace_lost_return:
     syscall
     ud2
 lost_message:
-    .ascii "fprobe: Return address not found: a hooked function returned on a stack that nobody hooked.\\n"
+    .ascii "fprobe: Return address not found: a hooked function returned on a stack that was not hooked.\\n"
 lost_message_end:
 """
 

@@ -91,7 +91,7 @@ _killed: list[Callable[[], None]] = []
 
 
 def kill_image(image: JitImage, *, is_mapped: bool = True) -> None:
-    """Take all probes off `image`, which is about to be unmapped or has been. Waits for nobody."""
+    """Take all probes off `image`, which is about to be unmapped or has been. Does not wait."""
     with patching():
         kill_probes_in(image.texts, is_mapped=is_mapped)
         free_locations = take_out_image(image)

@@ -108,8 +108,8 @@ class Unsupported(Type):
 class Parameter:
     """A parameter; `name` is empty if the source gives none.
 
-    `attributes` are those of LLVM IR, as written. `copied` is the type behind a pointer whose target is passed by
-    value (`byval`), `returned` that behind a pointer to the memory for the result (`sret`).
+    `attributes` are those of LLVM IR, as written. `copied` is the target type of a pointer whose target is passed by
+    value (`byval`), `returned` that of a pointer to the memory for the result (`sret`).
     """
 
     type: Type
@@ -156,5 +156,5 @@ class Signature:
     @property
     def result(self) -> Type:
         """The type of the result: the returned one, or that of the memory passed for the result."""
-        rooms = [parameter.returned for parameter in self.parameters if parameter.returned is not None]
-        return rooms[0] if rooms else self.returns
+        returned = (parameter.returned for parameter in self.parameters if parameter.returned is not None)
+        return next(returned, self.returns)

@@ -40,7 +40,7 @@ def d_drop(dentry: ptr[Dentry]) -> void:
 
 @native
 def d_alloc(parent: ptr[Dentry], name: ptr[u8], hash_len: u64) -> ptr[Dentry]:
-    """A new name without an inode, in its directory, with one reference; null when there is no room."""
+    """A new name without an inode, in its directory, with one reference; null when the table is full."""
     task = get_current()
     nr = alloc_bit(addressof(task.dentry_map))
     if nr < 0:

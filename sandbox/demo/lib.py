@@ -107,7 +107,7 @@ def prandom_u32_state(state: ptr[u64]) -> u32:
 
 @native
 def seq_putc(m: ptr[SeqFile], c: u8) -> void:
-    """Puts a character behind the text, if it fits with the NUL that is to come."""
+    """Appends a character to the text, if it and the final NUL fit."""
     if m.count + 1 < m.size:
         m.buf[m.count] = c
         m.count += 1

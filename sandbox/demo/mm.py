@@ -48,7 +48,7 @@ def kfree(object: ptr[u8]) -> void:
     clear_bit(offset // OBJECT_SIZE, addressof(task.object_map))
 
 
-# Page frames go by their number + 1, so that 0 can mean none.
+# Page frames are numbered from 1, so that 0 can mean none.
 
 
 @native
@@ -108,7 +108,7 @@ def do_mmap(
 
 @native
 def mm_init(task: ptr[Task]) -> void:
-    """Everything free. Bits of a map that stand for nothing are set for good."""
+    """Everything free. Bits of a map without a frame are always set."""
     task.page_map = ALL_BITS ^ (1 << PAGES) - 1
     task.inode_map = ALL_BITS ^ (1 << INODES) - 1
     task.dentry_map = ALL_BITS ^ (1 << DENTRIES) - 1

@@ -71,7 +71,7 @@ def copy_process(previous: u64) -> u64:
 
 @native
 def do_exit(nr: u64, previous: u64) -> void:
-    """Gives the task back, and goes on as the one that was parked for it."""
+    """Gives the task back, and continues as the one that was parked for it."""
     if previous != 0:
         store(addressof(task_owner[previous]), read_fs(0), "release")
     store(addressof(task_owner[nr]), 0, "release")

@@ -86,7 +86,7 @@ class File:
 
 @struct
 class Nameidata:
-    """Where a walk along a path has come to."""
+    """The position of a walk along a path."""
 
     dir: ptr[Dentry]  # the directory reached so far
     last: ptr[u8]  # the last component
@@ -123,7 +123,7 @@ class Rq:
 
 @struct
 class Registers:
-    """Of whoever makes a system call: its arguments."""
+    """The arguments of a system call."""
 
     di: u64
     si: u64
@@ -162,7 +162,7 @@ class Task:
     nr_populated: u64  # pages that mappings found resident
 
 
-# Task 0 belongs to whoever calls the functions directly; 1 to 15 are for demo_main. The owner of a task is the thread
+# Task 0 is for direct calls of the functions; 1 to 15 are for demo_main. The owner of a task is the thread
 # pointer of the thread that runs as it; 0: free; 1: that thread runs as another task for now.
 tasks = extern("tasks", array[Task, TASKS])
 task_owner = extern("task_owner", array[u64, TASKS])

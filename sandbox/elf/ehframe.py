@@ -209,7 +209,7 @@ class Kind(Enum):
 
     FUNCTION = "", ""
     PLT = ".plt", "it is the procedure linkage table, where each entry jumps on to a function of its own"
-    SIGNAL_FRAME = ".signal-frame", "signal handlers return to it, and nobody calls it"
+    SIGNAL_FRAME = ".signal-frame", "signal handlers return to it, and it is never called"
     COLD = ".cold", "it is a part of a function: where it begins the stack is not as a call leaves it"
     UNKNOWN = ".part", "nothing shows that it is a function: it has no symbol, and no call or pointer leads to it"
 

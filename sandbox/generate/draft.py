@@ -115,7 +115,7 @@ def load_entry(body: Body, table: str) -> str:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a call depends on: functions of one shape can stand in one table and tail-call each other."""
+    """What a call depends on: functions of one shape can be in one table and tail-call each other."""
 
     result: str
     parameters: tuple[str, ...]
@@ -130,7 +130,7 @@ class Shape:
 
     @property
     def returns(self) -> str:
-        """The result type as LLVM sees it, behind the calling convention."""
+        """The result type as LLVM sees it, after the calling convention."""
         return f"{self.convention} {'void' if self.result == MEMORY else self.result}".lstrip()
 
     def declared(self) -> str:

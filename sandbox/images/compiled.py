@@ -36,7 +36,7 @@ class _JitImages:
         return [image for image in self._declared.images() if not any(image.shares_pages_with(span) for span in spans)]
 
     def _update(self, now: dict[Listed, bytes]) -> list[JitImage]:
-        """Those that are not there any more. While nobody changes LLVM's list."""
+        """The images whose code has been freed. LLVM's list must not change meanwhile."""
         gone = [self._known.pop(listed) for listed in self._known.keys() - now.keys()]
         for listed, data in now.items():
             known = self._known.get(listed)

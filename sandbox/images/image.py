@@ -1,7 +1,7 @@
-"""Images: code with a name, whoever made it. Sources of images, and the list of them.
+"""Images: code of any origin, under a name; and the interface of the sources that list them.
 
-Modules of the sandbox are images, and so are shared libraries (sandbox.images.libraries) and what JIT compilers have made, if a
-source for them is registered.
+Modules of the sandbox are images; so are shared libraries (sandbox.images.library_images) and the code of JIT compilers, if a
+source for it is registered.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Image(abc.ABC):
         """
 
     def suggestions(self) -> Iterator[str]:
-        """Names of functions that one may have meant who wrote a name that is nowhere; quicker to get than `functions`.
+        """Names that are suggested for an unknown function; obtained faster than `functions`.
 
         Raises OSError if a file that has to be read cannot be.
         """

@@ -67,7 +67,7 @@ class JitImage(Image):
         return next(text for text in self.texts if address in text)
 
     def _make_patchable(self) -> None:
-        from sandbox.loading.image import remap
+        from sandbox.loading.loaded_code import remap
 
         for start, end in self.object.text:
             _check_finished(start, end, self.name)
@@ -81,7 +81,7 @@ class JitImage(Image):
         return f"{self.name}@{self.object.entry:#x}"
 
     def leave(self) -> None:
-        """The code is about to be unmapped, or has been: nobody may patch it any more."""
+        """The code is about to be unmapped, or has been: it must not be patched any more."""
         with mappings.text_mutex:
             was_live, self._is_live = self._is_live, False
             if self in patched:

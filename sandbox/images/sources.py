@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from sandbox.images import compiled, libraries
+from sandbox.images import compiled, library_images
 from sandbox.images.image import Image, Source
 from sandbox.loading.module import Module, ModuleState, modules
 
@@ -27,7 +27,7 @@ def register_source(source: Source) -> None:
 
 def sources() -> list[Source]:
     """Modules first, then libraries, then JIT code, then what has been registered."""
-    return [source, libraries.source, compiled.source, *_sources]
+    return [source, library_images.source, compiled.source, *_sources]
 
 
 def images() -> Iterator[Image]:

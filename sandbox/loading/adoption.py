@@ -10,8 +10,8 @@ from sandbox.compile.codegen import initialize_llvm, parse
 from sandbox.compile.irtypes import IrInterface, declarations
 from sandbox.compile.objectfile import LoadableObject, prepare
 from sandbox.compile.stubs import HOOKS, Flavour, attributes_of
-from sandbox.loading.image import Image
-from sandbox.loading.linker import claim, image_of, link
+from sandbox.loading.linker import claim, link, loaded_code_of
+from sandbox.loading.loaded_code import LoadedCode
 from sandbox.loading.module import Module, check_name, free_name, introduce
 from sandbox.memory import mappings
 from sandbox.symbols import gdbjit
@@ -56,9 +56,9 @@ def _adopt_engine(engine: ExecutionEngine, name: str, ir: Any) -> Module:
         obj = _prepared(_only_object(engine), name)
         claim(engine, obj)
     held = [engine]
-    image = image_of(obj, name, engine, held.clear)
-    _silence(image)
-    return introduce(Module(name, image, IrInterface("\n".join(map(declarations, texts)))))
+    loaded = loaded_code_of(obj, name, engine, held.clear)
+    _silence(loaded)
+    return introduce(Module(name, loaded, IrInterface("\n".join(map(declarations, texts)))))
 
 
 def _only_object(engine: ExecutionEngine) -> bytes:
@@ -103,11 +103,11 @@ def _return() -> int:
     return text.base
 
 
-def _silence(image: Image) -> None:
+def _silence(loaded: LoadedCode) -> None:
     """Turn the stubs, which the engine has linked as calls, into NOPs. No thread runs the code yet."""
-    for text in image.texts:
+    for text in loaded.texts:
         with text.writable() as delta:
-            for site in image.sites:
+            for site in loaded.sites:
                 if site in text:
                     ctypes.memmove(site + delta, NOP5, len(NOP5))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sandbox.compile.codegen import TRIPLE, initialize_llvm, target_machine
 from sandbox.compile.objectfile import LoadableObject
 from sandbox.elf import tables
-from sandbox.loading.image import Image, drop_aliases, owners, remap
+from sandbox.loading.loaded_code import LoadedCode, drop_aliases, owners, remap
 from sandbox.memory import pages
 from sandbox.symbols import gdbjit
 from sandbox.symbols.table import Symbol, sorted_symbols
@@ -28,7 +28,7 @@ class LinkError(ValueError):
     """An object that cannot be linked; the message names the symbols at fault."""
 
 
-def link(obj: LoadableObject, name: str) -> Image:
+def link(obj: LoadableObject, name: str) -> LoadedCode:
     """Link `obj` as module `name`. Raises LinkError if symbols are missing, OSError if memory is refused."""
     # LLVM searches the process for symbols only once there is an engine.
     engine = _engine()
@@ -37,7 +37,7 @@ def link(obj: LoadableObject, name: str) -> Image:
     with gdbjit.making_own():
         _add(engine, obj.data)
         claim(engine, obj)
-    return image_of(obj, name, engine, engine.close)
+    return loaded_code_of(obj, name, engine, engine.close)
 
 
 def _check_undefined(obj: LoadableObject, name: str) -> None:
@@ -93,8 +93,8 @@ def _add(engine: ExecutionEngine, data: bytes) -> None:
     engine.finalize_object()
 
 
-def image_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Callable[[], None]) -> Image:
-    """What `engine` made of `obj`; `close` gives the engine up when the image is discarded."""
+def loaded_code_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Callable[[], None]) -> LoadedCode:
+    """What `engine` made of `obj`; `close` gives the engine up when the code is discarded."""
     bases = _section_bases(engine, obj)
     symbols = list(_placed(obj, bases, engine, name))
     functions = sorted_symbols(symbol for symbol, section in symbols if section in obj.executable)
@@ -107,7 +107,7 @@ def image_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Cal
         gdbjit.own_code.difference_update(symbol.address for symbol in functions)
         drop_aliases(texts)
 
-    return Image(
+    return LoadedCode(
         kind=obj.kind,
         functions=functions,
         data=data,

@@ -25,7 +25,7 @@ from sandbox.symbols.table import Symbol, symbol_table
 if TYPE_CHECKING:
     from sandbox.abi.signatures import Signature
     from sandbox.loading.calls import Function
-    from sandbox.loading.image import Image
+    from sandbox.loading.loaded_code import LoadedCode
 
 
 class ModuleState(enum.Enum):
@@ -67,28 +67,28 @@ _notifiers: list[Notifier] = []
 class Module(ProcessBound):
     """A loaded program. Made by `sandbox.load` and `sandbox.adopt`."""
 
-    def __init__(self, name: str, image: Image, interface: Interface) -> None:
+    def __init__(self, name: str, loaded: LoadedCode, interface: Interface) -> None:
         # Imported now and not when a function is first asked for: a signal's handler that asks may have interrupted that import.
         from sandbox.loading.calls import Function
 
         self._function = Function
         self.name = name
         """Printed as [name]."""
-        self.functions: tuple[Symbol, ...] = image.functions
+        self.functions: tuple[Symbol, ...] = loaded.functions
         """By ascending address."""
-        self.data: tuple[Symbol, ...] = image.data
+        self.data: tuple[Symbol, ...] = loaded.data
         """Data symbols, by ascending address."""
-        self.sites: array[int] = image.sites
+        self.sites: array[int] = loaded.sites
         """Addresses of the 5-byte stubs, ascending."""
-        self.site_functions: list[Symbol] = image.site_functions
+        self.site_functions: list[Symbol] = loaded.site_functions
         """The function of each site, in the same order."""
-        self.site_kind: str = image.kind.value
+        self.site_kind: str = loaded.kind.value
         """'fentry', 'mcount', 'patchable' or 'none'."""
-        self.texts: tuple[TextMapping, ...] = image.texts
+        self.texts: tuple[TextMapping, ...] = loaded.texts
         self.state = ModuleState.COMING
-        self._image: Image | None = image
+        self._loaded: LoadedCode | None = loaded
         self._interface = interface
-        self._by_name = {symbol.name: symbol for symbol in reversed(image.functions)}
+        self._by_name = {symbol.name: symbol for symbol in reversed(loaded.functions)}
         self._callables: dict[str, Function] = {}
         self._gate = Gate()
         self._seen_by_debuggers: gdbjit.Registration | None = None
@@ -155,11 +155,11 @@ class Module(ProcessBound):
             symbol_table.remove(self.name)
             source_lines.remove(self.name)
             self.state = ModuleState.GONE
-            image, self._image = self._image, None
+            loaded, self._loaded = self._loaded, None
         if self._seen_by_debuggers:
             self._seen_by_debuggers.withdraw()
-        if image is not None:
-            image.discard()
+        if loaded is not None:
+            loaded.discard()
 
     def _leave(self) -> None:
         """Go from LIVE to GOING if every notifier agrees, else raise OSError and stay LIVE."""
@@ -183,13 +183,13 @@ class Module(ProcessBound):
     def _show(self) -> None:
         """Let crash reports, profilers and debuggers know the code."""
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.functions)
-        if self._image and self._image.debug_image:
-            source_lines.add(self.name, self._image.debug_image)
-            self._seen_by_debuggers = gdbjit.register(self._image.debug_image)
-            self._image.debug_image = None
-        if self._image and self._image.shared_object:
-            source_lines.add_shared_object(self.name, *self._image.shared_object)
-            self._image.shared_object = None
+        if self._loaded and self._loaded.debug_image:
+            source_lines.add(self.name, self._loaded.debug_image)
+            self._seen_by_debuggers = gdbjit.register(self._loaded.debug_image)
+            self._loaded.debug_image = None
+        if self._loaded and self._loaded.shared_object:
+            source_lines.add_shared_object(self.name, *self._loaded.shared_object)
+            self._loaded.shared_object = None
 
 
 def check_name(name: str) -> None:
@@ -208,20 +208,20 @@ def introduce(module: Module) -> Module:
     If a notifier raises, the module is removed again after notifying GOING. Raises ValueError, and unmaps the module, if the
     name is taken.
     """
-    image = module._image
-    assert image is not None
+    loaded = module._loaded
+    assert loaded is not None
     with _lock:
         try:
             check_name(module.name)
         except ValueError:
-            image.discard()
+            loaded.discard()
             raise
         symbol_table.add(module.name, (*module.functions, *module.data))
         _modules[module.name] = module
         module._show()
         try:
             _notify(ModuleState.COMING, module)
-            image.start()
+            loaded.start()
             module.state = ModuleState.LIVE
             _notify(ModuleState.LIVE, module)
         except BaseException:

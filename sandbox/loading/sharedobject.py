@@ -17,8 +17,8 @@ from pathlib import Path
 from sandbox.compile.objectfile import patchable_stub
 from sandbox.compile.stubs import STUB_SIZE, Flavour
 from sandbox.elf import tables as elf
-from sandbox.loading.image import Image, drop_aliases, owners, remap
 from sandbox.loading.linker import LinkError
+from sandbox.loading.loaded_code import LoadedCode, drop_aliases, owners, remap
 from sandbox.symbols.libraries import read_symbols
 from sandbox.symbols.table import Symbol
 from sandbox.x86_64.encoding import NOP5
@@ -102,7 +102,7 @@ def _take_constructors(file: elf.ElfFile, image: bytearray) -> tuple[int, int]:
 
 def open_library(
     library: SilencedLibrary, path: Path, name: str, untraced: Collection[str], discard: Callable[[], None]
-) -> Image:
+) -> LoadedCode:
     """Open the file at `path`, which holds `library.data`, as module `name`.
 
     Functions in `untraced` get no sites. `discard` is called after the library was closed. Raises LinkError with what
@@ -119,7 +119,7 @@ def open_library(
         drop_aliases(texts)
         discard()
 
-    return Image(
+    return LoadedCode(
         kind=Flavour.PATCHABLE if library.stubs else Flavour.NONE,
         functions=functions,
         data=data,

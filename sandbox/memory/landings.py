@@ -118,7 +118,7 @@ class LandingSpace:
         return LandingSpace._in_all >= MOST_PAGES
 
     def take(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
-        """Write a landing that leads to `target` into one of the windows; the window and its address. None: no room."""
+        """Write a landing that leads to `target` into one of the windows; the window and its address. None if none fits."""
         for choose, candidates in ((self._on_page, self._with_page), (self._on_new_page, self._with_room)):
             for window in candidates(windows):
                 size = _size(window, target)
@@ -139,7 +139,7 @@ class LandingSpace:
                 yield window
 
     def _with_room(self, windows: Sequence[Window]) -> Iterator[Window]:
-        """Those in which a page may be placed, or a landing over the end of one; quickly told of one within a page."""
+        """Those in which a page may be placed, or a landing over the end of one; quick for one within a page."""
         free = self.gaps.free
         for window in windows:
             _prefixes, low, high, _absorbed = window
@@ -171,7 +171,7 @@ class LandingSpace:
         return None
 
     def _on_new_page(self, window: Window, size: int) -> int | None:
-        """Room on a page that is free by now."""
+        """Space on a page that has become free."""
         if self.full:
             return None
         if window.high - window.low > _WIDE:
@@ -196,7 +196,7 @@ class LandingSpace:
         return None
 
     def _shareable(self, low: int, high: int, size: int) -> tuple[int, int | None]:
-        """A file page with room at these offsets: one that is shared already, or a fresh one."""
+        """A file page that is free at these offsets: one that is shared already, or a new one."""
         for number in self._shared[-_SHARED:]:
             offset = _run(self._used[number], low, high, size)
             if offset is not None:
@@ -242,7 +242,7 @@ class LandingSpace:
         return True
 
     def close(self) -> None:
-        """Give everything back; nobody can be in the text any more."""
+        """Free everything; no thread can be in the text any more."""
         LandingSpace._in_all -= len(self._pages)
         self.text.unmap()
 

@@ -155,6 +155,6 @@ def _fallback(function: TypedFunction, scratch: GlobalVariable) -> Any:
 
     at, name = function.at, function.parameters[-1]
     type_ = function.locals[name]
-    data, room = LocalPlace(at, type_, name), GlobalPlace(at, scratch.type, "scratch", scratch)
+    data, memory = LocalPlace(at, type_, name), GlobalPlace(at, scratch.type, "scratch", scratch)
     missing = Compare(at, BOOL, "==", Load(at, type_, data), NullPointer(at, type_))
-    return If(at, missing, [Assign(at, data, Cast(at, type_, AddressOf(at, Pointer(scratch.type), room)))], [])
+    return If(at, missing, [Assign(at, data, Cast(at, type_, AddressOf(at, Pointer(scratch.type), memory)))], [])

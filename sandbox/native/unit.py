@@ -10,7 +10,7 @@ from sandbox.process.once import cached_property
 
 
 class Assembly(NamedTuple):
-    """Assembly that is made when it is needed, which is `make(*inputs)`: it goes by the inputs and our own files alone."""
+    """Assembly that is made on demand by `make(*inputs)`, and depends on nothing but the inputs and this package's files."""
 
     make: Callable[..., str]
     inputs: tuple[Any, ...]

@@ -109,7 +109,7 @@ _making = _Making()
 
 @contextlib.contextmanager
 def making_own() -> Iterator[None]:
-    """While this package's own code is compiled and put into `own_code`: nobody takes it for somebody else's meanwhile."""
+    """Held while this package's own code is compiled and added to `own_code`, so that it is not taken for another JIT's."""
     from llvmlite.binding import ffi
 
     with ffi.lib._lock:

@@ -46,7 +46,7 @@ FREE, CLAIMED = 0, 1
 
 
 ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10)
-"""Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked: bit n - 1 stands for signal n."""
+"""Every signal but ILL, TRAP, BUS, FPE and SEGV, which are never blocked: bit n - 1 is signal n."""
 
 
 @struct
@@ -79,7 +79,7 @@ class Node(Structure):
 
 @struct
 class Guard(Structure):
-    """A guarded call: what to go on with if it faults."""
+    """A guarded call: where to continue if it faults."""
 
     target: u64
     parent: u64  # the return address
@@ -104,7 +104,7 @@ TEXT = 256
 
 @struct
 class Text(Structure):
-    """What is written down in a crash; behind `length` letters there is a 0."""
+    """What is written down in a crash; a 0 follows the `length` letters."""
 
     length: u64
     letters: array[u8, 256]
@@ -162,7 +162,7 @@ class Task(Structure):
     serial: u64  # outermost hits that took the slow path
     nested: u64  # hits that began inside another one
     waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
-    kprobe_ctlblk: array[u64, 13]  # room for kprobes' own (kprobes.hit.control); 0 when a thread gets the record
+    kprobe_ctlblk: array[u64, 13]  # for kprobes (kprobes.hit.control); 0 when a thread gets the record
     nodes_end: u64  # `limit`, also while nodes are parked
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
     vectors: (

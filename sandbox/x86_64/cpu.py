@@ -36,7 +36,7 @@ class SaveArea(NamedTuple):
 
     @property
     def register(self) -> str:
-        """The name that the widest vector registers go by."""
+        """The name of the widest vector registers."""
         return "zmm" if self.mask & AVX512 else "ymm" if self.mask & AVX else "xmm"
 
 

@@ -46,7 +46,7 @@ _BEHIND = 32
 class Head(Structure):
     """The instructions that begin in the first 5 bytes of a function, up to the first that is not read.
 
-    `entered`: the offsets below 8 that the function's code may jump to, a bit each. `lengths` and `kinds` are 0 behind the last.
+    `entered`: the offsets below 8 that the function's code may jump to, a bit each. `lengths` and `kinds` are 0 after the last.
     `relatives`: the offset in each RELATIVE instruction of its displacement.
     """
 
@@ -82,10 +82,10 @@ def kind_of(insn: ptr[Read]) -> u64:
 @native(inline=True)
 def target_of(head: ptr[Head], at: u64, insn: ptr[Read], kind: u64) -> u64:
     """The address that an instruction at this offset names, if it is not PLAIN and no RETURN."""
-    behind = head.address + at + insn.length
+    end = head.address + at + insn.length
     if kind == RELATIVE:
-        return behind + cast(u64, word_at(head.code, at + insn.relative))
-    return behind + cast(u64, insn.immediate)
+        return end + cast(u64, word_at(head.code, at + insn.relative))
+    return end + cast(u64, insn.immediate)
 
 
 @native
@@ -139,7 +139,7 @@ def find_entered(head: ptr[Head], size: u64) -> void:
 def read_heads(
     heads: ptr[Head], code: ptr[u8], addresses: ptr[u64], sizes: ptr[u64], count: u64, limits: ptr[u64]
 ) -> void:
-    """Read the heads of functions whose code lies one behind the other, with 32 bytes behind the last."""
+    """Read the heads of consecutive functions, the last one followed by 32 readable bytes."""
     start = cast(u64, code)
     for index in range(count):
         head = addressof(heads[index])

@@ -1,4 +1,4 @@
-"""What is known in front of each instruction of a function whose paths are followed: its stack, and pointers into it."""
+"""The data-flow analysis of `plain_returns`: its state before each instruction, which is the stack and pointers into it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from sandbox.native import Structure, addressof, array, bool_, cast, i32, i64, n
 
 RSP, RBP, RSI, RDI = 4, 5, 6, 7
 UNSEEN, UNKNOWN, NONE = -(1 << 30), -(1 << 30) + 1, -(1 << 30) + 2
-"""No path has come here; a distance that is not known; not a pointer into the stack."""
+"""No path reaches the instruction; an unknown distance; no pointer into the stack."""
 MOST_CODE = 1 << 17
-"""Bytes of the largest function that is followed."""
+"""Bytes of the largest function that is analysed."""
 MOST_POINTERS = 96
 KEPT = 0xF028
-"""The registers that a call keeps, as bits of a mask."""
+"""The callee-saved registers, as bits of a mask."""
 SLOTS = 64
 
 
@@ -25,10 +25,10 @@ class Pointer(Structure):
 
 @struct
 class Walk(Structure):
-    """The paths of one function of `end` bytes.
+    """The state of the analysis of one function of `end` bytes.
 
     By offset: how far rsp and rbp are below the return slot (`depths`, `frames`), and which registers may point to a known
-    place in the stack (`masks`, a bit each). `mask`: the same behind the instruction that is followed.
+    place in the stack (`masks`, a bit each). `mask`: the same after the current instruction.
     """
 
     code: ptr[u8]
@@ -36,10 +36,10 @@ class Walk(Structure):
     nr_waiting: u64
     nr_pointers: u64
     mask: u32
-    copied: array[u32, 16]  # by register: to which others it is copied while it may point into the stack
-    pushed: array[u32, 64]  # by depth: the registers that are pushed there while they may,
-    popped: array[u32, 64]  # those that are popped then,
-    unpushed: array[u32, 64]  # and whether one is popped before
+    copied: array[u32, 16]  # by register: the registers that it is copied to while it may point into the stack
+    pushed: array[u32, 64]  # by depth: the registers that are pushed while they may point into the stack,
+    popped: array[u32, 64]  # the registers popped after such a push,
+    unpushed: array[u32, 64]  # and whether one is popped before it
     pointers: array[Pointer, 96]
     nr_leas: u64
     leas: array[Pointer, 96]  # register: source | target << 8
@@ -66,8 +66,8 @@ def begin(walk: ptr[Walk]) -> void:
 
 
 @native(inline=True)
-def come_to(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
-    """A path goes on at an offset. False if another comes there with another stack."""
+def propagate(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
+    """Merge a path's state into that at offset `at`, and queue the offset. False if another path has another stack there."""
     if at >= walk.end:
         return True
     if walk.nr_waiting >= MOST_CODE:
@@ -89,8 +89,8 @@ def come_to(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
 
 
 @native
-def noted(entries: ptr[Pointer], count: ptr[u64], register: u64, distance: i64) -> bool_:
-    """Add an entry unless it is there. False if there are too many of them."""
+def add_entry(entries: ptr[Pointer], count: ptr[u64], register: u64, distance: i64) -> bool_:
+    """Add an entry unless it is there. False if the table is full."""
     for index in range(min(count[0], MOST_POINTERS)):
         if entries[index].register == register and entries[index].distance == distance:
             return True
@@ -104,21 +104,21 @@ def noted(entries: ptr[Pointer], count: ptr[u64], register: u64, distance: i64) 
 
 @native(inline=True)
 def note_pointer(walk: ptr[Walk], register: u32, distance: i64) -> bool_:
-    """A register may point there. False if there are too many of them."""
-    return noted(addressof(walk.pointers[0]), addressof(walk.nr_pointers), cast(u64, register), distance)
+    """A register may point there. False if the table is full."""
+    return add_entry(addressof(walk.pointers[0]), addressof(walk.nr_pointers), cast(u64, register), distance)
 
 
 @native
 def note_lea(walk: ptr[Walk], source: u32, target: u32, displacement: i64) -> bool_:
-    """A register is computed from another one. False if there are too many of them."""
+    """A register is computed from another one. False if the table is full."""
     if displacement == 0:
         walk.copied[cast(u64, source)] |= cast(u32, 1) << target
         return True
-    return noted(addressof(walk.leas[0]), addressof(walk.nr_leas), cast(u64, source | target << 8), displacement)
+    return add_entry(addressof(walk.leas[0]), addressof(walk.nr_leas), cast(u64, source | target << 8), displacement)
 
 
 @native(inline=True)
-def held(walk: ptr[Walk], at: u64, register: u32) -> i32:
+def distance_of(walk: ptr[Walk], at: u64, register: u32) -> i32:
     """How far a register is below the return slot, of rsp and rbp; NONE of others."""
     if register == RSP:
         return walk.depths[at]
@@ -136,11 +136,11 @@ def moved(distance: i32, amount: i64) -> i32:
 
 
 @native(inline=True)
-def go_on(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
-    """Behind an instruction that leaves the stack so. False if that is above the return slot."""
+def set_stack(walk: ptr[Walk], at: u64, depth: i32, frame: i32) -> bool_:
+    """As `propagate`, for a new stack pointer. False if that is above the return slot."""
     if is_known(depth) and depth < 0:
         return False
-    return come_to(walk, at, depth, frame)
+    return propagate(walk, at, depth, frame)
 
 
 @native(inline=True)
@@ -151,7 +151,7 @@ def bit_of(register: u32) -> u32:
 
 @native(inline=True)
 def mark(walk: ptr[Walk], register: u32, points: bool_) -> void:
-    """From now on a register may point to a known place in the stack, or not any more."""
+    """From here on, a register may or may not point to a known place in the stack."""
     if points:
         walk.mask |= bit_of(register)
     else:
@@ -165,13 +165,13 @@ def slot_of(depth: i32) -> u64:
 
 @native(inline=True)
 def push(walk: ptr[Walk], at: u64, next_at: u64, register: u32) -> bool_:
-    """`register`: NO_REGISTER for something else."""
+    """`register`: NO_REGISTER for another operand."""
     depth = walk.depths[at]
     if is_known(depth) and walk.mask & bit_of(register) != 0:
         if walk.unpushed[slot_of(depth)] != 0:
             return False
         walk.pushed[slot_of(depth)] |= bit_of(register)
-    return come_to(walk, next_at, moved(depth, 8), walk.frames[at])
+    return propagate(walk, next_at, moved(depth, 8), walk.frames[at])
 
 
 @native(inline=True)
@@ -188,4 +188,4 @@ def pop(walk: ptr[Walk], at: u64, next_at: u64, register: u32) -> bool_:
             mark(walk, register, True)
         else:
             walk.unpushed[slot] = 1
-    return come_to(walk, next_at, lifted, NONE if register == RBP else walk.frames[at])
+    return propagate(walk, next_at, lifted, NONE if register == RBP else walk.frames[at])

@@ -1,9 +1,8 @@
-"""Functions that leave their return address and their stack alone, told natively, thousands at a time.
+"""Finds functions that do not modify their return address or move their stack: native code, for thousands of functions at once.
 
-Follows the paths of a function as sandbox.x86_64.return_slot does, with less knowledge: what it says of a function is true, and
-of one that it does not understand it says nothing. The stack pointer has to be equally far below the return slot on all paths
-to an instruction. Of other registers it is known in front of each instruction which may point into the stack, and of the whole
-function where to.
+The data-flow analysis is like that of sandbox.x86_64.return_slot, but coarser: a function that it accepts is plain, and of any
+other nothing is known. On all paths to an instruction, the stack pointer must be equally far below the return slot. For each
+instruction, the analysis knows which other registers may point into the stack; for the function as a whole, where to.
 """
 
 from __future__ import annotations
@@ -28,38 +27,38 @@ from sandbox.x86_64.plain_paths import (
     Walk,
     begin,
     bit_of,
-    come_to,
-    go_on,
-    held,
+    distance_of,
     is_known,
     mark,
     moved,
     note_lea,
     note_pointer,
     pop,
+    propagate,
     push,
+    set_stack,
 )
 from sandbox.x86_64.reading import NO_REGISTER, Read, read
 
 if TYPE_CHECKING:
     from sandbox.loading.native_image import NativeImage
 
-_BEHIND = 32
+_PADDING = 32
 
 
 @native(inline=True)
 def new_stack(walk: ptr[Walk], at: u64, next_at: u64, source: i32, displacement: i64) -> bool_:
-    """rsp becomes what is `displacement` above a register that is so far below the return slot."""
+    """rsp becomes a register plus `displacement`; `source` is how far the register is below the return slot."""
     if source == NONE:
         return False
-    return go_on(walk, next_at, moved(source, -displacement), walk.frames[at])
+    return set_stack(walk, next_at, moved(source, -displacement), walk.frames[at])
 
 
 @native(inline=True)
 def compute(walk: ptr[Walk], at: u64, insn: ptr[Read], target: u32, source: u32) -> bool_:
     """`mov` from a register, or `lea`."""
     next_at = at + insn.length
-    distance = held(walk, at, source)
+    distance = distance_of(walk, at, source)
     if target == RSP:
         return insn.rex & 8 != 0 and new_stack(walk, at, next_at, distance, insn.displacement)
     pointed = moved(distance, -insn.displacement)
@@ -74,7 +73,7 @@ def compute(walk: ptr[Walk], at: u64, insn: ptr[Read], target: u32, source: u32)
     frame = walk.frames[at]
     if target == RBP:
         frame = pointed if insn.rex & 8 != 0 else cast(i32, NONE)
-    return come_to(walk, next_at, walk.depths[at], frame)
+    return propagate(walk, next_at, walk.depths[at], frame)
 
 
 @native(inline=True)
@@ -83,15 +82,15 @@ def add_to_stack(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     next_at = at + insn.length
     depth = walk.depths[at]
     if insn.extension == 7:
-        return come_to(walk, next_at, depth, walk.frames[at])
+        return propagate(walk, next_at, depth, walk.frames[at])
     if insn.rex & 8 == 0 or insn.is_word or insn.opcode == 0x80:
         return False
     if insn.extension == 4 or insn.extension == 1:
-        return come_to(walk, next_at, UNKNOWN, walk.frames[at])
+        return propagate(walk, next_at, UNKNOWN, walk.frames[at])
     if insn.extension != 0 and insn.extension != 5:
         return False
     amount = insn.immediate if insn.extension == 5 else -insn.immediate
-    return go_on(walk, next_at, moved(depth, amount), walk.frames[at])
+    return set_stack(walk, next_at, moved(depth, amount), walk.frames[at])
 
 
 @native(inline=True)
@@ -103,14 +102,14 @@ def lowers_stack(insn: ptr[Read]) -> bool_:
 
 @native(inline=True)
 def branch(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
-    """A direct jump, conditional or not. Outside the function nothing is followed."""
+    """A direct jump, conditional or not. Targets outside the function are ignored."""
     next_at = at + insn.length
     target = next_at + cast(u64, insn.immediate)
-    if not come_to(walk, target, walk.depths[at], walk.frames[at]):
+    if not propagate(walk, target, walk.depths[at], walk.frames[at]):
         return False
     if insn.opcode == 0xE9 or insn.opcode == 0xEB:
         return True
-    return come_to(walk, next_at, walk.depths[at], walk.frames[at])
+    return propagate(walk, next_at, walk.depths[at], walk.frames[at])
 
 
 @native(inline=True)
@@ -128,7 +127,7 @@ def is_comparison(insn: ptr[Read]) -> bool_:
 
 @native(inline=True)
 def overwritten(insn: ptr[Read]) -> u32:
-    """A register that holds no pointer behind the instruction; NO_REGISTER for some of those that there are."""
+    """A register that holds no pointer after the instruction. NO_REGISTER if there is none, or it is not recognised."""
     opcode = insn.opcode
     if insn.is_word or insn.is_vector:
         return NO_REGISTER
@@ -150,7 +149,7 @@ def is_string(opcode: u32) -> bool_:
 
 @native
 def plain_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
-    """An instruction that is not about the stack pointer, as far as can be seen. Also one of 16 bits, if it is no branch."""
+    """An instruction that does not use the stack pointer; False if it may. Also 16-bit instructions other than branches."""
     register = insn.opcode & 7 | (insn.rex & 1) << 3
     named = insn.opcode & ~7 == 0xB8 or insn.opcode & ~7 == 0x1C8 or (insn.opcode > 0x90 and insn.opcode < 0x98)
     if not named or insn.is_vector:
@@ -164,7 +163,7 @@ def plain_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
         if insn.reg == RBP or insn.rm == RBP or insn.third == RBP or register == RBP:
             frame = NONE
         mark(walk, overwritten(insn), False)
-    return come_to(walk, at + insn.length, walk.depths[at], frame)
+    return propagate(walk, at + insn.length, walk.depths[at], frame)
 
 
 @native
@@ -176,7 +175,7 @@ def group_5_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
         return True
     if insn.extension == 2:
         walk.mask &= KEPT
-        return come_to(walk, at + insn.length, walk.depths[at], walk.frames[at])
+        return propagate(walk, at + insn.length, walk.depths[at], walk.frames[at])
     return insn.extension < 2 and plain_step(walk, at, insn)
 
 
@@ -212,7 +211,7 @@ def push_or_pop(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
 def leave(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     """rsp becomes rbp, which is popped."""
     source = walk.frames[at]
-    return source != NONE and go_on(walk, at + insn.length, moved(source, -8), NONE)
+    return source != NONE and set_stack(walk, at + insn.length, moved(source, -8), NONE)
 
 
 @native(inline=True)
@@ -223,11 +222,11 @@ def ends_path(opcode: u32) -> bool_:
 
 @native
 def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
-    """One instruction written without VEX. False if nothing can be said of the function any more."""
+    """One instruction without a VEX prefix. False if the function cannot be shown to be plain."""
     opcode = insn.opcode
     next_at = at + insn.length
     if opcode == 0x89 and insn.rm == NO_REGISTER:
-        return come_to(walk, next_at, walk.depths[at], walk.frames[at])
+        return propagate(walk, next_at, walk.depths[at], walk.frames[at])
     if insn.is_word:
         return opcode & ~15 != 0x50 and not is_branch(opcode) and plain_step(walk, at, insn)
     if is_move(opcode):
@@ -238,7 +237,7 @@ def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
         return branch(walk, at, insn)
     if opcode == 0xE8:
         walk.mask &= KEPT
-        return come_to(walk, next_at, walk.depths[at], walk.frames[at])
+        return propagate(walk, next_at, walk.depths[at], walk.frames[at])
     if ends_path(opcode):
         return True
     if opcode == 0xC9:
@@ -248,13 +247,13 @@ def legacy_step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     if opcode >= 0x80 and opcode <= 0x83 and insn.rm == RSP:
         return add_to_stack(walk, at, insn)
     if lowers_stack(insn):
-        return come_to(walk, next_at, UNKNOWN, walk.frames[at])
+        return propagate(walk, next_at, UNKNOWN, walk.frames[at])
     return plain_step(walk, at, insn)
 
 
 @native
 def step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
-    """One instruction. False if nothing can be said of the function any more."""
+    """One instruction. False if the function cannot be shown to be plain."""
     if not read(cast(ptr[u8], cast(u64, walk.code) + at), insn):
         return False
     if insn.base == RSP and insn.opcode != 0x8D:
@@ -266,7 +265,7 @@ def step(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
 
 @native
 def spread(walk: ptr[Walk], register: u64, distance: i64) -> bool_:
-    """Where a pointer gets to from this register, with one instruction."""
+    """Note the registers that one instruction copies a pointer to, from this register. False if there are too many."""
     for target in range(16):
         if walk.copied[register] >> target & 1 != 0 and not note_pointer(walk, cast(u32, target), distance):
             return False
@@ -281,7 +280,7 @@ def spread(walk: ptr[Walk], register: u64, distance: i64) -> bool_:
 
 @native
 def spread_all(walk: ptr[Walk]) -> bool_:
-    """Where pointers get to. False if one gets to the return slot, or to too many places."""
+    """Propagate pointers between registers until nothing changes. False if there are too many."""
     for slot in range(SLOTS):
         for register in range(16):
             if walk.pushed[slot] >> register & 1 != 0:
@@ -329,9 +328,9 @@ def keeps_off(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
 
 @native
 def is_plain(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
-    """Whether the function surely leaves its return slot and its stack alone."""
+    """Whether the function certainly modifies neither its return slot nor its caller's stack."""
     begin(walk)
-    come_to(walk, 0, 0, NONE)
+    propagate(walk, 0, 0, NONE)
     while walk.nr_waiting != 0:
         walk.nr_waiting -= 1
         at = cast(u64, walk.waiting[walk.nr_waiting])
@@ -343,7 +342,7 @@ def is_plain(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
 
 @native
 def plain_functions(walk: ptr[Walk], code: ptr[u8], sizes: ptr[u64], count: u64, found: ptr[u8]) -> void:
-    """For each of `count` functions that lie one behind the other, 1 if it is plain. 32 bytes behind them can be read."""
+    """Set `found` to 1 for each of `count` consecutive functions that is plain. 32 readable bytes follow the last."""
     start = cast(u64, code)
     for index in range(count):
         insn: Read = zeroed
@@ -354,11 +353,11 @@ def plain_functions(walk: ptr[Walk], code: ptr[u8], sizes: ptr[u64], count: u64,
 
 
 def are_plain(image: NativeImage, codes: Sequence[bytes]) -> list[bool]:
-    """Of each of these functions, whether it surely leaves its return address and its stack alone.
+    """For each of these functions, whether it certainly modifies neither its return address nor its caller's stack.
 
     `image` has `plain_functions`.
     """
-    text = ctypes.create_string_buffer(b"".join(codes), sum(map(len, codes)) + _BEHIND)
+    text = ctypes.create_string_buffer(b"".join(codes), sum(map(len, codes)) + _PADDING)
     sizes = (ctypes.c_uint64 * len(codes))(*map(len, codes))
     found = ctypes.create_string_buffer(len(codes) or 1)
     walk = ctypes.create_string_buffer(Walk.size)

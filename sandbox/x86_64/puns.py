@@ -85,9 +85,9 @@ def _pattern(own: int, starts: Sequence[int], following: bytes) -> list[int | No
 def _windows(address: int, pattern: Sequence[int | None], absorbed: int) -> Iterator[Window]:
     """The shortest distances first. The lowest bytes of the displacement, if they may be anything, are the window."""
     chosen = next((index for index, byte in enumerate(pattern) if byte is not None), len(pattern))
-    size, behind = 1 << 8 * chosen, address + JMP32_SIZE
+    size, end = 1 << 8 * chosen, address + JMP32_SIZE
     for parts in itertools.product(*[_parts(pattern[at], at) for at in range(len(pattern) - 1, chosen - 1, -1)]):
-        start = behind + sum(parts)
+        start = end + sum(parts)
         low, high = max(start, _LOWEST), min(start + size, _HIGHEST)
         if low < high:
             yield _new(Window, (0, low, high, absorbed))

@@ -1,7 +1,7 @@
 """Reading instructions natively: lengths, operands in memory, and which fields name general registers.
 
 For scans of whole libraries, where a Python object for each instruction would take seconds. What compilers do not write
-(moves of control registers, 32-bit addresses, prefixes behind REX) is not read: `read` says so, and callers ask `decode`.
+(moves of control registers, 32-bit addresses, prefixes after REX) is not read: `read` says so, and callers ask `decode`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def word_at(code: ptr[u8], at: u64) -> i64:
 
 @native(inline=True)
 def read_prefixes(code: ptr[u8], insn: ptr[Read]) -> u64:
-    """The offset behind prefixes and REX."""
+    """The offset after prefixes and REX."""
     at: u64 = 0
     while at < 14:
         byte = byte_at(code, at)
@@ -144,7 +144,7 @@ def read_prefixes(code: ptr[u8], insn: ptr[Read]) -> u64:
 
 @native(inline=True)
 def read_opcode(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
-    """The offset behind a legacy opcode."""
+    """The offset after a legacy opcode."""
     byte = byte_at(code, at)
     if byte != 0x0F:
         insn.opcode = byte
@@ -159,7 +159,7 @@ def read_opcode(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
 
 @native(inline=True)
 def read_vector_opcode(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
-    """The offset behind an opcode with VEX or EVEX; 15 if its map is not known."""
+    """The offset after an opcode with VEX or EVEX; 15 if its map is not known."""
     first = byte_at(code, at)
     second = byte_at(code, at + 1)
     third = byte_at(code, at + 2)
@@ -175,35 +175,35 @@ def read_vector_opcode(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
     if number < 1 or number > 3:
         return 15
     insn.is_scaled = first == 0x62
-    behind: u64 = 4 if first == 0x62 else 3
-    insn.opcode = byte_at(code, at + behind) | number << 8
-    return at + behind + 1
+    after: u64 = 4 if first == 0x62 else 3
+    insn.opcode = byte_at(code, at + after) | number << 8
+    return at + after + 1
 
 
 @native(inline=True)
 def read_memory(code: ptr[u8], at: u64, modrm: u32, insn: ptr[Read]) -> u64:
-    """The offset behind the operand in memory of the ModRM in front of `at`."""
+    """The offset after the operand in memory of the ModRM before `at`."""
     mode = modrm >> 6
     base = modrm & 7
-    behind = at
+    after = at
     is_plain = True
     if base == 4:
         sib = byte_at(code, at)
-        behind += 1
+        after += 1
         base = sib & 7
         is_plain = sib & 0x38 == 0x20 and insn.rex & 2 == 0
     if base == 5 and mode == 0:
-        insn.relative = behind if behind == at else 0
-        return behind + 4
+        insn.relative = after if after == at else 0
+        return after + 4
     if is_plain:
         insn.base = base | (insn.rex & 1) << 3
     if mode == 1:
-        insn.displacement = cast(i64, cast(i8, code[behind]))
-        return behind + 1
+        insn.displacement = cast(i64, cast(i8, code[after]))
+        return after + 1
     if mode == 2:
-        insn.displacement = word_at(code, behind)
-        return behind + 4
-    return behind
+        insn.displacement = word_at(code, after)
+        return after + 4
+    return after
 
 
 @native(inline=True)
@@ -214,7 +214,7 @@ def is_high_byte(insn: ptr[Read], byte: u32, number: u32) -> bool_:
 
 @native(inline=True)
 def read_modrm(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
-    """The offset behind ModRM and what belongs to it."""
+    """The offset after ModRM and what belongs to it."""
     modrm = byte_at(code, at)
     insn.extension = modrm >> 3 & 7
     if insn.form & _REG != 0 and not is_high_byte(insn, _BYTE_REG, insn.extension):
@@ -228,7 +228,7 @@ def read_modrm(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
 
 @native(inline=True)
 def read_immediate(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
-    """The offset behind the immediate operand."""
+    """The offset after the immediate operand."""
     form = insn.form
     if (insn.opcode == 0xF6 or insn.opcode == 0xF7) and insn.extension < 2:
         form |= _IMM8 if insn.opcode == 0xF6 else _IMM32
@@ -263,7 +263,7 @@ def nothing_read(insn: ptr[Read]) -> void:
 
 @native
 def read(code: ptr[u8], insn: ptr[Read]) -> bool_:
-    """Read the instruction at `code`, behind which 32 bytes can be read. False if it is none that is read here."""
+    """Read the instruction at `code`, followed by 32 readable bytes. False if it is none that is read here."""
     nothing_read(insn)
     at = read_prefixes(code, insn)
     if at >= 15:

@@ -45,7 +45,7 @@ _HARMLESS = frozenset({
 """Instructions that concern the stack by their operands only."""
 _SYSCALL = b"\x0f\x05"
 
-STACK, RETURN, ABOVE = "the stack", "the return address", "the stack pointer behind the return"
+STACK, RETURN, ABOVE = "the stack", "the return address", "the stack pointer after the return"
 """What a register may hold."""
 
 
@@ -217,8 +217,8 @@ class _Walk:
         if state.depth is not None and state.depth <= 0:
             raise self._moved(insn, "takes its return address off the stack")
         known = (STACK, None) if state.depth is None else state.pushed.get(state.depth)
-        behind = _lifted(state, _WORD)
-        return behind.holding(operands[0], known) if operands else behind
+        after = _lifted(state, _WORD)
+        return after.holding(operands[0], known) if operands else after
 
     def _new_stack(self, insn: Decoded, name: str, operands: _Operands, state: _State) -> _State:
         source, memory = operands.words[-1], operands.memory[-1]
@@ -291,7 +291,7 @@ def _aligns(source: str) -> bool:
 
 
 def _held(name: str, operands: _Operands, state: _State) -> tuple[str, int | None] | None:
-    """What a register holds behind `mov` or `lea` from the last operand."""
+    """What a register holds after `mov` or `lea` from the last operand."""
     source, memory = operands.words[-1], operands.memory[-1]
     if memory is not None:
         base, offset = memory

@@ -11,7 +11,7 @@ import sandbox
 from ftrace.filters.resolve import resolve
 from sandbox.images import sources
 from sandbox.images.image import Image
-from sandbox.images.libraries import LibraryImage
+from sandbox.images.library_images import LibraryImage
 from sandbox.memory.mappings import TextMapping
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.process_text import symbol_named

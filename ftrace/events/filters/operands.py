@@ -83,7 +83,7 @@ _SPACE = re.compile(r"[ \t\n\v\f\r]*")
 _OPERATOR = re.compile(r"==|!=|<=|<|>=|>|&|~")
 _INTEGER = re.compile(r"-?[A-Za-z0-9]*")
 _FUNCTION = re.compile(r"[^ \t\n\v\f\r]*")
-"""As in the kernel, a name goes on to the next blank: one before a parenthesis must be followed by a blank."""
+"""As in the kernel, a name extends to the next blank: one before a parenthesis must be followed by a blank."""
 
 FunctionRange = Callable[[str | int], "tuple[int, int] | None"]
 """Finds a function by name or by an address in it. Returns its start and end; None if there is none."""

@@ -140,9 +140,9 @@ def copy_text(field: ptr[NativeField], record: ptr[u8], length: u64, key: ptr[u6
         location = cast(ptr[u32], addressof(record[field.start]))[0]
         start = cast(u64, location & 0xFFFF)
         size = cast(u64, location >> 16)
-    room = field.words * 8
+    limit = field.words * 8
     text = cast(ptr[u8], key)
-    for index in range(min(size, room - 1)):
+    for index in range(min(size, limit - 1)):
         if start + index >= length or record[start + index] == 0:
             return
         text[index] = record[start + index]

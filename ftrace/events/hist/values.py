@@ -65,8 +65,8 @@ class TextValue(Value):
     where: StaticText | DynamicText
 
     def of(self, hit: Hit) -> bytes:
-        room = -(-self.where.size // 8) * 8 if isinstance(self.where, StaticText) else TEXT_SIZE
-        return (self.where.read(hit.record, hit.context) or b"")[: room - 1]
+        size = -(-self.where.size // 8) * 8 if isinstance(self.where, StaticText) else TEXT_SIZE
+        return (self.where.read(hit.record, hit.context) or b"")[: size - 1]
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def fingerprint(unit: Unit, form: int | str = 2) -> str:
 
 _NATIVE = Path(__file__).parent.parent
 _VERIFYING = (_NATIVE.parent / "elf" / "tables.py", _NATIVE.parent / "x86_64" / "decoding.py")
-"""What `sandbox.native.back.verify` goes by: that an object has passed is cached, too."""
+"""What the result of `sandbox.native.back.verify` depends on; it is cached with the object."""
 
 
 @cache

@@ -65,7 +65,7 @@ class LibraryImage(Image):
         return address in self.library
 
     def text_at(self, address: int) -> TextMapping:
-        """From then on the library stays loaded, whoever closes it: threads may be in what its patched entries lead to."""
+        """Keep the library loaded even if the program closes it: threads may be in code that its patched entries jump to."""
         text = process_text.text_at(address)
         self._pin()
         return text
@@ -73,7 +73,7 @@ class LibraryImage(Image):
     def _pin(self) -> None:
         if not self._pinned and self.library.path.is_absolute():
             self._pinned = True
-            with contextlib.suppress(OSError):  # the program itself, which nobody unloads
+            with contextlib.suppress(OSError):  # the program itself, which is never unloaded
                 ctypes.CDLL(str(self.library.path), mode=os.RTLD_NOLOAD | os.RTLD_NODELETE | os.RTLD_NOW)
 
     def meant(self, function: Symbol) -> Symbol:

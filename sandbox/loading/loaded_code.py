@@ -14,7 +14,7 @@ from sandbox.symbols.table import Symbol
 
 
 @dataclass
-class Image:
+class LoadedCode:
     """A program in memory whose stubs are NOPs, and which no thread runs yet.
 
     Functions and data by ascending address; `sites` are the stubs' addresses, ascending, `site_functions` the function
