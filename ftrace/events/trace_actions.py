@@ -114,6 +114,10 @@ class TraceActions:
             raise OSError(errno.EINVAL, str(wrong)) from None
         self._trace.update_tracing()
 
+    def snapshot_at(self, timestamp: int) -> None:
+        """Take a snapshot as it would have been at a past time."""
+        self._trace.buffer.snapshot_at(timestamp)
+
     def arm_snapshot(self) -> None:
         """Allocate the spare ring. Raises OSError."""
         self._trace.buffer.allocate_snapshot()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import heapq
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,6 +78,12 @@ def records(ring: Rings, slot: int | None = None) -> Iterator[Record]:
     """The records of a ring, or of one slot, in order of time. Nothing is consumed."""
     chosen = ring.slots() if slot is None else [slot]
     return heapq.merge(*(of_slot(each, ring.view.pages(each)) for each in chosen), key=_BY_TIME)
+
+
+def merged(sources: Sequence[tuple[int, Iterator[Record]]]) -> Iterator[tuple[int, Record]]:
+    """The records of several rings, given by their addresses, in order of time, with the address of each record's ring."""
+    pairs = (zip(itertools.repeat(address), found, strict=False) for address, found in sources)
+    return heapq.merge(*pairs, key=lambda pair: _BY_TIME(pair[1]))
 
 
 def of_slot(slot: int, copies: list[Page]) -> Iterator[Record]:

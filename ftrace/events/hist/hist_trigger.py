@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 from functools import cache
 from typing import Any
@@ -22,7 +21,7 @@ from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.text import histogram_text
 from ftrace.events.hist.values import HistField, Sort
 from ftrace.events.shortcut_source import NumberTable
-from ftrace.events.triggers.interfaces import EventFile, NativeCall, TraceInstance
+from ftrace.events.triggers.interfaces import EventFile, TraceInstance
 from ftrace.events.triggers.records import QUEUED_HIST, NativeTrigger
 from ftrace.events.triggers.trigger import Condition, Trigger
 from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
@@ -226,23 +225,12 @@ class _Command:
         )
         table.actions = resolver.resolve(definition.actions)
         table.generate = self._instance.generate
-        table.take_snapshot = _Caller(self._instance.snapshot)
+        table.take_snapshot = self._instance.snapshot_at
         self._registry.feed(table)
         return table
 
     def _define_on(self, event: EventFile, text: str) -> None:
         _run_on(event, text, remove=False, errors=self._errors)
-
-
-class _Caller:
-    """Makes a native call from Python."""
-
-    def __init__(self, call: NativeCall) -> None:
-        prototype = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
-        self._function, self._call = prototype(call.address), call
-
-    def __call__(self) -> None:
-        self._function(self._call.argument, 0, 0)
 
 
 @cache

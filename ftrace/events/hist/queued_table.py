@@ -68,7 +68,7 @@ class QueuedHistogram:
         )
         self.call: NativeCall
         self.generate: Callable[[str, Sequence[int | bytes], Origin], None] = lambda *_: None
-        self.take_snapshot: Callable[[], None] = lambda: None
+        self.take_snapshot: Callable[[int], None] = lambda _stamp: None
         self._definition = definition
         self._elements: dict[Key, _Element] = {}
         self._hits = 0
@@ -153,7 +153,7 @@ class QueuedHistogram:
         if action.kind is SAVE:
             element.saved.update((each.name, _parameter(each, element, hit)) for each in resolved.parameters)
         elif action.kind is SNAPSHOT:
-            self._note_snapshot(index, action, key, element)
+            self._note_snapshot(index, action, key, element, hit.timestamp)
         else:
             values = [_parameter(each, element, hit) for each in resolved.parameters]
             self.generate(action.synthetic, values, Origin(hit.thread, hit.context.comm, hit.timestamp))
@@ -167,12 +167,12 @@ class QueuedHistogram:
         element.tracked[index] = value if moved else before
         return moved
 
-    def _note_snapshot(self, index: int, action: Action, key: Key, element: _Element) -> None:
+    def _note_snapshot(self, index: int, action: Action, key: Key, element: _Element, stamp: int) -> None:
         """Take a snapshot if the value is above (onmax) or differs from (onchange) the last snapshot's, whatever its entry."""
         value, before = element.tracked[index], self._snapshot.value if self._snapshot else 0
         if value > before if action.handler == ONMAX else value != before:
             self._snapshot = Snapshot(action, value, element.frozen(key))
-            self.take_snapshot()
+            self.take_snapshot(stamp)
 
 
 def _key_part(field: HistField, hit: Hit) -> int | bytes:

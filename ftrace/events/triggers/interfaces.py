@@ -116,6 +116,10 @@ class TraceInstance(Protocol):
         """Select the clock of time stamps; this empties the buffer. Raises OSError(EINVAL)."""
 
     @abstractmethod
+    def snapshot_at(self, timestamp: int, /) -> None:
+        """Take a snapshot as it would have been at a past time by the trace clock, just after the record of that time."""
+
+    @abstractmethod
     def arm_snapshot(self) -> None:
         """Allocate the snapshot buffer. Raises OSError."""
 
