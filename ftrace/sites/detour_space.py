@@ -95,7 +95,7 @@ class DetourSpace:
         ctypes.c_uint32.from_address(address + self.delta(text)).value = int.from_bytes(word, "little")
 
     def detour(self, head: FunctionHead, count: int, stub: int, slot: int) -> tuple[int, list[int]]:
-        """A detour of a function, for a patch of its first `count` instructions: its address, and those of their copies.
+        """A detour of a function with copies of its first `count` instructions: its address, and those of the copies.
 
         It is written when the memory is closed. Raises as `entry_detour` does.
         """

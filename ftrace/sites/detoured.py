@@ -6,6 +6,7 @@ is loaded.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -108,10 +109,11 @@ class DetouredBlock(ImageBlock):
         for choice in choices(head, self._free(head.address, self._room_behind(index))):
             if choice.mechanism is Mechanism.BREAKPOINT and runs_python(self.name):
                 break
-            covered = len(choice.lengths)
-            if covered not in made:
-                made[covered] = self._detour(index, head, covered)
-            if self._use(index, choice, head, *made[covered]):
+            copied = choice.copied
+            if copied not in made:
+                made[copied] = self._detour_for(index, head, choice)
+            detour, copies = made[copied]
+            if self._use(index, choice, head, detour, copies[: len(choice.lengths)]):
                 return
         self.refusals[index] = "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times"
         self.unpatchable |= 1 << index
@@ -122,8 +124,13 @@ class DetouredBlock(ImageBlock):
         least = min(REACH + 15, self._text.end - function.address)
         return read(function.address, max(min(function.size, most), least))
 
-    def _detour(self, index: int, head: FunctionHead, covered: int) -> tuple[int, list[int]]:
-        return self._space.detour(head, covered, self._stub_address(index), self._slot_address(index))
+    def _detour_for(self, index: int, head: FunctionHead, choice: Choice) -> tuple[int, list[int]]:
+        with contextlib.suppress(ValueError, OverflowError):
+            return self._detour(index, head, choice.copied)
+        return self._detour(index, head, len(choice.lengths))
+
+    def _detour(self, index: int, head: FunctionHead, copied: int) -> tuple[int, list[int]]:
+        return self._space.detour(head, copied, self._stub_address(index), self._slot_address(index))
 
     def _use(self, index: int, choice: Choice, head: FunctionHead, detour: int, copies: list[int]) -> bool:
         """Use `choice` for a site if a target for its jump is found. Returns whether it was."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox.x86_64.encoding import INT3, JMP32_SIZE
-from sandbox.x86_64.heads import REACH
+from sandbox.x86_64.heads import MOST_READ, REACH
 from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
 
 if TYPE_CHECKING:
@@ -35,11 +35,21 @@ class Mechanism(enum.Enum):
 
 
 class Choice(NamedTuple):
-    """A possible way to patch an entry: the lengths of the covered instructions, and what the jump can reach, if restricted."""
+    """A possible way to patch an entry: the lengths of the covered instructions, and what the jump can reach, if restricted.
+
+    `borrowing`: the number of instructions after them whose bytes the jump borrows. Their copies are run, too: a CPU that has seen
+    the jump expects one where these bytes are fetched, and calls that run them there lose 20 cycles each.
+    """
 
     mechanism: Mechanism
     lengths: tuple[int, ...]
     windows: Sequence[Window] = ()
+    borrowing: int = 0
+
+    @property
+    def copied(self) -> int:
+        """The number of instructions that a detour has copies of."""
+        return len(self.lengths) + self.borrowing
 
 
 class Patch(NamedTuple):
@@ -63,7 +73,8 @@ def choices(head: FunctionHead, usable: int) -> Iterator[Choice]:
             return
         found = _punned(head, length, usable)
         if found:
-            yield Choice(Mechanism.PUN, (length,), found)
+            end = JMP32_SIZE + max(window.prefixes for window in found)
+            yield Choice(Mechanism.PUN, (length,), found, 0 if is_last else _lent(head, 1, length, end))
         if not is_last:
             yield from _absorbing(head, length)
     yield Choice(Mechanism.BREAKPOINT, (length,))
@@ -77,6 +88,24 @@ def only_breakpoint(head: FunctionHead) -> Choice:
 def _punned(head: FunctionHead, length: int, usable: int) -> list[Window]:
     found = windows(head.address, length, head.code[length:REACH])
     return found if usable >= REACH else [w for w in found if w.prefixes + JMP32_SIZE <= usable]
+
+
+def _lent(head: FunctionHead, first: int, at: int, end: int) -> int:
+    """How many instructions, of which the `first` is at offset `at`, begin before `end` and can be run elsewhere.
+
+    None after a call: its copy does not return.
+    """
+    for number in range(first, MOST_READ):
+        if at >= end:
+            return number - first
+        try:
+            length, is_call, is_last = head.at(number, at)
+        except ValueError:
+            return number - first
+        if is_call or is_last:
+            return number + 1 - first
+        at += length
+    return MOST_READ - first
 
 
 def _absorbing(head: FunctionHead, length: int) -> Iterator[Choice]:
@@ -93,8 +122,9 @@ def _absorbing(head: FunctionHead, length: int) -> Iterator[Choice]:
             return
         lengths.append(length)
         found = wider_windows(head.address, lengths, head.code[end : end + borrowed(end)])
+        lent = 0 if is_last else _lent(head, len(lengths), end, JMP32_SIZE)
         while some := tuple(itertools.islice(found, _AT_ONCE)):
-            yield Choice(Mechanism.ABSORBING, tuple(lengths), some)
+            yield Choice(Mechanism.ABSORBING, tuple(lengths), some, lent)
 
 
 def patch_of(choice: Choice, address: int, original: bytes, window: Window | None, target: int) -> Patch:

@@ -9,18 +9,17 @@ from ftrace.x86_64.entry_detour import BODY, DETOUR_SIZE, HOOKED, HOOKED_SLOW, R
 from ftrace.x86_64.keeping_stub import AFTER_CALL, DROP_RETURN_KEEPING
 from ftrace.x86_64.stubs import RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.native import Structure, addressof, cast, i8, i64, native, ptr, struct, u8, u32, u64, void
-from sandbox.x86_64.heads import CALL, CONDITIONAL, JUMP, RELATIVE, Head
+from sandbox.x86_64.heads import CALL, CONDITIONAL, JUMP, MOST_READ, RELATIVE, Head
 from sandbox.x86_64.reading import word_at
 
 CALL_SIZE, JUMP_SIZE, CONDITIONAL_SIZE = 19, 5, 6
 """Bytes of the copies of instructions whose copies have another size than they."""
 COPY_SIZES = {CALL: CALL_SIZE, JUMP: JUMP_SIZE, CONDITIONAL: CONDITIONAL_SIZE}
-MOST_COPIED = 5
 
 
 @struct
 class Detour(Structure):
-    """One to write: for a thread at `where`, through the alias at `alias`. `count`: the instructions that the patch covers.
+    """One to write: for a thread at `where`, through the alias at `alias`. `count`: the instructions that are copied.
 
     `stub`, `slot`: the addresses of the function's keeping stub and of its probe list; at `routine` lies the address of
     ftrace_entry_keeping_all.
@@ -100,7 +99,7 @@ def put_body(detour: ptr[Detour]) -> void:
     head = detour.head
     at: u64 = BODY
     offset: u64 = 0
-    for number in range(min(detour.count, MOST_COPIED)):
+    for number in range(min(detour.count, MOST_READ)):
         length = cast(u64, head.lengths[number])
         code = cast(ptr[u8], cast(u64, head.code) + offset)
         kind = cast(u64, head.kinds[number])

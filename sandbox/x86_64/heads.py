@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 REACH = 8
 """The longest jump with prefixes at an entry, in bytes, including the bytes it borrows."""
-_SITE = 5
+MOST_READ = 5
+"""The number of instructions that are read of a function."""
 OTHER, PLAIN, RELATIVE, CALL, JUMP, CONDITIONAL, RETURN = range(7)
 """What is done to copy an instruction: nothing for those that do not depend on where they are; others are relative to rip."""
 _FAR = 1 << 30
@@ -44,7 +45,7 @@ _BEHIND = 32
 
 @struct
 class Head(Structure):
-    """The instructions that begin in the first 5 bytes of a function, up to the first that is not read.
+    """The instructions that begin in the first 8 bytes of a function, up to the first that is not read, and at most 5.
 
     `entered`: the offsets below 8 that the function's code may jump to, a bit each. `lengths` and `kinds` are 0 after the last.
     `relatives`: the offset in each RELATIVE instruction of its displacement.
@@ -93,8 +94,8 @@ def read_head(head: ptr[Head], size: u64, limits: ptr[u64]) -> void:
     """`limits`: the lowest and the highest address that is named."""
     insn: Read = zeroed
     at: u64 = 0
-    for number in range(_SITE):
-        if at >= _SITE or not read(cast(ptr[u8], cast(u64, head.code) + at), addressof(insn)):
+    for number in range(MOST_READ):
+        if at >= REACH or not read(cast(ptr[u8], cast(u64, head.code) + at), addressof(insn)):
             return
         kind = kind_of(addressof(insn))
         if kind == OTHER or at + insn.length > size:
