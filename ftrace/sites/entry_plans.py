@@ -37,7 +37,7 @@ class Mechanism(enum.Enum):
 class Choice(NamedTuple):
     """A possible way to patch an entry: the lengths of the covered instructions, and what the jump can reach, if restricted.
 
-    `borrowing`: the number of instructions after them whose bytes the jump borrows. Their copies are run, too: a CPU that has seen
+    `borrowing`: the number of instructions after them whose bytes the jump borrows. Their copies are run, too: a CPU that saw
     the jump expects one where these bytes are fetched, and calls that run them there lose 20 cycles each.
     """
 

@@ -7,6 +7,8 @@ is optimised again reuses its own.
 from __future__ import annotations
 
 import ctypes
+import itertools
+import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,11 +21,12 @@ from kprobes.fast.return_stubs import call_through, hooked_point, update_fast_re
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.jump.detours import Detour
 from kprobes.jump.optinsns import cache_of
-from kprobes.jump.safety import Function, Refusal, absorbable, own_refusal
+from kprobes.jump.safety import Function, Refusal, absorbable, movable, own_refusal
 from kprobes.place.aggregate import State, aggregates
 from kprobes.place.functions import function_at
 from sandbox.memory.landings import MOST_PAGES
 from sandbox.x86_64.encoding import JMP32_SIZE
+from sandbox.x86_64.instruction import Flow
 from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 MOST_BORROWED = 4
 LONGEST = 8
 """The longest jump with redundant prefixes, in bytes, including the bytes it borrows."""
+_CONTINUES = (Flow.NEXT, Flow.CONDITIONAL)
+"""Instructions after whose copies the next copy is run."""
 _NO_PLACE = Refusal("no place to land", "every address that a jump can reach, given the bytes after it, is taken")
 _NO_MAPPINGS = Refusal("mappings", f"there are {MOST_PAGES} pages for landings; that is the maximum")
 
@@ -64,8 +69,8 @@ class Jump:
         self._landings: list[tuple[int, int]] = []
         self._hooked = hooked_point(place)
         """Where its detours send calls whose return has been hooked."""
-        self._detours: dict[int, Detour] = {0: cache.detour(place, [place.insn], function, self._hooked)}
-        self._absorbed = 0
+        self._detours: dict[int, Detour] = {}
+        self._copied = self._first_detour()
         self._former = former
 
     @property
@@ -81,7 +86,7 @@ class Jump:
     @property
     def copy(self) -> int:
         """Address of the copied instruction, after the call of the handlers."""
-        return self._detours[self._absorbed].copies[0]
+        return self._detours[self._copied].copies[0]
 
     @property
     def covered(self) -> bytes:
@@ -127,7 +132,7 @@ class Jump:
         self.code, self._borrowed, self.inner = b"", b"", ()
         length = self._insn.length
         if length >= JMP32_SIZE:
-            self._set(Window(0, 0, 0), self._detours[0].entry, length, read)
+            self._set(Window(0, 0, 0), self._detours[1].entry, length, 1, read)
             return None
         return self._pun(read) or None
 
@@ -138,7 +143,7 @@ class Jump:
             most = max((window.prefixes for window in found), default=0)
             if most and not self._may_reach(most):
                 found = [window for window in found if not window.prefixes or self._may_reach(window.prefixes)]
-            if self._land(found, self._insn.length, read):
+            if self._land(found, [self._insn], read):
                 return None
             refusal = _NO_MAPPINGS if self._cache.landings.full else _NO_PLACE
         return None if self._absorb(read) else refusal
@@ -151,22 +156,45 @@ class Jump:
             if next_insn is None or _in_use(next_insn.address):
                 return False
             insns.append(next_insn)
-            own = next_insn.end - self.address
             if self._borrowing(next_insn.end) is None:
                 choices = wider_windows(
                     self.address, [i.length for i in insns], self._following(next_insn.end, read, 0)
                 )
-                if self._make_detour(insns) and self._land(list(choices), own, read):
+                if self._land(list(choices), insns, read):
                     return True
         return False
 
-    def _make_detour(self, insns: Sequence[Instruction]) -> bool:
-        if len(insns) - 1 not in self._detours:
+    def _first_detour(self) -> int:
+        """Make the detour that a jump most likely needs; how many instructions it has copies of.
+
+        Raises OverflowError if something is out of reach.
+        """
+        copied = self._make_detour([self._insn, *self._lent(self._insn, 0)])
+        if not copied:
+            self._detours[1] = self._cache.detour(self.place, [self._insn], self._function, self._hooked)
+        return copied or 1
+
+    def _make_detour(self, insns: Sequence[Instruction]) -> int:
+        """Make one with copies of these, if there is none; their number, or 0 if something is out of reach."""
+        if len(insns) not in self._detours:
             try:
-                self._detours[len(insns) - 1] = self._cache.detour(self.place, insns, self._function, self._hooked)
+                self._detours[len(insns)] = self._cache.detour(self.place, insns, self._function, self._hooked)
             except OverflowError:
-                return False
-        return True
+                return 0
+        return len(insns)
+
+    def _lent(self, last: Instruction, prefixes: int) -> Iterator[Instruction]:
+        """The instructions after `last` whose bytes a jump with so many prefixes borrows, as far as their copies may be run.
+
+        A CPU that saw the jump expects one where these bytes are fetched, and loses 20 cycles whenever they are run there.
+        """
+        end = self.address + prefixes + JMP32_SIZE
+        while last.end < end and last.flow in _CONTINUES and not _in_use(last.end):
+            following = movable(self._function, last.end)
+            if following is None:
+                return
+            yield following
+            last = following
 
     def _borrowing(self, end: int) -> Refusal | None:
         """The rule that forbids borrowing the bytes of a jump from `end` on, if there is one."""
@@ -182,27 +210,35 @@ class Jump:
         wanted = max(borrowed(end - self.address), least)
         return read(end, min(wanted, self.place.text.end - end))
 
-    def _land(self, choices: Sequence[Window], own: int, read: Read) -> bool:
-        absorbed = choices[0].absorbed if choices else 0
-        target = self._detours[absorbed].entry
+    def _land(self, choices: Sequence[Window], insns: Sequence[Instruction], read: Read) -> bool:
+        """Aim at a detour of these instructions, of which the jump absorbs all but the first."""
+        alike = itertools.groupby(choices, key=operator.attrgetter("prefixes"))
+        return any(self._land_with(prefixes, list(some), insns, read) for prefixes, some in alike)
+
+    def _land_with(self, prefixes: int, choices: list[Window], insns: Sequence[Instruction], read: Read) -> bool:
+        copied = self._make_detour([*insns, *self._lent(insns[-1], prefixes)]) or self._make_detour(insns)
+        if not copied:
+            return False
+        own, target = insns[-1].end - self.address, self._detours[copied].entry
         for window in choices:
             for landing, to in self._landings:
                 if to == target and window.low <= landing < window.high:
-                    self._set(window, landing, own, read)
+                    self._set(window, landing, own, copied, read)
                     return True
         found = self._cache.landings.take(choices, target)
         if found is None:
             return False
         self._landings.append((found[1], target))
-        self._set(*found, own, read)
+        self._set(*found, own, copied, read)
         return True
 
-    def _set(self, window: Window, target: int, own: int, read: Read) -> None:
+    def _set(self, window: Window, target: int, own: int, copied: int, read: Read) -> None:
         self.code = jump_bytes(self.address, own, window.prefixes, target)
-        self._absorbed = window.absorbed
+        self._copied = copied
         end = self.address + len(self.code)
         self._borrowed = read(end, max(self.address + window.prefixes + JMP32_SIZE - end, 0))
-        self.inner = tuple(offset for offset in self._detours[window.absorbed].offsets[1:] if offset < JMP32_SIZE)
+        absorbed = self._detours[copied].offsets[1 : window.absorbed + 1]
+        self.inner = tuple(offset for offset in absorbed if offset < JMP32_SIZE)
 
 
 def prepare(place: Aggregate, former: Jump | None) -> Jump | Refusal:

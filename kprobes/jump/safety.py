@@ -135,16 +135,22 @@ def absorbable(function: Function, address: int, at: int) -> Instruction | None:
     A breakpoint leads threads that arrive there to the copy, so this is a question of cost, not of safety: no known jump goes
     there, and no call returns there.
     """
-    if at >= function.end or any(
-        _within(where, at, at + 1) for where in (function.targets, function.calls, function.pads)
-    ):
+    if any(_within(where, at, at + 1) for where in (function.targets, function.calls, function.pads)):
+        return None
+    insn = movable(function, at)
+    if insn and insn.flow in (Flow.CALL, Flow.INDIRECT_CALL) and insn.end < address + JMP32_SIZE:
+        return None
+    return insn
+
+
+def movable(function: Function, at: int) -> Instruction | None:
+    """The instruction at `at`, if it is the function's and a detour may have a copy of it; None if not."""
+    if at >= function.end:
         return None
     try:
         insn = decode(function.code[at - function.start :], at)
         refuse_to_move(insn)
     except ValueError:
-        return None
-    if insn.flow in (Flow.CALL, Flow.INDIRECT_CALL) and insn.end < address + JMP32_SIZE:
         return None
     return insn
 

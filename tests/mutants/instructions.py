@@ -118,9 +118,9 @@ MAY_JUMP: tuple[Mutant, ...] = (
         "absorbs-pads", "(function.targets, function.calls, function.pads)", "(function.targets, function.calls)"
     ),
     _safety.changed(
-        "absorbs-beyond",
-        "    if at >= function.end or any(",
-        "    if any(",
+        "copies-beyond",
+        "    if at >= function.end:",
+        "    if False:",
         harmless="behind the function there is no code to decode, and what cannot be decoded is refused too",
     ),
     _safety.changed("absorbs-early-calls", "and insn.end < address + JMP32_SIZE:", "and False:"),
