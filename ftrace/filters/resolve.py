@@ -144,6 +144,8 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
         stem = "" if image.module else f"{min(image.names, key=len)}:"
         for name in islice(suggested, _ENOUGH):
             shown.setdefault(name, f"{stem}{name}")
+    if shown.get(bare) == wanted:
+        return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
     if bare in shown:
         return f"; did you mean {shown[bare]}?"
     return did_you_mean(bare, shown, shown)

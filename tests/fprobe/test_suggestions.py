@@ -9,6 +9,7 @@ from programs import basic
 
 import fprobe
 import kprobes
+import sandbox
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +36,10 @@ def test_a_near_miss_of_a_kprobe(program):
 def test_nothing_is_suggested_for_what_is_like_nothing(program):
     with pytest.raises(OSError, match=r"no function matches 'qqqqqqqqqq'$"):
         fprobe.attach("qqqqqqqqqq", entry=lambda *hit: 0).attach()
+
+
+def test_a_function_without_a_stub_is_not_suggested_in_its_own_place():
+    module = sandbox.load("define void @bare() { ret void }", name="bared", notrace=["bare"])
+    with pytest.raises(OSError, match=r"no function matches 'bare'; bare was compiled without a stub"):
+        fprobe.attach("bare", entry=lambda *hit: 0).attach()
+    module.unload()
