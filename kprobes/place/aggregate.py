@@ -131,9 +131,12 @@ class Aggregate:
     # -- its state ----------------------------------------------------------------------------------------------
 
     def become(self, state: State) -> None:
-        """Set the state; the caller writes the text. While there is a jump, hits execute the jump's copy."""
+        """Set the state; the caller writes the text.
+
+        While a jump is written, hits of its breakpoint execute its copies, which may be of more than the probed instruction.
+        """
         self.state = state
-        self.record.optimized = self.jump.copy if self.jump is not None and state in _OPTIMIZED else 0
+        self.record.optimized = self.jump.copy if self.jump is not None and state in _WITH_JUMP else 0
 
     @property
     def armed(self) -> bool:
