@@ -41,6 +41,7 @@ p vfs_read ^@12345678abcde
 p vfs_read ^@+10
 p vfs_read arg1=\\^x
 p vfs_read arg1=\\"abcd^
+p vfs_read arg1=\\"^
 p vfs_read ^+0@0)
 p vfs_read ^+0ab1(@0)
 p vfs_read +0(+0(@0^)
@@ -184,7 +185,6 @@ ACCEPTED = [
     "\\0x10:s8",
     '\\"abc"',
     '\\""',
-    '\\"',
     "\\1:string[2]",
     "\\1:ustring[1]",
     "\\1:string",
@@ -241,6 +241,7 @@ REJECTED = [
     "\\1:symstr",
     "+u0(%di):symstr",
     '\\"a":u8',
+    '\\"',
     "$comm:string[2]",
     "$arg1:string",
     "%di:char[2]",
