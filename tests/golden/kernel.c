@@ -30,6 +30,7 @@ struct task { u64 flags; u64 state; u64 stack; char comm[16]; } init_task = { 2,
 const char linux_banner[] = "Linux version 6.12.95 (stand-in)\n";
 
 #define EBADF 9
+#define O_LARGEFILE 0100000
 #define EAFNOSUPPORT 97
 #define CALL __attribute__((noinline, noipa))
 #define USED __attribute__((used))
@@ -195,7 +196,7 @@ SYSCALL(bind) { return __sys_bind((int)regs->di, (void *)regs->si, (int)regs->dx
 SYSCALL(listen) { return __sys_listen((int)regs->di, (int)regs->si) + sink * 0; }
 SYSCALL(openat)
 {
-    struct open_how how = { (int)regs->dx, 0, 0 };
+    struct open_how how = { (int)regs->dx | O_LARGEFILE, 0, 0 };
     return do_sys_openat2((int)regs->di, (char *)regs->si, &how) + sink * 0;
 }
 
