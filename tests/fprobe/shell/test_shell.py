@@ -69,3 +69,13 @@ def test_te10_2_programs_of_the_system_work_on_the_files() -> None:
     assert ran("awk '{ print $2 }' tracing_on trace_clock") == (0, "\nglobal\n", "")
     assert ran("od -A n -t x1 tracing_on") == (0, " 31 0a\n", "")
     assert ran("cut -c1 nosuch")[2] == "cut: nosuch: No such file or directory\n"
+
+
+@isolated
+def test_kp73_a_sysctl_takes_the_first_number_that_ends_at_a_blank() -> None:
+    path = "/proc/sys/debug/kprobes-optimization"
+    invalid = "sh: write error: Invalid argument\n"
+    for text in ("", "x", "1x", "2", "-1", "1_0", "4294967297"):
+        assert ran(f"echo '{text}' > {path}; cat {path}") == (0, "1\n", invalid), text
+    assert ran(f"echo ' 0x0 9' > {path}; cat {path}") == (0, "0\n", "")
+    assert ran(f"echo 01 > {path}; cat {path}") == (0, "1\n", "")
