@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import re
 import signal
@@ -224,7 +225,21 @@ class Commands:
         return int(bool(missing))
 
     def _find(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        return _each(_operands(words) or ["."], lambda path: _walk(shell, path, fds), "find: {}: {}", fds)
+        """`find PATH... [-name GLOB] [-type d|f] [-maxdepth N]`."""
+        first = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
+        tests = words[first:]
+        given = dict(zip(tests[::2], tests[1::2], strict=False))
+        if len(tests) % 2 or given.keys() - {"-name", "-type", "-maxdepth"}:
+            raise UnsupportedError("find " + " ".join(words))
+
+        def show(path: str) -> None:
+            for found, node in _walk(shell, path, int(given.get("-maxdepth", 99))):
+                kind = "d" if isinstance(node, Directory) else "f"
+                name = found.rstrip("/").rpartition("/")[2]
+                if kind == given.get("-type", kind) and fnmatch.fnmatchcase(name, given.get("-name", "*")):
+                    fds[1].write(f"{found}\n".encode())
+
+        return _each(words[:first] or ["."], show, "find: {}: {}", fds)
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -347,11 +362,12 @@ def tool_scripts(words: list[str]) -> int:
     return 0 if option in words else count
 
 
-def _walk(shell: Shell, path: str, fds: Descriptors) -> None:
+def _walk(shell: Shell, path: str, depth: int) -> Iterator[tuple[str, Node]]:
+    """The path and what is below it, with the nodes."""
     node = shell.files.find(path)
-    fds[1].write(f"{path}\n".encode())
-    for name in sorted(node.entries) if isinstance(node, Directory) else ():
-        _walk(shell, f"{path.rstrip('/')}/{name}", fds)
+    yield path, node
+    for name in sorted(node.entries) if isinstance(node, Directory) and depth else ():
+        yield from _walk(shell, f"{path.rstrip('/')}/{name}", depth - 1)
 
 
 def _listed(name: str, node: Node, options: str) -> str:

@@ -137,3 +137,18 @@ def test_te10_2_commands_that_a_tree_refuses_and_what_dd_and_tee_say() -> None:
         "0\n0\n",
         "tee: trace_pipe: Invalid argument\n",
     )
+
+
+@isolated
+def test_te1_1_find_by_name_type_and_depth() -> None:
+    assert ran("find events/module -name enable") == (
+        0,
+        "".join(f"events/module/{path}\n" for path in ("enable", "module_free/enable", "module_load/enable")),
+        "",
+    )
+    assert ran("find events/module -maxdepth 1 -type d -name 'module_*'") == (
+        0,
+        "events/module/module_free\nevents/module/module_load\n",
+        "",
+    )
+    assert ran("find nosuch events -maxdepth 0") == (1, "events\n", "find: nosuch: No such file or directory\n")
