@@ -298,7 +298,10 @@ class Commands:
             if paths and status and len(arguments) == len(words) - 1 - len(paths):
                 return status
             data = b"" if paths else _input(fds)
-            done = subprocess.run([tool, *arguments], input=data, capture_output=True, cwd=name, check=False)
+            # Records have bytes of any value, which no locale may take for characters.
+            call = [tool, "-a", *arguments] if tool == "grep" else [tool, *arguments]
+            plain = {**os.environ, "LC_ALL": "C"}
+            done = subprocess.run(call, input=data, capture_output=True, cwd=name, env=plain, check=False)
         fds[1].write(done.stdout)
         fds[2].write(done.stderr)
         return status or done.returncode

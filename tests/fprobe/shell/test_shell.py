@@ -152,3 +152,9 @@ def test_te1_1_find_by_name_type_and_depth() -> None:
         "",
     )
     assert ran("find nosuch events -maxdepth 0") == (1, "events\n", "find: nosuch: No such file or directory\n")
+
+
+@isolated
+def test_pe4_16_lines_with_any_bytes_are_found() -> None:
+    made = r"printf 'a=\x00\xe4\nb\xff\nc\n' > /tmp/x; "
+    assert ran(made + "grep -c '[ab]' /tmp/x; sed -n 's/^b.$/B/p' /tmp/x") == (0, "2\nB\n", "")
